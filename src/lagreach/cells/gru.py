@@ -1,0 +1,79 @@
+"""GRU in the paper's form: z updates (it does not retain) and the reset gate acts before the matrix product."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from lagreach.cells._candidate import candidate, candidate_diagonal, candidate_shapes
+from lagreach.cells._cell import Cell, Params
+
+
+@dataclass(frozen=True)
+class GRU(Cell):
+    """``h' = (1-z) h + z tanh(W_h x + U_h (r h) + b_h)``, (15)-(22).
+
+    `torch.nn.GRU` is another cell (`TorchGRU`): its z retains and its reset gate acts after the product.
+    The paper's reset and mixed products (25) are offered as named channels.
+    """
+
+    name: ClassVar[str] = "gru"
+    equations: ClassVar[str] = "(15)-(26)"
+    gate_names: ClassVar[tuple[str, ...]] = ("z", "r")
+    retention_bias: ClassVar[tuple[str, int] | None] = ("b_z", -1)
+
+    layernorm: bool = False
+
+    def shapes(self, input_size: int, hidden_size: int) -> dict[str, tuple[int, ...]]:
+        """Update (``_z``), reset (``_r``) and candidate (``_h``) weights."""
+        D, H = input_size, hidden_size
+        weights = {
+            f"{kind}_{k}": shape for k in "zrh" for kind, shape in (("W", (H, D)), ("U", (H, H)), ("b", (H,)))
+        }
+        return weights | candidate_shapes(self.layernorm, H)
+
+    def _forward(self, x: Tensor, h: Tensor, p: Params) -> tuple[Tensor, Tensor, Tensor]:
+        z = torch.sigmoid(linear(x, p["W_z"], p["b_z"]) + linear(h, p["U_z"]))
+        r = torch.sigmoid(linear(x, p["W_r"], p["b_r"]) + linear(h, p["U_r"]))
+        return z, r, linear(x, p["W_h"], p["b_h"]) + linear(r * h, p["U_h"])
+
+    def step(self, x: Tensor, s: Tensor, params: Params) -> Tensor:
+        """Advance h by one step."""
+        z, _, a = self._forward(x, s, params)
+        return (1 - z) * s + z * candidate(self.layernorm, a, params)
+
+    def gates(self, x: Tensor, s: Tensor, params: Params) -> dict[str, Tensor]:
+        """Return the update gate z and the reset gate r."""
+        z, r, _ = self._forward(x, s, params)
+        return {"z": z, "r": r}
+
+    def retention(self, x: Tensor, s: Tensor, params: Params) -> Tensor:
+        """``1 - z_t``."""
+        return 1 - self._forward(x, s, params)[0]
+
+    def correction(self, x: Tensor, s: Tensor, params: Params) -> Tensor:
+        """``(g-h) z(1-z) u_z + z (1-g^2) [u_h r + (U_h o U_r^T)(h r(1-r))]``.
+
+        The bracket is the diagonal of ``U_h (D(r) + D(h r(1-r)) U_r)`` in (20), whole: the reset gate of any unit
+        reaches unit q through U_h, so keeping only ``u_h u_r`` would lose most of it.
+        """
+        z, r, a = self._forward(x, s, params)
+        g, U_h, U_r = candidate(self.layernorm, a, params), params["U_h"], params["U_r"]
+        reset_slope = s * r * (1 - r)
+        diagonal = U_h.diagonal() * r + linear(reset_slope, U_h * U_r.T)
+
+        def times_rows(v: Tensor) -> Tensor:
+            through_h = v @ U_h
+            return through_h * r + (through_h * reset_slope) @ U_r
+
+        through_candidate = candidate_diagonal(self.layernorm, a, params, diagonal, times_rows)
+        return (g - s) * z * (1 - z) * params["U_z"].diagonal() + z * through_candidate
+
+    def channels(self, x: Tensor, s: Tensor, params: Params) -> dict[str, Tensor]:
+        """Reset ``r`` and mixed ``(1-z) r`` factors of (25)."""
+        z, r, _ = self._forward(x, s, params)
+        return {"reset": r, "mixed": (1 - z) * r}

@@ -1,0 +1,68 @@
+"""TorchGRU: the GRU that `torch.nn.GRU` computes, with its reset gate after the matrix product."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from lagreach.cells._candidate import candidate, candidate_diagonal, candidate_shapes
+from lagreach.cells._cell import Cell, Params
+
+
+@dataclass(frozen=True)
+class TorchGRU(Cell):
+    """``h' = z h + (1-z) n``, ``n = tanh(W_n x + b_n + r (U_n h + c_n))``: here z retains.
+
+    The diagonal of its Jacobian: retention z; correction
+    ``(h-n) z(1-z) u_z + (1-z)(1-n^2) [r u_n + (U_n h + c_n) r(1-r) u_r]``.
+    """
+
+    name: ClassVar[str] = "torch_gru"
+    equations: ClassVar[str] = "torch.nn.GRU"
+    gate_names: ClassVar[tuple[str, ...]] = ("r", "z")
+    retention_bias: ClassVar[tuple[str, int] | None] = ("b_z", 1)
+
+    layernorm: bool = False
+
+    def shapes(self, input_size: int, hidden_size: int) -> dict[str, tuple[int, ...]]:
+        """Reset (``_r``), retention (``_z``) and candidate (``_n``) weights; `c_n` is the candidate's hidden bias."""
+        D, H = input_size, hidden_size
+        weights = {
+            f"{kind}_{k}": shape for k in "rzn" for kind, shape in (("W", (H, D)), ("U", (H, H)), ("b", (H,)))
+        }
+        return weights | {"c_n": (H,)} | candidate_shapes(self.layernorm, H)
+
+    def _forward(self, x: Tensor, h: Tensor, p: Params) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        r = torch.sigmoid(linear(x, p["W_r"], p["b_r"]) + linear(h, p["U_r"]))
+        z = torch.sigmoid(linear(x, p["W_z"], p["b_z"]) + linear(h, p["U_z"]))
+        hidden = linear(h, p["U_n"], p["c_n"])
+        return r, z, hidden, linear(x, p["W_n"], p["b_n"]) + r * hidden
+
+    def step(self, x: Tensor, s: Tensor, params: Params) -> Tensor:
+        """Advance h by one step."""
+        _, z, _, a = self._forward(x, s, params)
+        return z * s + (1 - z) * candidate(self.layernorm, a, params)
+
+    def gates(self, x: Tensor, s: Tensor, params: Params) -> dict[str, Tensor]:
+        """Return the reset gate r and the retention gate z."""
+        r, z, _, _ = self._forward(x, s, params)
+        return {"r": r, "z": z}
+
+    def retention(self, x: Tensor, s: Tensor, params: Params) -> Tensor:
+        """``z_t`` itself."""
+        return self._forward(x, s, params)[1]
+
+    def correction(self, x: Tensor, s: Tensor, params: Params) -> Tensor:
+        """Return the diagonal of what is not retention; see the class docstring."""
+        r, z, hidden, a = self._forward(x, s, params)
+        n, U_n, U_r = candidate(self.layernorm, a, params), params["U_n"], params["U_r"]
+        reset_slope = hidden * r * (1 - r)
+        diagonal = r * U_n.diagonal() + reset_slope * U_r.diagonal()
+        through_candidate = candidate_diagonal(
+            self.layernorm, a, params, diagonal, lambda v: (v * r) @ U_n + (v * reset_slope) @ U_r
+        )
+        return (s - n) * z * (1 - z) * params["U_z"].diagonal() + (1 - z) * through_candidate

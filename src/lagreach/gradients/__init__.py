@@ -1,0 +1,1 @@
+"""Gradients of the loss by lag, and what they say about dependence."""

@@ -1,0 +1,50 @@
+"""Gradients on their way back through time, with a carried power of two per anchor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lagreach.transport.scaled import LOWEST, ScaledSum, times_power_of_two
+
+SAFE_EXPONENT = {torch.float32: 40, torch.float64: 400}
+
+
+@dataclass(frozen=True)
+class Cotangent:
+    """``lambda_{t,l}`` at position ``t-l``: values ``mantissa * 2**exponent``, one exponent per anchor."""
+
+    lag: int
+    mantissa: Float[Tensor, "seq reached state"]
+    exponent: Int[Tensor, "seq reached 1"] | None = None
+
+    def value(self) -> Float[Tensor, "seq reached state"]:
+        """Plain values; zero where they leave the float range."""
+        return self.mantissa if self.exponent is None else times_power_of_two(self.mantissa, self.exponent)
+
+    def square_norm(self) -> ScaledSum:
+        """Sum over sequences and anchors of ``|lambda|^2``."""
+        squares = self.mantissa.to(torch.float64).square().sum(-1)
+        return ScaledSum.of(squares, None if self.exponent is None else 2 * self.exponent[..., 0], dim=(0, 1))
+
+    def rescaled(self) -> Cotangent:
+        """Bring anchors that drift out of the float range back to order one."""
+        bound = 2.0 ** SAFE_EXPONENT[self.mantissa.dtype]
+        size = self.mantissa.abs().amax(-1, keepdim=True)
+        drifted = (size > 0) & ((size < 1 / bound) | (size > bound))
+        if not drifted.any():
+            return self
+        shift = torch.where(drifted, torch.frexp(size).exponent, 0)
+        before = 0 if self.exponent is None else self.exponent
+        return Cotangent(self.lag, times_power_of_two(self.mantissa, -shift), shift + before)
+
+    @classmethod
+    def aligned(cls, lag: int, values: Tensor, exponents: Int[Tensor, "seq reached state"]) -> Cotangent:
+        """Build one from values whose units have exponents of their own."""
+        top = torch.where(values == 0, LOWEST, exponents).amax(-1, keepdim=True)
+        top = torch.where(top == LOWEST, 0, top)
+        mantissa = times_power_of_two(values, (exponents - top).clamp(-2000, 0))
+        return cls(lag, mantissa, top if top.any() else None)

@@ -1,0 +1,142 @@
+"""How far first order can be trusted: its gain beside the exact gain, lag by lag (theory 1c)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from lagreach.transport.cotangent import Cotangent
+from lagreach.transport.exact import exact_transport
+from lagreach.transport.first_order import first_order_transport
+from lagreach.transport.lags import check_lags
+from lagreach.transport.objective import Loss, make_objective, output_gradient, valid_steps
+from lagreach.transport.rollout import Recurrence, as_recurrence, check_input, chunks, rollout
+from lagreach.transport.scaled import ScaledSum
+from lagreach.types import Status
+
+DISAGREEMENT = 3.0  # factor beyond which the verdict says that first order misleads
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """Root-mean-square gain of the loss gradient over each lag, exact and to first order.
+
+    ``G(l)^2 = sum |lambda_{t,l}|^2 / sum |lambda_{t,0}|^2`` over the anchors that reach back l steps. `ratio` is
+    first order over exact.
+    """
+
+    lags: Int[Tensor, "lag"]
+    log10_exact: Float[Tensor, "lag"]
+    log10_first_order: Float[Tensor, "lag"]
+    status: Status
+    status_by_lag: tuple[Status, ...]
+
+    @property
+    def exact(self) -> Float[Tensor, "lag"]:
+        """Exact gain; zero below the range of float64 (use `log10_exact` there)."""
+        return 10.0**self.log10_exact
+
+    @property
+    def first_order(self) -> Float[Tensor, "lag"]:
+        """Gain to first order."""
+        return 10.0**self.log10_first_order
+
+    @property
+    def ratio(self) -> Float[Tensor, "lag"]:
+        """First order over exact."""
+        return 10.0 ** (self.log10_first_order - self.log10_exact)
+
+    @property
+    def verdict(self) -> str:
+        """One sentence in plain words."""
+        misled = [
+            lag
+            for lag, status in zip(self.lags.tolist(), self.status_by_lag, strict=True)
+            if status in (Status.FIRST_ORDER_MISLEADS, Status.FIRST_ORDER_VANISHES)
+        ]
+        if not misled:
+            return str(self.status)
+        return f"{self.status} (from lag {misled[0]}, {len(misled)} of {len(self.lags)} lags)"
+
+    def __str__(self) -> str:
+        rows = zip(
+            self.lags.tolist(), self.log10_exact.tolist(), self.log10_first_order.tolist(), strict=True
+        )
+        table = [f"{lag:6d} {exact:13.3f} {first:19.3f}" for lag, exact, first in rows]
+        return "\n".join([self.verdict, "   lag   log10 exact   log10 first order", *table])
+
+
+def fidelity(
+    model: nn.Module | Recurrence,
+    x: Float[Tensor, "seq time input"],
+    y: Tensor,
+    lags: Sequence[int],
+    loss: Loss = "mse",
+    *,
+    mask: Tensor | None = None,
+    lengths: Tensor | Sequence[int] | None = None,
+    steps: str | Sequence[int] | Tensor | None = None,
+    chunk: int | None = None,
+) -> Fidelity:
+    """Compare the first-order gain of the loss gradient with the exact one at the given lags.
+
+    Examples
+    --------
+    >>> from lagreach import GatedRNN
+    >>> model = GatedRNN("diag_elman", input_size=2, hidden_size=3, output_size=1)
+    >>> x, y = torch.randn(2, 9, 2), torch.randn(2, 9, 1)
+    >>> fidelity(model, x, y, lags=[1, 2, 4]).verdict
+    "first order is exact for this cell: the step's Jacobian is diagonal"
+    """
+    recurrence = as_recurrence(model)
+    valid = valid_steps(lengths, len(x), x.shape[1], torch.as_tensor(x).device)
+    x = check_input(recurrence, torch.where(valid[..., None], x, 0))
+    wanted = check_lags(lags, x.shape[1])
+    sums: list[list[ScaledSum]] = []
+    objective = None
+    for rows in chunks(recurrence, x, chunk):
+        part = rollout(recurrence, x[rows], chunk)
+        if objective is None:
+            shape = (x.shape[0], *part.output.shape[1:])
+            objective = make_objective(loss, y, recurrence, shape, mask=mask, lengths=lengths, steps=steps)
+        delta = output_gradient(recurrence, objective.select(rows), part.states)[0]
+        exact = [c.square_norm() for c, _ in exact_transport(part, delta, wanted)]
+        first = [c.square_norm() for c in first_order_transport(part, delta, wanted)]
+        start = [Cotangent(0, delta[:, lag:]).square_norm() for lag in wanted]
+        new = [exact, first, start]
+        sums = (
+            new
+            if not sums
+            else [[a + b for a, b in zip(x1, x2, strict=True)] for x1, x2 in zip(sums, new, strict=True)]
+        )
+    log_exact, log_first, log_start = (torch.stack([s.log10() for s in column]) for column in sums)
+    gains = (log_exact - log_start) / 2, (log_first - log_start) / 2
+    by_lag = tuple(
+        _status(recurrence.stack.first_order, *triple)
+        for triple in zip(wanted, *(g.tolist() for g in gains), strict=True)
+    )
+    return Fidelity(torch.tensor(wanted), *gains, _overall(recurrence.stack.first_order, by_lag), by_lag)
+
+
+def _status(kind: str, lag: int, log_exact: float, log_first: float) -> Status:
+    if lag == 0:
+        return Status.OK
+    if log_exact != log_exact:  # no anchor, or no gradient there
+        return Status.NO_ANCHOR
+    if kind == "exact":
+        return Status.FIRST_ORDER_EXACT
+    if kind == "vanishes" and lag > 1:
+        return Status.FIRST_ORDER_VANISHES
+    apart = abs(log_first - log_exact)
+    return Status.OK if 10**apart <= DISAGREEMENT else Status.FIRST_ORDER_MISLEADS
+
+
+def _overall(kind: str, by_lag: tuple[Status, ...]) -> Status:
+    for worst in (Status.FIRST_ORDER_VANISHES, Status.FIRST_ORDER_MISLEADS, Status.NO_ANCHOR):
+        if worst in by_lag:
+            return worst
+    return Status.FIRST_ORDER_EXACT if kind == "exact" else Status.FIRST_ORDER_FAITHFUL

@@ -1,0 +1,258 @@
+"""Effective learning rates: the paper's first-order view of transport, per lag and unit (sections 4 and 5.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from lagreach.cells import Dual, Factors
+from lagreach.cells.lstm import LSTM
+from lagreach.cells.stack import Layer
+from lagreach.errors import InputError, UnsupportedError
+from lagreach.transport.cotangent import Cotangent
+from lagreach.transport.dual import Window, windows
+from lagreach.transport.lags import check_lags
+from lagreach.transport.objective import valid_steps
+from lagreach.transport.rollout import Recurrence, Rollout, as_recurrence, check_input, chunks, rollout
+from lagreach.transport.scaled import LOWEST, ScaledSum, times_power_of_two
+from lagreach.types import Status
+
+FORMS = ("jacobian", "paper", "paper-eq13")
+
+
+@dataclass(frozen=True)
+class EffectiveRates:
+    """Effective learning rates ``mu_q(l)``, averaged in absolute value over anchors and sequences.
+
+    `rates` (lag, unit) and `envelope` (lag), ``f(l) = sum_q mu_q(l)``, are float64 and become zero below 1e-308;
+    the ``log10_`` versions never do. `channels` splits the rates by origin: "retention" (gamma0), "correction"
+    (gamma1) and, for the paper's GRU, "reset" and "mixed". `layer` tells which layer a unit belongs to.
+    """
+
+    lags: Int[Tensor, "lag"]
+    log10_rates: Float[Tensor, "lag unit"]
+    log10_channels: dict[str, Tensor]
+    layer: Int[Tensor, "unit"]
+    form: str
+    lr: float
+    status: Status
+
+    @property
+    def rates(self) -> Float[Tensor, "lag unit"]:
+        """``mu_q(l)``."""
+        return 10.0**self.log10_rates
+
+    @property
+    def channels(self) -> dict[str, Tensor]:
+        """Mean absolute value of each part of the rates, (lag, unit)."""
+        return {name: 10.0**values for name, values in self.log10_channels.items()}
+
+    @property
+    def log10_envelope(self) -> Float[Tensor, "lag"]:
+        """Base-10 logarithm of the envelope."""
+        top = self.log10_rates.amax(-1, keepdim=True)
+        top = torch.where(torch.isfinite(top), top, 0.0)
+        return torch.log10((10.0 ** (self.log10_rates - top)).sum(-1)) + top[..., 0]
+
+    @property
+    def envelope(self) -> Float[Tensor, "lag"]:
+        """``f(l) = sum_q |mu_q(l)|``: a sum over units, not a mean."""
+        return 10.0**self.log10_envelope
+
+    def __str__(self) -> str:
+        lines = [f"effective learning rates, form={self.form!r}: {self.status}", "   lag   log10 f(l)"]
+        pairs = zip(self.lags.tolist(), self.log10_envelope.tolist(), strict=True)
+        return "\n".join(lines + [f"{lag:6d}   {value:10.3f}" for lag, value in pairs])
+
+
+def effective_rates(
+    model: nn.Module | Recurrence,
+    x: Float[Tensor, "seq time input"],
+    lags: Sequence[int],
+    form: str = "jacobian",
+    *,
+    lr: float = 1.0,
+    lengths: Tensor | Sequence[int] | None = None,
+    chunk: int | None = None,
+) -> EffectiveRates:
+    """Effective learning rates ``mu = lr (gamma0 + gamma1)`` of every unit at the given lags.
+
+    Parameters
+    ----------
+    lags
+        Lags from 0 to T-1; at lag 0 every rate is 1.
+    form
+        "jacobian": the diagonal of the first-order expansion of the Jacobian product. "paper": adds the GRU's
+        reset and mixed products as (26) does. "paper-eq13": the LSTM's zeroth order as printed in (13).
+    lr
+        Global learning rate, a plain factor.
+    lengths
+        Number of valid steps of each sequence; anchors beyond it do not count.
+
+    Examples
+    --------
+    A ConstGate without recurrent weights has ``f(l) = H (1-s)^l``:
+
+    >>> from lagreach import GatedRNN
+    >>> model = GatedRNN("const_gate", 2, 3, 1, gate_init=0.25)
+    >>> _ = torch.nn.init.zeros_(model.layers[0]["U_h"])
+    >>> effective_rates(model, torch.zeros(1, 9, 2), lags=[1, 2, 4]).envelope
+    tensor([2.2500, 1.6875, 0.9492], dtype=torch.float64)
+    """
+    recurrence = as_recurrence(model)
+    x = check_input(recurrence, x)
+    wanted = check_lags(lags, x.shape[1])
+    _check_form(recurrence, form)
+    valid = valid_steps(lengths, x.shape[0], x.shape[1], x.device)
+
+    sums: list[dict[str, list[ScaledSum]]] = []
+    for rows in chunks(recurrence, x, chunk):
+        part = rollout(recurrence, x[rows], chunk)
+        anchors = valid[rows]
+        merged = [_sum_rates(layer, wanted, anchors, form) for layer in _layers(part)]
+        sums = merged if not sums else [_merge(old, new) for old, new in zip(sums, merged, strict=True)]
+
+    counts = torch.stack([valid[:, lag:].sum() for lag in wanted]).to(torch.float64)
+    log_mean = torch.log10(counts) - torch.log10(torch.tensor(lr, dtype=torch.float64))
+    joined = {
+        name: torch.cat([torch.stack([s.log10() for s in layer[name]]) for layer in sums], dim=-1)
+        for name in sums[0]
+    }
+    per_unit = {name: values - log_mean[:, None] for name, values in joined.items()}
+    rates = per_unit.pop("rate")
+    layer_of_unit = torch.arange(len(sums)).repeat_interleave(recurrence.stack.hidden_size)
+    status = {"exact": Status.FIRST_ORDER_EXACT, "vanishes": Status.FIRST_ORDER_VANISHES}
+    return EffectiveRates(
+        lags=torch.tensor(wanted),
+        log10_rates=rates,
+        log10_channels=per_unit,
+        layer=layer_of_unit,
+        form=form,
+        lr=lr,
+        status=status.get(recurrence.stack.first_order, Status.OK),
+    )
+
+
+def first_order_windows(layer: Layer, lags: Sequence[int]) -> Iterator[Window]:
+    """First-order transport of one layer at ascending lags; lag 0 is the identity."""
+    factors = layer.cell.factors(layer.x, layer.previous, layer.params)
+    positive = [lag for lag in lags if lag > 0]
+    if len(positive) < len(lags):
+        like = factors.middle.real.to(torch.float64)
+        yield Window(0, torch.ones_like(like), torch.zeros_like(like))
+    yield from windows(factors, positive)
+
+
+def first_order_transport(
+    part: Rollout, delta: Float[Tensor, "seq time state"], lags: Sequence[int]
+) -> list[Cotangent]:
+    """``lambda_{t,l}`` to first order: the rate of each unit times the gradient at the anchor.
+
+    In a stack each layer keeps to itself. For an LSTM the rates lead from the gradient at h to the block of c,
+    and everything else is zero.
+    """
+    layers = _layers(part)
+    deltas = part.recurrence.stack.split(delta)
+    per_layer = []
+    for layer, own in zip(layers, deltas, strict=True):
+        seen = layer.cell.output(own).to(torch.float64)
+        per_layer.append(
+            [
+                (window.rate() * seen[:, window.lag :], window.exponent)
+                for window in first_order_windows(layer, lags)
+            ]
+        )
+    found = []
+    for i, lag in enumerate(lags):
+        if lag == 0:
+            found.append(Cotangent(0, delta))
+            continue
+        values, exponents = [], []
+        for layer, column in zip(layers, per_layer, strict=True):
+            for block in layer.cell.blocks:
+                moved, exponent = column[i]
+                kept = block == layer.cell.rate_block
+                values.append(moved if kept else torch.zeros_like(moved))
+                exponents.append(
+                    torch.zeros_like(moved, dtype=torch.int32) if exponent is None or not kept else exponent
+                )
+        found.append(Cotangent.aligned(lag, torch.cat(values, -1), torch.cat(exponents, -1)))
+    return found
+
+
+def _layers(part: Rollout) -> list[Layer]:
+    recurrence = part.recurrence
+    return list(recurrence.stack.layers(part.x, part.previous, part.states, recurrence.params))
+
+
+def _check_form(recurrence: Recurrence, form: str) -> None:
+    if form not in FORMS:
+        raise InputError("unknown form", got=repr(form), expected=", ".join(FORMS))
+    if form == "paper-eq13" and not all(isinstance(cell, LSTM) for cell in recurrence.stack.cells):
+        raise UnsupportedError(
+            'form="paper-eq13" is the LSTM of equation (13)',
+            got=", ".join(sorted({cell.name for cell in recurrence.stack.cells})),
+            fix='use form="jacobian" or form="paper"',
+        )
+
+
+def _sum_rates(layer: Layer, lags: list[int], anchors: Tensor, form: str) -> dict[str, list[ScaledSum]]:
+    """Sum |rate| and the size of its channels over sequences and anchors, lag by lag, for one layer."""
+    extra: dict[str, Iterator[Window]] = {}
+    if form == "paper":
+        products = layer.cell.channels(layer.x, layer.previous, layer.params)
+        factors = {name: Factors.uniform(Dual(a, torch.zeros_like(a))) for name, a in products.items()}
+        extra = {name: windows(f, [lag for lag in lags if lag > 0]) for name, f in factors.items()}
+    printed = _eq13_windows(layer, lags) if form == "paper-eq13" else None
+
+    sums: dict[str, list[ScaledSum]] = {}
+    for lag, window in zip(lags, first_order_windows(layer, lags), strict=True):
+        keep = anchors[:, lag:, None]
+        parts = {"retention": (window.real, window.exponent), "correction": (window.slope, window.exponent)}
+        if printed is not None:
+            parts["retention"] = (next(printed), None)
+        for name, sweep in extra.items():
+            channel = next(sweep) if lag > 0 else window
+            parts[name] = (channel.real, channel.exponent)
+        parts["rate"] = _total(list(parts.values()))
+        for name, (values, exponent) in parts.items():
+            sums.setdefault(name, []).append(ScaledSum.of((values * keep).abs(), exponent, dim=(0, 1)))
+    return sums
+
+
+def _total(parts: list[tuple[Tensor, Tensor | None]]) -> tuple[Tensor, Tensor | None]:
+    """Sum numbers with different exponents, keeping the largest exponent."""
+    if all(exponent is None for _, exponent in parts):
+        return torch.stack([values for values, _ in parts]).sum(0), None
+    exponents = [torch.zeros_like(v, dtype=torch.int32) if e is None else e for v, e in parts]
+    visible = [torch.where(v == 0, LOWEST, e) for (v, _), e in zip(parts, exponents, strict=True)]
+    top = torch.stack(visible).amax(0)
+    top = torch.where(top == LOWEST, 0, top)
+    shifted = [
+        times_power_of_two(v, (e - top).clamp(-2000, 0)) for (v, _), e in zip(parts, exponents, strict=True)
+    ]
+    return torch.stack(shifted).sum(0), top
+
+
+def _merge(a: dict[str, list[ScaledSum]], b: dict[str, list[ScaledSum]]) -> dict[str, list[ScaledSum]]:
+    return {name: [x + y for x, y in zip(a[name], b[name], strict=True)] for name in a}
+
+
+def _eq13_windows(layer: Layer, lags: list[int]) -> Iterator[Tensor]:
+    """Zeroth order as printed in (13): ``sum_m e_m prod_{j<m} f_j`` over the window, oldest step first.
+
+    Adding an older step u turns S into ``e_u + f_u S``: a plain recursion over lags, bounded by the lag.
+    """
+    assert isinstance(layer.cell, LSTM)
+    e, f = (v.to(torch.float64) for v in layer.cell.expression(layer.x, layer.previous, layer.params))
+    total = torch.zeros_like(e)  # S over an empty window, stored by the position reached
+    for lag in range(max(lags) + 1):
+        if lag > 0:
+            left = e.shape[1] - lag
+            total = e[:, 1 : left + 1] + f[:, 1 : left + 1] * total[:, 1:]
+        if lag in lags:
+            yield total

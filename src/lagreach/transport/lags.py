@@ -1,0 +1,33 @@
+"""Checking a set of lags."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+
+from lagreach.errors import InputError
+
+
+def check_lags(lags: Iterable[int], time: int) -> list[int]:
+    """Sorted lags without repeats, each an integer in 0..time-1.
+
+    >>> check_lags([4, 1, 4], time=8)
+    [1, 4]
+    """
+    try:
+        wanted = sorted({operator.index(lag) for lag in lags})
+    except TypeError as error:
+        raise InputError(
+            "lags must be a sequence of integers", got=repr(lags), fix="pass lags=range(T)"
+        ) from error
+    if not wanted:
+        raise InputError("no lags were asked for", expected=f"some of 0..{time - 1}")
+    if wanted[0] < 0 or wanted[-1] >= time:
+        bad = wanted[0] if wanted[0] < 0 else wanted[-1]
+        raise InputError(
+            "lags must be shorter than the sequences",
+            got=f"lag {bad} for T = {time} steps",
+            expected=f"0 <= lag <= {time - 1}",
+            fix="drop the longer lags, or pass longer sequences",
+        )
+    return wanted

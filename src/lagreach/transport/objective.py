@@ -1,0 +1,258 @@
+"""The loss of each sequence, and its gradient at the states: where transport starts.
+
+The total loss is the mean over sequences of ``L_n``. For ``"mse"`` and ``"cross_entropy"``, ``L_n`` is the mean
+over the steps that count (all, the last one, chosen ones, those a mask or the lengths keep).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from lagreach.errors import InputError
+from lagreach.transport.rollout import Recurrence, check_finite
+
+Loss = str | Callable[[Tensor, Tensor, Tensor], Tensor]
+LOSSES = ("mse", "cross_entropy")
+IGNORE_INDEX = -100  # torch's convention for class targets that do not count
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Loss, targets and weights of the steps, for sequences that run together.
+
+    `steps` holds for each sequence the time indices its targets belong to, or is None when there is one target per
+    time step; `weights` says how much each (sequence, target) counts.
+    """
+
+    loss: Loss
+    y: Tensor
+    weights: Float[Tensor, "seq target"]
+    steps: Tensor | None = None
+
+    def select(self, rows: slice | Tensor) -> Objective:
+        """Return the objective of some of the sequences."""
+        steps = None if self.steps is None else self.steps[rows]
+        return Objective(self.loss, self.y[rows], self.weights[rows], steps)
+
+    def __call__(self, output: Float[Tensor, "seq time out"]) -> Float[Tensor, "seq"]:
+        """Return L_n for every sequence."""
+        if callable(self.loss):
+            value = self.loss(output, self.y, self.weights > 0)
+            if not isinstance(value, Tensor) or value.shape != output.shape[:1]:
+                got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+                raise InputError(
+                    "a loss function must return one value per sequence",
+                    got=got,
+                    expected=f"shape ({output.shape[0]},)",
+                    fix="reduce over time and outputs, but not over sequences",
+                )
+            return value
+        if self.steps is not None:
+            output = output.gather(1, self.steps[..., None].expand(-1, -1, output.shape[-1]))
+        if self.loss == "mse":
+            per_target = (output - self.y).square().mean(-1)
+        else:
+            per_target = cross_entropy(
+                output.flatten(0, 1), self.y.flatten(), reduction="none", ignore_index=IGNORE_INDEX
+            ).view(self.y.shape)
+        return (per_target * self.weights).sum(-1) / self.weights.sum(-1)
+
+
+def make_objective(
+    loss: Loss,
+    y: Tensor,
+    recurrence: Recurrence,
+    output_shape: tuple[int, int, int],
+    *,
+    mask: Tensor | None = None,
+    lengths: Tensor | Sequence[int] | None = None,
+    steps: str | Sequence[int] | Tensor | None = None,
+) -> Objective:
+    """Check targets against the output (seq, time, out) and work out which steps count.
+
+    Targets without a time axis belong to the last (valid) step. `steps` names the steps explicitly: ``"last"``
+    or a list of time indices, one target each.
+    """
+    seq, time, out = output_shape
+    device = recurrence.device
+    y = torch.as_tensor(y, device=device)
+    if y.shape[0] != seq:
+        raise InputError("x and y hold different numbers of sequences", got=f"{seq} and {y.shape[0]}")
+    valid = valid_steps(lengths, seq, time, device)
+    if mask is not None:
+        mask = torch.as_tensor(mask, device=device)
+        if tuple(mask.shape) != (seq, time) or (mask.is_floating_point() and (mask < 0).any()):
+            raise InputError(
+                "mask must weight each step of each sequence",
+                got=f"shape {tuple(mask.shape)}",
+                expected=f"({seq}, {time}), bool or nonnegative",
+            )
+        check_finite("the mask", mask)
+    per_step = valid.to(recurrence.dtype) if mask is None else valid * mask.to(recurrence.dtype)
+
+    if callable(loss):
+        _check_some_weight(per_step)
+        check_finite("the target y", y)
+        if y.is_floating_point():
+            y = y.to(recurrence.dtype)
+        return Objective(loss, y, per_step)
+    if loss not in LOSSES:
+        raise InputError(
+            "unknown loss",
+            got=repr(loss),
+            expected='"mse", "cross_entropy" or a function (output, y, mask) -> (seq,)',
+        )
+
+    y, times = (_mse_targets if loss == "mse" else _class_targets)(y, (seq, time, out), steps)
+    y = y.to(recurrence.dtype) if loss == "mse" else y.long()
+    index = _step_indices(steps, times, valid)
+    weights = per_step if index is None else per_step.gather(1, index)
+    if loss == "cross_entropy":
+        weights = weights * (y != IGNORE_INDEX)
+        bad = (y != IGNORE_INDEX) & ((y < 0) | (y >= out))
+        if bad.any():
+            raise InputError(
+                "a class index is out of range",
+                got=int(y[bad][0]),
+                expected=f"0..{out - 1} or {IGNORE_INDEX} (ignored)",
+            )
+    else:
+        y = torch.where(weights[..., None] > 0, y, 0)  # what does not count may be anything, also NaN
+    _check_some_weight(weights)
+    check_finite("the target y", y)
+    return Objective(loss, y, weights, index)
+
+
+def _mse_targets(y: Tensor, shape: tuple[int, int, int], steps: object) -> tuple[Tensor, int | None]:
+    """Bring y to (seq, target, out); the second value is the number of targets, None for one per step."""
+    seq, time, out = shape
+    if y.ndim == 2 and steps is None and y.shape == (seq, time) and out == 1:
+        return y[..., None], None
+    if y.ndim == 2 and y.shape == (seq, out):
+        return y[:, None], 1
+    if y.ndim == 1 and out == 1:
+        return y[:, None, None], 1
+    if y.ndim == 3 and y.shape[-1] == out:
+        return y, (None if steps is None and y.shape[1] == time else y.shape[1])
+    raise InputError(
+        "the targets do not fit the outputs",
+        got=f"y of shape {tuple(y.shape)}",
+        expected=f"({seq}, {time}, {out}) per step, ({seq}, {out}) for the last step, or (seq, K, {out}) with K steps",
+    )
+
+
+def _class_targets(y: Tensor, shape: tuple[int, int, int], steps: object) -> tuple[Tensor, int | None]:
+    """Bring class indices to (seq, target)."""
+    seq, time, out = shape
+    if y.is_floating_point():
+        raise InputError("cross_entropy needs integer class targets", got=y.dtype, fix="pass y.long()")
+    if out < 2:
+        raise InputError("cross_entropy needs at least two outputs", got=f"output_size {out}")
+    if y.ndim == 1:
+        return y[:, None], 1
+    if y.ndim == 2:
+        return y, (None if steps is None and y.shape[1] == time else y.shape[1])
+    raise InputError(
+        "the class targets do not fit the outputs",
+        got=f"y of shape {tuple(y.shape)}",
+        expected=f"({seq}, {time}) per step, ({seq},) for the last step, or (seq, K) with K steps",
+    )
+
+
+def _step_indices(
+    steps: str | Sequence[int] | Tensor | None,
+    targets: int | None,
+    valid: Tensor,
+) -> Tensor | None:
+    """Time index of each target, (seq, target); None when there is a target at every step."""
+    if steps is None and targets is None:
+        return None
+    seq, time = valid.shape
+    if (steps is None and targets == 1) or (isinstance(steps, str) and steps == "last"):
+        if targets not in (1, None):
+            raise InputError('steps="last" needs one target per sequence', got=f"{targets} targets")
+        return valid.sum(1, keepdim=True) - 1
+    if steps is None or isinstance(steps, str):
+        raise InputError(
+            "which steps do these targets belong to?",
+            got=f"{targets} targets for {time} steps, steps={steps!r}",
+            fix='pass steps="last" or a list of time indices, one per target',
+        )
+    index = torch.as_tensor(steps, device=valid.device, dtype=torch.long)
+    if (
+        index.ndim != 1
+        or (targets is not None and len(index) != targets)
+        or (index < 0).any()
+        or (index >= time).any()
+    ):
+        raise InputError(
+            "steps must list one time index per target",
+            got=f"{index.tolist()} for {targets} targets",
+            expected=f"{targets} indices in 0..{time - 1}",
+        )
+    return index.expand(seq, -1)
+
+
+def valid_steps(
+    lengths: Tensor | Sequence[int] | None, seq: int, time: int, device: torch.device
+) -> Bool[Tensor, "seq time"]:
+    """Which steps lie within each sequence's length."""
+    if lengths is None:
+        return torch.ones(seq, time, dtype=torch.bool, device=device)
+    checked = torch.as_tensor(lengths, device=device).long()
+    if checked.shape != (seq,) or (checked < 1).any() or (checked > time).any():
+        raise InputError(
+            "lengths must give the number of valid steps of every sequence",
+            got=f"shape {tuple(checked.shape)}, values {checked.flatten()[:6].tolist()}",
+            expected=f"({seq},) with values in 1..{time}",
+        )
+    return torch.arange(time, device=device) < checked[:, None]
+
+
+def _check_some_weight(weights: Tensor) -> None:
+    empty = (weights.sum(-1) <= 0).nonzero()
+    if len(empty):
+        raise InputError(
+            "a sequence has no step that counts",
+            got=f"sequence {empty[0].item()} (and {len(empty) - 1} more)",
+            fix="drop such sequences, or correct the mask, lengths or ignored targets",
+        )
+
+
+def output_gradient(
+    recurrence: Recurrence, objective: Objective, states: Float[Tensor, "seq time state"]
+) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    """Gradient delta_t of each sequence's loss at its states, the states being cut off as leaves (theory 1a).
+
+    Returns delta (seq, time, state), the summed gradients of the head's weights, and the losses L_n.
+    """
+    head = {name: p.detach().requires_grad_() for name, p in recurrence.head_params.items()}
+    with torch.enable_grad():
+        leaves = states.detach().requires_grad_()
+        losses = objective(recurrence.head(leaves, head))
+        delta, *head_grads = torch.autograd.grad(
+            losses.sum(), [leaves, *head.values()], materialize_grads=True
+        )
+    return delta, dict(zip(head, head_grads, strict=True)), losses.detach()
+
+
+def check_uncoupled(recurrence: Recurrence, objective: Objective, states: Tensor) -> None:
+    """Refuse a loss function whose value for one sequence depends on the others in the batch."""
+    if not callable(objective.loss) or states.shape[0] < 2:
+        return
+    with torch.no_grad():
+        together = objective(recurrence.head(states, recurrence.head_params))[:1]
+        alone = objective.select(slice(0, 1))(recurrence.head(states[:1], recurrence.head_params))
+    tolerance = 1e-3 if together.dtype == torch.float32 else 1e-8
+    if not torch.allclose(together, alone, rtol=tolerance, atol=tolerance):
+        raise InputError(
+            "the loss of a sequence depends on the other sequences in the batch",
+            got=f"{together.item():.6g} in a batch, {alone.item():.6g} alone",
+            fix="lag gradients are defined per sequence: use a loss that treats each sequence on its own",
+        )

@@ -1,0 +1,61 @@
+"""Numbers far outside the float range: sums and products with a carried power of two.
+
+Transport over long lags leaves float32 near lag 100 and float64 near lag 1000. Mantissas and integer exponents
+are kept apart, so that nothing under- or overflows and logarithms stay finite.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+LOG10_2 = math.log10(2.0)
+LOWEST = torch.iinfo(torch.int32).min // 4  # exponent of an exact zero: it must not set the scale of a sum
+
+
+def times_power_of_two(x: Tensor, exponent: Tensor) -> Tensor:
+    """``x * 2**exponent``, without the overflow of ``2**exponent`` on its own (`torch.ldexp` uses float32 there)."""
+    half = torch.div(exponent, 2, rounding_mode="floor")
+    return x * torch.exp2(half.to(x.dtype)) * torch.exp2((exponent - half).to(x.dtype))
+
+
+@dataclass(frozen=True)
+class ScaledSum:
+    """A sum of nonnegative numbers ``mantissa * 2**exponent`` (float64, int64), elementwise.
+
+    >>> tiny = ScaledSum.of(torch.tensor([[3.0, 5.0]]), torch.tensor([[-4000, -4000]]), dim=1)
+    >>> both = tiny + tiny
+    >>> round(both.log10().item(), 6) == round(math.log10(16) - 4000 * math.log10(2), 6)
+    True
+    """
+
+    mantissa: Tensor
+    exponent: Tensor
+
+    @classmethod
+    def of(cls, values: Tensor, exponents: Tensor | None, dim: int | tuple[int, ...]) -> ScaledSum:
+        """Sum ``values * 2**exponents`` over `dim`."""
+        values = values.to(torch.float64)
+        if exponents is None:
+            total = values.sum(dim)
+            return cls(total, torch.zeros_like(total, dtype=torch.int64))
+        exponents = exponents.expand_as(values).to(torch.int64)
+        top = torch.where(values > 0, exponents, LOWEST).amax(dim, keepdim=True)
+        top = torch.where(top == LOWEST, 0, top)
+        total = times_power_of_two(values, (exponents - top).clamp(min=-2000)).sum(dim)
+        return cls(total, top.reshape(total.shape))
+
+    def __add__(self, other: ScaledSum) -> ScaledSum:
+        pair = torch.stack((self.mantissa, other.mantissa))
+        return ScaledSum.of(pair, torch.stack((self.exponent, other.exponent)), dim=0)
+
+    def log10(self) -> Tensor:
+        """Base-10 logarithm; -inf for an exact zero."""
+        return torch.log10(self.mantissa) + LOG10_2 * self.exponent
+
+    def value(self) -> Tensor:
+        """Plain float64, zero or inf outside its range."""
+        return times_power_of_two(self.mantissa, self.exponent.clamp(-4000, 4000))

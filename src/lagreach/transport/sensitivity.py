@@ -1,0 +1,60 @@
+"""Forward sensitivities along a direction in weight space: immediate ``B_t w`` and total ``ds_t/dtheta w``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lagreach.cells import unroll
+from lagreach.errors import InputError
+from lagreach.transport.rollout import Recurrence, Rollout, rollout
+
+Direction = Mapping[str, Tensor]
+
+
+def immediate_sensitivity(part: Rollout, direction: Direction) -> Float[Tensor, "seq time state"]:
+    """``B_t w``: how each state moves with the weights when the state before it is held fixed."""
+    recurrence = part.recurrence
+    tangent = _check_direction(recurrence, direction)
+    return torch.func.jvp(
+        lambda params: recurrence.stack.step(part.x, part.previous, params), (recurrence.params,), (tangent,)
+    )[1]
+
+
+def total_sensitivity(
+    model: nn.Module | Recurrence, x: Float[Tensor, "seq time input"], direction: Direction
+) -> Float[Tensor, "seq time state"]:
+    """``ds_t/dtheta w``: how each state moves with the weights, through all earlier states as well.
+
+    Equal to ``sum_l M_{t,t-l} B_{t-l} w``, computed by one forward pass with tangents.
+    """
+    part = rollout(model, x)
+    recurrence = part.recurrence
+    tangent = _check_direction(recurrence, direction)
+    return torch.func.jvp(
+        lambda params: unroll(recurrence.stack, part.x, part.initial, params),
+        (recurrence.params,),
+        (tangent,),
+    )[1]
+
+
+def _check_direction(recurrence: Recurrence, direction: Direction) -> dict[str, Tensor]:
+    """Fill weights that the direction does not name with zeros; refuse names and shapes that do not exist."""
+    known = recurrence.params
+    for name, tangent in direction.items():
+        if name in recurrence.head_params:
+            continue  # the states do not depend on the head
+        if name not in known or tangent.shape != known[name].shape:
+            raise InputError(
+                f"the direction does not fit the weight {name!r}",
+                got=f"shape {tuple(tangent.shape)}",
+                expected=f"shape {tuple(known[name].shape)}"
+                if name in known
+                else f"one of {', '.join(known)}",
+            )
+    return {
+        name: direction[name].to(p) if name in direction else torch.zeros_like(p) for name, p in known.items()
+    }
