@@ -1,8 +1,8 @@
 """lagreach: how far back in time can a recurrent model learn from N sequences?
 
-A model is a `Cell` (or a `GatedRNN` built from one). `rollout` runs it once; `lag_gradients` splits its gradient
-by the number of steps it travelled back; `effective_rates` gives the first-order rates of the paper and their
-envelope f(l); `fidelity` says how far first order can be trusted.
+A model is a `Cell`, or a `GatedRNN` built from one. `rollout` runs it once; `lag_gradients` splits its gradient by
+the number of steps it travelled back; `effective_rates` gives the paper's first-order rates and their envelope
+f(l); `fidelity` says how far first order can be trusted.
 
 >>> import torch, lagreach
 >>> model = lagreach.GatedRNN("diag_gate", input_size=2, hidden_size=4, output_size=1, gate_init=0.1)
@@ -12,35 +12,23 @@ torch.Size([3, 4, 2])
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lagreach._version import __version__
 
-# Public names and where they live; modules load on first use, so that `import lagreach` stays cheap.
+# Where the public names live. Modules load on first use, so that `import lagreach` stays cheap.
 _HOME = {
-    "GatedRNN": "lagreach.model",
     "Cell": "lagreach.cells",
+    "GatedRNN": "lagreach.model",
+    "LagreachError": "lagreach.errors",
+    "Status": "lagreach.types",
     "all_cells": "lagreach.cells",
-    "rollout": "lagreach.transport.rollout",
     "effective_rates": "lagreach.transport.first_order",
     "fidelity": "lagreach.transport.fidelity",
     "lag_gradients": "lagreach.gradients.lag_gradients",
-    "Status": "lagreach.types",
-    "LagreachError": "lagreach.errors",
+    "rollout": "lagreach.transport.rollout",
 }
-_MODULES = {"errors": "lagreach.errors", "testing": "lagreach.testing", "stable": "lagreach.tails.stable"}
-
-__all__ = ["__version__", *_HOME]
-
-if TYPE_CHECKING:
-    from lagreach.cells import Cell, all_cells
-    from lagreach.errors import LagreachError
-    from lagreach.gradients.lag_gradients import lag_gradients
-    from lagreach.model import GatedRNN
-    from lagreach.transport.fidelity import fidelity
-    from lagreach.transport.first_order import effective_rates
-    from lagreach.transport.rollout import rollout
-    from lagreach.types import Status
+_MODULES = {"errors": "lagreach.errors", "stable": "lagreach.tails.stable", "testing": "lagreach.testing"}
 
 
 def __getattr__(name: str) -> Any:
@@ -49,10 +37,13 @@ def __getattr__(name: str) -> Any:
     elif name in _MODULES:
         value = import_module(_MODULES[name])
     else:
-        raise AttributeError(f"module 'lagreach' has no attribute {name!r}")
+        raise AttributeError(f"module 'lagreach' has no attribute {name!r}; it has {', '.join(sorted(_HOME))}")
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME, *_MODULES])
+    return sorted([*_HOME, *_MODULES, "__version__"])
+
+
+__all__ = ["__version__", *_HOME]  # noqa: PLE0604 (all strings; the names are written once, above)

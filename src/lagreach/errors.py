@@ -23,9 +23,7 @@ class LagreachError(Exception):
       to do:    pass lags=range(10)
     """
 
-    def __init__(
-        self, problem: str, *, got: object = None, expected: object = None, fix: str | None = None
-    ) -> None:
+    def __init__(self, problem: str, *, got: object = None, expected: object = None, fix: str | None = None) -> None:
         lines = [problem]
         for label, part in (("got:      ", got), ("expected: ", expected), ("to do:    ", fix)):
             if part is not None:

@@ -33,9 +33,7 @@ def initial_weights(
 ) -> dict[str, Tensor]:
     """Draw the weights of one layer; see `GatedRNN` for the options."""
     if recurrent_init not in RECURRENT_INITS:
-        raise InputError(
-            "unknown recurrent_init", got=repr(recurrent_init), expected=" or ".join(RECURRENT_INITS)
-        )
+        raise InputError("unknown recurrent_init", got=repr(recurrent_init), expected=" or ".join(RECURRENT_INITS))
     weights: dict[str, Tensor] = {}
     for name, shape in cell.shapes(input_size, hidden_size).items():
         weight = torch.zeros(shape, dtype=dtype)
@@ -80,9 +78,7 @@ def _set_retention(
             got=", ".join(f"{k}={v}" for k, v in given.items()),
         )
     if gate_init is not None and not 0 < gate_init < 1:
-        raise InputError(
-            "gate_init must lie strictly between 0 and 1", got=gate_init, fix="try gate_init=0.05"
-        )
+        raise InputError("gate_init must lie strictly between 0 and 1", got=gate_init, fix="try gate_init=0.05")
     if chrono is not None and chrono < 3:
         raise InputError("chrono needs the longest lag to remember, at least 3 steps", got=chrono)
     if not given:
@@ -109,6 +105,6 @@ def _set_retention(
             weights["b_i"].copy_(-logit)
     elif gate_init is not None:
         logit = torch.full_like(bias, math.log1p(-gate_init) - math.log(gate_init))
-    else:
+    elif forget_bias is not None:
         logit = torch.full_like(bias, forget_bias)
     bias.copy_(sign * logit)

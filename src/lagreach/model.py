@@ -109,7 +109,7 @@ class GatedRNN(nn.Module):
 
     def recurrent_params(self) -> dict[str, Tensor]:
         """Weights of the layers, by their names in `named_parameters`."""
-        return {f"layers.{k}.{name}": p for k, layer in enumerate(self.layers) for name, p in layer.items()}
+        return {f"layers.{k}.{name}": p for k, layer in enumerate(self.layers) for name, p in layer.named_parameters()}
 
     def initial_state(self, x: Float[Tensor, "seq time input"]) -> Float[Tensor, "seq state"]:
         """Zeros, for as many sequences as `x` has."""
@@ -133,15 +133,11 @@ class GatedRNN(nn.Module):
 
         Works for the cells ``lstm`` and ``torch_gru`` without LayerNorm; nothing is changed when it fails.
         """
-        converted = torch_layout.convert(
-            self.cell, state_dict, self.num_layers, dict(self.recurrent_params())
-        )
+        converted = torch_layout.convert(self.cell, state_dict, self.num_layers, dict(self.recurrent_params()))
         with torch.no_grad():
             for name, parameter in self.recurrent_params().items():
                 parameter.copy_(converted[name])
 
     def extra_repr(self) -> str:
         """Sizes and the cell, for `print(model)`."""
-        return (
-            f"{self.cell}, {self.input_size} -> {self.hidden_size} x {self.num_layers} -> {self.output_size}"
-        )
+        return f"{self.cell}, {self.input_size} -> {self.hidden_size} x {self.num_layers} -> {self.output_size}"

@@ -40,17 +40,13 @@ def convert(
         )
     layers = {int(_KEY.match(key)[2]) for key in state_dict}  # type: ignore[index]
     if layers != set(range(num_layers)):
-        raise InputError(
-            "number of layers differs", got=f"layers {sorted(layers)}", expected=f"{num_layers} layers"
-        )
+        raise InputError("number of layers differs", got=f"layers {sorted(layers)}", expected=f"{num_layers} layers")
     converted: dict[str, Tensor] = {}
     for k in range(num_layers):
         converted |= {f"layers.{k}.{n}": w for n, w in _convert_layer(cell, state_dict, k, like).items()}
     for name, weight in like.items():
         if converted[name].shape != weight.shape:
-            raise InputError(
-                f"shape of {name} differs", got=tuple(converted[name].shape), expected=tuple(weight.shape)
-            )
+            raise InputError(f"shape of {name} differs", got=tuple(converted[name].shape), expected=tuple(weight.shape))
     return converted
 
 

@@ -26,23 +26,19 @@ class Status(Enum):
 
     # transport
     FIRST_ORDER_EXACT = "first order is exact for this cell: the step's Jacobian is diagonal"
-    FIRST_ORDER_VANISHES = "this cell has no retention path, so the first-order expansion is zero beyond lag 1; use the exact gain"
-    FIRST_ORDER_FAITHFUL = "first order and exact transport agree within a factor of 3 at every lag"
-    FIRST_ORDER_MISLEADS = (
-        "first order and exact transport differ by more than a factor of 3; trust the exact gain"
+    FIRST_ORDER_VANISHES = (
+        "this cell has no retention path, so the first-order expansion is zero beyond lag 1; use the exact gain"
     )
+    FIRST_ORDER_FAITHFUL = "first order and exact transport agree within a factor of 3 at every lag"
+    FIRST_ORDER_MISLEADS = "first order and exact transport differ by more than a factor of 3; trust the exact gain"
     NO_ANCHOR = "no sequence reaches back this far, or the loss ignores those steps; nothing can be said"
 
     # regimes
     TOO_FEW_POINTS = "too few points above the floor; add lags, lower the floor, or pass log10 values"
     NO_DECAY = "the curve does not decay over these lags, so it has no time scale; look at longer lags"
     SHAPE_AT_EDGE = "the stretched exponent ran to the end of its range; the data prefer another law"
-    NOT_MONOTONE = (
-        "the envelope rises somewhere (Lemma 5.1 fails); read the set of visible lags, not only the largest"
-    )
-    GROWTH_DIFFERS = (
-        "the computed window does not follow the envelope's growth law: signal or noise depend on the lag"
-    )
+    NOT_MONOTONE = "the envelope rises somewhere (Lemma 5.1 fails); read the set of visible lags, not only the largest"
+    GROWTH_DIFFERS = "the computed window does not follow the envelope's growth law: signal or noise depend on the lag"
     SANDWICH_FAILS = "N(lag) leaves the bounds of (38); check its exponent and constant"
     SANDWICH_PREMISE_FAILS = "noise or alignment leave the bounds that Lemma 5.2 assumes; it does not apply"
     SANDWICH_EMPTY = (
@@ -59,9 +55,7 @@ class Status(Enum):
         "alpha <= 1.1: the exponent is 11 or more and 0.01 in alpha moves N a hundredfold; "
         "measure the concentration exponent instead, or use robust aggregation"
     )
-    NOT_EVEN_LAG_ONE = (
-        "not even lag 1 is within reach; more sequences, a stronger signal or less noise are needed"
-    )
+    NOT_EVEN_LAG_ONE = "not even lag 1 is within reach; more sequences, a stronger signal or less noise are needed"
     WINDOW_UNBOUNDED = "the window exceeds 2^53 steps: unbounded for any practical purpose"
 
     def __str__(self) -> str:

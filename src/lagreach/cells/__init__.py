@@ -62,7 +62,7 @@ def make_cell(cell: str | type[Cell] | Cell, *, gate_init: float | None = None, 
         raise InputError(
             "not a cell", got=type(cell).__name__, expected="a cell name, a Cell subclass or a Cell instance"
         )
-    fields = {f.name for f in dataclasses.fields(cell)} if dataclasses.is_dataclass(cell) else set()
+    fields: set[str] = {f.name for f in dataclasses.fields(cell)} if dataclasses.is_dataclass(cell) else set()
     unknown = {k: v for k, v in wanted.items() if k not in fields and v is not False}
     if unknown:
         raise UnsupportedError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
 import torch
 from jaxtyping import Float
@@ -126,6 +126,23 @@ class Cell(ABC):
         """What the cell shows to the layer above: the first block."""
         return s.chunk(len(self.blocks), dim=-1)[0]
 
+    def example(
+        self,
+        generator: torch.Generator,
+        *,
+        input_size: int = 3,
+        hidden_size: int = 4,
+        sequences: int = 2,
+        time: int = 7,
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Random float64 inputs (seq, time, input), states before each step, and weights: a point to test at."""
+
+        def draw(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+        params = {name: 0.5 * draw(*shape) for name, shape in self.shapes(input_size, hidden_size).items()}
+        return draw(sequences, time, input_size), draw(sequences, time, self.state_size(hidden_size)) / 2, params
+
     def jacobian(
         self, x: Float[Tensor, "*batch input"], s: Float[Tensor, "*batch state"], params: Params
     ) -> Float[Tensor, "*batch state state"]:
@@ -141,16 +158,22 @@ def jacobian_diagonal(cell: Cell, x: Tensor, s: Tensor, params: Params) -> Tenso
         state = s.detach().requires_grad_()
         after = cell.step(x.detach(), state, {name: p.detach() for name, p in params.items()})
         columns = [
-            torch.autograd.grad(after[..., q].sum(), state, retain_graph=True, materialize_grads=True)[0][
-                ..., q
-            ]
+            torch.autograd.grad(after[..., q].sum(), state, retain_graph=True, materialize_grads=True)[0][..., q]
             for q in range(s.shape[-1])
         ]
     return torch.stack(columns, dim=-1)
 
 
+class Steps(Protocol):
+    """Anything with a step: a cell or a stack of them."""
+
+    def step(self, x: Tensor, s: Tensor, params: Params) -> Tensor:
+        """Advance the state by one step."""
+        ...
+
+
 def unroll(
-    cell: Cell, x: Float[Tensor, "seq time input"], s0: Float[Tensor, "seq state"], params: Params
+    cell: Steps, x: Float[Tensor, "seq time input"], s0: Float[Tensor, "seq state"], params: Params
 ) -> Float[Tensor, "seq time state"]:
     """States after each step, by the plain loop over time."""
     s, states = s0, []

@@ -45,9 +45,7 @@ ACTIVATIONS = {
         Activation("tanh", torch.tanh, 1.0, 1.0, 4 / (3 * math.sqrt(3))),
         Activation("logistic", torch.sigmoid, 1.0, 0.25, 1 / (6 * math.sqrt(3))),
         Activation("gaussian", _gaussian, 1.0, math.exp(-0.5), 1.0),
-        Activation(
-            "erf", torch.erf, 1.0, 2 / math.sqrt(math.pi), 2 * math.sqrt(2 / math.pi) * math.exp(-0.5)
-        ),
+        Activation("erf", torch.erf, 1.0, 2 / math.sqrt(math.pi), 2 * math.sqrt(2 / math.pi) * math.exp(-0.5)),
         Activation("sine", torch.sin, 1.0, 1.0, 1.0),
     )
 }

@@ -31,9 +31,7 @@ class GRU(Cell):
     def shapes(self, input_size: int, hidden_size: int) -> dict[str, tuple[int, ...]]:
         """Update (``_z``), reset (``_r``) and candidate (``_h``) weights."""
         D, H = input_size, hidden_size
-        weights = {
-            f"{kind}_{k}": shape for k in "zrh" for kind, shape in (("W", (H, D)), ("U", (H, H)), ("b", (H,)))
-        }
+        weights = {f"{kind}_{k}": shape for k in "zrh" for kind, shape in (("W", (H, D)), ("U", (H, H)), ("b", (H,)))}
         return weights | candidate_shapes(self.layernorm, H)
 
     def _forward(self, x: Tensor, h: Tensor, p: Params) -> tuple[Tensor, Tensor, Tensor]:

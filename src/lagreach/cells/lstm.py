@@ -50,11 +50,7 @@ class LSTM(Cell):
     def shapes(self, input_size: int, hidden_size: int) -> dict[str, tuple[int, ...]]:
         """Input (``_i``), forget (``_f``), candidate (``_g``) and output (``_o``) weights."""
         D, H = input_size, hidden_size
-        weights = {
-            f"{kind}_{k}": shape
-            for k in "ifgo"
-            for kind, shape in (("W", (H, D)), ("U", (H, H)), ("b", (H,)))
-        }
+        weights = {f"{kind}_{k}": shape for k in "ifgo" for kind, shape in (("W", (H, D)), ("U", (H, H)), ("b", (H,)))}
         return weights | candidate_shapes(self.layernorm, H)
 
     def _forward(self, x: Tensor, s: Tensor, p: Params) -> _Forward:

@@ -41,7 +41,7 @@ class Stack:
 
     @property
     def first_order(self) -> str:
-        """ "exact" or "vanishes" if every layer is, else "approximate"; stacking brings coupling between layers."""
+        """Kind of first-order expansion; stacking couples the layers, so it is exact for one layer only."""
         if len(self.cells) == 1:
             return self.cells[0].first_order
         return "vanishes" if all(c.first_order == "vanishes" for c in self.cells) else "approximate"
@@ -55,9 +55,7 @@ class Stack:
         prefix = f"layers.{k}."
         return {name.removeprefix(prefix): p for name, p in params.items() if name.startswith(prefix)}
 
-    def step(
-        self, x: Float[Tensor, "*batch input"], s: Float[Tensor, "*batch state"], params: Params
-    ) -> Tensor:
+    def step(self, x: Float[Tensor, "*batch input"], s: Float[Tensor, "*batch state"], params: Params) -> Tensor:
         """Advance all layers by one step, each fed by the new output of the one below."""
         after = []
         for k, (cell, state) in enumerate(zip(self.cells, self.split(s), strict=True)):

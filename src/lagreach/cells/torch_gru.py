@@ -31,9 +31,7 @@ class TorchGRU(Cell):
     def shapes(self, input_size: int, hidden_size: int) -> dict[str, tuple[int, ...]]:
         """Reset (``_r``), retention (``_z``) and candidate (``_n``) weights; `c_n` is the candidate's hidden bias."""
         D, H = input_size, hidden_size
-        weights = {
-            f"{kind}_{k}": shape for k in "rzn" for kind, shape in (("W", (H, D)), ("U", (H, H)), ("b", (H,)))
-        }
+        weights = {f"{kind}_{k}": shape for k in "rzn" for kind, shape in (("W", (H, D)), ("U", (H, H)), ("b", (H,)))}
         return weights | {"c_n": (H,)} | candidate_shapes(self.layernorm, H)
 
     def _forward(self, x: Tensor, h: Tensor, p: Params) -> tuple[Tensor, Tensor, Tensor, Tensor]:

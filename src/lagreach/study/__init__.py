@@ -1,0 +1,1 @@
+"""Studies: tasks with known lags, and experiments on them."""
