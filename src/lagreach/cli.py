@@ -70,7 +70,7 @@ def cells(as_json: Json = False) -> None:
 
 @app.command()
 def demo(
-    steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 1000,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 1500,
     cell: Annotated[str, typer.Option(help="Any name from `lagreach cells`.")] = "diag_gate",
     lr: Annotated[float, typer.Option(min=0.0, help="Learning rate of AdamW.")] = 5e-3,
     seed: Annotated[int, typer.Option(help="Seed of weights and data.")] = 0,

@@ -25,7 +25,7 @@ class DemoSettings:
     gate_init: float = 0.05
     time: int = 128
     batch: int = 64
-    steps: int = 1000
+    steps: int = 1500
     lr: float = 5e-3
     weight_decay: float = 1e-4
     clip: float = 1.0

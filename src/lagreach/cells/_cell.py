@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -164,6 +164,7 @@ def jacobian_diagonal(cell: Cell, x: Tensor, s: Tensor, params: Params) -> Tenso
     return torch.stack(columns, dim=-1)
 
 
+@runtime_checkable
 class Steps(Protocol):
     """Anything with a step: a cell or a stack of them."""
 

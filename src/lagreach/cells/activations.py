@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lagreach.errors import InputError
+from lagreach.forward_mode import jvp
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Activation:
 
     def slope(self, z: Tensor) -> Tensor:
         """First derivative, by autodiff."""
-        return torch.func.jvp(self.function, (z,), (torch.ones_like(z),))[1]
+        return jvp(self.function, (z,), (torch.ones_like(z),))[1]
 
 
 def _gaussian(z: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ TRANSPORTS = ("exact", "first-order")
 class LagGradients:
     """``g^(l)`` for each weight, averaged over sequences; their sum over all lags is the gradient.
 
-    `grads[name]` has shape (lag, \\*shape of the weight), or (lag,) when it was reduced to norms or to its
+    `grads[name]` has shape (lag, ...) followed by the weight's own shape, or (lag,) when it was reduced to norms or to its
     component along a direction. Weights of the head (readout) act at the anchor itself, so they sit in lag 0.
     """
 
@@ -59,9 +59,7 @@ class LagGradients:
     def __str__(self) -> str:
         size = torch.stack([g.flatten(1).square().sum(1) for g in self.grads.values()]).sum(0).sqrt()
         head = f"lag gradients ({self.transport}), {len(self.grads)} weights, loss {self.loss:.6g}"
-        rows = [
-            f"{lag:6d}   {value:.4e}" for lag, value in zip(self.lags.tolist(), size.tolist(), strict=True)
-        ]
+        rows = [f"{lag:6d}   {value:.4e}" for lag, value in zip(self.lags.tolist(), size.tolist(), strict=True)]
         return "\n".join([head, "   lag   norm", *rows])
 
 
@@ -140,9 +138,7 @@ def lag_gradients(
     group = len(wanted) if not reduced else max(1, GROUP_BYTES // per_lag)
     parts = []
     for start in range(0, len(wanted), group):
-        grads, mean_loss = _sum_over_chunks(
-            recurrence, x, objective, wanted[start : start + group], transport, chunk
-        )
+        grads, mean_loss = _sum_over_chunks(recurrence, x, objective, wanted[start : start + group], transport, chunk)
         parts.append(_reduced(grads, reduce, direction))
     return LagGradients(
         lags=torch.tensor(wanted),
@@ -173,9 +169,7 @@ def _sum_over_chunks(
     chunk: int | None,
 ) -> tuple[dict[str, Tensor], Tensor]:
     weights = recurrence.params | recurrence.head_params
-    grads = {
-        name: torch.zeros(len(lags), *w.shape, dtype=w.dtype, device=w.device) for name, w in weights.items()
-    }
+    grads = {name: torch.zeros(len(lags), *w.shape, dtype=w.dtype, device=w.device) for name, w in weights.items()}
     total = torch.zeros((), dtype=recurrence.dtype, device=x.device)
     for rows in chunks(recurrence, x, chunk):
         part = rollout(recurrence, x[rows], chunk)
@@ -193,9 +187,7 @@ def _sum_over_chunks(
     return grads, total
 
 
-def _weight_gradients(
-    part: Rollout, delta: Tensor, lags: list[int], transport: str
-) -> Iterator[dict[str, Tensor]]:
+def _weight_gradients(part: Rollout, delta: Tensor, lags: list[int], transport: str) -> Iterator[dict[str, Tensor]]:
     if transport == "exact":
         yield from (grads for _, grads in exact_transport(part, delta, lags, params=True))
         return
@@ -204,15 +196,12 @@ def _weight_gradients(
         yield linear.pull(cotangent.value().to(delta.dtype), state=False, params=True)[1]
 
 
-def _reduced(
-    grads: dict[str, Tensor], reduce: str | None, direction: Mapping[str, Tensor] | None
-) -> dict[str, Tensor]:
+def _reduced(grads: dict[str, Tensor], reduce: str | None, direction: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
     if reduce == "norm":
         return {name: g.flatten(1).norm(dim=1) for name, g in grads.items()}
     if direction is not None:
         along = {
-            name: direction[name].to(g) if name in direction else torch.zeros_like(g[0])
-            for name, g in grads.items()
+            name: direction[name].to(g) if name in direction else torch.zeros_like(g[0]) for name, g in grads.items()
         }
         return {name: (g * along[name]).flatten(1).sum(1) for name, g in grads.items()}
     return grads

@@ -31,17 +31,13 @@ class Linearisation:
             self.previous = rollout.previous[:, :length].detach().requires_grad_()
             self.states = recurrence.stack.step(rollout.x[:, :length], self.previous, self.params)
 
-    def pull(
-        self, cotangent: Tensor, *, state: bool, params: bool
-    ) -> tuple[Tensor | None, dict[str, Tensor]]:
+    def pull(self, cotangent: Tensor, *, state: bool, params: bool) -> tuple[Tensor | None, dict[str, Tensor]]:
         """Apply the transposed Jacobians: to the state before each step, and to the weights (summed)."""
         missing = self.length - cotangent.shape[1]
         padded = torch.nn.functional.pad(cotangent, (0, 0, 0, missing)) if missing else cotangent
         wanted = ([self.previous] if state else []) + (list(self.params.values()) if params else [])
         grads = list(
-            torch.autograd.grad(
-                self.states, wanted, grad_outputs=padded, retain_graph=True, materialize_grads=True
-            )
+            torch.autograd.grad(self.states, wanted, grad_outputs=padded, retain_graph=True, materialize_grads=True)
         )
         state_grad = grads.pop(0) if state else None
         return state_grad, dict(zip(self.params, grads, strict=True)) if params else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -63,9 +64,7 @@ class Fidelity:
         return f"{self.status} (from lag {misled[0]}, {len(misled)} of {len(self.lags)} lags)"
 
     def __str__(self) -> str:
-        rows = zip(
-            self.lags.tolist(), self.log10_exact.tolist(), self.log10_first_order.tolist(), strict=True
-        )
+        rows = zip(self.lags.tolist(), self.log10_exact.tolist(), self.log10_first_order.tolist(), strict=True)
         table = [f"{lag:6d} {exact:13.3f} {first:19.3f}" for lag, exact, first in rows]
         return "\n".join([self.verdict, "   lag   log10 exact   log10 first order", *table])
 
@@ -125,7 +124,7 @@ def fidelity(
 def _status(kind: str, lag: int, log_exact: float, log_first: float) -> Status:
     if lag == 0:
         return Status.OK
-    if log_exact != log_exact:  # no anchor, or no gradient there
+    if math.isnan(log_exact):  # no anchor, or no gradient there
         return Status.NO_ANCHOR
     if kind == "exact":
         return Status.FIRST_ORDER_EXACT

@@ -119,8 +119,7 @@ def effective_rates(
     counts = torch.stack([valid[:, lag:].sum() for lag in wanted]).to(torch.float64)
     log_mean = torch.log10(counts) - torch.log10(torch.tensor(lr, dtype=torch.float64))
     joined = {
-        name: torch.cat([torch.stack([s.log10() for s in layer[name]]) for layer in sums], dim=-1)
-        for name in sums[0]
+        name: torch.cat([torch.stack([s.log10() for s in layer[name]]) for layer in sums], dim=-1) for name in sums[0]
     }
     per_unit = {name: values - log_mean[:, None] for name, values in joined.items()}
     rates = per_unit.pop("rate")
@@ -161,10 +160,7 @@ def first_order_transport(
     for layer, own in zip(layers, deltas, strict=True):
         seen = layer.cell.output(own).to(torch.float64)
         per_layer.append(
-            [
-                (window.rate() * seen[:, window.lag :], window.exponent)
-                for window in first_order_windows(layer, lags)
-            ]
+            [(window.rate() * seen[:, window.lag :], window.exponent) for window in first_order_windows(layer, lags)]
         )
     found = []
     for i, lag in enumerate(lags):
@@ -232,9 +228,7 @@ def _total(parts: list[tuple[Tensor, Tensor | None]]) -> tuple[Tensor, Tensor | 
     visible = [torch.where(v == 0, LOWEST, e) for (v, _), e in zip(parts, exponents, strict=True)]
     top = torch.stack(visible).amax(0)
     top = torch.where(top == LOWEST, 0, top)
-    shifted = [
-        times_power_of_two(v, (e - top).clamp(-2000, 0)) for (v, _), e in zip(parts, exponents, strict=True)
-    ]
+    shifted = [times_power_of_two(v, (e - top).clamp(-2000, 0)) for (v, _), e in zip(parts, exponents, strict=True)]
     return torch.stack(shifted).sum(0), top
 
 

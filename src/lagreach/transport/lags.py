@@ -17,9 +17,7 @@ def check_lags(lags: Iterable[int], time: int) -> list[int]:
     try:
         wanted = sorted({operator.index(lag) for lag in lags})
     except TypeError as error:
-        raise InputError(
-            "lags must be a sequence of integers", got=repr(lags), fix="pass lags=range(T)"
-        ) from error
+        raise InputError("lags must be a sequence of integers", got=repr(lags), fix="pass lags=range(T)") from error
     if not wanted:
         raise InputError("no lags were asked for", expected=f"some of 0..{time - 1}")
     if wanted[0] < 0 or wanted[-1] >= time:

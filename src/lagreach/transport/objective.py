@@ -185,12 +185,7 @@ def _step_indices(
             fix='pass steps="last" or a list of time indices, one per target',
         )
     index = torch.as_tensor(steps, device=valid.device, dtype=torch.long)
-    if (
-        index.ndim != 1
-        or (targets is not None and len(index) != targets)
-        or (index < 0).any()
-        or (index >= time).any()
-    ):
+    if index.ndim != 1 or (targets is not None and len(index) != targets) or (index < 0).any() or (index >= time).any():
         raise InputError(
             "steps must list one time index per target",
             got=f"{index.tolist()} for {targets} targets",
@@ -236,9 +231,7 @@ def output_gradient(
     with torch.enable_grad():
         leaves = states.detach().requires_grad_()
         losses = objective(recurrence.head(leaves, head))
-        delta, *head_grads = torch.autograd.grad(
-            losses.sum(), [leaves, *head.values()], materialize_grads=True
-        )
+        delta, *head_grads = torch.autograd.grad(losses.sum(), [leaves, *head.values()], materialize_grads=True)
     return delta, dict(zip(head, head_grads, strict=True)), losses.detach()
 
 

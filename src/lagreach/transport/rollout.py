@@ -76,9 +76,7 @@ def as_recurrence(model: nn.Module | Recurrence) -> Recurrence:
         check_finite(f"the weight {name}", weight)
 
     def head(states: Tensor, params: Params) -> Tensor:
-        return nn.functional.linear(
-            model.stack.output(states), params["readout.weight"], params["readout.bias"]
-        )
+        return nn.functional.linear(model.stack.output(states), params["readout.weight"], params["readout.bias"])
 
     return Recurrence(
         stack=model.stack,
@@ -90,9 +88,7 @@ def as_recurrence(model: nn.Module | Recurrence) -> Recurrence:
     )
 
 
-def rollout(
-    model: nn.Module | Recurrence, x: Float[Tensor, "seq time input"], chunk: int | None = None
-) -> Rollout:
+def rollout(model: nn.Module | Recurrence, x: Float[Tensor, "seq time input"], chunk: int | None = None) -> Rollout:
     """Run the model on `x` once, `chunk` sequences at a time, and keep the states.
 
     Examples

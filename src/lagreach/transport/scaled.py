@@ -54,7 +54,7 @@ class ScaledSum:
 
     def log10(self) -> Tensor:
         """Base-10 logarithm; -inf for an exact zero."""
-        return torch.log10(self.mantissa) + LOG10_2 * self.exponent
+        return torch.log10(self.mantissa) + LOG10_2 * self.exponent.to(torch.float64)
 
     def value(self) -> Tensor:
         """Plain float64, zero or inf outside its range."""

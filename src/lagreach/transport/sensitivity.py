@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lagreach.cells import unroll
 from lagreach.errors import InputError
+from lagreach.forward_mode import jvp
 from lagreach.transport.rollout import Recurrence, Rollout, rollout
 
 Direction = Mapping[str, Tensor]
@@ -19,9 +20,7 @@ def immediate_sensitivity(part: Rollout, direction: Direction) -> Float[Tensor, 
     """``B_t w``: how each state moves with the weights when the state before it is held fixed."""
     recurrence = part.recurrence
     tangent = _check_direction(recurrence, direction)
-    return torch.func.jvp(
-        lambda params: recurrence.stack.step(part.x, part.previous, params), (recurrence.params,), (tangent,)
-    )[1]
+    return jvp(lambda params: recurrence.stack.step(part.x, part.previous, params), (recurrence.params,), (tangent,))[1]
 
 
 def total_sensitivity(
@@ -34,7 +33,7 @@ def total_sensitivity(
     part = rollout(model, x)
     recurrence = part.recurrence
     tangent = _check_direction(recurrence, direction)
-    return torch.func.jvp(
+    return jvp(
         lambda params: unroll(recurrence.stack, part.x, part.initial, params),
         (recurrence.params,),
         (tangent,),
@@ -51,10 +50,6 @@ def _check_direction(recurrence: Recurrence, direction: Direction) -> dict[str, 
             raise InputError(
                 f"the direction does not fit the weight {name!r}",
                 got=f"shape {tuple(tangent.shape)}",
-                expected=f"shape {tuple(known[name].shape)}"
-                if name in known
-                else f"one of {', '.join(known)}",
+                expected=f"shape {tuple(known[name].shape)}" if name in known else f"one of {', '.join(known)}",
             )
-    return {
-        name: direction[name].to(p) if name in direction else torch.zeros_like(p) for name, p in known.items()
-    }
+    return {name: direction[name].to(p) if name in direction else torch.zeros_like(p) for name, p in known.items()}

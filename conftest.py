@@ -1,0 +1,24 @@
+"""Shapes and types in signatures are checked at run time in the tests (and only there)."""
+
+import jaxtyping
+import pytest
+import torch
+from jaxtyping import install_import_hook
+
+install_import_hook("lagreach", "beartype.beartype")
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _seed_of_doctests() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def _as_users_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the run-time type checks, so that bad input reaches the errors users would see."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)

@@ -1,0 +1,122 @@
+"""The house stays in order: import direction, laziness, notation, public names."""
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lagreach
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "lagreach"
+
+# From left to right; a module may import what stands to its left, and its own group.
+ORDER = [
+    ["_version", "errors", "types", "threads", "forward_mode"],
+    ["cells"],
+    ["initialise", "torch_layout"],
+    ["model"],
+    ["adapters"],
+    ["transport"],
+    ["tails", "detection"],
+    ["gradients"],
+    ["window", "regimes"],
+    ["plan", "_plan_figure"],
+    ["diagnose"],
+    ["study"],
+    ["testing"],
+    ["demo"],
+    ["cli"],
+]
+
+
+def imports_of(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("lagreach"):
+            if node.module == "lagreach":
+                yield from (f"lagreach.{alias.name}" for alias in node.names)
+            else:
+                yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.startswith("lagreach."))
+
+
+def rank(module):
+    part = module.split(".")[1]
+    ranks = [i for i, group in enumerate(ORDER) if part in group]
+    assert ranks, f"{module} has no place in ORDER"
+    return ranks[0]
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_go_one_way(path):
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    if parts == ("__init__",):
+        return
+    own = rank("lagreach." + parts[0])
+    for imported in imports_of(path):
+        if imported != "lagreach" and not imported.startswith("lagreach.__"):
+            assert rank(imported) <= own, f"{path.name} must not import {imported}"
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_files_hold_one_idea(path):
+    assert len(path.read_text().splitlines()) <= 420
+
+
+def loaded_after(statement, names):
+    code = f"{statement}\nimport sys\nprint(*[n for n in {names!r} if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+HEAVY = ["torch", "scipy", "scipy.stats", "xarray", "matplotlib", "numba", "plotly", "pandas"]
+
+
+def test_importing_the_package_and_its_command_loads_nothing_heavy():
+    assert loaded_after("import lagreach, lagreach.cli", HEAVY) == []
+
+
+def test_using_transport_loads_torch_alone():
+    statement = "import lagreach; lagreach.GatedRNN, lagreach.lag_gradients, lagreach.fidelity, lagreach.testing"
+    assert loaded_after(statement, HEAVY) == ["torch"]
+
+
+def test_public_names_exist():
+    for name in lagreach.__all__:
+        assert getattr(lagreach, name) is not None
+    assert set(lagreach.__all__) <= set(dir(lagreach))
+    with pytest.raises(AttributeError, match="lag_gradients"):
+        lagreach.lag_gradient  # noqa: B018
+
+
+def test_every_function_in_the_notation_exists():
+    rows = [line for line in (ROOT / "theory" / "notation.md").read_text().splitlines() if line.startswith("|")]
+    names = [name for row in rows for name in re.findall(r"`(lagreach\.[\w.]+)`", row)]
+    assert len(names) > 20
+    for name in names:
+        parts = name.split(".")
+        found = importlib.import_module("lagreach")
+        for i, part in enumerate(parts[1:], 2):
+            if not hasattr(found, part):
+                found = importlib.import_module(".".join(parts[:i]))
+            else:
+                found = getattr(found, part)
+
+
+def test_every_cell_is_in_the_notation():
+    text = (ROOT / "theory" / "notation.md").read_text()
+    for cell in lagreach.all_cells().values():
+        assert f"`{cell.__module__}.{cell.__name__}`" in text
+
+
+def test_the_repository_speaks_of_lagreach_alone():
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    path = re.compile(r"(?<![\w.])/(work|root|home|opt)/")
+    for name in tracked:
+        text = (ROOT / name).read_bytes()
+        assert not path.search(text.decode(errors="replace")), f"{name} names a path of some machine"

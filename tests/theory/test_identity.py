@@ -1,0 +1,129 @@
+"""The identity that tests everything: lag gradients add up to autograd's gradient."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from lagreach import lag_gradients
+from tests.cases import CELLS, TOLERANCE, VARIANTS, autograd_gradient, normal, small_model
+
+SEQ, TIME, OUT = 3, 7, 2
+LENGTHS = torch.tensor([7, 4, 1])
+
+
+def assert_identity(model, x, y, loss, expected_loss, **options):
+    dtype = model.readout.weight.dtype
+    found = lag_gradients(model, x, y, loss, **options)
+    expected = autograd_gradient(model, expected_loss)
+    torch.testing.assert_close(found.loss, expected_loss.detach(), **TOLERANCE[dtype])
+    total = found.total()
+    assert set(total) == {name for name, _ in model.named_parameters()}
+    for name, grad in expected.items():
+        scale = max(grad.abs().max().item(), 1e-3)
+        torch.testing.assert_close(
+            total[name] / scale, grad / scale, **TOLERANCE[dtype], msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+@pytest.mark.parametrize("num_layers", [1, 2, 3])
+@pytest.mark.parametrize(("cell", "layernorm"), VARIANTS)
+def test_mse(cell, layernorm, num_layers, generator):
+    model = small_model(cell, generator, layernorm=layernorm, num_layers=num_layers)
+    x, y = normal(generator, SEQ, TIME, 3), normal(generator, SEQ, TIME, OUT)
+    assert_identity(model, x, y, "mse", (model(x) - y).square().mean())
+
+
+@pytest.mark.parametrize(("cell", "layernorm"), VARIANTS)
+def test_cross_entropy_with_ignored_targets(cell, layernorm, generator):
+    model = small_model(cell, generator, layernorm=layernorm, output_size=3)
+    x, y = normal(generator, SEQ, TIME, 3), torch.randint(0, 3, (SEQ, TIME), generator=generator)
+    y[0, 2] = y[1, 5] = -100
+    each = cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction="none").view(SEQ, TIME)
+    loss = (each.sum(1) / (y != -100).sum(1)).mean()
+    assert_identity(model, x, y, "cross_entropy", loss)
+
+
+@pytest.mark.parametrize(("cell", "layernorm"), VARIANTS)
+def test_last_step(cell, layernorm, generator):
+    model = small_model(cell, generator, layernorm=layernorm, num_layers=2)
+    x, y = normal(generator, SEQ, TIME, 3), normal(generator, SEQ, OUT)
+    assert_identity(model, x, y, "mse", (model(x)[:, -1] - y).square().mean())
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_last_step_of_variable_lengths(cell, generator):
+    model = small_model(cell, generator, output_size=3)
+    x, y = normal(generator, SEQ, TIME, 3), torch.randint(0, 3, (SEQ,), generator=generator)
+    last = model(x)[torch.arange(SEQ), LENGTHS - 1]
+    assert_identity(model, x, y, "cross_entropy", cross_entropy(last, y), lengths=LENGTHS)
+
+
+@pytest.mark.parametrize(("cell", "layernorm"), VARIANTS)
+def test_variable_lengths_and_mask(cell, layernorm, generator):
+    model = small_model(cell, generator, layernorm=layernorm)
+    x, y = normal(generator, SEQ, TIME, 3), normal(generator, SEQ, TIME, OUT)
+    mask = torch.rand(SEQ, TIME, generator=generator) < 0.7
+    mask[:, 0] = True
+    weight = (mask & (torch.arange(TIME) < LENGTHS[:, None])).double()
+    each = (model(x) - y).square().mean(-1)
+    loss = ((each * weight).sum(1) / weight.sum(1)).mean()
+    # what lies beyond the lengths may hold anything
+    padded_x, padded_y = x.clone(), y.clone()
+    padded_x[1, 5:] = padded_y[2, 3:] = float("nan")
+    assert_identity(model, padded_x, padded_y, "mse", loss, mask=mask, lengths=LENGTHS)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_chosen_steps(cell, generator):
+    model = small_model(cell, generator)
+    x, y = normal(generator, SEQ, TIME, 3), normal(generator, SEQ, 2, OUT)
+    assert_identity(model, x, y, "mse", (model(x)[:, [2, 5]] - y).square().mean(), steps=[2, 5])
+
+
+@pytest.mark.parametrize(("cell", "layernorm"), VARIANTS)
+def test_callable_loss_that_mixes_times(cell, layernorm, generator):
+    """A loss on pooled outputs: delta_t depends on all times, the identity holds all the same."""
+    model = small_model(cell, generator, layernorm=layernorm, num_layers=2)
+    x, y = normal(generator, SEQ, TIME, 3), normal(generator, SEQ, OUT)
+
+    def pooled(output, y, mask):
+        weights = torch.softmax(output.sum(-1).masked_fill(~mask, -1e9), dim=1)
+        return ((output * weights[..., None]).sum(1) - y).abs().sum(-1)
+
+    everything = torch.ones(SEQ, TIME, dtype=torch.bool)
+    assert_identity(model, x, y, pooled, pooled(model(x), y, everything).mean())
+
+
+@pytest.mark.parametrize("num_layers", [1, 3])
+@pytest.mark.parametrize("cell", CELLS)
+def test_float32(cell, num_layers, generator):
+    model = small_model(cell, generator, num_layers=num_layers, dtype=torch.float32)
+    x, y = normal(generator, SEQ, 40, 3, dtype=torch.float32), normal(generator, SEQ, 40, OUT, dtype=torch.float32)
+    assert_identity(model, x, y, "mse", (model(x) - y).square().mean())
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_each_lag_against_brute_force(cell, generator):
+    """A second implementation: one copy of the weights per step, one backward pass per anchor."""
+    model = small_model(cell, generator, num_layers=2)
+    x, y = normal(generator, SEQ, TIME, 3), normal(generator, SEQ, TIME, OUT)
+    copies = [
+        {n: p.detach().clone().requires_grad_() for n, p in model.recurrent_params().items()} for _ in range(TIME)
+    ]
+    state, states = model.initial_state(x), []
+    for t in range(TIME):
+        state = model.stack.step(x[:, t], state, copies[t])
+        states.append(state)
+    leaf = torch.stack(states, 1).detach().requires_grad_()
+    loss = (model.readout(model.stack.output(leaf)) - y).square().mean()
+    (delta,) = torch.autograd.grad(loss, leaf)
+    found = lag_gradients(model, x, y)
+    for lag in range(TIME):
+        expected = {n: torch.zeros_like(p) for n, p in model.recurrent_params().items()}
+        for t in range(lag, TIME):
+            weights = copies[t - lag]
+            grads = torch.autograd.grad((states[t] * delta[:, t]).sum(), list(weights.values()), retain_graph=True)
+            for n, g in zip(weights, grads, strict=True):
+                expected[n] += g
+        for n, g in expected.items():
+            torch.testing.assert_close(found.grads[n][lag], g, **TOLERANCE[torch.float64])
