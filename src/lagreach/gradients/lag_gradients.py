@@ -32,8 +32,8 @@ TRANSPORTS = ("exact", "first-order")
 class LagGradients:
     """``g^(l)`` for each weight, averaged over sequences; their sum over all lags is the gradient.
 
-    `grads[name]` has shape (lag, ...) followed by the weight's own shape, or (lag,) when it was reduced to norms or to its
-    component along a direction. Weights of the head (readout) act at the anchor itself, so they sit in lag 0.
+    `grads[name]` has shape (lag, ...) followed by the weight's own shape, or (lag,) when it was reduced to norms
+    or to its component along a direction. Weights of the head (readout) act at the anchor itself, so they sit in lag 0.
     """
 
     lags: Int[Tensor, "lag"]
@@ -188,12 +188,13 @@ def _sum_over_chunks(
 
 
 def _weight_gradients(part: Rollout, delta: Tensor, lags: list[int], transport: str) -> Iterator[dict[str, Tensor]]:
+    names = list(part.recurrence.params)
     if transport == "exact":
-        yield from (grads for _, grads in exact_transport(part, delta, lags, params=True))
+        yield from (grads for _, grads in exact_transport(part, delta, lags, params=names))
         return
     linear = Linearisation(part, delta.shape[1])
     for cotangent in first_order_transport(part, delta, lags):
-        yield linear.pull(cotangent.value().to(delta.dtype), state=False, params=True)[1]
+        yield linear.pull(cotangent.value().to(delta.dtype), params=names)[1]
 
 
 def _reduced(grads: dict[str, Tensor], reduce: str | None, direction: Mapping[str, Tensor] | None) -> dict[str, Tensor]:

@@ -25,6 +25,11 @@ class Cotangent:
         """Plain values; zero where they leave the float range."""
         return self.mantissa if self.exponent is None else times_power_of_two(self.mantissa, self.exponent)
 
+    def double(self) -> Float[Tensor, "seq reached state"]:
+        """Values in float64, whose range is wide enough for whatever statistics can use."""
+        values = self.mantissa.double()
+        return values if self.exponent is None else times_power_of_two(values, self.exponent)
+
     def square_norm(self) -> ScaledSum:
         """Sum over sequences and anchors of ``|lambda|^2``."""
         squares = self.mantissa.to(torch.float64).square().sum(-1)

@@ -7,7 +7,7 @@ is stored by the position ``t - l`` it has reached, so that one lag step is "pul
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 from jaxtyping import Float
@@ -31,16 +31,18 @@ class Linearisation:
             self.previous = rollout.previous[:, :length].detach().requires_grad_()
             self.states = recurrence.stack.step(rollout.x[:, :length], self.previous, self.params)
 
-    def pull(self, cotangent: Tensor, *, state: bool, params: bool) -> tuple[Tensor | None, dict[str, Tensor]]:
-        """Apply the transposed Jacobians: to the state before each step, and to the weights (summed)."""
+    def pull(
+        self, cotangent: Tensor, *, state: bool = False, params: Collection[str] = ()
+    ) -> tuple[Tensor | None, dict[str, Tensor]]:
+        """Apply the transposed Jacobians: to the state before each step, and to the named weights (summed)."""
         missing = self.length - cotangent.shape[1]
         padded = torch.nn.functional.pad(cotangent, (0, 0, 0, missing)) if missing else cotangent
-        wanted = ([self.previous] if state else []) + (list(self.params.values()) if params else [])
+        wanted = ([self.previous] if state else []) + [self.params[name] for name in params]
         grads = list(
             torch.autograd.grad(self.states, wanted, grad_outputs=padded, retain_graph=True, materialize_grads=True)
         )
         state_grad = grads.pop(0) if state else None
-        return state_grad, dict(zip(self.params, grads, strict=True)) if params else {}
+        return state_grad, dict(zip(params, grads, strict=True))
 
 
 def exact_transport(
@@ -48,9 +50,9 @@ def exact_transport(
     delta: Float[Tensor, "seq time state"],
     lags: Sequence[int],
     *,
-    params: bool = False,
+    params: Collection[str] = (),
 ) -> Iterator[tuple[Cotangent, dict[str, Tensor]]]:
-    """Yield the cotangent at each wanted lag (ascending) and, on request, its gradient of the weights.
+    """Yield the cotangent at each wanted lag (ascending) and its gradients of the weights named in `params`.
 
     The gradients are ``sum_{n,t} B_{t-l}^T lambda_{t,l}``: summed over the sequences of the rollout.
     """
@@ -64,14 +66,13 @@ def exact_transport(
             linear = Linearisation(rollout, left)
         if lag % RESCALE_EVERY == 0:
             current = current.rescaled()
-        go_on, use_params = lag < last, params and lag in wanted
-        scaled = current.exponent is not None
+        go_on, names = lag < last, params if lag in wanted else ()
         grads: dict[str, Tensor] = {}
         pulled: Tensor | None = None
-        if use_params and scaled:  # weights need the plain values, the state the mantissas
-            grads = linear.pull(current.value(), state=False, params=True)[1]
-        if go_on or (use_params and not scaled):
-            pulled, joint = linear.pull(current.mantissa, state=go_on, params=use_params and not scaled)
+        if names and current.exponent is not None:  # weights need the plain values, the state the mantissas
+            grads, names = linear.pull(current.value(), params=names)[1], ()
+        if go_on or names:
+            pulled, joint = linear.pull(current.mantissa, state=go_on, params=names)
             grads = grads or joint
         if lag in wanted:
             yield current, grads

@@ -1,0 +1,129 @@
+"""Where the signal of a lag comes from: swapped targets for the data, a planted dependency for the probe.
+
+The mean gradient at a lag is not zero without a dependency: the network's own output echoes old inputs, and
+shrinking the echo is gradient too. It *is* zero once a dependency is learned. Swapping the targets of two
+sequences, ``D = [g(x1,y1) + g(x2,y2) - g(x1,y2) - g(x2,y1)] / 2``, removes the echo; under independence of inputs and
+targets the swap turns D into -D, so sign flips are exact, and a learned lag stays visible.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lagreach.errors import InputError
+from lagreach.transport.objective import Objective, output_gradient
+from lagreach.transport.rollout import Recurrence
+
+SIGNALS = ("dependence", "gradient")
+
+
+def swapped(own: Objective, other: Objective) -> tuple[Objective, Objective, Tensor]:
+    """Return the objectives of the same outputs with their own and with their partners' targets.
+
+    Both use the steps that count in both sequences, so that everything but the target cancels. The last value says
+    which sequences have such steps at all.
+    """
+    weights = own.weights * other.weights
+    shared = weights.sum(-1) > 0
+    weights = torch.where(shared[:, None], weights, 1.0)
+    return (
+        Objective(own.loss, own.y, weights, own.steps),
+        Objective(own.loss, other.y, weights, own.steps),
+        shared,
+    )
+
+
+def signal_gradient(
+    recurrence: Recurrence, own: Objective, other: Objective, states: Tensor, signal: str
+) -> Float[Tensor, "seq time state"]:
+    """Loss gradient at the states whose transport is a lag's signal."""
+    if signal == "gradient":
+        return output_gradient(recurrence, own, states)[0]
+    if signal != "dependence":
+        raise InputError("unknown signal", got=repr(signal), expected=" or ".join(SIGNALS))
+    with_own, with_other, shared = swapped(own, other)
+    contrast = output_gradient(recurrence, with_own, states)[0] - output_gradient(recurrence, with_other, states)[0]
+    return contrast * shared[:, None, None]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Planted dependencies: which input direction explains which output direction.
+
+    `output` (group, out) are unit vectors; `weight` (probe, input) and `offset` (probe,) make ``v.x`` of unit variance
+    from the raw input; `group` says which output direction a probe belongs to.
+    """
+
+    output: Float[Tensor, "group out"]
+    weight: Float[Tensor, "probe input"]
+    offset: Float[Tensor, "probe"]
+    group: tuple[int, ...]
+
+    def planted(self, x: Float[Tensor, "seq time input"]) -> Float[Tensor, "probe seq time"]:
+        """Value of the planted input at every step."""
+        return torch.einsum("pi,sti->pst", self.weight, x) + self.offset[:, None, None]
+
+
+def make_probe(
+    mean: Float[Tensor, "input"],
+    covariance: Float[Tensor, "input input"],
+    output_size: int,
+    probes: int,
+    generator: torch.Generator,
+) -> Probe:
+    """Draw random directions on the whitened input and, for several outputs, two random output directions."""
+    values, vectors = torch.linalg.eigh(covariance)
+    keep = values > values.max() * 1e-10  # constant or redundant inputs carry nothing that could be planted
+    if not bool(keep.any()):
+        raise InputError("the inputs do not vary, so nothing can depend on them", got="zero variance")
+    values, vectors = values[keep], vectors[:, keep]
+    draws = torch.randn(probes, len(values), generator=generator, dtype=torch.float64)
+    units = draws / draws.norm(dim=1, keepdim=True)
+    weight = (units / values.sqrt()) @ vectors.T
+    groups = 1 if output_size == 1 else min(2, probes)
+    output = torch.randn(groups, output_size, generator=generator, dtype=torch.float64)
+    output = output / output.norm(dim=1, keepdim=True)
+    return Probe(output, weight, -weight @ mean, tuple(i % groups for i in range(probes)))
+
+
+def step_weights(objective: Objective, time: int) -> Float[Tensor, "seq time"]:
+    """Share of each step in the loss of its sequence."""
+    shares = objective.weights / objective.weights.sum(-1, keepdim=True)
+    if objective.steps is None:
+        return shares
+    return torch.zeros(len(shares), time, dtype=shares.dtype).scatter_add(1, objective.steps, shares)
+
+
+def target_spread(
+    recurrence: Recurrence, own: Objective, other: Objective, states: Tensor, direction: Float[Tensor, "out"]
+) -> tuple[float, float]:
+    """Sums whose ratio is the variance, along an output direction, of the target part of the loss gradient.
+
+    The target part is what changes when the target is swapped; the difference of two independent draws has twice its
+    variance. Gradients carry the share of their step, so its square is divided out.
+    """
+    with_own, with_other, shared = swapped(own, other)
+    with torch.enable_grad():
+        output = recurrence.head(states, recurrence.head_params).detach().requires_grad_()
+        difference = with_own(output).sum() - with_other(output).sum()
+        (gradient,) = torch.autograd.grad(difference, output)
+    along = (gradient @ direction.to(gradient)) * shared[:, None]
+    shares = step_weights(with_own, states.shape[1]) * shared[:, None]
+    return along.double().square().sum().item(), 2 * shares.double().square().sum().item()
+
+
+def planted_gradient(
+    recurrence: Recurrence, own: Objective, states: Tensor, direction: Float[Tensor, "out"]
+) -> Float[Tensor, "seq time state"]:
+    """Gradient at the states of a target that moves by one unit along an output direction at every step."""
+    shares = step_weights(own, states.shape[1])
+    with torch.enable_grad():
+        leaves = states.detach().requires_grad_()
+        output = recurrence.head(leaves, recurrence.head_params)
+        cotangent = shares[..., None] * direction.to(output)
+        (gradient,) = torch.autograd.grad(output, leaves, grad_outputs=cotangent)
+    return gradient

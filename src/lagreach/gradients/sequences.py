@@ -1,0 +1,208 @@
+"""Sequences that can be read by number: tensors, or any iterable of batches spooled to disk.
+
+The statistics pair sequences and visit them twice, so they need random access. Tensors have it. Everything else,
+data loaders and one-shot generators alike, is written once to a temporary file and read back a block at a time,
+which keeps memory flat in the number of sequences.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lagreach.errors import InputError
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some sequences: inputs, targets, and optionally weights of the steps and lengths."""
+
+    x: Tensor
+    y: Tensor
+    mask: Tensor | None = None
+    lengths: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+class Sequences(Protocol):
+    """Random access to sequences."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, index: Sequence[int]) -> Batch:
+        """Return the sequences with these numbers, in this order."""
+        ...
+
+
+@dataclass(frozen=True)
+class TensorSequences:
+    """Sequences that are in memory already."""
+
+    batch: Batch
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def read(self, index: Sequence[int]) -> Batch:
+        rows = torch.as_tensor(list(index))
+        b = self.batch
+        mask = None if b.mask is None else b.mask[rows]
+        return Batch(b.x[rows], b.y[rows], mask, None if b.lengths is None else b.lengths[rows])
+
+
+class SpooledSequences:
+    """Sequences on disk, one after the other; shorter ones are padded with zeros when they are read together."""
+
+    def __init__(self, batches: Iterable[Any]) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="lagreach-")
+        self._path = Path(self._folder.name) / "sequences"
+        self._index: list[list[tuple[int, np.dtype[Any], tuple[int, ...]] | None]] = []
+        with self._path.open("wb") as file:
+            for i, batch in enumerate(batches):
+                self._append(file, as_batch(batch, f"batch {i}"))
+        if not self._index:
+            raise InputError(
+                "there are no sequences in the data",
+                fix="pass tensors, or something that can be iterated over again; a used-up generator yields nothing",
+            )
+        self._data = np.memmap(self._path, dtype=np.uint8, mode="r")
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def _append(self, file: BinaryIO, batch: Batch) -> None:
+        fields = [batch.x, batch.y, batch.mask, batch.lengths]
+        arrays = [None if f is None else f.detach().cpu().numpy() for f in fields]
+        for n in range(len(batch)):
+            row: list[tuple[int, np.dtype[Any], tuple[int, ...]] | None] = []
+            for array in arrays:
+                if array is None:
+                    row.append(None)
+                    continue
+                one = np.ascontiguousarray(array[n])
+                row.append((file.tell(), one.dtype, one.shape))
+                file.write(one.tobytes())
+            self._index.append(row)
+
+    def _field(self, index: Sequence[int], field: int) -> list[Tensor] | None:
+        if any(self._index[n][field] is None for n in index):
+            return None
+        found = []
+        for n in index:
+            entry = self._index[n][field]
+            assert entry is not None
+            offset, dtype, shape = entry
+            size = int(np.prod(shape)) * dtype.itemsize
+            found.append(torch.from_numpy(np.frombuffer(self._data[offset : offset + size], dtype).reshape(shape).copy()))
+        return found
+
+    def read(self, index: Sequence[int]) -> Batch:
+        x, y = self._field(index, 0), self._field(index, 1)
+        assert x is not None
+        assert y is not None
+        own = torch.tensor([len(one) for one in x])
+        ragged = len(set(own.tolist())) > 1
+        mask, lengths = self._field(index, 2), self._field(index, 3)
+        per_step = ragged and all(one.ndim > 0 and len(one) == n for one, n in zip(y, own.tolist(), strict=True))
+        return Batch(
+            x=torch.nn.utils.rnn.pad_sequence(x, batch_first=True),
+            y=torch.nn.utils.rnn.pad_sequence(y, batch_first=True) if per_step else torch.stack(y),
+            mask=None if mask is None else torch.nn.utils.rnn.pad_sequence(mask, batch_first=True),
+            lengths=torch.stack(lengths) if lengths is not None else own if ragged else None,
+        )
+
+
+def as_batch(batch: object, where: str = "the data") -> Batch:
+    """Take (x, y), (x, y, mask) or (x, y, mask, lengths), or a mapping with these names, apart."""
+    if isinstance(batch, Batch):
+        return batch
+    names = ("x", "y", "mask", "lengths")
+    if isinstance(batch, dict):
+        parts = [batch.get(name) for name in names]
+    elif isinstance(batch, (tuple, list)) and 2 <= len(batch) <= 4:
+        parts = [*batch, *[None] * (4 - len(batch))]
+    else:
+        parts = [None]
+    if parts[0] is None or parts[1] is None:
+        raise InputError(
+            f"{where} does not hold inputs and targets",
+            got=type(batch).__name__,
+            expected="(x, y), (x, y, mask), (x, y, mask, lengths) or a dict with these names",
+        )
+    x, y, mask, lengths = (None if p is None else torch.as_tensor(p) for p in parts)
+    assert x is not None
+    assert y is not None
+    if len(x) != len(y):
+        raise InputError(f"x and y of {where} hold different numbers of sequences", got=f"{len(x)} and {len(y)}")
+    return Batch(x, y, mask, lengths)
+
+
+def as_sequences(data: object) -> Sequences:
+    """Tensors stay where they are; any other iterable of batches is spooled to disk once."""
+    if isinstance(data, (TensorSequences, SpooledSequences)):
+        return data
+    is_pair = isinstance(data, (tuple, list)) and 2 <= len(data) <= 4 and _is_array(data[0])
+    if isinstance(data, (Batch, dict)) or is_pair:
+        batch = as_batch(data)
+        if len(batch) == 0:
+            raise InputError("there are no sequences in the data", got=f"x of shape {tuple(batch.x.shape)}")
+        return TensorSequences(batch)
+    if isinstance(data, Iterable):
+        return SpooledSequences(data)
+    raise InputError("this is not data", got=type(data).__name__, expected="(x, y) tensors or an iterable of batches")
+
+
+def _is_array(value: object) -> bool:
+    return isinstance(value, Tensor) or hasattr(value, "__array__")
+
+
+@dataclass(frozen=True)
+class BlockPlan:
+    """Which sequences are swapped with which, and in which block each pair counts.
+
+    Pairs come from ranking the sequences by a hash of their inputs and the seed, so they do not depend on order,
+    batches or shards, nor on which target belongs to which input (which keeps the sign-flip test exact).
+    """
+
+    pairs: np.ndarray  # (pair, 2), numbers of sequences
+    blocks: np.ndarray  # (pair,), number of the block
+    count: int
+
+    def members(self, block: int) -> tuple[list[int], list[int]]:
+        """Sequences of a block, and the partner of each."""
+        own = self.pairs[self.blocks == block]
+        return own.ravel().tolist(), own[:, ::-1].ravel().tolist()
+
+
+def plan_blocks(sequences: Sequences, blocks: int, seed: int, read: int = 64) -> BlockPlan:
+    """Pair the sequences and deal the pairs into blocks of nearly equal size."""
+    keys = []
+    for start in range(0, len(sequences), read):
+        stop = min(start + read, len(sequences))
+        batch = sequences.read(range(start, stop))
+        keys += [(_hash(batch.x[i], seed), _hash(batch.y[i], seed), start + i) for i in range(len(batch))]
+    order = np.array([number for *_, number in sorted(keys)])
+    pairs = order[: len(order) // 2 * 2].reshape(-1, 2)
+    if len(pairs) < 8:
+        raise InputError(
+            "too few sequences to say anything about noise",
+            got=f"{len(sequences)} sequences",
+            expected="at least 16, better 500 or more",
+        )
+    count = min(blocks, len(pairs))
+    return BlockPlan(pairs, np.arange(len(pairs)) * count // len(pairs), count)
+
+
+def _hash(values: Tensor, seed: int) -> bytes:
+    content = np.ascontiguousarray(values.detach().cpu().numpy()).tobytes()
+    return hashlib.blake2b(content, digest_size=8, salt=(seed % 2**64).to_bytes(8, "little")).digest()

@@ -1,0 +1,98 @@
+"""Is there a signal, and how large is it? From the block means of a gradient, per lag.
+
+With independent block means ``b_k`` of mean m, ``<b_k, b_j>`` for k != j estimates ``|m|^2`` without bias. Under the null
+the sign of every ``b_k`` is arbitrary, so the off-diagonal sum with random signs has the null distribution exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Significance:
+    """Size of a mean gradient per lag and whether it is there at all.
+
+    `square` estimates ``|m|^2`` (it may be negative when there is nothing); `null_spread` is its standard deviation under
+    the null; `p_value` is for one lag, `adjusted` for all of them together (step-down max-T).
+    """
+
+    square: Float[Array, "lag"]
+    null_spread: Float[Array, "lag"]
+    p_value: Float[Array, "lag"]
+    adjusted: Float[Array, "lag"]
+
+    @property
+    def delta(self) -> Float[Array, "lag"]:
+        """Estimate of ``|m|``; zero where the square is negative."""
+        return np.sqrt(np.maximum(self.square, 0.0))
+
+
+def gram(means: Float[Array, "block lag param"]) -> tuple[Float[Array, "lag block block"], Float[Array, "lag"]]:
+    """Inner products of block means and the scale they were divided by (products of 1e-200 would underflow)."""
+    scale = np.abs(means).max(axis=(0, 2))
+    unit = means / np.where(scale > 0, scale, 1.0)[None, :, None]
+    return np.einsum("ilp,jlp->lij", unit, unit), scale
+
+
+def off_diagonal_mean(products: Float[Array, "*lag block block"]) -> Float[Array, "*lag"]:
+    """Unbiased square norm: the mean over pairs of different blocks."""
+    count = products.shape[-1]
+    total = products.sum((-2, -1)) - np.trace(products, axis1=-2, axis2=-1)
+    return total / (count * (count - 1))
+
+
+def leave_one_out(products: Float[Array, "lag block block"]) -> Float[Array, "block lag"]:
+    """Return the same estimate without each block in turn."""
+    count = products.shape[-1]
+    diagonal = np.diagonal(products, axis1=-2, axis2=-1)
+    everything = products.sum((-2, -1)) - diagonal.sum(-1)
+    touching = 2 * (products.sum(-1) - diagonal)
+    return ((everything[:, None] - touching) / ((count - 1) * (count - 2))).T
+
+
+def jackknife_spread(values: Float[Array, "block lag"]) -> Float[Array, "lag"]:
+    """Standard error from leave-one-block-out values."""
+    count = len(values)
+    return np.sqrt((count - 1) / count * np.square(values - values.mean(0)).sum(0))
+
+
+def flip_test(
+    means: Float[Array, "block lag param"], *, flips: int, generator: np.random.Generator
+) -> Significance:
+    """One-sided sign-flip test of every lag, with the same flips for all lags.
+
+    The statistic is the off-diagonal sum over its null standard deviation; that scale consists of squares, so flips do
+    not change it and the test stays exact.
+    """
+    products, scale = gram(means)
+    count = products.shape[-1]
+    off = products * (1 - np.eye(count))
+    null_variance = 2 * np.square(off).sum((-2, -1))
+    spread = np.sqrt(np.where(null_variance > 0, null_variance, 1.0))
+    signs = generator.choice(np.array([-1.0, 1.0]), size=(flips, count))
+    signs = np.concatenate((np.ones((1, count)), signs))  # the data are one of the equally likely patterns
+    z = np.stack([np.einsum("fi,fi->f", signs @ one, signs) for one in off], axis=1) / spread
+    tolerance = 1e-9  # flips that leave the statistic as it is must count as ties despite rounding
+    p_value = (z >= z[0] - tolerance).mean(0)
+    square = off_diagonal_mean(products) * scale**2
+    pairs = count * (count - 1)
+    return Significance(square, np.sqrt(null_variance) / pairs * scale**2, p_value, _step_down(z, tolerance))
+
+
+def _step_down(z: Float[Array, "flip lag"], tolerance: float) -> Float[Array, "lag"]:
+    """Westfall-Young step-down adjusted p-values; row 0 holds the data."""
+    order = np.argsort(-z[0])
+    adjusted = np.empty(z.shape[1])
+    # the largest statistic is compared with the maximum over all lags, the next one over those that are left, ...
+    maxima = np.maximum.accumulate(z[:, order[::-1]], axis=1)[:, ::-1]
+    running = 0.0
+    for rank, lag in enumerate(order):
+        running = max(running, float((maxima[:, rank] >= z[0, lag] - tolerance).mean()))
+        adjusted[lag] = running
+    return adjusted
