@@ -16,16 +16,17 @@ SOURCE = ROOT / "src" / "lagreach"
 
 # From left to right; a module may import what stands to its left, and its own group.
 ORDER = [
-    ["_version", "errors", "types", "threads", "forward_mode"],
+    ["_version", "errors", "types", "threads", "forward_mode", "arrays"],
     ["cells"],
     ["initialise", "torch_layout"],
     ["model"],
     ["adapters"],
     ["transport"],
-    ["tails", "detection"],
+    ["tails"],
+    ["detection", "regimes"],
+    ["planning", "planning_figure"],
     ["gradients"],
-    ["window", "regimes"],
-    ["plan", "_plan_figure"],
+    ["window", "measure"],
     ["diagnose"],
     ["study"],
     ["testing"],

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lagreach.detection import required_sequences
 from lagreach.errors import InputError
-from lagreach.plan import plan
+from lagreach.planning import plan
 from lagreach.types import Status
 
 SHAPES = {

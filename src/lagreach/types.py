@@ -58,6 +58,28 @@ class Status(Enum):
     NOT_EVEN_LAG_ONE = "not even lag 1 is within reach; more sequences, a stronger signal or less noise are needed"
     WINDOW_UNBOUNDED = "the window exceeds 2^53 steps: unbounded for any practical purpose"
 
+    # tail fits and concentration
+    TOO_FEW_SAMPLES = "too few samples for a tail fit; collect at least 50 independent values"
+    NO_SPREAD = "the bulk of the samples is one single value, so no scale can be measured; nothing can be fitted"
+    STABLE_NOT_SUPPORTED = (
+        "the stable model is not supported: alpha describes the bulk of the samples, not how their averages "
+        "concentrate; use concentration()"
+    )
+    ALPHA_AT_TWO = "the fit sits at alpha = 2, the Gaussian end; the interval reaches down from there only"
+    ALPHA_AT_FLOOR = "the fit sits at the smallest alpha searched; the tails are at least this heavy"
+    TAIL_INDEX_ONLY = (
+        "a tail index (Hill), not a stable fit: it is no use for alpha >= 1.7, and a value above 2 does not "
+        "exclude a stable law; use method='mle'"
+    )
+    KAPPA_TWO = "not distinguishable from 2: kappa = 2 is used, with N at the pessimistic end beside it"
+    KAPPA_NOT_ESTIMABLE = "not estimable: too few sequences to measure kappa; kappa = 2 is assumed where N is asked for"
+    KAPPA_REFUSED = (
+        "refused: kappa may be 11 or more, so N cannot be extrapolated; collect more sequences or use robust "
+        "(clipped) aggregation, whose exponent is 2"
+    )
+    N_MEASURED = "read off the samples, no model"
+    N_EXTRAPOLATED = "beyond the samples: extrapolated with the measured kappa"
+
     def __str__(self) -> str:
         return self.value
 
@@ -75,5 +97,9 @@ _NOT_USABLE = frozenset(
         Status.NO_DECAY,
         Status.NO_CONCENTRATION,
         Status.NOT_EVEN_LAG_ONE,
+        Status.TOO_FEW_SAMPLES,
+        Status.NO_SPREAD,
+        Status.KAPPA_NOT_ESTIMABLE,
+        Status.KAPPA_REFUSED,
     }
 )

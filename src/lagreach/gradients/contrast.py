@@ -54,18 +54,23 @@ def signal_gradient(
 class Probe:
     """Planted dependencies: which input direction explains which output direction.
 
-    `output` (group, out) are unit vectors; `weight` (probe, input) and `offset` (probe,) make ``v.x`` of unit variance
-    from the raw input; `group` says which output direction a probe belongs to.
+    `output` (group, out) are unit vectors and `group` says which of them a probe belongs to. Inputs are whitened
+    with `mean` and `whitening` (input, whitened); `direction` (probe, whitened) are unit vectors there.
     """
 
     output: Float[Tensor, "group out"]
-    weight: Float[Tensor, "probe input"]
-    offset: Float[Tensor, "probe"]
+    mean: Float[Tensor, "input"]
+    whitening: Float[Tensor, "input whitened"]
+    direction: Float[Tensor, "probe whitened"]
     group: tuple[int, ...]
 
+    def whiten(self, x: Float[Tensor, "seq time input"]) -> Float[Tensor, "seq time whitened"]:
+        """Inputs with mean zero, unit variance and no correlation between directions."""
+        return (x - self.mean) @ self.whitening
+
     def planted(self, x: Float[Tensor, "seq time input"]) -> Float[Tensor, "probe seq time"]:
-        """Value of the planted input at every step."""
-        return torch.einsum("pi,sti->pst", self.weight, x) + self.offset[:, None, None]
+        """Value of each planted input at every step."""
+        return torch.einsum("pw,stw->pst", self.direction, self.whiten(x))
 
 
 def make_probe(
@@ -82,12 +87,11 @@ def make_probe(
         raise InputError("the inputs do not vary, so nothing can depend on them", got="zero variance")
     values, vectors = values[keep], vectors[:, keep]
     draws = torch.randn(probes, len(values), generator=generator, dtype=torch.float64)
-    units = draws / draws.norm(dim=1, keepdim=True)
-    weight = (units / values.sqrt()) @ vectors.T
+    direction = draws / draws.norm(dim=1, keepdim=True)
     groups = 1 if output_size == 1 else min(2, probes)
     output = torch.randn(groups, output_size, generator=generator, dtype=torch.float64)
     output = output / output.norm(dim=1, keepdim=True)
-    return Probe(output, weight, -weight @ mean, tuple(i % groups for i in range(probes)))
+    return Probe(output, mean, vectors / values.sqrt(), direction, tuple(i % groups for i in range(probes)))
 
 
 def step_weights(objective: Objective, time: int) -> Float[Tensor, "seq time"]:

@@ -31,7 +31,9 @@ def select_params(recurrence: Recurrence, params: Selection = "input") -> list[s
         gates = {gate for cell in recurrence.stack.cells for gate in cell.gate_names}
         chosen = [name for name in names if name.rsplit("_", 1)[1] in gates]
     else:
-        raise InputError("unknown selection of weights", got=repr(params), expected=", ".join(SELECTIONS) + " or a function")
+        raise InputError(
+            "unknown selection of weights", got=repr(params), expected=", ".join(SELECTIONS) + " or a function"
+        )
     if not chosen:
         raise InputError(
             "the selection holds no weights",

@@ -103,7 +103,9 @@ class SpooledSequences:
             assert entry is not None
             offset, dtype, shape = entry
             size = int(np.prod(shape)) * dtype.itemsize
-            found.append(torch.from_numpy(np.frombuffer(self._data[offset : offset + size], dtype).reshape(shape).copy()))
+            found.append(
+                torch.from_numpy(np.frombuffer(self._data[offset : offset + size], dtype).reshape(shape).copy())
+            )
         return found
 
     def read(self, index: Sequence[int]) -> Batch:

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 Array = np.ndarray
+TIE = 1e-9  # flips that leave the statistic as it is must count as ties despite rounding
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,7 @@ def jackknife_spread(values: Float[Array, "block lag"]) -> Float[Array, "lag"]:
     return np.sqrt((count - 1) / count * np.square(values - values.mean(0)).sum(0))
 
 
-def flip_test(
-    means: Float[Array, "block lag param"], *, flips: int, generator: np.random.Generator
-) -> Significance:
+def flip_test(means: Float[Array, "block lag param"], *, flips: int, generator: np.random.Generator) -> Significance:
     """One-sided sign-flip test of every lag, with the same flips for all lags.
 
     The statistic is the off-diagonal sum over its null standard deviation; that scale consists of squares, so flips do
@@ -78,14 +77,13 @@ def flip_test(
     signs = generator.choice(np.array([-1.0, 1.0]), size=(flips, count))
     signs = np.concatenate((np.ones((1, count)), signs))  # the data are one of the equally likely patterns
     z = np.stack([np.einsum("fi,fi->f", signs @ one, signs) for one in off], axis=1) / spread
-    tolerance = 1e-9  # flips that leave the statistic as it is must count as ties despite rounding
-    p_value = (z >= z[0] - tolerance).mean(0)
+    p_value = (z >= z[0] - TIE).mean(0)
     square = off_diagonal_mean(products) * scale**2
     pairs = count * (count - 1)
-    return Significance(square, np.sqrt(null_variance) / pairs * scale**2, p_value, _step_down(z, tolerance))
+    return Significance(square, np.sqrt(null_variance) / pairs * scale**2, p_value, step_down(z))
 
 
-def _step_down(z: Float[Array, "flip lag"], tolerance: float) -> Float[Array, "lag"]:
+def step_down(z: Float[Array, "flip lag"]) -> Float[Array, "lag"]:
     """Westfall-Young step-down adjusted p-values; row 0 holds the data."""
     order = np.argsort(-z[0])
     adjusted = np.empty(z.shape[1])
@@ -93,6 +91,6 @@ def _step_down(z: Float[Array, "flip lag"], tolerance: float) -> Float[Array, "l
     maxima = np.maximum.accumulate(z[:, order[::-1]], axis=1)[:, ::-1]
     running = 0.0
     for rank, lag in enumerate(order):
-        running = max(running, float((maxima[:, rank] >= z[0, lag] - tolerance).mean()))
+        running = max(running, float((maxima[:, rank] >= z[0, lag] - TIE).mean()))
         adjusted[lag] = running
     return adjusted

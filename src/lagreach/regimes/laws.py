@@ -10,13 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
+from lagreach.arrays import Floats, Number, Numbers
 from lagreach.errors import InputError
 
-Array = NDArray[np.float64]
 LN10 = float(np.log(10.0))
-Shape = Callable[[Array, Mapping[str, float]], Array]
+Shape = Callable[[Floats, Mapping[str, Number]], Floats]
 
 
 @dataclass(frozen=True)
@@ -41,12 +40,12 @@ class Law:
     log_shape: Shape = field(repr=False)
     lag_where: Shape = field(repr=False)
 
-    def log_value(self, lags: ArrayLike, params: Mapping[str, float]) -> Array:
+    def log_value(self, lags: Numbers, params: Mapping[str, Number]) -> Floats:
         """Natural logarithm of f at `lags`; ``params`` holds ``log10_c`` and the shape's parameters."""
         with np.errstate(divide="ignore"):  # lag 0 of the power and logarithmic laws is +inf
             return params["log10_c"] * LN10 + self.log_shape(np.asarray(lags, dtype=np.float64), params)
 
-    def checked(self, params: Mapping[str, float]) -> dict[str, float]:
+    def checked(self, params: Mapping[str, Number]) -> dict[str, float]:
         """Return the parameters, ``c`` turned into ``log10_c``; refuse what does not belong to the law."""
         given = {name: float(value) for name, value in params.items()}
         for name, value in given.items():
@@ -68,17 +67,17 @@ class Law:
         return {name: given[name] for name in names}
 
 
-def _stretched_lag(level: Array, params: Mapping[str, float]) -> Array:
+def _stretched_lag(level: Floats, params: Mapping[str, Number]) -> Floats:
     depth = np.where(level <= 0, -level, np.nan)  # the law never exceeds its prefactor
     return params["tau"] * depth ** (1.0 / params["b"])
 
 
-def _logarithmic_lag(level: Array, params: Mapping[str, float]) -> Array:
+def _logarithmic_lag(level: Floats, params: Mapping[str, Number]) -> Floats:
     with np.errstate(over="ignore"):  # lags beyond float range are inf: that is the answer
         return np.expm1(np.exp(-level))
 
 
-def _power_lag(level: Array, params: Mapping[str, float]) -> Array:
+def _power_lag(level: Floats, params: Mapping[str, Number]) -> Floats:
     with np.errstate(over="ignore"):
         return np.exp(-level / params["beta"])
 
@@ -106,7 +105,7 @@ LAWS: dict[str, Law] = {
 }
 
 
-def log_values(values: ArrayLike | None, log10_values: ArrayLike | None, name: str) -> Array:
+def log_values(values: Numbers | None, log10_values: Numbers | None, name: str) -> Floats:
     """Natural logarithm of a curve given as such or as its log10; NaN or -inf where it is not positive."""
     if (values is None) == (log10_values is None):
         raise InputError(
@@ -120,13 +119,11 @@ def log_values(values: ArrayLike | None, log10_values: ArrayLike | None, name: s
         return np.log(np.asarray(values, dtype=np.float64))
 
 
-def check_lags(lags: ArrayLike, length: int) -> Array:
+def check_lags(lags: Numbers, length: int) -> Floats:
     """Return the lags as floats; refuse NaN, negative ones and a length that does not fit the curve."""
     checked = np.asarray(lags, dtype=np.float64)
     if checked.ndim != 1 or checked.size == 0 or checked.size != length:
-        raise InputError(
-            "lags and curve must have one entry a lag", got=f"{checked.shape} lags for {length} values"
-        )
+        raise InputError("lags and curve must have one entry a lag", got=f"{checked.shape} lags for {length} values")
     if not np.all(np.isfinite(checked)) or checked.min() < 0:
         raise InputError("lags must be finite and not negative", got=checked.tolist())
     return checked
@@ -147,27 +144,25 @@ class WindowGrowth:
     """
 
     law: str
-    params: Mapping[str, float]
+    params: Mapping[str, Number]
     kappa: float
     constant: float
 
-    def log_required(self, lags: ArrayLike) -> Array:
+    def log_required(self, lags: Numbers) -> Floats:
         """Natural logarithm of N(lag)."""
         log_f = LAWS[self.law].log_value(lags, self.params)
         return np.asarray(np.log(self.constant) - self.kappa * log_f)
 
-    def required(self, lags: ArrayLike) -> Array:
+    def required(self, lags: Numbers) -> Floats:
         """N(lag), inf where it leaves float range."""
         with np.errstate(over="ignore", under="ignore"):
             return np.exp(self.log_required(lags))
 
-    def at(self, sequences: ArrayLike) -> Array:
+    def at(self, sequences: Numbers) -> Floats:
         """Real-valued window H_N for each number of sequences; NaN where not even lag 1 is within reach."""
         n = np.asarray(sequences, dtype=np.float64)
         if not np.all(n > 0):
-            raise InputError(
-                "the number of sequences must be positive", got=sequences, expected="sequences > 0"
-            )
+            raise InputError("the number of sequences must be positive", got=sequences, expected="sequences > 0")
         level = (np.log(self.constant) - np.log(n)) / self.kappa - self.params["log10_c"] * LN10
         lag = LAWS[self.law].lag_where(level, self.params)
         reached = np.log(n) >= self.log_required(1.0)
@@ -188,9 +183,7 @@ class WindowGrowth:
         return f"{self.formula}   ({shown}, kappa = {self.kappa:.4g}, C = {self.constant:.4g})"
 
 
-def window_growth(
-    law: str, params: Mapping[str, float], kappa: float = 2.0, constant: float = 1.0
-) -> WindowGrowth:
+def window_growth(law: str, params: Mapping[str, Number], kappa: Number = 2.0, constant: Number = 1.0) -> WindowGrowth:
     """Growth law of the window for an envelope law (section 5.4 and appendix F, with kappa for alpha).
 
     Parameters
@@ -215,9 +208,7 @@ def window_growth(
     """
     checked = find_law(law).checked(params)
     if not (np.isfinite(kappa) and kappa > 0):
-        raise InputError(
-            "kappa must be a positive number", got=kappa, expected="kappa >= 2 (or alpha, for v1)"
-        )
+        raise InputError("kappa must be a positive number", got=kappa, expected="kappa >= 2 (or alpha, for v1)")
     if not (np.isfinite(constant) and constant > 0):
         raise InputError("constant must be a positive number", got=constant, expected="constant > 0")
     return WindowGrowth(law, checked, float(kappa), float(constant))

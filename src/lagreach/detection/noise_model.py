@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
+from lagreach.arrays import Floats, Numbers
 from lagreach.errors import InputError
 from lagreach.tails import stable
 
-Array = NDArray[np.float64]
-Numbers = np.float64 | Array
 Rate = Literal["kappa", "stable", "v1"]
 _RATES = ("kappa", "stable", "v1")
 
@@ -34,19 +32,24 @@ class Noise:
         False when only a measured kappa > 2 was given, so that alpha stands for a shape nobody has seen.
     """
 
-    alpha: Array
-    scale: Array
-    concentration: Array
-    assumed: Array
+    alpha: Floats
+    scale: Floats
+    concentration: Floats
+    assumed: Floats
     law_known: bool
 
     @property
-    def exponent(self) -> Array:
+    def exponent(self) -> Floats:
         """Exponent of N(delta): 1/assumed, and inf where averaging does not help."""
         helps = self.concentration > 0
         return np.where(helps, 1.0 / np.where(helps, self.assumed, 1.0), np.inf)
 
-    def distance(self, sequences: Array, delta: Array) -> Array:
+    @property
+    def mean_alpha(self) -> Floats:
+        """The tail index where means concentrate; elsewhere 2, a placeholder beside an infinite exponent."""
+        return np.where(self.concentration > 0, self.alpha, 2.0)
+
+    def distance(self, sequences: Floats, delta: Floats) -> Floats:
         """Separation of the two hypotheses in scales of the mean of that many sequences."""
         return delta / self.scale * sequences**self.assumed
 
@@ -62,11 +65,11 @@ class Noise:
 
 
 def noise_model(
-    sigma: ArrayLike,
-    alpha: ArrayLike | None,
-    kappa: ArrayLike | None,
+    sigma: Numbers,
+    alpha: Numbers | None,
+    kappa: Numbers | None,
     rate: str,
-    error: ArrayLike | None,
+    error: Numbers | None,
 ) -> Noise:
     """Check the arguments and bring all conventions for ``sigma`` to a stable law and its scale.
 
@@ -78,7 +81,7 @@ def noise_model(
     if alpha is not None and kappa is not None:
         raise InputError(
             "alpha and kappa both set the exponent",
-            got=f"alpha = {alpha}, kappa = {kappa}",
+            got=f"alpha = {alpha!r}, kappa = {kappa!r}",
             expected="one of them",
             fix="alpha for a stable law (kappa follows), kappa for a measured concentration exponent",
         )
@@ -96,7 +99,7 @@ def noise_model(
     if np.any(exponent < 2):
         raise InputError(
             "no average concentrates faster than the Gaussian one",
-            got=f"kappa = {kappa}",
+            got=f"kappa = {kappa!r}",
             expected="kappa >= 2",
             fix="use kappa = 2; for a tail index pass it as alpha",
         )
@@ -105,11 +108,11 @@ def noise_model(
         two = np.full_like(exponent, 2.0)
         return Noise(two, scale / np.sqrt(2.0), concentration, concentration, bool(np.all(exponent == 2)))
     index = exponent / (exponent - 1.0)
-    level = 1.0 - checked_error(error)
-    return Noise(index, scale * ndtri(level) / stable.ppf(level, index), concentration, concentration, True)
+    eps = checked_error(error)
+    return Noise(index, -scale * ndtri(eps) / stable.isf(eps, index), concentration, concentration, True)
 
 
-def checked_positive(given: ArrayLike, name: str) -> Array:
+def checked_positive(given: Numbers, name: str) -> Floats:
     """Return positive finite floats, or refuse."""
     values = np.asarray(given, dtype=np.float64)
     if values.size == 0 or not np.all(np.isfinite(values)) or np.any(values <= 0):
@@ -117,7 +120,7 @@ def checked_positive(given: ArrayLike, name: str) -> Array:
     return values
 
 
-def checked_signal(given: ArrayLike) -> Array:
+def checked_signal(given: Numbers) -> Floats:
     """Return finite floats that are not negative, or refuse."""
     values = np.asarray(given, dtype=np.float64)
     if values.size == 0 or not np.all(np.isfinite(values)) or np.any(values < 0):
@@ -127,7 +130,7 @@ def checked_signal(given: ArrayLike) -> Array:
     return values
 
 
-def checked_error(given: ArrayLike) -> Array:
+def checked_error(given: Numbers) -> Floats:
     """Return error probabilities between 0 and 1/2, or refuse."""
     values = np.asarray(given, dtype=np.float64)
     if values.size == 0 or not np.all((values > 0) & (values < 0.5)):

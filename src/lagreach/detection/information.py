@@ -5,17 +5,19 @@ Import the public names from `lagreach.detection`.
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import ArrayLike
+from collections.abc import Callable
 
-from lagreach._noise_model import Array, Noise, Numbers, Rate, checked_positive, checked_signal, noise_model
+import numpy as np
+
+from lagreach.arrays import Floats, Number, Numbers
+from lagreach.detection.noise_model import Noise, Rate, checked_positive, checked_signal, noise_model
 from lagreach.errors import InputError
 from lagreach.tails import stable
 
 LOG2 = float(np.log(2.0))
 
 
-def binary_information(u: ArrayLike) -> Array:
+def binary_information(u: Numbers) -> Floats:
     """Return log 2 - h_b((1-u)/2) for 0 <= u <= 1, in nats and without cancellation at either end."""
     given = np.asarray(u, dtype=np.float64)
     small = np.minimum(given, 0.5)
@@ -27,14 +29,14 @@ def binary_information(u: ArrayLike) -> Array:
 
 
 def mutual_information(
-    sequences: ArrayLike,
-    delta: ArrayLike,
-    sigma: ArrayLike,
-    alpha: ArrayLike | None = None,
-    kappa: ArrayLike | None = None,
+    sequences: Numbers,
+    delta: Numbers,
+    sigma: Numbers,
+    alpha: Numbers | None = None,
+    kappa: Numbers | None = None,
     *,
     rate: Rate = "kappa",
-) -> Numbers:
+) -> Floats:
     """Return I(B; T), in nats, between "present or absent" (equal odds) and the mean of the sequences.
 
     By quadrature of (57). It is below log 2 and below I_alpha d^2/8 for every distance d = delta N^(1/kappa) / sigma:
@@ -43,21 +45,21 @@ def mutual_information(
     Examples
     --------
     >>> round(float(mutual_information(100, 0.1, 1.0)), 4)  # d = 1 standard deviation of the mean
-    0.1109
+    0.1114
     """
     noise, d = _distance(sequences, delta, sigma, alpha, kappa, rate)
     return _per_pair(_information_at, d, noise.alpha)
 
 
 def kl_divergence(
-    sequences: ArrayLike,
-    delta: ArrayLike,
-    sigma: ArrayLike,
-    alpha: ArrayLike | None = None,
-    kappa: ArrayLike | None = None,
+    sequences: Numbers,
+    delta: Numbers,
+    sigma: Numbers,
+    alpha: Numbers | None = None,
+    kappa: Numbers | None = None,
     *,
     rate: Rate = "kappa",
-) -> Numbers:
+) -> Floats:
     """Return the Kullback-Leibler divergence, in nats, of "present" from "absent" for the mean of the sequences.
 
     For alpha = 2 it is d^2/4; for alpha < 2 it starts as I_alpha d^2/2 and ends as a multiple of log d.
@@ -67,15 +69,15 @@ def kl_divergence(
 
 
 def bayes_error(
-    sequences: ArrayLike,
-    delta: ArrayLike,
-    sigma: ArrayLike,
-    alpha: ArrayLike | None = None,
-    kappa: ArrayLike | None = None,
+    sequences: Numbers,
+    delta: Numbers,
+    sigma: Numbers,
+    alpha: Numbers | None = None,
+    kappa: Numbers | None = None,
     *,
-    prior: float = 0.5,
+    prior: Number = 0.5,
     rate: Rate = "kappa",
-) -> Numbers:
+) -> Floats:
     """Return the smallest error of any test on the mean of the sequences, for a prior probability of "present".
 
     At equal odds the sign of the mean is optimal and this is `detection_error`. At other odds and alpha < 2 a
@@ -88,14 +90,14 @@ def bayes_error(
 
 
 def paper_kl_bound(
-    sequences: ArrayLike,
-    delta: ArrayLike,
-    sigma: ArrayLike,
-    alpha: ArrayLike,
+    sequences: Numbers,
+    delta: Numbers,
+    sigma: Numbers,
+    alpha: Numbers,
     *,
-    constant: ArrayLike | None = None,
+    constant: Numbers | None = None,
     rate: Rate = "v1",
-) -> Numbers:
+) -> Floats:
     """Return the right side of (32), c N^(2/alpha) delta^2 / sigma^2, which the paper puts *below* the divergence.
 
     Where it fails: the divergence grows like log d, so no quadratic bound is global. With c = I_alpha/2 (the default)
@@ -108,14 +110,14 @@ def paper_kl_bound(
 
 
 def paper_information_bound(
-    sequences: ArrayLike,
-    delta: ArrayLike,
-    sigma: ArrayLike,
-    alpha: ArrayLike,
+    sequences: Numbers,
+    delta: Numbers,
+    sigma: Numbers,
+    alpha: Numbers,
     *,
-    constant: ArrayLike | None = None,
+    constant: Numbers | None = None,
     rate: Rate = "v1",
-) -> Numbers:
+) -> Floats:
     """Return the right side of (33), min(log 2, c d^2), which the paper puts *below* the mutual information.
 
     Where it fails: for c >= I_alpha/8 at every d > 0 (the information is at most I_alpha d^2/8), by a factor 4 at
@@ -125,25 +127,25 @@ def paper_information_bound(
 
 
 def _distance(
-    sequences: ArrayLike,
-    delta: ArrayLike,
-    sigma: ArrayLike,
-    alpha: ArrayLike | None,
-    kappa: ArrayLike | None,
+    sequences: Numbers,
+    delta: Numbers,
+    sigma: Numbers,
+    alpha: Numbers | None,
+    kappa: Numbers | None,
     rate: str,
-) -> tuple[Noise, Array]:
+) -> tuple[Noise, Floats]:
     noise = noise_model(sigma, alpha, kappa, rate, None)
     noise.require_law("an information or a Bayes error")
     return noise, noise.distance(checked_positive(sequences, "sequences"), checked_signal(delta))
 
 
-def _per_pair(function, d: Array, alpha: Array) -> Numbers:  # type: ignore[no-untyped-def]
+def _per_pair(function: Callable[[float, float], float], d: Floats, alpha: Floats) -> Floats:
     d, alpha = np.broadcast_arrays(d, alpha)
     values = [function(float(at), float(index)) for at, index in zip(d.ravel(), alpha.ravel(), strict=True)]
     return np.array(values).reshape(d.shape)[()]
 
 
-def _half_line(d: float) -> tuple[Array, Array]:
+def _half_line(d: float) -> tuple[Floats, Floats]:
     """Nodes t > 0 and weights, dense around d/2 where "present" peaks, reaching 1e15 scales.
 
     Gauss-Legendre panels in v with t = d/2 + sinh(v): a power-law tail is smooth in v.
@@ -156,7 +158,7 @@ def _half_line(d: float) -> tuple[Array, Array]:
     return 0.5 * d + np.sinh(v), (half * w).ravel() * np.cosh(v)
 
 
-def _log_ratio(t: Array, d: float, alpha: float) -> Array:
+def _log_ratio(t: Floats, d: float, alpha: float) -> Floats:
     """Return log f(t - d/2) - log f(t + d/2) for t > 0 as an integral of the score: no cancellation at small d."""
     x, w = np.polynomial.legendre.leggauss(8)
     return 0.5 * d * (stable.score(t[:, None] + 0.5 * d * x, alpha) @ w)

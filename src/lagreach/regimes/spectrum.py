@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from lagreach._envelope_laws import Array, check_lags, log_values
+from lagreach.arrays import Array, Number, Numbers
 from lagreach.errors import InputError
+from lagreach.regimes.laws import check_lags, log_values
 from lagreach.types import Status
 
 _LEAST_POINTS = 4  # two parameters, and two points left to disagree with them
@@ -36,7 +37,7 @@ class TimeScales:
     n_points: NDArray[np.int64]
     status: tuple[Status, ...]
 
-    def spectrum(self, weights: ArrayLike | None = None) -> Spectrum:
+    def spectrum(self, weights: Numbers | None = None) -> Spectrum:
         """Summary of the finite time scales; see `spectrum_summary`."""
         return spectrum_summary(self.tau, weights)
 
@@ -51,11 +52,11 @@ class TimeScales:
 
 
 def timescales(
-    lags: ArrayLike,
-    rates: ArrayLike | None = None,
+    lags: Numbers,
+    rates: Numbers | None = None,
     *,
-    log10_rates: ArrayLike | None = None,
-    floor: float | None = None,
+    log10_rates: Numbers | None = None,
+    floor: Number | None = None,
 ) -> TimeScales:
     """Time scale of each unit from an exponential fit of its effective learning rate |mu_q(lag)|.
 
@@ -142,7 +143,7 @@ class Spectrum:
         )
 
 
-def spectrum_summary(tau: ArrayLike, weights: ArrayLike | None = None) -> Spectrum:
+def spectrum_summary(tau: Numbers, weights: Numbers | None = None) -> Spectrum:
     """Quantiles, entropy and effective number of time scales.
 
     The bins are octaves with edges at powers of two: fixed, so that checkpoints and networks compare.

@@ -19,22 +19,15 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
-from lagreach._information import (
+from lagreach.arrays import Floats, Number, Numbers
+from lagreach.detection.information import (
     LOG2,
-    bayes_error,
     binary_information,
-    kl_divergence,
-    mutual_information,
-    paper_information_bound,
-    paper_kl_bound,
 )
-from lagreach._noise_model import (
-    Array,
+from lagreach.detection.noise_model import (
     Noise,
-    Numbers,
     Rate,
     checked_error,
     checked_positive,
@@ -45,39 +38,25 @@ from lagreach.errors import InputError
 from lagreach.tails import stable
 from lagreach.types import Status
 
-__all__ = [
-    "bayes_error",
-    "detectable_signal",
-    "detection_error",
-    "detection_status",
-    "kl_divergence",
-    "mutual_information",
-    "paper_information_bound",
-    "paper_kl_bound",
-    "paper_requirement",
-    "required_sequences",
-    "robust_efficiency",
-]
-
 Criterion = Literal["exact", "fano", "converse", "robust"]
 Robust = Literal["score", "sign", "clip"]
 _CRITERIA = ("exact", "fano", "converse", "robust")
 
 
 def required_sequences(
-    delta: ArrayLike,
-    sigma: ArrayLike,
-    alpha: ArrayLike | None = None,
-    kappa: ArrayLike | None = None,
-    error: ArrayLike = 0.05,
+    delta: Numbers,
+    sigma: Numbers,
+    alpha: Numbers | None = None,
+    kappa: Numbers | None = None,
+    error: Numbers = 0.05,
     *,
     criterion: Criterion = "exact",
     rate: Rate = "kappa",
-    constant: ArrayLike | None = None,
+    constant: Numbers | None = None,
     method: Robust = "clip",
-    clip: float = 1.5,
-    batch: ArrayLike = 1,
-) -> Numbers:
+    clip: Number = 1.5,
+    batch: Numbers = 1,
+) -> Floats:
     """Return the number of independent sequences at which a signal is seen with the given error.
 
     All numbers broadcast. The result is real (below 1 when a single sequence is more than enough), and inf where
@@ -95,7 +74,7 @@ def required_sequences(
     criterion
         - "exact": what the best test on the mean of the sequences needs.
         - "fano": the paper's (34), ``(sigma / (sqrt(c) delta))^kappa (log 1/(2 eps))^(kappa/2)``. With the
-          default c it asks for too few at every eps; see `paper_requirement`.
+          default c it asks for too few at every eps below 0.28; see `paper_requirement`.
         - "converse": a number that no test on the mean can do without, from a correct Fano inequality:
           ``(sigma/delta sqrt(8 (log 2 - h_b(eps)) / I_alpha))^kappa``.
         - "robust": enough for an aggregation that bounds each sequence's influence (``method``):
@@ -128,7 +107,7 @@ def required_sequences(
     factor, exponent, multiple = _requirement(
         noise, error, criterion=criterion, constant=constant, method=method, clip=clip, batch=batch
     )
-    with np.errstate(divide="ignore", over="ignore", under="ignore"):
+    with np.errstate(divide="ignore", over="ignore", under="ignore", invalid="ignore"):
         log_ratio = np.log(noise.scale) + np.log(factor) - np.log(signal)
         number = multiple * np.exp(np.where(np.isinf(exponent), 0.0, exponent) * log_ratio)
     # an infinite exponent: averaging does not help
@@ -136,19 +115,19 @@ def required_sequences(
 
 
 def detectable_signal(
-    sequences: ArrayLike,
-    sigma: ArrayLike,
-    alpha: ArrayLike | None = None,
-    kappa: ArrayLike | None = None,
-    error: ArrayLike = 0.05,
+    sequences: Numbers,
+    sigma: Numbers,
+    alpha: Numbers | None = None,
+    kappa: Numbers | None = None,
+    error: Numbers = 0.05,
     *,
     criterion: Criterion = "exact",
     rate: Rate = "kappa",
-    constant: ArrayLike | None = None,
+    constant: Numbers | None = None,
     method: Robust = "clip",
-    clip: float = 1.5,
-    batch: ArrayLike = 1,
-) -> Numbers:
+    clip: Number = 1.5,
+    batch: Numbers = 1,
+) -> Floats:
     """Return the smallest signal that this many sequences show with the given error.
 
     The inverse of `required_sequences` in ``delta``; inf where alpha <= 1 and the mean is used. With the "fano"
@@ -169,19 +148,19 @@ def detectable_signal(
 
 
 def detection_error(
-    sequences: ArrayLike,
-    delta: ArrayLike,
-    sigma: ArrayLike,
-    alpha: ArrayLike | None = None,
-    kappa: ArrayLike | None = None,
+    sequences: Numbers,
+    delta: Numbers,
+    sigma: Numbers,
+    alpha: Numbers | None = None,
+    kappa: Numbers | None = None,
     *,
     criterion: Criterion = "exact",
     rate: Rate = "kappa",
-    constant: ArrayLike | None = None,
+    constant: Numbers | None = None,
     method: Robust = "clip",
-    clip: float = 1.5,
-    batch: ArrayLike = 1,
-) -> Numbers:
+    clip: Number = 1.5,
+    batch: Numbers = 1,
+) -> Floats:
     """Return the error probability of the test with this many sequences.
 
     The inverse of `required_sequences` in ``error``: "exact" is the error of the best test on the mean, "robust"
@@ -208,14 +187,14 @@ def detection_error(
         return ndtr(-0.5 * signal / noise.scale * np.sqrt(gain))[()]
     # both claim nothing where averaging does not help
     d = np.where(noise.concentration > 0, noise.distance(n, signal), 0.0)
-    information = stable.fisher_information(noise.alpha)
+    information = stable.fisher_information(noise.mean_alpha)
     if criterion == "fano":
         c = 0.5 * information if constant is None else checked_positive(constant, "constant")
         return (0.5 * np.exp(-c * d**2))[()]
     return _error_with_information(information * d**2 / 8.0)[()]
 
 
-def detection_status(alpha: float | None = None, *, criterion: Criterion = "exact") -> Status:
+def detection_status(alpha: Number | None = None, *, criterion: Criterion = "exact") -> Status:
     """Say whether a number of sequences exists for this tail index and how far to trust it.
 
     Examples
@@ -228,6 +207,8 @@ def detection_status(alpha: float | None = None, *, criterion: Criterion = "exac
     'OK'
     """
     _known_criterion(criterion)
+    if alpha is not None and not 0 < alpha <= 2:
+        raise InputError("alpha of a stable law lies in (0, 2]", got=alpha)
     if alpha is None or criterion == "robust":
         return Status.OK
     if alpha <= 1:
@@ -235,7 +216,7 @@ def detection_status(alpha: float | None = None, *, criterion: Criterion = "exac
     return Status.EXPONENT_FRAGILE if alpha <= 1.1 else Status.OK
 
 
-def robust_efficiency(alpha: ArrayLike, method: Robust = "clip", *, clip: float = 1.5) -> Numbers:
+def robust_efficiency(alpha: Numbers, method: Robust = "clip", *, clip: Number = 1.5) -> Floats:
     """Return the information per sequence about the location, in units of 1/sigma^2, that an aggregation uses.
 
     "score" uses all of it, I_alpha; "sign" uses 4 f(0)^2; clipping at c scales uses P(|X| < c)^2 / E min(X^2, c^2).
@@ -267,52 +248,53 @@ def robust_efficiency(alpha: ArrayLike, method: Robust = "clip", *, clip: float 
 
 
 def paper_requirement(
-    delta: ArrayLike,
-    sigma: ArrayLike,
-    alpha: ArrayLike,
-    error: ArrayLike = 0.05,
+    delta: Numbers,
+    sigma: Numbers,
+    alpha: Numbers,
+    error: Numbers = 0.05,
     *,
-    constant: ArrayLike | None = None,
-) -> Numbers:
+    constant: Numbers | None = None,
+) -> Floats:
     """Return the right side of (34) as printed: (sigma/(sqrt(c) delta))^alpha (log 1/(2 eps))^(alpha/2).
 
     Where it fails: its exponent alpha should be kappa = alpha/(alpha-1); it solves (33), a lower bound on the
     information that is not one; "P_e >= 1 - I/log 2" is not Fano's inequality for two hypotheses; and an error
     that falls like exp(-c d^2) is not what stable tails give (d^-alpha). With kappa for alpha and c = I_alpha/2 it
-    asks for .43 (alpha = 2), .16 (1.5) or .0025 (1.2) times the exact number at eps = .05; c = I_alpha/8 lies on
-    either side. It is called both minimal and sufficient, and is neither.
+    asks for .43 (alpha = 2), .16 (1.5) or .0025 (1.2) times the exact number at eps = .05, and for too many only
+    at errors above .28 to .32; c = I_alpha/8 lies on either side. It is called both minimal and
+    sufficient, and is neither.
     """
     return required_sequences(delta, sigma, alpha, None, error, criterion="fano", rate="v1", constant=constant)
 
 
 def _requirement(
     noise: Noise,
-    error: ArrayLike,
+    error: Numbers,
     *,
     criterion: Criterion,
-    constant: ArrayLike | None,
+    constant: Numbers | None,
     method: Robust,
-    clip: float,
-    batch: ArrayLike,
-) -> tuple[Array, Array, Array]:
+    clip: Number,
+    batch: Numbers,
+) -> tuple[Floats, Floats, Floats]:
     """Return (factor, exponent, multiple) of N = multiple (scale factor / delta)^exponent."""
     _known_criterion(criterion)
     eps = checked_error(error)
     one = np.asarray(1.0)
     if criterion == "exact":
-        return 2.0 * stable.ppf(1.0 - eps, noise.alpha), noise.exponent, one
+        return 2.0 * stable.isf(eps, noise.mean_alpha), noise.exponent, one
     if criterion == "robust":
-        factor = 2.0 * ndtri(1.0 - eps) / np.sqrt(robust_efficiency(noise.alpha, method, clip=clip))
+        factor = -2.0 * ndtri(eps) / np.sqrt(robust_efficiency(noise.alpha, method, clip=clip))
         lost = _checked_batch(batch) ** (1.0 - 2.0 * noise.concentration)
         return factor, np.full_like(noise.exponent, 2.0), lost
-    information = stable.fisher_information(noise.alpha)
+    information = stable.fisher_information(noise.mean_alpha)
     if criterion == "converse":
         return np.sqrt(8.0 * binary_information(1.0 - 2.0 * eps) / information), noise.exponent, one
     c = 0.5 * information if constant is None else checked_positive(constant, "constant")
     return np.sqrt(np.log(0.5 / eps) / c), noise.exponent, one
 
 
-def _error_with_information(information: Array) -> Array:
+def _error_with_information(information: Floats) -> Floats:
     """Return the error at which log 2 - h_b(error) equals this many nats; 0 from log 2 on."""
     low, high = np.full(information.shape, np.log(1e-300)), np.full(information.shape, np.log(0.5))
     for _ in range(70):  # bisection of the logarithm, to float precision
@@ -327,7 +309,7 @@ def _known_criterion(criterion: str) -> None:
         raise InputError("unknown criterion", got=criterion, expected=", ".join(_CRITERIA))
 
 
-def _checked_batch(batch: ArrayLike) -> Array:
+def _checked_batch(batch: Numbers) -> Floats:
     values = checked_positive(batch, "batch")
     if np.any(values < 1):
         raise InputError("a batch holds at least one sequence", got=batch, expected="batch >= 1")

@@ -5,17 +5,17 @@ Nothing else in the package assumes these statements: trained networks break the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from lagreach._envelope_laws import LN10, Array, WindowGrowth, check_lags, log_values
+from lagreach.arrays import Array, Number, Numbers
 from lagreach.errors import InputError
+from lagreach.regimes.laws import LN10, WindowGrowth, check_lags, log_values
 from lagreach.types import Status
 
-Bounds = tuple[float, float]
+Bounds = tuple[Number, Number]
 
 
 def _listed(lags: Array, most: int = 8) -> str:
@@ -57,19 +57,17 @@ class GrowthCheck:
             self.sequences, self.computed, self.predicted, self.agrees, self.censored, strict=True
         ):
             word = "beyond the computed lags" if censored else "" if agrees else "differs"
-            lines.append(
-                f"  N = {n:<10.4g} computed {computed:>8.4g}   law {predicted:>8.4g}   {word}".rstrip()
-            )
+            lines.append(f"  N = {n:<10.4g} computed {computed:>8.4g}   law {predicted:>8.4g}   {word}".rstrip())
         return "\n".join(lines)
 
 
 def check_growth(
     growth: WindowGrowth,
-    sequences: ArrayLike,
-    windows: Sequence[float | None] | ArrayLike,
+    sequences: Numbers,
+    windows: Numbers,
     *,
-    max_lag: float = np.inf,
-    tolerance: float = 0.1,
+    max_lag: Number = np.inf,
+    tolerance: Number = 0.1,
 ) -> GrowthCheck:
     """Compare a computed curve H_N with the envelope's growth law.
 
@@ -88,13 +86,9 @@ def check_growth(
         the spacing of a coarse lag grid.
     """
     n = np.asarray(sequences, dtype=np.float64)
-    computed = np.array(
-        [np.nan if w is None else w for w in np.ravel(np.asarray(windows, dtype=object))], float
-    )
+    computed = np.array([np.nan if w is None else w for w in np.ravel(np.asarray(windows, dtype=object))], float)
     if n.ndim != 1 or n.shape != computed.shape or n.size == 0:
-        raise InputError(
-            "one window a number of sequences", got=f"{computed.shape} windows for {n.shape} sequences"
-        )
+        raise InputError("one window a number of sequences", got=f"{computed.shape} windows for {n.shape} sequences")
     if not tolerance >= 0:
         raise InputError("tolerance must not be negative", got=tolerance)
     predicted = growth.at(n)
@@ -146,11 +140,11 @@ class MonotoneCheck:
 
 
 def check_monotone(
-    lags: ArrayLike,
-    envelope: ArrayLike | None = None,
+    lags: Numbers,
+    envelope: Numbers | None = None,
     *,
-    log10_envelope: ArrayLike | None = None,
-    tolerance: float = 0.0,
+    log10_envelope: Numbers | None = None,
+    tolerance: Number = 0.0,
 ) -> MonotoneCheck:
     """Lemma 5.1, "f does not increase with the lag", as a report of where it does.
 
@@ -186,7 +180,7 @@ def check_monotone(
     return MonotoneCheck(x[:-1][up], x[1:][up], np.exp(rise[up]), largest, status)
 
 
-def _sorted_curve(lags: ArrayLike, log_f: Array, what: str) -> tuple[Array, Array]:
+def _sorted_curve(lags: Numbers, log_f: Array, what: str) -> tuple[Array, Array]:
     if log_f.ndim != 1 or log_f.size < 2:
         raise InputError(f"{what} needs at least two lags", got=f"shape {log_f.shape}", expected="(lag,)")
     x = check_lags(lags, log_f.size)
@@ -240,7 +234,7 @@ class SandwichCheck:
         """Whether premise and bounds hold and say something."""
         return self.status is Status.OK
 
-    def window_bounds(self, sequences: float) -> tuple[float, float]:
+    def window_bounds(self, sequences: Number) -> tuple[float, float]:
         """Lower and upper bound on H_N, inequality (39) with the constant that the printed form drops.
 
         NaN where no computed lag is inside the bound.
@@ -271,15 +265,15 @@ class SandwichCheck:
 
 
 def check_sandwich(
-    lags: ArrayLike,
-    envelope: ArrayLike | None = None,
+    lags: Numbers,
+    envelope: Numbers | None = None,
     *,
-    log10_envelope: ArrayLike | None = None,
-    sigma: ArrayLike,
-    alignment: ArrayLike,
-    required: ArrayLike,
-    exponent: float,
-    constant: float,
+    log10_envelope: Numbers | None = None,
+    sigma: Numbers,
+    alignment: Numbers,
+    required: Numbers,
+    exponent: Number,
+    constant: Number,
     sigma_bounds: Bounds | None = None,
     alignment_bounds: Bounds | None = None,
 ) -> SandwichCheck:
@@ -340,23 +334,22 @@ def check_sandwich(
     else:
         status = Status.OK
     with np.errstate(over="ignore", under="ignore"):
-        constants = float(np.exp(log_lower)), float(np.exp(log_upper))
-        bounds = tuple(float(np.exp(v)) for v in (s_low, s_high, m_low, m_high))
-    return SandwichCheck(
-        x,
-        log_f / LN10,
-        float(exponent),
-        *constants,
-        bounds[:2],
-        bounds[2:],
-        x[~premise],
-        x[~inside],
-        slope,
-        status,
-    )
+        return SandwichCheck(
+            lags=x,
+            log10_envelope=log_f / LN10,
+            exponent=float(exponent),
+            lower_constant=float(np.exp(log_lower)),
+            upper_constant=float(np.exp(log_upper)),
+            sigma_bounds=(float(np.exp(s_low)), float(np.exp(s_high))),
+            alignment_bounds=(float(np.exp(m_low)), float(np.exp(m_high))),
+            premise_fails_at=x[~premise],
+            bounds_fail_at=x[~inside],
+            noise_slope=slope,
+            status=status,
+        )
 
 
-def _log_positive(given: ArrayLike, size: int, name: str, *, infinite: bool = False) -> Array:
+def _log_positive(given: Numbers, size: int, name: str, *, infinite: bool = False) -> Array:
     values = np.asarray(given, dtype=np.float64)
     if values.shape not in ((), (size,)):
         raise InputError(f"{name} must be one number or one a lag", got=f"shape {values.shape}")

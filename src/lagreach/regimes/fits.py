@@ -11,47 +11,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from lagreach._envelope_laws import (
+from lagreach.arrays import Array, Number, Numbers
+from lagreach.errors import InputError
+from lagreach.regimes.laws import (
     LAWS,
     LN10,
-    Array,
     Law,
     WindowGrowth,
     find_law,
     window_growth,
 )
-from lagreach._law_fits import FITTERS, Curve, Interval, read_curve
-from lagreach._lemma_checks import (
-    GrowthCheck,
-    MonotoneCheck,
-    SandwichCheck,
-    check_growth,
-    check_monotone,
-    check_sandwich,
-)
-from lagreach._timescales import Spectrum, TimeScales, spectrum_summary, timescales
-from lagreach.errors import InputError
+from lagreach.regimes.least_squares import FITTERS, Curve, Interval, read_curve
 from lagreach.types import Status
-
-__all__ = [
-    "GrowthCheck",
-    "LawFit",
-    "MonotoneCheck",
-    "Regimes",
-    "SandwichCheck",
-    "Spectrum",
-    "TimeScales",
-    "WindowGrowth",
-    "check_growth",
-    "check_monotone",
-    "check_sandwich",
-    "fit_regimes",
-    "spectrum_summary",
-    "timescales",
-    "window_growth",
-]
 
 
 @dataclass(frozen=True)
@@ -89,16 +61,16 @@ class LawFit:
         with np.errstate(over="ignore", under="ignore"):
             return float(np.power(10.0, self.params["log10_c"]))
 
-    def log10_predict(self, lags: ArrayLike) -> Array:
+    def log10_predict(self, lags: Numbers) -> Array:
         """Fitted log10 f at `lags`."""
         return LAWS[self.law].log_value(lags, self.params) / LN10
 
-    def predict(self, lags: ArrayLike) -> Array:
+    def predict(self, lags: Numbers) -> Array:
         """Fitted f at `lags` (0 where it leaves float range: prefer `log10_predict`)."""
         with np.errstate(under="ignore"):
             return np.exp(LAWS[self.law].log_value(lags, self.params))
 
-    def growth(self, kappa: float = 2.0, constant: float = 1.0) -> WindowGrowth:
+    def growth(self, kappa: Number = 2.0, constant: Number = 1.0) -> WindowGrowth:
         """Derive the window's growth law from this fit; see `window_growth`."""
         if self.status is Status.TOO_FEW_POINTS or self.status is Status.NO_DECAY:
             raise InputError(f"the {self.law} law was not fitted: {self.status}")
@@ -169,9 +141,7 @@ class Regimes:
             )
             if count
         ]
-        head = f"decay of log f over {self.n_points} lags" + (
-            f" (left out: {', '.join(aside)})" if aside else ""
-        )
+        head = f"decay of log f over {self.n_points} lags" + (f" (left out: {', '.join(aside)})" if aside else "")
         head += f"; {self.confidence:.0%} intervals"
         if self.best is None:
             return f"{head}\nno law fits: {self.status}"
@@ -179,14 +149,14 @@ class Regimes:
 
 
 def fit_regimes(
-    lags: ArrayLike,
-    values: ArrayLike | None = None,
+    lags: Numbers,
+    values: Numbers | None = None,
     *,
-    log10_values: ArrayLike | None = None,
-    errors: ArrayLike | None = None,
-    floor: ArrayLike | None = None,
+    log10_values: Numbers | None = None,
+    errors: Numbers | None = None,
+    floor: Numbers | None = None,
     laws: Iterable[str] = tuple(LAWS),
-    confidence: float = 0.95,
+    confidence: Number = 0.95,
 ) -> Regimes:
     """Fit the decay laws to a curve and weigh them by AICc.
 
@@ -226,12 +196,10 @@ def fit_regimes(
     curve = read_curve(lags, values, log10_values, errors, floor)
     fits = _weigh([_fit_law(law, curve, confidence) for law in chosen])
     status = Status.OK if fits[0].weight > 0 else fits[0].status
-    return Regimes(
-        fits, curve.lags.size, curve.n_lag_zero, curve.n_nonfinite, curve.n_floor, confidence, status
-    )
+    return Regimes(fits, curve.lags.size, curve.n_lag_zero, curve.n_nonfinite, curve.n_floor, confidence, status)
 
 
-def _fit_law(law: Law, curve: Curve, confidence: float) -> LawFit:
+def _fit_law(law: Law, curve: Curve, confidence: Number) -> LawFit:
     n = curve.lags.size
     n_estimated = len(law.parameters) + 2  # the prefactor and the residual variance on top
     blank = dict.fromkeys(("log10_c", *law.parameters), np.nan)

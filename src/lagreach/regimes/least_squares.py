@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from lagreach._envelope_laws import LN10, Array, check_lags, log_values
+from lagreach.arrays import Array, Number, Numbers
 from lagreach.errors import InputError
+from lagreach.regimes.laws import LN10, check_lags, log_values
 from lagreach.types import Status
 
 Interval = tuple[float, float]
@@ -32,11 +32,11 @@ class Curve:
 
 
 def read_curve(
-    lags: ArrayLike,
-    values: ArrayLike | None,
-    log10_values: ArrayLike | None,
-    errors: ArrayLike | None,
-    floor: ArrayLike | None,
+    lags: Numbers,
+    values: Numbers | None,
+    log10_values: Numbers | None,
+    errors: Numbers | None,
+    floor: Numbers | None,
 ) -> Curve:
     """Set aside what is not signal; arguments as in `lagreach.regimes.fit_regimes`."""
     log_f = log_values(values, log10_values, "values")
@@ -70,20 +70,20 @@ def read_curve(
     )
 
 
-def _per_lag(given: ArrayLike, like: Array, name: str) -> Array:
+def _per_lag(given: Numbers, like: Array, name: str) -> Array:
     spread = np.asarray(given, dtype=np.float64)
     if spread.shape not in ((), like.shape) or np.any(np.isnan(spread)):
         raise InputError(f"{name} must be one number, or one a lag, without NaN", got=f"shape {spread.shape}")
     return np.broadcast_to(spread, like.shape)
 
 
-def _straight_line(curve: Curve, regressor: Array, confidence: float) -> tuple[Array, Array]:
+def _straight_line(curve: Curve, regressor: Array, confidence: Number) -> tuple[Array, Array]:
     """Weighted least squares of log f on (1, regressor): coefficients and half widths of their intervals."""
     design = np.stack([np.ones_like(regressor), regressor], axis=1)
     return _least_squares(curve, design, curve.log_f, confidence)
 
 
-def _least_squares(curve: Curve, design: Array, response: Array, confidence: float) -> tuple[Array, Array]:
+def _least_squares(curve: Curve, design: Array, response: Array, confidence: Number) -> tuple[Array, Array]:
     from scipy.special import stdtrit
 
     root = np.sqrt(curve.weights)
@@ -100,7 +100,7 @@ def _log10_interval(log_c: float, half_width: float) -> Interval:
     return float((log_c - half_width) / LN10), float((log_c + half_width) / LN10)
 
 
-def _fit_exponential(curve: Curve, confidence: float) -> Fitted:
+def _fit_exponential(curve: Curve, confidence: Number) -> Fitted:
     (log_c, slope), (dc, ds) = _straight_line(curve, curve.lags, confidence)
     if slope >= 0:
         return {}, {}, Status.NO_DECAY
@@ -110,7 +110,7 @@ def _fit_exponential(curve: Curve, confidence: float) -> Fitted:
     return params, intervals, Status.OK
 
 
-def _fit_power(curve: Curve, confidence: float) -> Fitted:
+def _fit_power(curve: Curve, confidence: Number) -> Fitted:
     (log_c, slope), (dc, ds) = _straight_line(curve, np.log(curve.lags), confidence)
     if slope >= 0:
         return {}, {}, Status.NO_DECAY
@@ -119,13 +119,13 @@ def _fit_power(curve: Curve, confidence: float) -> Fitted:
     return params, intervals, Status.OK
 
 
-def _fit_logarithmic(curve: Curve, confidence: float) -> Fitted:
+def _fit_logarithmic(curve: Curve, confidence: Number) -> Fitted:
     response = curve.log_f + np.log(np.log1p(curve.lags))
     (log_c,), (dc,) = _least_squares(curve, np.ones((curve.lags.size, 1)), response, confidence)
     return {"log10_c": float(log_c / LN10)}, {"log10_c": _log10_interval(log_c, dc)}, Status.OK
 
 
-def _fit_stretched(curve: Curve, confidence: float) -> Fitted:
+def _fit_stretched(curve: Curve, confidence: Number) -> Fitted:
     """Profile the exponent on a grid, then polish (log c, log tau, log b) by Gauss-Newton."""
     top = curve.lags.max()
     grid = np.geomspace(*_STRETCH_RANGE, 120)

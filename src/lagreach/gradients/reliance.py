@@ -1,0 +1,117 @@
+"""Does the model use an old input? Replace it by another sequence's and see whether the loss rises.
+
+For a pair of sequences the inputs at ``t - l`` are exchanged, the model runs on to t, and only the state at the anchor t is
+replaced in the loss. If the target does not depend on that input given the rest, exchanging the two inputs turns the
+difference of losses into its negative, so sign flips over pairs are an exact test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lagreach.cells import unroll
+from lagreach.gradients.blocks import Task, parts_of
+from lagreach.gradients.contrast import step_weights
+from lagreach.gradients.significance import step_down
+from lagreach.transport.objective import Objective
+from lagreach.transport.rollout import Rollout, rollout
+
+ANCHORS = 4  # per pair and lag
+
+
+@dataclass(frozen=True)
+class Reliance:
+    """Rise of the loss at a step when the input l steps before is replaced, as a share of the loss there."""
+
+    lags: tuple[int, ...]
+    rise: Float[np.ndarray, "lag"]
+    standard_error: Float[np.ndarray, "lag"]
+    adjusted: Float[np.ndarray, "lag"]
+
+
+def reliance(task: Task, lags: Sequence[int], *, flips: int, seed: int) -> Reliance:
+    """Measure the reliance on each lag, over all pairs of sequences; lags without anchors give NaN."""
+    pairs = len(task.plan.pairs)
+    rises = np.full((pairs, len(lags)), np.nan)
+    losses = np.full((pairs, len(lags)), np.nan)
+    for block in range(task.plan.count):
+        rows = np.flatnonzero(task.plan.blocks == block)
+        members, partners = task.plan.members(block)
+        done = 0
+        for own, other in parts_of(task, members, partners):
+            x, objective = task.read(own)
+            swap = torch.tensor([own.index(partner) for partner in other])
+            part = rollout(task.recurrence, x)
+            here = rows[done : done + len(own) // 2]
+            done += len(own) // 2
+            for column, lag in enumerate(lags):
+                generator = torch.Generator().manual_seed((seed * 1_000_003 + block) * 1_000_003 + lag)
+                rise, loss = _rise(part, objective, swap, lag, generator)
+                rises[here, column], losses[here, column] = rise.numpy(), loss.numpy()
+    return _test(tuple(lags), rises, losses, flips, np.random.default_rng(seed))
+
+
+def _rise(
+    part: Rollout, objective: Objective, swap: Tensor, lag: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Rise of the loss and the loss itself, per unit weight of the anchor, averaged over each pair and its anchors."""
+    time = part.x.shape[1]
+    shares = step_weights(objective, time)
+    usable = torch.minimum(shares, shares[swap])[::2, lag:] > 0  # both of a pair, at the same times
+    none = torch.full((len(usable),), torch.nan, dtype=torch.float64)
+    if usable.shape[1] == 0 or not usable.any():
+        return none, none
+    scores = torch.rand(usable.shape, generator=generator) * usable
+    count = min(ANCHORS, usable.shape[1])
+    best = scores.topk(count, dim=1)
+    anchors = (best.indices + lag).repeat_interleave(2, dim=0)  # (seq, anchor)
+    counted = (best.values > 0).repeat_interleave(2, dim=0)
+    with torch.no_grad():
+        before = objective(part.recurrence.head(part.states, part.recurrence.head_params))
+        rise = torch.zeros(anchors.shape, dtype=torch.float64)
+        level = torch.zeros(anchors.shape, dtype=torch.float64)
+        rows = torch.arange(len(anchors))
+        for a in range(count):
+            t = anchors[:, a]
+            window = t[:, None] - lag + torch.arange(lag + 1)
+            inputs = part.x[rows[:, None], window]
+            inputs[:, 0] = part.x[swap, t - lag]
+            state = unroll(part.recurrence.stack, inputs, part.previous[rows, t - lag], part.recurrence.params)[:, -1]
+            changed = part.states.clone()
+            changed[rows, t] = state
+            after = objective(part.recurrence.head(changed, part.recurrence.head_params))
+            rise[:, a] = (after - before).double() / shares[rows, t]
+            level[:, a] = before.double()
+    weight = counted.double()
+    pair_weight = weight.view(-1, 2, count).sum((1, 2))
+    return tuple(
+        torch.where(
+            pair_weight > 0, (torch.where(counted, v, 0.0)).view(-1, 2, count).sum((1, 2)) / pair_weight, torch.nan
+        )
+        for v in (rise, level)
+    )  # type: ignore[return-value]
+
+
+def _test(
+    lags: tuple[int, ...], rises: np.ndarray, losses: np.ndarray, flips: int, generator: np.random.Generator
+) -> Reliance:
+    seen = np.isfinite(rises)
+    count = seen.sum(0)
+    values = np.where(seen, rises, 0.0)
+    safe = np.maximum(count, 1)
+    mean = values.sum(0) / safe
+    scale = np.sqrt(np.square(values).sum(0))  # of squares, so that flips leave it alone
+    signs = np.concatenate((np.ones((1, len(values))), generator.choice([-1.0, 1.0], size=(flips, len(values)))))
+    z = (signs @ values) / np.where(scale > 0, scale, 1.0)
+    level = np.where(seen, losses, 0.0).sum(0) / safe
+    spread = np.sqrt(np.where(seen, np.square(rises - mean), 0.0).sum(0) / np.maximum(count - 1, 1) / safe)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.where(count > 0, mean / level, np.nan)
+        error = np.where(count > 0, spread / level, np.nan)
+    return Reliance(lags, share, error, np.where(count > 0, step_down(z), np.nan))

