@@ -80,6 +80,21 @@ class Status(Enum):
     N_MEASURED = "read off the samples, no model"
     N_EXTRAPOLATED = "beyond the samples: extrapolated with the measured kappa"
 
+    # windows
+    NOT_SIGNIFICANT = "no dependence was found at this lag; the lower bound says how many sequences one would need"
+    WINDOW_EMPTY = "no examined lag is within reach; more sequences, or gates that retain longer, are needed"
+    WINDOW_CENSORED = "the window reaches the longest lag examined; look at longer lags or longer sequences"
+    LIMIT_LEARNED = "learned: the loss rises when the input at this lag is replaced"
+    LIMIT_NO_DEPENDENCY = "no dependency found, although one of the given strength would have been noticed"
+    LIMIT_OUT_OF_REACH = (
+        "no dependency found, and one of the given strength could not have been noticed with these sequences"
+    )
+    LIMIT_SAMPLE_SIZE = "transport / sample size: the dependence needs more sequences than there are"
+    LIMIT_CAPACITY = "capacity: enough sequences, but the state's linear memory is full and does not hold this lag"
+    LIMIT_UNDETERMINED = (
+        "undetermined: enough sequences and memory, but not learned (yet); train on, or tune the optimiser"
+    )
+
     def __str__(self) -> str:
         return self.value
 

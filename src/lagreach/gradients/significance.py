@@ -58,9 +58,12 @@ def leave_one_out(products: Float[Array, "lag block block"]) -> Float[Array, "bl
 
 
 def jackknife_spread(values: Float[Array, "block lag"]) -> Float[Array, "lag"]:
-    """Standard error from leave-one-block-out values."""
+    """Standard error from leave-one-block-out values; NaN where one of them is not finite."""
     count = len(values)
-    return np.sqrt((count - 1) / count * np.square(values - values.mean(0)).sum(0))
+    usable = np.isfinite(values).all(0)
+    kept = np.where(usable, values, 0.0)
+    spread = np.sqrt((count - 1) / count * np.square(kept - kept.mean(0)).sum(0))
+    return np.where(usable, spread, np.nan)
 
 
 def flip_test(means: Float[Array, "block lag param"], *, flips: int, generator: np.random.Generator) -> Significance:

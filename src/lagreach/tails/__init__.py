@@ -1,10 +1,10 @@
 """Heavy tails: the symmetric stable law, fits of it, and how averages over sequences concentrate."""
 
 from lagreach.tails import stable
+from lagreach.tails._common import SupportCheck
 from lagreach.tails.concentration import Concentration, RequiredN, concentration
 from lagreach.tails.fit import TailFit, fit_tail
 from lagreach.tails.sketches import CharacteristicSums, QuantileSketch, SequenceValues
-from lagreach.tails.support import SupportCheck
 
 __all__ = [
     "CharacteristicSums",

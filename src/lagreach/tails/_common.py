@@ -26,6 +26,25 @@ class Estimate:
     interval: tuple[float, float]
 
 
+@dataclass(frozen=True)
+class SupportCheck:
+    """One statistic and the range in which it stays for stable samples."""
+
+    name: str
+    statistic: float
+    low: float
+    high: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether the statistic is inside its range."""
+        return self.low <= self.statistic <= self.high
+
+    def __str__(self) -> str:
+        verdict = "passed" if self.passed else "failed"
+        return f"{self.name}: {self.statistic:.4f} in [{self.low:.4f}, {self.high:.4f}], {verdict}"
+
+
 def as_samples(samples: Any, name: str = "samples") -> FloatArray:
     """One-dimensional finite float64 array from a numpy array, a torch tensor or a list of numbers."""
     if type(samples).__module__.partition(".")[0] == "torch":

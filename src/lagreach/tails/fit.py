@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 
 from lagreach.errors import InputError
-from lagreach.tails import ecf, hill, log_moment, mcculloch, mle, support
+from lagreach.tails import ecf, hill, log_moment, mcculloch, mle
 from lagreach.tails._common import (
     ALPHA_CEILING,
     ALPHA_FLOOR,
     Estimate,
     FloatArray,
+    SupportCheck,
     as_generator,
     as_samples,
     half_spread,
     require_level,
 )
 from lagreach.tails.sketches import CharacteristicSums, QuantileSketch
-from lagreach.tails.support import SupportCheck
 from lagreach.types import Status
 
 MIN_SAMPLES = 50
@@ -132,6 +132,8 @@ def fit_tail(
     level = require_level(level)
     if isinstance(samples, CharacteristicSums | QuantileSketch):
         return _fit_summary(samples, method, level)
+    from lagreach.tails import support  # not above: it is also run as a script
+
     values = as_samples(samples)
     rng = as_generator(generator)
     n = values.size

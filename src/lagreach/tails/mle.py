@@ -68,7 +68,8 @@ def maximise(samples: FloatArray) -> tuple[float, float]:
         bounds=((ALPHA_FLOOR, _TOP), (None, None)),
         options={"ftol": 1e-15, "gtol": 1e-9},
     )
-    gaussian = 0.5 * math.log(0.5 * float(np.mean(samples**2)))
+    with np.errstate(over="ignore"):  # an infinite mean square speaks against the Gaussian law, as it should
+        gaussian = 0.5 * math.log(0.5 * float(np.mean(samples**2)))
     if _cost_of_scale(gaussian, ALPHA_CEILING, samples)[0] <= found.fun:
         return ALPHA_CEILING, gaussian
     return float(found.x[0]), float(found.x[1])

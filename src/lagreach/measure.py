@@ -1,0 +1,360 @@
+"""Measure the learnability window of a model on data: two passes, then small statistics.
+
+1. *Directions*: block means of the signal gradients of every lag (swap contrast and probe).
+2. *Noise*: the gradient of every sequence along every lag's direction.
+
+Both passes work block by block, keep memory flat in the number of sequences, and merge from shards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from lagreach.errors import InputError
+from lagreach.gradients.bands import Bands, make_bands
+from lagreach.gradients.blocks import Directions, Task, directions
+from lagreach.gradients.contrast import SIGNALS, make_probe
+from lagreach.gradients.memory import memory
+from lagreach.gradients.noise import NoiseValues, noise_values, unit_directions
+from lagreach.gradients.reliance import reliance
+from lagreach.gradients.selection import Selection, select_params
+from lagreach.gradients.sequences import Sequences, as_sequences, plan_blocks
+from lagreach.gradients.significance import (
+    Significance,
+    flip_test,
+    gram,
+    jackknife_spread,
+    leave_one_out,
+    off_diagonal_mean,
+)
+from lagreach.tails.concentration import Concentration, concentration
+from lagreach.transport.objective import Loss
+from lagreach.transport.rollout import Recurrence, as_recurrence, check_finite, rollout
+from lagreach.types import Status
+from lagreach.window import Requirement, Window
+
+CLIP = 1.5  # in units of the robust scale, for clipped aggregation
+NORMAL_QUARTILE = 0.6744897501960817
+
+
+@dataclass(frozen=True)
+class MeasureSettings:
+    """How a window is measured; the names are those of the theory (2b-2d)."""
+
+    signal: str = "dependence"
+    direction: str = "matched"
+    noise: str = "gradient"
+    unit: str = "sequence"
+    strength: float = 0.05
+    error: float = 0.05
+    blocks: int = 32
+    probes: int = 4
+    flips: int = 1999
+    seed: int = 0
+
+
+def measure_window(
+    model: nn.Module | Recurrence,
+    data: Any,
+    loss: Loss = "mse",
+    lags: str | Iterable[int] = "auto",
+    *,
+    params: Selection = "input",
+    require: Sequence[int] = (),
+    steps: Any = None,
+    settings: MeasureSettings | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Window:
+    """Measure how many sequences each lag needs, on the data and for a planted dependency.
+
+    Parameters
+    ----------
+    data
+        ``(x, y)``, ``(x, y, mask)`` or ``(x, y, mask, lengths)`` tensors, or any iterable of such batches (spooled to a
+        temporary file once).
+    lags
+        "auto": contiguous bands over all lags; or the lags to look at. `require` lags are always the edge of a band.
+    params
+        Weights whose gradient is looked at: "input" (locates lags), "all", "recurrent", "gates", or a function of a name.
+    progress
+        Called with the name of the stage, how many blocks are done, and how many there are.
+    """
+    settings = settings or MeasureSettings()
+    task = make_task(model, data, loss, lags, params=params, require=require, steps=steps, settings=settings)
+    tick = _ticker(progress, task.plan.count)
+    found = directions(task, progress=tick("directions"))
+    along = unit_directions(found, task.probe.group, settings.direction, np.random.default_rng(settings.seed))
+    values = noise_values(task, along, noise=settings.noise, unit=settings.unit, progress=tick("noise"))
+    return assemble(task, found, values, settings)
+
+
+def make_task(
+    model: nn.Module | Recurrence,
+    data: Any,
+    loss: Loss,
+    lags: str | Iterable[int],
+    *,
+    params: Selection = "input",
+    require: Sequence[int] = (),
+    steps: Any = None,
+    settings: MeasureSettings,
+) -> Task:
+    """Read the data once, pair the sequences, and fix bands and probes: all that both passes must share."""
+    if settings.signal not in SIGNALS:
+        raise InputError("unknown signal", got=repr(settings.signal), expected=" or ".join(SIGNALS))
+    if not 0 < settings.error < 0.5:
+        raise InputError("error is a probability below one half", got=settings.error)
+    recurrence = as_recurrence(model)
+    sequences = as_sequences(data)
+    plan = plan_blocks(sequences, settings.blocks, settings.seed)
+    mean, covariance, time = _input_moments(sequences)
+    first = sequences.read([0])
+    out = rollout(recurrence, first.x[:, :1].to(recurrence.dtype)).output.shape[-1]
+    generator = torch.Generator().manual_seed(settings.seed)
+    return Task(
+        recurrence=recurrence,
+        sequences=sequences,
+        plan=plan,
+        loss=loss,
+        names=select_params(recurrence, params),
+        bands=make_bands(lags, time, require),
+        probe=make_probe(mean, covariance, out, settings.probes, generator),
+        signal=settings.signal,
+        steps=steps,
+    )
+
+
+def _input_moments(sequences: Sequences, read: int = 64) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Mean and covariance of the inputs over valid steps, and the longest sequence."""
+    total, squares, count, time = None, None, 0, 0
+    for start in range(0, len(sequences), read):
+        batch = sequences.read(range(start, min(start + read, len(sequences))))
+        if batch.x.ndim != 3:
+            raise InputError("the inputs must be (seq, time, input)", got=f"shape {tuple(batch.x.shape)}")
+        time = max(time, batch.x.shape[1])
+        x = batch.x.double()
+        if batch.lengths is not None:
+            x = torch.cat([one[:n] for one, n in zip(x, batch.lengths.tolist(), strict=True)])
+        else:
+            check_finite("the input x", x)
+            x = x.flatten(0, 1)
+        count += len(x)
+        total = x.sum(0) if total is None else total + x.sum(0)
+        squares = x.T @ x if squares is None else squares + x.T @ x
+    assert total is not None
+    assert squares is not None
+    mean = total / count
+    return mean, squares / count - torch.outer(mean, mean), time
+
+
+def _ticker(
+    progress: Callable[[str, int, int], None] | None, count: int
+) -> Callable[[str], Callable[[int], None] | None]:
+    def stage(name: str) -> Callable[[int], None] | None:
+        return None if progress is None else (lambda number: progress(name, number + 1, count))
+
+    return stage
+
+
+def assemble(task: Task, found: Directions, values: NoiseValues, settings: MeasureSettings) -> Window:
+    """Turn the merged results of both passes into a window."""
+    generator = np.random.default_rng(settings.seed)
+    means = found.data if settings.direction == "matched" else _along_random(found, task, settings)
+    test = flip_test(means, flips=settings.flips, generator=generator)
+    noise = _noise_scale(values, settings.unit)
+    speed = _concentration(values, settings)
+    data = _requirement(task.bands, means, values.data, values.block, found.block, noise[0], speed, settings, test)
+    planted = found.planted(task.probe.group)
+    per_probe = [
+        _requirement(
+            task.bands,
+            planted[:, p],
+            values.probe[:, p],
+            values.block,
+            found.block,
+            noise[1 + p],
+            speed,
+            settings,
+            None,
+        )
+        for p in range(planted.shape[1])
+    ]
+    significant = test.adjusted <= settings.error
+    asked = [lag for lag, use in zip(task.bands.lags, significant, strict=True) if use]
+    edges = task.bands.edges
+    warnings = _warnings(values, speed, settings)
+    return Window(
+        required=data,
+        probe=_geometric_mean(per_probe),
+        adjusted_p=test.adjusted,
+        delta=test.delta,
+        noise=noise[0],
+        concentration=speed,
+        design_effect=_design_effect(values),
+        reliance=reliance(task, asked, flips=settings.flips, seed=settings.seed),
+        memory=memory(task, task.bands.lags, [last - first + 1 for first, last in edges]),
+        sequences=len(task.sequences),
+        strength=settings.strength,
+        error=settings.error,
+        settings=asdict(settings) | {"params": list(task.names), "lags": [list(edge) for edge in edges]},
+        warnings=warnings,
+    )
+
+
+def _along_random(found: Directions, task: Task, settings: MeasureSettings) -> np.ndarray:
+    """Signals along the random direction, as vectors of length one."""
+    along = unit_directions(found, task.probe.group, "random", np.random.default_rng(settings.seed))[:, 0]
+    return np.einsum("klp,klp->kl", found.data, along)[..., None]
+
+
+def _noise_scale(values: NoiseValues, unit: str) -> np.ndarray:
+    """Standard deviation per signal and lag, (1 + probe, band), of sequences or of steps."""
+    if unit == "step":
+        return values.step_spread()
+    return np.concatenate((values.data.std(0, ddof=1)[None], values.probe.std(0, ddof=1)))
+
+
+def _design_effect(values: NoiseValues) -> float:
+    """How much more a sequence's mean varies than if its steps were independent; the median over measured lags."""
+    steps = values.step_spread()[0]
+    lengths = values.step_sums[:, 0, :, 0].sum(0) / len(values.data)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        effect = lengths * np.square(values.data.std(0) / steps)
+    usable = effect[np.isfinite(effect)]
+    return float(np.median(usable)) if len(usable) else math.nan
+
+
+def _concentration(values: NoiseValues, settings: MeasureSettings) -> Concentration:
+    """Kappa at the lag whose noise has the median ratio of tails to bulk: one exponent for all lags."""
+    spread = values.probe[:, 0].std(0)
+    ranges = np.quantile(values.probe[:, 0], 1 - settings.error, axis=0) - np.quantile(
+        values.probe[:, 0], settings.error, axis=0
+    )
+    with np.errstate(invalid="ignore", divide="ignore"):
+        heaviness = np.where(spread > 0, ranges / spread, np.nan)
+    if not np.isfinite(heaviness).any():
+        return concentration(np.zeros(len(values.data)), error=settings.error, generator=settings.seed)
+    typical = int(np.argsort(np.where(np.isfinite(heaviness), heaviness, np.inf))[np.isfinite(heaviness).sum() // 2])
+    return concentration(values.probe[:, 0, typical], error=settings.error, generator=settings.seed)
+
+
+def _requirement(
+    bands: Bands,
+    means: np.ndarray,
+    values: np.ndarray,
+    value_block: np.ndarray,
+    blocks: np.ndarray,
+    noise: np.ndarray,
+    speed: Concentration,
+    settings: MeasureSettings,
+    test: Significance | None,
+) -> Requirement:
+    """N(l) with a block-jackknife interval, for one signal.
+
+    `means` (block, band, param) carry the signal, `values` (seq, band) the noise. With `test`, lags that are not
+    significant get inf and a lower bound from the upper limit of the signal.
+    """
+    products, scale = gram(means)
+    squares = leave_one_out(products) * scale**2
+    whole = off_diagonal_mean(products) * scale**2
+    spread_of_values = values.std(0, ddof=1)
+    factor = noise / np.where(spread_of_values > 0, spread_of_values, 1.0)  # differs from one for unit="step"
+    start, ranges = _mean_range(values, speed, settings.error)
+    without = np.stack([_mean_range(values[value_block != block], speed, settings.error)[1] for block in blocks])
+    kappa = speed.exponent
+    log_n = _log_n(whole, ranges * factor, start, kappa)
+    spread = jackknife_spread(_log_n(squares, without * factor, start, kappa))
+    half = 1.959964 * np.where(np.isfinite(spread), spread, np.inf)
+    low, high = (np.where(np.isfinite(log_n), log_n + side, np.inf) for side in (-half, half))
+    slow = speed.kappa_pessimistic if math.isfinite(speed.kappa_pessimistic) else kappa
+    pessimistic = _log_n(whole, ranges * factor, start, slow)
+    numbers = {
+        "sequences": _exp(log_n),
+        "low": _exp(low),
+        "high": _exp(high),
+        "pessimistic": _exp(pessimistic),
+        "robust": _robust(whole, values, settings.error),
+    }
+    status = [Status.OK] * len(bands) if math.isfinite(kappa) else [speed.status] * len(bands)
+    if test is not None:
+        found = test.adjusted <= settings.error
+        upper = np.maximum(whole, 0) + 1.645 * np.maximum(jackknife_spread(squares), test.null_spread)
+        bound = _exp(_log_n(upper, ranges * factor, start, kappa))
+        numbers = {name: np.where(found, n, bound if name == "low" else np.inf) for name, n in numbers.items()}
+        status = [s if yes else Status.NOT_SIGNIFICANT for s, yes in zip(status, found, strict=True)]
+    first = np.array([edge[0] for edge in bands.edges])
+    return Requirement(np.array(bands.lags), first, **numbers, status=tuple(status))
+
+
+def _mean_range(values: np.ndarray, speed: Concentration, error: float) -> tuple[int, np.ndarray]:
+    """Return m and ``R_m = q_{1-eps} - q_eps`` of means of m sequences, per lag.
+
+    With finite variance (kappa = 2) the range of a large mean follows from the standard deviation, so m = 1 stands for
+    ``2 z sd``. Otherwise m is the largest size that was measured, and the fall from R_1 to R_m is the measured one.
+    """
+    from scipy.special import ndtri
+
+    if speed.exponent == 2.0:
+        return 1, 2 * ndtri(1 - error) * values.std(0, ddof=1)
+    low, high = np.quantile(values, (error, 1 - error), axis=0)
+    largest = [m for m in speed.sizes if m <= max(speed.reach, 1)][-1]
+    return largest, (high - low) * speed.spread(largest) / speed.spread(1)
+
+
+def _log_n(square: np.ndarray, ranges: np.ndarray, start: int, kappa: float) -> np.ndarray:
+    """Logarithm of ``N = m (R_m / delta)^kappa``; +inf where there is no signal."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_delta = np.where(square > 0, 0.5 * np.log(np.where(square > 0, square, 1.0)), -np.inf)
+        return math.log(start) + kappa * (np.log(ranges) - log_delta)
+
+
+def _robust(square: np.ndarray, values: np.ndarray, error: float) -> np.ndarray:
+    """N with values clipped at 1.5 robust scales: exponent 2 whatever the tails, at a cost for light ones."""
+    from scipy.special import ndtri
+
+    centred = values - np.median(values, axis=0)
+    scale = np.median(np.abs(centred), axis=0) / NORMAL_QUARTILE
+    cut = CLIP * math.sqrt(2) * np.where(scale > 0, scale, 1.0)  # stable scale: sd / sqrt(2) at alpha = 2
+    inside = (np.abs(centred) < cut).mean(0)
+    clipped = np.minimum(np.square(centred), cut**2).mean(0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(square > 0, np.square(2 * ndtri(1 - error)) * clipped / (inside**2 * square), np.inf)
+
+
+def _exp(log_n: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.exp(log_n)
+
+
+def _geometric_mean(parts: list[Requirement]) -> Requirement:
+    """One requirement from several probes: a typical direction, not the best or the worst one."""
+
+    def mean(name: str) -> np.ndarray:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return _exp(np.log(np.stack([getattr(part, name) for part in parts])).mean(0))
+
+    names = ("sequences", "low", "high", "pessimistic", "robust")
+    head = parts[0]
+    return Requirement(head.lags, head.first, **{name: mean(name) for name in names}, status=head.status)
+
+
+def _warnings(values: NoiseValues, speed: Concentration, settings: MeasureSettings) -> tuple[str, ...]:
+    notes = []
+    if len(values.data) < 500:
+        notes.append(f"only {len(values.data)} sequences: tails and intervals are rough; 500 or more are better")
+    if settings.signal == "gradient":
+        notes.append("signal='gradient' is not zero without a dependency, and is zero once one is learned")
+    if settings.noise == "lag":
+        notes.append("noise='lag' shrinks with the transport as the signal does: these N do not depend on the envelope")
+    if settings.unit == "step":
+        notes.append("unit='step' counts steps as if they were independent; the design effect says how far they are")
+    if not speed.status.usable:
+        notes.append(str(speed.status))
+    return tuple(notes)

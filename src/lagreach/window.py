@@ -1,0 +1,210 @@
+"""The learnability window: how many sequences each lag needs, and how far back N sequences reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from lagreach.errors import InputError
+from lagreach.gradients.memory import Memory
+from lagreach.gradients.reliance import Reliance
+from lagreach.tails.concentration import Concentration
+from lagreach.types import Status
+
+DEFINITION = (
+    "N(l) is the number of independent sequences at which a one-sided test at level {error:g} on their average gradient, "
+    "along lag l's own mean direction, detects lag l's contribution with power {power:g}. The direction and the rest of the "
+    "mean gradient are taken as known: it describes what this checkpoint can see, not a guarantee of learning."
+)
+NEAR_BOUND = 0.8  # share of the memory bound in use from which capacity may bind
+LITTLE_MEMORY = 0.2  # of an input's variance
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """Sequences needed per lag, with everything that says how far to trust them.
+
+    Arrays run over `lags` (the far edge of each band; `first` is its near edge). `sequences` is inf where nothing was found;
+    then `low` is a lower bound on what would be needed and `high` is inf. `pessimistic` uses the slow end of kappa, `robust`
+    clipped instead of mean aggregation. `status` says for each lag why.
+    """
+
+    lags: np.ndarray
+    first: np.ndarray
+    sequences: Float[np.ndarray, "lag"]
+    low: Float[np.ndarray, "lag"]
+    high: Float[np.ndarray, "lag"]
+    pessimistic: Float[np.ndarray, "lag"]
+    robust: Float[np.ndarray, "lag"]
+    status: tuple[Status, ...]
+
+    def index(self, lag: int) -> int:
+        """Position of the band that holds a lag."""
+        inside = np.flatnonzero((self.first <= lag) & (lag <= self.lags))
+        if not len(inside):
+            raise InputError("this lag was not examined", got=lag, expected=f"one of {self.lags.tolist()}")
+        return int(inside[0])
+
+    def at(self, lag: int) -> dict[str, Any]:
+        """Everything about the band that holds one lag."""
+        i = self.index(lag)
+        names = ("sequences", "low", "high", "pessimistic", "robust")
+        band = {"first": int(self.first[i]), "lag": int(self.lags[i]), "status": self.status[i]}
+        return band | {name: float(getattr(self, name)[i]) for name in names}
+
+
+@dataclass(frozen=True)
+class WindowAt:
+    """What N sequences can see.
+
+    `lag` is H_N, the largest lag at which a dependency of the given strength would be noticed (None if there is none);
+    `interval` is H_N at the two ends of the intervals of N(l); `detectable` lists the lags found in the data for which N
+    sequences are enough.
+    """
+
+    sequences: float
+    strength: float
+    lag: int | None
+    interval: tuple[int | None, int | None]
+    detectable: tuple[int, ...]
+    status: Status
+
+    def __str__(self) -> str:
+        reach = "no lag" if self.lag is None else f"lag {self.lag}"
+        ends = " to ".join("none" if end is None else str(end) for end in self.interval)
+        found = ", ".join(map(str, self.detectable)) or "none"
+        return (
+            f"With {self.sequences:,.0f} sequences a dependency explaining {100 * self.strength:g} % of the target would be "
+            f"noticed up to {reach} ({ends}). Lags found in the data and within reach: {found}. [{self.status}]"
+        )
+
+
+@dataclass(frozen=True)
+class Window:
+    """Both answers for one checkpoint: the lags its data depend on, and the reach it would have.
+
+    `required` holds N for the dependencies found in the data (inf where none is significant);
+    `required_if_present(strength)` holds N for a planted dependency that explains that share of the target.
+    """
+
+    required: Requirement
+    probe: Requirement  # for a planted share of one
+    adjusted_p: Float[np.ndarray, "lag"]
+    delta: Float[np.ndarray, "lag"]
+    noise: Float[np.ndarray, "lag"]
+    concentration: Concentration
+    design_effect: float
+    reliance: Reliance
+    memory: Memory
+    sequences: int
+    strength: float
+    error: float
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def lags(self) -> np.ndarray:
+        """Far edge of every band examined."""
+        return self.required.lags
+
+    @property
+    def dependences(self) -> tuple[int, ...]:
+        """Lags (far edges of bands) at which a dependence was found."""
+        return tuple(int(lag) for lag, p in zip(self.lags, self.adjusted_p, strict=True) if p <= self.error)
+
+    def required_if_present(self, strength: float | None = None) -> Requirement:
+        """Sequences that a dependency explaining `strength` of the target's variance would need at each lag.
+
+        The planted signal grows as the square root of its share, so N falls as ``strength^(-kappa/2)``.
+        """
+        share = self.strength if strength is None else strength
+        if not 0 < share <= 1:
+            raise InputError("strength is a share of the target's variance", got=share, expected="0 < strength <= 1")
+        base, half = self.probe, self.concentration.exponent / 2
+        half_slow = (
+            self.concentration.kappa_pessimistic / 2 if np.isfinite(self.concentration.kappa_pessimistic) else half
+        )
+        scale = share**-half
+        return Requirement(
+            base.lags,
+            base.first,
+            base.sequences * scale,
+            base.low * scale,
+            base.high * scale,
+            base.pessimistic * share**-half_slow,
+            base.robust / share,
+            base.status,
+        )
+
+    def at(self, sequences: float, strength: float | None = None) -> WindowAt:
+        """What `sequences` sequences can see: the window H_N and the detectable lags."""
+        if not sequences > 0:
+            raise InputError("the number of sequences must be positive", got=sequences)
+        needed = self.required_if_present(strength)
+
+        def reach(numbers: np.ndarray) -> int | None:
+            visible = needed.lags[numbers <= sequences]
+            return int(visible.max()) if len(visible) else None
+
+        lag = reach(needed.sequences)
+        seen = self.required.sequences <= sequences
+        status = Status.OK
+        if lag is None:
+            status = Status.WINDOW_EMPTY
+        elif lag == needed.lags[-1]:
+            status = Status.WINDOW_CENSORED
+        return WindowAt(
+            sequences=float(sequences),
+            strength=self.strength if strength is None else strength,
+            lag=lag,
+            interval=(reach(needed.high), reach(needed.low)),
+            detectable=tuple(int(found) for found in self.lags[seen]),
+            status=status,
+        )
+
+    def curve(self, grid: Iterable[float], strength: float | None = None) -> list[WindowAt]:
+        """Windows for several numbers of sequences."""
+        return [self.at(sequences, strength) for sequences in grid]
+
+    def limit(self, lag: int, sequences: float | None = None) -> Status:
+        """Which limit binds at a lag: learned, no dependency, sample size, capacity, or undetermined."""
+        budget = self.sequences if sequences is None else sequences
+        i = self.required.index(lag)
+        edge = int(self.required.lags[i])
+        if edge in self.reliance.lags:
+            place = self.reliance.lags.index(edge)
+            if self.reliance.adjusted[place] <= self.error and self.reliance.rise[place] > 0:
+                return Status.LIMIT_LEARNED
+        if self.adjusted_p[i] > self.error:
+            unseen = self.required_if_present().sequences[i] > self.sequences
+            return Status.LIMIT_OUT_OF_REACH if unseen else Status.LIMIT_NO_DEPENDENCY
+        if self.required.sequences[i] > budget:
+            return Status.LIMIT_SAMPLE_SIZE
+        held = self.memory.capacity[self.memory.lags.index(edge)]
+        crowded = self.memory.total >= NEAR_BOUND * self.memory.bound
+        if self.memory.independent_inputs and crowded and held < LITTLE_MEMORY:
+            return Status.LIMIT_CAPACITY
+        return Status.LIMIT_UNDETERMINED
+
+    @property
+    def definition(self) -> str:
+        """What N(l) means, in words."""
+        return DEFINITION.format(error=self.error, power=1 - self.error)
+
+    def __str__(self) -> str:
+        here = self.at(self.sequences)
+        probe = self.required_if_present()
+        rows = [f"{'lags':>9} {'N if present':>13} {'N in data':>11} {'p':>7}  limit"]
+        for i, lag in enumerate(self.lags.tolist()):
+            first = int(self.required.first[i])
+            name = str(lag) if first == lag else f"{first}-{lag}"
+            rows.append(
+                f"{name:>9} {probe.sequences[i]:13.3g} {self.required.sequences[i]:11.3g} {self.adjusted_p[i]:7.3f}  "
+                f"{self.limit(lag).name.removeprefix('LIMIT_').lower().replace('_', ' ')}"
+            )
+        notes = [f"! {warning}" for warning in self.warnings]
+        return "\n".join([str(here), *rows, f"kappa: {self.concentration.status}", *notes, self.definition])
