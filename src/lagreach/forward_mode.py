@@ -13,5 +13,5 @@ def jvp(function: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[
     """`torch.func.jvp`, without the deprecation warning torch raises at itself when it loads forward mode."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*torch.jit.script.* is deprecated", category=DeprecationWarning)
-        value, tangent = torch.func.jvp(function, primals, tangents)
-    return value, tangent
+        found = torch.func.jvp(function, primals, tangents)
+    return found[0], found[1]

@@ -272,7 +272,8 @@ def _requirement(
     log_n = _log_n(whole, ranges * factor, start, kappa)
     spread = jackknife_spread(_log_n(squares, without * factor, start, kappa))
     half = 1.959964 * np.where(np.isfinite(spread), spread, np.inf)
-    low, high = (np.where(np.isfinite(log_n), log_n + side, np.inf) for side in (-half, half))
+    known = np.where(np.isfinite(log_n), log_n, 0.0)
+    low, high = (np.where(np.isfinite(log_n), known + side, np.inf) for side in (-half, half))
     slow = speed.kappa_pessimistic if math.isfinite(speed.kappa_pessimistic) else kappa
     pessimistic = _log_n(whole, ranges * factor, start, slow)
     numbers = {

@@ -77,7 +77,8 @@ class GatedRNN(nn.Module):
         built = make_cell(cell, layernorm=layernorm or None, activation=activation, gate_init=gate_init)
         self.input_size, self.hidden_size, self.output_size = input_size, hidden_size, output_size
         self.num_layers = num_layers
-        self.stack = Stack((built,) * num_layers, hidden_size)
+        names = [{own: f"layers.{k}.{own}" for own in built.shapes(1, hidden_size)} for k in range(num_layers)]
+        self.stack = Stack((built,) * num_layers, hidden_size, tuple(names))
         widths = [input_size] + [hidden_size] * (num_layers - 1)
         self.layers = nn.ModuleList(
             nn.ParameterDict(

@@ -115,16 +115,25 @@ class Cell(ABC):
     # Derived quantities, the same for every cell.
 
     def state_size(self, hidden_size: int) -> int:
-        """Width of the state: `hidden_size` for every block."""
+        """Width of the state: `hidden_size` for every block unless a cell says otherwise."""
         return len(self.blocks) * hidden_size
+
+    def role(self, name: str) -> str:
+        """What a weight does: "input", "recurrent", "bias" or "other", by the first letters of its name."""
+        roles = {"W": "input", "U": "recurrent", "u": "recurrent", "b": "bias", "c": "bias"}
+        return roles.get(name.partition("_")[0], "other")
+
+    def split(self, s: Float[Tensor, "*batch state"]) -> tuple[Tensor, ...]:
+        """Blocks of the state, in the order of `blocks`; equally wide unless a cell says otherwise."""
+        return s.chunk(len(self.blocks), dim=-1)
 
     def block(self, s: Float[Tensor, "*batch state"], name: str) -> Float[Tensor, "*batch unit"]:
         """Return one block of the state, such as ``"c"`` of an LSTM."""
-        return s.chunk(len(self.blocks), dim=-1)[self.blocks.index(name)]
+        return self.split(s)[self.blocks.index(name)]
 
     def output(self, s: Float[Tensor, "*batch state"]) -> Float[Tensor, "*batch unit"]:
         """What the cell shows to the layer above: the first block."""
-        return s.chunk(len(self.blocks), dim=-1)[0]
+        return self.split(s)[0]
 
     def example(
         self,

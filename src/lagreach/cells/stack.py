@@ -7,7 +7,7 @@ by layer 2 shows up in layer 1 at lag 0.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,10 +29,11 @@ class Layer(NamedTuple):
 
 @dataclass(frozen=True)
 class Stack:
-    """Layers of cells; weights are named ``layers.<k>.<name>`` as in `GatedRNN.named_parameters`."""
+    """Layers of cells. `names[k]` maps the weights of layer k to their names in the whole model."""
 
     cells: tuple[Cell, ...]
     hidden_size: int
+    names: tuple[Mapping[str, str], ...]
 
     @property
     def state_size(self) -> int:
@@ -52,8 +53,13 @@ class Stack:
 
     def layer_params(self, k: int, params: Params) -> dict[str, Tensor]:
         """Weights of layer k under their own names."""
-        prefix = f"layers.{k}."
-        return {name.removeprefix(prefix): p for name, p in params.items() if name.startswith(prefix)}
+        return {own: params[name] for own, name in self.names[k].items()}
+
+    def weights(self) -> Iterator[tuple[int, Cell, str, str]]:
+        """Layer, cell, the cell's own name and the model's name of every weight."""
+        for k, cell in enumerate(self.cells):
+            for own, name in self.names[k].items():
+                yield k, cell, own, name
 
     def step(self, x: Float[Tensor, "*batch input"], s: Float[Tensor, "*batch state"], params: Params) -> Tensor:
         """Advance all layers by one step, each fed by the new output of the one below."""

@@ -18,22 +18,22 @@ def select_params(recurrence: Recurrence, params: Selection = "input") -> list[s
     "all" or "recurrent", a weight used at lag l sees older inputs through the state, so lags smear towards zero.
     "gates" are all weights of gates. A function picks by name.
     """
-    names = list(recurrence.params)
+    weights = list(recurrence.stack.weights())
     if callable(params):
-        chosen = [name for name in names if params(name)]
+        chosen = [name for *_, name in weights if params(name)]
     elif params == "all":
-        chosen = names
+        chosen = [name for *_, name in weights]
     elif params == "input":
-        chosen = [name for name in names if name.startswith("layers.0.W_")]
+        chosen = [name for k, cell, own, name in weights if k == 0 and cell.role(own) == "input"]
     elif params == "recurrent":
-        chosen = [name for name in names if name.rsplit(".", 1)[1].startswith(("U_", "u_"))]
+        chosen = [name for _, cell, own, name in weights if cell.role(own) == "recurrent"]
     elif params == "gates":
-        gates = {gate for cell in recurrence.stack.cells for gate in cell.gate_names}
-        chosen = [name for name in names if name.rsplit("_", 1)[1] in gates]
+        chosen = [name for _, cell, own, name in weights if own.rpartition("_")[2] in cell.gate_names]
     else:
         raise InputError(
             "unknown selection of weights", got=repr(params), expected=", ".join(SELECTIONS) + " or a function"
         )
+    names = [name for *_, name in weights]
     if not chosen:
         raise InputError(
             "the selection holds no weights",

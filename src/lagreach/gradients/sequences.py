@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ class Batch:
         return len(self.x)
 
 
+@runtime_checkable
 class Sequences(Protocol):
     """Random access to sequences."""
 
@@ -151,7 +152,7 @@ def as_batch(batch: object, where: str = "the data") -> Batch:
 
 def as_sequences(data: object) -> Sequences:
     """Tensors stay where they are; any other iterable of batches is spooled to disk once."""
-    if isinstance(data, (TensorSequences, SpooledSequences)):
+    if isinstance(data, Sequences):
         return data
     is_pair = isinstance(data, (tuple, list)) and 2 <= len(data) <= 4 and _is_array(data[0])
     if isinstance(data, (Batch, dict)) or is_pair:
