@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from lagreach.adapters import Recurrence, View, as_view
+from lagreach.adapters.view import check_finite
 from lagreach.errors import InputError
 from lagreach.gradients.bands import Bands, make_bands
 from lagreach.gradients.blocks import Directions, Task, directions
@@ -36,7 +38,7 @@ from lagreach.gradients.significance import (
 )
 from lagreach.tails.concentration import Concentration, concentration
 from lagreach.transport.objective import Loss
-from lagreach.transport.rollout import Recurrence, as_recurrence, check_finite, rollout
+from lagreach.transport.rollout import run
 from lagreach.types import Status
 from lagreach.window import Requirement, Window
 
@@ -52,6 +54,7 @@ class MeasureSettings:
     direction: str = "matched"
     noise: str = "gradient"
     unit: str = "sequence"
+    transport: str = "exact"
     strength: float = 0.05
     error: float = 0.05
     blocks: int = 32
@@ -61,7 +64,7 @@ class MeasureSettings:
 
 
 def measure_window(
-    model: nn.Module | Recurrence,
+    model: nn.Module | Recurrence | View,
     data: Any,
     loss: Loss = "mse",
     lags: str | Iterable[int] = "auto",
@@ -96,7 +99,7 @@ def measure_window(
 
 
 def make_task(
-    model: nn.Module | Recurrence,
+    model: nn.Module | Recurrence | View,
     data: Any,
     loss: Loss,
     lags: str | Iterable[int],
@@ -111,39 +114,40 @@ def make_task(
         raise InputError("unknown signal", got=repr(settings.signal), expected=" or ".join(SIGNALS))
     if not 0 < settings.error < 0.5:
         raise InputError("error is a probability below one half", got=settings.error)
-    recurrence = as_recurrence(model)
     sequences = as_sequences(data)
+    view = as_view(model, sequences.read(range(min(2, len(sequences)))))
     plan = plan_blocks(sequences, settings.blocks, settings.seed)
-    mean, covariance, time = _input_moments(sequences)
-    first = sequences.read([0])
-    out = rollout(recurrence, first.x[:, :1].to(recurrence.dtype)).output.shape[-1]
+    mean, covariance, time = _input_moments(view, sequences)
+    out = run(view.bind(sequences.read([0]))).output.shape[-1]
     generator = torch.Generator().manual_seed(settings.seed)
     return Task(
-        recurrence=recurrence,
+        view=view,
         sequences=sequences,
         plan=plan,
         loss=loss,
-        names=select_params(recurrence, params),
+        names=select_params(view.template, params),
         bands=make_bands(lags, time, require),
         probe=make_probe(mean, covariance, out, settings.probes, generator),
+        time=time,
         signal=settings.signal,
+        transport=settings.transport,
         steps=steps,
     )
 
 
-def _input_moments(sequences: Sequences, read: int = 64) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Mean and covariance of the inputs over valid steps, and the longest sequence."""
+def _input_moments(view: View, sequences: Sequences, read: int = 64) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Mean and covariance of the recurrent layer's inputs over valid steps, and the longest sequence."""
     total, squares, count, time = None, None, 0, 0
     for start in range(0, len(sequences), read):
         batch = sequences.read(range(start, min(start + read, len(sequences))))
-        if batch.x.ndim != 3:
-            raise InputError("the inputs must be (seq, time, input)", got=f"shape {tuple(batch.x.shape)}")
-        time = max(time, batch.x.shape[1])
-        x = batch.x.double()
-        if batch.lengths is not None:
-            x = torch.cat([one[:n] for one, n in zip(x, batch.lengths.tolist(), strict=True)])
+        if batch.lengths is None:
+            check_finite("the input x", batch.x)
+        bound = view.bind(batch)
+        time = max(time, bound.x.shape[1])
+        x = bound.x.double()
+        if bound.lengths is not None:
+            x = torch.cat([one[:n] for one, n in zip(x, bound.lengths.tolist(), strict=True)])
         else:
-            check_finite("the input x", x)
             x = x.flatten(0, 1)
         count += len(x)
         total = x.sum(0) if total is None else total + x.sum(0)

@@ -14,13 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lagreach.adapters import View
+from lagreach.batch import Batch
 from lagreach.errors import InputError, TooLargeError
 from lagreach.gradients.bands import Bands
 from lagreach.gradients.contrast import Probe, planted_gradient, signal_gradient, target_spread
-from lagreach.gradients.sequences import Batch, BlockPlan, Sequences
+from lagreach.gradients.sequences import BlockPlan, Sequences
+from lagreach.transport.cotangent import Cotangent
 from lagreach.transport.exact import Linearisation, exact_transport
-from lagreach.transport.objective import Loss, Objective, make_objective, valid_steps
-from lagreach.transport.rollout import Recurrence, Rollout, chunks, rollout
+from lagreach.transport.first_order import first_order_transport
+from lagreach.transport.objective import Loss, Objective, make_objective
+from lagreach.transport.rollout import Rollout, chunks, run
 
 LIMIT_BYTES = 2**30
 
@@ -29,33 +33,41 @@ LIMIT_BYTES = 2**30
 class Task:
     """What is measured: a model, sequences with their pairs, a loss, weights and bands of lags."""
 
-    recurrence: Recurrence
+    view: View
     sequences: Sequences
     plan: BlockPlan
     loss: Loss
     names: list[str]
     bands: Bands
     probe: Probe
+    time: int
     signal: str = "dependence"
+    transport: str = "exact"
     steps: object = None
 
     @property
     def width(self) -> int:
         """Number of selected weights."""
-        return sum(self.recurrence.params[name].numel() for name in self.names)
+        return sum(self.view.template.params[name].numel() for name in self.names)
 
-    def read(self, index: list[int]) -> tuple[Tensor, Objective]:
-        """Inputs of these sequences, on the model's device, and their objective."""
+    def run(self, index: list[int]) -> tuple[Rollout, Objective]:
+        """Run the model on these sequences; return its states and the objective of its outputs."""
         batch = self.sequences.read(index)
-        x = self._inputs(batch)
-        out = rollout(self.recurrence, x[:1, :1]).output.shape[-1]
-        options = {"mask": batch.mask, "lengths": batch.lengths, "steps": self.steps}
-        return x, make_objective(self.loss, batch.y, self.recurrence, (len(batch), x.shape[1], out), **options)  # type: ignore[arg-type]
+        part = run(self.view.bind(batch))
+        return part, self.objective(batch, part)
 
-    def _inputs(self, batch: Batch) -> Tensor:
-        valid = valid_steps(batch.lengths, len(batch), batch.x.shape[1], batch.x.device)
-        x = torch.where(valid[..., None], batch.x, 0) if batch.lengths is not None else batch.x
-        return x.to(dtype=self.recurrence.dtype, device=self.recurrence.device)
+    def objective(self, batch: Batch, part: Rollout) -> Objective:
+        """Return the loss of the sequences of a batch."""
+        shape = tuple(part.output.shape)
+        lengths = batch.lengths if shape[1] == part.x.shape[1] else None
+        options = {"mask": batch.mask, "lengths": lengths, "steps": self.steps}
+        return make_objective(self.loss, batch.y, part.recurrence, shape, **options)  # type: ignore[arg-type]
+
+    def carry(self, part: Rollout, delta: Tensor, lags: list[int]) -> Iterator[Cotangent]:
+        """Carry gradients back to each of the lags, exactly or to first order."""
+        if self.transport == "exact":
+            return (cotangent for cotangent, _ in exact_transport(part, delta, lags))
+        return iter(first_order_transport(part, delta, lags))
 
 
 @dataclass(frozen=True)
@@ -111,12 +123,12 @@ def directions(
         members, partners = task.plan.members(number)
         size[row] = len(members)
         for own, other in parts_of(task, members, partners):
-            x, objective = task.read(own)
-            swapped_objective = task.read(other)[1]
-            part = rollout(task.recurrence, x)
-            linear = Linearisation(part, x.shape[1])
-            delta = signal_gradient(task.recurrence, objective, swapped_objective, part.states, task.signal)
-            for band, carried in enumerate(band_cotangents(part, delta, task.bands)):
+            part, objective = task.run(own)
+            # a pair is in the same piece, so the partners' targets are the same objective in another order
+            swapped_objective = objective.select(partner_rows(own, other))
+            linear = Linearisation(part, part.x.shape[1])
+            delta = signal_gradient(part.recurrence, objective, swapped_objective, part.states, task.signal)
+            for band, carried in enumerate(band_cotangents(task, part, delta)):
                 data[row, band] += pull_flat(linear, carried, task.names)
             _add_probes(task, part, linear, objective, swapped_objective, probe[row], spread[row])
         if progress is not None:
@@ -137,10 +149,9 @@ def _add_probes(
     """Plant at the far edge of each band: the input at the position reached weights what arrives there."""
     inputs = task.probe.planted(part.x.double())
     for group, direction in enumerate(task.probe.output):
-        spread[group] += target_spread(task.recurrence, own, other, part.states, direction)
-        delta = planted_gradient(task.recurrence, own, part.states, direction)
-        lags = task.bands.lags
-        for band, (cotangent, _) in enumerate(exact_transport(part, delta, lags)):
+        spread[group] += target_spread(part.recurrence, own, other, part.states, direction)
+        delta = planted_gradient(part.recurrence, own, part.states, direction)
+        for band, cotangent in enumerate(task.carry(part, delta, task.bands.lags)):
             carried = cotangent.double()
             for p in (i for i, g in enumerate(task.probe.group) if g == group):
                 weighted = carried * inputs[p, :, : carried.shape[1], None]
@@ -149,23 +160,28 @@ def _add_probes(
 
 def parts_of(task: Task, members: list[int], partners: list[int]) -> Iterator[tuple[list[int], list[int]]]:
     """Cut a block into pieces that fit into memory; pairs stay together."""
-    like = task.sequences.read(members[:1])
-    shape = torch.empty(len(members), like.x.shape[1], 0, device="meta")
-    for rows in chunks(task.recurrence, shape):
-        yield members[rows], partners[rows]
+    pairs = len(members) // 2
+    for rows in chunks(task.view.template, (pairs, 2 * task.time)):
+        both = slice(2 * rows.start, 2 * rows.stop)
+        yield members[both], partners[both]
 
 
-def band_cotangents(part: Rollout, delta: Tensor, bands: Bands) -> Iterator[Tensor]:
+def partner_rows(own: list[int], other: list[int]) -> Tensor:
+    """Row of each sequence's partner within the same piece."""
+    place = {number: row for row, number in enumerate(own)}
+    return torch.tensor([place[number] for number in other])
+
+
+def band_cotangents(task: Task, part: Rollout, delta: Tensor) -> Iterator[Tensor]:
     """Sum of the carried gradients over the lags of each band, by position reached, in float64."""
-    lags = [lag for first, last in bands.edges for lag in range(first, last + 1)]
-    ends = set(bands.lags)
+    lags = [lag for first, last in task.bands.edges for lag in range(first, last + 1)]
+    ends = set(task.bands.lags)
     total: Tensor | None = None
-    for cotangent, _ in exact_transport(part, delta, lags):
+    for cotangent in task.carry(part, delta, lags):
         carried = cotangent.double()
         if total is None:
-            total = carried
+            total = carried.clone()
         else:
-            total = total.clone()
             total[:, : carried.shape[1]] += carried
         if cotangent.lag in ends:
             yield total

@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lagreach.adapters import Recurrence
 from lagreach.errors import InputError
 from lagreach.transport.objective import Objective, output_gradient
-from lagreach.transport.rollout import Recurrence
 
 SIGNALS = ("dependence", "gradient")
 
@@ -94,12 +94,12 @@ def make_probe(
     return Probe(output, mean, vectors / values.sqrt(), direction, tuple(i % groups for i in range(probes)))
 
 
-def step_weights(objective: Objective, time: int) -> Float[Tensor, "seq time"]:
-    """Share of each step in the loss of its sequence."""
+def step_weights(objective: Objective, positions: int) -> Float[Tensor, "seq position"]:
+    """Share of each output position (usually a step) in the loss of its sequence."""
     shares = objective.weights / objective.weights.sum(-1, keepdim=True)
     if objective.steps is None:
         return shares
-    return torch.zeros(len(shares), time, dtype=shares.dtype).scatter_add(1, objective.steps, shares)
+    return torch.zeros(len(shares), positions, dtype=shares.dtype).scatter_add(1, objective.steps, shares)
 
 
 def target_spread(
@@ -116,7 +116,7 @@ def target_spread(
         difference = with_own(output).sum() - with_other(output).sum()
         (gradient,) = torch.autograd.grad(difference, output)
     along = (gradient @ direction.to(gradient)) * shared[:, None]
-    shares = step_weights(with_own, states.shape[1]) * shared[:, None]
+    shares = step_weights(with_own, output.shape[1]) * shared[:, None]
     return along.double().square().sum().item(), 2 * shares.double().square().sum().item()
 
 
@@ -124,10 +124,10 @@ def planted_gradient(
     recurrence: Recurrence, own: Objective, states: Tensor, direction: Float[Tensor, "out"]
 ) -> Float[Tensor, "seq time state"]:
     """Gradient at the states of a target that moves by one unit along an output direction at every step."""
-    shares = step_weights(own, states.shape[1])
     with torch.enable_grad():
         leaves = states.detach().requires_grad_()
         output = recurrence.head(leaves, recurrence.head_params)
+        shares = step_weights(own, output.shape[1])
         cotangent = shares[..., None] * direction.to(output)
         (gradient,) = torch.autograd.grad(output, leaves, grad_outputs=cotangent)
     return gradient

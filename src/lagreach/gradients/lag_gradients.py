@@ -9,19 +9,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from lagreach.adapters import Recurrence, View
 from lagreach.errors import InputError, TooLargeError
+from lagreach.transport.binding import Opened, open_data
 from lagreach.transport.exact import Linearisation, exact_transport
 from lagreach.transport.first_order import first_order_transport
 from lagreach.transport.lags import check_lags
-from lagreach.transport.objective import (
-    Loss,
-    Objective,
-    check_uncoupled,
-    make_objective,
-    output_gradient,
-    valid_steps,
-)
-from lagreach.transport.rollout import Recurrence, Rollout, as_recurrence, check_input, chunks, rollout
+from lagreach.transport.objective import Loss, Objective, check_uncoupled, output_gradient
+from lagreach.transport.rollout import Rollout
 
 LIMIT_BYTES = 2**30
 GROUP_BYTES = 2**28  # of lag gradients held at once when they are reduced
@@ -64,8 +59,8 @@ class LagGradients:
 
 
 def lag_gradients(
-    model: nn.Module | Recurrence,
-    x: Float[Tensor, "seq time input"],
+    model: nn.Module | Recurrence | View,
+    x: Tensor,
     y: Tensor,
     loss: Loss = "mse",
     lags: Iterable[int] | None = None,
@@ -110,10 +105,8 @@ def lag_gradients(
     >>> all(torch.allclose(total[name], p.grad) for name, p in model.named_parameters())
     True
     """
-    recurrence = as_recurrence(model)
-    valid = valid_steps(lengths, len(x), x.shape[1] if x.ndim > 1 else 0, torch.as_tensor(x).device)
-    x = check_input(recurrence, torch.where(valid[..., None], x, 0) if lengths is not None else x)
-    time = x.shape[1]
+    opened = open_data(model, x, y, mask=mask, lengths=lengths)
+    recurrence, time = opened.view.template, opened.time
     wanted = check_lags(range(time) if lags is None else lags, time)
     if transport not in TRANSPORTS:
         raise InputError("unknown transport", got=repr(transport), expected=" or ".join(TRANSPORTS))
@@ -121,8 +114,7 @@ def lag_gradients(
         raise InputError(
             "unknown reduction", got=f"reduce={reduce!r}", expected='None or "norm", and not with a direction'
         )
-    shape = (x.shape[0], time, rollout(recurrence, x[:1, :1]).output.shape[-1])
-    objective = make_objective(loss, y, recurrence, shape, mask=mask, lengths=lengths, steps=steps)
+    objective = opened.objective(loss, steps)
     weights = recurrence.params | recurrence.head_params
     if direction is not None:
         _check_direction(direction, weights)
@@ -138,7 +130,7 @@ def lag_gradients(
     group = len(wanted) if not reduced else max(1, GROUP_BYTES // per_lag)
     parts = []
     for start in range(0, len(wanted), group):
-        grads, mean_loss = _sum_over_chunks(recurrence, x, objective, wanted[start : start + group], transport, chunk)
+        grads, mean_loss = _sum_over_chunks(opened, objective, wanted[start : start + group], transport, chunk)
         parts.append(_reduced(grads, reduce, direction))
     return LagGradients(
         lags=torch.tensor(wanted),
@@ -161,29 +153,28 @@ def _check_direction(direction: Mapping[str, Tensor], weights: Mapping[str, Tens
 
 
 def _sum_over_chunks(
-    recurrence: Recurrence,
-    x: Tensor,
+    opened: Opened,
     objective: Objective,
     lags: list[int],
     transport: str,
     chunk: int | None,
 ) -> tuple[dict[str, Tensor], Tensor]:
+    recurrence, count = opened.view.template, len(opened.batch)
     weights = recurrence.params | recurrence.head_params
     grads = {name: torch.zeros(len(lags), *w.shape, dtype=w.dtype, device=w.device) for name, w in weights.items()}
-    total = torch.zeros((), dtype=recurrence.dtype, device=x.device)
-    for rows in chunks(recurrence, x, chunk):
-        part = rollout(recurrence, x[rows], chunk)
+    total = torch.zeros((), dtype=recurrence.dtype, device=recurrence.device)
+    for rows, part in opened.parts(chunk):
         own = objective.select(rows)
         if rows.start == 0:
-            check_uncoupled(recurrence, own, part.states)
-        delta, head_grads, losses = output_gradient(recurrence, own, part.states)
-        total += losses.sum() / len(x)
+            check_uncoupled(part.recurrence, own, part.states)
+        delta, head_grads, losses = output_gradient(part.recurrence, own, part.states)
+        total += losses.sum() / count
         if lags[0] == 0:
             for name, grad in head_grads.items():
-                grads[name][0] += grad / len(x)
+                grads[name][0] += grad / count
         for i, at_lag in enumerate(_weight_gradients(part, delta, lags, transport)):
             for name, grad in at_lag.items():
-                grads[name][i] += grad / len(x)
+                grads[name][i] += grad / count
     return grads, total
 
 

@@ -15,7 +15,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lagreach.gradients.blocks import Task, parts_of
-from lagreach.transport.rollout import rollout
 
 INDEPENDENT_BELOW = 0.05  # largest autocorrelation of inputs at lags 1..4 that still counts as independent
 
@@ -36,18 +35,18 @@ class Memory:
 
 def memory(task: Task, lags: Sequence[int], widths: Sequence[int]) -> Memory:
     """Fit on the even blocks, score on the odd ones; `widths` says how many lags each entry stands for."""
-    size = task.recurrence.stack.state_size
+    size = task.view.template.stack.state_size
     width = task.probe.whitening.shape[1]
     moments = [_Moments(len(lags), size, width) for _ in range(2)]
     correlation = torch.zeros(5, width, dtype=torch.float64)
     for block in range(task.plan.count):
         for own, _ in parts_of(task, *task.plan.members(block)):
-            x = task.read(own)[0]
-            states = rollout(task.recurrence, x).states.double()
-            inputs = task.probe.whiten(x.double())
+            part = task.run(own)[0]
+            states = part.states.double()
+            inputs = task.probe.whiten(part.x.double())
             for column, lag in enumerate(lags):
                 moments[block % 2].add(column, states[:, lag:], inputs[:, : inputs.shape[1] - lag])
-            for k in range(min(5, x.shape[1])):
+            for k in range(min(5, inputs.shape[1])):
                 correlation[k] += (inputs[:, k:] * inputs[:, : inputs.shape[1] - k]).mean(1).sum(0)
     capacity = np.array([moments[0].score(column, moments[1]) for column in range(len(lags))])
     related = (correlation[1:] / correlation[0]).abs().max().item()

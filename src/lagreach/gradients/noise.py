@@ -20,7 +20,7 @@ from lagreach.errors import InputError
 from lagreach.gradients.blocks import Directions, Task, band_cotangents, parts_of
 from lagreach.gradients.sequence_gradients import as_direction, sequence_gradients, total_adjoint
 from lagreach.transport.objective import Objective, output_gradient
-from lagreach.transport.rollout import Rollout, rollout
+from lagreach.transport.rollout import Rollout
 from lagreach.transport.sensitivity import immediate_sensitivity
 
 NOISES = ("gradient", "lag")
@@ -111,8 +111,7 @@ def noise_values(
         members, partners = task.plan.members(number)
         along = torch.from_numpy(directions[number])
         for own, _ in parts_of(task, members, partners):
-            x, objective = task.read(own)
-            part = rollout(task.recurrence, x)
+            part, objective = task.run(own)
             adjoint = total_adjoint(part, objective)
             if noise == "gradient":
                 grads = sequence_gradients(part, adjoint, task.names).double()
@@ -134,9 +133,9 @@ def noise_values(
 
 def _lag_values(task: Task, part: Rollout, objective: Objective, along: Tensor) -> Tensor:
     """``<g_n^(l), w>`` for every sequence, signal and band."""
-    delta = output_gradient(task.recurrence, objective, part.states)[0]
+    delta = output_gradient(part.recurrence, objective, part.states)[0]
     found = torch.zeros(len(part.x), *along.shape[:2], dtype=torch.float64)
-    for band, carried in enumerate(band_cotangents(part, delta, task.bands)):
+    for band, carried in enumerate(band_cotangents(task, part, delta)):
         for signal in range(along.shape[0]):
             moved = _moved(task, part, along[signal, band])
             found[:, signal, band] = (carried * moved[:, : carried.shape[1]]).sum((1, 2))
@@ -144,7 +143,7 @@ def _lag_values(task: Task, part: Rollout, objective: Objective, along: Tensor) 
 
 
 def _moved(task: Task, part: Rollout, flat: Tensor) -> Tensor:
-    return immediate_sensitivity(part, as_direction(task.recurrence, task.names, flat)).double()
+    return immediate_sensitivity(part, as_direction(part.recurrence, task.names, flat)).double()
 
 
 def _add_steps(
@@ -161,8 +160,8 @@ def _add_steps(
     time = part.x.shape[1]
     carried_by_band = {}
     if noise == "lag":
-        delta = output_gradient(task.recurrence, objective, part.states)[0]
-        carried_by_band = dict(enumerate(band_cotangents(part, delta, task.bands)))
+        delta = output_gradient(part.recurrence, objective, part.states)[0]
+        carried_by_band = dict(enumerate(band_cotangents(task, part, delta)))
     signals = range(along.shape[0]) if len(measured) == along.shape[1] else [0]
     for signal in signals:
         for band in measured:

@@ -16,11 +16,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lagreach.cells import unroll
-from lagreach.gradients.blocks import Task, parts_of
+from lagreach.gradients.blocks import Task, partner_rows, parts_of
 from lagreach.gradients.contrast import step_weights
 from lagreach.gradients.significance import step_down
-from lagreach.transport.objective import Objective
-from lagreach.transport.rollout import Rollout, rollout
+from lagreach.transport.objective import Objective, output_gradient
+from lagreach.transport.rollout import Rollout
 
 ANCHORS = 4  # per pair and lag
 
@@ -45,9 +45,8 @@ def reliance(task: Task, lags: Sequence[int], *, flips: int, seed: int) -> Relia
         members, partners = task.plan.members(block)
         done = 0
         for own, other in parts_of(task, members, partners):
-            x, objective = task.read(own)
-            swap = torch.tensor([own.index(partner) for partner in other])
-            part = rollout(task.recurrence, x)
+            part, objective = task.run(own)
+            swap = partner_rows(own, other)
             here = rows[done : done + len(own) // 2]
             done += len(own) // 2
             for column, lag in enumerate(lags):
@@ -61,8 +60,7 @@ def _rise(
     part: Rollout, objective: Objective, swap: Tensor, lag: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Rise of the loss and the loss itself, per unit weight of the anchor, averaged over each pair and its anchors."""
-    time = part.x.shape[1]
-    shares = step_weights(objective, time)
+    shares = _anchor_shares(part, objective)
     usable = torch.minimum(shares, shares[swap])[::2, lag:] > 0  # both of a pair, at the same times
     none = torch.full((len(usable),), torch.nan, dtype=torch.float64)
     if usable.shape[1] == 0 or not usable.any():
@@ -96,6 +94,15 @@ def _rise(
         )
         for v in (rise, level)
     )  # type: ignore[return-value]
+
+
+def _anchor_shares(part: Rollout, objective: Objective) -> Tensor:
+    """How much the loss looks at the state of each step: its share of the steps, or 1 where a pooled loss looks."""
+    positions, time = part.output.shape[1], part.x.shape[1]
+    if positions == time:
+        return step_weights(objective, positions)
+    delta = output_gradient(part.recurrence, objective, part.states)[0]
+    return (delta.abs().amax(-1) > 0).to(delta.dtype)
 
 
 def _test(

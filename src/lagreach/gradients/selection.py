@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lagreach.adapters import Recurrence
 from lagreach.errors import InputError
-from lagreach.transport.rollout import Recurrence
 
 Selection = str | Callable[[str], bool]
 SELECTIONS = ("input", "recurrent", "gates", "all")

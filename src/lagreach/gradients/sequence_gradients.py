@@ -6,8 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lagreach.adapters import Recurrence
 from lagreach.transport.objective import Objective
-from lagreach.transport.rollout import Recurrence, Rollout
+from lagreach.transport.rollout import Rollout
 
 
 def total_adjoint(part: Rollout, objective: Objective) -> Float[Tensor, "seq time state"]:

@@ -12,26 +12,14 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, runtime_checkable
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lagreach.batch import Batch
 from lagreach.errors import InputError
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Some sequences: inputs, targets, and optionally weights of the steps and lengths."""
-
-    x: Tensor
-    y: Tensor
-    mask: Tensor | None = None
-    lengths: Tensor | None = None
-
-    def __len__(self) -> int:
-        return len(self.x)
 
 
 @runtime_checkable
@@ -55,10 +43,7 @@ class TensorSequences:
         return len(self.batch)
 
     def read(self, index: Sequence[int]) -> Batch:
-        rows = torch.as_tensor(list(index))
-        b = self.batch
-        mask = None if b.mask is None else b.mask[rows]
-        return Batch(b.x[rows], b.y[rows], mask, None if b.lengths is None else b.lengths[rows])
+        return self.batch.select(index)
 
 
 class SpooledSequences:

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from lagreach.errors import InputError
-from lagreach.tails._common import FloatArray, as_generator, as_samples, require_level
+from lagreach.tails._common import FloatArray, as_generator, as_samples, normal_width, require_level
 from lagreach.types import Status
 
 RATIO = 8  # kappa compares means of m and of RATIO * m sequences
 TAIL_COUNT = 25  # values beyond each quantile that an estimate of kappa needs: 500 sequences at error = 0.05
 BLOCK_TAIL_COUNT = 2.5  # independent means beyond each quantile that R_m needs: m <= n / 50 at error = 0.05
 SETTLED_WIDTH = 0.06  # larger blocks decide as soon as their interval of 1/kappa is this narrow
+PILOT_RESAMPLES = 50
 REFUSE_BELOW = 1.0 / 11.0  # of the lower end of 1/kappa
 GAUSSIAN = 0.5  # 1/kappa of laws with finite variance: no exponent is better than this
 
@@ -156,7 +157,7 @@ def concentration(
     error: float = 0.05,
     level: float = 0.95,
     generator: Any = 0,
-    arrangements: int = 4,
+    arrangements: int | None = None,
     resamples: int = 400,
     blocks: tuple[int, int] | None = None,
 ) -> Concentration:
@@ -175,11 +176,12 @@ def concentration(
     arrangements
         Random arrangements per estimate. Each puts the sequences on a circle in random order and takes all n
         means of m sequences at m fixed random distances: as many means as m partitions into blocks would give.
+        By default 4, fewer beyond 8000 sequences, where one is enough.
     resamples
         Bootstrap resamples.
     blocks
-        Two block sizes, powers of two, whose spreads are compared. By default (1, 8); (8, 64), and so on, take
-        over when the sequences are so many that their interval of 1/kappa is narrower than 0.06. Small blocks
+        Two block sizes, powers of two, whose spreads are compared. By default (1, 8); with many sequences the
+        largest of (2, 16), (4, 32), ... whose interval of 1/kappa is narrower than 0.06 takes over. Small blocks
         still see the shape of single values, large ones only how means concentrate.
 
     Examples
@@ -193,6 +195,8 @@ def concentration(
     """
     values = np.sort(as_samples(samples))
     level = require_level(level)
+    if arrangements is None:
+        arrangements = min(4, max(1, 32_000 // max(values.size, 1)))
     _check_options(values.size, error, arrangements, resamples, blocks)
     rng = as_generator(generator)
     n = values.size
@@ -220,13 +224,12 @@ def concentration(
         return replace(not_estimated, status=Status.NO_SPREAD)
     if n * error < TAIL_COUNT:
         return not_estimated
-    pairs = [blocks] if blocks else _ladder(n, error)
-    ends = _bootstrap(values, pairs, error, level, arrangements, resamples, rng)
-    # the largest blocks whose answer is already sharp; the smallest ones otherwise
-    sharp = [i for i, (low, high) in enumerate(ends) if high - low <= SETTLED_WIDTH]
-    chosen = sharp[-1] if sharp else 0
-    low, high = ends[chosen]
-    inverse = _inverse_kappa(dict(zip(sizes, spreads, strict=True)), pairs[chosen])
+    if blocks is None:
+        compared = _largest_sharp(values, _ladder(n, error), error, level, rng)
+    draws = _bootstrap(values, [compared], error, arrangements, resamples, rng)[:, 0]
+    # order statistics, which also stand infinite values
+    low, high = (float(v) for v in np.quantile(draws, (0.5 - 0.5 * level, 0.5 + 0.5 * level), method="inverted_cdf"))
+    inverse = _inverse_kappa(dict(zip(sizes, spreads, strict=True)), compared)
     if low <= REFUSE_BELOW:
         status = Status.KAPPA_REFUSED
     elif low <= GAUSSIAN <= high or inverse >= GAUSSIAN:
@@ -241,7 +244,7 @@ def concentration(
         inverse_kappa=inverse,
         inverse_interval=(low, high),
         status=status,
-        blocks=pairs[chosen],
+        blocks=compared,
     )
 
 
@@ -278,11 +281,24 @@ def _dyadic(n: int, top: int) -> tuple[int, ...]:
 
 
 def _ladder(n: int, error: float) -> list[tuple[int, int]]:
-    """Pairs (1, 8), (8, 64), ... as far as the sequences reach; the first one always."""
+    """Pairs (1, 8), (2, 16), (4, 32), ... as far as the sequences reach; the first one always."""
     pairs = [(1, RATIO)]
-    while RATIO * pairs[-1][1] <= _reach(n, error):
-        pairs.append((pairs[-1][1], RATIO * pairs[-1][1]))
+    while 2 * pairs[-1][1] <= _reach(n, error):
+        pairs.append((2 * pairs[-1][0], 2 * pairs[-1][1]))
     return pairs
+
+
+def _largest_sharp(
+    values: FloatArray, pairs: list[tuple[int, int]], error: float, level: float, rng: np.random.Generator
+) -> tuple[int, int]:
+    """Largest block sizes whose interval of 1/kappa is narrow, by a pilot bootstrap; the smallest if none is."""
+    if len(pairs) == 1:
+        return pairs[0]
+    draws = _bootstrap(values, pairs, error, 1, PILOT_RESAMPLES, rng)
+    finite = np.isfinite(draws).all(axis=0)
+    widths = 2.0 * normal_width(level) * np.std(np.where(finite, draws, 0.0), axis=0)
+    sharp = [pair for pair, ok, width in zip(pairs, finite, widths, strict=True) if ok and width <= SETTLED_WIDTH]
+    return sharp[-1] if sharp else pairs[0]
 
 
 def _spreads(
@@ -324,21 +340,18 @@ def _bootstrap(
     values: FloatArray,
     pairs: list[tuple[int, int]],
     error: float,
-    level: float,
     arrangements: int,
     resamples: int,
     rng: np.random.Generator,
-) -> list[tuple[float, float]]:
-    """Percentile interval of 1/kappa for each pair of block sizes, resampling sequences."""
+) -> FloatArray:
+    """1/kappa of resampled sequences: one row per resample, one column per pair of block sizes."""
     sizes = tuple(sorted({m for pair in pairs for m in pair}))
     found = np.empty((resamples, len(pairs)))
     for row in found:
         again = values[rng.integers(0, values.size, values.size)]
         spreads = dict(zip(sizes, _spreads(again, sizes, error, arrangements, rng), strict=True))
         row[:] = [_inverse_kappa(spreads, pair) for pair in pairs]
-    # order statistics, which also stand infinite values
-    low, high = np.quantile(found, (0.5 - 0.5 * level, 0.5 + 0.5 * level), axis=0, method="inverted_cdf")
-    return [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
+    return found
 
 
 def _kappa(inverse: float) -> float:

@@ -69,7 +69,7 @@ class TailFit:
 
     @property
     def kappa(self) -> float:
-        """alpha / (alpha - 1): how means would concentrate *if* the law were stable; infinite for alpha <= 1."""
+        """Alpha / (alpha - 1): how means would concentrate *if* the law were stable; infinite for alpha <= 1."""
         if math.isnan(self.alpha):
             return math.nan
         return math.inf if self.alpha <= 1.0 else max(2.0, self.alpha / (self.alpha - 1.0))

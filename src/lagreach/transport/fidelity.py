@@ -10,12 +10,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from lagreach.adapters import Recurrence, View
+from lagreach.transport.binding import open_data
 from lagreach.transport.cotangent import Cotangent
 from lagreach.transport.exact import exact_transport
 from lagreach.transport.first_order import first_order_transport
 from lagreach.transport.lags import check_lags
-from lagreach.transport.objective import Loss, make_objective, output_gradient, valid_steps
-from lagreach.transport.rollout import Recurrence, as_recurrence, check_input, chunks, rollout
+from lagreach.transport.objective import Loss, output_gradient
 from lagreach.transport.scaled import ScaledSum
 from lagreach.types import Status
 
@@ -70,8 +71,8 @@ class Fidelity:
 
 
 def fidelity(
-    model: nn.Module | Recurrence,
-    x: Float[Tensor, "seq time input"],
+    model: nn.Module | Recurrence | View,
+    x: Tensor,
     y: Tensor,
     lags: Sequence[int],
     loss: Loss = "mse",
@@ -91,18 +92,13 @@ def fidelity(
     >>> fidelity(model, x, y, lags=[1, 2, 4]).verdict
     "first order is exact for this cell: the step's Jacobian is diagonal"
     """
-    recurrence = as_recurrence(model)
-    valid = valid_steps(lengths, len(x), x.shape[1], torch.as_tensor(x).device)
-    x = check_input(recurrence, torch.where(valid[..., None], x, 0))
-    wanted = check_lags(lags, x.shape[1])
+    opened = open_data(model, x, y, mask=mask, lengths=lengths)
+    kind = opened.view.template.stack.first_order
+    wanted = check_lags(lags, opened.time)
+    objective = opened.objective(loss, steps)
     sums: list[list[ScaledSum]] = []
-    objective = None
-    for rows in chunks(recurrence, x, chunk):
-        part = rollout(recurrence, x[rows], chunk)
-        if objective is None:
-            shape = (x.shape[0], *part.output.shape[1:])
-            objective = make_objective(loss, y, recurrence, shape, mask=mask, lengths=lengths, steps=steps)
-        delta = output_gradient(recurrence, objective.select(rows), part.states)[0]
+    for rows, part in opened.parts(chunk):
+        delta = output_gradient(part.recurrence, objective.select(rows), part.states)[0]
         exact = [c.square_norm() for c, _ in exact_transport(part, delta, wanted)]
         first = [c.square_norm() for c in first_order_transport(part, delta, wanted)]
         start = [Cotangent(0, delta[:, lag:]).square_norm() for lag in wanted]
@@ -114,11 +110,8 @@ def fidelity(
         )
     log_exact, log_first, log_start = (torch.stack([s.log10() for s in column]) for column in sums)
     gains = (log_exact - log_start) / 2, (log_first - log_start) / 2
-    by_lag = tuple(
-        _status(recurrence.stack.first_order, *triple)
-        for triple in zip(wanted, *(g.tolist() for g in gains), strict=True)
-    )
-    return Fidelity(torch.tensor(wanted), *gains, _overall(recurrence.stack.first_order, by_lag), by_lag)
+    by_lag = tuple(_status(kind, *triple) for triple in zip(wanted, *(g.tolist() for g in gains), strict=True))
+    return Fidelity(torch.tensor(wanted), *gains, _overall(kind, by_lag), by_lag)
 
 
 def _status(kind: str, lag: int, log_exact: float, log_first: float) -> Status:

@@ -9,15 +9,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from lagreach.adapters import Recurrence, View
 from lagreach.cells import Dual, Factors
 from lagreach.cells.lstm import LSTM
 from lagreach.cells.stack import Layer
 from lagreach.errors import InputError, UnsupportedError
+from lagreach.transport.binding import open_data
 from lagreach.transport.cotangent import Cotangent
 from lagreach.transport.dual import Window, windows
 from lagreach.transport.lags import check_lags
 from lagreach.transport.objective import valid_steps
-from lagreach.transport.rollout import Recurrence, Rollout, as_recurrence, check_input, chunks, rollout
+from lagreach.transport.rollout import Rollout
 from lagreach.transport.scaled import LOWEST, ScaledSum, times_power_of_two
 from lagreach.types import Status
 
@@ -70,8 +72,8 @@ class EffectiveRates:
 
 
 def effective_rates(
-    model: nn.Module | Recurrence,
-    x: Float[Tensor, "seq time input"],
+    model: nn.Module | Recurrence | View,
+    x: Tensor,
     lags: Sequence[int],
     form: str = "jacobian",
     *,
@@ -103,15 +105,14 @@ def effective_rates(
     >>> effective_rates(model, torch.zeros(1, 9, 2), lags=[1, 2, 4]).envelope
     tensor([2.2500, 1.6875, 0.9492], dtype=torch.float64)
     """
-    recurrence = as_recurrence(model)
-    x = check_input(recurrence, x)
-    wanted = check_lags(lags, x.shape[1])
+    opened = open_data(model, x, lengths=lengths)
+    recurrence = opened.view.template
+    wanted = check_lags(lags, opened.time)
     _check_form(recurrence, form)
-    valid = valid_steps(lengths, x.shape[0], x.shape[1], x.device)
+    valid = valid_steps(lengths, len(x), opened.time, recurrence.device)
 
     sums: list[dict[str, list[ScaledSum]]] = []
-    for rows in chunks(recurrence, x, chunk):
-        part = rollout(recurrence, x[rows], chunk)
+    for rows, part in opened.parts(chunk):
         anchors = valid[rows]
         merged = [_sum_rates(layer, wanted, anchors, form) for layer in _layers(part)]
         sums = merged if not sums else [_merge(old, new) for old, new in zip(sums, merged, strict=True)]

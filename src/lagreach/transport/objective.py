@@ -14,8 +14,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from lagreach.adapters.view import Recurrence, check_finite
 from lagreach.errors import InputError
-from lagreach.transport.rollout import Recurrence, check_finite
 
 Loss = str | Callable[[Tensor, Tensor, Tensor], Tensor]
 LOSSES = ("mse", "cross_entropy")

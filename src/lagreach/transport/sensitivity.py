@@ -8,10 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from lagreach.adapters import Recurrence, View
 from lagreach.cells import unroll
 from lagreach.errors import InputError
 from lagreach.forward_mode import jvp
-from lagreach.transport.rollout import Recurrence, Rollout, rollout
+from lagreach.transport.rollout import Rollout, rollout
 
 Direction = Mapping[str, Tensor]
 
@@ -24,7 +25,7 @@ def immediate_sensitivity(part: Rollout, direction: Direction) -> Float[Tensor, 
 
 
 def total_sensitivity(
-    model: nn.Module | Recurrence, x: Float[Tensor, "seq time input"], direction: Direction
+    model: nn.Module | Recurrence | View, x: Float[Tensor, "seq time input"], direction: Direction
 ) -> Float[Tensor, "seq time state"]:
     """``ds_t/dtheta w``: how each state moves with the weights, through all earlier states as well.
 

@@ -1,0 +1,97 @@
+"""Effective learning rates at 128 lags beside the usual ``exp(cumsum(log))``, both from inputs to averages.
+
+W1: 16 sequences, T=1024, D=16, H=64, float32 weights; W2 has H=128. "log_cumsum" takes each window's product as a
+difference of cumulative logarithms and its first-order part as a difference of cumulative ratios. It divides by
+retention and cannot pass zero, which is why lagreach multiplies instead; here no gate closes, so it is right. Both
+start with the same loop over time, which is also timed alone.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from benchmarks.harness import Case, Op, Timing, measure
+from lagreach import GatedRNN, all_cells, effective_rates, rollout
+from lagreach.cells import Dual, Factors
+
+W1 = {"sequences": 16, "time": 1024, "input": 16, "hidden": 64, "lags": 128, "gate_init": 0.05}
+WORKLOADS = {
+    "full": {"W1": W1, "W2": {**W1, "hidden": 128}},
+    "quick": {"quick": {**W1, "time": 256, "lags": 32}},
+    "tiny": {"tiny": {"sequences": 2, "time": 12, "input": 3, "hidden": 5, "lags": 6, "gate_init": 0.05}},
+}
+NOTE = "rollout is the loop over time that lagreach and log_cumsum both contain"
+
+
+def cases(size: str) -> list[Case]:
+    """Every gated cell (the others have no retention, or one that changes sign and has no logarithm)."""
+    return [
+        Case(f"{workload} {name}", {"cell": name, **shape}, {"full": 5, "quick": 3, "tiny": 1}[size], NOTE)
+        for workload, shape in WORKLOADS[size].items()
+        for name, cell in all_cells().items()
+        if cell.gate_names and (workload != "W2" or name in ("diag_gate", "lstm"))
+    ]
+
+
+def run(case: Case) -> dict[str, Timing]:
+    """Seconds per call."""
+    shape = case.shape
+    generator = torch.Generator().manual_seed(0)
+    model = GatedRNN(
+        shape["cell"], shape["input"], shape["hidden"], 1, gate_init=shape["gate_init"], generator=generator
+    )
+    x = torch.randn(shape["sequences"], shape["time"], shape["input"], generator=generator)
+    lags = range(1, shape["lags"] + 1)
+
+    ours, theirs = effective_rates(model, x, lags), log_cumsum_rates(model, x, lags)
+    for mine, plain in ((ours.rates, theirs["rate"]), *((v, theirs[k]) for k, v in ours.channels.items())):
+        torch.testing.assert_close(mine, plain, rtol=1e-6, atol=1e-12)
+    return measure(
+        {
+            "lagreach": lambda: effective_rates(model, x, lags),
+            "log_cumsum": lambda: log_cumsum_rates(model, x, lags),
+            "rollout": lambda: rollout(model, x),
+        },
+        case.repeats,
+    )
+
+
+def log_cumsum_rates(model: GatedRNN, x: Tensor, lags: range) -> dict[str, Tensor]:
+    """Mean size of the rates and of their two parts, (lag, unit), by cumulative logarithms in float64."""
+    part = rollout(model, x)
+    params = model.stack.layer_params(0, part.recurrence.params)
+    factors = Factors(*(Dual(d.real.double(), d.slope.double()) for d in model.cell.factors(x, part.previous, params)))
+    uniform = model.cell.rate_block == "h"  # one kind of factor; the LSTM has its own at both ends of a window
+    middle = factors.middle
+    start = torch.zeros_like(middle.real[:, :1])
+    logs = torch.cat((start, middle.real.log().cumsum(1)), dim=1)
+    ratios = torch.cat((start, (middle.slope / middle.real).cumsum(1)), dim=1)
+    steps = x.shape[1]
+    found: dict[str, list[Tensor]] = {"retention": [], "correction": [], "rate": []}
+    for lag in lags:
+        first, behind = (1, lag + 1) if uniform else (2, lag)  # the middle of a window: steps i+first .. i+behind-1
+        if uniform:
+            kept = (logs[:, behind:] - logs[:, first : steps - lag + first]).exp()
+            moved = kept * (ratios[:, behind:] - ratios[:, first : steps - lag + first])
+        elif lag == 1:
+            kept, moved = factors.single.real[:, 1:], factors.single.slope[:, 1:]
+        else:
+            inner = (logs[:, behind:steps] - logs[:, first : steps - lag + first]).exp()
+            inner = inner * factors.oldest.real[:, 1 : steps - lag + 1]
+            spread = ratios[:, behind:steps] - ratios[:, first : steps - lag + first]
+            newest, slope = factors.newest.real[:, lag:], factors.newest.slope[:, lag:]
+            kept, moved = newest * inner, slope * inner + newest * inner * spread
+        for name, values in (("retention", kept), ("correction", moved), ("rate", kept + moved)):
+            found[name].append(values.abs().mean((0, 1)))
+    return {name: torch.stack(values) for name, values in found.items()}
+
+
+OP = Op(
+    name="first_order",
+    about="effective learning rates and their parts, from inputs to averages",
+    unit="call",
+    guards=("tests/theory/test_first_order.py", "tests/theory/test_jacobians.py"),
+    cases=cases,
+    run=run,
+)

@@ -1,0 +1,344 @@
+"""No speed without its gate and its machine: run the tests of an op, then time it, then write down both.
+
+An op names the tests that guard it. They run first, in a process of their own; if one fails, or none is found, the
+op is refused and nothing is timed or written. Its `run` compares the answers of all implementations before it times
+them, in turns, so that whatever else the machine does falls on all of them alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+QUICK_RESULTS = ROOT / "runs" / "benchmarks"  # not committed: quick numbers must not replace full ones
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+CLOCKS = {"cpu": "process CPU time", "wall": "wall time"}
+SIZES = ("full", "quick", "tiny")  # tiny: for the tests, where the answers matter and the times do not
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Case:
+    """One piece of work: its name, the numbers that define it, and how often it is repeated."""
+
+    name: str
+    shape: Mapping[str, Any]
+    repeats: int
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one implementation, by repeat, on both clocks."""
+
+    cpu: tuple[float, ...]
+    wall: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Op:
+    """What a benchmark file offers.
+
+    name, about : what is timed, in a word and in a sentence
+    unit : what one number is the time of ("training step")
+    guards : pytest paths or ids that must pass first
+    cases : sizes (one of `SIZES`) to cases
+    run : a case to seconds by implementation; raises AssertionError when the implementations disagree
+    baseline : the implementation that the others are compared with
+    clock : "cpu" or "wall"
+    """
+
+    name: str
+    about: str
+    unit: str
+    guards: tuple[str, ...]
+    cases: Callable[[str], Sequence[Case]]
+    run: Callable[[Case], Mapping[str, Timing]]
+    baseline: str = "lagreach"
+    clock: str = "cpu"
+
+
+class RefusedError(Exception):
+    """Nothing was timed, because the op is not known to be right."""
+
+
+def all_ops() -> dict[str, Op]:
+    """Every op of this package, by name."""
+    modules = [info.name for info in pkgutil.iter_modules([str(Path(__file__).parent)]) if info.name != "__main__"]
+    ops = [getattr(importlib.import_module(f"benchmarks.{name}"), "OP", None) for name in modules]
+    return {op.name: op for op in ops if op is not None}
+
+
+# Measuring
+
+
+def ask_for_one_thread(environment: dict[str, str] | None = None) -> None:
+    """Ask every numerical library for one thread; works for those that are not loaded yet."""
+    where = os.environ if environment is None else environment
+    where.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+
+
+def measure(
+    implementations: Mapping[str, Callable[[], object]], repeats: int, per: Mapping[str, float] | None = None
+) -> dict[str, Timing]:
+    """Time the implementations in turns, after one call each to warm up.
+
+    Parameters
+    ----------
+    per
+        How many units of work one call of an implementation does (default 1); times are divided by it.
+    """
+    for function in implementations.values():
+        function()
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in implementations}
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for _ in range(repeats):
+            for name, function in implementations.items():
+                gc.collect()
+                cpu, wall = time.process_time(), time.perf_counter()
+                function()
+                taken[name].append((time.process_time() - cpu, time.perf_counter() - wall))
+    finally:
+        if collecting:
+            gc.enable()
+    return {name: as_timing(pairs, (per or {}).get(name, 1.0)) for name, pairs in taken.items()}
+
+
+def as_timing(pairs: Sequence[tuple[float, float]], per: float = 1.0) -> Timing:
+    """(CPU, wall) seconds of each repeat, divided by the units of work in one."""
+    return Timing(tuple(cpu / per for cpu, _ in pairs), tuple(wall / per for _, wall in pairs))
+
+
+def in_fresh_interpreter(statement: str, setup: str = "pass") -> tuple[float, float]:
+    """(CPU, wall) seconds of a statement, run once in a new interpreter after `setup`; start-up does not count."""
+    code = (
+        f"import time\n{setup}\ncpu, wall = time.process_time(), time.perf_counter()\n{statement}\n"
+        "print(time.process_time() - cpu, time.perf_counter() - wall)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    cpu, wall = done.stdout.split()[-2:]
+    return float(cpu), float(wall)
+
+
+# The gate
+
+
+def run_guards(op: Op) -> str:
+    """Run the tests that guard an op and return pytest's last line; refuse unless some ran and all passed."""
+    if not op.guards:
+        raise RefusedError(f"{op.name}: no tests guard it")
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow and not gpu", "-p", "no:cacheprovider"]
+    command += [
+        "-c",
+        str(ROOT / "pyproject.toml"),
+        "--rootdir",
+        str(ROOT),
+        "-o",
+        "addopts=--strict-markers",
+        *op.guards,
+    ]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    ask_for_one_thread(environment)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    lines = done.stdout.strip().splitlines() or ["pytest said nothing"]
+    if done.returncode != 0:
+        said = "\n".join(lines[-25:] + done.stderr.strip().splitlines()[-10:])
+        raise RefusedError(f"{op.name}: its tests do not pass (pytest exit code {done.returncode})\n{said}")
+    return lines[-1].strip("= ")
+
+
+# The record
+
+
+def machine() -> dict[str, Any]:
+    """What the times hold for."""
+    import torch
+
+    model = platform.processor()
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of what took part."""
+    packages = {name: version(name) for name in ("torch", "numpy", "scipy", "numba", "lagreach")}
+    return {"python": platform.python_version(), **packages}
+
+
+def commit() -> dict[str, Any]:
+    """The commit the code stands at, and whether the code differs from it; None where git does not know."""
+
+    def git(*words: str) -> str | None:
+        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    changed = git("status", "--porcelain", "--", "src", "benchmarks", ":!benchmarks/results")
+    return {"id": git("rev-parse", "HEAD"), "modified": None if changed is None else bool(changed)}
+
+
+def summarise(op: Op, case: Case, timings: Mapping[str, Timing]) -> dict[str, Any]:
+    """One case as it goes into the record: medians, spreads, and ratios of repeats that ran side by side."""
+    chosen = {name: getattr(timing, op.clock) for name, timing in timings.items()}
+    seconds = {
+        name: {
+            "median": median(chosen[name]),
+            "best": min(chosen[name]),
+            "wall_over_cpu": median(w / c for w, c in zip(timing.wall, timing.cpu, strict=True)),
+            "cpu": list(timing.cpu),
+            "wall": list(timing.wall),
+        }
+        for name, timing in timings.items()
+    }
+    ratios = {}
+    for name, values in chosen.items():
+        if name != op.baseline:
+            paired = [a / b for a, b in zip(values, chosen[op.baseline], strict=True)]
+            low, _, high = quantiles(paired, n=4, method="inclusive") if len(paired) > 1 else paired * 3
+            ratios[name] = {"median": median(paired), "quartiles": [low, high]}
+    shape = dict(case.shape)
+    return {"name": case.name, "shape": shape, "note": case.note, "seconds": seconds, "ratios": ratios}
+
+
+def run_op(op: Op, size: str = "full", log: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+    """Guard, time and describe one op; raise `RefusedError` when it is not known to be right."""
+    from lagreach.threads import one_thread
+
+    log(f"{op.name}: tests first")
+    guarded = run_guards(op)
+    log(f"{op.name}: {guarded}")
+    load, cases = os.getloadavg(), []
+    with one_thread():
+        for case in op.cases(size):
+            log(f"{op.name}: {case.name}")
+            try:
+                cases.append(summarise(op, case, op.run(case)))
+            except AssertionError as error:
+                raise RefusedError(f"{op.name}: {case.name}: the implementations disagree\n{error}") from error
+    return {
+        "schema": SCHEMA,
+        "op": op.name,
+        "about": op.about,
+        "unit": op.unit,
+        "size": size,
+        "clock": CLOCKS[op.clock],
+        "threads": 1,
+        "baseline": op.baseline,
+        "guards": {"tests": list(op.guards), "outcome": guarded},
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "machine": machine() | {"load_before": round(load[0], 2), "load_after": round(os.getloadavg()[0], 2)},
+        "versions": versions(),
+        "cases": cases,
+    }
+
+
+def write(record: Mapping[str, Any], folder: Path) -> Path:
+    """Write ``<op>.json``, whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"{record['op']}.json"
+    handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{record['op']}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w") as file:
+            json.dump(record, file, indent=1)
+            file.write("\n")
+        os.chmod(temporary, 0o644)  # mkstemp makes files for the owner alone
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return target
+
+
+# The command
+
+
+def show(record: Mapping[str, Any], console: Any) -> None:
+    """Print one record as a table."""
+    from rich.table import Table
+
+    where = f"{record['machine']['cpu']}, median {record['clock']}, one thread, torch {record['versions']['torch']}"
+    table = Table(title=f"{record['op']}: {record['about']}", caption=where)
+    table.add_column("case", overflow="fold")
+    table.add_column("implementation", overflow="fold")
+    for header in (f"per {record['unit']}", f"x {record['baseline']}", "quartiles"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for case in record["cases"]:
+        for i, (name, found) in enumerate(case["seconds"].items()):
+            ratio = case["ratios"].get(name)
+            times = [f"{ratio['median']:.3g}", "{:.3g} - {:.3g}".format(*ratio["quartiles"])] if ratio else ["1", ""]
+            table.add_row(case["name"] if i == 0 else "", name, in_words(found["median"]), *times)
+        table.add_section()
+    console.print(table)
+    for note in dict.fromkeys(case["note"] for case in record["cases"] if case["note"]):
+        console.print(f"  {note}")
+
+
+def in_words(seconds: float) -> str:
+    """Seconds with three digits and a unit.
+
+    >>> in_words(0.01234), in_words(2.5e-8)
+    ('12.3 ms', '0.025 us')
+    """
+    for unit, factor in (("s", 1.0), ("ms", 1e3)):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"
+
+
+def main(arguments: Sequence[str] | None = None, ops: Mapping[str, Op] | None = None) -> int:
+    """Run the command; the exit code is 1 when an op was refused."""
+    from rich.console import Console
+
+    known = all_ops() if ops is None else ops
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"what to time (default all): {', '.join(known)}")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer repeats")
+    parser.add_argument(
+        "--out", type=Path, help="where to write <name>.json (default benchmarks/results; quick: runs/)"
+    )
+    options = parser.parse_args(arguments)
+    unknown = [name for name in options.names if name not in known]
+    if unknown:
+        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(known)}")
+    folder = options.out or (QUICK_RESULTS if options.quick else RESULTS)
+    progress, console = Console(stderr=True, highlight=False), Console(width=120, highlight=False)
+    refused = []
+    for name in options.names or known:
+        try:
+            record = run_op(known[name], "quick" if options.quick else "full", lambda line: progress.print(f"  {line}"))
+        except RefusedError as reason:
+            refused.append(name)
+            console.print(f"refused to time {reason}", style="bold red", markup=False)
+            continue
+        write(record, folder)
+        show(record, console)
+    if refused:
+        console.print(f"not timed, because not known to be right: {', '.join(refused)}", style="bold red")
+    return 1 if refused else 0

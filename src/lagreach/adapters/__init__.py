@@ -1,0 +1,37 @@
+"""How a user's model becomes cells: one file a family of layers."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from lagreach.adapters.torch_rnn import torch_views
+from lagreach.adapters.view import Bound, GatedView, Recurrence, View, gated_view
+from lagreach.batch import Batch
+from lagreach.errors import InputError
+from lagreach.model import GatedRNN
+
+__all__ = ["Bound", "GatedView", "Recurrence", "View", "as_view", "find_views"]
+
+
+def find_views(model: nn.Module | Recurrence | View, sample: Batch) -> list[View]:
+    """Return every recurrence in a model; a small sample batch shows how its layers are called."""
+    if isinstance(model, View):
+        return [model]
+    if isinstance(model, Recurrence):
+        return [GatedView(model)]
+    if isinstance(model, GatedRNN):
+        return [gated_view(model)]
+    return torch_views(model, sample)
+
+
+def as_view(model: nn.Module | Recurrence | View, sample: Batch) -> View:
+    """Return the one recurrence in a model."""
+    views = find_views(model, sample)
+    if len(views) > 1:
+        raise InputError(
+            "the model holds several recurrences",
+            got=", ".join(view.name for view in views),
+            expected="one",
+            fix="pick one: pass find_views(model, batch)[k] from lagreach.adapters instead of the model",
+        )
+    return views[0]

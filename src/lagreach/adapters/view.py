@@ -1,0 +1,132 @@
+"""How the rest of the package sees a model: a recurrence, and a way to bind it to a batch.
+
+A model is something in front, a recurrent layer, and something behind. What stands in front only makes the layer's
+input. What stands behind is a *head*: a function from the layer's states to the model's output, the states being cut
+off as leaves. Binding a view to a batch runs the front once and returns both.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lagreach.batch import Batch
+from lagreach.cells import Params
+from lagreach.cells.stack import Stack
+from lagreach.errors import InputError
+from lagreach.model import GatedRNN
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """A stack of cells with its weights, and a head from states (seq, time, state) to outputs (seq, position, out)."""
+
+    stack: Stack
+    params: dict[str, Tensor]
+    head: Callable[[Tensor, Params], Tensor]
+    head_params: dict[str, Tensor]
+    initial_state: Callable[[Tensor], Tensor]
+    input_size: int
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Floating type of the weights."""
+        return next(iter(self.params.values())).dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(iter(self.params.values())).device
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A recurrence bound to a batch: the input of the recurrent layer, and how many of its steps are valid."""
+
+    recurrence: Recurrence
+    x: Float[Tensor, "seq time input"]
+    lengths: Tensor | None = None
+
+
+class View(ABC):
+    """One recurrence inside a model. `name` says where; `local` whether lags are within a layer only."""
+
+    name: str = "model"
+    local: bool = False
+    template: Recurrence
+
+    @abstractmethod
+    def bind(self, batch: Batch) -> Bound:
+        """Run what stands in front on a batch."""
+
+
+class GatedView(View):
+    """A `GatedRNN`, or a finished recurrence: nothing in front, and a head that is the same for every batch."""
+
+    def __init__(self, recurrence: Recurrence) -> None:
+        self.template = recurrence
+
+    def bind(self, batch: Batch) -> Bound:
+        """Check the input and bring it to the model's type and device."""
+        x = batch.x
+        if batch.lengths is not None and x.ndim == 3:  # what lies beyond the lengths may hold anything
+            inside = torch.arange(x.shape[1]) < torch.as_tensor(batch.lengths)[:, None].cpu()
+            x = torch.where(inside[..., None].to(x.device), x, 0)
+        return Bound(self.template, check_input(self.template, x), batch.lengths)
+
+
+def gated_view(model: GatedRNN) -> GatedView:
+    """View a `GatedRNN`; its weights are detached, not copied."""
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+    for name, weight in weights.items():
+        check_finite(f"the weight {name}", weight)
+
+    def head(states: Tensor, params: Params) -> Tensor:
+        return nn.functional.linear(model.stack.output(states), params["readout.weight"], params["readout.bias"])
+
+    recurrence = Recurrence(
+        stack=model.stack,
+        params={n: w for n, w in weights.items() if n.startswith("layers.")},
+        head=head,
+        head_params={n: w for n, w in weights.items() if n.startswith("readout.")},
+        initial_state=model.initial_state,
+        input_size=model.input_size,
+    )
+    return GatedView(recurrence)
+
+
+def check_input(recurrence: Recurrence, x: Tensor) -> Tensor:
+    """Check shape, type and finiteness of an input batch, and bring it to the model's type and device."""
+    if not isinstance(x, Tensor):
+        x = torch.as_tensor(x)
+    if x.ndim != 3 or x.shape[-1] != recurrence.input_size:
+        raise InputError(
+            "the input does not fit the model",
+            got=f"shape {tuple(x.shape)}",
+            expected=f"(seq, time, {recurrence.input_size})",
+            fix="check the input width and the order of the axes (sequences first)",
+        )
+    if x.shape[0] == 0 or x.shape[1] == 0:
+        raise InputError(
+            "there is nothing to run on", got=f"shape {tuple(x.shape)}", expected="at least one sequence and one step"
+        )
+    check_finite("the input x", x)
+    return x.to(device=recurrence.device, dtype=recurrence.dtype)
+
+
+def check_finite(what: str, values: Tensor) -> None:
+    """Raise an error that names the first entry that is NaN or infinite."""
+    if not values.is_floating_point() or torch.isfinite(values).all():
+        return
+    position = (~torch.isfinite(values)).nonzero()[0].tolist()
+    raise InputError(
+        f"{what} holds a value that is not finite",
+        got=f"{values[tuple(position)].item()} at index {position} of shape {tuple(values.shape)}",
+        expected="finite numbers",
+        fix="clean the data or the checkpoint; nothing was computed",
+    )

@@ -1,0 +1,42 @@
+"""A batch of sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some sequences: inputs and targets, and optionally weights of the steps, lengths, and an initial state.
+
+    The first axis of everything is the sequence. `state` is handed to the model as it is (a tensor, or a tuple of
+    tensors), with the sequences on its first axis here.
+    """
+
+    x: Tensor
+    y: Tensor
+    mask: Tensor | None = None
+    lengths: Tensor | None = None
+    state: Any = None
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def select(self, rows: slice | Sequence[int]) -> Batch:
+        """Return some of the sequences."""
+        index = rows if isinstance(rows, slice) else torch.as_tensor(list(rows))
+        taken = {name: _take(getattr(self, name), index) for name in ("x", "y", "mask", "lengths", "state")}
+        return replace(self, **taken)
+
+
+def _take(value: Any, index: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, tuple):
+        return tuple(_take(part, index) for part in value)
+    return value[index]

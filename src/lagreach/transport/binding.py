@@ -1,0 +1,69 @@
+"""From a model and tensors to what transport runs on: the checks that come first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lagreach.adapters import Recurrence, View, as_view
+from lagreach.adapters.view import check_finite
+from lagreach.batch import Batch
+from lagreach.errors import InputError
+from lagreach.transport.objective import Loss, Objective, make_objective, valid_steps
+from lagreach.transport.rollout import Rollout, chunks, run
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model and checked data: the sequences, their number of steps, and the shape of one sequence's output."""
+
+    view: View
+    batch: Batch
+    time: int
+    output_shape: tuple[int, ...]
+
+    def parts(self, chunk: int | None = None) -> Iterator[tuple[slice, Rollout]]:
+        """Run the model on chunks of sequences."""
+        shape = (len(self.batch), self.time)
+        for rows in chunks(self.view.template, shape, chunk):
+            yield rows, run(self.view.bind(self.batch.select(rows)), chunk)
+
+    def objective(self, loss: Loss, steps: str | Sequence[int] | Tensor | None) -> Objective:
+        """Return the losses of all sequences."""
+        batch = self.batch
+        shape = (len(batch), *self.output_shape)
+        per_step = self.output_shape[0] == self.time
+        options = {"mask": batch.mask, "lengths": batch.lengths if per_step else None, "steps": steps}
+        return make_objective(loss, batch.y, self.view.template, shape, **options)  # type: ignore[arg-type]
+
+
+def open_data(
+    model: nn.Module | Recurrence | View,
+    x: Tensor,
+    y: Tensor | None = None,
+    *,
+    mask: Tensor | None = None,
+    lengths: Tensor | Sequence[int] | None = None,
+) -> Opened:
+    """Check a model and its data before anything is computed."""
+    x = torch.as_tensor(x)
+    if x.ndim < 2 or 0 in x.shape[:2]:
+        raise InputError(
+            "there is nothing to run on",
+            got=f"x of shape {tuple(x.shape)}",
+            expected="(seq, time, input) with at least one sequence and one step",
+        )
+    valid = valid_steps(lengths, x.shape[0], x.shape[1], x.device)
+    inside = valid.reshape(*valid.shape, *[1] * (x.ndim - 2))
+    check_finite("the input x", torch.where(inside, x, 0))
+    targets = torch.zeros(len(x)) if y is None else torch.as_tensor(y)
+    if len(targets) != len(x):
+        raise InputError("x and y hold different numbers of sequences", got=f"{len(x)} and {len(targets)}")
+    checked_lengths = None if lengths is None else valid.sum(1)
+    batch = Batch(x, targets, None if mask is None else torch.as_tensor(mask), checked_lengths)
+    view = as_view(model, batch.select(slice(0, 2)))
+    sample = run(view.bind(batch.select(slice(0, 1))))
+    return Opened(view, batch, sample.x.shape[1], tuple(sample.output.shape[1:]))
