@@ -114,7 +114,6 @@ def measure(
     try:
         for _ in range(repeats):
             for name, function in implementations.items():
-                gc.collect()
                 cpu, wall = time.process_time(), time.perf_counter()
                 function()
                 taken[name].append((time.process_time() - cpu, time.perf_counter() - wall))
@@ -237,6 +236,7 @@ def run_op(op: Op, size: str = "full", log: Callable[[str], None] = lambda _: No
     with one_thread():
         for case in op.cases(size):
             log(f"{op.name}: {case.name}")
+            gc.collect()
             try:
                 cases.append(summarise(op, case, op.run(case)))
             except AssertionError as error:

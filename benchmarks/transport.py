@@ -100,15 +100,16 @@ def gemms_alone(
         raise ValueError("recurrent matrices are told from input matrices by their shape: let input differ from hidden")
     if not matrices:
         return None
-    width = len(matrices) * hidden
-    left = torch.randn(sequences * time, width, generator=generator)
-    right = torch.randn(width, hidden, generator=generator)
+    left = [torch.randn(sequences * time, hidden, generator=generator) for _ in matrices]
+    right = [torch.randn(hidden, hidden, generator=generator) for _ in matrices]
     out = torch.empty(sequences * time, hidden)
 
     def products() -> None:
         for lag in range(last):
             rows = sequences * (time - lag)
-            torch.mm(left[:rows], right, out=out[:rows])
+            reached = torch.mm(left[0][:rows], right[0], out=out[:rows])
+            for cotangent, matrix in zip(left[1:], right[1:], strict=True):
+                torch.addmm(reached, cotangent[:rows], matrix, out=reached)
 
     return products
 

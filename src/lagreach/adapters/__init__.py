@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from lagreach.adapters.torch_rnn import torch_views
+from lagreach.adapters.find import torch_views
 from lagreach.adapters.view import Bound, GatedView, Recurrence, View, gated_view
 from lagreach.batch import Batch
 from lagreach.errors import InputError

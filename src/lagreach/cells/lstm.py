@@ -13,7 +13,9 @@ from lagreach.cells._candidate import candidate, candidate_diagonal, candidate_s
 from lagreach.cells._cell import Cell, Dual, Factors, Params
 
 
-class _Forward(NamedTuple):
+class Advanced(NamedTuple):
+    """What one step of an LSTM computes."""
+
     i: Tensor
     f: Tensor
     o: Tensor
@@ -53,11 +55,15 @@ class LSTM(Cell):
         weights = {f"{kind}_{k}": shape for k in "ifgo" for kind, shape in (("W", (H, D)), ("U", (H, H)), ("b", (H,)))}
         return weights | candidate_shapes(self.layernorm, H)
 
-    def _forward(self, x: Tensor, s: Tensor, p: Params) -> _Forward:
+    def _forward(self, x: Tensor, s: Tensor, p: Params) -> Advanced:
         h, c = s.chunk(2, dim=-1)
+        return self.advance(x, h, c, p)
+
+    def advance(self, x: Tensor, h: Tensor, c: Tensor, p: Params) -> Advanced:
+        """Gates, candidate and new cell state; h may have another width than c."""
         i, f, o = (torch.sigmoid(linear(x, p[f"W_{k}"], p[f"b_{k}"]) + linear(h, p[f"U_{k}"])) for k in "ifo")
         a = linear(x, p["W_g"], p["b_g"]) + linear(h, p["U_g"])
-        return _Forward(i, f, o, a, h, c, f * c + i * candidate(self.layernorm, a, p))
+        return Advanced(i, f, o, a, h, c, f * c + i * candidate(self.layernorm, a, p))
 
     def step(self, x: Tensor, s: Tensor, params: Params) -> Tensor:
         """Advance [h; c] by one step."""
@@ -79,7 +85,7 @@ class LSTM(Cell):
         _, _, h1 = self._slopes(self._forward(x, s, params), params)
         return torch.cat((h1, torch.zeros_like(h1)), dim=-1)
 
-    def _slopes(self, v: _Forward, p: Params) -> tuple[Tensor, Tensor, Tensor]:
+    def _slopes(self, v: Advanced, p: Params) -> tuple[Tensor, Tensor, Tensor]:
         """Return e_t, the diagonal c1 of (9) and the diagonal h1 of the upper left block of (11)."""
         U = p["U_g"]
         g = candidate(self.layernorm, v.a, p)

@@ -22,7 +22,7 @@ RATIO = 8  # kappa compares means of m and of RATIO * m sequences
 TAIL_COUNT = 25  # values beyond each quantile that an estimate of kappa needs: 500 sequences at error = 0.05
 BLOCK_TAIL_COUNT = 2.5  # independent means beyond each quantile that R_m needs: m <= n / 50 at error = 0.05
 SETTLED_WIDTH = 0.06  # larger blocks decide as soon as their interval of 1/kappa is this narrow
-PILOT_RESAMPLES = 50
+PILOT_RESAMPLES, PILOT_ARRANGEMENTS = 50, 2
 REFUSE_BELOW = 1.0 / 11.0  # of the lower end of 1/kappa
 GAUSSIAN = 0.5  # 1/kappa of laws with finite variance: no exponent is better than this
 
@@ -294,7 +294,7 @@ def _largest_sharp(
     """Largest block sizes whose interval of 1/kappa is narrow, by a pilot bootstrap; the smallest if none is."""
     if len(pairs) == 1:
         return pairs[0]
-    draws = _bootstrap(values, pairs, error, 1, PILOT_RESAMPLES, rng)
+    draws = _bootstrap(values, pairs, error, PILOT_ARRANGEMENTS, PILOT_RESAMPLES, rng)
     finite = np.isfinite(draws).all(axis=0)
     widths = 2.0 * normal_width(level) * np.std(np.where(finite, draws, 0.0), axis=0)
     sharp = [pair for pair, ok, width in zip(pairs, finite, widths, strict=True) if ok and width <= SETTLED_WIDTH]

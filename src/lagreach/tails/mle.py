@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
-from lagreach.tails import mcculloch
+from lagreach.tails import _stable_table, mcculloch
 from lagreach.tails._common import (
     ALPHA_CEILING,
     ALPHA_FLOOR,
@@ -19,7 +18,8 @@ from lagreach.tails._common import (
 )
 
 _TOP = ALPHA_CEILING - 1e-7  # slopes in alpha diverge at 2, which is compared separately
-_KNOT_STEP = 0.01
+_SCORES = ("logpdf", "score", "alpha_score")
+_KNOT_STEP, _KNOT_ZOOM = 0.015, 20.0  # below alpha = 1 the density has a narrow peak
 
 
 def estimate(centred: FloatArray, level: float) -> Estimate:
@@ -88,14 +88,15 @@ def likelihood_interval(samples: FloatArray, alpha: float, log_scale: float, lev
         return n * (float(fit.fun) - best) - allowed
 
     low, step = ALPHA_FLOOR, 1.0 / math.sqrt(n)
+    fine = 0.01 * step
     while alpha - step > ALPHA_FLOOR:
         if excess(alpha - step) > 0.0:
-            low = float(brentq(excess, alpha - step, alpha, xtol=1e-5))
+            low = float(brentq(excess, alpha - step, alpha, xtol=fine))
             break
         step *= 2.0
     high = ALPHA_CEILING
     if alpha < ALPHA_CEILING and excess(ALPHA_CEILING) > 0.0:
-        high = float(brentq(excess, alpha, ALPHA_CEILING, xtol=1e-5))
+        high = float(brentq(excess, alpha, ALPHA_CEILING, xtol=fine))
     return low, high
 
 
@@ -112,28 +113,24 @@ def _cost_of_scale(point: FloatArray | float, alpha: float, samples: FloatArray)
     """Mean negative log likelihood and its slope in log scale, alpha held fixed."""
     log_scale = float(np.asarray(point).reshape(()))
     scaled = samples * math.exp(-log_scale)
-    density, location, _ = _law(alpha, scaled, with_alpha=False)
+    density, location = _law(alpha, scaled, _SCORES[:2])
     return log_scale - float(np.mean(density)), np.array([1.0 - float(np.mean(scaled * location))])
 
 
-def _law(alpha: float, x: FloatArray, with_alpha: bool = True) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Log density, location score and alpha score."""
-    from lagreach.tails import stable
-
-    names: tuple[Callable[..., FloatArray], ...] = (stable.logpdf, stable.score)
-    if with_alpha:
-        names = (*names, stable.alpha_score)
-    reach = math.asinh(float(np.max(np.abs(x))))
+def _law(alpha: float, x: FloatArray, want: tuple[str, ...] = _SCORES) -> tuple[FloatArray, ...]:
+    """Log density, location score and alpha score (or those of them that are wanted), in one evaluation."""
+    size = np.abs(x)
+    reach = math.asinh(_KNOT_ZOOM * float(np.max(size)))
     knots = int(reach / _KNOT_STEP) + 8
     if alpha >= 1.0 or knots > x.size:
-        parts = [function(x, alpha) for function in names]
+        parts = _stable_table.law(size, alpha, want)
     else:
-        # below 1 every point costs a quadrature: interpolate between knots in asinh |x|, error below 1e-7
+        # below 1 every point costs a quadrature: interpolate between knots in asinh |x|, error about 1e-6
         from scipy.interpolate import CubicSpline
 
         grid = np.linspace(0.0, reach, knots)
-        nodes = np.sinh(grid)
-        spline = CubicSpline(grid, np.stack([function(nodes, alpha) for function in names], axis=1))
-        parts = list(spline(np.arcsinh(np.abs(x))).T)
-        parts[1] = np.copysign(parts[1], x)
-    return parts[0], parts[1], parts[2] if with_alpha else parts[0]
+        exact = _stable_table.law(np.sinh(grid) / _KNOT_ZOOM, alpha, want)
+        spline = CubicSpline(grid, np.stack([exact[name] for name in want], axis=1))
+        parts = dict(zip(want, spline(np.arcsinh(_KNOT_ZOOM * size)).T, strict=True))
+    parts["score"] = np.copysign(parts["score"], x)
+    return tuple(parts[name] for name in want)
