@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -91,11 +91,40 @@ def measure_window(
     """
     settings = settings or MeasureSettings()
     task = make_task(model, data, loss, lags, params=params, require=require, steps=steps, settings=settings)
-    tick = _ticker(progress, task.plan.count)
-    found = directions(task, progress=tick("directions"))
+    found = directions(task, progress=_stage(progress, "directions", task.plan.count))
+    return _finish(task, found, settings, progress)[0]
+
+
+def interruptible_window(
+    task: Task, settings: MeasureSettings, progress: Callable[[str, int, int], None] | None = None
+) -> tuple[Window, np.ndarray, bool]:
+    """Measure a window block by block; an interrupt keeps the blocks that are finished.
+
+    Returns the window, the noise values at a typical lag, and whether it was cut short. A second interrupt, or one before
+    eight blocks are done, goes through.
+    """
+    tick = _stage(progress, "directions", task.plan.count)
+    parts: list[Directions] = []
+    cut_short = False
+    try:
+        for block in range(task.plan.count):
+            parts.append(directions(task, [block], progress=tick))
+    except KeyboardInterrupt:
+        if len(parts) < 8:
+            raise
+        cut_short = True
+        task = replace(task, plan=task.plan.only(range(len(parts))))
+    window, values = _finish(task, Directions.merge(parts), settings, progress)
+    return window, values.probe[:, 0, len(task.bands) // 2], cut_short
+
+
+def _finish(
+    task: Task, found: Directions, settings: MeasureSettings, progress: Callable[[str, int, int], None] | None
+) -> tuple[Window, NoiseValues]:
     along = unit_directions(found, task.probe.group, settings.direction, np.random.default_rng(settings.seed))
-    values = noise_values(task, along, noise=settings.noise, unit=settings.unit, progress=tick("noise"))
-    return assemble(task, found, values, settings)
+    tick = _stage(progress, "noise", task.plan.count)
+    values = noise_values(task, along, noise=settings.noise, unit=settings.unit, progress=tick)
+    return assemble(task, found, values, settings), values
 
 
 def make_task(
@@ -158,13 +187,10 @@ def _input_moments(view: View, sequences: Sequences, read: int = 64) -> tuple[to
     return mean, squares / count - torch.outer(mean, mean), time
 
 
-def _ticker(
-    progress: Callable[[str, int, int], None] | None, count: int
-) -> Callable[[str], Callable[[int], None] | None]:
-    def stage(name: str) -> Callable[[int], None] | None:
-        return None if progress is None else (lambda number: progress(name, number + 1, count))
-
-    return stage
+def _stage(
+    progress: Callable[[str, int, int], None] | None, name: str, count: int
+) -> Callable[[int], None] | None:
+    return None if progress is None else (lambda number: progress(name, number + 1, count))
 
 
 def assemble(task: Task, found: Directions, values: NoiseValues, settings: MeasureSettings) -> Window:
@@ -204,7 +230,7 @@ def assemble(task: Task, found: Directions, values: NoiseValues, settings: Measu
         design_effect=_design_effect(values),
         reliance=reliance(task, asked, flips=settings.flips, seed=settings.seed),
         memory=memory(task, task.bands.lags, [last - first + 1 for first, last in edges]),
-        sequences=len(task.sequences),
+        sequences=task.plan.sequences,
         strength=settings.strength,
         error=settings.error,
         settings=asdict(settings) | {"params": list(task.names), "lags": [list(edge) for edge in edges]},

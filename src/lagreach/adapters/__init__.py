@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from lagreach.adapters.calling import Call
 from lagreach.adapters.find import torch_views
 from lagreach.adapters.view import Bound, GatedView, Recurrence, View, gated_view
 from lagreach.batch import Batch
@@ -13,15 +14,18 @@ from lagreach.model import GatedRNN
 __all__ = ["Bound", "GatedView", "Recurrence", "View", "as_view", "find_views"]
 
 
-def find_views(model: nn.Module | Recurrence | View, sample: Batch) -> list[View]:
-    """Return every recurrence in a model; a small sample batch shows how its layers are called."""
+def find_views(model: nn.Module | Recurrence | View, sample: Batch, call: Call | None = None) -> list[View]:
+    """Return every recurrence in a model; a small sample batch shows how its layers are called.
+
+    `call` is a function of the model and a batch that runs it, for models that ``model(x)`` does not run.
+    """
     if isinstance(model, View):
         return [model]
     if isinstance(model, Recurrence):
         return [GatedView(model)]
     if isinstance(model, GatedRNN):
         return [gated_view(model)]
-    return torch_views(model, sample)
+    return torch_views(model, sample, call)
 
 
 def as_view(model: nn.Module | Recurrence | View, sample: Batch) -> View:

@@ -104,7 +104,7 @@ def check_input(recurrence: Recurrence, x: Tensor) -> Tensor:
     """Check shape, type and finiteness of an input batch, and bring it to the model's type and device."""
     if not isinstance(x, Tensor):
         x = torch.as_tensor(x)
-    if x.ndim != 3 or x.shape[-1] != recurrence.input_size:
+    if x.ndim != 3 or recurrence.input_size not in (x.shape[-1], -1):  # -1: any width
         raise InputError(
             "the input does not fit the model",
             got=f"shape {tuple(x.shape)}",

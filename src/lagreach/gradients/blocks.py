@@ -44,6 +44,7 @@ class Task:
     signal: str = "dependence"
     transport: str = "exact"
     steps: object = None
+    memory: int | None = None  # bytes to stay within
 
     @property
     def width(self) -> int:
@@ -160,8 +161,11 @@ def _add_probes(
 
 def parts_of(task: Task, members: list[int], partners: list[int]) -> Iterator[tuple[list[int], list[int]]]:
     """Cut a block into pieces that fit into memory; pairs stay together."""
-    pairs = len(members) // 2
-    for rows in chunks(task.view.template, (pairs, 2 * task.time)):
+    pairs, chunk = len(members) // 2, None
+    if task.memory is not None:  # a dozen tensors of the size of the states are alive at the peak
+        per_pair = 2 * task.time * task.view.template.stack.state_size * task.view.template.dtype.itemsize
+        chunk = max(1, task.memory // (12 * per_pair))
+    for rows in chunks(task.view.template, (pairs, 2 * task.time), chunk):
         both = slice(2 * rows.start, 2 * rows.stop)
         yield members[both], partners[both]
 

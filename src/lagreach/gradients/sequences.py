@@ -46,6 +46,34 @@ class TensorSequences:
         return self.batch.select(index)
 
 
+@dataclass(frozen=True)
+class SeriesWindows(TensorSequences):
+    """Windows cut from one long series: accepted, but not independent."""
+
+    from_one_series: bool = True
+
+
+def cut_series(x: Any, y: Any, length: int, stride: int | None = None) -> SeriesWindows:
+    """Cut one long series (time, input) with targets (time, ...) into windows of `length` steps.
+
+    Examples
+    --------
+    >>> windows = cut_series(torch.randn(1000, 3), torch.randn(1000, 1), length=50)
+    >>> len(windows), windows.read([0]).x.shape
+    (20, torch.Size([1, 50, 3]))
+    """
+    x, y = torch.as_tensor(x), torch.as_tensor(y)
+    if x.ndim != 2 or len(y) != len(x) or not 1 < length <= len(x):
+        raise InputError(
+            "a series is (time, input) with a target for every step",
+            got=f"x {tuple(x.shape)}, y {tuple(y.shape)}, length {length}",
+            expected=f"a length of at most {len(x)}",
+        )
+    starts = range(0, len(x) - length + 1, stride or length)
+    cut = [torch.stack([series[s : s + length] for s in starts]) for series in (x, y)]
+    return SeriesWindows(Batch(*cut))
+
+
 class SpooledSequences:
     """Sequences on disk, one after the other; shorter ones are padded with zeros when they are read together."""
 
@@ -67,6 +95,8 @@ class SpooledSequences:
         return len(self._index)
 
     def _append(self, file: BinaryIO, batch: Batch) -> None:
+        if batch.state is not None:
+            raise InputError("batches with a state cannot be spooled", fix="pass one dict of tensors with x, y and state")
         fields = [batch.x, batch.y, batch.mask, batch.lengths]
         arrays = [None if f is None else f.detach().cpu().numpy() for f in fields]
         for n in range(len(batch)):
@@ -128,11 +158,12 @@ def as_batch(batch: object, where: str = "the data") -> Batch:
             expected="(x, y), (x, y, mask), (x, y, mask, lengths) or a dict with these names",
         )
     x, y, mask, lengths = (None if p is None else torch.as_tensor(p) for p in parts)
+    state = batch.get("state") if isinstance(batch, dict) else None
     assert x is not None
     assert y is not None
     if len(x) != len(y):
         raise InputError(f"x and y of {where} hold different numbers of sequences", got=f"{len(x)} and {len(y)}")
-    return Batch(x, y, mask, lengths)
+    return Batch(x, y, mask, lengths, state)
 
 
 def as_sequences(data: object) -> Sequences:
@@ -166,29 +197,60 @@ class BlockPlan:
     blocks: np.ndarray  # (pair,), number of the block
     count: int
 
+    @property
+    def sequences(self) -> int:
+        """Number of sequences that take part."""
+        return self.pairs.size
+
     def members(self, block: int) -> tuple[list[int], list[int]]:
         """Sequences of a block, and the partner of each."""
         own = self.pairs[self.blocks == block]
         return own.ravel().tolist(), own[:, ::-1].ravel().tolist()
 
 
+    def subsample(self, sequences: int) -> BlockPlan:
+        """Keep about this many sequences; the pairs are in random order, so the first ones are a fair sample."""
+        keep = max(8, min(len(self.pairs), sequences // 2))
+        return _dealt(self.pairs[:keep], self.count)
+
+    def only(self, blocks: Iterable[int]) -> BlockPlan:
+        """Keep some of the blocks, numbered anew."""
+        renumbered = {block: new for new, block in enumerate(blocks)}
+        keep = np.isin(self.blocks, list(renumbered))
+        return BlockPlan(self.pairs[keep], np.array([renumbered[b] for b in self.blocks[keep]]), len(renumbered))
+
+
+def _dealt(pairs: np.ndarray, blocks: int) -> BlockPlan:
+    count = min(blocks, len(pairs))
+    return BlockPlan(pairs, np.arange(len(pairs)) * count // len(pairs), count)
+
+
 def plan_blocks(sequences: Sequences, blocks: int, seed: int, read: int = 64) -> BlockPlan:
-    """Pair the sequences and deal the pairs into blocks of nearly equal size."""
+    """Pair the sequences and deal the pairs into blocks of nearly equal size.
+
+    Windows cut from one series depend on their neighbours. They are paired with windows half the series away, and
+    blocks are contiguous stretches, so that blocks stay nearly independent of each other.
+    """
+    if getattr(sequences, "from_one_series", False):
+        half = len(sequences) // 2
+        return _dealt(_enough(np.stack((np.arange(half), np.arange(half) + half), axis=1), len(sequences)), blocks)
     keys = []
     for start in range(0, len(sequences), read):
         stop = min(start + read, len(sequences))
         batch = sequences.read(range(start, stop))
         keys += [(_hash(batch.x[i], seed), _hash(batch.y[i], seed), start + i) for i in range(len(batch))]
     order = np.array([number for *_, number in sorted(keys)])
-    pairs = order[: len(order) // 2 * 2].reshape(-1, 2)
+    return _dealt(_enough(order[: len(order) // 2 * 2].reshape(-1, 2), len(sequences)), blocks)
+
+
+def _enough(pairs: np.ndarray, sequences: int) -> np.ndarray:
     if len(pairs) < 8:
         raise InputError(
             "too few sequences to say anything about noise",
-            got=f"{len(sequences)} sequences",
+            got=f"{sequences} sequences",
             expected="at least 16, better 500 or more",
         )
-    count = min(blocks, len(pairs))
-    return BlockPlan(pairs, np.arange(len(pairs)) * count // len(pairs), count)
+    return pairs
 
 
 def _hash(values: Tensor, seed: int) -> bytes:

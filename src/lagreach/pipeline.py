@@ -1,0 +1,267 @@
+"""The whole pipeline on one screen: a model and data in, a `Diagnosis` out."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from lagreach._version import __version__
+from lagreach.adapters import View, find_views
+from lagreach.adapters.calling import Call
+from lagreach.diagnosis import Diagnosis, LayerDiagnosis
+from lagreach.errors import InputError, UnsupportedError
+from lagreach.gradients.blocks import Task, directions
+from lagreach.gradients.noise import noise_values, unit_directions
+from lagreach.gradients.selection import Selection
+from lagreach.gradients.sequences import Sequences, as_sequences
+from lagreach.measure import MeasureSettings, interruptible_window, make_task
+from lagreach.regimes import fit_regimes
+from lagreach.tails.fit import fit_tail
+from lagreach.transport.fidelity import Fidelity, fidelity
+from lagreach.transport.first_order import EffectiveRates, effective_rates
+from lagreach.transport.objective import Loss
+from lagreach.window import Window
+
+PILOT = 8  # sequences that are timed to estimate the cost of the rest
+SHOWN = 256  # sequences that gains and rates are averaged over
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class DiagnosisPlan:
+    """What a diagnosis would do, and what it would cost here."""
+
+    layers: tuple[str, ...]
+    available: int
+    sequences: int
+    lags: str
+    weights: int
+    seconds: float
+    memory: int
+
+    def __str__(self) -> str:
+        widening = (self.available / self.sequences) ** 0.5
+        cost = "" if self.sequences == self.available else f" (intervals {widening:.2f} times as wide as with all)"
+        return "\n".join(
+            [
+                f"recurrences: {', '.join(self.layers)}",
+                f"sequences:   {self.sequences} of {self.available}{cost}",
+                f"lags:        {self.lags}",
+                f"weights:     {self.weights} looked at",
+                f"time:        about {self.seconds:.0f} s",
+                f"memory:      about {self.memory / 2**20:.0f} MiB on top of the model",
+            ]
+        )
+
+
+def diagnose(
+    model: nn.Module | View,
+    data: Any,
+    loss: Loss = "mse",
+    lags: str | Iterable[int] = "auto",
+    *,
+    sequences: int | None = None,
+    strength: float = 0.05,
+    transport: str = "exact",
+    signal: str = "dependence",
+    noise: str = "gradient",
+    params: Selection = "input",
+    error: float = 0.05,
+    seed: int = 0,
+    budget: float | None = None,
+    memory: int | None = None,
+    dry_run: bool = False,
+    require: Sequence[int] = (),
+    steps: Any = None,
+    call: Call | None = None,
+    settings: MeasureSettings | None = None,
+    progress: Progress | None = None,
+) -> Diagnosis | DiagnosisPlan:
+    """Tell how far back a recurrent model learns from data, and how many sequences each lag would need.
+
+    Parameters
+    ----------
+    model
+        Any torch module with an `nn.LSTM`, `nn.GRU`, `nn.RNN` or a loop over their cells inside, or a `GatedRNN`. It is run
+        in evaluation mode and left as it was.
+    data
+        ``(x, y)`` tensors, sequences first (also ``(x, y, mask)``, ``(x, y, mask, lengths)``, or a dict with these names and
+        ``state``), or an iterable of such batches, such as a data loader.
+    loss
+        "mse", "cross_entropy" or a function ``loss(output, y, mask) -> (seq,)``.
+    lags
+        "auto" (contiguous bands over all lags), or the lags to look at; `require` lags are always included.
+    sequences
+        Number of sequences to plan for; as many as the data hold, if None.
+    strength
+        Share of the target's variance that a dependency should explain to be worth noticing.
+    budget, memory
+        Seconds and bytes to stay within: a fair subsample is fixed before anything is measured.
+    dry_run
+        Only say what would be done and what it would cost.
+    call
+        How to run the model on a batch, if ``model(x)`` is not it: a function of the model and a batch.
+
+    Examples
+    --------
+    >>> import torch, lagreach
+    >>> x = torch.randn(64, 24, 2)
+    >>> y = torch.nn.functional.pad(x[:, :-3, :1], (0, 0, 3, 0))
+    >>> model = lagreach.GatedRNN("diag_gate", 2, 8, 1, gate_init=0.2)
+    >>> found = lagreach.diagnose(model, (x, y), lags=[0, 1, 3, 8])
+    >>> found.layers[0].window.dependences
+    (3,)
+    """
+    started = time.perf_counter()
+    chosen = replace(
+        settings or MeasureSettings(),
+        signal=signal, noise=noise, transport=transport, strength=strength, error=error, seed=seed,
+    )  # fmt: skip
+    source = as_sequences(data)
+    sample = source.read(range(min(2, len(source))))
+    views = find_views(model, sample, call)
+    tasks = [
+        make_task(view, source, loss, lags, params=params, require=require, steps=steps, settings=chosen) for view in views
+    ]
+    per_sequence = _pilot_seconds(tasks, chosen) if budget is not None or dry_run else 0.0
+    affordable = len(source) if budget is None else int(max(16, 0.8 * budget / max(per_sequence, 1e-9)))
+    tasks = [replace(task, plan=task.plan.subsample(affordable), memory=memory) for task in tasks]
+    used = tasks[0].plan.sequences
+    if dry_run:
+        return DiagnosisPlan(
+            layers=tuple(view.name for view in views),
+            available=len(source),
+            sequences=used,
+            lags=str(tasks[0].bands),
+            weights=tasks[0].width,
+            seconds=per_sequence * used,
+            memory=_memory(tasks[0]),
+        )
+    layers, partial = [], False
+    seconds = {"setting up": time.perf_counter() - started}
+    for task in tasks:
+        begun = time.perf_counter()
+        window, noise_sample, cut_short = interruptible_window(task, chosen, _named(progress, task.view.name))
+        layers.append(_layer(task, window, noise_sample))
+        partial = partial or cut_short
+        seconds[task.view.name] = time.perf_counter() - begun
+    return Diagnosis(
+        layers=tuple(layers),
+        sequences=sequences or len(source),
+        available=len(source),
+        settings={"loss": loss if isinstance(loss, str) else getattr(loss, "__name__", "function"), "used": used}
+        | dict(layers[0].window.settings),
+        versions={"lagreach": __version__} | {name: version(name) for name in ("torch", "numpy", "scipy")},
+        fingerprint=_fingerprint(source),
+        seconds=seconds,
+        partial=partial,
+        warnings=_warnings(model, source, used, partial, views),
+    )
+
+
+def _named(progress: Progress | None, name: str) -> Progress | None:
+    return None if progress is None else (lambda stage, done, of: progress(f"{name}: {stage}", done, of))
+
+
+def _pilot_seconds(tasks: list[Task], settings: MeasureSettings) -> float:
+    """Seconds per sequence, from running both passes on a few sequences."""
+    started = time.perf_counter()
+    for task in tasks:
+        small = replace(task, plan=task.plan.subsample(PILOT * 2))
+        found = directions(small)
+        along = unit_directions(found, task.probe.group, settings.direction, np.random.default_rng(settings.seed))
+        noise_values(small, along, noise=settings.noise, unit=settings.unit)
+    return (time.perf_counter() - started) / (2 * PILOT)
+
+
+def _memory(task: Task) -> int:
+    """Bytes of block gradients, and of a dozen tensors the size of one piece's states."""
+    blocks = task.plan.count * (1 + len(task.probe.group)) * len(task.bands) * task.width * 8
+    state = task.view.template.stack.state_size * task.time * task.view.template.dtype.itemsize
+    return blocks + 12 * state * max(2, task.plan.sequences // task.plan.count)
+
+
+def _layer(task: Task, window: Window, noise_sample: np.ndarray) -> LayerDiagnosis:
+    """Add gains, rates, their shape and the tail fit to a window."""
+    gains = _gains(task)
+    return LayerDiagnosis(
+        name=task.view.name,
+        local=task.view.local,
+        window=window,
+        fidelity=gains[0],
+        rates=gains[1],
+        tail=fit_tail(noise_sample),
+        regimes=fit_regimes(gains[0].lags.numpy(), log10_values=gains[0].log10_exact.numpy()),
+    )
+
+
+def _gains(task: Task) -> tuple[Fidelity, EffectiveRates | None]:
+    """Exact and first-order gain and the rates, on up to 256 of the sequences."""
+    batch = task.sequences.read(np.sort(task.plan.pairs.ravel()[:SHOWN]).tolist())
+    options = {"mask": batch.mask, "lengths": batch.lengths, "steps": task.steps}
+    gains = fidelity(task.view, batch.x, batch.y, task.bands.lags, task.loss, **options)  # type: ignore[arg-type]
+    try:
+        rates = effective_rates(task.view, batch.x, task.bands.lags, lengths=batch.lengths)
+    except UnsupportedError:  # a projected LSTM has no units to follow
+        return gains, None
+    return gains, rates
+
+
+def _fingerprint(source: Sequences) -> str:
+    """Hash of the data's contents, independent of the order of the sequences."""
+    total = 0
+    for start in range(0, len(source), 64):
+        batch = source.read(range(start, min(start + 64, len(source))))
+        for x, y in zip(batch.x, batch.y, strict=True):
+            content = x.detach().cpu().numpy().tobytes() + y.detach().cpu().numpy().tobytes()
+            total += int.from_bytes(hashlib.blake2b(content, digest_size=16).digest(), "little")
+    return f"{total % 2**128:032x}"
+
+
+def _warnings(
+    model: nn.Module | View, source: Sequences, used: int, partial: bool, views: list[View]
+) -> tuple[str, ...]:
+    notes = []
+    if isinstance(model, nn.Module) and any(isinstance(m, nn.Dropout) and m.training for m in model.modules()):
+        notes.append("the model was in training mode; it was diagnosed in evaluation mode, without dropout")
+    if getattr(source, "from_one_series", False):
+        notes.append("windows of one series are not independent: N counts windows, and intervals come from stretches of them")
+    if used < len(source):
+        notes.append(
+            f"a subsample of {used} of {len(source)} sequences; intervals are {(len(source) / used) ** 0.5:.2f} times as wide"
+        )
+    if partial:
+        notes.append("interrupted: only the blocks that were finished are in this result")
+    if any(view.local for view in views):
+        notes.append("lags are steps within each layer: a dependency carried by one layer shows in another at lag 0")
+    return tuple(notes)
+
+
+def diagnose_step(
+    step: Callable[..., Any],
+    params: dict[str, Any],
+    data: Any,
+    *,
+    readout: Any,
+    state_size: int,
+    input_params: Callable[[str], bool],
+    **options: Any,
+) -> Diagnosis | DiagnosisPlan:
+    """Diagnose a bare step function ``step(x, s, params) -> s`` with its weights and a linear readout of the state.
+
+    `readout` is (weight, bias) with weight (out, state). `input_params` says which weights read the input.
+    """
+    from lagreach.adapters.functional import functional_view
+
+    if "params" in options:
+        raise InputError("weights are selected by input_params here", got="params")
+    view = functional_view(step, params, readout, state_size)
+    return diagnose(view, data, params=input_params, **options)
+

@@ -1,0 +1,303 @@
+"""The measured exponent: exact cases, simulation, coverage, and its four verdicts."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import special
+
+from lagreach.errors import InputError
+from lagreach.tails import concentration, fit_tail, stable
+from lagreach.tails.concentration import _ladder, _spreads
+from lagreach.types import Status
+from tests.tails.laws import NOT_STABLE, matched_steps, symmetric_stable
+
+VERDICTS = {Status.OK, Status.KAPPA_TWO, Status.KAPPA_NOT_ESTIMABLE, Status.KAPPA_REFUSED}
+
+
+def many(draw, n, seeds, **options):
+    rngs = [np.random.default_rng((seed, n)) for seed in range(seeds)]
+    return [concentration(draw(rng, n), generator=rng, resamples=100, **options) for rng in rngs]
+
+
+# --- R_m itself ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alpha", [1.3, 1.5, 2.0])
+def test_spreads_match_the_closed_form(alpha):
+    """Means of m stable values are stable with scale m^(1/alpha - 1)."""
+    samples = symmetric_stable(alpha)(np.random.default_rng(0), 200_000)
+    sizes = (1, 2, 8, 32)
+    found = _spreads(samples, sizes, 0.05, 4, np.random.default_rng(1))
+    exact = [2.0 * float(stable.ppf(0.95, alpha)) * m ** (1.0 / alpha - 1.0) for m in sizes]
+    np.testing.assert_allclose(found, exact, rtol=0.06 if alpha < 1.5 else 0.03)
+
+
+def test_spreads_match_plain_partitions():
+    """The circular arrangement against its slow twin: random partitions into disjoint blocks."""
+    rng = np.random.default_rng(3)
+    samples = rng.laplace(size=3000)
+    twin = []
+    for _ in range(200):
+        means = rng.permutation(samples)[:2976].reshape(-1, 32).mean(axis=1)
+        twin.append(means)
+    low, high = np.quantile(np.concatenate(twin), (0.05, 0.95))
+    (found,) = _spreads(rng.permutation(samples), (32,), 0.05, 100, rng)
+    assert found == pytest.approx((high - low) / math.sqrt(1.0 - 32 / 3000), rel=0.02)
+
+
+def test_no_value_enters_a_mean_twice():
+    """One single non-zero value: it sits in exactly m of the n means, each time once, for every m."""
+    n, m = 64, 32
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        spike = np.zeros(n)
+        spike[int(rng.integers(n))] = 1.0
+        # with error = 1/4 the quantiles of the means are 0 and 1/m: half of the means hold the spike
+        (spread,) = _spreads(spike, (m,), 0.25, 1, rng)
+        assert spread * math.sqrt(1.0 - m / n) == pytest.approx(1.0 / m)
+
+
+def test_finite_population_correction_removes_the_bias():
+    """With one block of every 8 sequences used, uncorrected spreads would be 6 % short."""
+    ratios = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        samples = rng.standard_normal(64)
+        (spread,) = _spreads(samples, (8,), 0.25, 8, rng)
+        ratios.append(spread / (2.0 * special.ndtri(0.75) / math.sqrt(8.0)))
+    assert np.mean(ratios) == pytest.approx(1.0, abs=0.035)
+
+
+# --- the exponent -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alpha", [1.3, 1.5, 1.9, 2.0])
+def test_exponent_of_stable_laws(alpha):
+    found = np.array([c.inverse_kappa for c in many(symmetric_stable(alpha), 4000, 12)])
+    # sd at n = 4000 from larger simulations: .036, .024, .010, .007
+    sd = {1.3: 0.036, 1.5: 0.024, 1.9: 0.012, 2.0: 0.009}[alpha]
+    assert found.mean() == pytest.approx(1.0 - 1.0 / alpha, abs=0.005 + 3.3 * sd / math.sqrt(12))
+    assert found.std() < 2.0 * sd
+
+
+# 1/kappa with means of 1 and 8, n = 10^6: the shape of single values still shows
+LOCAL = {"t1.5": 0.272, "t3": 0.446, "contaminated": 0.440, "modulated": 0.429, "laplace": 0.497, "product": 0.488}
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_local_exponent_of_other_laws(name):
+    found = np.array([c.inverse_kappa for c in many(NOT_STABLE[name][0], 4000, 8, blocks=(1, 8))])
+    assert found.mean() == pytest.approx(LOCAL[name], abs=0.05 if name == "t1.5" else 0.02)
+
+
+@pytest.mark.parametrize("name", ["t3", "modulated", "product", "matched", "laplace", "contaminated"])
+def test_larger_blocks_come_closer_to_two(name):
+    """At n = 8000 larger blocks take over for laws with finite variance, and kappa is 2 or nearly so."""
+    for found in many(NOT_STABLE[name][0], 8000, 4):
+        assert found.blocks != (1, 8)
+        assert found.kappa < 2.25
+        assert found.interval[0] < 2.15
+
+
+def test_matched_statistic_of_gaussian_parts_has_kappa_two():
+    """Gaussian ingredients, yet every stable fit reads alpha = 1.2: the exponent and the checks are not fooled."""
+    verdicts = []
+    for seed in range(8):
+        steps = matched_steps(np.random.default_rng(seed), 8000)
+        found, fit = concentration(steps, resamples=100), fit_tail(steps)
+        verdicts.append(found.kappa == 2.0 and found.status is Status.KAPPA_TWO)
+        assert fit.alpha == pytest.approx(1.23, abs=0.05)
+        assert fit.stable_supported is False
+        assert fit.status is Status.STABLE_NOT_SUPPORTED
+        assert not found.agrees_with(fit.alpha)
+    # the interval covers 1/2 in more than 95 % of runs; 7 of 8 is its 99.9 % bound
+    assert sum(verdicts) >= 7
+
+
+def test_sequence_means_of_the_matched_statistic_look_gaussian():
+    rng = np.random.default_rng(0)
+    sequences = matched_steps(rng, 2000 * 64).reshape(2000, 64).mean(axis=1)
+    found = concentration(sequences, resamples=100)
+    assert found.kappa == 2.0
+    assert fit_tail(sequences, check=False).alpha > 1.9
+
+
+# --- coverage -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0])
+def test_bootstrap_interval_covers(alpha):
+    """99.9 % binomial bound of 40 runs around 95 %."""
+    found = many(symmetric_stable(alpha), 1000, 40)
+    inside = sum(c.inverse_interval[0] <= 1.0 - 1.0 / alpha <= c.inverse_interval[1] for c in found)
+    assert inside >= 32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [500, 2000, 8000])
+@pytest.mark.parametrize("alpha", [1.3, 1.5, 1.9, 2.0])
+def test_bootstrap_interval_covers_many(alpha, n):
+    """At most two points below nominal, beyond the 99.9 % binomial bound of 200 runs."""
+    found = many(symmetric_stable(alpha), n, 200)
+    inside = sum(c.inverse_interval[0] <= 1.0 - 1.0 / alpha <= c.inverse_interval[1] for c in found)
+    assert inside >= 173
+
+
+def test_gaussian_sequences_are_not_given_another_exponent():
+    assert sum(c.status is Status.KAPPA_TWO for c in many(symmetric_stable(2.0), 600, 30)) >= 24
+
+
+# --- verdicts -----------------------------------------------------------------------------------------------------
+
+
+def test_verdicts():
+    gaussian = np.random.default_rng(0).normal(size=2000)
+    assert concentration(gaussian).status is Status.KAPPA_TWO
+    heavy = concentration(symmetric_stable(1.5)(np.random.default_rng(0), 4000))
+    assert heavy.status is Status.OK
+    assert 2.5 < heavy.kappa < 3.8
+    assert heavy.interval[0] < 3.0 < heavy.interval[1] == heavy.kappa_pessimistic
+    few = concentration(gaussian[:499])
+    assert few.status is Status.KAPPA_NOT_ESTIMABLE
+    assert math.isnan(few.kappa)
+    assert few.exponent == 2.0
+    refused = concentration(symmetric_stable(1.05)(np.random.default_rng(0), 2000))
+    assert refused.status is Status.KAPPA_REFUSED
+    assert refused.inverse_interval[0] <= 1 / 11
+    assert refused.kappa_pessimistic >= 11
+
+
+def test_kappa_is_never_below_two():
+    """Three atoms with 6 % at each end: single values spread more than a Gaussian of the same variance would."""
+    samples = np.random.default_rng(0).choice([-1.0, 0.0, 1.0], size=4000, p=[0.06, 0.88, 0.06])
+    found = concentration(samples, blocks=(1, 8))
+    assert found.inverse_interval[0] > 0.5
+    assert (found.kappa, found.interval, found.kappa_pessimistic) == (2.0, (2.0, 2.0), 2.0)
+    assert found.status is Status.KAPPA_TWO
+
+
+def test_constant_samples_have_no_spread():
+    found = concentration(np.full(1000, 3.0))
+    assert found.status is Status.NO_SPREAD
+    assert math.isnan(found.kappa)
+    assert math.isnan(found.required(1.0).sequences)
+
+
+def test_rare_values_have_no_spread_in_single_sequences():
+    samples = np.zeros(1000)
+    samples[:20] = 1.0
+    assert concentration(samples).status is Status.NO_SPREAD
+
+
+def test_ladder_stays_within_reach():
+    assert _ladder(500, 0.05) == [(1, 8)]
+    assert _ladder(3200, 0.05)[-1] == (8, 64)
+
+
+# --- N ------------------------------------------------------------------------------------------------------------
+
+
+def test_required_matches_the_exact_formula_for_gaussian_sequences():
+    """R_N = 2 z sd / sqrt(N) <= delta means N = (2 z sd / delta)^2, inside and beyond the reach of the samples."""
+    samples = np.random.default_rng(1).normal(size=20_000)
+    found = concentration(samples, resamples=50)
+    for delta, status in ((1.0, Status.N_MEASURED), (0.3, Status.N_MEASURED), (0.03, Status.N_EXTRAPOLATED)):
+        answer = found.required(delta)
+        assert answer.status is status
+        assert answer.measured == (status is Status.N_MEASURED)
+        assert answer.sequences == pytest.approx((2.0 * special.ndtri(0.95) / delta) ** 2, rel=0.08)
+        assert answer.pessimistic >= answer.sequences
+
+
+def test_required_matches_the_exact_formula_for_stable_sequences():
+    samples = symmetric_stable(1.5)(np.random.default_rng(2), 20_000)
+    found = concentration(samples, resamples=50)
+    exact = (2.0 * float(stable.ppf(0.95, 1.5))) ** 3.0
+    assert found.required(1.0).sequences == pytest.approx(exact, rel=0.3)
+    beyond = found.required(0.1)
+    assert beyond.status is Status.N_EXTRAPOLATED
+    assert beyond.sequences < exact * 1e3 * 1.5
+    assert beyond.pessimistic > exact * 1e3
+
+
+def test_required_is_monotone_and_continuous_at_the_end_of_the_reach():
+    found = concentration(np.random.default_rng(1).laplace(size=5000), resamples=50)
+    deltas = np.geomspace(2 * found.spreads[0], 1e-3, 400)
+    numbers = np.array([found.required(d).sequences for d in deltas])
+    assert numbers[0] == 1.0
+    assert np.all(np.diff(numbers) >= 0.0)
+    assert np.max(numbers[1:] / numbers[:-1]) < 1.1
+
+
+def test_required_without_an_exponent():
+    refused = concentration(symmetric_stable(1.05)(np.random.default_rng(0), 2000), resamples=50)
+    assert refused.required(2.0 * refused.spread(1)).status is Status.N_MEASURED
+    assert math.isnan(refused.required(1e-3).sequences)
+    assert refused.required(1e-3).status is Status.KAPPA_REFUSED
+    few = concentration(np.random.default_rng(0).normal(size=100))
+    assumed = few.required(0.1)
+    assert assumed.status is Status.KAPPA_NOT_ESTIMABLE
+    assert assumed.sequences == pytest.approx((2.0 * special.ndtri(0.95) / 0.1) ** 2, rel=0.4)
+    assert math.isnan(assumed.pessimistic)
+
+
+# --- behaviour ----------------------------------------------------------------------------------------------------
+
+
+def test_order_type_sign_and_units_do_not_matter():
+    samples = symmetric_stable(1.7)(np.random.default_rng(4), 1500)
+    plain = concentration(samples, generator=3, resamples=50)
+    assert concentration(np.random.default_rng(0).permutation(samples), generator=3, resamples=50) == plain
+    assert concentration(torch.tensor(samples), generator=3, resamples=50) == plain
+    scaled = concentration(1024.0 * samples, generator=3, resamples=50)
+    assert scaled.inverse_interval == plain.inverse_interval
+    np.testing.assert_array_equal(scaled.spreads, 1024.0 * np.array(plain.spreads))
+    shifted = concentration(samples + 100.0, generator=3, resamples=50)
+    assert shifted.inverse_kappa == pytest.approx(plain.inverse_kappa, abs=1e-9)
+
+
+def test_randomness_is_an_argument():
+    samples = np.random.default_rng(4).normal(size=1000)
+    assert concentration(samples, generator=1, resamples=50) == concentration(samples, generator=1, resamples=50)
+    assert concentration(samples, generator=1, resamples=50) != concentration(samples, generator=2, resamples=50)
+    first = concentration(samples, generator=torch.Generator().manual_seed(5), resamples=50)
+    again = concentration(samples, generator=torch.Generator().manual_seed(5), resamples=50)
+    assert first == again
+
+
+@pytest.mark.parametrize(
+    ("samples", "options", "part"),
+    [
+        ([1.0, math.nan, 2.0], {}, "finite"),
+        ([[1.0, 2.0]], {}, "one-dimensional"),
+        ([1.0], {}, "several"),
+        (["a", "b"], {}, "real numbers"),
+        ([1.0] * 100, {"error": 0.7}, "error"),
+        ([1.0] * 100, {"level": 1.0}, "level"),
+        ([1.0] * 100, {"resamples": 3}, "resampling"),
+        ([1.0] * 100, {"blocks": (1, 6)}, "power of two"),
+        ([1.0] * 100, {"blocks": (8, 64)}, "power of two"),
+        ([1.0] * 100, {"generator": None}, "randomness"),
+    ],
+)
+def test_bad_input_is_named(samples, options, part):
+    with pytest.raises(InputError, match=part):
+        concentration(samples, **options)
+
+
+def test_bad_questions_are_named():
+    found = concentration(np.random.default_rng(0).normal(size=100))
+    with pytest.raises(InputError, match="delta"):
+        found.required(0.0)
+    with pytest.raises(InputError, match="block size"):
+        found.spread(3)
+
+
+def test_printing():
+    text = str(concentration(np.random.default_rng(0).normal(size=1000), resamples=50))
+    assert "kappa = 2 in [2, " in text
+    assert "not distinguishable from 2" in text
+    assert "sequences" in text
+    assert "read off" in str(concentration(np.random.default_rng(0).normal(size=1000), resamples=50).required(2.0))
