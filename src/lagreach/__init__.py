@@ -1,8 +1,9 @@
 """lagreach: how far back in time can a recurrent model learn from N sequences?
 
-A model is a `Cell`, or a `GatedRNN` built from one. `rollout` runs it once; `lag_gradients` splits its gradient by
-the number of steps it travelled back; `effective_rates` gives the paper's first-order rates and their envelope
-f(l); `fidelity` says how far first order can be trusted.
+`diagnose(model, data)` answers that for any torch model with a recurrent layer. Underneath: `lag_gradients` splits a
+gradient by the number of steps it travelled back, `effective_rates` gives the paper's first-order rates and their
+envelope f(l), `fidelity` says how far first order can be trusted, `concentration`, `fit_tail` and `stable` deal with
+noise, `required_sequences` and `plan` with how many sequences a signal needs, without a model.
 
 >>> import torch, lagreach
 >>> model = lagreach.GatedRNN("diag_gate", input_size=2, hidden_size=4, output_size=1, gate_init=0.1)
@@ -23,9 +24,19 @@ _HOME = {
     "LagreachError": "lagreach.errors",
     "Status": "lagreach.types",
     "all_cells": "lagreach.cells",
+    "compare": "lagreach.comparison",
+    "concentration": "lagreach.tails.concentration",
+    "cut_series": "lagreach.gradients.sequences",
+    "diagnose": "lagreach.pipeline",
+    "diagnose_step": "lagreach.pipeline",
     "effective_rates": "lagreach.transport.first_order",
     "fidelity": "lagreach.transport.fidelity",
+    "fit_tail": "lagreach.tails.fit",
     "lag_gradients": "lagreach.gradients.lag_gradients",
+    "load": "lagreach.io",
+    "measure_window": "lagreach.measure",
+    "plan": "lagreach.planning",
+    "required_sequences": "lagreach.detection",
     "rollout": "lagreach.transport.rollout",
 }
 _MODULES = {"errors": "lagreach.errors", "stable": "lagreach.tails.stable", "testing": "lagreach.testing"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -89,6 +90,96 @@ def demo(
         typer.echo(json.dumps(result.to_dict(), indent=2))
     else:
         show(result, Console())
+
+
+@app.command()
+def plan(
+    law: Annotated[str, typer.Option(help="Decay of the envelope: power, exponential, logarithmic or stretched.")],
+    sigma: Annotated[float, typer.Option(help="Noise of one sequence (stable scale with --alpha, else sd).")],
+    beta: Annotated[float | None, typer.Option(help="Exponent of the power law.")] = None,
+    tau: Annotated[float | None, typer.Option(help="Time scale of the (stretched) exponential, in steps.")] = None,
+    b: Annotated[float | None, typer.Option("--b", help="Stretching exponent.")] = None,
+    signal: Annotated[float, typer.Option(help="Signal at full envelope.")] = 1.0,
+    alpha: Annotated[float | None, typer.Option(help="Tail index of stable noise, in (1, 2].")] = None,
+    kappa: Annotated[float | None, typer.Option(help="Measured concentration exponent, instead of --alpha.")] = None,
+    error: Annotated[float, typer.Option(help="Error probability of the test.")] = 0.05,
+    sequences: Annotated[int | None, typer.Option(help="Number of sequences: also print the window.")] = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw the plan into this file (png, svg or pdf).")] = None,
+    as_json: Json = False,
+) -> None:
+    """Power analysis without a model: sequences needed per lag, and the window of a number of sequences.
+
+    Example: `lagreach plan --law power --beta 1 --signal 1 --sigma 5 --alpha 1.7 --error 0.05 --sequences 8000`
+    """
+    from lagreach.planning import plan as make_plan
+
+    made = make_plan(
+        law, beta=beta, tau=tau, b=b, signal=signal, sigma=sigma, alpha=alpha, kappa=kappa, error=error,
+        sequences=sequences,
+    )  # fmt: skip
+    if figure is not None:
+        made.figure(figure)
+    typer.echo(json.dumps(made.to_dict(), indent=2) if as_json else str(made))
+
+
+@app.command()
+def diagnose(
+    model: Annotated[
+        str, typer.Option(help="Where the model comes from: package.module:factory, called without arguments.")
+    ],
+    data: Annotated[Path, typer.Option(help="Data with x and y (and mask, lengths): .npz, .safetensors or .pt.")],
+    out: Annotated[Path, typer.Option(help="Folder for diagnosis.nc and report.html.")],
+    weights: Annotated[
+        Path | None, typer.Option(help="Weights of the model: .safetensors, or .pt without code.")
+    ] = None,
+    loss: Annotated[str, typer.Option(help="mse or cross_entropy.")] = "mse",
+    lags: Annotated[str, typer.Option(help='"auto", or lags such as 1,2,4 or 0:64.')] = "auto",
+    sequences: Annotated[int | None, typer.Option(help="Plan for this many sequences.")] = None,
+    strength: Annotated[float, typer.Option(help="Share of the target a dependency should explain.")] = 0.05,
+    require_lag: Annotated[list[int] | None, typer.Option(help="Exit with 3 if this lag is out of reach.")] = None,
+    budget: Annotated[float | None, typer.Option(help="Seconds to stay within.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of pairs, probes and flips.")] = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do and cost.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Tell how far back a model learns from data; write diagnosis.nc and report.html.
+
+    Exit codes: 0 when all is well, 2 on bad input, 3 when a required lag needs more sequences than there are.
+
+    Example: `lagreach diagnose --model my.models:build --weights w.safetensors --data val.npz --require-lag 64 --out run`
+    """
+    from lagreach.cli_diagnose import run_diagnose
+
+    raise typer.Exit(
+        run_diagnose(
+            model, data, out, weights=weights, loss=loss, lags=lags, sequences=sequences, strength=strength,
+            require=require_lag or [], budget=budget, seed=seed, dry_run=dry_run, as_json=as_json,
+        )
+    )  # fmt: skip
+
+
+@app.command()
+def compare(
+    files: Annotated[list[Path], typer.Argument(help="Files written by `lagreach diagnose` or Diagnosis.save.")],
+    sequences: Annotated[int | None, typer.Option(help="Number of sequences to compare at.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare several diagnoses at one number of sequences.
+
+    Example: `lagreach compare before/diagnosis.nc after/diagnosis.nc --sequences 8000`
+    """
+    from lagreach.comparison import compare as compare_diagnoses
+    from lagreach.io import load
+
+    found = compare_diagnoses([load(file) for file in files], [str(file) for file in files], sequences=sequences)
+    if not as_json:
+        typer.echo(str(found))
+        return
+    rows = [
+        {"name": name, "sequences": at.sequences, "strength": at.strength, "lag": at.lag, "interval": list(at.interval)}
+        for name, at in zip(found.names, found.windows, strict=True)
+    ]
+    typer.echo(json.dumps(rows, indent=2))
 
 
 def run() -> None:

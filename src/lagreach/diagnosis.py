@@ -63,7 +63,9 @@ class Diagnosis:
             return self.layers[layer]
         raise InputError("there is no such layer", got=repr(layer), expected=f"one of {names}")
 
-    def window(self, sequences: float | None = None, strength: float | None = None, layer: int | str | None = None) -> WindowAt:
+    def window(
+        self, sequences: float | None = None, strength: float | None = None, layer: int | str | None = None
+    ) -> WindowAt:
         """How far back `sequences` sequences reach; of several layers, the one that reaches farthest."""
         count = self.sequences if sequences is None else sequences
         chosen = self.layers if layer is None else (self.layer(layer),)
@@ -122,7 +124,9 @@ class Diagnosis:
         lags, numbers = [], []
         for one in self.layers:
             requirement = one.window.required
-            spans = [range(a, b + 1) for a, b in zip(requirement.first.tolist(), requirement.lags.tolist(), strict=True)]
+            spans = [
+                range(a, b + 1) for a, b in zip(requirement.first.tolist(), requirement.lags.tolist(), strict=True)
+            ]
             lags.append([lag for span in spans for lag in span])
             numbers.append(np.repeat(values(one.window), [len(span) for span in spans]))
         return self._array(name, numbers, lags)

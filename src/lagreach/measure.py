@@ -21,7 +21,7 @@ from lagreach.adapters import Recurrence, View, as_view
 from lagreach.adapters.view import check_finite
 from lagreach.errors import InputError
 from lagreach.gradients.bands import Bands, make_bands
-from lagreach.gradients.blocks import Directions, Task, directions
+from lagreach.gradients.blocks import Directions, directions
 from lagreach.gradients.contrast import SIGNALS, make_probe
 from lagreach.gradients.memory import memory
 from lagreach.gradients.noise import NoiseValues, noise_values, unit_directions
@@ -36,12 +36,14 @@ from lagreach.gradients.significance import (
     leave_one_out,
     off_diagonal_mean,
 )
+from lagreach.gradients.task import Task
 from lagreach.tails.concentration import Concentration, concentration
 from lagreach.transport.objective import Loss
 from lagreach.transport.rollout import run
 from lagreach.types import Status
 from lagreach.window import Requirement, Window
 
+GROUP = 8  # blocks that are measured together; an interrupt keeps whole groups
 CLIP = 1.5  # in units of the robust scale, for clipped aggregation
 NORMAL_QUARTILE = 0.6744897501960817
 
@@ -87,11 +89,11 @@ def measure_window(
     params
         Weights whose gradient is looked at: "input" (locates lags), "all", "recurrent", "gates", or a function of a name.
     progress
-        Called with the name of the stage, how many blocks are done, and how many there are.
+        Called with the name of the stage, how many sequences are done, and how many there are.
     """
     settings = settings or MeasureSettings()
     task = make_task(model, data, loss, lags, params=params, require=require, steps=steps, settings=settings)
-    found = directions(task, progress=_stage(progress, "directions", task.plan.count))
+    found = directions(task, progress=_stage(progress, "directions", task.plan.sequences))
     return _finish(task, found, settings, progress)[0]
 
 
@@ -103,17 +105,17 @@ def interruptible_window(
     Returns the window, the noise values at a typical lag, and whether it was cut short. A second interrupt, or one before
     eight blocks are done, goes through.
     """
-    tick = _stage(progress, "directions", task.plan.count)
+    tick = _stage(progress, "directions", task.plan.sequences)
     parts: list[Directions] = []
     cut_short = False
     try:
-        for block in range(task.plan.count):
-            parts.append(directions(task, [block], progress=tick))
+        for start in range(0, task.plan.count, GROUP):
+            parts.append(directions(task, range(start, min(start + GROUP, task.plan.count)), progress=tick))
     except KeyboardInterrupt:
-        if len(parts) < 8:
+        if not parts:
             raise
         cut_short = True
-        task = replace(task, plan=task.plan.only(range(len(parts))))
+        task = replace(task, plan=task.plan.only(range(GROUP * len(parts))))
     window, values = _finish(task, Directions.merge(parts), settings, progress)
     return window, values.probe[:, 0, len(task.bands) // 2], cut_short
 
@@ -122,7 +124,7 @@ def _finish(
     task: Task, found: Directions, settings: MeasureSettings, progress: Callable[[str, int, int], None] | None
 ) -> tuple[Window, NoiseValues]:
     along = unit_directions(found, task.probe.group, settings.direction, np.random.default_rng(settings.seed))
-    tick = _stage(progress, "noise", task.plan.count)
+    tick = _stage(progress, "noise", task.plan.sequences)
     values = noise_values(task, along, noise=settings.noise, unit=settings.unit, progress=tick)
     return assemble(task, found, values, settings), values
 
@@ -187,10 +189,18 @@ def _input_moments(view: View, sequences: Sequences, read: int = 64) -> tuple[to
     return mean, squares / count - torch.outer(mean, mean), time
 
 
-def _stage(
-    progress: Callable[[str, int, int], None] | None, name: str, count: int
-) -> Callable[[int], None] | None:
-    return None if progress is None else (lambda number: progress(name, number + 1, count))
+def _stage(progress: Callable[[str, int, int], None] | None, name: str, of: int) -> Callable[[int], None] | None:
+    """Turn counts of newly finished sequences into calls of `progress` with how many are done."""
+    if progress is None:
+        return None
+    done = 0
+
+    def tick(new: int) -> None:
+        nonlocal done
+        done += new
+        progress(name, done, of)
+
+    return tick
 
 
 def assemble(task: Task, found: Directions, values: NoiseValues, settings: MeasureSettings) -> Window:

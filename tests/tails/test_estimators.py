@@ -148,7 +148,9 @@ def test_bias_and_spread_on_stable_samples(method, alpha):
     assert (0.4 if capped else 0.6) * expected < found.std() < 1.45 * expected
 
 
-@pytest.mark.parametrize(("method", "most"), [("mle", 0.004), ("ecf", 0.008), ("mcculloch", 0.05), ("log-moment", 0.09)])
+@pytest.mark.parametrize(
+    ("method", "most"), [("mle", 0.004), ("ecf", 0.008), ("mcculloch", 0.05), ("log-moment", 0.09)]
+)
 def test_bias_at_the_gaussian_end(method, most):
     found = alphas_over_seeds(symmetric_stable(2.0), method, 4000, 30)
     assert found.max() <= 2.0

@@ -7,68 +7,18 @@ merge by putting their blocks together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from lagreach.adapters import View
-from lagreach.batch import Batch
 from lagreach.errors import InputError, TooLargeError
-from lagreach.gradients.bands import Bands
-from lagreach.gradients.contrast import Probe, planted_gradient, signal_gradient, target_spread
-from lagreach.gradients.sequences import BlockPlan, Sequences
-from lagreach.transport.cotangent import Cotangent
-from lagreach.transport.exact import Linearisation, exact_transport
-from lagreach.transport.first_order import first_order_transport
-from lagreach.transport.objective import Loss, Objective, make_objective
-from lagreach.transport.rollout import Rollout, chunks, run
+from lagreach.gradients.contrast import planted_gradient, signal_gradient, target_spread
+from lagreach.gradients.sequence_gradients import SequenceLinearisation
+from lagreach.gradients.task import Piece, Task, band_cotangents
+from lagreach.transport.objective import Objective
 
 LIMIT_BYTES = 2**30
-
-
-@dataclass(frozen=True)
-class Task:
-    """What is measured: a model, sequences with their pairs, a loss, weights and bands of lags."""
-
-    view: View
-    sequences: Sequences
-    plan: BlockPlan
-    loss: Loss
-    names: list[str]
-    bands: Bands
-    probe: Probe
-    time: int
-    signal: str = "dependence"
-    transport: str = "exact"
-    steps: object = None
-    memory: int | None = None  # bytes to stay within
-
-    @property
-    def width(self) -> int:
-        """Number of selected weights."""
-        return sum(self.view.template.params[name].numel() for name in self.names)
-
-    def run(self, index: list[int]) -> tuple[Rollout, Objective]:
-        """Run the model on these sequences; return its states and the objective of its outputs."""
-        batch = self.sequences.read(index)
-        part = run(self.view.bind(batch))
-        return part, self.objective(batch, part)
-
-    def objective(self, batch: Batch, part: Rollout) -> Objective:
-        """Return the loss of the sequences of a batch."""
-        shape = tuple(part.output.shape)
-        lengths = batch.lengths if shape[1] == part.x.shape[1] else None
-        options = {"mask": batch.mask, "lengths": lengths, "steps": self.steps}
-        return make_objective(self.loss, batch.y, part.recurrence, shape, **options)  # type: ignore[arg-type]
-
-    def carry(self, part: Rollout, delta: Tensor, lags: list[int]) -> Iterator[Cotangent]:
-        """Carry gradients back to each of the lags, exactly or to first order."""
-        if self.transport == "exact":
-            return (cotangent for cotangent, _ in exact_transport(part, delta, lags))
-        return iter(first_order_transport(part, delta, lags))
 
 
 @dataclass(frozen=True)
@@ -120,83 +70,41 @@ def directions(
     probe = np.zeros((len(numbers), probes, len(task.bands), task.width))
     spread = np.zeros((len(numbers), len(task.probe.output), 2))
     size = np.zeros(len(numbers), dtype=int)
-    for row, number in enumerate(numbers):
-        members, partners = task.plan.members(number)
-        size[row] = len(members)
-        for own, other in parts_of(task, members, partners):
-            part, objective = task.run(own)
-            # a pair is in the same piece, so the partners' targets are the same objective in another order
-            swapped_objective = objective.select(partner_rows(own, other))
-            linear = Linearisation(part, part.x.shape[1])
-            delta = signal_gradient(part.recurrence, objective, swapped_objective, part.states, task.signal)
-            for band, carried in enumerate(band_cotangents(task, part, delta)):
-                data[row, band] += pull_flat(linear, carried, task.names)
-            _add_probes(task, part, linear, objective, swapped_objective, probe[row], spread[row])
+    row_of = {number: row for row, number in enumerate(numbers)}
+    for piece in task.pieces(numbers):
+        rows = np.array([row_of[block] for block in piece.block])
+        np.add.at(size, rows, 1)
+        part, swapped = piece.part, piece.swapped
+        weights = SequenceLinearisation(part, task.names)
+        delta = signal_gradient(part.recurrence, piece.objective, swapped, part.states, task.signal)
+        for band, carried in enumerate(band_cotangents(task, part, delta)):
+            np.add.at(data[:, band], rows, weights.pull(carried))
+        _add_probes(task, piece, weights, swapped, rows, probe, spread)
         if progress is not None:
-            progress(number)
+            progress(len(piece.number))
     scale = size[:, None, None]
     return Directions(np.array(numbers), size, data / scale, probe / scale[..., None], spread)
 
 
 def _add_probes(
     task: Task,
-    part: Rollout,
-    linear: Linearisation,
-    own: Objective,
-    other: Objective,
+    piece: Piece,
+    weights: SequenceLinearisation,
+    swapped: Objective,
+    rows: np.ndarray,
     probe: np.ndarray,
     spread: np.ndarray,
 ) -> None:
     """Plant at the far edge of each band: the input at the position reached weights what arrives there."""
+    part = piece.part
     inputs = task.probe.planted(part.x.double())
     for group, direction in enumerate(task.probe.output):
-        spread[group] += target_spread(part.recurrence, own, other, part.states, direction)
-        delta = planted_gradient(part.recurrence, own, part.states, direction)
+        np.add.at(
+            spread[:, group], rows, target_spread(part.recurrence, piece.objective, swapped, part.states, direction)
+        )
+        delta = planted_gradient(part.recurrence, piece.objective, part.states, direction)
         for band, cotangent in enumerate(task.carry(part, delta, task.bands.lags)):
             carried = cotangent.double()
             for p in (i for i, g in enumerate(task.probe.group) if g == group):
                 weighted = carried * inputs[p, :, : carried.shape[1], None]
-                probe[p, band] += pull_flat(linear, weighted, task.names)
-
-
-def parts_of(task: Task, members: list[int], partners: list[int]) -> Iterator[tuple[list[int], list[int]]]:
-    """Cut a block into pieces that fit into memory; pairs stay together."""
-    pairs, chunk = len(members) // 2, None
-    if task.memory is not None:  # a dozen tensors of the size of the states are alive at the peak
-        per_pair = 2 * task.time * task.view.template.stack.state_size * task.view.template.dtype.itemsize
-        chunk = max(1, task.memory // (12 * per_pair))
-    for rows in chunks(task.view.template, (pairs, 2 * task.time), chunk):
-        both = slice(2 * rows.start, 2 * rows.stop)
-        yield members[both], partners[both]
-
-
-def partner_rows(own: list[int], other: list[int]) -> Tensor:
-    """Row of each sequence's partner within the same piece."""
-    place = {number: row for row, number in enumerate(own)}
-    return torch.tensor([place[number] for number in other])
-
-
-def band_cotangents(task: Task, part: Rollout, delta: Tensor) -> Iterator[Tensor]:
-    """Sum of the carried gradients over the lags of each band, by position reached, in float64."""
-    lags = [lag for first, last in task.bands.edges for lag in range(first, last + 1)]
-    ends = set(task.bands.lags)
-    total: Tensor | None = None
-    for cotangent in task.carry(part, delta, lags):
-        carried = cotangent.double()
-        if total is None:
-            total = carried.clone()
-        else:
-            total[:, : carried.shape[1]] += carried
-        if cotangent.lag in ends:
-            yield total
-            total = None
-
-
-def pull_flat(linear: Linearisation, carried: Tensor, names: list[str]) -> np.ndarray:
-    """Gradient of the named weights as one float64 vector, scaled so that float32 models do not underflow."""
-    size = carried.abs().max()
-    if not size > 0:
-        return np.zeros(sum(linear.params[name].numel() for name in names))
-    power = 2.0 ** torch.frexp(size).exponent.item()
-    grads = linear.pull((carried / power).to(linear.states.dtype), params=names)[1]
-    return (torch.cat([grads[name].flatten() for name in names]).double() * power).cpu().numpy()
+                np.add.at(probe[:, p, band], rows, weights.pull(weighted))

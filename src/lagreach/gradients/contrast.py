@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -104,8 +105,8 @@ def step_weights(objective: Objective, positions: int) -> Float[Tensor, "seq pos
 
 def target_spread(
     recurrence: Recurrence, own: Objective, other: Objective, states: Tensor, direction: Float[Tensor, "out"]
-) -> tuple[float, float]:
-    """Sums whose ratio is the variance, along an output direction, of the target part of the loss gradient.
+) -> Float[np.ndarray, "seq 2"]:
+    """Two numbers per sequence; the ratio of their sums is the variance, along an output direction, of the target part of the loss gradient.
 
     The target part is what changes when the target is swapped; the difference of two independent draws has twice its
     variance. Gradients carry the share of their step, so its square is divided out.
@@ -117,7 +118,8 @@ def target_spread(
         (gradient,) = torch.autograd.grad(difference, output)
     along = (gradient @ direction.to(gradient)) * shared[:, None]
     shares = step_weights(with_own, output.shape[1]) * shared[:, None]
-    return along.double().square().sum().item(), 2 * shares.double().square().sum().item()
+    sums = (along.double().square().sum(1), 2 * shares.double().square().sum(1))
+    return torch.stack(sums, dim=1).cpu().numpy()
 
 
 def planted_gradient(

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lagreach.gradients.blocks import Task, parts_of
+from lagreach.gradients.task import Task
 
 INDEPENDENT_BELOW = 0.05  # largest autocorrelation of inputs at lags 1..4 that still counts as independent
 
@@ -39,15 +39,14 @@ def memory(task: Task, lags: Sequence[int], widths: Sequence[int]) -> Memory:
     width = task.probe.whitening.shape[1]
     moments = [_Moments(len(lags), size, width) for _ in range(2)]
     correlation = torch.zeros(5, width, dtype=torch.float64)
-    for block in range(task.plan.count):
-        for own, _ in parts_of(task, *task.plan.members(block)):
-            part = task.run(own)[0]
-            states = part.states.double()
-            inputs = task.probe.whiten(part.x.double())
+    for piece in task.pieces(range(task.plan.count)):
+        states, inputs = piece.part.states.double(), task.probe.whiten(piece.part.x.double())
+        for half in range(2):
+            mine = torch.from_numpy(piece.block % 2 == half)
             for column, lag in enumerate(lags):
-                moments[block % 2].add(column, states[:, lag:], inputs[:, : inputs.shape[1] - lag])
-            for k in range(min(5, inputs.shape[1])):
-                correlation[k] += (inputs[:, k:] * inputs[:, : inputs.shape[1] - k]).mean(1).sum(0)
+                moments[half].add(column, states[mine, lag:], inputs[mine, : inputs.shape[1] - lag])
+        for k in range(min(5, inputs.shape[1])):
+            correlation[k] += (inputs[:, k:] * inputs[:, : inputs.shape[1] - k]).mean(1).sum(0)
     capacity = np.array([moments[0].score(column, moments[1]) for column in range(len(lags))])
     related = (correlation[1:] / correlation[0]).abs().max().item()
     return Memory(

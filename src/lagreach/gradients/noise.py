@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from lagreach.errors import InputError
-from lagreach.gradients.blocks import Directions, Task, band_cotangents, parts_of
-from lagreach.gradients.sequence_gradients import as_direction, sequence_gradients, total_adjoint
-from lagreach.transport.objective import Objective, output_gradient
+from lagreach.gradients.blocks import Directions
+from lagreach.gradients.sequence_gradients import SequenceLinearisation, as_direction, total_adjoint
+from lagreach.gradients.task import Task, band_cotangents
+from lagreach.transport.objective import output_gradient
 from lagreach.transport.rollout import Rollout
 from lagreach.transport.sensitivity import immediate_sensitivity
 
@@ -107,65 +108,64 @@ def noise_values(
     signals, bands = directions.shape[1:3]
     index, block, values = [], [], []
     step_sums = np.full((len(numbers), signals, bands, 3), np.nan)
-    for row, number in enumerate(numbers):
-        members, partners = task.plan.members(number)
-        along = torch.from_numpy(directions[number])
-        for own, _ in parts_of(task, members, partners):
-            part, objective = task.run(own)
-            adjoint = total_adjoint(part, objective)
-            if noise == "gradient":
-                grads = sequence_gradients(part, adjoint, task.names).double()
-                found = torch.einsum("np,sbp->nsb", grads, along.to(grads))
-            else:
-                found = _lag_values(task, part, objective, along)
-            measured = range(bands) if unit == "step" else sorted({0, bands // 2, bands - 1})
-            _add_steps(task, part, objective, adjoint, along, noise, list(measured), step_sums[row])
-            index += own
-            block += [number] * len(own)
-            values.append(found.cpu().numpy())
+    row_of = {number: row for row, number in enumerate(numbers)}
+    measured = range(bands) if unit == "step" else sorted({0, bands // 2, bands - 1})
+    for piece in task.pieces(numbers):
+        part = piece.part
+        adjoint = total_adjoint(part, piece.objective)
+        weights = SequenceLinearisation(part, task.names)
+        if noise == "gradient":
+            values.append(_along(weights.pull(adjoint), directions, piece.block))
+            carried = dict.fromkeys(measured, adjoint.double())
+        else:
+            delta = output_gradient(part.recurrence, piece.objective, part.states)[0]
+            by_band = list(band_cotangents(task, part, delta))
+            found = [_along(weights.pull(c), directions[:, :, [b]], piece.block) for b, c in enumerate(by_band)]
+            values.append(np.concatenate(found, axis=2))
+            carried = {band: by_band[band] for band in measured}
+        rows = np.array([row_of[number] for number in piece.block])
+        _add_steps(task, part, carried, directions[0], rows, step_sums, probes=unit == "step")
+        index.append(piece.number)
+        block.append(piece.block)
         if progress is not None:
-            progress(number)
+            progress(len(piece.number))
     joined = np.concatenate(values)
+    number = np.concatenate(index)
     return NoiseValues.merge(
-        [NoiseValues(np.array(index), np.array(block), joined[:, 0], joined[:, 1:], np.array(numbers), step_sums)]
+        [NoiseValues(number, np.concatenate(block), joined[:, 0], joined[:, 1:], np.array(numbers), step_sums)]
     )
 
 
-def _lag_values(task: Task, part: Rollout, objective: Objective, along: Tensor) -> Tensor:
-    """``<g_n^(l), w>`` for every sequence, signal and band."""
-    delta = output_gradient(part.recurrence, objective, part.states)[0]
-    found = torch.zeros(len(part.x), *along.shape[:2], dtype=torch.float64)
-    for band, carried in enumerate(band_cotangents(task, part, delta)):
-        for signal in range(along.shape[0]):
-            moved = _moved(task, part, along[signal, band])
-            found[:, signal, band] = (carried * moved[:, : carried.shape[1]]).sum((1, 2))
+def _along(rows: np.ndarray, directions: np.ndarray, block: np.ndarray) -> np.ndarray:
+    """Inner products of gradients (seq, param) with the directions of their own block, (seq, signal, band)."""
+    found = np.empty((len(rows), *directions.shape[1:3]))
+    for number in np.unique(block):
+        mine = block == number
+        found[mine] = np.einsum("np,sbp->nsb", rows[mine], directions[number])
     return found
-
-
-def _moved(task: Task, part: Rollout, flat: Tensor) -> Tensor:
-    return immediate_sensitivity(part, as_direction(part.recurrence, task.names, flat)).double()
 
 
 def _add_steps(
     task: Task,
     part: Rollout,
-    objective: Objective,
-    adjoint: Tensor,
-    along: Tensor,
-    noise: str,
-    measured: list[int],
+    carried: dict[int, Tensor],
+    directions: np.ndarray,
+    rows: np.ndarray,
     sums: np.ndarray,
+    *,
+    probes: bool,
 ) -> None:
-    """Add count, sum and squares of the values by step; a sequence's value is the mean of its steps' values."""
+    """Add count, sum and squares of the values by step; a sequence's value is the mean of its steps' values.
+
+    One direction (that of the first block) serves all sequences here: only a spread is wanted.
+    """
     time = part.x.shape[1]
-    carried_by_band = {}
-    if noise == "lag":
-        delta = output_gradient(part.recurrence, objective, part.states)[0]
-        carried_by_band = dict(enumerate(band_cotangents(task, part, delta)))
-    signals = range(along.shape[0]) if len(measured) == along.shape[1] else [0]
-    for signal in signals:
-        for band in measured:
-            carried = carried_by_band.get(band, adjoint.double())
-            steps = time * (carried * _moved(task, part, along[signal, band])[:, : carried.shape[1]]).sum(-1)
-            new = np.array([steps.numel(), steps.sum().item(), steps.square().sum().item()])
-            sums[signal, band] = np.where(np.isnan(sums[signal, band]), new, sums[signal, band] + new)
+    for signal in range(len(directions)) if probes else [0]:
+        for band, arrived in carried.items():
+            direction = as_direction(part.recurrence, task.names, torch.from_numpy(directions[signal, band]))
+            moved = immediate_sensitivity(part, direction).double()
+            steps = (time * (arrived * moved[:, : arrived.shape[1]]).sum(-1)).cpu().numpy()
+            new = np.stack((np.full(len(steps), steps.shape[1]), steps.sum(1), np.square(steps).sum(1)), axis=1)
+            place = sums[:, signal, band]
+            place[np.unique(rows)] = np.nan_to_num(place[np.unique(rows)])
+            np.add.at(place, rows, new)

@@ -16,9 +16,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lagreach.cells import unroll
-from lagreach.gradients.blocks import Task, partner_rows, parts_of
 from lagreach.gradients.contrast import step_weights
 from lagreach.gradients.significance import step_down
+from lagreach.gradients.task import Piece, Task
 from lagreach.transport.objective import Objective, output_gradient
 from lagreach.transport.rollout import Rollout
 
@@ -40,32 +40,25 @@ def reliance(task: Task, lags: Sequence[int], *, flips: int, seed: int) -> Relia
     pairs = len(task.plan.pairs)
     rises = np.full((pairs, len(lags)), np.nan)
     losses = np.full((pairs, len(lags)), np.nan)
-    for block in range(task.plan.count):
-        rows = np.flatnonzero(task.plan.blocks == block)
-        members, partners = task.plan.members(block)
-        done = 0
-        for own, other in parts_of(task, members, partners):
-            part, objective = task.run(own)
-            swap = partner_rows(own, other)
-            here = rows[done : done + len(own) // 2]
-            done += len(own) // 2
-            for column, lag in enumerate(lags):
-                generator = torch.Generator().manual_seed((seed * 1_000_003 + block) * 1_000_003 + lag)
-                rise, loss = _rise(part, objective, swap, lag, generator)
-                rises[here, column], losses[here, column] = rise.numpy(), loss.numpy()
+    for piece in task.pieces(range(task.plan.count)):
+        for column, lag in enumerate(lags):
+            # scores of all pairs, so that the choice of anchors does not depend on how they are cut into pieces
+            generator = torch.Generator().manual_seed(seed * 1_000_003 + lag)
+            scores = torch.rand(pairs, task.time, generator=generator)[torch.from_numpy(piece.pair)]
+            rise, loss = _rise(piece, lag, scores)
+            rises[piece.pair, column], losses[piece.pair, column] = rise.numpy(), loss.numpy()
     return _test(tuple(lags), rises, losses, flips, np.random.default_rng(seed))
 
 
-def _rise(
-    part: Rollout, objective: Objective, swap: Tensor, lag: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
+def _rise(piece: Piece, lag: int, scores: Tensor) -> tuple[Tensor, Tensor]:
     """Rise of the loss and the loss itself, per unit weight of the anchor, averaged over each pair and its anchors."""
-    shares = _anchor_shares(part, objective)
+    part, objective, swap = piece.part, piece.objective, piece.partner
+    shares = _anchor_shares(part, objective).cpu()
     usable = torch.minimum(shares, shares[swap])[::2, lag:] > 0  # both of a pair, at the same times
     none = torch.full((len(usable),), torch.nan, dtype=torch.float64)
     if usable.shape[1] == 0 or not usable.any():
         return none, none
-    scores = torch.rand(usable.shape, generator=generator) * usable
+    scores = scores[:, lag : lag + usable.shape[1]] * usable
     count = min(ANCHORS, usable.shape[1])
     best = scores.topk(count, dim=1)
     anchors = (best.indices + lag).repeat_interleave(2, dim=0)  # (seq, anchor)
@@ -84,8 +77,8 @@ def _rise(
             changed = part.states.clone()
             changed[rows, t] = state
             after = objective(part.recurrence.head(changed, part.recurrence.head_params))
-            rise[:, a] = (after - before).double() / shares[rows, t]
-            level[:, a] = before.double()
+            rise[:, a] = (after - before).double().cpu() / shares[rows, t]
+            level[:, a] = before.double().cpu()
     weight = counted.double()
     pair_weight = weight.view(-1, 2, count).sum((1, 2))
     return tuple(

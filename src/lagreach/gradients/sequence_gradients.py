@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -24,24 +25,36 @@ def total_adjoint(part: Rollout, objective: Objective) -> Float[Tensor, "seq tim
         return torch.stack(torch.autograd.grad(losses.sum(), states), dim=1)
 
 
-def sequence_gradients(part: Rollout, adjoint: Tensor, names: list[str]) -> Float[Tensor, "seq param"]:
-    """Gradient of every sequence's loss with respect to the named weights, as rows.
+class SequenceLinearisation:
+    """`step` at all steps of a rollout, with weights of its own for every sequence, its graph kept.
 
-    Given the adjoint, a sequence's gradient is one pullback of the step over all its times at once; `vmap` keeps the
-    sequences apart.
+    A pullback then gives the gradient of every sequence at once, in one batched product.
     """
-    recurrence = part.recurrence
 
-    def pull(x: Tensor, previous: Tensor, cotangent: Tensor) -> list[Tensor]:
-        def moved(params: dict[str, Tensor]) -> Tensor:
-            return recurrence.stack.step(x, previous, recurrence.params | params)
+    def __init__(self, part: Rollout, names: list[str]) -> None:
+        recurrence, count = part.recurrence, len(part.x)
+        self.time = part.x.shape[1]
+        self.weights = [
+            recurrence.params[name].detach().expand(count, *recurrence.params[name].shape).clone().requires_grad_()
+            for name in names
+        ]
 
-        pullback = torch.func.vjp(moved, {name: recurrence.params[name] for name in names})[1]
-        grads = pullback(cotangent)[0]
-        return [grads[name] for name in names]
+        def step(x: Tensor, previous: Tensor, *own: Tensor) -> Tensor:
+            return recurrence.stack.step(x, previous, recurrence.params | dict(zip(names, own, strict=True)))
 
-    per_sequence = torch.func.vmap(pull)(part.x, part.previous, adjoint)
-    return torch.cat([g.flatten(1) for g in per_sequence], dim=1)
+        with torch.enable_grad():
+            self.states = torch.func.vmap(step)(part.x, part.previous, *self.weights)
+
+    def pull(self, carried: Float[Tensor, "seq reached state"]) -> Float[np.ndarray, "seq param"]:
+        """Gradient of every sequence as a row of float64, scaled so that float32 models do not underflow."""
+        size = carried.abs().max()
+        power = 2.0 ** torch.frexp(size).exponent.item() if size > 0 else 1.0
+        missing = self.time - carried.shape[1]
+        cotangent = torch.nn.functional.pad((carried / power).to(self.states.dtype), (0, 0, 0, missing))
+        grads = torch.autograd.grad(
+            self.states, self.weights, grad_outputs=cotangent, retain_graph=True, materialize_grads=True
+        )
+        return (torch.cat([g.flatten(1) for g in grads], dim=1).double() * power).cpu().numpy()
 
 
 def as_direction(recurrence: Recurrence, names: list[str], flat: Tensor) -> dict[str, Tensor]:

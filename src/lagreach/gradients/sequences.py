@@ -96,7 +96,9 @@ class SpooledSequences:
 
     def _append(self, file: BinaryIO, batch: Batch) -> None:
         if batch.state is not None:
-            raise InputError("batches with a state cannot be spooled", fix="pass one dict of tensors with x, y and state")
+            raise InputError(
+                "batches with a state cannot be spooled", fix="pass one dict of tensors with x, y and state"
+            )
         fields = [batch.x, batch.y, batch.mask, batch.lengths]
         arrays = [None if f is None else f.detach().cpu().numpy() for f in fields]
         for n in range(len(batch)):
@@ -206,7 +208,6 @@ class BlockPlan:
         """Sequences of a block, and the partner of each."""
         own = self.pairs[self.blocks == block]
         return own.ravel().tolist(), own[:, ::-1].ravel().tolist()
-
 
     def subsample(self, sequences: int) -> BlockPlan:
         """Keep about this many sequences; the pairs are in random order, so the first ones are a fair sample."""

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from lagreach.errors import InputError
-from lagreach.tails._common import FloatArray, as_generator, as_samples, normal_width, require_level
+from lagreach.tails._common import FloatArray, as_generator, as_samples, require_level
 from lagreach.types import Status
 
 RATIO = 8  # kappa compares means of m and of RATIO * m sequences
 TAIL_COUNT = 25  # values beyond each quantile that an estimate of kappa needs: 500 sequences at error = 0.05
 BLOCK_TAIL_COUNT = 2.5  # independent means beyond each quantile that R_m needs: m <= n / 50 at error = 0.05
-SETTLED_WIDTH = 0.06  # larger blocks decide as soon as their interval of 1/kappa is this narrow
+SETTLED_ERROR = 0.015  # larger blocks decide as soon as the standard error of their 1/kappa is below this
+RESAMPLED_AT_ONCE = 65_536  # values per pass of the bootstrap: stays in cache
 PILOT_RESAMPLES, PILOT_ARRANGEMENTS = 50, 2
 REFUSE_BELOW = 1.0 / 11.0  # of the lower end of 1/kappa
 GAUSSIAN = 0.5  # 1/kappa of laws with finite variance: no exponent is better than this
@@ -105,7 +106,7 @@ class Concentration:
         """The exponent that `required` extrapolates with: ``kappa``, or 2 as an assumption when not estimable."""
         return 2.0 if self.status is Status.KAPPA_NOT_ESTIMABLE else self.kappa
 
-    def agrees_with(self, alpha: float) -> bool:
+    def agrees_with(self, alpha: float | int) -> bool:
         """Whether 1 - 1/alpha, which a stable law would have, lies inside the interval of 1/kappa."""
         low, high = self.inverse_interval
         return bool(low <= 1.0 - 1.0 / min(alpha, 2.0) <= high)
@@ -154,8 +155,8 @@ class Concentration:
 def concentration(
     samples: Any,
     *,
-    error: float = 0.05,
-    level: float = 0.95,
+    error: float | int = 0.05,
+    level: float | int = 0.95,
     generator: Any = 0,
     arrangements: int | None = None,
     resamples: int = 400,
@@ -176,12 +177,12 @@ def concentration(
     arrangements
         Random arrangements per estimate. Each puts the sequences on a circle in random order and takes all n
         means of m sequences at m fixed random distances: as many means as m partitions into blocks would give.
-        By default 4, fewer beyond 8000 sequences, where one is enough.
+        By default 4, and 2 from 64000 sequences on.
     resamples
         Bootstrap resamples.
     blocks
         Two block sizes, powers of two, whose spreads are compared. By default (1, 8); with many sequences the
-        largest of (2, 16), (4, 32), ... whose interval of 1/kappa is narrower than 0.06 takes over. Small blocks
+        largest of (2, 16), (4, 32), ... that give 1/kappa to a standard error of 0.015 take over. Small blocks
         still see the shape of single values, large ones only how means concentrate.
 
     Examples
@@ -196,8 +197,9 @@ def concentration(
     values = np.sort(as_samples(samples))
     level = require_level(level)
     if arrangements is None:
-        arrangements = min(4, max(1, 32_000 // max(values.size, 1)))
+        arrangements = min(4, max(2, 128_000 // max(values.size, 1)))
     _check_options(values.size, error, arrangements, resamples, blocks)
+    error = float(error)
     rng = as_generator(generator)
     n = values.size
     # a random order of the sorted values: the answer depends on the values and the seed, not on their order
@@ -215,21 +217,21 @@ def concentration(
         status=Status.KAPPA_NOT_ESTIMABLE,
         blocks=compared,
         sizes=sizes,
-        spreads=spreads,
+        spreads=tuple(float(r) for r in spreads),
         n=n,
-        error=float(error),
+        error=error,
         level=level,
     )
-    if min(spreads) == 0.0:
+    if spreads.min() == 0.0:
         return replace(not_estimated, status=Status.NO_SPREAD)
     if n * error < TAIL_COUNT:
         return not_estimated
     if blocks is None:
-        compared = _largest_sharp(values, _ladder(n, error), error, level, rng)
+        compared = _largest_sharp(values, _ladder(n, error), error, rng)
     draws = _bootstrap(values, [compared], error, arrangements, resamples, rng)[:, 0]
     # order statistics, which also stand infinite values
     low, high = (float(v) for v in np.quantile(draws, (0.5 - 0.5 * level, 0.5 + 0.5 * level), method="inverted_cdf"))
-    inverse = _inverse_kappa(dict(zip(sizes, spreads, strict=True)), compared)
+    inverse = float(_inverse_kappa(spreads, sizes, compared))
     if low <= REFUSE_BELOW:
         status = Status.KAPPA_REFUSED
     elif low <= GAUSSIAN <= high or inverse >= GAUSSIAN:
@@ -289,51 +291,52 @@ def _ladder(n: int, error: float) -> list[tuple[int, int]]:
 
 
 def _largest_sharp(
-    values: FloatArray, pairs: list[tuple[int, int]], error: float, level: float, rng: np.random.Generator
+    values: FloatArray, pairs: list[tuple[int, int]], error: float, rng: np.random.Generator
 ) -> tuple[int, int]:
-    """Largest block sizes whose interval of 1/kappa is narrow, by a pilot bootstrap; the smallest if none is."""
+    """Largest block sizes that pin 1/kappa down, by a pilot bootstrap; the smallest ones if none do."""
     if len(pairs) == 1:
         return pairs[0]
     draws = _bootstrap(values, pairs, error, PILOT_ARRANGEMENTS, PILOT_RESAMPLES, rng)
-    finite = np.isfinite(draws).all(axis=0)
-    widths = 2.0 * normal_width(level) * np.std(np.where(finite, draws, 0.0), axis=0)
-    sharp = [pair for pair, ok, width in zip(pairs, finite, widths, strict=True) if ok and width <= SETTLED_WIDTH]
-    return sharp[-1] if sharp else pairs[0]
+    chosen = pairs[0]
+    for pair, column in zip(pairs, draws.T, strict=True):
+        if np.isfinite(column).all() and np.std(column) <= SETTLED_ERROR:
+            chosen = pair
+    return chosen
 
 
 def _spreads(
     values: FloatArray, sizes: tuple[int, ...], error: float, arrangements: int, rng: np.random.Generator
-) -> tuple[float, ...]:
-    """R at each block size, of values in random order on a circle.
+) -> FloatArray:
+    """R at each block size (last axis), of values (..., seq) in random order on a circle.
 
     Means of 2 m are means of two means of m at a random distance. Distances are drawn so that each exceeds the
     sum of those before and all together stay below n: no value enters a mean twice.
     """
-    n = values.size
+    n = values.shape[-1]
     doublings = max(sizes).bit_length() - 1
-    total = dict.fromkeys(sizes, 0.0)
-    for _ in range(arrangements if doublings else 1):
+    total = np.zeros((*values.shape[:-1], len(sizes)))
+    for _ in range(arrangements):
         means, span = values, 0
         for k in range(doublings + 1):
-            if 2**k in total:
-                low, high = np.quantile(means, (error, 1.0 - error))
-                total[2**k] += float(high - low)
+            if 2**k in sizes:
+                low, high = np.quantile(means, (error, 1.0 - error), axis=-1)
+                total[..., sizes.index(2**k)] += high - low
             if k < doublings:
                 shift = int(rng.integers(span + 1, max(span + 1, (n - 1) // 2 ** (doublings - k)) + 1))
                 span += shift
-                means = 0.5 * (means + np.concatenate([means[shift:], means[:shift]]))
-    used = arrangements if doublings else 1
-    return tuple(total[m] / used / math.sqrt(1.0 - m / n) for m in sizes)
+                means = 0.5 * (means + np.concatenate([means[..., shift:], means[..., :shift]], axis=-1))
+    return total / arrangements / np.sqrt(1.0 - np.array(sizes) / n)
 
 
-def _inverse_kappa(spreads: dict[int, float], pair: tuple[int, int]) -> float:
-    """log(R_small / R_large) / log(large / small); minus infinity where a resample of tied values has R_small = 0."""
-    small, large = pair
-    if spreads[small] == 0.0:
-        return -math.inf
-    if spreads[large] == 0.0:
-        return math.inf
-    return math.log(spreads[small] / spreads[large]) / math.log(large / small)
+def _inverse_kappa(spreads: FloatArray, sizes: tuple[int, ...], pair: tuple[int, int]) -> FloatArray:
+    """log(R_small / R_large) / log(large / small) over the leading axes of ``spreads``.
+
+    In resamples of tied values a spread may vanish: without R_small nothing was seen to shrink (minus infinity).
+    """
+    small, large = (spreads[..., sizes.index(m)] for m in pair)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = (np.log(small) - np.log(large)) / math.log(pair[1] / pair[0])
+    return np.where(small == 0.0, -math.inf, found)
 
 
 def _bootstrap(
@@ -346,12 +349,13 @@ def _bootstrap(
 ) -> FloatArray:
     """1/kappa of resampled sequences: one row per resample, one column per pair of block sizes."""
     sizes = tuple(sorted({m for pair in pairs for m in pair}))
-    found = np.empty((resamples, len(pairs)))
-    for row in found:
-        again = values[rng.integers(0, values.size, values.size)]
-        spreads = dict(zip(sizes, _spreads(again, sizes, error, arrangements, rng), strict=True))
-        row[:] = [_inverse_kappa(spreads, pair) for pair in pairs]
-    return found
+    rows = max(1, RESAMPLED_AT_ONCE // values.size)
+    found = []
+    for start in range(0, resamples, rows):
+        again = values[rng.integers(0, values.size, (min(rows, resamples - start), values.size))]
+        spreads = _spreads(again, sizes, error, arrangements, rng)
+        found.append(np.stack([_inverse_kappa(spreads, sizes, pair) for pair in pairs], axis=-1))
+    return np.concatenate(found)
 
 
 def _kappa(inverse: float) -> float:

@@ -88,7 +88,7 @@ def fit_tail(
     samples: Any,
     method: str = "mle",
     *,
-    level: float = 0.95,
+    level: float | int = 0.95,
     check: bool = True,
     generator: Any = 0,
 ) -> TailFit:

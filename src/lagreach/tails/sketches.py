@@ -191,7 +191,7 @@ class SequenceValues:
         """Values, one row per sequence, in the order of `keys`."""
         return np.empty(0) if self._values is None else self._values.copy()
 
-    def add(self, keys: Iterable[int | str], values: Any) -> None:
+    def add(self, keys: Iterable[Any], values: Any) -> None:
         """Take in the values of some sequences."""
         hashed = np.array([_as_key(key) for key in keys], dtype=np.uint64)
         if type(values).__module__.partition(".")[0] == "torch":
@@ -230,7 +230,7 @@ class SequenceValues:
         self._keys, self._values = distinct, rows[first]
 
 
-def _as_key(key: int | str) -> int:
+def _as_key(key: Any) -> int:
     if isinstance(key, str):
         return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big")
     if isinstance(key, int | np.integer) and not isinstance(key, bool) and -(2**63) <= key < 2**64:

@@ -1,0 +1,181 @@
+"""`lagreach diagnose`: models, weights and data from files, a progress bar, and exit codes for pipelines."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import nn
+
+from lagreach.batch import Batch
+from lagreach.diagnosis import Diagnosis
+from lagreach.errors import InputError
+from lagreach.pipeline import DiagnosisPlan, diagnose
+
+OUT_OF_REACH = 3
+
+
+def load_model(spec: str) -> nn.Module:
+    """Import ``package.module:factory`` and call it."""
+    module_name, _, name = spec.partition(":")
+    if not name:
+        raise InputError("a model is named package.module:factory", got=repr(spec), fix="write my_package.models:build")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        factory = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError) as error:
+        raise InputError("the model could not be imported", got=f"{spec}: {error}") from error
+    finally:
+        sys.path.pop(0)
+    model = factory() if callable(factory) and not isinstance(factory, nn.Module) else factory
+    if not isinstance(model, nn.Module):
+        raise InputError("the factory did not return a torch module", got=type(model).__name__)
+    return model
+
+
+def read_tensors(path: Path) -> dict[str, Any]:
+    """Read named tensors without executing anything in the file."""
+    if not path.is_file():
+        raise InputError("there is no such file", got=str(path))
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(path)
+        if path.suffix == ".npz":
+            import numpy as np
+
+            with np.load(path, allow_pickle=False) as archive:
+                return {name: torch.from_numpy(archive[name]) for name in archive.files}
+        if path.suffix in (".pt", ".pth"):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        # readers of foreign files raise anything, and all of it means the same to the user
+        raise InputError("this file cannot be read, or holds more than tensors", got=f"{path.name}: {error}") from error
+    raise InputError("unknown kind of file", got=path.name, expected=".safetensors, .npz, .pt or .pth")
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Put weights from a file into a model."""
+    state = read_tensors(path)
+    try:
+        model.load_state_dict(state)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        raise InputError("the weights do not fit the model", got=str(error).splitlines()[-1].strip()) from error
+
+
+def load_data(path: Path) -> Batch:
+    """Read x, y and optionally mask and lengths."""
+    found = read_tensors(path)
+    if not isinstance(found, dict) or not {"x", "y"} <= set(found):
+        names = ", ".join(map(str, found)) if isinstance(found, dict) else type(found).__name__
+        raise InputError("the data need x and y", got=names, expected="x, y and optionally mask, lengths")
+    return Batch(found["x"], found["y"], found.get("mask"), found.get("lengths"))
+
+
+def parse_lags(text: str) -> str | list[int]:
+    """Read "auto", "1,2,4" or "0:64".
+
+    >>> parse_lags("1,2,8"), parse_lags("0:4"), parse_lags("auto")
+    ([1, 2, 8], [0, 1, 2, 3], 'auto')
+    """
+    if text == "auto":
+        return text
+    try:
+        if ":" in text:
+            return list(range(*[int(part) for part in text.split(":")]))
+        return [int(part) for part in text.split(",")]
+    except (ValueError, TypeError) as error:
+        raise InputError("lags could not be read", got=repr(text), expected="auto, 1,2,4 or 0:64") from error
+
+
+def run_diagnose(
+    model: str,
+    data: Path,
+    out: Path,
+    *,
+    weights: Path | None,
+    loss: str,
+    lags: str,
+    sequences: int | None,
+    strength: float,
+    require: Sequence[int],
+    budget: float | None,
+    seed: int,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Run the command and return its exit code."""
+    built = load_model(model)
+    if weights is not None:
+        load_weights(built, weights)
+    batch = load_data(data)
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        tasks: dict[str, Any] = {}
+
+        def progress(stage: str, done: int, of: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=of)
+            bar.update(tasks[stage], completed=done)
+
+        found = diagnose(
+            built, batch, loss, parse_lags(lags), sequences=sequences, strength=strength, require=require, budget=budget,
+            seed=seed, dry_run=dry_run, progress=progress,
+        )  # fmt: skip
+    if isinstance(found, DiagnosisPlan):
+        print(json.dumps(vars(found) | {"layers": list(found.layers)}, indent=2) if as_json else found)
+        return 0
+    out.mkdir(parents=True, exist_ok=True)
+    found.save(out / "diagnosis.nc")
+    found.report(out / "report.html")
+    print(json.dumps(summary(found, require), indent=2) if as_json else found)
+    return OUT_OF_REACH if any(not row["within_reach"] for row in required_rows(found, require)) else 0
+
+
+def required_rows(found: Diagnosis, require: Sequence[int]) -> list[dict[str, Any]]:
+    """For each required lag: the sequences it needs, and whether there are enough."""
+    rows = []
+    for lag in require:
+        needed = min(one.window.required_if_present().at(lag)["sequences"] for one in found.layers)
+        rows.append({"lag": lag, "sequences": _plain(needed), "within_reach": bool(needed <= found.sequences)})
+    return rows
+
+
+def summary(found: Diagnosis, require: Sequence[int]) -> dict[str, Any]:
+    """Plain numbers for other programs; what is infinite is null."""
+    at = found.window()
+    return {
+        "sequences": found.sequences,
+        "strength": at.strength,
+        "window": {"lag": at.lag, "interval": list(at.interval), "status": at.status.name},
+        "required_lags": required_rows(found, require),
+        "layers": [
+            {
+                "name": one.name,
+                "local": one.local,
+                "dependences": list(one.window.dependences),
+                "lags": one.window.lags.tolist(),
+                "required": [_plain(n) for n in one.window.required.sequences],
+                "required_if_present": [_plain(n) for n in one.window.required_if_present().sequences],
+                "kappa": _plain(one.window.concentration.exponent),
+                "alpha": _plain(one.tail.alpha),
+                "limits": {str(lag): one.window.limit(lag, found.sequences).name for lag in one.window.lags.tolist()},
+            }
+            for one in found.layers
+        ],
+        "warnings": list(found.warnings),
+    }
+
+
+def _plain(number: float) -> float | None:
+    return float(number) if math.isfinite(number) else None

@@ -1,0 +1,115 @@
+"""What is measured, and how it is cut into pieces that fit into memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lagreach.adapters import View
+from lagreach.batch import Batch
+from lagreach.gradients.bands import Bands
+from lagreach.gradients.contrast import Probe
+from lagreach.gradients.sequences import BlockPlan, Sequences
+from lagreach.transport.cotangent import Cotangent
+from lagreach.transport.exact import exact_transport
+from lagreach.transport.first_order import first_order_transport
+from lagreach.transport.objective import Loss, Objective, make_objective
+from lagreach.transport.rollout import Rollout, run
+
+PIECE_BYTES = 16 * 2**20  # of states; a dozen tensors of this size are alive at the peak
+TENSORS_ALIVE = 24
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is measured: a model, sequences with their pairs, a loss, weights and bands of lags."""
+
+    view: View
+    sequences: Sequences
+    plan: BlockPlan
+    loss: Loss
+    names: list[str]
+    bands: Bands
+    probe: Probe
+    time: int
+    signal: str = "dependence"
+    transport: str = "exact"
+    steps: object = None
+    memory: int | None = None  # bytes to stay within
+
+    @property
+    def width(self) -> int:
+        """Number of selected weights."""
+        return sum(self.view.template.params[name].numel() for name in self.names)
+
+    def run(self, index: list[int]) -> tuple[Rollout, Objective]:
+        """Run the model on these sequences; return its states and the objective of its outputs."""
+        batch = self.sequences.read(index)
+        part = run(self.view.bind(batch))
+        return part, self.objective(batch, part)
+
+    def objective(self, batch: Batch, part: Rollout) -> Objective:
+        """Return the loss of the sequences of a batch."""
+        shape = tuple(part.output.shape)
+        lengths = batch.lengths if shape[1] == part.x.shape[1] else None
+        options = {"mask": batch.mask, "lengths": lengths, "steps": self.steps}
+        return make_objective(self.loss, batch.y, part.recurrence, shape, **options)  # type: ignore[arg-type]
+
+    def carry(self, part: Rollout, delta: Tensor, lags: list[int]) -> Iterator[Cotangent]:
+        """Carry gradients back to each of the lags, exactly or to first order."""
+        if self.transport == "exact":
+            return (cotangent for cotangent, _ in exact_transport(part, delta, lags))
+        return iter(first_order_transport(part, delta, lags))
+
+    def pieces(self, blocks: Iterable[int]) -> Iterator[Piece]:
+        """Cut the sequences of some blocks into pieces that fit into memory; pairs stay together."""
+        per_pair = 2 * self.time * self.view.template.stack.state_size * self.view.template.dtype.itemsize
+        room = PIECE_BYTES if self.memory is None else self.memory // TENSORS_ALIVE
+        chunk = max(1, room // per_pair)
+        pairs = np.flatnonzero(np.isin(self.plan.blocks, list(blocks)))
+        for start in range(0, len(pairs), chunk):
+            chosen = pairs[start : start + chunk]
+            own = self.plan.pairs[chosen].ravel()
+            part, objective = self.run(own.tolist())
+            yield Piece(own, np.repeat(self.plan.blocks[chosen], 2), chosen, part, objective)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some pairs of sequences, run: rows 2i and 2i + 1 are partners."""
+
+    number: np.ndarray  # (row,), number of the sequence
+    block: np.ndarray  # (row,), number of its block
+    pair: np.ndarray  # (row / 2,), number of the pair
+    part: Rollout
+    objective: Objective
+
+    @property
+    def partner(self) -> Tensor:
+        """Row of each row's partner."""
+        return torch.arange(len(self.number)) ^ 1
+
+    @property
+    def swapped(self) -> Objective:
+        """The objective with every sequence given its partner's targets."""
+        return self.objective.select(self.partner)
+
+
+def band_cotangents(task: Task, part: Rollout, delta: Tensor) -> Iterator[Tensor]:
+    """Sum of the carried gradients over the lags of each band, by position reached, in float64."""
+    lags = [lag for first, last in task.bands.edges for lag in range(first, last + 1)]
+    ends = set(task.bands.lags)
+    total: Tensor | None = None
+    for cotangent in task.carry(part, delta, lags):
+        carried = cotangent.double()
+        if total is None:
+            total = carried.clone()
+        else:
+            total[:, : carried.shape[1]] += carried
+        if cotangent.lag in ends:
+            yield total
+            total = None
