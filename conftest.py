@@ -10,6 +10,7 @@ install_import_hook("lagreach", "beartype.beartype")
 
 @pytest.fixture
 def generator() -> torch.Generator:
+    """Return a seeded generator, fresh for every test."""
     return torch.Generator().manual_seed(0)
 
 

@@ -7,6 +7,7 @@ and one on the state for each gate, all called at every step, as the equations r
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import ClassVar
 
 import torch
@@ -16,6 +17,7 @@ from benchmarks.harness import Case, Op, Timing, measure
 from lagreach import GatedRNN
 
 GATE_INIT = 0.05
+SHORT = 128  # steps over which float32 gradients are compared
 W1 = {"sequences": 16, "time": 1024, "input": 16, "hidden": 64}
 WORKLOADS = {
     "full": ("W1", W1),
@@ -150,15 +152,24 @@ def run(case: Case) -> dict[str, Timing]:
     models: dict[str, nn.Module] = {"lagreach": ours, "eager": eager_twin(cell, ours)}
     if cell == "lstm":
         models["torch.nn"] = torch_twin(ours)
-    steps = {name: training_step(model, x, y) for name, model in models.items()}
-    losses = {name: step() for name, step in steps.items()}
-    expected = comparable_gradients(ours)
+    check(models, x[:, :SHORT], y[:, :SHORT], rtol=1e-4)
+    check({name: deepcopy(model).double() for name, model in models.items()}, x.double(), y.double(), rtol=1e-8)
+    return measure({name: training_step(model, x, y) for name, model in models.items()}, case.repeats)
+
+
+def check(models: dict[str, nn.Module], x: Tensor, y: Tensor, rtol: float) -> None:
+    """All must give the same loss and gradients.
+
+    In float32 that can only be asked of short sequences: at T=1024 the gradients of this LSTM have grown a thousandfold
+    and rounding alone makes a fifth of them, so the full length is compared in float64.
+    """
+    losses = {name: training_step(model, x, y)() for name, model in models.items()}
+    expected = comparable_gradients(models["lagreach"])
     for name, model in models.items():
-        torch.testing.assert_close(losses[name], losses["lagreach"], rtol=1e-5, atol=1e-6, msg=f"loss of {name}")
+        torch.testing.assert_close(losses[name], losses["lagreach"], rtol=rtol, atol=0, msg=f"loss of {name} differs")
         for weight, gradient in comparable_gradients(model).items():
             error = torch.linalg.norm(gradient - expected[weight]) / torch.linalg.norm(expected[weight])
-            assert error < 1e-3, f"gradient of {weight} in {name}: relative difference {error:.2g}"
-    return measure(steps, case.repeats)
+            assert error < rtol, f"gradient of {weight} in {name}: relative difference {error:.2g}, {x.dtype}"
 
 
 def training_step(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Tensor]:

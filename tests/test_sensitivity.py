@@ -46,6 +46,6 @@ def test_immediate_and_total(cell, generator):
 def test_direction_must_fit(generator):
     model = small_model("lstm", generator)
     x = normal(generator, 2, 6, 3)
-    with pytest.raises(InputError, match="'layers.0.W_i'"):
+    with pytest.raises(InputError, match=r"'layers\.0\.W_i'"):
         immediate_sensitivity(rollout(model, x), {"layers.0.W_i": torch.zeros(3)})
     assert (total_sensitivity(model, x, {"readout.bias": torch.ones(2)}) == 0).all()

@@ -23,8 +23,9 @@ from lagreach.errors import InputError
 from lagreach.gradients.bands import Bands, make_bands
 from lagreach.gradients.blocks import Directions, directions
 from lagreach.gradients.contrast import SIGNALS, make_probe
+from lagreach.gradients.lag_gradients import TRANSPORTS
 from lagreach.gradients.memory import memory
-from lagreach.gradients.noise import NoiseValues, noise_values, unit_directions
+from lagreach.gradients.noise import DIRECTIONS, NOISES, UNITS, NoiseValues, noise_values, unit_directions
 from lagreach.gradients.reliance import reliance
 from lagreach.gradients.selection import Selection, select_params
 from lagreach.gradients.sequences import Sequences, as_sequences, plan_blocks
@@ -34,6 +35,7 @@ from lagreach.gradients.significance import (
     gram,
     jackknife_spread,
     leave_one_out,
+    null_spread,
     off_diagonal_mean,
 )
 from lagreach.gradients.task import Task
@@ -141,10 +143,7 @@ def make_task(
     settings: MeasureSettings,
 ) -> Task:
     """Read the data once, pair the sequences, and fix bands and probes: all that both passes must share."""
-    if settings.signal not in SIGNALS:
-        raise InputError("unknown signal", got=repr(settings.signal), expected=" or ".join(SIGNALS))
-    if not 0 < settings.error < 0.5:
-        raise InputError("error is a probability below one half", got=settings.error)
+    check_settings(settings)
     sequences = as_sequences(data)
     view = as_view(model, sequences.read(range(min(2, len(sequences)))))
     plan = plan_blocks(sequences, settings.blocks, settings.seed)
@@ -164,6 +163,28 @@ def make_task(
         transport=settings.transport,
         steps=steps,
     )
+
+
+def check_settings(settings: MeasureSettings) -> None:
+    """Refuse what cannot work before anything is computed."""
+    choices = {"signal": SIGNALS, "direction": DIRECTIONS, "noise": NOISES, "unit": UNITS, "transport": TRANSPORTS}
+    for name, allowed in choices.items():
+        if getattr(settings, name) not in allowed:
+            raise InputError(f"unknown {name}", got=repr(getattr(settings, name)), expected=" or ".join(allowed))
+    if not 0 < settings.error < 0.5:
+        raise InputError("error is a probability below one half", got=settings.error)
+    if not 0 < settings.strength <= 1:
+        raise InputError("strength is a share of the target's variance", got=settings.strength, expected="0 < s <= 1")
+    if settings.flips + 1 < 1 / settings.error:
+        raise InputError(
+            "too few sign flips to find anything at this error",
+            got=settings.flips,
+            expected=f"at least {math.ceil(1 / settings.error - 1)}",
+        )
+    patterns = math.ceil(1 + math.log2(1 / settings.error))  # blocks whose signs allow a p-value as small as the error
+    for name, least in (("blocks", max(4, patterns)), ("probes", 1), ("seed", 0)):
+        if getattr(settings, name) < least:
+            raise InputError(f"{name} is too small", got=getattr(settings, name), expected=f"at least {least}")
 
 
 def _input_moments(view: View, sequences: Sequences, read: int = 64) -> tuple[torch.Tensor, torch.Tensor, int]:
@@ -308,17 +329,20 @@ def _requirement(
     factor = noise / np.where(spread_of_values > 0, spread_of_values, 1.0)  # differs from one for unit="step"
     start, ranges = _mean_range(values, speed, settings.error)
     without = np.stack([_mean_range(values[value_block != block], speed, settings.error)[1] for block in blocks])
-    kappa = speed.exponent
+    kappa = math.nan if speed.status is Status.KAPPA_REFUSED else speed.exponent
     log_n = _log_n(whole, ranges * factor, start, kappa)
     spread = jackknife_spread(_log_n(squares, without * factor, start, kappa))
     half = 1.959964 * np.where(np.isfinite(spread), spread, np.inf)
-    known = np.where(np.isfinite(log_n), log_n, 0.0)
-    low, high = (np.where(np.isfinite(log_n), known + side, np.inf) for side in (-half, half))
+    # where there is nothing to see, N has a lower bound only: from the largest signal that may have been missed
+    upper = np.maximum(whole, 0) + 1.645 * np.maximum(jackknife_spread(squares), null_spread(products) * scale**2)
+    bound = _exp(_log_n(upper, ranges * factor, start, 2.0 if math.isnan(kappa) else kappa))
+    finite = np.where(np.isinf(log_n), 0.0, log_n)  # NaN where N is refused
+    low, high = (np.where(np.isinf(log_n), log_n, finite + side) for side in (-half, half))
     slow = speed.kappa_pessimistic if math.isfinite(speed.kappa_pessimistic) else kappa
-    pessimistic = _log_n(whole, ranges * factor, start, slow)
+    pessimistic = np.maximum(log_n, _log_n(whole, ranges * factor, start, slow))
     numbers = {
         "sequences": _exp(log_n),
-        "low": _exp(low),
+        "low": np.where(np.isposinf(log_n), bound, _exp(low)),
         "high": _exp(high),
         "pessimistic": _exp(pessimistic),
         "robust": _robust(whole, values, settings.error),
@@ -326,8 +350,6 @@ def _requirement(
     status = [Status.OK] * len(bands) if math.isfinite(kappa) else [speed.status] * len(bands)
     if test is not None:
         found = test.adjusted <= settings.error
-        upper = np.maximum(whole, 0) + 1.645 * np.maximum(jackknife_spread(squares), test.null_spread)
-        bound = _exp(_log_n(upper, ranges * factor, start, kappa))
         numbers = {name: np.where(found, n, bound if name == "low" else np.inf) for name, n in numbers.items()}
         status = [s if yes else Status.NOT_SIGNIFICANT for s, yes in zip(status, found, strict=True)]
     first = np.array([edge[0] for edge in bands.edges])
@@ -362,7 +384,7 @@ def _robust(square: np.ndarray, values: np.ndarray, error: float) -> np.ndarray:
 
     centred = values - np.median(values, axis=0)
     scale = np.median(np.abs(centred), axis=0) / NORMAL_QUARTILE
-    cut = CLIP * math.sqrt(2) * np.where(scale > 0, scale, 1.0)  # stable scale: sd / sqrt(2) at alpha = 2
+    cut = CLIP / math.sqrt(2) * scale  # the scale of a stable law is sd / sqrt(2) at alpha = 2
     inside = (np.abs(centred) < cut).mean(0)
     clipped = np.minimum(np.square(centred), cut**2).mean(0)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -154,7 +154,7 @@ class Window:
         seen = self.required.sequences <= sequences
         status = Status.OK
         if lag is None:
-            status = Status.WINDOW_EMPTY
+            status = next((s for s in needed.status if not s.usable), Status.WINDOW_EMPTY)
         elif lag == needed.lags[-1]:
             status = Status.WINDOW_CENSORED
         return WindowAt(
@@ -180,8 +180,8 @@ class Window:
             if self.reliance.adjusted[place] <= self.error and self.reliance.rise[place] > 0:
                 return Status.LIMIT_LEARNED
         if self.adjusted_p[i] > self.error:
-            unseen = self.required_if_present().sequences[i] > self.sequences
-            return Status.LIMIT_OUT_OF_REACH if unseen else Status.LIMIT_NO_DEPENDENCY
+            seen = self.required_if_present().sequences[i] <= self.sequences  # false also where N is not known
+            return Status.LIMIT_NO_DEPENDENCY if seen else Status.LIMIT_OUT_OF_REACH
         if self.required.sequences[i] > budget:
             return Status.LIMIT_SAMPLE_SIZE
         held = self.memory.capacity[self.memory.lags.index(edge)]

@@ -87,7 +87,8 @@ def make_probe(
     if not bool(keep.any()):
         raise InputError("the inputs do not vary, so nothing can depend on them", got="zero variance")
     values, vectors = values[keep], vectors[:, keep]
-    draws = torch.randn(probes, len(values), generator=generator, dtype=torch.float64)
+    # drawn in the space of the inputs: eigenvectors are arbitrary where eigenvalues agree (one-hot inputs, say)
+    draws = torch.randn(probes, len(covariance), generator=generator, dtype=torch.float64) @ vectors
     direction = draws / draws.norm(dim=1, keepdim=True)
     groups = 1 if output_size == 1 else min(2, probes)
     output = torch.randn(groups, output_size, generator=generator, dtype=torch.float64)
@@ -106,7 +107,7 @@ def step_weights(objective: Objective, positions: int) -> Float[Tensor, "seq pos
 def target_spread(
     recurrence: Recurrence, own: Objective, other: Objective, states: Tensor, direction: Float[Tensor, "out"]
 ) -> Float[np.ndarray, "seq 2"]:
-    """Two numbers per sequence; the ratio of their sums is the variance, along an output direction, of the target part of the loss gradient.
+    """Two numbers per sequence; the ratio of their sums is the variance of the target part of the loss gradient.
 
     The target part is what changes when the target is swapped; the difference of two independent draws has twice its
     variance. Gradients carry the share of their step, so its square is divided out.

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lagreach.gradients.task import Task
+from lagreach.transport.objective import valid_steps
 
 INDEPENDENT_BELOW = 0.05  # largest autocorrelation of inputs at lags 1..4 that still counts as independent
 
@@ -38,17 +39,22 @@ def memory(task: Task, lags: Sequence[int], widths: Sequence[int]) -> Memory:
     size = task.view.template.stack.state_size
     width = task.probe.whitening.shape[1]
     moments = [_Moments(len(lags), size, width) for _ in range(2)]
-    correlation = torch.zeros(5, width, dtype=torch.float64)
+    correlation, steps = torch.zeros(5, width, dtype=torch.float64), torch.zeros(5, 1, dtype=torch.float64)
     for piece in task.pieces(range(task.plan.count)):
         states, inputs = piece.part.states.double(), task.probe.whiten(piece.part.x.double())
+        time = inputs.shape[1]
+        inside = valid_steps(piece.part.lengths, len(inputs), time, inputs.device)
         for half in range(2):
-            mine = torch.from_numpy(piece.block % 2 == half)
+            kept = inside & torch.from_numpy(piece.block % 2 == half)[:, None].to(inside.device)
             for column, lag in enumerate(lags):
-                moments[half].add(column, states[mine, lag:], inputs[mine, : inputs.shape[1] - lag])
-        for k in range(min(5, inputs.shape[1])):
-            correlation[k] += (inputs[:, k:] * inputs[:, : inputs.shape[1] - k]).mean(1).sum(0)
+                rows = kept[:, lag:]
+                moments[half].add(column, states[:, lag:][rows], inputs[:, : time - lag][rows])
+        for k in range(min(5, time)):
+            correlation[k] += (inputs[:, k:] * inputs[:, : time - k])[inside[:, k:]].sum(0)
+            steps[k] += inside[:, k:].sum()
     capacity = np.array([moments[0].score(column, moments[1]) for column in range(len(lags))])
-    related = (correlation[1:] / correlation[0]).abs().max().item()
+    seen = (correlation / steps)[steps[:, 0] > 0]
+    related = (seen[1:] / seen[0]).abs().max().item() if len(seen) > 1 else 0.0
     return Memory(
         tuple(lags),
         capacity,
@@ -69,9 +75,7 @@ class _Moments:
         self.count = torch.zeros(lags, dtype=torch.float64)
 
     def add(self, lag: int, states: Tensor, inputs: Tensor) -> None:
-        s = states.flatten(0, 1)
-        s = torch.cat((torch.ones(len(s), 1, dtype=s.dtype), s), dim=1)
-        x = inputs.flatten(0, 1)
+        s, x = torch.cat((torch.ones(len(states), 1, dtype=states.dtype), states), dim=1), inputs
         self.states[lag] += s.T @ s
         self.cross[lag] += s.T @ x
         self.inputs[lag] += x.square().sum(0)
@@ -79,7 +83,7 @@ class _Moments:
         self.count[lag] += len(s)
 
     def score(self, lag: int, held_out: _Moments) -> float:
-        """Mean over input directions of the held-out R^2 of the least-squares readout."""
+        """Held-out R^2 of the least-squares readout of all (whitened) input directions together."""
         readout = torch.linalg.lstsq(self.states[lag], self.cross[lag], driver="gelsd").solution
         n = held_out.count[lag]
         variance = held_out.inputs[lag] / n - (held_out.mean[lag] / n).square()
@@ -87,4 +91,4 @@ class _Moments:
             "sx,st,tx->x", readout, held_out.states[lag], readout
         )
         residual = (held_out.inputs[lag] - explained) / n
-        return (1 - residual / variance).mean().item()
+        return (1 - residual.sum() / variance.sum()).item()  # a ratio of sums does not depend on the choice of axes

@@ -20,7 +20,7 @@ from lagreach.errors import InputError
 from lagreach.gradients.blocks import Directions
 from lagreach.gradients.sequence_gradients import SequenceLinearisation, as_direction, total_adjoint
 from lagreach.gradients.task import Task, band_cotangents
-from lagreach.transport.objective import output_gradient
+from lagreach.transport.objective import output_gradient, valid_steps
 from lagreach.transport.rollout import Rollout
 from lagreach.transport.sensitivity import immediate_sensitivity
 
@@ -160,12 +160,16 @@ def _add_steps(
     One direction (that of the first block) serves all sequences here: only a spread is wanted.
     """
     time = part.x.shape[1]
+    inside = valid_steps(part.lengths, len(part.x), time, part.x.device)
     for signal in range(len(directions)) if probes else [0]:
         for band, arrived in carried.items():
             direction = as_direction(part.recurrence, task.names, torch.from_numpy(directions[signal, band]))
             moved = immediate_sensitivity(part, direction).double()
-            steps = (time * (arrived * moved[:, : arrived.shape[1]]).sum(-1)).cpu().numpy()
-            new = np.stack((np.full(len(steps), steps.shape[1]), steps.sum(1), np.square(steps).sum(1)), axis=1)
+            reached = arrived.shape[1]
+            counted = inside[:, time - reached :]  # positions that an anchor within the length reaches
+            count = counted.sum(1, keepdim=True)
+            steps = count * (arrived * moved[:, :reached]).sum(-1) * counted
+            new = torch.cat((count, steps.sum(1, keepdim=True), steps.square().sum(1, keepdim=True)), 1).cpu().numpy()
             place = sums[:, signal, band]
             place[np.unique(rows)] = np.nan_to_num(place[np.unique(rows)])
             np.add.at(place, rows, new)

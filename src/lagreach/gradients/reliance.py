@@ -42,12 +42,18 @@ def reliance(task: Task, lags: Sequence[int], *, flips: int, seed: int) -> Relia
     losses = np.full((pairs, len(lags)), np.nan)
     for piece in task.pieces(range(task.plan.count)):
         for column, lag in enumerate(lags):
-            # scores of all pairs, so that the choice of anchors does not depend on how they are cut into pieces
-            generator = torch.Generator().manual_seed(seed * 1_000_003 + lag)
-            scores = torch.rand(pairs, task.time, generator=generator)[torch.from_numpy(piece.pair)]
-            rise, loss = _rise(piece, lag, scores)
+            rise, loss = _rise(piece, lag, _scores(piece.pair, lag, task.time, seed))
             rises[piece.pair, column], losses[piece.pair, column] = rise.numpy(), loss.numpy()
     return _test(tuple(lags), rises, losses, flips, np.random.default_rng(seed))
+
+
+def _scores(pairs: np.ndarray, lag: int, time: int, seed: int) -> Tensor:
+    """Random numbers (pair, time) that choose anchors.
+
+    A stream for every pair and lag: the choice does not depend on how pairs are cut into pieces, and none is stored.
+    """
+    streams = [np.random.Philox(key=seed % 2**64, counter=[0, 0, lag, pair]) for pair in pairs.tolist()]
+    return torch.from_numpy(np.stack([np.random.Generator(stream).random(time) for stream in streams]))
 
 
 def _rise(piece: Piece, lag: int, scores: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,9 @@ which keeps memory flat in the number of sequences.
 from __future__ import annotations
 
 import hashlib
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,8 +80,10 @@ class SpooledSequences:
     """Sequences on disk, one after the other; shorter ones are padded with zeros when they are read together."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="lagreach-")
-        self._path = Path(self._folder.name) / "sequences"
+        folder = tempfile.mkdtemp(prefix="lagreach-")
+        # removed with this object, at the latest when the interpreter ends; TemporaryDirectory would warn about that
+        self._cleanup = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self._path = Path(folder) / "sequences"
         self._index: list[list[tuple[int, np.dtype[Any], tuple[int, ...]] | None]] = []
         with self._path.open("wb") as file:
             for i, batch in enumerate(batches):
@@ -90,6 +94,8 @@ class SpooledSequences:
                 fix="pass tensors, or something that can be iterated over again; a used-up generator yields nothing",
             )
         self._data = np.memmap(self._path, dtype=np.uint8, mode="r")
+        times = {row[0][2][:1] for row in self._index if row[0] is not None}
+        self._longest = max(times)[0] if len(times) > 1 else None  # None: all of the same length
 
     def __len__(self) -> int:
         return len(self._index)
@@ -131,15 +137,25 @@ class SpooledSequences:
         assert x is not None
         assert y is not None
         own = torch.tensor([len(one) for one in x])
-        ragged = len(set(own.tolist())) > 1
         mask, lengths = self._field(index, 2), self._field(index, 3)
-        per_step = ragged and all(one.ndim > 0 and len(one) == n for one, n in zip(y, own.tolist(), strict=True))
+        given = None if lengths is None else torch.stack(lengths)
+        if self._longest is None:
+            return Batch(torch.stack(x), torch.stack(y), None if mask is None else torch.stack(mask), given)
+        per_step = all(one.ndim > 0 and len(one) == n for one, n in zip(y, own.tolist(), strict=True))
         return Batch(
-            x=torch.nn.utils.rnn.pad_sequence(x, batch_first=True),
-            y=torch.nn.utils.rnn.pad_sequence(y, batch_first=True) if per_step else torch.stack(y),
-            mask=None if mask is None else torch.nn.utils.rnn.pad_sequence(mask, batch_first=True),
-            lengths=torch.stack(lengths) if lengths is not None else own if ragged else None,
+            x=_padded(x, self._longest),
+            y=_padded(y, self._longest) if per_step else torch.stack(y),
+            mask=None if mask is None else _padded(mask, self._longest),
+            lengths=own if given is None else given,
         )
+
+
+def _padded(values: list[Tensor], length: int) -> Tensor:
+    """Stack along a new axis, with zeros behind the shorter ones up to a length that is the same for every read."""
+    found = values[0].new_zeros(len(values), length, *values[0].shape[1:])
+    for row, one in zip(found, values, strict=True):
+        row[: len(one)] = one
+    return found
 
 
 def as_batch(batch: object, where: str = "the data") -> Batch:
@@ -163,8 +179,12 @@ def as_batch(batch: object, where: str = "the data") -> Batch:
     state = batch.get("state") if isinstance(batch, dict) else None
     assert x is not None
     assert y is not None
-    if len(x) != len(y):
-        raise InputError(f"x and y of {where} hold different numbers of sequences", got=f"{len(x)} and {len(y)}")
+    for name, part in (("y", y), ("mask", mask), ("lengths", lengths)):
+        if part is not None and (part.ndim == 0 or len(part) != len(x)):
+            raise InputError(
+                f"x and {name} of {where} hold different numbers of sequences",
+                got=f"{len(x)} and {len(part) if part.ndim else 'a single number'}",
+            )
     return Batch(x, y, mask, lengths, state)
 
 
@@ -229,7 +249,8 @@ def _dealt(pairs: np.ndarray, blocks: int) -> BlockPlan:
 def plan_blocks(sequences: Sequences, blocks: int, seed: int, read: int = 64) -> BlockPlan:
     """Pair the sequences and deal the pairs into blocks of nearly equal size.
 
-    Windows cut from one series depend on their neighbours. They are paired with windows half the series away, and
+    Partners are half the ranks apart, so that copies of a sequence, which are neighbours, do not meet as partners (their
+    contrast would be zero) and land in the same block. Windows cut from one series depend on their neighbours. They are paired with windows half the series away, and
     blocks are contiguous stretches, so that blocks stay nearly independent of each other.
     """
     if getattr(sequences, "from_one_series", False):
@@ -239,9 +260,22 @@ def plan_blocks(sequences: Sequences, blocks: int, seed: int, read: int = 64) ->
     for start in range(0, len(sequences), read):
         stop = min(start + read, len(sequences))
         batch = sequences.read(range(start, stop))
-        keys += [(_hash(batch.x[i], seed), _hash(batch.y[i], seed), start + i) for i in range(len(batch))]
+        for i in range(len(batch)):
+            x, y = _content(batch, i)
+            keys.append((_hash(x, seed), _hash(y, seed), start + i))
     order = np.array([number for *_, number in sorted(keys)])
-    return _dealt(_enough(order[: len(order) // 2 * 2].reshape(-1, 2), len(sequences)), blocks)
+    half = len(order) // 2
+    return _dealt(_enough(np.stack((order[:half], order[half : 2 * half]), axis=1), len(sequences)), blocks)
+
+
+def _content(batch: Batch, row: int) -> tuple[Tensor, Tensor]:
+    """Input and target of one sequence without what lies beyond its length, which may hold anything."""
+    x, y = batch.x[row], batch.y[row]
+    if batch.lengths is None:
+        return x, y
+    length = int(batch.lengths[row])
+    per_step = y.ndim > 0 and len(y) == len(x)
+    return x[:length], y[:length] if per_step else y
 
 
 def _enough(pairs: np.ndarray, sequences: int) -> np.ndarray:

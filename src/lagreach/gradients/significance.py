@@ -48,6 +48,13 @@ def off_diagonal_mean(products: Float[Array, "*lag block block"]) -> Float[Array
     return total / (count * (count - 1))
 
 
+def null_spread(products: Float[Array, "*lag block block"]) -> Float[Array, "*lag"]:
+    """Standard deviation of `off_diagonal_mean` over all patterns of signs."""
+    count = products.shape[-1]
+    off = products * (1 - np.eye(count))
+    return np.sqrt(2 * np.square(off).sum((-2, -1))) / (count * (count - 1))
+
+
 def leave_one_out(products: Float[Array, "lag block block"]) -> Float[Array, "block lag"]:
     """Return the same estimate without each block in turn."""
     count = products.shape[-1]
@@ -75,15 +82,14 @@ def flip_test(means: Float[Array, "block lag param"], *, flips: int, generator: 
     products, scale = gram(means)
     count = products.shape[-1]
     off = products * (1 - np.eye(count))
-    null_variance = 2 * np.square(off).sum((-2, -1))
-    spread = np.sqrt(np.where(null_variance > 0, null_variance, 1.0))
+    spread = count * (count - 1) * null_spread(products)
+    spread = np.where(spread > 0, spread, 1.0)
     signs = generator.choice(np.array([-1.0, 1.0]), size=(flips, count))
     signs = np.concatenate((np.ones((1, count)), signs))  # the data are one of the equally likely patterns
     z = np.stack([np.einsum("fi,fi->f", signs @ one, signs) for one in off], axis=1) / spread
     p_value = (z >= z[0] - TIE).mean(0)
     square = off_diagonal_mean(products) * scale**2
-    pairs = count * (count - 1)
-    return Significance(square, np.sqrt(null_variance) / pairs * scale**2, p_value, step_down(z))
+    return Significance(square, null_spread(products) * scale**2, p_value, step_down(z))
 
 
 def step_down(z: Float[Array, "flip lag"]) -> Float[Array, "lag"]:
