@@ -2,10 +2,11 @@
 
 import jaxtyping
 import pytest
+import tests.typecheck  # noqa: F401 (the hook looks it up by name)
 import torch
 from jaxtyping import install_import_hook
 
-install_import_hook("lagreach", "beartype.beartype")
+install_import_hook("lagreach", "tests.typecheck.check")
 
 
 @pytest.fixture

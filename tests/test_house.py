@@ -16,7 +16,7 @@ SOURCE = ROOT / "src" / "lagreach"
 
 # From left to right; a module may import what stands to its left, and its own group.
 ORDER = [
-    ["_version", "errors", "types", "threads", "forward_mode", "arrays", "batch"],
+    ["_version", "errors", "types", "threads", "directional", "arrays", "batch"],
     ["cells"],
     ["initialise", "torch_layout"],
     ["model"],
@@ -37,6 +37,10 @@ ORDER = [
     ["cli_diagnose"],
     ["cli"],
 ]
+
+
+# A diagnosis can save and report itself: methods that hand it on, loaded when they are called.
+HANDED_ON = {("diagnosis", "io"), ("diagnosis", "report")}
 
 
 def imports_of(path):
@@ -65,7 +69,8 @@ def test_imports_go_one_way(path):
     own = rank("lagreach." + parts[0])
     for imported in imports_of(path):
         if imported != "lagreach" and not imported.startswith("lagreach.__"):
-            assert rank(imported) <= own, f"{path.name} must not import {imported}"
+            allowed = (parts[0], imported.split(".")[1]) in HANDED_ON
+            assert allowed or rank(imported) <= own, f"{path.name} must not import {imported}"
 
 
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))

@@ -175,16 +175,11 @@ def check_settings(settings: MeasureSettings) -> None:
         raise InputError("error is a probability below one half", got=settings.error)
     if not 0 < settings.strength <= 1:
         raise InputError("strength is a share of the target's variance", got=settings.strength, expected="0 < s <= 1")
-    if settings.flips + 1 < 1 / settings.error:
-        raise InputError(
-            "too few sign flips to find anything at this error",
-            got=settings.flips,
-            expected=f"at least {math.ceil(1 / settings.error - 1)}",
-        )
-    patterns = math.ceil(1 + math.log2(1 / settings.error))  # blocks whose signs allow a p-value as small as the error
-    for name, least in (("blocks", max(4, patterns)), ("probes", 1), ("seed", 0)):
-        if getattr(settings, name) < least:
-            raise InputError(f"{name} is too small", got=getattr(settings, name), expected=f"at least {least}")
+    rare = 1 / settings.error  # flips, and blocks' patterns of signs, must allow a p-value as small as the error
+    least = {"flips": math.ceil(rare) - 1, "blocks": max(4, math.ceil(1 + math.log2(rare))), "probes": 1, "seed": 0}
+    for name, bound in least.items():
+        if getattr(settings, name) < bound:
+            raise InputError(f"{name} is too small", got=getattr(settings, name), expected=f"at least {bound}")
 
 
 def _input_moments(view: View, sequences: Sequences, read: int = 64) -> tuple[torch.Tensor, torch.Tensor, int]:
@@ -322,6 +317,8 @@ def _requirement(
     `means` (block, band, param) carry the signal, `values` (seq, band) the noise. With `test`, lags that are not
     significant get inf and a lower bound from the upper limit of the signal.
     """
+    from scipy.special import stdtrit
+
     products, scale = gram(means)
     squares = leave_one_out(products) * scale**2
     whole = off_diagonal_mean(products) * scale**2
@@ -332,7 +329,7 @@ def _requirement(
     kappa = math.nan if speed.status is Status.KAPPA_REFUSED else speed.exponent
     log_n = _log_n(whole, ranges * factor, start, kappa)
     spread = jackknife_spread(_log_n(squares, without * factor, start, kappa))
-    half = 1.959964 * np.where(np.isfinite(spread), spread, np.inf)
+    half = stdtrit(len(blocks) - 1, 0.975) * np.where(np.isfinite(spread), spread, np.inf)
     # where there is nothing to see, N has a lower bound only: from the largest signal that may have been missed
     upper = np.maximum(whole, 0) + 1.645 * np.maximum(jackknife_spread(squares), null_spread(products) * scale**2)
     bound = _exp(_log_n(upper, ranges * factor, start, 2.0 if math.isnan(kappa) else kappa))

@@ -25,6 +25,7 @@ from lagreach.gradients.task import Task
 from lagreach.measure import MeasureSettings, interruptible_window, make_task
 from lagreach.regimes import fit_regimes
 from lagreach.tails.fit import fit_tail
+from lagreach.threads import one_thread
 from lagreach.transport.fidelity import Fidelity, fidelity
 from lagreach.transport.first_order import EffectiveRates, effective_rates
 from lagreach.transport.objective import Loss
@@ -150,8 +151,9 @@ def diagnose(
     seconds = {"setting up": time.perf_counter() - started}
     for task in tasks:
         begun = time.perf_counter()
-        window, noise_sample, cut_short = interruptible_window(task, chosen, _named(progress, task.view.name))
-        layers.append(_layer(task, window, noise_sample))
+        with one_thread():  # steps of recurrent layers are small: several threads only get in each other's way
+            window, noise_sample, cut_short = interruptible_window(task, chosen, _named(progress, task.view.name))
+            layers.append(_layer(task, window, noise_sample))
         partial = partial or cut_short
         seconds[task.view.name] = time.perf_counter() - begun
     return Diagnosis(
@@ -207,10 +209,10 @@ def _layer(task: Task, window: Window, noise_sample: np.ndarray) -> LayerDiagnos
 def _gains(task: Task) -> tuple[Fidelity, EffectiveRates | None]:
     """Exact and first-order gain and the rates, on up to 256 of the sequences."""
     batch = task.sequences.read(np.sort(task.plan.pairs.ravel()[:SHOWN]).tolist())
-    options = {"mask": batch.mask, "lengths": batch.lengths, "steps": task.steps}
+    options = {"mask": batch.mask, "lengths": batch.lengths, "steps": task.steps, "state": batch.state}
     gains = fidelity(task.view, batch.x, batch.y, task.bands.lags, task.loss, **options)  # type: ignore[arg-type]
     try:
-        rates = effective_rates(task.view, batch.x, task.bands.lags, lengths=batch.lengths)
+        rates = effective_rates(task.view, batch.x, task.bands.lags, lengths=batch.lengths, state=batch.state)
     except UnsupportedError:  # a projected LSTM has no units to follow
         return gains, None
     return gains, rates
@@ -237,7 +239,7 @@ def _warnings(
         notes.append(
             "windows of one series are not independent: N counts windows, and intervals come from stretches of them"
         )
-    if used < len(source):
+    if used < len(source) - 1:  # an odd one out has no partner
         notes.append(
             f"a subsample of {used} of {len(source)} sequences; intervals are {(len(source) / used) ** 0.5:.2f} times as wide"
         )

@@ -22,6 +22,7 @@ DEFINITION = (
 )
 NEAR_BOUND = 0.8  # share of the memory bound in use from which capacity may bind
 LITTLE_MEMORY = 0.2  # of an input's variance
+WORTH_CALLING_LEARNED = 0.02  # rise of the loss; a random readout may lean the right way by less
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ class Window:
         edge = int(self.required.lags[i])
         if edge in self.reliance.lags:
             place = self.reliance.lags.index(edge)
-            if self.reliance.adjusted[place] <= self.error and self.reliance.rise[place] > 0:
+            if self.reliance.adjusted[place] <= self.error and self.reliance.rise[place] >= WORTH_CALLING_LEARNED:
                 return Status.LIMIT_LEARNED
         if self.adjusted_p[i] > self.error:
             seen = self.required_if_present().sequences[i] <= self.sequences  # false also where N is not known

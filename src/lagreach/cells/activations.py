@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from lagreach.errors import InputError
-from lagreach.forward_mode import jvp
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,9 @@ class Activation:
 
     def slope(self, z: Tensor) -> Tensor:
         """First derivative, by autodiff."""
-        return jvp(self.function, (z,), (torch.ones_like(z),))[1]
+        with torch.enable_grad():
+            leaf = z.detach().requires_grad_()
+            return torch.autograd.grad(self.function(leaf).sum(), leaf)[0]
 
 
 def _gaussian(z: Tensor) -> Tensor:

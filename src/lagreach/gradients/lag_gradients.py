@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -71,6 +72,7 @@ def lag_gradients(
     steps: str | Sequence[int] | Tensor | None = None,
     reduce: str | None = None,
     direction: Mapping[str, Tensor] | None = None,
+    state: Any = None,
     chunk: int | None = None,
 ) -> LagGradients:
     """Split the gradient of the loss by the number of steps it travelled back.
@@ -91,6 +93,8 @@ def lag_gradients(
         "norm" keeps only the norm of each weight's gradient per lag.
     direction
         Keeps only the component along these weights' directions (weights it does not name count as zero).
+    state
+        Initial state to hand to the model, sequences first.
     chunk
         Sequences per pass; chosen by memory if None. It does not change the result.
 
@@ -105,7 +109,7 @@ def lag_gradients(
     >>> all(torch.allclose(total[name], p.grad) for name, p in model.named_parameters())
     True
     """
-    opened = open_data(model, x, y, mask=mask, lengths=lengths)
+    opened = open_data(model, x, y, mask=mask, lengths=lengths, state=state)
     recurrence, time = opened.view.template, opened.time
     wanted = check_lags(range(time) if lags is None else lags, time)
     if transport not in TRANSPORTS:

@@ -250,8 +250,9 @@ def plan_blocks(sequences: Sequences, blocks: int, seed: int, read: int = 64) ->
     """Pair the sequences and deal the pairs into blocks of nearly equal size.
 
     Partners are half the ranks apart, so that copies of a sequence, which are neighbours, do not meet as partners (their
-    contrast would be zero) and land in the same block. Windows cut from one series depend on their neighbours. They are paired with windows half the series away, and
-    blocks are contiguous stretches, so that blocks stay nearly independent of each other.
+    contrast would be zero) and land in the same block. Windows cut from one series depend on their neighbours. They are
+    paired with windows half the series away, and blocks are contiguous stretches, so that blocks stay nearly independent
+    of each other.
     """
     if getattr(sequences, "from_one_series", False):
         half = len(sequences) // 2

@@ -124,8 +124,8 @@ def fit_tail(
     (True, True)
     >>> rng = np.random.default_rng(0)
     >>> product = fit_tail(rng.normal(size=4000) * rng.normal(size=4000))
-    >>> round(product.alpha, 1), product.stable_supported
-    (1.2, False)
+    >>> product.alpha < 1.4, product.stable_supported
+    (True, False)
     """
     if method not in ESTIMATORS:
         raise InputError("unknown tail estimator", got=repr(method), expected=f"one of {', '.join(ESTIMATORS)}")

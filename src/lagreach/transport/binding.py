@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +48,7 @@ def open_data(
     *,
     mask: Tensor | None = None,
     lengths: Tensor | Sequence[int] | None = None,
+    state: Any = None,
 ) -> Opened:
     """Check a model and its data before anything is computed."""
     x = torch.as_tensor(x)
@@ -63,7 +65,7 @@ def open_data(
     if len(targets) != len(x):
         raise InputError("x and y hold different numbers of sequences", got=f"{len(x)} and {len(targets)}")
     checked_lengths = None if lengths is None else valid.sum(1)
-    batch = Batch(x, targets, None if mask is None else torch.as_tensor(mask), checked_lengths)
+    batch = Batch(x, targets, None if mask is None else torch.as_tensor(mask), checked_lengths, state)
     view = as_view(model, batch.select(slice(0, 2)))
     sample = run(view.bind(batch.select(slice(0, 1))))
     return Opened(view, batch, sample.x.shape[1], tuple(sample.output.shape[1:]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -80,6 +81,7 @@ def fidelity(
     mask: Tensor | None = None,
     lengths: Tensor | Sequence[int] | None = None,
     steps: str | Sequence[int] | Tensor | None = None,
+    state: Any = None,
     chunk: int | None = None,
 ) -> Fidelity:
     """Compare the first-order gain of the loss gradient with the exact one at the given lags.
@@ -92,7 +94,7 @@ def fidelity(
     >>> fidelity(model, x, y, lags=[1, 2, 4]).verdict
     "first order is exact for this cell: the step's Jacobian is diagonal"
     """
-    opened = open_data(model, x, y, mask=mask, lengths=lengths)
+    opened = open_data(model, x, y, mask=mask, lengths=lengths, state=state)
     kind = opened.view.template.stack.first_order
     wanted = check_lags(lags, opened.time)
     objective = opened.objective(loss, steps)

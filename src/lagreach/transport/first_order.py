@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -79,6 +80,7 @@ def effective_rates(
     *,
     lr: float = 1.0,
     lengths: Tensor | Sequence[int] | None = None,
+    state: Any = None,
     chunk: int | None = None,
 ) -> EffectiveRates:
     """Effective learning rates ``mu = lr (gamma0 + gamma1)`` of every unit at the given lags.
@@ -94,6 +96,8 @@ def effective_rates(
         Global learning rate, a plain factor.
     lengths
         Number of valid steps of each sequence; anchors beyond it do not count.
+    state
+        Initial state to hand to the model, sequences first.
 
     Examples
     --------
@@ -105,7 +109,7 @@ def effective_rates(
     >>> effective_rates(model, torch.zeros(1, 9, 2), lags=[1, 2, 4]).envelope
     tensor([2.2500, 1.6875, 0.9492], dtype=torch.float64)
     """
-    opened = open_data(model, x, lengths=lengths)
+    opened = open_data(model, x, lengths=lengths, state=state)
     recurrence = opened.view.template
     wanted = check_lags(lags, opened.time)
     _check_form(recurrence, form)

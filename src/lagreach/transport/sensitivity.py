@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from lagreach.adapters import Recurrence, View
 from lagreach.cells import unroll
+from lagreach.directional import directional_derivative
 from lagreach.errors import InputError
-from lagreach.forward_mode import jvp
 from lagreach.transport.rollout import Rollout, rollout
 
 Direction = Mapping[str, Tensor]
@@ -21,7 +21,9 @@ def immediate_sensitivity(part: Rollout, direction: Direction) -> Float[Tensor, 
     """``B_t w``: how each state moves with the weights when the state before it is held fixed."""
     recurrence = part.recurrence
     tangent = _check_direction(recurrence, direction)
-    return jvp(lambda params: recurrence.stack.step(part.x, part.previous, params), (recurrence.params,), (tangent,))[1]
+    return directional_derivative(
+        lambda params: recurrence.stack.step(part.x, part.previous, params), recurrence.params, tangent
+    )
 
 
 def total_sensitivity(
@@ -34,11 +36,9 @@ def total_sensitivity(
     part = rollout(model, x)
     recurrence = part.recurrence
     tangent = _check_direction(recurrence, direction)
-    return jvp(
-        lambda params: unroll(recurrence.stack, part.x, part.initial, params),
-        (recurrence.params,),
-        (tangent,),
-    )[1]
+    return directional_derivative(
+        lambda params: unroll(recurrence.stack, part.x, part.initial, params), recurrence.params, tangent
+    )
 
 
 def _check_direction(recurrence: Recurrence, direction: Direction) -> dict[str, Tensor]:
