@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test test-all lint bench docs clean
+.PHONY: setup demo test test-all test-gpu lint bench docs clean
 
 setup: $(STAMP)
 
@@ -27,6 +27,9 @@ test: lint
 
 test-all: lint
 	$(BIN)/pytest -n 2 -m "not gpu"
+
+test-gpu: setup
+	$(BIN)/pytest -m gpu
 
 bench: setup
 	$(BIN)/python -m benchmarks

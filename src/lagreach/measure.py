@@ -191,7 +191,7 @@ def _input_moments(view: View, sequences: Sequences, read: int = 64) -> tuple[to
             check_finite("the input x", batch.x)
         bound = view.bind(batch)
         time = max(time, bound.x.shape[1])
-        x = bound.x.double()
+        x = bound.x.double().cpu()
         if bound.lengths is not None:
             x = torch.cat([one[:n] for one, n in zip(x, bound.lengths.tolist(), strict=True)])
         else:

@@ -210,7 +210,7 @@ def _gains(task: Task) -> tuple[Fidelity, EffectiveRates | None]:
     """Exact and first-order gain and the rates, on up to 256 of the sequences."""
     batch = task.sequences.read(np.sort(task.plan.pairs.ravel()[:SHOWN]).tolist())
     options = {"mask": batch.mask, "lengths": batch.lengths, "steps": task.steps, "state": batch.state}
-    gains = fidelity(task.view, batch.x, batch.y, task.bands.lags, task.loss, **options)  # type: ignore[arg-type]
+    gains = fidelity(task.view, batch.x, batch.y, task.bands.lags, task.loss, **options)
     try:
         rates = effective_rates(task.view, batch.x, task.bands.lags, lengths=batch.lengths, state=batch.state)
     except UnsupportedError:  # a projected LSTM has no units to follow

@@ -37,7 +37,7 @@ def test_units_may_be_extreme(method, factor):
 @pytest.mark.parametrize("method", ["mle", "mcculloch", "ecf"])
 def test_one_outlier_does_not_move_a_fit(method):
     found = fit_tail(np.append(SAMPLES, 1e5), method, check=False)
-    assert found.alpha == pytest.approx(fit_tail(SAMPLES, method, check=False).alpha, abs=0.03)
+    assert found.alpha == pytest.approx(fit_tail(SAMPLES, method, check=False).alpha, abs=0.05)
 
 
 @pytest.mark.parametrize("method", ESTIMATORS)

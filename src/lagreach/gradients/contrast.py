@@ -67,11 +67,11 @@ class Probe:
 
     def whiten(self, x: Float[Tensor, "seq time input"]) -> Float[Tensor, "seq time whitened"]:
         """Inputs with mean zero, unit variance and no correlation between directions."""
-        return (x - self.mean) @ self.whitening
+        return (x - self.mean.to(x)) @ self.whitening.to(x)
 
     def planted(self, x: Float[Tensor, "seq time input"]) -> Float[Tensor, "probe seq time"]:
         """Value of each planted input at every step."""
-        return torch.einsum("pw,stw->pst", self.direction, self.whiten(x))
+        return torch.einsum("pw,stw->pst", self.direction.to(x), self.whiten(x))
 
 
 def make_probe(
@@ -101,7 +101,7 @@ def step_weights(objective: Objective, positions: int) -> Float[Tensor, "seq pos
     shares = objective.weights / objective.weights.sum(-1, keepdim=True)
     if objective.steps is None:
         return shares
-    return torch.zeros(len(shares), positions, dtype=shares.dtype).scatter_add(1, objective.steps, shares)
+    return shares.new_zeros(len(shares), positions).scatter_add(1, objective.steps, shares)
 
 
 def target_spread(

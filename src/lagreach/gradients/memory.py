@@ -41,7 +41,7 @@ def memory(task: Task, lags: Sequence[int], widths: Sequence[int]) -> Memory:
     moments = [_Moments(len(lags), size, width) for _ in range(2)]
     correlation, steps = torch.zeros(5, width, dtype=torch.float64), torch.zeros(5, 1, dtype=torch.float64)
     for piece in task.pieces(range(task.plan.count)):
-        states, inputs = piece.part.states.double(), task.probe.whiten(piece.part.x.double())
+        states, inputs = piece.part.states.double().cpu(), task.probe.whiten(piece.part.x.double().cpu())
         time = inputs.shape[1]
         inside = valid_steps(piece.part.lengths, len(inputs), time, inputs.device)
         for half in range(2):

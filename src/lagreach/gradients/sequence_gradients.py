@@ -61,6 +61,6 @@ def as_direction(recurrence: Recurrence, names: list[str], flat: Tensor) -> dict
     """Cut a flat vector into tensors by the names and shapes of the weights."""
     pieces = flat.split([recurrence.params[name].numel() for name in names])
     return {
-        name: piece.view(recurrence.params[name].shape).to(recurrence.dtype)
+        name: piece.view(recurrence.params[name].shape).to(dtype=recurrence.dtype, device=recurrence.device)
         for name, piece in zip(names, pieces, strict=True)
     }

@@ -110,7 +110,7 @@ def fidelity(
             if not sums
             else [[a + b for a, b in zip(x1, x2, strict=True)] for x1, x2 in zip(sums, new, strict=True)]
         )
-    log_exact, log_first, log_start = (torch.stack([s.log10() for s in column]) for column in sums)
+    log_exact, log_first, log_start = (torch.stack([s.log10() for s in column]).cpu() for column in sums)
     gains = (log_exact - log_start) / 2, (log_first - log_start) / 2
     by_lag = tuple(_status(kind, *triple) for triple in zip(wanted, *(g.tolist() for g in gains), strict=True))
     return Fidelity(torch.tensor(wanted), *gains, _overall(kind, by_lag), by_lag)

@@ -126,7 +126,7 @@ def effective_rates(
     joined = {
         name: torch.cat([torch.stack([s.log10() for s in layer[name]]) for layer in sums], dim=-1) for name in sums[0]
     }
-    per_unit = {name: values - log_mean[:, None] for name, values in joined.items()}
+    per_unit = {name: (values - log_mean[:, None]).cpu() for name, values in joined.items()}
     rates = per_unit.pop("rate")
     layer_of_unit = torch.arange(len(sums)).repeat_interleave(recurrence.stack.hidden_size)
     status = {"exact": Status.FIRST_ORDER_EXACT, "vanishes": Status.FIRST_ORDER_VANISHES}

@@ -1,0 +1,46 @@
+"""The same answers on a GPU; run with `make test-gpu` where there is one."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lagreach import effective_rates, fidelity, lag_gradients, measure_window
+from tests.cases import CELLS, normal, small_model
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_transport_agrees_with_the_cpu(cell, generator):
+    model = small_model(cell, generator, num_layers=2)
+    x, y = normal(generator, 4, 30, 3), normal(generator, 4, 30, 2)
+    here = lag_gradients(model, x, y), fidelity(model, x, y, lags=[0, 1, 29]), effective_rates(model, x, lags=[1, 29])
+    model.cuda()
+    there = lag_gradients(model, x, y), fidelity(model, x, y, lags=[0, 1, 29]), effective_rates(model, x, lags=[1, 29])
+    for name, grad in here[0].grads.items():
+        torch.testing.assert_close(there[0].grads[name].cpu(), grad, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(there[1].exact, here[1].exact, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(there[2].rates, here[2].rates, rtol=1e-10, atol=1e-12)
+
+
+def test_windows_agree_with_the_cpu(generator):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm, self.read = nn.LSTM(3, 8, batch_first=True), nn.Linear(8, 1)
+
+        def forward(self, x):
+            return self.read(self.lstm(x)[0])
+
+    model = Net().double()
+    x = normal(generator, 64, 24, 3)
+    y = torch.nn.functional.pad(x[:, :-3, :1], (0, 0, 3, 0))
+    here = measure_window(model, (x, y), lags=[0, 1, 3, 8])
+    there = measure_window(model.cuda(), (x, y), lags=[0, 1, 3, 8])
+    np.testing.assert_allclose(there.required.sequences, here.required.sequences, rtol=1e-8)
+    np.testing.assert_allclose(there.probe.sequences, here.probe.sequences, rtol=1e-8)
+    assert there.dependences == here.dependences == (3,)
