@@ -43,12 +43,12 @@ def test_demo_trains_and_reports():
     result = json.loads(done.stdout)
     assert result["lags"] == list(TASK.lags)
     assert len(result["recovered"]) == len(TASK.lags)
-    assert all(0 < gain < 10 for gain in result["gain_trained"]["exact"])
+    assert all(0 < gain < 10 for gain in result["trained"]["exact_gain"])
 
 
 def test_demo_table():
     done = lagreach("demo", "--steps", "2", "--cell", "lstm")
-    assert "how much of the loss gradient survives" in done.stdout
+    assert "what is left of the loss gradient" in done.stdout
     assert "First order against exact" in done.stdout
 
 

@@ -80,6 +80,11 @@ class Status(Enum):
     N_MEASURED = "read off the samples, no model"
     N_EXTRAPOLATED = "beyond the samples: extrapolated with the measured kappa"
 
+    # matched statistic
+    ORIENTED_BY_ITSELF = (
+        "biased: the units were turned by the same data, so noise alone looks like a signal; use orientation='split'"
+    )
+
     # windows
     NOT_SIGNIFICANT = "no dependence was found at this lag; the lower bound says how many sequences one would need"
     WINDOW_EMPTY = "no examined lag is within reach; more sequences, or gates that retain longer, are needed"
@@ -116,5 +121,6 @@ _NOT_USABLE = frozenset(
         Status.NO_SPREAD,
         Status.KAPPA_NOT_ESTIMABLE,
         Status.KAPPA_REFUSED,
+        Status.ORIENTED_BY_ITSELF,
     }
 )
