@@ -1,5 +1,5 @@
 # Every target sets up what it needs in .venv, so each works on a fresh clone.
-PYTHON ?= python3.11
+PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed

@@ -12,6 +12,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lagreach
+from lagreach.cells.const_gate import ConstGate
+from lagreach.cells.diag_gate import DiagGate
 from lagreach.errors import InputError, LagreachError, UnsupportedError
 from lagreach.gradients import task as task_module
 from lagreach.pipeline import DiagnosisPlan
@@ -254,6 +256,36 @@ def test_functional_form(data):
         step, params, data, readout=readout, state_size=6, input_params=lambda name: name == "W", lags=[0, 3, 8]
     )
     assert found.layers[0].window.dependences == (3,)
+
+
+class OwnLayer(nn.Module):
+    """A user's own recurrent layer: the weights of ConstGate under their own names."""
+
+    def __init__(self, gate=0.2):
+        super().__init__()
+        self.gate = gate
+        self.W_h, self.U_h = nn.Parameter(0.5 * torch.randn(6, 2)), nn.Parameter(0.1 * torch.randn(6, 6))
+        self.b_h = nn.Parameter(torch.zeros(6))
+
+    def forward(self, x):
+        h, states = torch.zeros(len(x), 6, dtype=x.dtype), []
+        for t in range(x.shape[1]):
+            h = (1 - self.gate) * h + self.gate * torch.tanh(x[:, t] @ self.W_h.T + h @ self.U_h.T + self.b_h)
+            states.append(h)
+        return torch.stack(states, 1)
+
+
+def test_a_layer_described_by_a_cell(data):
+    torch.manual_seed(0)
+    model = nn.Sequential(OwnLayer(), nn.Linear(6, 1))
+    found = lagreach.diagnose(model, data, lags=[0, 3], cell={"0": ConstGate(gate=0.2)})
+    assert found.layers[0].window.dependences == (3,)
+    with pytest.raises(InputError, match="does not compute what ConstGate says"):
+        lagreach.diagnose(model, data, lags=[0, 3], cell={"0": ConstGate(gate=0.3)})
+    with pytest.raises(InputError, match="weights of 0 are not those of DiagGate"):
+        lagreach.diagnose(model, data, lags=[0, 3], cell={"0": DiagGate()})
+    with pytest.raises(InputError, match="no such module"):
+        lagreach.diagnose(model, data, lags=[0, 3], cell={"layer": ConstGate()})
 
 
 def test_compare(found):

@@ -16,7 +16,7 @@ SOURCE = ROOT / "src" / "lagreach"
 
 # From left to right; a module may import what stands to its left, and its own group.
 ORDER = [
-    ["_version", "errors", "types", "threads", "directional", "arrays", "batch"],
+    ["_version", "errors", "types", "threads", "directional", "arrays", "batch", "progress"],
     ["cells"],
     ["initialise", "torch_layout"],
     ["model"],

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
 
 from lagreach.batch import Batch
@@ -118,20 +116,10 @@ def run_diagnose(
     if weights is not None:
         load_weights(built, weights)
     batch = load_data(data)
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        tasks: dict[str, Any] = {}
-
-        def progress(stage: str, done: int, of: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(stage, total=of)
-            bar.update(tasks[stage], completed=done)
-
-        found = diagnose(
-            built, batch, loss, parse_lags(lags), sequences=sequences, strength=strength, require=require, budget=budget,
-            seed=seed, dry_run=dry_run, progress=progress,
-        )  # fmt: skip
+    found = diagnose(
+        built, batch, loss, parse_lags(lags), sequences=sequences, strength=strength, require=require, budget=budget,
+        seed=seed, dry_run=dry_run,
+    )  # fmt: skip
     if isinstance(found, DiagnosisPlan):
         print(json.dumps(vars(found) | {"layers": list(found.layers)}, indent=2) if as_json else found)
         return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
@@ -15,6 +15,9 @@ from torch import nn
 from lagreach._version import __version__
 from lagreach.adapters import View, find_views
 from lagreach.adapters.calling import Call
+from lagreach.adapters.custom import custom_views
+from lagreach.batch import Batch
+from lagreach.cells import Cell
 from lagreach.diagnosis import Diagnosis, LayerDiagnosis
 from lagreach.errors import InputError, UnsupportedError
 from lagreach.gradients.blocks import directions
@@ -23,6 +26,7 @@ from lagreach.gradients.selection import Selection
 from lagreach.gradients.sequences import Sequences, as_sequences
 from lagreach.gradients.task import Task
 from lagreach.measure import MeasureSettings, interruptible_window, make_task
+from lagreach.progress import Progress, progress_bar
 from lagreach.regimes import fit_regimes
 from lagreach.tails.fit import fit_tail
 from lagreach.threads import one_thread
@@ -33,7 +37,6 @@ from lagreach.window import Window
 
 PILOT = 8  # sequences that are timed to estimate the cost of the rest
 SHOWN = 256  # sequences that gains and rates are averaged over
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -82,9 +85,10 @@ def diagnose(
     dry_run: bool = False,
     require: Sequence[int] = (),
     steps: Any = None,
+    cell: Mapping[str, Cell] | None = None,
     call: Call | None = None,
     settings: MeasureSettings | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Diagnosis | DiagnosisPlan:
     """Tell how far back a recurrent model learns from data, and how many sequences each lag would need.
 
@@ -108,8 +112,14 @@ def diagnose(
         Seconds and bytes to stay within: a fair subsample is fixed before anything is measured.
     dry_run
         Only say what would be done and what it would cost.
+    cell
+        For a recurrent layer of your own: the path of its module and the `Cell` that describes it.
     call
         How to run the model on a batch, if ``model(x)`` is not it: a function of the model and a batch.
+    settings
+        Finer points: blocks, probes, flips, direction, unit.
+    progress
+        A function (stage, done, of), or whether to show a bar; by default on terminals.
 
     Examples
     --------
@@ -128,7 +138,7 @@ def diagnose(
     )  # fmt: skip
     source = as_sequences(data)
     sample = source.read(range(min(2, len(source))))
-    views = find_views(model, sample, call)
+    views = find_views(model, sample, call) if cell is None else _custom(model, cell, sample, call)
     tasks = [
         make_task(view, source, loss, lags, params=params, require=require, steps=steps, settings=chosen)
         for view in views
@@ -151,8 +161,10 @@ def diagnose(
     seconds = {"setting up": time.perf_counter() - started}
     for task in tasks:
         begun = time.perf_counter()
-        with one_thread():  # steps of recurrent layers are small: several threads only get in each other's way
-            window, noise_sample, cut_short = interruptible_window(task, chosen, _named(progress, task.view.name))
+        # steps of recurrent layers are small: several threads only get in each other's way
+        with one_thread(), progress_bar(progress if isinstance(progress, bool) else None) as bar:
+            report = progress if callable(progress) else bar
+            window, noise_sample, cut_short = interruptible_window(task, chosen, _named(report, task.view.name))
             layers.append(_layer(task, window, noise_sample))
         partial = partial or cut_short
         seconds[task.view.name] = time.perf_counter() - begun
@@ -170,8 +182,14 @@ def diagnose(
     )
 
 
-def _named(progress: Progress | None, name: str) -> Progress | None:
-    return None if progress is None else (lambda stage, done, of: progress(f"{name}: {stage}", done, of))
+def _custom(model: nn.Module | View, cell: Mapping[str, Cell], sample: Batch, call: Call | None) -> list[View]:
+    if not isinstance(model, nn.Module):
+        raise InputError("cell= describes layers of a torch module", got=type(model).__name__)
+    return custom_views(model, cell, sample, call)
+
+
+def _named(progress: Progress, name: str) -> Progress:
+    return lambda stage, done, of: progress(f"{name}: {stage}", done, of)
 
 
 def _pilot_seconds(tasks: list[Task], settings: MeasureSettings) -> float:

@@ -152,6 +152,32 @@ def test_replay_agrees_with_the_module(kind, dtype, tolerance, generator):
     torch.testing.assert_close(bound.recurrence.stack.output(states), module(x)[0], rtol=0, atol=tolerance)
 
 
+@pytest.mark.parametrize(("kind", "cell"), [("RNN", nn.RNNCell), ("GRU", nn.GRUCell), ("LSTM", nn.LSTMCell)])
+def test_each_lag_against_brute_force(kind, cell, generator):
+    """A second implementation: one torch cell per step with weights of its own, one backward pass per anchor."""
+    module = getattr(nn, kind)(3, 5, batch_first=True).double()
+    x = torch.randn(SEQ, TIME, 3, generator=generator, dtype=torch.float64)
+    y = torch.randn(SEQ, TIME, 5, generator=generator, dtype=torch.float64)
+    names = ["weight_ih", "weight_hh", "bias_ih", "bias_hh"]
+    copies, state, outputs = [], None, []
+    for t in range(TIME):
+        copy = cell(3, 5).double()
+        copy.load_state_dict({name: getattr(module, f"{name}_l0").detach() for name in names})
+        copies.append(copy)
+        state = copy(x[:, t], state)
+        outputs.append(state[0] if kind == "LSTM" else state)
+    delta = [2 * (h.detach() - y[:, t]) / y.numel() for t, h in enumerate(outputs)]
+    found = lag_gradients(module, x, y).grads
+    for lag in range(TIME):
+        for name in names:
+            expected = torch.zeros_like(getattr(module, f"{name}_l0"))
+            for t in range(lag, TIME):
+                weight = getattr(copies[t - lag], name)
+                (part,) = torch.autograd.grad((outputs[t] * delta[t]).sum(), weight, retain_graph=True)
+                expected += part
+            torch.testing.assert_close(found[f"{name}_l0"][lag], expected, rtol=1e-10, atol=1e-12)
+
+
 class CellLoop(nn.Module):
     def __init__(self, kind="LSTMCell", feedback=False, tampered=False):
         super().__init__()

@@ -29,6 +29,8 @@ def torch_views(model: nn.Module, sample: Batch, call: Call | None = None) -> li
         )
     refuse_batch_norm(model)
     _refuse_learned_state(model, [module for _, module in found], sample, call)
+    with untouched(model):
+        refuse_coupling(model, call, sample, sample.x.shape[1])
     alone = len(found) == 1
     views: list[View] = []
     for path, module in found:
@@ -43,8 +45,6 @@ def torch_views(model: nn.Module, sample: Batch, call: Call | None = None) -> li
         layer_views = [TorchRNNView(model, path, module, call, part, alone) for part in parts]
         check_replay(layer_views[0], sample)
         views += layer_views
-    with untouched(model):
-        refuse_coupling(model, call, sample, views[0].bind(sample).x.shape[1])
     return views
 
 

@@ -219,7 +219,8 @@ def detection_status(alpha: Number | None = None, *, criterion: Criterion = "exa
 def robust_efficiency(alpha: Numbers, method: Robust = "clip", *, clip: Number = 1.5) -> Floats:
     """Return the information per sequence about the location, in units of 1/sigma^2, that an aggregation uses.
 
-    "score" uses all of it, I_alpha; "sign" uses 4 f(0)^2; clipping at c scales uses P(|X| < c)^2 / E min(X^2, c^2).
+    "score" uses all of it, I_alpha; "sign" uses 4 f(0)^2; clipping at c scales uses
+    ``P(|X| < c)^2 / E min(X^2, c^2)``.
     Finite and of order 1/2 for every alpha, also where the mean does not exist.
 
     Examples

@@ -58,7 +58,7 @@ def timescales(
     log10_rates: Numbers | None = None,
     floor: Number | None = None,
 ) -> TimeScales:
-    """Time scale of each unit from an exponential fit of its effective learning rate |mu_q(lag)|.
+    """Time scale of each unit from an exponential fit of its effective learning rate ``|mu_q(lag)|``.
 
     Parameters
     ----------

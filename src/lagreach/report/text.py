@@ -79,6 +79,7 @@ def _layer(diagnosis: Diagnosis, layer: LayerDiagnosis) -> list[str]:
         f"linear memory in use: {window.memory.total:.1f} of at most {window.memory.bound}"
         + ("" if window.memory.independent_inputs else " (inputs are correlated in time, so the bound does not apply)")
     )
+    lines.append(f"design effect: a sequence counts as its steps divided by {window.design_effect:.2g}")
     return lines + [f"! {warning}" for warning in window.warnings]
 
 

@@ -38,7 +38,7 @@ ESTIMATORS: dict[str, Callable[[FloatArray, float], Estimate]] = {
 
 @dataclass(frozen=True)
 class TailFit:
-    """A symmetric stable law with characteristic function exp(i location t - |scale t|^alpha).
+    """A symmetric stable law with characteristic function ``exp(i location t - |scale t|^alpha)``.
 
     Attributes
     ----------

@@ -1,0 +1,96 @@
+"""A layer of the user's own, described by a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from lagreach.adapters.calling import Call, as_output, captured, default_call, refuse_coupling, replaced, untouched
+from lagreach.adapters.torch_rnn import _unbound
+from lagreach.adapters.view import Bound, Recurrence, View, check_finite
+from lagreach.batch import Batch
+from lagreach.cells import Cell, Params, unroll
+from lagreach.cells.stack import Stack
+from lagreach.errors import InputError, UnsupportedError
+
+
+class CustomView(View):
+    """A module that maps (seq, time, input) to (seq, time, hidden) and computes what a cell says.
+
+    The module's parameters must have the names that the cell's `shapes` gives them, and start from a zero state.
+    """
+
+    def __init__(self, model: nn.Module, path: str, cell: Cell, sample: Batch, call: Call, alone: bool) -> None:
+        modules = dict(model.named_modules())
+        if path not in modules:
+            raise InputError(
+                "there is no such module", got=repr(path), expected=f"one of {', '.join(filter(None, modules))}"
+            )
+        self._model, self._module, self._call = model, modules[path], call
+        self.name, self.local = path or type(model).__name__, not alone
+        own = dict(self._module.named_parameters())
+        x, output = self._given(sample)
+        hidden = output.shape[-1]
+        wanted = cell.shapes(x.shape[-1], hidden)
+        wrong = {name: shape for name, shape in wanted.items() if name not in own or tuple(own[name].shape) != shape}
+        if wrong:
+            raise InputError(
+                f"the weights of {self.name} are not those of {type(cell).__name__}",
+                got=", ".join(f"{name} {tuple(p.shape)}" for name, p in own.items()),
+                expected=", ".join(f"{name} {shape}" for name, shape in wanted.items()),
+            )
+        names = {name: f"{path}.{name}".lstrip(".") for name in wanted}
+        params = {full: own[name].detach() for name, full in names.items()}
+        for full, weight in params.items():
+            check_finite(f"the weight {full}", weight)
+        stack = Stack((cell,), hidden, (names,))
+        self.template = Recurrence(stack, params, _unbound, {}, _unbound, x.shape[-1])
+        replayed = stack.output(unroll(stack, x, x.new_zeros(len(x), stack.state_size), params))
+        tolerance = 1e-8 if x.dtype == torch.float64 else 1e-4
+        if not torch.allclose(replayed, output, rtol=tolerance, atol=tolerance):
+            raise InputError(
+                f"{self.name} does not compute what {type(cell).__name__} says",
+                got=f"a difference of {(replayed - output).abs().max().item():.3g} after replaying it from a zero state",
+            )
+        with untouched(model):
+            refuse_coupling(model, call, sample, x.shape[1])
+
+    def _given(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        with untouched(self._model), torch.no_grad(), captured([self._module]) as calls:
+            self._call(self._model, batch)
+        found = calls[self._module]
+        if len(found) != 1:
+            raise UnsupportedError(
+                f"{self.name} is called {len(found)} times in one run of the model", expected="one call"
+            )
+        args, kwargs, output = found[0]
+        x = args[0] if args else next(iter(kwargs.values()))
+        if not isinstance(output, Tensor) or output.ndim != 3 or x.ndim != 3:
+            raise UnsupportedError(
+                f"{self.name} must map (seq, time, input) to (seq, time, hidden)",
+                got=f"a {type(output).__name__}",
+                fix="let the described module return the output sequence alone",
+            )
+        return x.detach(), output.detach()
+
+    def bind(self, batch: Batch) -> Bound:
+        """Run the model and capture what the module is given."""
+        x, _ = self._given(batch)
+        stack = self.template.stack
+
+        def head(states: Tensor, _: Params) -> Tensor:
+            shown = stack.output(states)
+            with untouched(self._model), replaced(self._module, lambda *args, **kwargs: shown):
+                return as_output(self._call(self._model, batch), batch, x.shape[1])
+
+        t = self.template
+        zero = x.new_zeros(len(x), stack.state_size)
+        return Bound(Recurrence(stack, t.params, head, {}, lambda _: zero, t.input_size), x, batch.lengths)
+
+
+def custom_views(model: nn.Module, cells: Mapping[str, Cell], sample: Batch, call: Call | None = None) -> list[View]:
+    """View the named modules of a model through the cells that describe them."""
+    alone = len(cells) == 1
+    return [CustomView(model, path, cell, sample, call or default_call, alone) for path, cell in cells.items()]

@@ -1,0 +1,29 @@
+"""A progress bar with the time left, where there is a terminal to show it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+Progress = Callable[[str, int, int], None]
+
+
+@contextmanager
+def progress_bar(show: bool | None = None) -> Iterator[Progress]:
+    """Give a function (stage, done, of) that draws a bar per stage on the terminal; silent without one."""
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    console = Console(stderr=True)
+    visible = console.is_terminal if show is None else show
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Bars(*columns, console=console, disable=not visible, transient=True) as bars:
+        tasks = {}
+
+        def report(stage: str, done: int, of: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=of)
+            bars.update(tasks[stage], completed=done)
+
+        yield report

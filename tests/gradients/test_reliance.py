@@ -1,0 +1,109 @@
+"""Reliance: replacing an old input is what it says, is silent under the null, and linear memory is the closed form."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binom
+from torch.nn.functional import linear
+
+from lagreach import Cell, GatedRNN
+from lagreach.gradients.memory import memory
+from lagreach.gradients.reliance import reliance
+from lagreach.measure import MeasureSettings, make_task
+from lagreach.threads import one_thread
+
+SETTINGS = MeasureSettings(probes=1, blocks=8)
+
+
+@pytest.fixture(autouse=True)
+def _single_thread(_as_users_run_it):
+    with one_thread():
+        yield
+
+
+def test_it_is_the_loss_of_the_whole_model_with_one_input_replaced(generator):
+    """One target at the last step leaves one anchor, so a second run of the model on changed inputs is the truth."""
+    model = GatedRNN("lstm", 2, 3, 1, generator=generator, dtype=torch.float64)
+    x = torch.randn(20, 9, 2, generator=generator, dtype=torch.float64)
+    y = torch.randn(20, 1, generator=generator, dtype=torch.float64)
+    task = make_task(model, (x, y), "mse", [0, 3], settings=SETTINGS)
+    found = reliance(task, [0, 3], flips=19, seed=0)
+    first, second = torch.from_numpy(task.plan.pairs).T
+    order, partner = torch.cat((first, second)), torch.cat((second, first))
+    with torch.no_grad():
+        before = (model(x[order])[:, -1] - y[order]).square().mean()
+        for column, lag in enumerate((0, 3)):
+            changed = x[order].clone()
+            changed[:, -1 - lag] = x[partner, -1 - lag]
+            after = (model(changed)[:, -1] - y[order]).square().mean()
+            np.testing.assert_allclose(found.rise[column], (after / before - 1).item(), rtol=1e-9)
+
+
+def test_without_dependence_it_finds_as_much_as_the_error_allows():
+    """Targets independent of the inputs; the anchors of a pair overlap, which does no harm."""
+    runs, levels = 200, np.array([0.05, 0.2, 0.5])
+    found = np.zeros(3)
+    for seed in range(runs):
+        generator = torch.Generator().manual_seed(seed)
+        model = GatedRNN("diag_gate", 2, 4, 1, gate_init=0.3, generator=generator)
+        x, y = torch.randn(40, 12, 2, generator=generator), torch.randn(40, 12, 1, generator=generator)
+        task = make_task(model, (x, y), "mse", [1, 2, 6], settings=SETTINGS)
+        found += reliance(task, [1, 2, 6], flips=99, seed=seed).adjusted.min() <= levels
+    low, high = (binom.ppf(q, runs, levels) for q in (0.0005, 0.9995))
+    assert (low <= found).all()
+    assert (found <= high).all()
+
+
+@dataclass(frozen=True)
+class TwoBack(Cell):
+    """Three linear units that pass the input on: now, one step ago, two steps ago."""
+
+    name: ClassVar[str] = "two_back"
+
+    def shapes(self, input_size, hidden_size):
+        return {"W_x": (1, input_size)}
+
+    def step(self, x, s, params):
+        return torch.cat((linear(x, params["W_x"]), s[..., :2]), dim=-1)
+
+
+def delay_line():
+    model = GatedRNN(TwoBack(), 1, 3, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    with torch.no_grad():
+        model.layers[0]["W_x"].fill_(1.0)
+        model.readout.weight.copy_(torch.tensor([[0.0, 0.0, 0.8]]))
+    return model
+
+
+def test_a_perfect_predictor_loses_twice_the_explained_variance(generator):
+    """``y_t = .8 x_{t-2} + .5 noise`` with the true weights: a replaced input costs ``2 * .64`` on a loss of .25."""
+    x = torch.randn(400, 20, 1, generator=generator, dtype=torch.float64)
+    y = 0.5 * torch.randn(400, 20, 1, generator=generator, dtype=torch.float64)
+    y[:, 2:] += 0.8 * x[:, :-2]
+    task = make_task(delay_line(), (x, y), "mse", [0, 1, 2, 3], settings=SETTINGS)
+    found = reliance(task, [1, 2, 3, 19], flips=99, seed=0)
+    assert abs(found.rise[1] - 2 * 0.64 / 0.25) < 4 * found.standard_error[1]
+    assert found.standard_error[1] < 0.5
+    assert found.adjusted[1] <= 0.01
+    np.testing.assert_allclose(found.rise[[0, 2, 3]], 0.0, atol=1e-12)
+    assert (found.adjusted[[0, 2]] == 1.0).all()
+
+
+def test_a_delay_line_remembers_exactly_its_length(generator):
+    x = torch.randn(64, 30, 1, generator=generator, dtype=torch.float64)
+    task = make_task(delay_line(), (x, torch.zeros(64, 30, 1)), "mse", [0, 1, 2, 3, 7], settings=SETTINGS)
+    found = memory(task, [0, 1, 2, 3, 7], [1, 1, 1, 1, 1])
+    np.testing.assert_allclose(found.capacity[:3], 1.0, atol=1e-10)
+    np.testing.assert_allclose(found.capacity[3:], 0.0, atol=0.02)
+    assert found.bound == 3
+    np.testing.assert_allclose(found.total, 3.0, atol=0.03)
+    assert found.independent_inputs
+
+
+def test_inputs_that_follow_each_other_are_noticed(generator):
+    walk = torch.randn(64, 30, 1, generator=generator, dtype=torch.float64).cumsum(1)
+    task = make_task(delay_line(), (walk, torch.zeros(64, 30, 1)), "mse", [0, 5], settings=SETTINGS)
+    assert not memory(task, [0, 5], [1, 1]).independent_inputs
