@@ -11,6 +11,7 @@ from torch.nn.functional import linear
 
 from lagreach import Cell, GatedRNN, stable
 from lagreach.errors import InputError
+from lagreach.gradients.blocks import directions
 from lagreach.gradients.noise import noise_values, unit_directions
 from lagreach.measure import MeasureSettings, make_task, measure_window
 from lagreach.study.tasks import MultiLagRegression
@@ -216,6 +217,21 @@ def test_stages_check_their_own_options_too(generator):
         noise_values(task, along, unit="none")
     with pytest.raises(InputError, match="matched or random"):
         unit_directions(None, (0,), "none", np.random.default_rng(0))
+
+
+def test_the_direction_for_a_sequence_owes_nothing_to_its_block(generator):
+    model, data = small(generator)
+    task = make_task(model, data, "mse", [1, 2], settings=SETTINGS)
+    found = directions(task)
+    data_of_3, probe_of_3 = found.data.copy(), found.probe.copy()
+    data_of_3[3], probe_of_3[3] = 1e3, -1e3
+    other = dataclasses.replace(found, data=data_of_3, probe=probe_of_3)
+    before, after = (unit_directions(f, task.probe.group, "matched", np.random.default_rng(0)) for f in (found, other))
+    np.testing.assert_allclose(after[3], before[3], atol=1e-9)
+    assert (np.abs(after[4] - before[4]).max(-1) > 0.01).all()
+    np.testing.assert_allclose(np.linalg.norm(before, axis=-1), 1.0, rtol=1e-12)
+    plain = unit_directions(found, task.probe.group, "random", np.random.default_rng(0))
+    np.testing.assert_array_equal(plain[0], plain[5])
 
 
 @pytest.mark.parametrize("seed", [0, 20_240_101, 2**62])

@@ -96,6 +96,8 @@ def test_sign_flips_find_a_mean():
     mean = np.zeros((12, 3))
     mean[4] = [1.2, 0.0, 0.9]
     found = [flip_test(blocks_around(mean, 16, rng), flips=199, generator=rng).adjusted <= 0.05 for _ in range(200)]
+    clear = flip_test(blocks_around(10 * mean, 16, rng), flips=199, generator=rng)
+    assert clear.adjusted.min() == clear.p_value.min() == 1 / 200  # the data are one of 200 patterns
     rate = np.mean(found, axis=0)
     assert rate[4] > 0.95
     assert np.delete(np.array(found), 4, axis=1).any(1).mean() <= binom.ppf(0.9995, 200, 0.05) / 200
