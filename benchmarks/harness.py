@@ -2,7 +2,8 @@
 
 An op names the tests that guard it. They run first, in a process of their own; if one fails, or none is found, the
 op is refused and nothing is timed or written. Its `run` compares the answers of all implementations before it times
-them, in turns, so that whatever else the machine does falls on all of them alike.
+them, in turns, so that whatever else the machine does falls on all of them alike. Every case has a process of its
+own: what ran before leaves its mark on the memory allocator, and that alone can change a time by half.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -139,6 +140,40 @@ def in_fresh_interpreter(statement: str, setup: str = "pass") -> tuple[float, fl
     return float(cpu), float(wall)
 
 
+def in_own_process(op: Op, size: str, index: int) -> dict[str, Timing]:
+    """Time one case of an op of this package in a new interpreter."""
+    environment = dict(os.environ)
+    ask_for_one_thread(environment)
+    code = "from benchmarks.harness import time_and_print; time_and_print()"
+    command = [sys.executable, "-c", code, op.name, size, str(index)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{op.name}: timing stopped with exit code {done.returncode}\n{done.stderr}")
+    answer = json.loads(done.stdout.splitlines()[-1])
+    if "disagreement" in answer:
+        raise AssertionError(answer["disagreement"])
+    return {name: Timing(tuple(t["cpu"]), tuple(t["wall"])) for name, t in answer.items()}
+
+
+def time_and_print() -> None:
+    """Be the other end of `in_own_process`."""
+    name, size, index = sys.argv[1:]
+    op = all_ops()[name]
+    try:
+        answer: dict[str, Any] = {k: asdict(t) for k, t in in_this_process(op, size, int(index)).items()}
+    except AssertionError as error:
+        answer = {"disagreement": str(error)}
+    print(json.dumps(answer))
+
+
+def in_this_process(op: Op, size: str, index: int) -> Mapping[str, Timing]:
+    """Time one case here, on one thread."""
+    from lagreach.threads import one_thread
+
+    with one_thread():
+        return op.run(op.cases(size)[index])
+
+
 # The gate
 
 
@@ -225,22 +260,23 @@ def summarise(op: Op, case: Case, timings: Mapping[str, Timing]) -> dict[str, An
     return {"name": case.name, "shape": shape, "note": case.note, "seconds": seconds, "ratios": ratios}
 
 
-def run_op(op: Op, size: str = "full", log: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+def run_op(
+    op: Op,
+    size: str = "full",
+    log: Callable[[str], None] = lambda _: None,
+    time_case: Callable[[Op, str, int], Mapping[str, Timing]] = in_own_process,
+) -> dict[str, Any]:
     """Guard, time and describe one op; raise `RefusedError` when it is not known to be right."""
-    from lagreach.threads import one_thread
-
     log(f"{op.name}: tests first")
     guarded = run_guards(op)
     log(f"{op.name}: {guarded}")
     load, cases = os.getloadavg(), []
-    with one_thread():
-        for case in op.cases(size):
-            log(f"{op.name}: {case.name}")
-            gc.collect()
-            try:
-                cases.append(summarise(op, case, op.run(case)))
-            except AssertionError as error:
-                raise RefusedError(f"{op.name}: {case.name}: the implementations disagree\n{error}") from error
+    for i, case in enumerate(op.cases(size)):
+        log(f"{op.name}: {case.name}")
+        try:
+            cases.append(summarise(op, case, time_case(op, size, i)))
+        except AssertionError as error:
+            raise RefusedError(f"{op.name}: {case.name}: the implementations disagree\n{error}") from error
     return {
         "schema": SCHEMA,
         "op": op.name,
@@ -313,7 +349,7 @@ def in_words(seconds: float) -> str:
 
 
 def main(arguments: Sequence[str] | None = None, ops: Mapping[str, Op] | None = None) -> int:
-    """Run the command; the exit code is 1 when an op was refused."""
+    """Run the command; the exit code is 1 when an op was refused. Ops from outside are timed in this process."""
     from rich.console import Console
 
     known = all_ops() if ops is None else ops
@@ -328,11 +364,12 @@ def main(arguments: Sequence[str] | None = None, ops: Mapping[str, Op] | None = 
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(known)}")
     folder = options.out or (QUICK_RESULTS if options.quick else RESULTS)
+    size, time_case = "quick" if options.quick else "full", in_own_process if ops is None else in_this_process
     progress, console = Console(stderr=True, highlight=False), Console(width=120, highlight=False)
     refused = []
     for name in options.names or known:
         try:
-            record = run_op(known[name], "quick" if options.quick else "full", lambda line: progress.print(f"  {line}"))
+            record = run_op(known[name], size, lambda line: progress.print(f"  {line}"), time_case)
         except RefusedError as reason:
             refused.append(name)
             console.print(f"refused to time {reason}", style="bold red", markup=False)

@@ -67,8 +67,24 @@ def test_an_op_without_guards_is_refused(fake):
 def test_disagreeing_implementations_are_refused(fake, tmp_path):
     op, calls = fake(PASSING, failure=AssertionError("0.3 is not 0.4"))
     with pytest.raises(RefusedError, match=r"(?s)disagree.*0.3 is not 0.4"):
-        run_op(op)
+        run_op(op, time_case=harness.in_this_process)
     assert calls == ["one"]
+
+
+def test_a_case_is_timed_in_a_process_of_its_own():
+    op = OPS["training_step"]
+    timings = harness.in_own_process(op, "tiny", 1)
+    assert list(timings) == ["lagreach", "eager"]
+    assert all(len(t.cpu) == len(t.wall) == 1 for t in timings.values())
+
+
+def test_what_goes_wrong_in_that_process_is_told(monkeypatch):
+    with pytest.raises(RuntimeError, match=r"(?s)exit code 1.*IndexError"):
+        harness.in_own_process(OPS["training_step"], "tiny", 99)
+    answer = subprocess.CompletedProcess([], 0, stdout='noise\n{"disagreement": "0.3 is not 0.4"}\n', stderr="")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: answer)
+    with pytest.raises(AssertionError, match=r"0.3 is not 0.4"):
+        harness.in_own_process(OPS["training_step"], "tiny", 0)
 
 
 def test_one_refusal_does_not_stop_the_others(fake, tmp_path, capsys):

@@ -36,7 +36,7 @@ from lagreach.transport.objective import Loss
 from lagreach.window import Window
 
 PILOT = 8  # sequences that are timed to estimate the cost of the rest
-SHOWN = 256  # sequences that gains and rates are averaged over
+SHOWN = 64  # sequences that gains and rates are averaged over
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ class DiagnosisPlan:
         )
 
 
+@one_thread()  # steps of recurrent layers are small: several threads only get in each other's way
 def diagnose(
     model: nn.Module | View,
     data: Any,
@@ -161,8 +162,7 @@ def diagnose(
     seconds = {"setting up": time.perf_counter() - started}
     for task in tasks:
         begun = time.perf_counter()
-        # steps of recurrent layers are small: several threads only get in each other's way
-        with one_thread(), progress_bar(progress if isinstance(progress, bool) else None) as bar:
+        with progress_bar(progress if isinstance(progress, bool) else None) as bar:
             report = progress if callable(progress) else bar
             window, noise_sample, cut_short = interruptible_window(task, chosen, _named(report, task.view.name))
             layers.append(_layer(task, window, noise_sample))
@@ -225,7 +225,7 @@ def _layer(task: Task, window: Window, noise_sample: np.ndarray) -> LayerDiagnos
 
 
 def _gains(task: Task) -> tuple[Fidelity, EffectiveRates | None]:
-    """Exact and first-order gain and the rates, on up to 256 of the sequences."""
+    """Exact and first-order gain and the rates, on up to 64 of the sequences."""
     batch = task.sequences.read(np.sort(task.plan.pairs.ravel()[:SHOWN]).tolist())
     options = {"mask": batch.mask, "lengths": batch.lengths, "steps": task.steps, "state": batch.state}
     gains = fidelity(task.view, batch.x, batch.y, task.bands.lags, task.loss, **options)

@@ -10,6 +10,7 @@ from lagreach import GatedRNN
 from lagreach.batch import Batch
 from lagreach.errors import InputError
 from lagreach.gradients.blocks import Directions, directions
+from lagreach.gradients.contrast import make_probe
 from lagreach.gradients.noise import NoiseValues, noise_values, unit_directions
 from lagreach.gradients.sequences import SpooledSequences, TensorSequences, as_sequences, plan_blocks
 from lagreach.measure import MeasureSettings, assemble, make_task, measure_window
@@ -74,6 +75,18 @@ def test_the_order_does_not_matter_for_one_hot_inputs_either(model, generator):
     first = measure_window(wide, (x, y), lags=[0, 1, 2, 5], settings=SETTINGS)
     other = measure_window(wide, (x.flip(0), y.flip(0)), lags=[0, 1, 2, 5], settings=SETTINGS)
     assert_same(first, other)
+
+
+def test_rounding_in_the_moments_of_the_inputs_does_not_move_the_probes(generator):
+    """Balanced one-hot inputs have equal eigenvalues, whose eigenvectors turn with the last bit."""
+    mean, covariance = torch.full((3,), 1 / 3, dtype=torch.float64), torch.eye(3, dtype=torch.float64) / 3 - 1 / 9
+    noise = torch.randn(3, 3, generator=generator, dtype=torch.float64)
+    planted = []
+    for last_bit in (0.0, 1e-16, -1e-16):
+        probe = make_probe(mean, covariance + last_bit * (noise + noise.T), 1, 4, torch.Generator().manual_seed(0))
+        planted.append(probe.planted(torch.eye(3, dtype=torch.float64)[None]))
+    torch.testing.assert_close(planted[1], planted[0], rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(planted[2], planted[0], rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("size", [1, 7, 48])
