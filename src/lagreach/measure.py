@@ -226,20 +226,11 @@ def assemble(task: Task, found: Directions, values: NoiseValues, settings: Measu
     test = flip_test(means, flips=settings.flips, generator=generator)
     noise = _noise_scale(values, settings.unit)
     speed = _concentration(values, settings)
-    data = _requirement(task.bands, means, values.data, values.block, found.block, noise[0], speed, settings, test)
+    shared: dict[str, Any] = {"value_block": values.block, "blocks": found.block, "speed": speed, "settings": settings}
+    data = _requirement(task.bands, means, values.data, noise=noise[0], test=test, **shared)
     planted = found.planted(task.probe.group)
     per_probe = [
-        _requirement(
-            task.bands,
-            planted[:, p],
-            values.probe[:, p],
-            values.block,
-            found.block,
-            noise[1 + p],
-            speed,
-            settings,
-            None,
-        )
+        _requirement(task.bands, planted[:, p], values.probe[:, p], noise=noise[1 + p], test=None, **shared)
         for p in range(planted.shape[1])
     ]
     significant = test.adjusted <= settings.error
@@ -333,8 +324,10 @@ def _requirement(
     # where there is nothing to see, N has a lower bound only: from the largest signal that may have been missed
     upper = np.maximum(whole, 0) + 1.645 * np.maximum(jackknife_spread(squares), null_spread(products) * scale**2)
     bound = _exp(_log_n(upper, ranges * factor, start, 2.0 if math.isnan(kappa) else kappa))
-    finite = np.where(np.isinf(log_n), 0.0, log_n)  # NaN where N is refused
-    low, high = (np.where(np.isinf(log_n), log_n, finite + side) for side in (-half, half))
+    # a measured kappa brings its own interval; NaN where N is refused
+    kappas = (kappa, *speed.interval) if speed.status is Status.OK else (kappa,)
+    ends = np.stack([np.where(np.isinf(log_n), 0.0, _log_n(whole, ranges * factor, start, k)) for k in kappas])
+    low, high = (np.where(np.isinf(log_n), log_n, end) for end in (ends.min(0) - half, ends.max(0) + half))
     slow = speed.kappa_pessimistic if math.isfinite(speed.kappa_pessimistic) else kappa
     pessimistic = np.maximum(log_n, _log_n(whole, ranges * factor, start, slow))
     numbers = {

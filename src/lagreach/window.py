@@ -125,18 +125,16 @@ class Window:
         share = self.strength if strength is None else strength
         if not 0 < share <= 1:
             raise InputError("strength is a share of the target's variance", got=share, expected="0 < strength <= 1")
-        base, half = self.probe, self.concentration.exponent / 2
-        half_slow = (
-            self.concentration.kappa_pessimistic / 2 if np.isfinite(self.concentration.kappa_pessimistic) else half
-        )
-        scale = share**-half
+        base, speed = self.probe, self.concentration
+        slow = speed.kappa_pessimistic if np.isfinite(speed.kappa_pessimistic) else speed.exponent
+        low, high = speed.interval if speed.status is Status.OK else (speed.exponent, speed.exponent)
         return Requirement(
             base.lags,
             base.first,
-            base.sequences * scale,
-            base.low * scale,
-            base.high * scale,
-            base.pessimistic * share**-half_slow,
+            base.sequences * share ** (-speed.exponent / 2),
+            base.low * share ** (-low / 2),
+            base.high * share ** (-high / 2),
+            base.pessimistic * share ** (-slow / 2),
             base.robust / share,
             base.status,
         )
