@@ -337,7 +337,10 @@ def _requirement(
         "pessimistic": _exp(pessimistic),
         "robust": _robust(whole, values, settings.error),
     }
-    status = [Status.OK] * len(bands) if math.isfinite(kappa) else [speed.status] * len(bands)
+    status = [Status.OK] * len(bands)
+    if speed.status in (Status.KAPPA_REFUSED, Status.NO_SPREAD):  # the mean may not concentrate: only clipping helps
+        status = [speed.status] * len(bands)
+        numbers = {name: n if name == "robust" else np.full(len(bands), np.nan) for name, n in numbers.items()}
     if test is not None:
         found = test.adjusted <= settings.error
         numbers = {name: np.where(found, n, bound if name == "low" else np.inf) for name, n in numbers.items()}
@@ -408,6 +411,6 @@ def _warnings(values: NoiseValues, speed: Concentration, settings: MeasureSettin
         notes.append("noise='lag' shrinks with the transport as the signal does: these N do not depend on the envelope")
     if settings.unit == "step":
         notes.append("unit='step' counts steps as if they were independent; the design effect says how far they are")
-    if not speed.status.usable:
+    if speed.status in (Status.KAPPA_REFUSED, Status.NO_SPREAD):
         notes.append(str(speed.status))
     return tuple(notes)
