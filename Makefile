@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# two test processes on two cores: more threads would only get in each other's way
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 .PHONY: setup demo test test-all test-gpu lint bench docs clean
 
@@ -23,10 +25,10 @@ lint: setup
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/pytest -n 2 -m "not slow and not gpu"
+	$(PYTEST) -m "not slow and not gpu"
 
 test-all: lint
-	$(BIN)/pytest -n 2 -m "not gpu"
+	$(PYTEST) -m "not gpu"
 
 test-gpu: setup
 	$(BIN)/pytest -m gpu
