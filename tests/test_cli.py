@@ -38,7 +38,7 @@ def test_cells_table_and_json():
 
 
 def test_demo_trains_and_reports():
-    done = lagreach("demo", "--steps", "3", "--json")
+    done = lagreach("demo", "--steps", "3", "--sequences", "32", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["lags"] == list(TASK.lags)
@@ -47,7 +47,7 @@ def test_demo_trains_and_reports():
 
 
 def test_demo_table():
-    done = lagreach("demo", "--steps", "2", "--cell", "lstm")
+    done = lagreach("demo", "--steps", "2", "--sequences", "32", "--cell", "lstm")
     assert "what is left of the loss gradient" in done.stdout
     assert "First order against exact" in done.stdout
 

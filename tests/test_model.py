@@ -122,13 +122,13 @@ def test_gate_init_sets_the_retention(cell, s0, generator):
 @pytest.mark.parametrize("cell", ["shared_gate", "diag_gate", "gru", "lstm", "torch_gru"])
 def test_chrono_draws_retention_times_up_to_the_longest_lag(cell, generator):
     longest = 200
-    model = GatedRNN(cell, 3, 4000, 1, chrono=longest, generator=generator, dtype=torch.float64)
+    model = GatedRNN(cell, 3, 400, 1, chrono=longest, generator=generator, dtype=torch.float64)
     name, sign = model.cell.retention_bias
     times = torch.exp(sign * model.layers[0][name])  # retention 1 - 1/(1 + T)
     assert times.min() >= 1
     assert times.max() <= longest - 1
     if cell != "shared_gate":  # one gate: one draw
-        assert abs(times.mean() - longest / 2) < 5 * longest / math.sqrt(12 * 4000)
+        assert abs(times.mean() - longest / 2) < 5 * longest / math.sqrt(12 * 400)
     if cell == "lstm":
         assert torch.equal(model.layers[0]["b_i"], -model.layers[0]["b_f"])
 

@@ -74,6 +74,7 @@ def demo(
     steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 1500,
     cell: Annotated[str, typer.Option(help="Any name from `lagreach cells`.")] = "diag_gate",
     lr: Annotated[float, typer.Option(min=0.0, help="Learning rate of AdamW.")] = 5e-3,
+    sequences: Annotated[int, typer.Option(min=16, help="Sequences to measure the window on.")] = 512,
     seed: Annotated[int, typer.Option(help="Seed of weights and data.")] = 0,
     as_json: Json = False,
 ) -> None:
@@ -85,7 +86,8 @@ def demo(
 
     from lagreach.demo import DemoSettings, run_demo, show
 
-    result = run_demo(DemoSettings(cell=cell, steps=steps, lr=lr, seed=seed), Console(stderr=True))
+    settings = DemoSettings(cell=cell, steps=steps, lr=lr, diagnostic_sequences=sequences, seed=seed)
+    result = run_demo(settings, Console(stderr=True))
     if as_json:
         typer.echo(json.dumps(result.to_dict(), indent=2))
     else:

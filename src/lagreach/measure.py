@@ -25,7 +25,7 @@ from lagreach.gradients.blocks import Directions, directions
 from lagreach.gradients.contrast import SIGNALS, make_probe
 from lagreach.gradients.lag_gradients import TRANSPORTS
 from lagreach.gradients.memory import memory
-from lagreach.gradients.noise import DIRECTIONS, NOISES, UNITS, NoiseValues, noise_values, unit_directions
+from lagreach.gradients.noise import DIRECTIONS, NOISES, UNITS, NoiseValues, statistics, unit_directions
 from lagreach.gradients.reliance import reliance
 from lagreach.gradients.selection import Selection, select_params
 from lagreach.gradients.sequences import Sequences, as_sequences, plan_blocks
@@ -127,7 +127,7 @@ def _finish(
 ) -> tuple[Window, NoiseValues]:
     along = unit_directions(found, task.probe.group, settings.direction, np.random.default_rng(settings.seed))
     tick = _stage(progress, "noise", task.plan.sequences)
-    values = noise_values(task, along, noise=settings.noise, unit=settings.unit, progress=tick)
+    values = statistics(task, along, noise=settings.noise, unit=settings.unit, progress=tick)
     return assemble(task, found, values, settings), values
 
 

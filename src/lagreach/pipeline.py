@@ -21,7 +21,7 @@ from lagreach.cells import Cell
 from lagreach.diagnosis import Diagnosis, LayerDiagnosis
 from lagreach.errors import InputError, UnsupportedError
 from lagreach.gradients.blocks import directions
-from lagreach.gradients.noise import noise_values, unit_directions
+from lagreach.gradients.noise import statistics, unit_directions
 from lagreach.gradients.selection import Selection
 from lagreach.gradients.sequences import Sequences, as_sequences
 from lagreach.gradients.task import Task
@@ -199,7 +199,7 @@ def _pilot_seconds(tasks: list[Task], settings: MeasureSettings) -> float:
         small = replace(task, plan=task.plan.subsample(PILOT * 2))
         found = directions(small)
         along = unit_directions(found, task.probe.group, settings.direction, np.random.default_rng(settings.seed))
-        noise_values(small, along, noise=settings.noise, unit=settings.unit)
+        statistics(small, along, noise=settings.noise, unit=settings.unit)
     return (time.perf_counter() - started) / (2 * PILOT)
 
 

@@ -11,7 +11,7 @@ from lagreach.batch import Batch
 from lagreach.errors import InputError
 from lagreach.gradients.blocks import Directions, directions
 from lagreach.gradients.contrast import make_probe
-from lagreach.gradients.noise import NoiseValues, noise_values, unit_directions
+from lagreach.gradients.noise import NoiseValues, statistics, unit_directions
 from lagreach.gradients.sequences import SpooledSequences, TensorSequences, as_sequences, plan_blocks
 from lagreach.measure import MeasureSettings, assemble, make_task, measure_window
 from lagreach.study.tasks import MultiLagRegression
@@ -113,7 +113,7 @@ def test_shards_merge_to_the_same_window(model, data, shards, noise):
     task = make_task(model, data, "mse", "auto", settings=settings)
     found = Directions.merge(directions(task, blocks=blocks) for blocks in shards)
     along = unit_directions(found, task.probe.group, "matched", np.random.default_rng(0))
-    values = NoiseValues.merge(noise_values(task, along, noise=noise, blocks=blocks) for blocks in shards)
+    values = NoiseValues.merge(statistics(task, along, noise=noise, blocks=blocks) for blocks in shards)
     assert_same(whole, assemble(task, found, values, settings))
 
 
@@ -123,7 +123,7 @@ def test_shards_that_overlap_are_refused(model, data):
     with pytest.raises(InputError, match="same block"):
         Directions.merge([one, directions(task, blocks=[1])])
     along = unit_directions(directions(task), task.probe.group, "matched", np.random.default_rng(0))
-    values = noise_values(task, along, blocks=[2])
+    values = statistics(task, along, blocks=[2])
     with pytest.raises(InputError, match="same sequences"):
         NoiseValues.merge([values, values])
 
@@ -240,7 +240,7 @@ def test_memory_is_flat_in_the_number_of_sequences(model, generator):
         task = dataclasses.replace(make_task(model, watched, "mse", [1, 2], settings=settings), memory=2**18)
         found = directions(task)
         along = unit_directions(found, task.probe.group, "matched", np.random.default_rng(0))
-        values = noise_values(task, along)
+        values = statistics(task, along)
         assert 2 in assemble(task, found, values, settings).dependences
         assert len(values.number) == count
         most.append(watched.most)
@@ -254,7 +254,7 @@ def test_pieces_of_a_block_add_up(model, data):
     np.testing.assert_allclose(pieces.data, whole.data, rtol=1e-10, atol=1e-16)
     np.testing.assert_allclose(pieces.planted(task.probe.group), whole.planted(task.probe.group), rtol=1e-10)
     along = unit_directions(whole, task.probe.group, "matched", np.random.default_rng(0))
-    first, second = (assemble(t, whole, noise_values(t, along), SETTINGS) for t in (task, small))
+    first, second = (assemble(t, whole, statistics(t, along), SETTINGS) for t in (task, small))
     assert_same(first, second)
 
 

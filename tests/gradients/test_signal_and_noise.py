@@ -12,7 +12,7 @@ from torch.nn.functional import linear
 from lagreach import Cell, GatedRNN, stable
 from lagreach.errors import InputError
 from lagreach.gradients.blocks import directions
-from lagreach.gradients.noise import noise_values, unit_directions
+from lagreach.gradients.noise import statistics, unit_directions
 from lagreach.measure import MeasureSettings, make_task, measure_window
 from lagreach.study.tasks import MultiLagRegression
 from lagreach.threads import one_thread
@@ -210,9 +210,9 @@ def test_stages_check_their_own_options_too(generator):
         make_task(model, data, "mse", [1], params="readout", settings=SETTINGS)
     along = np.ones((16, 2, 2, task.width))
     with pytest.raises(InputError, match="gradient or lag"):
-        noise_values(task, along, noise="none")
+        statistics(task, along, noise="none")
     with pytest.raises(InputError, match="sequence or step"):
-        noise_values(task, along, unit="none")
+        statistics(task, along, unit="none")
     with pytest.raises(InputError, match="matched or random"):
         unit_directions(None, (0,), "none", np.random.default_rng(0))
 

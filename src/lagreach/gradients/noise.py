@@ -87,7 +87,7 @@ def unit_directions(found: Directions, group: tuple[int, ...], kind: str, genera
     return scaled / np.where(norm > 0, norm, 1.0)
 
 
-def noise_values(
+def statistics(
     task: Task,
     directions: np.ndarray,
     *,
