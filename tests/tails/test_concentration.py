@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy import special
+from scipy import special, stats
 
 from lagreach.errors import InputError
 from lagreach.tails import concentration, fit_tail, stable
@@ -75,10 +75,10 @@ def test_finite_population_correction_removes_the_bias():
 
 @pytest.mark.parametrize("alpha", [1.3, 1.5, 1.9, 2.0])
 def test_exponent_of_stable_laws(alpha):
-    found = np.array([c.inverse_kappa for c in many(symmetric_stable(alpha), 4000, 10)])
+    found = np.array([c.inverse_kappa for c in many(symmetric_stable(alpha), 4000, 7)])
     # sd at n = 4000 from larger simulations: .036, .024, .010, .007
     sd = {1.3: 0.036, 1.5: 0.024, 1.9: 0.012, 2.0: 0.009}[alpha]
-    assert found.mean() == pytest.approx(1.0 - 1.0 / alpha, abs=0.005 + 3.3 * sd / math.sqrt(10))
+    assert found.mean() == pytest.approx(1.0 - 1.0 / alpha, abs=0.005 + 3.3 * sd / math.sqrt(7))
     assert found.std() < 2.0 * sd
 
 
@@ -88,7 +88,7 @@ LOCAL = {"t1.5": 0.272, "t3": 0.446, "contaminated": 0.440, "modulated": 0.429, 
 
 @pytest.mark.parametrize("name", LOCAL)
 def test_local_exponent_of_other_laws(name):
-    found = np.array([c.inverse_kappa for c in many(NOT_STABLE[name][0], 4000, 8, blocks=(1, 8))])
+    found = np.array([c.inverse_kappa for c in many(NOT_STABLE[name][0], 4000, 5, blocks=(1, 8))])
     assert found.mean() == pytest.approx(LOCAL[name], abs=0.05 if name == "t1.5" else 0.02)
 
 
@@ -136,13 +136,13 @@ def test_bootstrap_interval_covers(alpha):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [500, 2000, 8000])
+@pytest.mark.parametrize(("n", "runs"), [(500, 200), (2000, 200), (8000, 60)])
 @pytest.mark.parametrize("alpha", [1.3, 1.5, 1.9, 2.0])
-def test_bootstrap_interval_covers_many(alpha, n):
-    """At most two points below nominal, beyond the 99.9 % binomial bound of 200 runs."""
-    found = many(symmetric_stable(alpha), n, 200, resamples=400)
+def test_bootstrap_interval_covers_many(alpha, n, runs):
+    """At most two points below nominal, beyond the 99.9 % binomial bound."""
+    found = many(symmetric_stable(alpha), n, runs, resamples=400)
     inside = sum(c.inverse_interval[0] <= 1.0 - 1.0 / alpha <= c.inverse_interval[1] for c in found)
-    assert inside >= 173
+    assert inside >= stats.binom.ppf(0.0005, runs, 0.93)
 
 
 def test_gaussian_sequences_are_not_given_another_exponent():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lagreach.diagnosis import Diagnosis, LayerDiagnosis
 from lagreach.io import write_atomically
 from lagreach.report.figures import gain_figure, window_figure
-from lagreach.report.text import answer, count
+from lagreach.report.text import answer, count, short
 from lagreach.types import Status
 
 if TYPE_CHECKING:
@@ -65,10 +65,12 @@ def _layer(diagnosis: Diagnosis, layer: LayerDiagnosis) -> dict[str, object]:
                 "planted": f"{count(probe.sequences[i])} ({count(probe.low[i])} to {count(probe.high[i])})",
                 "found": "none found" if math.isinf(found) else f"{count(found)}",
                 "light": LIGHTS[limit],
-                "limit": str(limit),
+                "limit": short(limit),
             }
         )
+    limits = {window.limit(lag, diagnosis.sequences) for lag in window.lags.tolist()}
     return {
+        "glossary": {short(limit): str(limit) for limit in LIGHTS if limit in limits},
         "name": layer.name,
         "scope": "lags within this layer" if layer.local else "lags of the whole model",
         "rows": rows,

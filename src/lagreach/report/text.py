@@ -69,7 +69,7 @@ def _layer(diagnosis: Diagnosis, layer: LayerDiagnosis) -> list[str]:
         data = f"{seen.sequences[i]:.3g} ({seen.low[i]:.2g}..{seen.high[i]:.2g})"
         if math.isinf(seen.sequences[i]):
             data = f"none found (> {seen.low[i]:.2g})"
-        lines.append(f"{name:>9} {planted:>22} {data:>22}  {_short(window.limit(lag, diagnosis.sequences))}")
+        lines.append(f"{name:>9} {planted:>22} {data:>22}  {short(window.limit(lag, diagnosis.sequences))}")
     lines.append(f"first order against exact: {layer.fidelity.verdict}")
     lines.append(f"shape of the exact gain: {_shape(layer)}")
     lines.append(f"gradient noise: kappa = {window.concentration.exponent:.3g} ({window.concentration.status})")
@@ -100,5 +100,6 @@ def _shape(layer: LayerDiagnosis) -> str:
     return str(layer.regimes.status) if best is None else f"{best.law}, weight {best.weight:.2f}, r^2 {best.r2:.3f}"
 
 
-def _short(limit: Status) -> str:
+def short(limit: Status) -> str:
+    """Name a limit in a word or two."""
     return limit.name.removeprefix("LIMIT_").lower().replace("_", " ")
