@@ -2,11 +2,13 @@
 
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+import lagreach
 from lagreach import effective_rates, fidelity, lag_gradients
 from lagreach.adapters import find_views
 from lagreach.adapters.torch_cells import cell_of
@@ -14,6 +16,7 @@ from lagreach.batch import Batch
 from lagreach.cells import unroll
 from lagreach.errors import UnsupportedError
 from lagreach.testing import check_cell
+from lagreach.types import Status
 
 SEQ, TIME = 3, 6
 LENGTHS = torch.tensor([6, 3, 4])
@@ -300,3 +303,7 @@ def test_projected_lstm_has_no_first_order_but_an_exact_gain(generator):
     found = fidelity(model, x, y, lags=[0, 1, 3])
     assert torch.isfinite(found.log10_exact).all()
     assert torch.isnan(found.log10_first_order[1:]).all()
+    assert found.status is Status.FIRST_ORDER_UNAVAILABLE
+    whole = lagreach.diagnose(model, (x.repeat(8, 1, 1), y.repeat(8, 1, 1)), lags=[0, 1])
+    assert whole.layers[0].rates is None
+    assert np.isnan(whole.envelope.values).all()

@@ -12,12 +12,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lagreach.adapters import Recurrence, View
+from lagreach.errors import UnsupportedError
 from lagreach.transport.binding import open_data
 from lagreach.transport.cotangent import Cotangent
 from lagreach.transport.exact import exact_transport
 from lagreach.transport.first_order import first_order_transport
 from lagreach.transport.lags import check_lags
 from lagreach.transport.objective import Loss, output_gradient
+from lagreach.transport.rollout import Rollout
 from lagreach.transport.scaled import ScaledSum
 from lagreach.types import Status
 
@@ -102,7 +104,7 @@ def fidelity(
     for rows, part in opened.parts(chunk):
         delta = output_gradient(part.recurrence, objective.select(rows), part.states)[0]
         exact = [c.square_norm() for c, _ in exact_transport(part, delta, wanted)]
-        first = [c.square_norm() for c in first_order_transport(part, delta, wanted)]
+        first = _first_order_norms(part, delta, wanted)
         start = [Cotangent(0, delta[:, lag:]).square_norm() for lag in wanted]
         new = [exact, first, start]
         sums = (
@@ -116,11 +118,22 @@ def fidelity(
     return Fidelity(torch.tensor(wanted), *gains, _overall(kind, by_lag), by_lag)
 
 
+def _first_order_norms(part: Rollout, delta: Tensor, lags: list[int]) -> list[ScaledSum]:
+    """Return the norms to first order, or NaN for a layer that has no first order."""
+    try:
+        return [c.square_norm() for c in first_order_transport(part, delta, lags)]
+    except UnsupportedError:
+        missing = ScaledSum(torch.tensor(math.nan, dtype=torch.float64), torch.tensor(0))
+        return [missing] * len(lags)
+
+
 def _status(kind: str, lag: int, log_exact: float, log_first: float) -> Status:
     if lag == 0:
         return Status.OK
     if math.isnan(log_exact):  # no anchor, or no gradient there
         return Status.NO_ANCHOR
+    if math.isnan(log_first):
+        return Status.FIRST_ORDER_UNAVAILABLE
     if kind == "exact":
         return Status.FIRST_ORDER_EXACT
     if kind == "vanishes" and lag > 1:
@@ -130,7 +143,12 @@ def _status(kind: str, lag: int, log_exact: float, log_first: float) -> Status:
 
 
 def _overall(kind: str, by_lag: tuple[Status, ...]) -> Status:
-    for worst in (Status.FIRST_ORDER_VANISHES, Status.FIRST_ORDER_MISLEADS, Status.NO_ANCHOR):
+    for worst in (
+        Status.FIRST_ORDER_UNAVAILABLE,
+        Status.FIRST_ORDER_VANISHES,
+        Status.FIRST_ORDER_MISLEADS,
+        Status.NO_ANCHOR,
+    ):
         if worst in by_lag:
             return worst
     return Status.FIRST_ORDER_EXACT if kind == "exact" else Status.FIRST_ORDER_FAITHFUL
