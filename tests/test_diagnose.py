@@ -153,7 +153,7 @@ def test_files_round_trip(found, tmp_path):
     np.testing.assert_array_equal(again.required.values, found.required.values)
     assert again.window(500) == found.window(500)
     dataset = found.to_xarray()
-    assert dict(dataset.sizes) == {"layer": 1, "lag": 5, "unit": 8}
+    assert dict(dataset.sizes) == {"layer": 1, "lag": 5, "unit": 8, "N": 25}
     assert json.loads(dataset.attrs["settings"])["loss"] == "mse"
     import xarray as xr
 
@@ -243,6 +243,18 @@ def test_carried_state(data):
     state = tuple(torch.randn(96, 1, 8, generator=torch.Generator().manual_seed(k)) for k in range(2))
     found = lagreach.diagnose(Stateful(), {"x": x, "y": y, "state": state}, lags=[0, 3])
     assert found.layers[0].window.dependences == (3,)
+
+
+def test_autocast_models(data, found):
+    class Half(Net):
+        def forward(self, x):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return super().forward(x)
+
+    torch.manual_seed(0)
+    half = lagreach.diagnose(Half(), data, lags=[0, 1, 3, 8], require=[5])
+    assert half.layers[0].window.dependences == (3,)
+    np.testing.assert_allclose(half.required_if_present.values, found.required_if_present.values, rtol=0.05)
 
 
 def test_functional_form(data):

@@ -144,7 +144,7 @@ class Diagnosis:
         return xr.concat(arrays, dim=names, join="outer")
 
     def to_xarray(self) -> xr.Dataset:
-        """Everything as one dataset with named axes (layer, lag, unit)."""
+        """Everything as one dataset with named axes (layer, lag, unit, N)."""
         from lagreach.io import to_dataset
 
         return to_dataset(self)

@@ -41,6 +41,7 @@ CLASSES = {
         TailFit, SupportCheck, Regimes, LawFit,
     )
 }  # fmt: skip
+GRID = np.round(np.geomspace(1, 1e6, 25)).astype(int)  # numbers of sequences that windows are stored for
 LARGEST_FILE = 512 * 2**20
 
 
@@ -101,7 +102,7 @@ def decode(value: Any) -> Any:
 
 
 def to_dataset(diagnosis: Diagnosis) -> xr.Dataset:
-    """Arrays of a diagnosis over (layer, lag, unit)."""
+    """Arrays of a diagnosis over (layer, lag, unit, N)."""
     import xarray as xr
 
     layers = []
@@ -130,7 +131,9 @@ def to_dataset(diagnosis: Diagnosis) -> xr.Dataset:
         variables: dict[str, Any] = {name: ("lag", values) for name, values in by_lag.items()}
         if one.rates is not None:
             variables["log10_rate"] = (("lag", "unit"), one.rates.log10_rates.numpy())
-        layers.append(xr.Dataset(variables, coords={"lag": window.lags}))
+        reach = [window.at(sequences).lag for sequences in GRID.tolist()]
+        variables["window"] = ("N", np.array([np.nan if lag is None else lag for lag in reach], dtype=float))
+        layers.append(xr.Dataset(variables, coords={"lag": window.lags, "N": GRID}))
     names = xr.DataArray([one.name for one in diagnosis.layers], dims="layer", name="layer")
     dataset = xr.concat(layers, dim=names, join="outer") if len(layers) > 1 else layers[0].expand_dims(layer=names)
     return dataset.assign_attrs(

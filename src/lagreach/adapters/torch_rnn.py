@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from lagreach.adapters.calling import Call, as_output, captured, replaced, untouched
+from lagreach.adapters.calling import Call, agreement, as_output, captured, replaced, untouched
 from lagreach.adapters.torch_cells import ROLES, cell_of
 from lagreach.adapters.view import Bound, Recurrence, View, check_finite
 from lagreach.batch import Batch
@@ -226,8 +226,8 @@ def check_replay(view: TorchRNNView, sample: Batch) -> None:
         ours = bound.recurrence.head(states, {})
         with untouched(view._model):
             theirs = as_output(view._call(view._model, sample), sample, bound.x.shape[1])
-    tolerance = 1e-8 if ours.dtype == torch.float64 else 1e-4
-    if not torch.allclose(ours, theirs, rtol=tolerance, atol=tolerance):
+    tolerance = agreement(theirs.dtype)
+    if not torch.allclose(ours.to(theirs.dtype), theirs, rtol=tolerance, atol=tolerance):
         raise InputError(
             f"{view.name} does not compute what its weights say",
             got=f"a difference of {(ours - theirs).abs().max().item():.3g} after replaying it",

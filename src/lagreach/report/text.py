@@ -48,8 +48,8 @@ def describe(diagnosis: Diagnosis) -> str:
     lines += [f"! {warning}" for warning in diagnosis.warnings]
     lines += ["", diagnosis.layers[0].window.definition]
     lines.append(
-        "On training data the dependence spectrum also shows what the model has memorised; held-out data show what it "
-        "could still learn."
+        "Use held-out data: on its own training data a model has memorised which target belongs to which input, and the test "
+        "for dependence is no longer exact."
     )
     return "\n".join(lines)
 
