@@ -234,6 +234,16 @@ def test_series_are_accepted_with_a_warning(model):
     assert found.layers[0].window.dependences == (2,)
 
 
+def test_correlated_inputs_are_said_to_be(model, data, found):
+    x, y = data
+    smooth = x.clone()
+    for t in range(1, x.shape[1]):
+        smooth[:, t] = 0.8 * smooth[:, t - 1] + 0.6 * x[:, t]
+    noted = lagreach.diagnose(model, (smooth, y), lags=[0, 3])
+    assert any("marginal" in warning for warning in noted.layers[0].window.warnings)
+    assert not any("marginal" in warning for warning in found.layers[0].window.warnings)
+
+
 def test_carried_state(data):
     class Stateful(Net):
         def forward(self, x, state):

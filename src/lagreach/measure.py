@@ -236,7 +236,12 @@ def assemble(task: Task, found: Directions, values: NoiseValues, settings: Measu
     significant = test.adjusted <= settings.error
     asked = [lag for lag, use in zip(task.bands.lags, significant, strict=True) if use]
     edges = task.bands.edges
+    held = memory(task, task.bands.lags, [last - first + 1 for first, last in edges])
     warnings = _warnings(values, speed, settings)
+    if not held.independent_inputs:
+        warnings += (
+            "inputs are correlated in time: the dependences found are marginal, lags may stand in for each other",
+        )
     return Window(
         required=data,
         probe=_geometric_mean(per_probe),
@@ -246,7 +251,7 @@ def assemble(task: Task, found: Directions, values: NoiseValues, settings: Measu
         concentration=speed,
         design_effect=_design_effect(values),
         reliance=reliance(task, asked, flips=settings.flips, seed=settings.seed),
-        memory=memory(task, task.bands.lags, [last - first + 1 for first, last in edges]),
+        memory=held,
         sequences=task.plan.sequences,
         strength=settings.strength,
         error=settings.error,
