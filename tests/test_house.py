@@ -26,7 +26,7 @@ ORDER = [
     ["detection", "regimes"],
     ["planning", "planning_figure"],
     ["gradients"],
-    ["window", "measure"],
+    ["window", "sequences_needed", "measure"],
     ["diagnosis"],
     ["io", "comparison"],
     ["report"],

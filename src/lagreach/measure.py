@@ -39,6 +39,7 @@ from lagreach.gradients.significance import (
     off_diagonal_mean,
 )
 from lagreach.gradients.task import Task
+from lagreach.sequences_needed import exp, log_n, mean_range, robust
 from lagreach.tails.concentration import Concentration, concentration
 from lagreach.transport.objective import Loss
 from lagreach.transport.rollout import run
@@ -46,8 +47,6 @@ from lagreach.types import Status
 from lagreach.window import Requirement, Window
 
 GROUP = 8  # blocks that are measured together; an interrupt keeps whole groups
-CLIP = 1.5  # in units of the robust scale, for clipped aggregation
-NORMAL_QUARTILE = 0.6744897501960817
 
 
 @dataclass(frozen=True)
@@ -320,27 +319,27 @@ def _requirement(
     whole = off_diagonal_mean(products) * scale**2
     spread_of_values = values.std(0, ddof=1)
     factor = noise / np.where(spread_of_values > 0, spread_of_values, 1.0)  # differs from one for unit="step"
-    start, ranges = _mean_range(values, speed, settings.error)
-    without = np.stack([_mean_range(values[value_block != block], speed, settings.error)[1] for block in blocks])
+    start, ranges = mean_range(values, speed, settings.error)
+    without = np.stack([mean_range(values[value_block != block], speed, settings.error)[1] for block in blocks])
     kappa = math.nan if speed.status is Status.KAPPA_REFUSED else speed.exponent
-    log_n = _log_n(whole, ranges * factor, start, kappa)
-    spread = jackknife_spread(_log_n(squares, without * factor, start, kappa))
+    log_needed = log_n(whole, ranges * factor, start, kappa)
+    spread = jackknife_spread(log_n(squares, without * factor, start, kappa))
     half = stdtrit(len(blocks) - 1, 0.975) * np.where(np.isfinite(spread), spread, np.inf)
     # where there is nothing to see, N has a lower bound only: from the largest signal that may have been missed
     upper = np.maximum(whole, 0) + 1.645 * np.maximum(jackknife_spread(squares), null_spread(products) * scale**2)
-    bound = _exp(_log_n(upper, ranges * factor, start, 2.0 if math.isnan(kappa) else kappa))
+    bound = exp(log_n(upper, ranges * factor, start, 2.0 if math.isnan(kappa) else kappa))
     # a measured kappa brings its own interval; NaN where N is refused
     kappas = (kappa, *speed.interval) if speed.status is Status.OK else (kappa,)
-    ends = np.stack([np.where(np.isinf(log_n), 0.0, _log_n(whole, ranges * factor, start, k)) for k in kappas])
-    low, high = (np.where(np.isinf(log_n), log_n, end) for end in (ends.min(0) - half, ends.max(0) + half))
+    ends = np.stack([np.where(np.isinf(log_needed), 0.0, log_n(whole, ranges * factor, start, k)) for k in kappas])
+    low, high = (np.where(np.isinf(log_needed), log_needed, end) for end in (ends.min(0) - half, ends.max(0) + half))
     slow = speed.kappa_pessimistic if math.isfinite(speed.kappa_pessimistic) else kappa
-    pessimistic = np.maximum(log_n, _log_n(whole, ranges * factor, start, slow))
+    pessimistic = np.maximum(log_needed, log_n(whole, ranges * factor, start, slow))
     numbers = {
-        "sequences": _exp(log_n),
-        "low": np.where(np.isposinf(log_n), bound, _exp(low)),
-        "high": _exp(high),
-        "pessimistic": _exp(pessimistic),
-        "robust": _robust(whole, values, settings.error),
+        "sequences": exp(log_needed),
+        "low": np.where(np.isposinf(log_needed), bound, exp(low)),
+        "high": exp(high),
+        "pessimistic": exp(pessimistic),
+        "robust": robust(whole, values, settings.error),
     }
     status = [Status.OK] * len(bands)
     if speed.status in (Status.KAPPA_REFUSED, Status.NO_SPREAD):  # the mean may not concentrate: only clipping helps
@@ -354,52 +353,12 @@ def _requirement(
     return Requirement(np.array(bands.lags), first, **numbers, status=tuple(status))
 
 
-def _mean_range(values: np.ndarray, speed: Concentration, error: float) -> tuple[int, np.ndarray]:
-    """Return m and ``R_m = q_{1-eps} - q_eps`` of means of m sequences, per lag.
-
-    With finite variance (kappa = 2) the range of a large mean follows from the standard deviation, so m = 1 stands for
-    ``2 z sd``. Otherwise m is the largest size that was measured, and the fall from R_1 to R_m is the measured one.
-    """
-    from scipy.special import ndtri
-
-    if speed.exponent == 2.0:
-        return 1, 2 * ndtri(1 - error) * values.std(0, ddof=1)
-    low, high = np.quantile(values, (error, 1 - error), axis=0)
-    largest = [m for m in speed.sizes if m <= max(speed.reach, 1)][-1]
-    return largest, (high - low) * speed.spread(largest) / speed.spread(1)
-
-
-def _log_n(square: np.ndarray, ranges: np.ndarray, start: int, kappa: float) -> np.ndarray:
-    """Logarithm of ``N = m (R_m / delta)^kappa``; +inf where there is no signal."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        log_delta = np.where(square > 0, 0.5 * np.log(np.where(square > 0, square, 1.0)), -np.inf)
-        return math.log(start) + kappa * (np.log(ranges) - log_delta)
-
-
-def _robust(square: np.ndarray, values: np.ndarray, error: float) -> np.ndarray:
-    """N with values clipped at 1.5 robust scales: exponent 2 whatever the tails, at a cost for light ones."""
-    from scipy.special import ndtri
-
-    centred = values - np.median(values, axis=0)
-    scale = np.median(np.abs(centred), axis=0) / NORMAL_QUARTILE
-    cut = CLIP / math.sqrt(2) * scale  # the scale of a stable law is sd / sqrt(2) at alpha = 2
-    inside = (np.abs(centred) < cut).mean(0)
-    clipped = np.minimum(np.square(centred), cut**2).mean(0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(square > 0, np.square(2 * ndtri(1 - error)) * clipped / (inside**2 * square), np.inf)
-
-
-def _exp(log_n: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.exp(log_n)
-
-
 def _geometric_mean(parts: list[Requirement]) -> Requirement:
     """One requirement from several probes: a typical direction, not the best or the worst one."""
 
     def mean(name: str) -> np.ndarray:
         with np.errstate(divide="ignore", invalid="ignore"):
-            return _exp(np.log(np.stack([getattr(part, name) for part in parts])).mean(0))
+            return exp(np.log(np.stack([getattr(part, name) for part in parts])).mean(0))
 
     names = ("sequences", "low", "high", "pessimistic", "robust")
     head = parts[0]
