@@ -28,7 +28,7 @@ test: lint
 	$(PYTEST) -m "not slow and not gpu"
 
 test-all: lint
-	$(PYTEST) -m "not gpu"
+	HYPOTHESIS_PROFILE=search $(PYTEST) -m "not gpu"
 
 test-gpu: setup
 	$(BIN)/pytest -m gpu

@@ -1,5 +1,8 @@
 """Shapes and types in signatures are checked at run time in the tests (and only there)."""
 
+import os
+
+import hypothesis
 import jaxtyping
 import pytest
 import tests.typecheck  # noqa: F401 (the hook looks it up by name)
@@ -7,6 +10,11 @@ import torch
 from jaxtyping import install_import_hook
 
 install_import_hook("lagreach", "tests.typecheck.check")
+
+# `make test` draws the same examples every time; HYPOTHESIS_PROFILE=search (`make test-all`) looks for new ones.
+hypothesis.settings.register_profile("repeatable", derandomize=True)
+hypothesis.settings.register_profile("search", derandomize=False, print_blob=True)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
 @pytest.fixture

@@ -165,8 +165,9 @@ class WindowGrowth:
             raise InputError("the number of sequences must be positive", got=sequences, expected="sequences > 0")
         level = (np.log(self.constant) - np.log(n)) / self.kappa - self.params["log10_c"] * LN10
         lag = LAWS[self.law].lag_where(level, self.params)
-        reached = np.log(n) >= self.log_required(1.0)
-        return np.where(reached, np.fmax(lag, 1.0), np.nan)  # fmax: rounding at N = N(1) itself
+        first = self.log_required(1.0)
+        rounding = 8 * np.finfo(np.float64).eps * np.maximum(1.0, np.abs(first))  # N = N(1) itself reaches lag 1
+        return np.where(np.log(n) >= first - rounding, np.fmax(lag, 1.0), np.nan)
 
     @property
     def formula(self) -> str:
