@@ -18,6 +18,7 @@ SOURCE = ROOT / "src" / "lagreach"
 ORDER = [
     ["_version", "errors", "types", "threads", "directional", "arrays", "batch", "progress"],
     ["cells"],
+    ["kernels"],
     ["initialise", "torch_layout"],
     ["model"],
     ["adapters"],

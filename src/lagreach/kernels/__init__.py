@@ -1,0 +1,13 @@
+"""Run a cell along whole sequences: one entry point, several implementations with the same results.
+
+`scan` gives the states after each step. ``kernel="reference"`` is the plain torch loop that every other kernel is
+tested against; "numba" (CPU) and "triton" (CUDA) run the time loop in one fused call. All of them are differentiable,
+in float32 and float64, and take an optional leading replica axis: independent models of one shape, run together.
+"""
+
+from __future__ import annotations
+
+from lagreach.kernels.choose import KERNELS, check_kernel, choose
+from lagreach.kernels.scan import scan, scan_stack
+
+__all__ = ["KERNELS", "check_kernel", "choose", "scan", "scan_stack"]
