@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ KERNELS = ("auto", "reference", "numba", "triton")
 FUSED = {"numba": "lagreach.kernels.cpu", "triton": "lagreach.kernels.gpu"}  # tried in this order by "auto"
 
 
+@runtime_checkable
 class Kernel(Protocol):
     """A module that can run cells. Shapes are those of `lagreach.kernels.scan`, with the replica axis always there."""
 
