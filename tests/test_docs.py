@@ -9,7 +9,17 @@ import typer
 from lagreach.cli import app
 
 ROOT = Path(__file__).parent.parent
-COMMANDS = typer.main.get_command(app).commands
+
+
+def leaves(group, before=""):
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from leaves(command, f"{before}{name} ")
+        else:
+            yield f"{before}{name}", command
+
+
+COMMANDS = dict(leaves(typer.main.get_command(app)))
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -26,8 +26,10 @@ ORDER = [
     ["tails"],
     ["detection", "regimes"],
     ["planning", "planning_figure"],
+    ["convergence"],
+    ["tasks"],
     ["gradients"],
-    ["window", "sequences_needed", "measure"],
+    ["window", "sequences_needed", "what_if", "measure"],
     ["diagnosis"],
     ["io", "comparison"],
     ["report"],
@@ -35,7 +37,7 @@ ORDER = [
     ["study"],
     ["testing"],
     ["demo"],
-    ["cli_diagnose"],
+    ["cli_diagnose", "cli_report", "cli_convergence"],
     ["cli"],
 ]
 

@@ -39,7 +39,13 @@ _HOME = {
     "required_sequences": "lagreach.detection",
     "rollout": "lagreach.transport.rollout",
 }
-_MODULES = {"errors": "lagreach.errors", "stable": "lagreach.tails.stable", "testing": "lagreach.testing"}
+_MODULES = {
+    "convergence": "lagreach.convergence",
+    "errors": "lagreach.errors",
+    "stable": "lagreach.tails.stable",
+    "tasks": "lagreach.tasks",
+    "testing": "lagreach.testing",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 
 from lagreach._version import __version__
+from lagreach.cli_convergence import app as convergence
+from lagreach.cli_study import app as study
 
 app = typer.Typer(
     name="lagreach",
@@ -182,6 +184,42 @@ def compare(
         for name, at in zip(found.names, found.windows, strict=True)
     ]
     typer.echo(json.dumps(rows, indent=2))
+
+
+@app.command()
+def report(
+    paths: Annotated[list[Path], typer.Argument(help="Diagnoses (.nc), or folders of them.")],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    title: Annotated[str, typer.Option(help="Title of the page.")] = "lagreach report",
+) -> None:
+    """Write a self-contained page with sliders and figures; several diagnoses stand side by side.
+
+    Example: `lagreach report before/diagnosis.nc after/diagnosis.nc --out report.html`
+    """
+    from lagreach.cli_report import run_report
+
+    run_report(paths, out, title=title)
+
+
+@app.command()
+def figures(
+    paths: Annotated[list[Path], typer.Argument(help="Diagnoses (.nc), or folders of them.")],
+    out: Annotated[Path, typer.Option(help="Folder for the pictures.")],
+    kind: Annotated[str, typer.Option("--format", help="png, svg or pdf.")] = "png",
+    figure: Annotated[list[str] | None, typer.Option(help="Only this figure; may be repeated.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Draw figures for a paper: windows, gains, noise, time scales, and the paper's Figures 1 to 4.
+
+    Example: `lagreach figures run/diagnosis.nc --out figures --format pdf --figure window`
+    """
+    from lagreach.cli_report import run_figures
+
+    run_figures(paths, out, kind=kind, figures=figure or [], as_json=as_json)
+
+
+app.add_typer(convergence)
+app.add_typer(study, name="study")
 
 
 def run() -> None:

@@ -17,6 +17,7 @@ from lagreach.batch import Batch
 from lagreach.diagnosis import Diagnosis
 from lagreach.errors import InputError
 from lagreach.pipeline import DiagnosisPlan, diagnose
+from lagreach.report.text import show
 
 OUT_OF_REACH = 3
 
@@ -126,7 +127,10 @@ def run_diagnose(
     out.mkdir(parents=True, exist_ok=True)
     found.save(out / "diagnosis.nc")
     found.report(out / "report.html")
-    print(json.dumps(summary(found, require), indent=2) if as_json else found)
+    if as_json:
+        print(json.dumps(summary(found, require), indent=2))
+    else:
+        show(found)
     return OUT_OF_REACH if any(not row["within_reach"] for row in required_rows(found, require)) else 0
 
 

@@ -14,7 +14,7 @@ from lagreach.errors import LagreachError
 from lagreach.model import GatedRNN
 from lagreach.pipeline import diagnose
 from lagreach.report.text import count
-from lagreach.study.tasks import MultiLagRegression
+from lagreach.tasks.multi_lag import MultiLag
 from lagreach.threads import one_thread
 
 
@@ -25,7 +25,6 @@ class DemoSettings:
     cell: str = "diag_gate"
     hidden_size: int = 32
     gate_init: float = 0.2
-    time: int = 128
     batch: int = 64
     steps: int = 1500
     lr: float = 5e-3
@@ -36,7 +35,7 @@ class DemoSettings:
 
 
 BUDGET = 500  # sequences
-TASK = MultiLagRegression(lags=(4, 8, 16, 32, 64), coefficients=(0.6, 0.45, 0.35, 0.28, 0.22), input_size=4)
+TASK = MultiLag(lags=(4, 8, 16, 32, 64), input_size=4, length=128)
 
 
 @dataclass(frozen=True)
@@ -85,14 +84,15 @@ def run_demo(settings: DemoSettings, console: Console) -> DemoResult:
         gate_init=settings.gate_init,
         generator=generator,
     )
-    x, y = TASK.sample(settings.diagnostic_sequences, settings.time, generator)
+    x, y = TASK.sample(settings.diagnostic_sequences, generator)
     before = _diagnose(model, x, y, settings, "before training", console)
     with one_thread():
         loss = _train(model, settings, generator, console)
     after = _diagnose(model, x, y, settings, "after training", console)
     with torch.no_grad():
-        recovered = TASK.recovered(x, model(x))
-    return DemoResult(settings, loss, tuple(recovered.tolist()), before, after)
+        shares = TASK.recovered(x, y, model(x)).tolist()
+    recovered = tuple(share * c for share, c in zip(shares, TASK.coefficients, strict=True))
+    return DemoResult(settings, loss, recovered, before, after)
 
 
 def _diagnose(
@@ -112,7 +112,7 @@ def _train(model: GatedRNN, settings: DemoSettings, generator: torch.Generator, 
     with Progress(*columns, console=console, transient=not console.is_terminal) as progress:
         task = progress.add_task(f"training {settings.cell}", total=settings.steps)
         for step in range(settings.steps):
-            x, y = TASK.sample(settings.batch, settings.time, generator)
+            x, y = TASK.sample(settings.batch, generator)
             loss = (model(x) - y).square().mean()
             if not torch.isfinite(loss):
                 raise LagreachError("training diverged", got=f"loss {loss.item()} at step {step}", fix="lower --lr")

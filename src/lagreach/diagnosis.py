@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Float
 
 from lagreach.errors import InputError
 from lagreach.regimes import Regimes
@@ -21,6 +22,34 @@ if TYPE_CHECKING:
     import xarray as xr
 
 SCHEMA_VERSION = 1
+KEPT_NOISE, KEPT_ENDS = 512, 64  # order statistics that a diagnosis keeps, and how many of them at each end
+
+
+@dataclass(frozen=True)
+class NoiseSample:
+    """Order statistics of the gradient noise of single sequences: enough for pictures, small enough for files.
+
+    `values` are sorted; `levels` are their positions (rank + 1/2) / n among all `n` values. Up to 512 are kept: all of
+    a small sample; of a large one the 64 at each end, where tails show, and evenly spaced ones between.
+    """
+
+    levels: Float[np.ndarray, "quantile"]
+    values: Float[np.ndarray, "quantile"]
+    n: int
+
+    @classmethod
+    def of(cls, samples: Float[np.ndarray, "seq"]) -> NoiseSample:
+        """Keep the order statistics of a sample.
+
+        >>> NoiseSample.of(np.array([3.0, 1.0, 2.0, 0.0])).levels.tolist()
+        [0.125, 0.375, 0.625, 0.875]
+        """
+        n = len(samples)
+        ranks = np.arange(n)
+        if n > KEPT_NOISE:
+            middle = np.linspace(KEPT_ENDS, n - 1 - KEPT_ENDS, KEPT_NOISE - 2 * KEPT_ENDS)
+            ranks = np.concatenate((ranks[:KEPT_ENDS], np.round(middle).astype(int), ranks[n - KEPT_ENDS :]))
+        return cls((ranks + 0.5) / n, np.sort(samples.astype(np.float64))[ranks], n)
 
 
 @dataclass(frozen=True)
@@ -34,6 +63,7 @@ class LayerDiagnosis:
     rates: EffectiveRates | None  # None where first order has no meaning (projected LSTM)
     tail: TailFit
     regimes: Regimes
+    noise: NoiseSample | None = None  # None in files that were written before it was kept
 
 
 @dataclass(frozen=True)
@@ -41,7 +71,7 @@ class Diagnosis:
     """Reach, dependences and limits of a model, with everything needed to judge and to repeat them.
 
     `d.window(N)` is the reach with N sequences; `d.required` and `d.required_if_present` are labelled arrays over lag (and
-    layer, when there are several); `print(d)` says it in words.
+    layer, when there are several); `print(d)` says it in words. `labels` tell diagnoses of one study apart.
     """
 
     layers: tuple[LayerDiagnosis, ...]
@@ -53,6 +83,11 @@ class Diagnosis:
     seconds: Mapping[str, float]
     partial: bool = False
     warnings: tuple[str, ...] = field(default=())
+    labels: Mapping[str, str | int | float] = field(default_factory=dict)
+
+    def labelled(self, **labels: str | int | float) -> Diagnosis:
+        """Return the same diagnosis with labels such as ``epoch=3`` or ``cell="lstm"`` added; reports sort by them."""
+        return replace(self, labels={**self.labels, **labels})
 
     def layer(self, layer: int | str = 0) -> LayerDiagnosis:
         """Return one layer, by number or name."""
@@ -165,3 +200,9 @@ class Diagnosis:
         from lagreach.report.text import describe
 
         return describe(self)
+
+    def __rich_console__(self, console: Any, options: Any) -> Any:
+        """Show the same in colour where rich prints it."""
+        from lagreach.report.text import renderables
+
+        yield from renderables(self)

@@ -43,5 +43,9 @@ class TooLargeError(LagreachError, MemoryError):
     """A result that would not fit; the message names what to use instead."""
 
 
+class RunError(LagreachError, RuntimeError):
+    """A run that cannot start or go on: its folder is in use, finished, damaged, or the disk is full."""
+
+
 class ConformanceError(LagreachError, AssertionError):
     """A cell, adapter or estimator that breaks its protocol (see `lagreach.testing`)."""

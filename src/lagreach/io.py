@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from lagreach.diagnosis import SCHEMA_VERSION, Diagnosis, LayerDiagnosis
+from lagreach.diagnosis import SCHEMA_VERSION, Diagnosis, LayerDiagnosis, NoiseSample
 from lagreach.errors import InputError, LagreachError
 from lagreach.gradients.memory import Memory
 from lagreach.gradients.reliance import Reliance
@@ -38,7 +38,7 @@ CLASSES = {
     cls.__name__: cls
     for cls in (
         Diagnosis, LayerDiagnosis, Window, Requirement, Concentration, Memory, Reliance, Fidelity, EffectiveRates,
-        TailFit, SupportCheck, Regimes, LawFit,
+        TailFit, SupportCheck, Regimes, LawFit, NoiseSample,
     )
 }  # fmt: skip
 GRID = np.round(np.geomspace(1, 1e6, 25)).astype(int)  # numbers of sequences that windows are stored for
@@ -139,6 +139,7 @@ def to_dataset(diagnosis: Diagnosis) -> xr.Dataset:
     return dataset.assign_attrs(
         schema_version=SCHEMA_VERSION,
         settings=json.dumps(dict(diagnosis.settings), default=str),
+        labels=json.dumps(dict(diagnosis.labels), default=str),
         lagreach=diagnosis.versions["lagreach"],
         fingerprint=diagnosis.fingerprint,
         sequences=diagnosis.sequences,
@@ -171,9 +172,17 @@ class write_atomically:  # noqa: N801 (used as a function)
         if kind is None:
             with self._temporary.open("rb") as file:
                 os.fsync(file.fileno())
+            self._temporary.chmod(0o666 & ~_umask())  # temporary files are private; the target is an ordinary file
             self._temporary.replace(self._target)
         else:
             self._temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    """Return the process's mask of permissions, which can only be read by setting it."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
 
 
 def load(path: str | Path) -> Diagnosis:

@@ -9,11 +9,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lagreach import torch_layout
-from lagreach.cells import Cell, make_cell, unroll
+from lagreach.cells import Cell, make_cell
 from lagreach.cells.activations import Activation
 from lagreach.cells.stack import Stack
 from lagreach.errors import InputError
 from lagreach.initialise import initial_weights
+from lagreach.kernels import check_kernel, scan_output
 
 
 class GatedRNN(nn.Module):
@@ -40,6 +41,9 @@ class GatedRNN(nn.Module):
         (torch's ``+-1/sqrt(hidden_size)`` everywhere).
     activation
         For ``diag_elman``: the name of an activation, or an `Activation` with its bounds.
+    kernel
+        How the time loop runs: "auto" (the fastest that can), "reference", "numba" or "triton"; see
+        `lagreach.kernels`. Not part of the weights; the attribute `kernel` can be changed at any time.
     generator
         Where the initial weights come from; the global one if None.
 
@@ -65,6 +69,7 @@ class GatedRNN(nn.Module):
         layernorm: bool = False,
         recurrent_init: str = "orthogonal",
         activation: str | Activation | None = None,
+        kernel: str = "auto",
         generator: torch.Generator | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -76,7 +81,7 @@ class GatedRNN(nn.Module):
                 raise InputError(f"{what} must be a positive integer", got=size)
         built = make_cell(cell, layernorm=layernorm or None, activation=activation, gate_init=gate_init)
         self.input_size, self.hidden_size, self.output_size = input_size, hidden_size, output_size
-        self.num_layers = num_layers
+        self.num_layers, self.kernel = num_layers, check_kernel(kernel)
         names = [{own: f"layers.{k}.{own}" for own in built.shapes(1, hidden_size)} for k in range(num_layers)]
         self.stack = Stack((built,) * num_layers, hidden_size, tuple(names))
         widths = [input_size] + [hidden_size] * (num_layers - 1)
@@ -126,8 +131,9 @@ class GatedRNN(nn.Module):
                 expected=f"(seq, time, {self.input_size}) with at least one time step",
                 fix="check input_size and the order of the axes (sequences first)",
             )
-        states = unroll(self.stack, x, self.initial_state(x), self.recurrent_params())
-        return self.readout(self.stack.output(states))
+        h = scan_output(self.stack, x, self.initial_state(x), self.recurrent_params(), kernel=self.kernel)
+        # time first, as the fused kernels leave it: the readout copies its small result rather than all states
+        return self.readout(h.transpose(0, 1)).transpose(0, 1).contiguous()
 
     def load_torch_layout(self, state_dict: Mapping[str, Tensor]) -> None:
         """Load the weights of a `torch.nn.LSTM` or `torch.nn.GRU` (``weight_ih_l0``, ...) into the layers.

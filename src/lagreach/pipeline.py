@@ -18,7 +18,7 @@ from lagreach.adapters.calling import Call
 from lagreach.adapters.custom import custom_views
 from lagreach.batch import Batch
 from lagreach.cells import Cell
-from lagreach.diagnosis import Diagnosis, LayerDiagnosis
+from lagreach.diagnosis import Diagnosis, LayerDiagnosis, NoiseSample
 from lagreach.errors import InputError, UnsupportedError
 from lagreach.gradients.blocks import directions
 from lagreach.gradients.noise import statistics, unit_directions
@@ -35,6 +35,7 @@ from lagreach.transport.first_order import EffectiveRates, effective_rates
 from lagreach.transport.objective import Loss
 from lagreach.window import Window
 
+Measure = Callable[[Task, MeasureSettings, Progress | None], tuple[Window, np.ndarray, bool]]
 PILOT = 8  # sequences that are timed to estimate the cost of the rest
 SHOWN = 64  # sequences that gains and rates are averaged over
 
@@ -90,6 +91,7 @@ def diagnose(
     call: Call | None = None,
     settings: MeasureSettings | None = None,
     progress: Progress | bool | None = None,
+    measure: Measure = interruptible_window,
 ) -> Diagnosis | DiagnosisPlan:
     """Tell how far back a recurrent model learns from data, and how many sequences each lag would need.
 
@@ -121,6 +123,8 @@ def diagnose(
         Finer points: blocks, probes, flips, direction, unit.
     progress
         A function (stage, done, of), or whether to show a bar; by default on terminals.
+    measure
+        What measures the window of a task; `lagreach.study.shards` gives one that spreads it over machines.
 
     Examples
     --------
@@ -138,12 +142,9 @@ def diagnose(
         signal=signal, noise=noise, transport=transport, strength=strength, error=error, seed=seed,
     )  # fmt: skip
     source = as_sequences(data)
-    sample = source.read(range(min(2, len(source))))
-    views = find_views(model, sample, call) if cell is None else _custom(model, cell, sample, call)
-    tasks = [
-        make_task(view, source, loss, lags, params=params, require=require, steps=steps, settings=chosen)
-        for view in views
-    ]
+    options: dict[str, Any] = {"params": params, "require": require, "steps": steps, "cell": cell, "call": call}
+    tasks = diagnosis_tasks(model, source, loss, lags, settings=chosen, **options)
+    views = [task.view for task in tasks]
     per_sequence = _pilot_seconds(tasks, chosen) if budget is not None or dry_run else 0.0
     affordable = len(source) if budget is None else int(max(16, 0.8 * budget / max(per_sequence, 1e-9)))
     tasks = [replace(task, plan=task.plan.subsample(affordable), memory=memory) for task in tasks]
@@ -164,7 +165,7 @@ def diagnose(
         begun = time.perf_counter()
         with progress_bar(progress if isinstance(progress, bool) else None) as bar:
             report = progress if callable(progress) else bar
-            window, noise_sample, cut_short = interruptible_window(task, chosen, _named(report, task.view.name))
+            window, noise_sample, cut_short = measure(task, chosen, _named(report, task.view.name))
             layers.append(_layer(task, window, noise_sample))
         partial = partial or cut_short
         seconds[task.view.name] = time.perf_counter() - begun
@@ -180,6 +181,29 @@ def diagnose(
         partial=partial,
         warnings=_warnings(model, source, used, partial, views),
     )
+
+
+def diagnosis_tasks(
+    model: nn.Module | View,
+    data: Any,
+    loss: Loss = "mse",
+    lags: str | Iterable[int] = "auto",
+    *,
+    settings: MeasureSettings,
+    params: Selection = "input",
+    require: Sequence[int] = (),
+    steps: Any = None,
+    cell: Mapping[str, Cell] | None = None,
+    call: Call | None = None,
+) -> list[Task]:
+    """Find the recurrences of a model, and fix what is measured of each."""
+    source = as_sequences(data)
+    sample = source.read(range(min(2, len(source))))
+    views = find_views(model, sample, call) if cell is None else _custom(model, cell, sample, call)
+    return [
+        make_task(view, source, loss, lags, params=params, require=require, steps=steps, settings=settings)
+        for view in views
+    ]
 
 
 def _custom(model: nn.Module | View, cell: Mapping[str, Cell], sample: Batch, call: Call | None) -> list[View]:
@@ -221,6 +245,7 @@ def _layer(task: Task, window: Window, noise_sample: np.ndarray) -> LayerDiagnos
         rates=gains[1],
         tail=fit_tail(noise_sample),
         regimes=fit_regimes(gains[0].lags.numpy(), log10_values=gains[0].log10_exact.numpy()),
+        noise=NoiseSample.of(noise_sample),
     )
 
 

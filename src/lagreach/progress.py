@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 Progress = Callable[[str, int, int], None]
 
@@ -27,3 +27,13 @@ def progress_bar(show: bool | None = None) -> Iterator[Progress]:
             bars.update(tasks[stage], completed=done)
 
         yield report
+
+
+@contextmanager
+def waiting(text: str) -> Iterator[None]:
+    """Show a line with a spinner while something takes its time; silent without a terminal."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    with console.status(text) if console.is_terminal else nullcontext():
+        yield

@@ -12,6 +12,11 @@ CLIP = 1.5  # in units of the robust scale, for clipped aggregation
 NORMAL_QUARTILE = 0.6744897501960817
 
 
+def block_size(speed: Concentration) -> int:
+    """Number m of sequences whose means the extrapolation starts from: 1 with finite variance, else the largest measured."""
+    return 1 if speed.exponent == 2.0 else [m for m in speed.sizes if m <= max(speed.reach, 1)][-1]
+
+
 def mean_range(values: np.ndarray, speed: Concentration, error: float) -> tuple[int, np.ndarray]:
     """Return m and ``R_m = q_{1-eps} - q_eps`` of means of m sequences, per lag.
 
@@ -23,7 +28,7 @@ def mean_range(values: np.ndarray, speed: Concentration, error: float) -> tuple[
     if speed.exponent == 2.0:
         return 1, 2 * ndtri(1 - error) * values.std(0, ddof=1)
     low, high = np.quantile(values, (error, 1 - error), axis=0)
-    largest = [m for m in speed.sizes if m <= max(speed.reach, 1)][-1]
+    largest = block_size(speed)
     return largest, (high - low) * speed.spread(largest) / speed.spread(1)
 
 

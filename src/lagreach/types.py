@@ -101,6 +101,9 @@ class Status(Enum):
         "undetermined: enough sequences and memory, but not learned (yet); train on, or tune the optimiser"
     )
 
+    # training
+    DIVERGED = "diverged: loss or gradient stopped being a number; the weights are the last good ones; lower lr or clip"
+
     def __str__(self) -> str:
         return self.value
 

@@ -84,6 +84,29 @@ class WindowAt:
         )
 
 
+def window_at(planted: Requirement, found: Requirement, sequences: float, strength: float) -> WindowAt:
+    """Read H_N off the numbers for a planted dependency, and the detectable lags off those found in the data."""
+
+    def reach(numbers: np.ndarray) -> int | None:
+        visible = planted.lags[numbers <= sequences]
+        return int(visible.max()) if len(visible) else None
+
+    lag = reach(planted.sequences)
+    status = Status.OK
+    if lag is None:
+        status = next((s for s in planted.status if not s.usable), Status.WINDOW_EMPTY)
+    elif lag == planted.lags[-1]:
+        status = Status.WINDOW_CENSORED
+    return WindowAt(
+        sequences=float(sequences),
+        strength=strength,
+        lag=lag,
+        interval=(reach(planted.high), reach(planted.low)),
+        detectable=tuple(int(one) for one in found.lags[found.sequences <= sequences]),
+        status=status,
+    )
+
+
 @dataclass(frozen=True)
 class Window:
     """Both answers for one checkpoint: the lags its data depend on, and the reach it would have.
@@ -143,27 +166,8 @@ class Window:
         """What `sequences` sequences can see: the window H_N and the detectable lags."""
         if not sequences > 0:
             raise InputError("the number of sequences must be positive", got=sequences)
-        needed = self.required_if_present(strength)
-
-        def reach(numbers: np.ndarray) -> int | None:
-            visible = needed.lags[numbers <= sequences]
-            return int(visible.max()) if len(visible) else None
-
-        lag = reach(needed.sequences)
-        seen = self.required.sequences <= sequences
-        status = Status.OK
-        if lag is None:
-            status = next((s for s in needed.status if not s.usable), Status.WINDOW_EMPTY)
-        elif lag == needed.lags[-1]:
-            status = Status.WINDOW_CENSORED
-        return WindowAt(
-            sequences=float(sequences),
-            strength=self.strength if strength is None else strength,
-            lag=lag,
-            interval=(reach(needed.high), reach(needed.low)),
-            detectable=tuple(int(found) for found in self.lags[seen]),
-            status=status,
-        )
+        share = self.strength if strength is None else strength
+        return window_at(self.required_if_present(strength), self.required, sequences, share)
 
     def curve(self, grid: Iterable[float], strength: float | None = None) -> list[WindowAt]:
         """Windows for several numbers of sequences."""

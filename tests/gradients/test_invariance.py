@@ -14,12 +14,12 @@ from lagreach.gradients.contrast import make_probe
 from lagreach.gradients.noise import NoiseValues, statistics, unit_directions
 from lagreach.gradients.sequences import SpooledSequences, TensorSequences, as_sequences, plan_blocks
 from lagreach.measure import MeasureSettings, assemble, make_task, measure_window
-from lagreach.study.tasks import MultiLagRegression
+from lagreach.tasks.multi_lag import MultiLag
 from lagreach.threads import one_thread
 
 SETTINGS = MeasureSettings(blocks=8, probes=2, flips=199)
 TIME = 14
-TASK = MultiLagRegression(lags=(2,), coefficients=(1.0,), noise=0.5, input_size=2)
+TASK = MultiLag(lags=(2,), coefficients=(1.0,), noise=0.5, input_size=2)
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def model(generator):
 
 @pytest.fixture
 def data(generator):
-    x, y = TASK.sample(48, TIME, generator)
+    x, y = dataclasses.replace(TASK, length=TIME).sample(48, generator)
     return x.double(), y.double()
 
 
@@ -234,7 +234,7 @@ def test_memory_is_flat_in_the_number_of_sequences(model, generator):
     """Blocks are read in pieces of a fixed number of bytes."""
     most = []
     for count in (400, 1200):
-        x, y = TASK.sample(count, 6, generator)
+        x, y = dataclasses.replace(TASK, length=6).sample(count, generator)
         watched = Recorder(SpooledSequences(batches((x, y), 100)))
         settings = dataclasses.replace(SETTINGS, probes=1)
         task = dataclasses.replace(make_task(model, watched, "mse", [1, 2], settings=settings), memory=2**18)

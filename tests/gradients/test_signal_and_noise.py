@@ -14,12 +14,12 @@ from lagreach.errors import InputError
 from lagreach.gradients.blocks import directions
 from lagreach.gradients.noise import statistics, unit_directions
 from lagreach.measure import MeasureSettings, make_task, measure_window
-from lagreach.study.tasks import MultiLagRegression
+from lagreach.tasks.multi_lag import MultiLag
 from lagreach.threads import one_thread
 from lagreach.types import Status
 
 SETTINGS = MeasureSettings(blocks=16, probes=1, flips=399)
-TASK = MultiLagRegression(lags=(2,), coefficients=(1.0,), noise=0.5, input_size=2)
+TASK = MultiLag(lags=(2,), coefficients=(1.0,), noise=0.5, input_size=2)
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def train(model, steps, generator):
     optimiser = torch.optim.Adam(model.parameters(), lr=0.02)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
     for _ in range(steps):
-        x, y = TASK.sample(64, 20, generator)
+        x, y = dataclasses.replace(TASK, length=20).sample(64, generator)
         loss = (model(x) - y).square().mean()
         optimiser.zero_grad()
         loss.backward()
@@ -44,7 +44,7 @@ def train(model, steps, generator):
 @pytest.mark.parametrize("cell", ["diag_gate", "lstm"])
 def test_a_learned_lag_stays_visible_to_the_contrast_and_vanishes_from_the_raw_gradient(cell, generator):
     model = GatedRNN(cell, 2, 8, 1, gate_init=0.5, generator=generator)
-    x, y = TASK.sample(160, 20, generator)
+    x, y = dataclasses.replace(TASK, length=20).sample(160, generator)
     raw = dataclasses.replace(SETTINGS, signal="gradient")
     lags = range(9)
     before, raw_before = (measure_window(model, (x, y), lags=lags, settings=s) for s in (SETTINGS, raw))
@@ -145,7 +145,7 @@ def test_numbers_are_refused_where_means_may_not_concentrate():
 
 def small(generator):
     model = GatedRNN("lstm", 2, 4, 1, generator=generator, dtype=torch.float64)
-    x, y = TASK.sample(64, 12, generator)
+    x, y = dataclasses.replace(TASK, length=12).sample(64, generator)
     return model, (x.double(), y.double())
 
 
@@ -283,7 +283,7 @@ def test_counting_steps_divides_by_the_length_over_the_design_effect(generator):
 
 def test_probes_of_several_outputs_use_two_output_directions(generator):
     model = GatedRNN("diag_gate", 2, 4, 3, gate_init=0.3, generator=generator, dtype=torch.float64)
-    x, _ = TASK.sample(64, 12, generator)
+    x, _ = dataclasses.replace(TASK, length=12).sample(64, generator)
     classes = torch.randint(0, 3, (64, 12), generator=generator)
     settings = dataclasses.replace(SETTINGS, probes=4)
     task = make_task(model, (x, classes), "cross_entropy", [0, 2], settings=settings)
@@ -296,7 +296,7 @@ def test_probes_of_several_outputs_use_two_output_directions(generator):
 
 def test_inputs_that_say_the_same_twice_are_planted_once(generator):
     model = GatedRNN("diag_gate", 3, 4, 1, gate_init=0.3, generator=generator, dtype=torch.float64)
-    x, y = TASK.sample(64, 12, generator)
+    x, y = dataclasses.replace(TASK, length=12).sample(64, generator)
     doubled = torch.cat((x, x[..., :1]), dim=-1)
     task = make_task(model, (doubled, y), "mse", [2], settings=dataclasses.replace(SETTINGS, probes=3))
     assert task.probe.whitening.shape == (3, 2)

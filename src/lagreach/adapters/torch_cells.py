@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from lagreach.cells import Cell, Factors, Params
+from lagreach.cells._pullback import Pullback, Use
 from lagreach.cells.lstm import LSTM
 from lagreach.cells.torch_gru import TorchGRU
 from lagreach.errors import UnsupportedError
@@ -48,6 +49,16 @@ def _stacked(params: Params, gates: str, names: tuple[str, str, str, str]) -> di
     }
 
 
+def _uses(inputs: tuple[slice, ...], hidden: tuple[slice, ...]) -> dict[str, Use]:
+    """Uses of the stacked weights, given the columns of their gates in torch's order."""
+    return {
+        "weight_ih": Use(inputs, "x"),
+        "bias_ih": Use(inputs, "1"),
+        "weight_hh": Use(hidden, "h"),
+        "bias_hh": Use(hidden, "1"),
+    }
+
+
 @dataclass(frozen=True)
 class TorchLayoutRNN(TorchLayout):
     """`torch.nn.RNN`: tanh or relu."""
@@ -64,6 +75,26 @@ class TorchLayoutRNN(TorchLayout):
             s, params["weight_hh"], params.get("bias_hh")
         )
         return torch.tanh(a) if self.nonlinearity == "tanh" else torch.relu(a)
+
+    def pullback(self, x: Tensor, s: Tensor, params: Params) -> Pullback:
+        """One product with the recurrent matrix."""
+        after = self.step(x, s, params)
+        return _RNNPullback(x, s, params, 1 - after * after if self.nonlinearity == "tanh" else (after > 0).to(s))
+
+
+class _RNNPullback(Pullback):
+    """Spread by the slope of the nonlinearity."""
+
+    def __init__(self, x: Tensor, h: Tensor, p: Params, slope: Tensor) -> None:
+        every = (slice(0, h.shape[1]),)
+        recurrent = p["weight_hh"]
+        super().__init__(
+            {"x": x, "h": h}, _uses(every, every), width=h.shape[1], reads=p["weight_ih"], recurrent=recurrent
+        )
+        self._slope = slope
+
+    def spread(self, cotangent: Tensor, out: Tensor) -> None:
+        torch.mul(cotangent, self._slope, out=out)
 
 
 @dataclass(frozen=True)
@@ -96,6 +127,13 @@ class TorchLayoutGRU(TorchLayout):
     def correction(self, x: Tensor, s: Tensor, params: Params) -> Tensor:
         """See `TorchGRU.correction`."""
         return TorchGRU().correction(x, s, self._own(params))
+
+    def pullback(self, x: Tensor, s: Tensor, params: Params) -> Pullback:
+        """See `TorchGRU.pullback`."""
+        found = TorchGRU().pullback(x, s, self._own(params))
+        n, r, z, weakened = (slice(k * s.shape[1], (k + 1) * s.shape[1]) for k in range(4))
+        found.uses = _uses((r, z, n), (r, z, weakened))
+        return found
 
 
 @dataclass(frozen=True)
@@ -163,6 +201,15 @@ class TorchLayoutLSTM(TorchLayout):
                 fix="use the exact gain, which needs no such match",
             )
         return LSTM().factors(x, s, self._own(params))
+
+    def pullback(self, x: Tensor, s: Tensor, params: Params) -> Pullback | None:
+        """See `LSTM.pullback`; a projected LSTM is left to autodiff."""
+        if self.proj_size:
+            return None
+        found = LSTM().pullback(x, s, self._own(params))
+        gates = (slice(4 * (s.shape[1] // 2)),)
+        found.uses = _uses(gates, gates)
+        return found
 
 
 def cell_of(module: nn.RNNBase | nn.RNNCellBase) -> TorchLayout:

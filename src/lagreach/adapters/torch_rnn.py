@@ -20,9 +20,10 @@ from lagreach.adapters.calling import Call, agreement, as_output, captured, repl
 from lagreach.adapters.torch_cells import ROLES, cell_of
 from lagreach.adapters.view import Bound, Recurrence, View, check_finite
 from lagreach.batch import Batch
-from lagreach.cells import Params, unroll
+from lagreach.cells import Params
 from lagreach.cells.stack import Stack
 from lagreach.errors import InputError, UnsupportedError
+from lagreach.kernels import scan, scan_stack
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ class _Replay:
         """States of one layer in one direction, in its own time."""
         initial = self.call.initial[layer * self.directions + direction]
         inputs = self._reverse(x) if direction else x
-        return unroll(self.cell, inputs, initial, self._weights(layer, direction))
+        return scan(self.cell, inputs, initial, self._weights(layer, direction))
 
     def _join(self, states: list[Tensor]) -> Tensor:
         """Output of a layer from the states of its directions, each in its own time."""
@@ -220,7 +221,7 @@ def check_replay(view: TorchRNNView, sample: Batch) -> None:
     """The replayed recurrence must give what the model itself gives."""
     bound = view.bind(sample)
     with torch.no_grad():
-        states = unroll(
+        states = scan_stack(
             bound.recurrence.stack, bound.x, bound.recurrence.initial_state(bound.x), bound.recurrence.params
         )
         ours = bound.recurrence.head(states, {})

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import layer_norm
 
 from lagreach.cells._cell import Params
+from lagreach.cells._pullback import Pullback, gate_uses
 
 EPS = 1e-5  # as torch.nn.LayerNorm
 
@@ -51,3 +52,44 @@ def candidate_diagonal(
     mean_row = times_rows(torch.ones_like(a)) / units
     along_n = times_rows(n) / units
     return (1 - g * g) * params["ln_gain"] / std * (diagonal - mean_row - n * along_n)
+
+
+class CandidateSlope:
+    """Pulls gradients at ``factor * candidate(a)`` back to the pre-activation a, row by row."""
+
+    def __init__(self, layernorm: bool, a: Tensor, params: Params, factor: Tensor | float) -> None:
+        g = candidate(layernorm, a, params)
+        self._slope = (1 - g * g) * factor
+        self._normed: Tensor | None = None
+        if layernorm:
+            centred = a - a.mean(-1, keepdim=True)
+            std = (centred.square().mean(-1, keepdim=True) + EPS).sqrt()
+            self._normed = centred / std
+            self._slope = self._slope * params["ln_gain"] / std
+
+    def pull(self, cotangent: Tensor, out: Tensor) -> None:
+        """Write the gradient at a."""
+        torch.mul(cotangent, self._slope, out=out)
+        if self._normed is not None:
+            along = (out * self._normed).mean(-1, keepdim=True)
+            out.sub_(out.mean(-1, keepdim=True)).addcmul_(self._normed, along, value=-1)
+
+
+class CandidatePullback(Pullback):
+    """``J^T`` of a cell whose only learned part is the candidate of W_h, U_h and b_h."""
+
+    def __init__(self, x: Tensor, h: Tensor, p: Params, slope: CandidateSlope, retained: Tensor | None) -> None:
+        width = h.shape[1]
+        super().__init__(
+            {"x": x, "h": h},
+            gate_uses("h", width),
+            width=width,
+            reads=p["W_h"],
+            recurrent=p["U_h"],
+            retained=retained,
+        )
+        self._slope = slope
+
+    def spread(self, cotangent: Tensor, out: Tensor) -> None:
+        """To the candidate alone."""
+        self._slope.pull(cotangent, out)

@@ -15,6 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lagreach.cells._pullback import Pullback
+
 Params = Mapping[str, Tensor]
 
 
@@ -111,6 +113,12 @@ class Cell(ABC):
     ) -> dict[str, Tensor]:
         """Return further per-step factors that the paper sums into the rates (``form="paper"``), by name."""
         return {}
+
+    def pullback(
+        self, x: Float[Tensor, "row input"], s: Float[Tensor, "row state"], params: Params
+    ) -> Pullback | None:
+        """Return the transposed Jacobians of these steps in closed form. Default: None, autodiff is used instead."""
+        return None
 
     # Derived quantities, the same for every cell.
 

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from lagreach.cells._candidate import candidate, candidate_diagonal, candidate_shapes
+from lagreach.cells._candidate import CandidatePullback, CandidateSlope, candidate, candidate_diagonal, candidate_shapes
 from lagreach.cells._cell import Cell, Params
+from lagreach.cells._pullback import Pullback
 from lagreach.errors import InputError
 
 
@@ -66,3 +67,8 @@ class ConstGate(Cell):
         """``s (1-g^2) diag(U_h)``, through the LayerNorm where there is one."""
         U, a = params["U_h"], self._preactivation(x, s, params)
         return self.gate * candidate_diagonal(self.layernorm, a, params, U.diagonal(), lambda v: v @ U)
+
+    def pullback(self, x: Tensor, s: Tensor, params: Params) -> Pullback:
+        """One product with U_h."""
+        slope = CandidateSlope(self.layernorm, self._preactivation(x, s, params), params, self.gate)
+        return CandidatePullback(x, s, params, slope, torch.full_like(s, 1 - self.gate))

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from lagreach.cells._cell import Cell, Params
+from lagreach.cells._pullback import Pullback, gate_uses
 from lagreach.cells.activations import Activation, get_activation
 
 
@@ -45,3 +46,25 @@ class DiagElman(Cell):
     def correction(self, x: Tensor, s: Tensor, params: Params) -> Tensor:
         """Zero: nothing is left out."""
         return torch.zeros_like(s)
+
+    def pullback(self, x: Tensor, s: Tensor, params: Params) -> Pullback:
+        """Elementwise throughout."""
+        return _DiagElmanPullback(self, x, s, params)
+
+
+class _DiagElmanPullback(Pullback):
+    """No unit sees another, so there is no matrix product."""
+
+    def __init__(self, cell: DiagElman, x: Tensor, h: Tensor, p: Params) -> None:
+        width = h.shape[1]
+        uses = gate_uses("h", width)
+        del uses["U_h"]  # the gradient of the diagonal u_h is not an outer product
+        super().__init__({"x": x, "h": h}, uses, width=width, reads=p["W_h"], recurrent=None)
+        a = linear(x, p["W_h"], p["b_h"]) + p["u_h"] * h
+        self._diagonal, self._slope = p["u_h"], get_activation(cell.activation).slope(a)
+
+    def spread(self, cotangent: Tensor, out: Tensor) -> None:
+        torch.mul(cotangent, self._slope, out=out)
+
+    def state(self, cotangent: Tensor, spread: Tensor, out: Tensor) -> None:
+        torch.mul(spread, self._diagonal, out=out)

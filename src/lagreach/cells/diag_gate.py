@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from lagreach.cells._candidate import candidate, candidate_diagonal, candidate_shapes
+from lagreach.cells._candidate import CandidateSlope, candidate, candidate_diagonal, candidate_shapes
 from lagreach.cells._cell import Cell, Params
+from lagreach.cells._pullback import Pullback, gate_uses
 
 
 @dataclass(frozen=True)
@@ -54,3 +55,30 @@ class DiagGate(Cell):
         through_candidate = candidate_diagonal(self.layernorm, a, params, U.diagonal(), lambda v: v @ U)
         through_gate = (g - s) * gate * (1 - gate) * params["U_s"].diagonal()
         return gate * through_candidate + through_gate
+
+    def pullback(self, x: Tensor, s: Tensor, params: Params) -> Pullback:
+        """One product with U_s and U_h, stacked."""
+        return _DiagGatePullback(self, x, s, params)
+
+
+class _DiagGatePullback(Pullback):
+    """Spread to the gate and to the candidate."""
+
+    def __init__(self, cell: DiagGate, x: Tensor, h: Tensor, p: Params) -> None:
+        gate, a = cell._preactivations(x, h, p)
+        width = h.shape[1]
+        super().__init__(
+            {"x": x, "h": h},
+            gate_uses("sh", width),
+            width=2 * width,
+            reads=torch.cat((p["W_s"], p["W_h"])),
+            recurrent=torch.cat((p["U_s"], p["U_h"])),
+            retained=1 - gate,
+        )
+        self._gate_slope = (candidate(cell.layernorm, a, p) - h) * gate * (1 - gate)
+        self._slope = CandidateSlope(cell.layernorm, a, p, gate)
+
+    def spread(self, cotangent: Tensor, out: Tensor) -> None:
+        width = cotangent.shape[1]
+        torch.mul(cotangent, self._gate_slope, out=out[:, :width])
+        self._slope.pull(cotangent, out[:, width:])

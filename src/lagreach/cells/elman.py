@@ -8,8 +8,9 @@ from typing import ClassVar
 from torch import Tensor
 from torch.nn.functional import linear
 
-from lagreach.cells._candidate import candidate, candidate_diagonal, candidate_shapes
+from lagreach.cells._candidate import CandidatePullback, CandidateSlope, candidate, candidate_diagonal, candidate_shapes
 from lagreach.cells._cell import Cell, Params
+from lagreach.cells._pullback import Pullback
 
 
 @dataclass(frozen=True)
@@ -42,3 +43,8 @@ class Elman(Cell):
         """Return the whole diagonal, ``(1-h'^2) diag(U_h)``."""
         U, a = params["U_h"], self._preactivation(x, s, params)
         return candidate_diagonal(self.layernorm, a, params, U.diagonal(), lambda v: v @ U)
+
+    def pullback(self, x: Tensor, s: Tensor, params: Params) -> Pullback:
+        """One product with U_h."""
+        slope = CandidateSlope(self.layernorm, self._preactivation(x, s, params), params, 1.0)
+        return CandidatePullback(x, s, params, slope, None)

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from lagreach.cells._candidate import candidate, candidate_diagonal, candidate_shapes
+from lagreach.cells._candidate import CandidateSlope, candidate, candidate_diagonal, candidate_shapes
 from lagreach.cells._cell import Cell, Params
+from lagreach.cells._pullback import Pullback, Use, gate_uses
 
 
 @dataclass(frozen=True)
@@ -75,3 +76,38 @@ class GRU(Cell):
         """Reset ``r`` and mixed ``(1-z) r`` factors of (25)."""
         z, r, _ = self._forward(x, s, params)
         return {"reset": r, "mixed": (1 - z) * r}
+
+    def pullback(self, x: Tensor, s: Tensor, params: Params) -> Pullback:
+        """One product with U_h, then one with U_z and U_r, stacked."""
+        return _GRUPullback(self, x, s, params)
+
+
+class _GRUPullback(Pullback):
+    """Spread to the candidate, from there to ``r h`` (the last columns), and to the gates z and r."""
+
+    def __init__(self, cell: GRU, x: Tensor, h: Tensor, p: Params) -> None:
+        z, r, a = cell._forward(x, h, p)
+        width = h.shape[1]
+        super().__init__(
+            {"x": x, "h": h, "rh": r * h},
+            gate_uses("hzr", width) | {"U_h": Use((slice(width),), "rh")},
+            width=4 * width,
+            reads=torch.cat((p["W_h"], p["W_z"], p["W_r"])),
+            recurrent=torch.cat((p["U_z"], p["U_r"])),
+            columns=slice(width, 3 * width),
+            retained=1 - z,
+        )
+        self._U_h, self._reset, self._reset_slope = p["U_h"], r, h * r * (1 - r)
+        self._update_slope = (candidate(cell.layernorm, a, p) - h) * z * (1 - z)
+        self._slope = CandidateSlope(cell.layernorm, a, p, z)
+
+    def spread(self, cotangent: Tensor, out: Tensor) -> None:
+        a, z, r, through = out.chunk(4, dim=1)
+        self._slope.pull(cotangent, a)
+        torch.mm(a, self._U_h, out=through)
+        torch.mul(cotangent, self._update_slope, out=z)
+        torch.mul(through, self._reset_slope, out=r)
+
+    def state(self, cotangent: Tensor, spread: Tensor, out: Tensor) -> None:
+        super().state(cotangent, spread, out)
+        out.addcmul_(spread[:, -out.shape[1] :], self._reset)

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from lagreach.cells._candidate import candidate, candidate_diagonal, candidate_shapes
+from lagreach.cells._candidate import CandidateSlope, candidate, candidate_diagonal, candidate_shapes
 from lagreach.cells._cell import Cell, Dual, Factors, Params
+from lagreach.cells._pullback import Pullback, gate_uses
 
 
 class Advanced(NamedTuple):
@@ -117,3 +118,43 @@ class LSTM(Cell):
             oldest=Dual(v.f, zero),
             single=Dual(e * v.f, zero),
         )
+
+    def pullback(self, x: Tensor, s: Tensor, params: Params) -> Pullback:
+        """One product with the four recurrent matrices, stacked."""
+        return _LSTMPullback(self, x, s, params)
+
+
+class _LSTMPullback(Pullback):
+    """Spread to the gates i, f, g, o, and to the new c (the last columns)."""
+
+    def __init__(self, cell: LSTM, x: Tensor, s: Tensor, p: Params) -> None:
+        v = cell._forward(x, s, p)
+        width = v.c.shape[1]
+        super().__init__(
+            {"x": x, "h": v.h},
+            gate_uses("ifgo", width),
+            width=5 * width,
+            reads=torch.cat([p[f"W_{k}"] for k in "ifgo"]),
+            recurrent=torch.cat([p[f"U_{k}"] for k in "ifgo"]),
+            columns=slice(4 * width),
+        )
+        tanh_c = torch.tanh(v.c_after)
+        self._f, self._e = v.f, v.o * (1 - tanh_c * tanh_c)
+        self._i_slope = candidate(cell.layernorm, v.a, p) * v.i * (1 - v.i)
+        self._f_slope = v.c * v.f * (1 - v.f)
+        self._o_slope = tanh_c * v.o * (1 - v.o)
+        self._slope = CandidateSlope(cell.layernorm, v.a, p, v.i)
+
+    def spread(self, cotangent: Tensor, out: Tensor) -> None:
+        h, c = cotangent.chunk(2, dim=1)
+        i, f, g, o, new_c = out.chunk(5, dim=1)
+        torch.addcmul(c, h, self._e, out=new_c)
+        torch.mul(new_c, self._i_slope, out=i)
+        torch.mul(new_c, self._f_slope, out=f)
+        self._slope.pull(new_c, g)
+        torch.mul(h, self._o_slope, out=o)
+
+    def state(self, cotangent: Tensor, spread: Tensor, out: Tensor) -> None:
+        h, c = out.chunk(2, dim=1)
+        super().state(cotangent, spread, h)
+        torch.mul(spread[:, -c.shape[1] :], self._f, out=c)

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from lagreach.cells._candidate import candidate, candidate_diagonal, candidate_shapes
+from lagreach.cells._candidate import CandidateSlope, candidate, candidate_diagonal, candidate_shapes
 from lagreach.cells._cell import Cell, Params
+from lagreach.cells._pullback import Pullback, Use, gate_uses
 
 
 @dataclass(frozen=True)
@@ -56,3 +57,31 @@ class SharedGate(Cell):
         g, U = candidate(self.layernorm, a, params), params["U_h"]
         through_candidate = candidate_diagonal(self.layernorm, a, params, U.diagonal(), lambda v: v @ U)
         return gate * through_candidate + gate * (1 - gate) * (g - s) * params["U_s"][0]
+
+    def pullback(self, x: Tensor, s: Tensor, params: Params) -> Pullback:
+        """One product with U_h and the row U_s, stacked."""
+        return _SharedGatePullback(self, x, s, params)
+
+
+class _SharedGatePullback(Pullback):
+    """Spread to the candidate and, in one last column, to the gate that all units share."""
+
+    def __init__(self, cell: SharedGate, x: Tensor, h: Tensor, p: Params) -> None:
+        gate, a = cell._preactivations(x, h, p)
+        width = h.shape[1]
+        column = (slice(width, width + 1),)
+        super().__init__(
+            {"x": x, "h": h},
+            gate_uses("h", width) | {"W_s": Use(column, "x"), "U_s": Use(column, "h"), "b_s": Use(column, "1")},
+            width=width + 1,
+            reads=torch.cat((p["W_h"], p["W_s"])),
+            recurrent=torch.cat((p["U_h"], p["U_s"])),
+            retained=(1 - gate).expand_as(h),
+        )
+        self._gate_slope = (candidate(cell.layernorm, a, p) - h) * gate * (1 - gate)
+        self._slope = CandidateSlope(cell.layernorm, a, p, gate)
+
+    def spread(self, cotangent: Tensor, out: Tensor) -> None:
+        width = cotangent.shape[1]
+        self._slope.pull(cotangent, out[:, :width])
+        torch.sum(cotangent * self._gate_slope, 1, out=out[:, width])

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from lagreach.cells._candidate import candidate, candidate_diagonal, candidate_shapes
+from lagreach.cells._candidate import CandidateSlope, candidate, candidate_diagonal, candidate_shapes
 from lagreach.cells._cell import Cell, Params
+from lagreach.cells._pullback import Pullback, Use, gate_uses
 
 
 @dataclass(frozen=True)
@@ -64,3 +65,35 @@ class TorchGRU(Cell):
             self.layernorm, a, params, diagonal, lambda v: (v * r) @ U_n + (v * reset_slope) @ U_r
         )
         return (s - n) * z * (1 - z) * params["U_z"].diagonal() + (1 - z) * through_candidate
+
+    def pullback(self, x: Tensor, s: Tensor, params: Params) -> Pullback:
+        """One product with U_r, U_z and U_n, stacked."""
+        return _TorchGRUPullback(self, x, s, params)
+
+
+class _TorchGRUPullback(Pullback):
+    """Spread to n, r and z, and to the hidden part of n, which the reset gate weakens."""
+
+    def __init__(self, cell: TorchGRU, x: Tensor, h: Tensor, p: Params) -> None:
+        r, z, hidden, a = cell._forward(x, h, p)
+        width = h.shape[1]
+        weakened = (slice(3 * width, 4 * width),)
+        super().__init__(
+            {"x": x, "h": h},
+            gate_uses("nrz", width) | {"U_n": Use(weakened, "h"), "c_n": Use(weakened, "1")},
+            width=4 * width,
+            reads=torch.cat((p["W_n"], p["W_r"], p["W_z"])),
+            recurrent=torch.cat((p["U_r"], p["U_z"], p["U_n"])),
+            columns=slice(width, None),
+            retained=z,
+        )
+        self._reset, self._reset_slope = r, hidden * r * (1 - r)
+        self._update_slope = (h - candidate(cell.layernorm, a, p)) * z * (1 - z)
+        self._slope = CandidateSlope(cell.layernorm, a, p, 1 - z)
+
+    def spread(self, cotangent: Tensor, out: Tensor) -> None:
+        n, r, z, weakened = out.chunk(4, dim=1)
+        self._slope.pull(cotangent, n)
+        torch.mul(n, self._reset_slope, out=r)
+        torch.mul(cotangent, self._update_slope, out=z)
+        torch.mul(n, self._reset, out=weakened)

@@ -7,16 +7,16 @@ merge by putting their blocks together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from torch import Tensor
 
 from lagreach.errors import InputError, TooLargeError
+from lagreach.gradients.band_gradients import band_gradients
 from lagreach.gradients.contrast import planted_gradient, signal_gradient, target_spread
-from lagreach.gradients.sequence_gradients import SequenceLinearisation
-from lagreach.gradients.task import Piece, Task, band_cotangents
-from lagreach.transport.objective import Objective
+from lagreach.gradients.task import Piece, Task, select
 
 LIMIT_BYTES = 2**30
 
@@ -48,9 +48,12 @@ class Directions:
 
     def planted(self, group: tuple[int, ...]) -> np.ndarray:
         """Probe gradients scaled to the spread of the targets, (block, probe, band, param)."""
+        return self.probe * self.planted_scale(group)[None, :, None, None]
+
+    def planted_scale(self, group: tuple[int, ...]) -> np.ndarray:
+        """Spread of the targets along the output direction of each probe, (probe,)."""
         sums = self.spread.sum(0)
-        scale = np.sqrt(sums[:, 0] / sums[:, 1])
-        return self.probe * scale[list(group)][None, :, None, None]
+        return np.sqrt(sums[:, 0] / sums[:, 1])[list(group)]
 
 
 def directions(
@@ -72,39 +75,31 @@ def directions(
     size = np.zeros(len(numbers), dtype=int)
     row_of = {number: row for row, number in enumerate(numbers)}
     for piece in task.pieces(numbers):
-        rows = np.array([row_of[block] for block in piece.block])
-        np.add.at(size, rows, 1)
-        part, swapped = piece.part, piece.swapped
-        weights = SequenceLinearisation(part, task.names)
-        delta = signal_gradient(part.recurrence, piece.objective, swapped, part.states, task.signal)
-        for band, carried in enumerate(band_cotangents(task, part, delta)):
-            np.add.at(data[:, band], rows, weights.pull(carried))
-        _add_probes(task, piece, weights, swapped, rows, probe, spread)
+        signal, planted = _starts(task, piece)
+        for direction, sums in enumerate(_spreads(task, piece)):
+            np.add.at(spread[:, direction], [row_of[block] for block in piece.block], sums)
+        for block, own in piece.groups():
+            row = row_of[block]
+            size[row] += own.stop - own.start
+            found = band_gradients(task, select(piece.part, own), signal[own], [start[own] for start in planted])
+            for band, (in_data, in_probe) in enumerate(found):
+                data[row, band] += in_data
+                probe[row, :, band] += in_probe
         if progress is not None:
             progress(len(piece.number))
     scale = size[:, None, None]
     return Directions(np.array(numbers), size, data / scale, probe / scale[..., None], spread)
 
 
-def _add_probes(
-    task: Task,
-    piece: Piece,
-    weights: SequenceLinearisation,
-    swapped: Objective,
-    rows: np.ndarray,
-    probe: np.ndarray,
-    spread: np.ndarray,
-) -> None:
-    """Plant at the far edge of each band: the input at the position reached weights what arrives there."""
+def _starts(task: Task, piece: Piece) -> tuple[Tensor, list[Tensor]]:
+    """Return the gradients at the states whose transport is the data's signal, and the probes' for each output direction."""
     part = piece.part
-    inputs = task.probe.planted(part.x.double())
-    for group, direction in enumerate(task.probe.output):
-        np.add.at(
-            spread[:, group], rows, target_spread(part.recurrence, piece.objective, swapped, part.states, direction)
-        )
-        delta = planted_gradient(part.recurrence, piece.objective, part.states, direction)
-        for band, cotangent in enumerate(task.carry(part, delta, task.bands.lags)):
-            carried = cotangent.double()
-            for p in (i for i, g in enumerate(task.probe.group) if g == group):
-                weighted = carried * inputs[p, :, : carried.shape[1], None]
-                np.add.at(probe[:, p, band], rows, weights.pull(weighted))
+    signal = signal_gradient(part.recurrence, piece.objective, piece.swapped, part.states, task.signal)
+    return signal, [planted_gradient(part.recurrence, piece.objective, part.states, d) for d in task.probe.output]
+
+
+def _spreads(task: Task, piece: Piece) -> Iterator[np.ndarray]:
+    """Two sums per sequence whose ratio is the variance of the target part, for each output direction."""
+    part = piece.part
+    for direction in task.probe.output:
+        yield target_spread(part.recurrence, piece.objective, piece.swapped, part.states, direction)

@@ -47,7 +47,11 @@ def signal_gradient(
     if signal != "dependence":
         raise InputError("unknown signal", got=repr(signal), expected=" or ".join(SIGNALS))
     with_own, with_other, shared = swapped(own, other)
-    contrast = output_gradient(recurrence, with_own, states)[0] - output_gradient(recurrence, with_other, states)[0]
+    with torch.enable_grad():
+        leaves = states.detach().requires_grad_()
+        output = recurrence.head(leaves, recurrence.head_params)
+        difference = with_own(output) - with_other(output)
+        (contrast,) = torch.autograd.grad(difference.sum(), leaves)
     return contrast * shared[:, None, None]
 
 

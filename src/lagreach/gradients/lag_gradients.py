@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from lagreach.adapters import Recurrence, View
 from lagreach.errors import InputError, TooLargeError
 from lagreach.transport.binding import Opened, open_data
-from lagreach.transport.exact import Linearisation, exact_transport
+from lagreach.transport.carry import Steps, weights_of
+from lagreach.transport.exact import exact_transport, named_weights
 from lagreach.transport.first_order import first_order_transport
 from lagreach.transport.lags import check_lags
 from lagreach.transport.objective import Loss, Objective, check_uncoupled, output_gradient
@@ -187,9 +188,9 @@ def _weight_gradients(part: Rollout, delta: Tensor, lags: list[int], transport: 
     if transport == "exact":
         yield from (grads for _, grads in exact_transport(part, delta, lags, params=names))
         return
-    linear = Linearisation(part, delta.shape[1])
+    steps = Steps(part, names)
     for cotangent in first_order_transport(part, delta, lags):
-        yield linear.pull(cotangent.value().to(delta.dtype), params=names)[1]
+        yield named_weights(part, names, weights_of(steps, cotangent.value().to(delta.dtype))[0])
 
 
 def _reduced(grads: dict[str, Tensor], reduce: str | None, direction: Mapping[str, Tensor] | None) -> dict[str, Tensor]:

@@ -38,20 +38,22 @@ def memory(task: Task, lags: Sequence[int], widths: Sequence[int]) -> Memory:
     """Fit on the even blocks, score on the odd ones; `widths` says how many lags each entry stands for."""
     size = task.view.template.stack.state_size
     width = task.probe.whitening.shape[1]
-    moments = [_Moments(len(lags), size, width) for _ in range(2)]
+    moments = [_Moments(list(lags), size, width) for _ in range(2)]
     correlation, steps = torch.zeros(5, width, dtype=torch.float64), torch.zeros(5, 1, dtype=torch.float64)
     for piece in task.pieces(range(task.plan.count)):
         states, inputs = piece.part.states.double().cpu(), task.probe.whiten(piece.part.x.double().cpu())
         time = inputs.shape[1]
         inside = valid_steps(piece.part.lengths, len(inputs), time, inputs.device)
+        states, inputs = (torch.where(inside[..., None], v, 0.0) for v in (states, inputs))
         for half in range(2):
-            kept = inside & torch.from_numpy(piece.block % 2 == half)[:, None].to(inside.device)
-            for column, lag in enumerate(lags):
-                rows = kept[:, lag:]
-                moments[half].add(column, states[:, lag:][rows], inputs[:, : time - lag][rows])
+            own = torch.from_numpy(piece.block % 2 == half)
+            if own.any():
+                moments[half].add(states[own], inputs[own], inside[own])
         for k in range(min(5, time)):
-            correlation[k] += (inputs[:, k:] * inputs[:, : time - k])[inside[:, k:]].sum(0)
+            correlation[k] += (inputs[:, k:] * inputs[:, : time - k] * inside[:, k:, None]).sum((0, 1))
             steps[k] += inside[:, k:].sum()
+    for half in moments:
+        half.close()
     capacity = np.array([moments[0].score(column, moments[1]) for column in range(len(lags))])
     seen = (correlation / steps)[steps[:, 0] > 0]
     related = (seen[1:] / seen[0]).abs().max().item() if len(seen) > 1 else 0.0
@@ -65,22 +67,44 @@ def memory(task: Task, lags: Sequence[int], widths: Sequence[int]) -> Memory:
 
 
 class _Moments:
-    """Second moments of (1, state) and of the input, for each lag."""
+    """Second moments of (1, state) and of the input, for each lag.
 
-    def __init__(self, lags: int, size: int, width: int) -> None:
-        self.states = torch.zeros(lags, size + 1, size + 1, dtype=torch.float64)
-        self.cross = torch.zeros(lags, size + 1, width, dtype=torch.float64)
-        self.inputs = torch.zeros(lags, width, dtype=torch.float64)
-        self.mean = torch.zeros(lags, width, dtype=torch.float64)
-        self.count = torch.zeros(lags, dtype=torch.float64)
+    The states' own moments are collected between one lag and the next: from a lag on, they are a sum of such pieces.
+    """
 
-    def add(self, lag: int, states: Tensor, inputs: Tensor) -> None:
-        s, x = torch.cat((torch.ones(len(states), 1, dtype=states.dtype), states), dim=1), inputs
-        self.states[lag] += s.T @ s
-        self.cross[lag] += s.T @ x
-        self.inputs[lag] += x.square().sum(0)
-        self.mean[lag] += x.sum(0)
-        self.count[lag] += len(s)
+    def __init__(self, lags: list[int], size: int, width: int) -> None:
+        self.lags = lags
+        self.states = torch.zeros(len(lags), size + 1, size + 1, dtype=torch.float64)
+        self.cross = torch.zeros(len(lags), size + 1, width, dtype=torch.float64)
+        self.inputs = torch.zeros(len(lags), width, dtype=torch.float64)
+
+    def add(self, states: Tensor, inputs: Tensor, inside: Tensor) -> None:
+        """Add sequences whose states and inputs are zero where they are not `inside`."""
+        time, last = states.shape[1], len(self.lags) - 1
+        # time first: from a lag on, and up to a lag before the end, are then contiguous
+        s = torch.cat((inside[..., None].to(states), states), dim=2).transpose(0, 1).contiguous()
+        x = inputs.transpose(0, 1).contiguous()
+        squares = x.square()
+        for i, lag in enumerate(self.lags):
+            between = s[lag : time if i == last else self.lags[i + 1]].flatten(0, 1)
+            self.states[i] += between.T @ between
+            behind, before = s[lag:].flatten(0, 1), slice(0, time - lag)
+            self.cross[i] += behind.T @ x[before].flatten(0, 1)
+            self.inputs[i] += behind[:, 0] @ squares[before].flatten(0, 1)
+
+    def close(self) -> None:
+        """Sum the states' moments from each lag on."""
+        self.states = self.states.flip(0).cumsum(0).flip(0)
+
+    @property
+    def mean(self) -> Tensor:
+        """Sums of the inputs."""
+        return self.cross[:, 0]
+
+    @property
+    def count(self) -> Tensor:
+        """Number of steps."""
+        return self.states[:, 0, 0]
 
     def score(self, lag: int, held_out: _Moments) -> float:
         """Held-out R^2 of the least-squares readout of all (whitened) input directions together."""

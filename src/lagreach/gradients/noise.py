@@ -74,17 +74,25 @@ def unit_directions(found: Directions, group: tuple[int, ...], kind: str, genera
     """Direction of each signal for each block, from the other blocks: (block, 1 + probe, band, param), of length one."""
     if kind not in DIRECTIONS:
         raise InputError("unknown direction", got=repr(kind), expected=" or ".join(DIRECTIONS))
-    means = np.concatenate((found.data[:, None], found.planted(group)), axis=1)
+    shape = (len(found.block), 1 + found.probe.shape[1], *found.data.shape[1:])
     if kind == "random":
-        means = np.broadcast_to(generator.normal(size=means.shape[1:]), means.shape)
-        others = means
-    else:
-        weighted = means * found.size[:, None, None, None]
-        others = weighted.sum(0, keepdims=True) - weighted
-    largest = np.abs(others).max(-1, keepdims=True)
-    scaled = others / np.where(largest > 0, largest, 1.0)
-    norm = np.linalg.norm(scaled, axis=-1, keepdims=True)
-    return scaled / np.where(norm > 0, norm, 1.0)
+        return np.broadcast_to(_normalised(generator.normal(size=shape[1:])), shape)
+    others = np.empty(shape)  # the largest array of a diagnosis: worked on in place
+    others[:, 0] = found.data
+    others[:, 1:] = found.probe
+    others[:, 1:] *= found.planted_scale(group)[None, :, None, None]
+    others *= found.size[:, None, None, None]
+    np.subtract(others.sum(0), others, out=others)
+    return _normalised(others)
+
+
+def _normalised(vectors: np.ndarray) -> np.ndarray:
+    """Bring the vectors along the last axis to length one, in place; zeros stay zeros."""
+    largest = np.maximum(vectors.max(-1, keepdims=True), -vectors.min(-1, keepdims=True))
+    vectors /= np.where(largest > 0, largest, 1.0)  # first, so that squares do not underflow
+    norm = np.sqrt(np.einsum("...p,...p->...", vectors, vectors))[..., None]
+    vectors /= np.where(norm > 0, norm, 1.0)
+    return vectors
 
 
 def statistics(
@@ -141,7 +149,8 @@ def _along(rows: np.ndarray, directions: np.ndarray, block: np.ndarray) -> np.nd
     found = np.empty((len(rows), *directions.shape[1:3]))
     for number in np.unique(block):
         mine = block == number
-        found[mine] = np.einsum("np,sbp->nsb", rows[mine], directions[number])
+        along = directions[number].reshape(-1, rows.shape[1])
+        found[mine] = (rows[mine] @ along.T).reshape(-1, *directions.shape[1:3])
     return found
 
 
@@ -163,7 +172,7 @@ def _add_steps(
     inside = valid_steps(part.lengths, len(part.x), time, part.x.device)
     for signal in range(len(directions)) if probes else [0]:
         for band, arrived in carried.items():
-            direction = as_direction(part.recurrence, task.names, torch.from_numpy(directions[signal, band]))
+            direction = as_direction(part.recurrence, task.names, torch.tensor(directions[signal, band]))
             moved = immediate_sensitivity(part, direction).double()
             reached = arrived.shape[1]
             counted = inside[:, time - reached :]  # positions that an anchor within the length reaches

@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lagreach.cells import unroll
 from lagreach.gradients.contrast import step_weights
 from lagreach.gradients.significance import step_down
 from lagreach.gradients.task import Piece, Task
+from lagreach.kernels import scan_stack
 from lagreach.transport.objective import Objective, output_gradient
 from lagreach.transport.rollout import Rollout
 
@@ -79,7 +79,9 @@ def _rise(piece: Piece, lag: int, scores: Tensor) -> tuple[Tensor, Tensor]:
             window = t[:, None] - lag + torch.arange(lag + 1)
             inputs = part.x[rows[:, None], window]
             inputs[:, 0] = part.x[swap, t - lag]
-            state = unroll(part.recurrence.stack, inputs, part.previous[rows, t - lag], part.recurrence.params)[:, -1]
+            state = scan_stack(part.recurrence.stack, inputs, part.previous[rows, t - lag], part.recurrence.params)[
+                :, -1
+            ]
             changed = part.states.clone()
             changed[rows, t] = state
             after = objective(part.recurrence.head(changed, part.recurrence.head_params))

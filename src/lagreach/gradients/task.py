@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from lagreach.transport.rollout import Rollout, run
 
 PIECE_BYTES = 16 * 2**20  # of states; a dozen tensors of this size are alive at the peak
 TENSORS_ALIVE = 24
+GROUP_ROWS = 8192  # steps that are carried back together
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Task:
         """Carry gradients back to each of the lags, exactly or to first order."""
         if self.transport == "exact":
             return (cotangent for cotangent, _ in exact_transport(part, delta, lags))
-        return iter(first_order_transport(part, delta, lags))
+        return first_order_transport(part, delta, lags)
 
     def pieces(self, blocks: Iterable[int]) -> Iterator[Piece]:
         """Cut the sequences of some blocks into pieces that fit into memory; pairs stay together."""
@@ -93,10 +94,24 @@ class Piece:
         """Row of each row's partner."""
         return torch.arange(len(self.number)) ^ 1
 
+    def groups(self) -> Iterator[tuple[int, slice]]:
+        """Rows of one block at a time, and not too many: what is carried back together should fit into the cache."""
+        most = max(1, GROUP_ROWS // self.part.x.shape[1])
+        changes = np.flatnonzero(np.diff(self.block)) + 1
+        for start, stop in zip([0, *changes], [*changes, len(self.block)], strict=True):
+            for first in range(int(start), int(stop), most):
+                yield int(self.block[start]), slice(first, min(first + most, int(stop)))
+
     @property
     def swapped(self) -> Objective:
         """The objective with every sequence given its partner's targets."""
         return self.objective.select(self.partner)
+
+
+def select(part: Rollout, own: slice) -> Rollout:
+    """Some sequences of a rollout; its head still belongs to all of them."""
+    lengths = None if part.lengths is None else part.lengths[own]
+    return replace(part, x=part.x[own], initial=part.initial[own], states=part.states[own], lengths=lengths)
 
 
 def band_cotangents(task: Task, part: Rollout, delta: Tensor) -> Iterator[Tensor]:

@@ -6,9 +6,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lagreach.cells import Cell, Params, unroll
+from lagreach.cells import Cell, Params
 from lagreach.cells.stack import Stack
-from lagreach.kernels.choose import choose
+from lagreach.directional import directional_derivative
+from lagreach.kernels.choose import Kernel, choose
+from lagreach.kernels.reference import reference
 
 
 def scan(
@@ -30,20 +32,13 @@ def scan(
     >>> scan(DiagGate(), x, s[:, 0], params, kernel="reference").shape
     torch.Size([2, 7, 4])
     """
-    fused = choose(kernel, cell, x.device, x.dtype)
+    fused = _fused(kernel, cell, x, s0, params)
     if fused is None:
         return reference(cell, x, s0, params)
     if x.ndim == 4:
         return fused.scan(cell, x, s0, params)
-    return fused.scan(cell, x[None], s0[None], {name: p[None] for name, p in params.items()})[0]
-
-
-def reference(cell: Cell | Stack, x: Tensor, s0: Tensor, params: Params) -> Tensor:
-    """Run the plain loop over time, for each replica on its own if there are any."""
-    if x.ndim == 3:
-        return unroll(cell, x, s0, params)
-    each = [{name: p[r] for name, p in params.items()} for r in range(len(x))]
-    return torch.stack([unroll(cell, x[r], s0[r], own) for r, own in enumerate(each)])
+    # squeeze, because the gradient of an indexed tensor is filled with zeros first
+    return fused.scan(cell, x[None], s0[None], {name: p[None] for name, p in params.items()}).squeeze(0)
 
 
 def scan_stack(
@@ -60,3 +55,65 @@ def scan_stack(
         after.append(scan(cell, x, state, stack.layer_params(k, params), kernel=kernel))
         x = cell.output(after[-1])
     return torch.cat(after, dim=-1) if len(after) > 1 else after[0]
+
+
+def scan_output(
+    stack: Stack,
+    x: Float[Tensor, "*replica seq time input"],
+    s0: Float[Tensor, "*replica seq state"],
+    params: Params,
+    *,
+    kernel: str = "auto",
+) -> Float[Tensor, "*replica seq time unit"]:
+    """Output of the top layer alone. On the CPU its memory has time before sequences: transpose it before products."""
+    for k, (cell, state) in enumerate(zip(stack.cells, stack.split(s0), strict=True)):
+        own = stack.layer_params(k, params)
+        fused = _fused(kernel, cell, x, state, own)
+        if fused is None or not hasattr(fused, "scan_blocks"):
+            x = cell.output(scan(cell, x, state, own, kernel=kernel))
+        elif x.ndim == 4:
+            x = fused.scan_blocks(cell, x, state, own)[0].transpose(1, 2)
+        else:
+            one = {name: p[None] for name, p in own.items()}
+            x = fused.scan_blocks(cell, x[None], state[None], one)[0].squeeze(0).transpose(0, 1)
+    return x
+
+
+def scan_tangent(
+    stack: Stack,
+    x: Float[Tensor, "seq time input"],
+    s0: Float[Tensor, "seq state"],
+    params: Params,
+    direction: Params,
+    *,
+    kernel: str = "auto",
+) -> Float[Tensor, "seq time state"]:
+    """Derivative of all states along a direction of the weights, which names every weight.
+
+    Examples
+    --------
+    >>> from lagreach.cells.const_gate import ConstGate
+    >>> x, s, params = ConstGate().example(torch.Generator().manual_seed(0))
+    >>> stack = Stack((ConstGate(),), 4, ({name: name for name in params},))
+    >>> scan_tangent(stack, x, s[:, 0], params, params).shape
+    torch.Size([2, 7, 4])
+    """
+    fused = _fused(kernel, stack.cells[0], x, s0, params)
+    if fused is None or not hasattr(fused, "scan_tangent") or len(stack.cells) > 1:
+        # a second layer also sees its inputs move, which the fused tangent does not know
+        return directional_derivative(
+            lambda p: scan_stack(stack, x, s0, p, kernel=kernel), dict(params), dict(direction)
+        )
+    own, along = (stack.layer_params(0, given) for given in (params, direction))
+    one, one_along = ({name: p.detach()[None] for name, p in given.items()} for given in (own, along))
+    tangent: Tensor = fused.scan_tangent(stack.cells[0], x[None], s0[None], one, one_along)[0]
+    return tangent
+
+
+def _fused(kernel: str, cell: Cell, x: Tensor, s0: Tensor, params: Params) -> Kernel | None:
+    """Choose a kernel; mixed dtypes and empty inputs are left to the reference loop, whose errors torch words."""
+    given = (x, s0, *params.values())
+    if any(v.dtype != x.dtype or v.device != x.device for v in given) or any(v.numel() == 0 for v in given):
+        choose(kernel, cell, x.device, x.dtype)  # still refuses a kernel that does not exist
+        return None
+    return choose(kernel, cell, x.device, x.dtype)

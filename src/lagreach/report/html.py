@@ -1,93 +1,280 @@
-"""One self-contained HTML page: the answer, the table, figures, settings. No network, no scripts."""
+"""One self-contained HTML page: answer, traffic lights, sliders, figures, settings. It works from disk, without network."""
 
 from __future__ import annotations
 
-import io
+import base64
 import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+from lagreach._version import __version__
 from lagreach.diagnosis import Diagnosis, LayerDiagnosis
+from lagreach.errors import InputError
 from lagreach.io import write_atomically
-from lagreach.report.figures import gain_figure, window_figure
-from lagreach.report.text import answer, count, short
+from lagreach.report.payload import make_payload, to_json, verdict
+from lagreach.report.text import HELD_OUT
+from lagreach.report.words import (
+    CLOCKS,
+    LIGHTS,
+    advice,
+    answer,
+    brief,
+    count,
+    depends,
+    named,
+    retained,
+    sentence,
+    share,
+    short,
+    span,
+    time_scales,
+)
 from lagreach.types import Status
+from lagreach.window import Requirement
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-LIGHTS = {
-    Status.LIMIT_LEARNED: "good",
-    Status.LIMIT_NO_DEPENDENCY: "plain",
-    Status.LIMIT_UNDETERMINED: "fair",
-    Status.LIMIT_CAPACITY: "bad",
-    Status.LIMIT_SAMPLE_SIZE: "bad",
-    Status.LIMIT_OUT_OF_REACH: "bad",
-}
+SCRIPTS = ("what_if.js", "charts.js", "page.js")
+CLAIM = ("claim", "printed", "obtained", "interval", "verdict", "why")
+VERDICTS = {"reproduced": "good", "holds": "good", "partly": "fair", "not reproduced": "bad", "fails": "bad"}
 
 
-def write_report(diagnosis: Diagnosis, path: str | Path) -> None:
-    """Write the page; an existing one is replaced at the end, or not at all."""
+def write_report(
+    diagnoses: Diagnosis | Sequence[Diagnosis],
+    path: str | Path,
+    *,
+    names: Sequence[str] | None = None,
+    title: str = "lagreach report",
+) -> Path:
+    """Write the page of one diagnosis, or of several side by side; an existing one is replaced at the end, or not at all.
+
+    Diagnoses with a label "epoch" or "step" (see `Diagnosis.labelled`) also give the window over training.
+    """
+    found = (diagnoses,) if isinstance(diagnoses, Diagnosis) else tuple(diagnoses)
+    if not found:
+        raise InputError("there is nothing to report")
+    return _write(Path(path), title=title, **_about(found, named(found, names)))
+
+
+def study_page(
+    title: str,
+    diagnoses: Sequence[Diagnosis],
+    claims: str | Iterable[Any],
+    figures: Iterable[tuple[str, str | Path]] = (),
+    out: str | Path = "report.html",
+    *,
+    names: Sequence[str] | None = None,
+    answer: Sequence[str] = (),
+) -> Path:
+    """Write the page of a study: its claims, its pictures, and its diagnoses side by side, if there are any.
+
+    Parameters
+    ----------
+    claims
+        Records or mappings with claim, printed, obtained, interval, verdict and why; or a text, shown in paragraphs.
+    figures
+        Captions and PNG files; the pictures are stored in the page.
+    answer
+        Sentences for the top of the page; by default what the diagnoses say.
+    """
+    found = tuple(diagnoses)
+    about = _about(found, named(found, names)) if found else {"answer": [], "settings": {}}
+    paragraphs = [part.strip() for part in claims.split("\n\n")] if isinstance(claims, str) else []
+    rows = [] if isinstance(claims, str) else [_claim(row) for row in claims]
+    pictures = [{"caption": caption, "source": _inline(Path(file))} for caption, file in figures]
+    about["answer"] = list(answer) or about["answer"] or [title]
+    return _write(Path(out), title=title, claims=rows, text=paragraphs, pictures=pictures, **about)
+
+
+def _write(path: Path, **content: Any) -> Path:
     from jinja2 import Environment, PackageLoader
+    from markupsafe import Markup
 
     environment = Environment(
         loader=PackageLoader("lagreach.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     page = environment.get_template("report.html.j2").render(
-        answer=answer(diagnosis),
-        layers=[_layer(diagnosis, layer) for layer in diagnosis.layers],
-        warnings=diagnosis.warnings,
-        definition=diagnosis.layers[0].window.definition,
-        facts={
-            "sequences": f"{diagnosis.settings['used']} measured of {diagnosis.available}, planned for {diagnosis.sequences}",
-            "data fingerprint": diagnosis.fingerprint,
-            "versions": ", ".join(f"{name} {number}" for name, number in diagnosis.versions.items()),
-            "time": ", ".join(f"{name} {seconds:.1f} s" for name, seconds in diagnosis.seconds.items()),
-            "settings": ", ".join(
-                f"{k}={v}" for k, v in diagnosis.settings.items() if k not in ("lags", "params", "used")
-            ),
-        },
+        **content,
+        version=__version__,
+        style=Markup(_template("style.css")),
+        scripts=[Markup(_template(name)) for name in SCRIPTS],
+        plotly=Markup(_plotly()),
     )
-    with write_atomically(Path(path)) as temporary:
+    with write_atomically(path) as temporary:
         temporary.write_text(page, encoding="utf-8")
+    return path
 
 
-def _layer(diagnosis: Diagnosis, layer: LayerDiagnosis) -> dict[str, object]:
-    window = layer.window
-    probe = window.required_if_present()
-    rows = []
-    for i, lag in enumerate(window.lags.tolist()):
-        first, limit = int(window.required.first[i]), window.limit(lag, diagnosis.sequences)
-        found = window.required.sequences[i]
-        rows.append(
-            {
-                "lags": str(lag) if first == lag else f"{first}-{lag}",
-                "planted": f"{count(probe.sequences[i])} ({count(probe.low[i])} to {count(probe.high[i])})",
-                "found": "none found" if math.isinf(found) else f"{count(found)}",
-                "light": LIGHTS[limit],
-                "limit": short(limit),
-            }
-        )
-    limits = {window.limit(lag, diagnosis.sequences) for lag in window.lags.tolist()}
+@cache
+def _template(name: str) -> str:
+    return (files("lagreach.report") / "templates" / name).read_text(encoding="utf-8")
+
+
+@cache
+def _plotly() -> str:
+    from plotly.offline import get_plotlyjs
+
+    return get_plotlyjs()
+
+
+def _about(diagnoses: tuple[Diagnosis, ...], names: list[str]) -> dict[str, Any]:
+    """Everything the template shows about diagnoses."""
+    from markupsafe import Markup
+
+    payload = make_payload(diagnoses, names)
+    several = len(diagnoses) > 1
+    timed = [clock for clock in CLOCKS if sum(clock in one.labels for one in diagnoses) > 1]
+    notes = [
+        f"{name}: {note}" if several else note for d, name in zip(diagnoses, names, strict=True) for note in d.warnings
+    ]
+    views = [
+        {"id": f"{i}-{j}", "name": _view_name(diagnosis, layer, name, several), **_view(diagnosis, layer)}
+        for i, (diagnosis, name) in enumerate(zip(diagnoses, names, strict=True))
+        for j, layer in enumerate(diagnosis.layers)
+    ]
     return {
-        "glossary": {short(limit): str(limit) for limit in LIGHTS if limit in limits},
-        "name": layer.name,
-        "scope": "lags within this layer" if layer.local else "lags of the whole model",
-        "rows": rows,
-        "window": _svg(window_figure(layer, diagnosis.sequences)),
-        "gain": _svg(gain_figure(layer)),
-        "notes": [
-            f"First order against exact: {layer.fidelity.verdict}.",
-            f"Gradient noise: kappa {window.concentration.exponent:.3g} ({window.concentration.status}).",
-            f"Stable fit: alpha {layer.tail.alpha:.2f} ({layer.tail.status}).",
-            f"Linear memory in use: {window.memory.total:.1f} of at most {window.memory.bound}.",
-            *window.warnings,
-        ],
+        "answer": _comparison(diagnoses, names) if several else [answer(diagnoses[0])],
+        "warnings": list(dict.fromkeys(notes)),
+        "views": views,
+        "models": names,
+        "clock": timed[0] if timed else None,
+        "sliders": payload["sliders"],
+        "data": Markup(to_json(payload)),
+        "definition": diagnoses[0].layers[0].window.definition,
+        "held_out": HELD_OUT,
+        "settings": {name: _facts(diagnosis) for diagnosis, name in zip(diagnoses, names, strict=True)},
     }
 
 
-def _svg(figure: Figure) -> str:
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "lagreach"})
-    text = buffer.getvalue()
-    return text[text.index("<svg") :]
+def _view_name(diagnosis: Diagnosis, layer: LayerDiagnosis, name: str, several: bool) -> str:
+    if not several:
+        return layer.name
+    return name if len(diagnosis.layers) == 1 else f"{name}, {layer.name}"
+
+
+def _comparison(diagnoses: tuple[Diagnosis, ...], names: list[str]) -> list[str]:
+    """Who reaches farthest and who least, at the smallest number of sequences that any was made for."""
+    sequences = min(diagnosis.sequences for diagnosis in diagnoses)
+    strength = diagnoses[0].layers[0].window.strength
+    at = {name: one.window(sequences, strength) for one, name in zip(diagnoses, names, strict=True)}
+    order = sorted(names, key=lambda name: -1 if (lag := at[name].lag) is None else lag, reverse=True)
+
+    def reach(name: str) -> str:
+        ends = " to ".join("none" if end is None else str(end) for end in at[name].interval)
+        return f"{'no lag' if at[name].lag is None else f'lag {at[name].lag}'} ({ends})"
+
+    head = f"With {count(sequences)} sequences and a dependency explaining {share(strength)} of the target: "
+    tail = "; ".join(f"{name} reaches {reach(name)}" for name in order)
+    if len(order) > 4:
+        tail = f"farthest {reach(order[0])}, {order[0]}; shortest {reach(order[-1])}, {order[-1]}"
+    said = [depends(diagnosis) for diagnosis in diagnoses]
+    return [f"{head}{tail}.", *([said[0]] if len(set(said)) == 1 else [])]
+
+
+def _view(diagnosis: Diagnosis, layer: LayerDiagnosis) -> dict[str, Any]:
+    """Table and words of one layer."""
+    window = layer.window
+    lags = window.lags.tolist()
+    limits = [window.limit(lag, diagnosis.sequences) for lag in lags]
+    memory, best = window.memory, layer.regimes.best
+    rows = [_row(diagnosis, layer, i, limit) for i, limit in enumerate(limits)]
+    return {
+        "scope": "lags within this layer" if layer.local else "lags of the whole model",
+        "sequences": count(diagnosis.sequences),
+        "share": share(window.strength),
+        "rows": rows,
+        "retained": sentence(retained(layer)) if any("gate bias" in row["advice"] for row in rows) else "",
+        "glossary": {short(limit): str(limit).removeprefix(f"{short(limit)}: ") for limit in LIGHTS if limit in limits},
+        "notes": window.warnings,
+        "fidelity": sentence(layer.fidelity.verdict),
+        "shape": str(layer.regimes.status)
+        if best is None
+        else f"{best.law}, weight {best.weight:.2f}, r² {best.r2:.3f}",
+        "memory": f"Linear memory in use: {memory.total:.1f} of at most {memory.bound} inputs"
+        + ("." if memory.independent_inputs else "; inputs are correlated in time, so the bound does not apply."),
+        "scales": _scales(layer),
+        "noise": verdict(layer),
+    }
+
+
+def _row(diagnosis: Diagnosis, layer: LayerDiagnosis, i: int, limit: Status) -> dict[str, Any]:
+    window = layer.window
+    lag = int(window.lags[i])
+    planted, seen = window.required_if_present(), window.required
+    missing = "none found" if seen.status[i] is Status.NOT_SIGNIFICANT else str(seen.status[i])
+    found = brief(seen.sequences[i]) if math.isfinite(seen.sequences[i]) else missing
+    return {
+        "lags": span(int(seen.first[i]), lag),
+        "planted": brief(planted.sequences[i]) if math.isfinite(planted.sequences[i]) else _unknown(planted, i),
+        "planted_range": _range(planted, i),
+        "found": found,
+        "found_range": _range(seen, i) if math.isfinite(seen.sequences[i]) else _bound(seen, i),
+        "light": LIGHTS[limit],
+        "limit": short(limit),
+        "advice": advice(diagnosis, layer, lag),
+        "idle": limit in (Status.LIMIT_LEARNED, Status.LIMIT_NO_DEPENDENCY),
+    }
+
+
+def _unknown(found: Requirement, i: int) -> str:
+    number = "unknown" if math.isnan(found.sequences[i]) else "no number suffices"
+    return number if found.status[i] is Status.OK else f"{number}: {found.status[i]}"
+
+
+def _range(found: Requirement, i: int) -> str:
+    known = not (math.isnan(found.low[i]) or math.isnan(found.high[i]))
+    return f"({brief(found.low[i])} to {brief(found.high[i])})" if known else ""
+
+
+def _bound(found: Requirement, i: int) -> str:
+    return f"(more than {brief(found.low[i])})" if math.isfinite(found.low[i]) else ""
+
+
+def _scales(layer: LayerDiagnosis) -> str:
+    """Return the spectrum in words, with the reasons of units that have none."""
+    found = time_scales(layer)
+    if found is None:
+        return f"{sentence(str(Status.FIRST_ORDER_UNAVAILABLE))}."
+    missing = [status for status in dict.fromkeys(found.status) if status is not Status.OK]
+    words = [f"{found.status.count(status)} units have none: {status}." for status in missing]
+    if Status.OK in found.status:
+        seen = found.spectrum()
+        low, middle, high, longest = (seen.quantiles[level] for level in (0.1, 0.5, 0.9, 1.0))
+        words.insert(
+            0,
+            f"{seen.n_units} units: median {middle:.3g} steps, from {low:.3g} to {high:.3g} for eight in ten, longest "
+            f"{longest:.3g}; spread like {seen.effective_number:.1f} octaves.",
+        )
+    return " ".join(words)
+
+
+def _facts(diagnosis: Diagnosis) -> dict[str, str]:
+    hidden = ("lags", "params", "used")
+    facts = {
+        "sequences": f"{diagnosis.settings.get('used', diagnosis.available)} measured of {diagnosis.available}, "
+        f"planned for {diagnosis.sequences}",
+        "settings": ", ".join(f"{k} = {v}" for k, v in diagnosis.settings.items() if k not in hidden),
+        "weights": ", ".join(map(str, diagnosis.settings.get("params", ()))),
+        "labels": ", ".join(f"{k} = {v}" for k, v in diagnosis.labels.items()),
+        "data fingerprint": diagnosis.fingerprint,
+        "versions": ", ".join(f"{name} {number}" for name, number in diagnosis.versions.items()),
+        "time": ", ".join(f"{name} {seconds:.1f} s" for name, seconds in diagnosis.seconds.items()),
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def _claim(row: Any) -> dict[str, str]:
+    values: Mapping[str, Any] = asdict(row) if is_dataclass(row) and not isinstance(row, type) else row
+    missing = [name for name in CLAIM if name not in values]
+    if missing:
+        raise InputError("a claim has no " + ", ".join(missing), got=", ".join(values), expected=", ".join(CLAIM))
+    shown = {name: "" if values[name] is None else str(values[name]) for name in CLAIM}
+    return shown | {"light": VERDICTS.get(shown["verdict"].lower(), "plain")}
+
+
+def _inline(file: Path) -> str:
+    if not file.is_file():
+        raise InputError("there is no such picture", got=str(file))
+    return "data:image/png;base64," + base64.b64encode(file.read_bytes()).decode()

@@ -1,105 +1,157 @@
-"""A diagnosis in plain words."""
+"""A diagnosis on the terminal: the same story as the page, in colour where there is a terminal, plain elsewhere."""
 
 from __future__ import annotations
 
+import io
 import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from lagreach.diagnosis import Diagnosis, LayerDiagnosis
+from lagreach.report.words import LIGHTS, advice, answer, brief, count, retained, short, span
 from lagreach.types import Status
-from lagreach.window import WindowAt
+from lagreach.window import Requirement
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+__all__ = ["answer", "count", "describe", "renderables", "short", "show", "sparkline"]
+
+WIDTH = 118
+COLOURS = {"good": "green", "fair": "yellow", "bad": "red", "plain": "default"}
+BARS = "▁▂▃▄▅▆▇█"
+HELD_OUT = (
+    "Use held-out data: on its own training data a model has memorised which target belongs to which input, and the test "
+    "for dependence is no longer exact."
+)
 
 
-def count(number: float) -> str:
-    """Write a number of sequences for people: 8, 1,200, 3.4e+07, or "no number of".
+def sparkline(values: Sequence[float]) -> str:
+    """Draw numbers as a line of bars, from the smallest to the largest; what is not finite is a blank.
 
-    >>> count(8.3), count(1234.5), count(3.4e7), count(math.inf)
-    ('9', '1,235', '3.4e+07', 'no number of')
+    >>> sparkline([0.0, 1.0, 2.0, math.nan, 7.0])
+    '▁▂▃ █'
     """
-    if math.isnan(number):
-        return "an unknown number of"
-    if math.isinf(number):
-        return "no number of"
-    return f"{math.ceil(number):,}" if number < 1e6 else f"{number:.2g}"
-
-
-def answer(diagnosis: Diagnosis) -> str:
-    """Put the result into one sentence."""
-    at = diagnosis.window()
-    share = f"{100 * at.strength:g} %"
-    if at.lag is None:
-        return (
-            f"With {count(at.sequences)} sequences this model would not notice a dependency explaining {share} of the target "
-            "at any lag that was examined."
-        )
-    low, high = ("none" if end is None else str(end) for end in at.interval)
-    reach = "the longest lag examined" if at.status is Status.WINDOW_CENSORED else "steps back"
-    where = f"{at.lag} {reach}" if at.status is not Status.WINDOW_CENSORED else f"lag {at.lag}, {reach}"
-    return (
-        f"With {count(at.sequences)} sequences this model would notice a dependency explaining {share} of the target up to "
-        f"{where} ({low} to {high})."
-    )
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return " " * len(values)
+    low, height = min(finite), (max(finite) - min(finite)) or 1.0
+    top = len(BARS) - 1
+    return "".join(BARS[round(top * (v - low) / height)] if math.isfinite(v) else " " for v in values)
 
 
 def describe(diagnosis: Diagnosis) -> str:
-    """Reach, dependences, N at the lags, limits, fidelity, tails and warnings."""
-    lines = [answer(diagnosis)]
+    """Everything in plain text: reach, dependences, N at the lags, limits, fidelity, tails and warnings."""
+    from rich.console import Console
+
+    text = io.StringIO()
+    console = Console(file=text, color_system=None, force_terminal=False, width=WIDTH, legacy_windows=False)
+    for part in renderables(diagnosis):
+        console.print(part, highlight=False)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+
+def show(diagnosis: Diagnosis, console: Console | None = None) -> None:
+    """Print a diagnosis: coloured and fitted to the window of a terminal, as plain text into files and pipes."""
+    from rich.console import Console
+
+    out = console or Console()
+    if not out.is_terminal:
+        out.file.write(describe(diagnosis) + "\n")
+        return
+    for part in renderables(diagnosis):
+        out.print(part, highlight=False)
+
+
+def renderables(diagnosis: Diagnosis) -> Iterator[RenderableType]:
+    """Give the parts of the description, for rich."""
+    from rich.text import Text
+
+    yield Text(answer(diagnosis), style="bold")
     for layer in diagnosis.layers:
-        lines += ["", *_layer(diagnosis, layer)]
-    lines += [f"! {warning}" for warning in diagnosis.warnings]
-    lines += ["", diagnosis.layers[0].window.definition]
-    lines.append(
-        "Use held-out data: on its own training data a model has memorised which target belongs to which input, and the test "
-        "for dependence is no longer exact."
-    )
-    return "\n".join(lines)
+        scope = "lags within this layer" if layer.local else "lags of the whole model"
+        yield Text(f"\n{layer.name} ({scope}): {_dependences(layer, diagnosis)}")
+        yield _table(diagnosis, layer)
+        for line in [*_advice(diagnosis, layer), *_facts(layer)]:
+            yield Text(line)
+        for warning in layer.window.warnings:
+            yield Text(f"! {warning}", style="yellow")
+    for warning in diagnosis.warnings:
+        yield Text(f"! {warning}", style="yellow")
+    yield Text(f"\n{diagnosis.layers[0].window.definition}", style="dim")
+    yield Text(HELD_OUT, style="dim")
 
 
-def _layer(diagnosis: Diagnosis, layer: LayerDiagnosis) -> list[str]:
+def _table(diagnosis: Diagnosis, layer: LayerDiagnosis) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
     window = layer.window
-    at = window.at(diagnosis.sequences)
-    scope = "lags within this layer" if layer.local else "lags of the whole model"
-    lines = [f"{layer.name} ({scope}): {_dependences(layer, at)}"]
-    probe = window.required_if_present()
-    lines.append(f"{'lags':>9} {'N if present':>22} {'N in the data':>22}  limit")
+    probe, seen = window.required_if_present(), window.required
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for header in ("lags", "N if present", "N in the data"):
+        table.add_column(header, justify="right", no_wrap=True)
+    table.add_column("limit", no_wrap=True)
     for i, lag in enumerate(window.lags.tolist()):
-        first = int(window.required.first[i])
-        name = str(lag) if first == lag else f"{first}-{lag}"
-        planted = f"{probe.sequences[i]:.3g} ({probe.low[i]:.2g}..{probe.high[i]:.2g})"
-        seen = window.required
-        data = f"{seen.sequences[i]:.3g} ({seen.low[i]:.2g}..{seen.high[i]:.2g})"
-        if math.isinf(seen.sequences[i]):
-            data = f"none found (> {seen.low[i]:.2g})"
-        lines.append(f"{name:>9} {planted:>22} {data:>22}  {short(window.limit(lag, diagnosis.sequences))}")
-    lines.append(f"first order against exact: {layer.fidelity.verdict}")
-    lines.append(f"shape of the exact gain: {_shape(layer)}")
-    lines.append(f"gradient noise: kappa = {window.concentration.exponent:.3g} ({window.concentration.status})")
+        limit = window.limit(lag, diagnosis.sequences)
+        data = _number(seen, i) if math.isfinite(seen.sequences[i]) else f"none found (> {brief(seen.low[i])})"
+        table.add_row(
+            span(int(seen.first[i]), lag),
+            _number(probe, i),
+            data,
+            Text(short(limit), style=COLOURS[LIGHTS[limit]]),
+        )
+    return table
+
+
+def _number(found: Requirement, i: int) -> str:
+    if math.isnan(found.sequences[i]):
+        return "unknown"
+    return f"{brief(found.sequences[i])} ({brief(found.low[i])}..{brief(found.high[i])})"
+
+
+def _advice(diagnosis: Diagnosis, layer: LayerDiagnosis) -> list[str]:
+    """What to do about the dependences found and not learned, and about the first lag out of reach."""
+    window = layer.window
+    limits = {lag: window.limit(lag, diagnosis.sequences) for lag in window.lags.tolist()}
+    asked = [lag for lag in window.dependences if limits[lag] is not Status.LIMIT_LEARNED]
+    asked += [lag for lag, limit in limits.items() if limit is Status.LIMIT_OUT_OF_REACH][:1]
+    lines = [f"to do about lag {lag}: {advice(diagnosis, layer, lag)}" for lag in sorted(set(asked))]
+    return [*lines, retained(layer)] if any("gate bias" in line for line in lines) else lines
+
+
+def _facts(layer: LayerDiagnosis) -> list[str]:
+    window = layer.window
+    gain = layer.fidelity.log10_exact.tolist()
+    finite = [value for value in gain if math.isfinite(value)]
+    ends = f"1e{max(finite):.1f} to 1e{min(finite):.1f}" if finite else "nothing arrives"
     supported = {True: "supported", False: "not supported", None: "not checked"}[layer.tail.stable_supported]
-    lines.append(f"stable fit of the noise: alpha = {layer.tail.alpha:.2f}, stable model {supported}")
-    lines.append(
-        f"linear memory in use: {window.memory.total:.1f} of at most {window.memory.bound}"
-        + ("" if window.memory.independent_inputs else " (inputs are correlated in time, so the bound does not apply)")
-    )
-    lines.append(f"design effect: a sequence counts as its steps divided by {window.design_effect:.2g}")
-    return lines + [f"! {warning}" for warning in window.warnings]
+    within = "" if window.memory.independent_inputs else " (inputs are correlated in time, so the bound does not apply)"
+    return [
+        f"gain of the loss gradient by lag: {sparkline(gain)} ({ends}, logarithmic)",
+        f"shape of the exact gain: {_shape(layer)}",
+        f"first order against exact: {layer.fidelity.verdict}",
+        f"gradient noise: kappa = {window.concentration.exponent:.3g} ({window.concentration.status})",
+        f"stable fit of the noise: alpha = {layer.tail.alpha:.2f}, stable model {supported}",
+        f"linear memory in use: {window.memory.total:.1f} of at most {window.memory.bound}{within}",
+        f"design effect: a sequence counts as its steps divided by {window.design_effect:.2g}",
+    ]
 
 
-def _dependences(layer: LayerDiagnosis, at: WindowAt) -> str:
+def _dependences(layer: LayerDiagnosis, diagnosis: Diagnosis) -> str:
     found = layer.window.dependences
     if not found:
         return "no dependence of the target on any lag was found"
-    visible = [lag for lag in found if lag in at.detectable]
-    hidden = [lag for lag in found if lag not in at.detectable]
+    detectable = layer.window.at(diagnosis.sequences).detectable
+    hidden = [lag for lag in found if lag not in detectable]
     words = f"the data depend on lag{'s' if len(found) > 1 else ''} {', '.join(map(str, found))}"
     if hidden:
         words += f"; {', '.join(map(str, hidden))} need{'s' if len(hidden) == 1 else ''} more sequences"
-    return words if visible or hidden else words + "; none within reach"
+    return words
 
 
 def _shape(layer: LayerDiagnosis) -> str:
     best = layer.regimes.best
     return str(layer.regimes.status) if best is None else f"{best.law}, weight {best.weight:.2f}, r^2 {best.r2:.3f}"
-
-
-def short(limit: Status) -> str:
-    """Name a limit in a word or two."""
-    return limit.name.removeprefix("LIMIT_").lower().replace("_", " ")

@@ -153,36 +153,28 @@ def first_order_windows(layer: Layer, lags: Sequence[int]) -> Iterator[Window]:
 
 def first_order_transport(
     part: Rollout, delta: Float[Tensor, "seq time state"], lags: Sequence[int]
-) -> list[Cotangent]:
+) -> Iterator[Cotangent]:
     """``lambda_{t,l}`` to first order: the rate of each unit times the gradient at the anchor.
 
     In a stack each layer keeps to itself. For an LSTM the rates lead from the gradient at h to the block of c,
     and everything else is zero.
     """
     layers = _layers(part)
-    deltas = part.recurrence.stack.split(delta)
-    per_layer = []
-    for layer, own in zip(layers, deltas, strict=True):
-        seen = layer.cell.output(own).to(torch.float64)
-        per_layer.append(
-            [(window.rate() * seen[:, window.lag :], window.exponent) for window in first_order_windows(layer, lags)]
-        )
-    found = []
-    for i, lag in enumerate(lags):
+    seen = [layer.cell.output(own).double() for layer, own in zip(layers, part.recurrence.stack.split(delta), strict=True)]
+    sweeps = [first_order_windows(layer, lags) for layer in layers]
+    for lag, *found in zip(lags, *sweeps, strict=True):
         if lag == 0:
-            found.append(Cotangent(0, delta))
+            yield Cotangent(0, delta)
             continue
         values, exponents = [], []
-        for layer, column in zip(layers, per_layer, strict=True):
+        for layer, own, window in zip(layers, seen, found, strict=True):
+            moved = window.rate() * own[:, lag:]
             for block in layer.cell.blocks:
-                moved, exponent = column[i]
                 kept = block == layer.cell.rate_block
                 values.append(moved if kept else torch.zeros_like(moved))
-                exponents.append(
-                    torch.zeros_like(moved, dtype=torch.int32) if exponent is None or not kept else exponent
-                )
-        found.append(Cotangent.aligned(lag, torch.cat(values, -1), torch.cat(exponents, -1)))
-    return found
+                known = kept and window.exponent is not None
+                exponents.append(window.exponent if known else torch.zeros_like(moved, dtype=torch.int32))
+        yield Cotangent.aligned(lag, torch.cat(values, -1), torch.cat(exponents, -1))
 
 
 def _layers(part: Rollout) -> list[Layer]:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from lagreach.adapters import Bound, Recurrence, View, as_view
 from lagreach.batch import Batch
-from lagreach.cells import unroll
 from lagreach.errors import InputError
+from lagreach.kernels import scan_stack
 
 CHUNK_BYTES = 64 * 2**20  # of states per chunk; a dozen tensors of this size are alive at the peak
 
@@ -62,7 +62,7 @@ def run(bound: Bound, chunk: int | None = None) -> Rollout:
         initial = recurrence.initial_state(x)
         states = torch.cat(
             [
-                unroll(recurrence.stack, x[rows], initial[rows], recurrence.params)
+                scan_stack(recurrence.stack, x[rows], initial[rows], recurrence.params)
                 for rows in chunks(recurrence, x.shape, chunk)
             ]
         )

@@ -9,9 +9,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lagreach.adapters import Recurrence, View
-from lagreach.cells import unroll
 from lagreach.directional import directional_derivative
 from lagreach.errors import InputError
+from lagreach.kernels import scan_tangent
 from lagreach.transport.rollout import Rollout, rollout
 
 Direction = Mapping[str, Tensor]
@@ -36,9 +36,7 @@ def total_sensitivity(
     part = rollout(model, x)
     recurrence = part.recurrence
     tangent = _check_direction(recurrence, direction)
-    return directional_derivative(
-        lambda params: unroll(recurrence.stack, part.x, part.initial, params), recurrence.params, tangent
-    )
+    return scan_tangent(recurrence.stack, part.x, part.initial, recurrence.params, tangent)
 
 
 def _check_direction(recurrence: Recurrence, direction: Direction) -> dict[str, Tensor]:

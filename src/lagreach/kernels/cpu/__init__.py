@@ -1,18 +1,80 @@
-"""Fused kernels (in preparation)."""
+"""Fused kernels for the CPU, compiled by numba on first use and cached on disk.
+
+Input projections, recurrence, nonlinearities and, on the way back, the gradients of all weights happen in one pass over
+time, a block of sequences at a time, so that everything but the states and activations stays in the cache. numba is
+imported at first use.
+"""
 
 from __future__ import annotations
+
+import functools
+import importlib.util
+import warnings
 
 import torch
 from torch import Tensor
 
 from lagreach.cells import Cell, Params
+from lagreach.kernels.packing import blocks_of
+
+__all__ = ["SlowWarning", "missing", "scan", "scan_blocks", "scan_tangent"]
+
+
+class SlowWarning(UserWarning):
+    """Something works, but a faster way is closed."""
 
 
 def missing(cell: Cell, device: torch.device, dtype: torch.dtype) -> str | None:
-    """Say why this kernel cannot run the cell there; None if it can."""
-    return "not built"
+    """Say why this kernel cannot run the cell here and now; None if it can."""
+    if device.type != "cpu":
+        return "it runs on the CPU"
+    if dtype not in (torch.float32, torch.float64):
+        return "it computes in float32 and float64"
+    if blocks_of(cell) is None:
+        return "it does not know this cell"
+    if getattr(cell, "activation", "tanh") != "tanh":
+        return "it knows tanh only"
+    if torch.compiler.is_compiling():
+        return "torch.compile or torch.export is at work"
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "a transformation of torch.func is at work"
+    if torch.autograd.forward_ad._current_level >= 0:
+        return "forward-mode differentiation is at work"
+    if torch.is_autocast_enabled("cpu"):
+        return "autocast is on"
+    if not _has_numba():
+        return "numba is not installed"
+    return None
+
+
+@functools.cache
+def _has_numba() -> bool:
+    found = importlib.util.find_spec("numba") is not None
+    if not found:
+        warnings.warn(
+            "numba is not installed, so recurrent networks run in a plain torch loop, some 20 times slower; "
+            "install it with: pip install numba",
+            SlowWarning,
+            stacklevel=2,
+        )
+    return found
 
 
 def scan(cell: Cell, x: Tensor, s0: Tensor, params: Params) -> Tensor:
-    """States after each step."""
-    raise NotImplementedError
+    """States after each step; shapes as in `lagreach.kernels.scan`, with the replica axis always there."""
+    states = [block.transpose(1, 2) for block in scan_blocks(cell, x, s0, params)]
+    return torch.cat(states, dim=-1) if len(states) > 1 else states[0]
+
+
+def scan_blocks(cell: Cell, x: Tensor, s0: Tensor, params: Params) -> tuple[Tensor, ...]:
+    """Blocks of the state after each step, in the order of `Cell.blocks`, time before sequences."""
+    from lagreach.kernels.cpu.function import blocks
+
+    return blocks(cell, x, s0, params)
+
+
+def scan_tangent(cell: Cell, x: Tensor, s0: Tensor, params: Params, direction: Params) -> Tensor:
+    """Derivative of the states along a direction of the weights."""
+    from lagreach.kernels.cpu.function import tangent
+
+    return tangent(cell, x, s0, params, direction)

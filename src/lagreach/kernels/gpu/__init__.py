@@ -1,18 +1,61 @@
-"""Fused kernels (in preparation)."""
+"""Fused kernels for CUDA, written in Triton: the whole of time in one launch, for many replicas at once.
+
+What depends on the inputs alone is one matrix product before the loop, and the gradients of the recurrent weights are
+one after it. In between, one program takes 16 sequences of one replica through all of time, with the recurrent weights
+in shared memory as far as they fit (all of them up to 192 KB), the rest streamed from the L2 cache. Replicas are independent, so a study
+trains many seeds in the time of one.
+
+Products are of float32 accuracy; ``with precision("float16"):`` trades it for speed. Triton is imported at first use. Set
+``TRITON_INTERPRET=1`` before that to run the same kernels on the CPU, slowly, as the tests do.
+"""
 
 from __future__ import annotations
+
+import importlib.util
+import os
 
 import torch
 from torch import Tensor
 
 from lagreach.cells import Cell, Params
+from lagreach.cells.activations import ACTIVATIONS, Activation, get_activation
+from lagreach.kernels.gpu.plan import Plan, current_precision, family_of, precision
+
+__all__ = ["current_precision", "missing", "precision", "scan"]
 
 
 def missing(cell: Cell, device: torch.device, dtype: torch.dtype) -> str | None:
     """Say why this kernel cannot run the cell there; None if it can."""
-    return "not built"
+    interpreted = device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
+    if device.type != "cuda" and not interpreted:
+        return "it needs a CUDA device"
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    if family_of(cell) is None:
+        return "it does not know this cell"
+    activation = getattr(cell, "activation", "tanh")
+    if isinstance(activation, Activation) and ACTIVATIONS.get(activation.name) is not activation:
+        return "it does not know this activation"
+    if dtype != torch.float32 and not (interpreted and dtype == torch.float64):
+        return "it computes in float32"
+    return None
 
 
 def scan(cell: Cell, x: Tensor, s0: Tensor, params: Params) -> Tensor:
-    """States after each step."""
-    raise NotImplementedError
+    """States after each step; shapes as in `lagreach.kernels.scan`, with the replica axis always there."""
+    from lagreach.kernels.gpu.function import Recurrence
+    from lagreach.kernels.gpu.packing import preactivations, recurrent_weights
+
+    family = family_of(cell)
+    assert family is not None, "missing() comes first"
+    plan = Plan(
+        family,
+        layernorm=getattr(cell, "layernorm", False),
+        fixed=getattr(cell, "gate", 1.0),
+        precision=current_precision(),
+        activation=get_activation(getattr(cell, "activation", "tanh")).name,
+    )
+    vectors = (params.get(name) for name in ("ln_gain", "ln_shift", "c_n"))
+    pre, U = preactivations(cell, x, params), recurrent_weights(cell, params)
+    states: Tensor = Recurrence.apply(plan, pre, U, s0, *vectors)[0]
+    return states

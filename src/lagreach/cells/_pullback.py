@@ -1,0 +1,103 @@
+"""Transposed one-step Jacobians in closed form: how a gradient at ``s_t`` arrives at ``s_{t-1}`` and at the weights.
+
+A cell that offers one (`Cell.pullback`) is transported by matrix products and a few elementwise factors; for every other
+cell autodiff does the same. Rows are steps, of any sequence and time: all of them are independent.
+
+A gradient is first *spread* to what the weights make, the pre-activations ``W x + U h + b``; from there matrix products
+lead on. Weights then have gradients ``spread^T [x, 1, h]``, a column block each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Use(NamedTuple):
+    """Where a weight's gradient is found: these columns of the spread, times this factor ("x", "h", "1", ...)."""
+
+    columns: tuple[slice, ...]
+    factor: str
+
+
+class Pullback:
+    """``J^T`` of a cell whose state is h alone: ``retained * lambda + spread(lambda)[:, recurrent] U``.
+
+    Parameters
+    ----------
+    factors
+        What the weights multiply, by name, one row per step: the input "x" and the state "h".
+    uses
+        Where each weight's gradient is found; weights that are not named here are left to autodiff.
+    width
+        Number of columns of the spread. Columns that read the input come first.
+    reads
+        Stacked input weights (columns that read the input, input).
+    recurrent, columns
+        Stacked recurrent weights (columns, h) and the columns of the spread they act on.
+    retained
+        Elementwise factor on the gradient itself; None if nothing is retained.
+    """
+
+    def __init__(
+        self,
+        factors: Mapping[str, Tensor],
+        uses: Mapping[str, Use],
+        *,
+        width: int,
+        reads: Tensor,
+        recurrent: Tensor | None,
+        columns: slice = slice(None),
+        retained: Tensor | None = None,
+    ) -> None:
+        self.uses, self.width, self._reads = dict(uses), width, reads
+        self._factors = dict(factors)
+        self._recurrent, self._columns, self._retained = recurrent, columns, retained
+
+    def spread(self, cotangent: Tensor, out: Tensor) -> None:
+        """Gradient at the pre-activations, (row, width), from the gradient at the state after each step."""
+        raise NotImplementedError
+
+    def state(self, cotangent: Tensor, spread: Tensor, out: Tensor) -> None:
+        """Gradient at the state before each step."""
+        assert self._recurrent is not None
+        if self._retained is None:
+            torch.mm(spread[:, self._columns], self._recurrent, out=out)
+        else:
+            torch.mul(cotangent, self._retained, out=out)
+            out.addmm_(spread[:, self._columns], self._recurrent)
+
+    def inputs(self, spread: Tensor) -> Tensor:
+        """Gradient at the input of each step."""
+        return spread[:, : len(self._reads)] @ self._reads
+
+    def places(self, names: Sequence[str]) -> dict[str, slice]:
+        """Columns of each factor that the named weights multiply, in `factor`."""
+        found, start = {}, 0
+        for name in dict.fromkeys(self.uses[name].factor for name in names):
+            width = 1 if name == "1" else self._factors[name].shape[1]
+            found[name] = slice(start, start + width)
+            start += width
+        return found
+
+    def factor(self, names: Sequence[str]) -> Tensor:
+        """What the named weights multiply, side by side, one row per step."""
+        x = self._factors["x"]
+        parts = [x.new_ones(len(x), 1) if f == "1" else self._factors[f] for f in self.places(names)]
+        return torch.cat(parts, dim=1)
+
+
+def gate_uses(gates: str, width: int) -> dict[str, Use]:
+    """Uses of ``W_k, U_k, b_k`` for gates k whose columns stand side by side in this order."""
+    found = {}
+    for place, gate in enumerate(gates):
+        columns = (slice(place * width, (place + 1) * width),)
+        found |= {
+            f"W_{gate}": Use(columns, "x"),
+            f"U_{gate}": Use(columns, "h"),
+            f"b_{gate}": Use(columns, "1"),
+        }
+    return found

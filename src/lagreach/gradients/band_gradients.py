@@ -1,0 +1,96 @@
+"""Gradients of the selected weights by band of lags, summed over sequences: the data's signal and the planted one.
+
+The data's signal is summed over the lags of a band. The probe plants at the far edge of each band: the input at the
+position reached weights what arrives there. Where the loss sees one output, both start along the same direction at every
+step, and one transport serves both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lagreach.gradients.task import Task, band_cotangents
+from lagreach.transport.carry import Carry, Steps, WeightSums, weights_of
+from lagreach.transport.rollout import Rollout
+
+
+Found = Iterator[tuple[np.ndarray, np.ndarray]]
+
+
+def band_gradients(
+    task: Task,
+    part: Rollout,
+    signal: Float[Tensor, "seq time state"],
+    planted: list[Float[Tensor, "seq time state"]],
+) -> Found:
+    """Yield, band by band, the data's gradient (param,) and the probes' (probe, param).
+
+    Parameters
+    ----------
+    signal
+        Gradient at the states whose transport is the data's signal.
+    planted
+        The same for the probes, one for each output direction.
+    """
+    steps = Steps(part, task.names)
+    inputs = task.probe.planted(part.x.double()).movedim(0, -1)  # (seq, time, probe)
+    members = [[p for p, g in enumerate(task.probe.group) if g == group] for group in range(len(planted))]
+    carry = _exact if task.transport == "exact" else _first_order
+    for data, probes in carry(task, part, steps, signal, planted, [inputs[..., own] for own in members]):
+        found = np.empty((len(task.probe.group), task.width))
+        for own, gradients in zip(members, probes, strict=True):
+            found[own] = gradients.cpu().numpy()
+        yield data[0].cpu().numpy(), found
+
+
+def _exact(
+    task: Task, part: Rollout, steps: Steps, signal: Tensor, planted: list[Tensor], inputs: list[Tensor]
+) -> Iterator[tuple[Tensor, list[Tensor]]]:
+    probes = [WeightSums(steps, reached) for reached in inputs]
+    carries = [Carry(steps, start) for start in planted]
+    share = proportion(signal, planted[0]) if len(planted) == 1 else None
+    data = WeightSums(steps, anchors=share)
+    if share is None:
+        carries.append(Carry(steps, signal))
+    last = task.bands.lags[-1]
+    edges = iter(task.bands.edges)
+    first, edge = next(edges)
+    for lag in range(last + 1):
+        for i, carry in enumerate(carries):
+            collect = probes[i : i + 1] if lag == edge else []
+            if i == len(carries) - 1 and lag >= first:  # the one that carries the signal, alone or with a probe's
+                collect = [*collect, data]
+            carry.step(collect, go_on=lag < last)
+        if lag == edge:
+            yield data.take(), [sums.take() for sums in probes]
+            first, edge = next(edges, (lag, lag))
+
+
+def _first_order(
+    task: Task, part: Rollout, steps: Steps, signal: Tensor, planted: list[Tensor], inputs: list[Tensor]
+) -> Iterator[tuple[Tensor, list[Tensor]]]:
+    arrivals = [task.carry(part, start, task.bands.lags) for start in planted]
+    for total, *cotangents in zip(band_cotangents(task, part, signal), *arrivals, strict=True):
+        probes = [_weights(steps, c.double(), reached) for c, reached in zip(cotangents, inputs, strict=True)]
+        yield _weights(steps, total), probes
+
+
+def _weights(steps: Steps, carried: Tensor, reached: Tensor | None = None) -> Tensor:
+    """Gradients of the weights, scaled on the way so that float32 models do not underflow."""
+    size = carried.abs().max()
+    power = 2.0 ** torch.frexp(size).exponent.item() if size > 0 else 1.0
+    return weights_of(steps, (carried / power).to(steps.x.dtype), reached) * power
+
+
+def proportion(values: Float[Tensor, "seq time state"], to: Float[Tensor, "seq time state"]) -> Tensor | None:
+    """Factor (seq, time) by which `values` are multiples of `to` at every step, up to rounding; None if they are not."""
+    square = to.double().square().sum(-1)
+    factor = (values.double() * to).sum(-1) / torch.where(square > 0, square, 1.0)
+    wrong = (values - factor[..., None] * to).abs().amax(-1)
+    size = values.abs().amax(-1)
+    return factor if bool((wrong <= 64 * torch.finfo(values.dtype).eps * size).all()) else None

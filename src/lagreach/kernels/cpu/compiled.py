@@ -1,0 +1,68 @@
+"""How the functions of this package are compiled: on first use, cached on disk, without the lock of the interpreter.
+
+No flag here lets the compiler assume that there is no NaN or infinity. Compiled functions carry ``@no_type_check``: the
+run-time type checks of the tests cannot wrap them.
+
+The cache of a function notices changes of its own file only. After editing a file that others call into, remove
+``__pycache__``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+ORDER_FREE = {"contract", "reassoc", "nsz", "arcp"}  # sums may be regrouped, so that loops vectorise
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile on first use, per dtype."""
+    return njit(cache=True, nogil=True, error_model="numpy", fastmath=ORDER_FREE)(function)
+
+
+class Weights(NamedTuple):
+    """Weights of one replica, blocks side by side. Both orientations, since every product here runs along rows.
+
+    Wt (input, width), W (width, input), Ut (unit, width), U (width, unit), b (width), and the LayerNorm's gain and shift
+    (unit), which are empty without one. DiagElman's U and Ut are one row. `gate` and `kept` are ConstGate's s and 1 - s.
+    """
+
+    Wt: np.ndarray
+    W: np.ndarray
+    Ut: np.ndarray
+    U: np.ndarray
+    b: np.ndarray
+    gain: np.ndarray
+    shift: np.ndarray
+    gate: Any
+    kept: Any
+
+
+class Run(NamedTuple):
+    """What a forward pass leaves behind, for one replica; time comes first.
+
+    h (time, seq, unit), c (time, seq, unit; LSTM, else empty), act (time, seq, width): activations, gates folded (see
+    `fold`), rh (time, seq, unit; GRU): ``r h``, normal (time, seq, unit) and inverse (time, seq): the candidate's
+    pre-activation after normalisation and one over its standard deviation (LayerNorm, else empty).
+    When nothing is kept for a backward pass, all but h and c hold a single step.
+    """
+
+    h: np.ndarray
+    c: np.ndarray
+    act: np.ndarray
+    rh: np.ndarray
+    normal: np.ndarray
+    inverse: np.ndarray
+
+
+class Gradients(NamedTuple):
+    """Where a backward pass adds the gradients of the weights, oriented as in `Weights`."""
+
+    Wt: np.ndarray
+    Ut: np.ndarray
+    b: np.ndarray
+    gain: np.ndarray
+    shift: np.ndarray

@@ -1,0 +1,63 @@
+"""DiagElman with tanh: block h, and a U that is one row: what unit j sees of itself."""
+
+from __future__ import annotations
+
+from typing import no_type_check
+
+import numpy as np
+
+from lagreach.kernels.cpu.compiled import compiled
+from lagreach.kernels.cpu.nonlinear import activate
+from lagreach.kernels.cpu.products import project, pull_to_input
+
+
+@compiled
+@no_type_check
+def forward(x, w, h0, c0, run, lo, hi):
+    """``h' = tanh(W x + b + u h)``."""
+    units = h0.shape[1]
+    for t in range(x.shape[0]):
+        before, now = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi], run.h[t, lo:hi]
+        project(x[t, lo:hi], w.Wt, w.b, now)
+        for i in range(hi - lo):
+            for j in range(units):
+                now[i, j] += w.U[0, j] * before[i, j]
+        activate(now, 0, units)
+
+
+@compiled
+@no_type_check
+def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
+    """``da = dh (1 - h'^2)``, ``du = da h``."""
+    units = h0.shape[1]
+    one = h0.dtype.type(1)
+    dh = dh0[lo:hi]
+    d = np.empty((hi - lo, units), h0.dtype)
+    for t in range(x.shape[0] - 1, -1, -1):
+        before, now = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi], run.h[t, lo:hi]
+        out = dh_out[t, lo:hi]
+        for i in range(hi - lo):
+            for j in range(units):
+                d[i, j] = (dh[i, j] + out[i, j]) * (one - now[i, j] * now[i, j])
+                dh[i, j] = d[i, j] * w.U[0, j]
+        for i in range(hi - lo):
+            for j in range(units):
+                into.Ut[0, j] += d[i, j] * before[i, j]
+        pull_to_input(x[t, lo:hi], d, w.W, into.Wt, into.b, dx[min(t, dx.shape[0] - 1), lo:hi])
+
+
+@compiled
+@no_type_check
+def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
+    """``dh' = (1 - h'^2) (dW x + db + du h + u dh)``."""
+    units = h0.shape[1]
+    one = h0.dtype.type(1)
+    still = np.zeros((hi - lo, units), h0.dtype)
+    for t in range(x.shape[0]):
+        before, now = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi], run.h[t, lo:hi]
+        before_dot, now_dot = h_dot[t - 1, lo:hi] if t > 0 else still, h_dot[t, lo:hi]
+        project(x[t, lo:hi], dot.Wt, dot.b, now_dot)
+        for i in range(hi - lo):
+            for j in range(units):
+                moved = now_dot[i, j] + dot.U[0, j] * before[i, j] + w.U[0, j] * before_dot[i, j]
+                now_dot[i, j] = (one - now[i, j] * now[i, j]) * moved

@@ -1,0 +1,82 @@
+"""The compiled passes as one differentiable torch operation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lagreach.cells import Cell, Params
+from lagreach.kernels.cpu import passes
+from lagreach.kernels.reference import reference
+
+
+class Scan(torch.autograd.Function):
+    """States of all blocks, each (replica, time, seq, unit), from inputs, initial state and weights.
+
+    When the gradient is itself to be differentiated, it comes from the reference loop, which autograd can follow.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, cell: Cell, names: tuple[str, ...], x: Tensor, s0: Tensor, *weights: Tensor) -> Any:  # type: ignore[override]
+        """Run the cell and keep what the way back needs."""
+        done = passes.forward(cell, x, s0, dict(zip(names, weights, strict=True)), keep=True)
+        outputs = states_of(done)
+        ctx.set_materialize_grads(False)
+        ctx.done, ctx.names, ctx.inputs = done, names, 2 + len(weights)
+        ctx.save_for_backward(x, s0, *weights, *outputs)  # the states too, so that torch notices if they are changed
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        """Walk back through time."""
+        x, s0, *weights = ctx.saved_tensors[: ctx.inputs]
+        wanted = ctx.needs_input_grad[2:]
+        if torch.is_grad_enabled():
+            return None, None, *_differentiable(ctx.done.cell, ctx.names, (x, s0, *weights), wanted, grads)
+        shapes = {name: w.shape for name, w in zip(ctx.names, weights, strict=True)}
+        dh, dc = (*(None if g is None else g.contiguous().numpy() for g in grads), None)[:2]
+        by_name, ds0, dx = passes.backward(ctx.done, dh, dc, shapes, wants_x=wanted[0])
+        return None, None, dx, ds0, *(by_name[name] for name in ctx.names)
+
+
+def _differentiable(
+    cell: Cell,
+    names: tuple[str, ...],
+    inputs: tuple[Tensor, ...],
+    wanted: tuple[bool, ...],
+    grads: tuple[Tensor | None, ...],
+) -> list[Tensor | None]:
+    """Gradients that can be differentiated again, by way of the reference loop."""
+    x, s0, *weights = inputs
+    states = reference(cell, x, s0, dict(zip(names, weights, strict=True)))
+    given = [(b.transpose(1, 2), g) for b, g in zip(cell.split(states), grads, strict=True) if g is not None]
+    asked = [value for value, want in zip(inputs, wanted, strict=True) if want]
+    found = iter(
+        torch.autograd.grad(
+            [block for block, _ in given], asked, [g for _, g in given], create_graph=True, allow_unused=True
+        )
+    )
+    return [next(found) if want else None for want in wanted]
+
+
+def states_of(done: passes.Forward) -> tuple[Tensor, ...]:
+    """Blocks of the state, time first."""
+    run = done.run
+    return tuple(torch.from_numpy(a) for a in (run.h, run.c)[: len(done.cell.blocks)])
+
+
+def blocks(cell: Cell, x: Tensor, s0: Tensor, params: Params) -> tuple[Tensor, ...]:
+    """Blocks of the state after each step, each (replica, time, seq, unit)."""
+    if torch.is_grad_enabled() and any(v.requires_grad for v in (x, s0, *params.values())):
+        found: tuple[Tensor, ...] = Scan.apply(cell, tuple(params), x, s0, *params.values())
+        return found
+    return states_of(passes.forward(cell, x, s0, params, keep=False))
+
+
+def tangent(cell: Cell, x: Tensor, s0: Tensor, params: Params, direction: Params) -> Tensor:
+    """Derivative of the states along a direction of the weights, in the layout of `scan`."""
+    done = passes.forward(cell, x, s0, params, keep=True)
+    h_dot, c_dot = (torch.from_numpy(a).transpose(1, 2) for a in passes.tangent(done, direction))
+    return torch.cat((h_dot, c_dot), dim=-1) if len(cell.blocks) > 1 else h_dot

@@ -1,0 +1,110 @@
+"""GRU in the paper's form: blocks z, r, h; the reset gate acts before the product with U_h."""
+
+from __future__ import annotations
+
+from typing import no_type_check
+
+import numpy as np
+
+from lagreach.kernels.cpu.compiled import compiled
+from lagreach.kernels.cpu.nonlinear import activate, activate_gates, closed, opened
+from lagreach.kernels.cpu.products import (
+    add_product,
+    normalise,
+    normalise_backward,
+    normalise_tangent,
+    project,
+    pull_to_input,
+    pull_to_state,
+)
+
+
+@compiled
+@no_type_check
+def forward(x, w, h0, c0, run, lo, hi):
+    """``h' = (1-z) h + z g``, where g sees ``r h``."""
+    units = h0.shape[1]
+    n = np.uint64(units)
+    for t in range(x.shape[0]):
+        k = min(t, run.act.shape[0] - 1)
+        before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
+        now, act = run.h[t, lo:hi], run.act[k, lo:hi]
+        project(x[t, lo:hi], w.Wt, w.b, act)
+        add_product(before, w.Ut, act, 0, 2 * units)
+        activate_gates(act, 0, 2 * units)
+        reset = run.rh[k, lo:hi]
+        for i in range(hi - lo):
+            for j in range(n):
+                reset[i, j] = opened(act[i, n + j]) * before[i, j]
+        add_product(reset, w.Ut, act, 2 * units, 3 * units)
+        if w.gain.size:
+            normalise(act, 2 * units, w.gain, w.shift, run.normal[k, lo:hi], run.inverse[k, lo:hi])
+        activate(act, 2 * units, 3 * units)
+        for i in range(hi - lo):
+            for j in range(n):
+                z, g = act[i, j], act[i, n + n + j]
+                now[i, j] = closed(z) * before[i, j] + opened(z) * g
+
+
+@compiled
+@no_type_check
+def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
+    """``da_z = dh (g-h) z(1-z)``, ``da_h = dh z (1-g^2)``, and with ``q = U_h^T da_h``: ``da_r = q h r(1-r)``."""
+    units = h0.shape[1]
+    n = np.uint64(units)
+    one = h0.dtype.type(1)
+    dh = dh0[lo:hi]
+    d = np.empty((hi - lo, w.b.size), h0.dtype)
+    through_reset = np.empty((hi - lo, units), h0.dtype)
+    for t in range(x.shape[0] - 1, -1, -1):
+        before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
+        act, out = run.act[t, lo:hi], dh_out[t, lo:hi]
+        for i in range(hi - lo):
+            for j in range(n):
+                z, g, total = act[i, j], act[i, n + n + j], dh[i, j] + out[i, j]
+                d[i, j] = total * opened(z) * closed(z) * (g - before[i, j])
+                d[i, n + n + j] = total * opened(z) * (one - g * g)
+                dh[i, j] = total * closed(z)
+        through_reset[:] = 0
+        if w.gain.size:
+            normalise_backward(d, 2 * units, w.gain, run.normal[t, lo:hi], run.inverse[t, lo:hi], into.gain, into.shift)
+        pull_to_state(run.rh[t, lo:hi], d, w.U, through_reset, into.Ut, 2 * units, 3 * units)
+        for i in range(hi - lo):
+            for j in range(n):
+                r, q = act[i, n + j], through_reset[i, j]
+                d[i, n + j] = q * before[i, j] * opened(r) * closed(r)
+                dh[i, j] += q * opened(r)
+        pull_to_state(before, d, w.U, dh, into.Ut, 0, 2 * units)
+        pull_to_input(x[t, lo:hi], d, w.W, into.Wt, into.b, dx[min(t, dx.shape[0] - 1), lo:hi])
+
+
+@compiled
+@no_type_check
+def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
+    """``dh' = (1-z) dh + z dg + (g-h) dz``, where dg sees ``r dh + h dr``."""
+    units = h0.shape[1]
+    n = np.uint64(units)
+    one = h0.dtype.type(1)
+    da = np.empty((hi - lo, w.b.size), h0.dtype)
+    still = np.zeros((hi - lo, units), h0.dtype)
+    reset_dot = np.empty((hi - lo, units), h0.dtype)
+    for t in range(x.shape[0]):
+        before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
+        before_dot = h_dot[t - 1, lo:hi] if t > 0 else still
+        now_dot, act = h_dot[t, lo:hi], run.act[t, lo:hi]
+        project(x[t, lo:hi], dot.Wt, dot.b, da)
+        add_product(before, dot.Ut, da, 0, 2 * units)
+        add_product(before_dot, w.Ut, da, 0, 2 * units)
+        for i in range(hi - lo):
+            for j in range(n):
+                r = act[i, n + j]
+                reset_dot[i, j] = opened(r) * (before_dot[i, j] + closed(r) * da[i, n + j] * before[i, j])
+        add_product(run.rh[t, lo:hi], dot.Ut, da, 2 * units, 3 * units)
+        add_product(reset_dot, w.Ut, da, 2 * units, 3 * units)
+        if w.gain.size:
+            normalise_tangent(da, 2 * units, w.gain, run.normal[t, lo:hi], run.inverse[t, lo:hi], dot.gain, dot.shift)
+        for i in range(hi - lo):
+            for j in range(n):
+                z, g = act[i, j], act[i, n + n + j]
+                g_dot, z_dot = (one - g * g) * da[i, n + n + j], opened(z) * closed(z) * da[i, j]
+                now_dot[i, j] = closed(z) * before_dot[i, j] + opened(z) * g_dot + (g - before[i, j]) * z_dot

@@ -1,0 +1,90 @@
+"""ConstGate, and Elman as its case s = 1: block h."""
+
+from __future__ import annotations
+
+from typing import no_type_check
+
+import numpy as np
+
+from lagreach.kernels.cpu.compiled import compiled
+from lagreach.kernels.cpu.nonlinear import activate
+from lagreach.kernels.cpu.products import (
+    add_product,
+    normalise,
+    normalise_backward,
+    normalise_tangent,
+    project,
+    pull_to_input,
+    pull_to_state,
+)
+
+
+@compiled
+@no_type_check
+def forward(x, w, h0, c0, run, lo, hi):
+    """``h' = (1-s) h + s g``."""
+    units = h0.shape[1]
+    n = np.uint64(units)
+    for t in range(x.shape[0]):
+        k = min(t, run.act.shape[0] - 1)
+        before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
+        now, act = run.h[t, lo:hi], run.act[k, lo:hi]
+        project(x[t, lo:hi], w.Wt, w.b, act)
+        add_product(before, w.Ut, act, 0, units)
+        if w.gain.size:
+            normalise(act, 0, w.gain, w.shift, run.normal[k, lo:hi], run.inverse[k, lo:hi])
+        activate(act, 0, units)
+        for i in range(hi - lo):
+            for j in range(n):
+                now[i, j] = w.gate * act[i, j]
+        if w.kept != 0:  # so that nothing infinite is multiplied by zero
+            for i in range(hi - lo):
+                for j in range(n):
+                    now[i, j] += w.kept * before[i, j]
+
+
+@compiled
+@no_type_check
+def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
+    """``da = dh s (1-g^2)``."""
+    units = h0.shape[1]
+    n = np.uint64(units)
+    one = h0.dtype.type(1)
+    dh = dh0[lo:hi]
+    d = np.empty((hi - lo, w.b.size), h0.dtype)
+    for t in range(x.shape[0] - 1, -1, -1):
+        before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
+        act, out = run.act[t, lo:hi], dh_out[t, lo:hi]
+        for i in range(hi - lo):
+            for j in range(n):
+                g, total = act[i, j], dh[i, j] + out[i, j]
+                d[i, j] = total * w.gate * (one - g * g)
+                dh[i, j] = total * w.kept
+        if w.gain.size:
+            normalise_backward(d, 0, w.gain, run.normal[t, lo:hi], run.inverse[t, lo:hi], into.gain, into.shift)
+        pull_to_state(before, d, w.U, dh, into.Ut, 0, units)
+        pull_to_input(x[t, lo:hi], d, w.W, into.Wt, into.b, dx[min(t, dx.shape[0] - 1), lo:hi])
+
+
+@compiled
+@no_type_check
+def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
+    """``dh' = (1-s) dh + s (1-g^2) da``."""
+    units = h0.shape[1]
+    n = np.uint64(units)
+    one = h0.dtype.type(1)
+    da = np.empty((hi - lo, w.b.size), h0.dtype)
+    still = np.zeros((hi - lo, units), h0.dtype)
+    for t in range(x.shape[0]):
+        before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
+        before_dot = h_dot[t - 1, lo:hi] if t > 0 else still
+        now_dot, act = h_dot[t, lo:hi], run.act[t, lo:hi]
+        project(x[t, lo:hi], dot.Wt, dot.b, da)
+        add_product(before, dot.Ut, da, 0, units)
+        add_product(before_dot, w.Ut, da, 0, units)
+        if w.gain.size:
+            normalise_tangent(da, 0, w.gain, run.normal[t, lo:hi], run.inverse[t, lo:hi], dot.gain, dot.shift)
+        for i in range(hi - lo):
+            for j in range(n):
+                g = act[i, j]
+                now_dot[i, j] = w.kept * before_dot[i, j] + w.gate * (one - g * g) * da[i, j]

@@ -1,0 +1,120 @@
+"""LSTM: blocks i, f, g, o; the states h and c are kept apart."""
+
+from __future__ import annotations
+
+from typing import no_type_check
+
+import numpy as np
+
+from lagreach.kernels.cpu.compiled import compiled
+from lagreach.kernels.cpu.nonlinear import activate, activate_gates, closed, opened, tanh
+from lagreach.kernels.cpu.products import (
+    add_product,
+    normalise,
+    normalise_backward,
+    normalise_tangent,
+    project,
+    pull_to_input,
+    pull_to_state,
+)
+
+
+@compiled
+@no_type_check
+def forward(x, w, h0, c0, run, lo, hi):
+    """``c' = f c + i g``, ``h' = o tanh(c')``."""
+    units = h0.shape[1]
+    n = np.uint64(units)
+    for t in range(x.shape[0]):
+        k = min(t, run.act.shape[0] - 1)
+        before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
+        now, act = run.h[t, lo:hi], run.act[k, lo:hi]
+        project(x[t, lo:hi], w.Wt, w.b, act)
+        c_before, c_now = run.c[t - 1, lo:hi] if t > 0 else c0[lo:hi], run.c[t, lo:hi]
+        add_product(before, w.Ut, act, 0, 4 * units)
+        if w.gain.size:
+            normalise(act, 2 * units, w.gain, w.shift, run.normal[k, lo:hi], run.inverse[k, lo:hi])
+        activate_gates(act, 0, 2 * units)
+        activate(act, 2 * units, 3 * units)
+        activate_gates(act, 3 * units, 4 * units)
+        for i in range(hi - lo):
+            for j in range(n):
+                value = opened(act[i, n + j]) * c_before[i, j] + opened(act[i, j]) * act[i, n + n + j]
+                c_now[i, j], now[i, j] = value, value
+        activate(now, 0, units)
+        for i in range(hi - lo):
+            for j in range(n):
+                now[i, j] *= opened(act[i, n + n + n + j])
+
+
+@compiled
+@no_type_check
+def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
+    """``da_o = dh tanh(c') o(1-o)``; with ``e = dc + dh o (1 - tanh(c')^2)``: ``e g i(1-i)``, ``e c f(1-f)``, ``e i (1-g^2)``."""
+    units = h0.shape[1]
+    n = np.uint64(units)
+    one = h0.dtype.type(1)
+    dh = dh0[lo:hi]
+    d = np.empty((hi - lo, w.b.size), h0.dtype)
+    dc = dc0[lo:hi]
+    squashed = np.empty((hi - lo, units), h0.dtype)
+    for t in range(x.shape[0] - 1, -1, -1):
+        before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
+        act, out = run.act[t, lo:hi], dh_out[t, lo:hi]
+        c_before, c_now = run.c[t - 1, lo:hi] if t > 0 else c0[lo:hi], run.c[t, lo:hi]
+        if dc_out.size:
+            for i in range(hi - lo):
+                for j in range(n):
+                    dc[i, j] += dc_out[t, lo + i, j]
+        for i in range(hi - lo):
+            for j in range(n):
+                squashed[i, j] = tanh(c_now[i, j])
+        for i in range(hi - lo):
+            for j in range(n):
+                o, th, total = act[i, n + n + n + j], squashed[i, j], dh[i, j] + out[i, j]
+                d[i, n + n + n + j] = total * th * opened(o) * closed(o)
+                dc[i, j] += total * opened(o) * (one - th * th)
+                dh[i, j] = 0
+        for i in range(hi - lo):
+            for j in range(n):
+                d[i, j] = dc[i, j] * act[i, n + n + j] * opened(act[i, j]) * closed(act[i, j])
+            for j in range(n):
+                d[i, n + n + j] = dc[i, j] * opened(act[i, j]) * (one - act[i, n + n + j] * act[i, n + n + j])
+            for j in range(n):
+                d[i, n + j] = dc[i, j] * c_before[i, j] * opened(act[i, n + j]) * closed(act[i, n + j])
+                dc[i, j] *= opened(act[i, n + j])
+        if w.gain.size:
+            normalise_backward(d, 2 * units, w.gain, run.normal[t, lo:hi], run.inverse[t, lo:hi], into.gain, into.shift)
+        pull_to_state(before, d, w.U, dh, into.Ut, 0, 4 * units)
+        pull_to_input(x[t, lo:hi], d, w.W, into.Wt, into.b, dx[min(t, dx.shape[0] - 1), lo:hi])
+
+
+@compiled
+@no_type_check
+def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
+    """``dc' = f dc + c df + i dg + g di``, ``dh' = tanh(c') do + o (1 - tanh(c')^2) dc'``."""
+    units = h0.shape[1]
+    n = np.uint64(units)
+    one = h0.dtype.type(1)
+    da = np.empty((hi - lo, w.b.size), h0.dtype)
+    still = np.zeros((hi - lo, units), h0.dtype)
+    for t in range(x.shape[0]):
+        before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
+        before_dot = h_dot[t - 1, lo:hi] if t > 0 else still
+        now_dot, act = h_dot[t, lo:hi], run.act[t, lo:hi]
+        project(x[t, lo:hi], dot.Wt, dot.b, da)
+        c_before, c_now = run.c[t - 1, lo:hi] if t > 0 else c0[lo:hi], run.c[t, lo:hi]
+        c_before_dot, c_now_dot = c_dot[t - 1, lo:hi] if t > 0 else still, c_dot[t, lo:hi]
+        add_product(before, dot.Ut, da, 0, 4 * units)
+        add_product(before_dot, w.Ut, da, 0, 4 * units)
+        if w.gain.size:
+            normalise_tangent(da, 2 * units, w.gain, run.normal[t, lo:hi], run.inverse[t, lo:hi], dot.gain, dot.shift)
+        for i in range(hi - lo):
+            for j in range(n):
+                a_i, a_f, g, o = act[i, j], act[i, n + j], act[i, n + n + j], act[i, n + n + n + j]
+                i_dot, f_dot = opened(a_i) * closed(a_i) * da[i, j], opened(a_f) * closed(a_f) * da[i, n + j]
+                g_dot, o_dot = (one - g * g) * da[i, n + n + j], opened(o) * closed(o) * da[i, n + n + n + j]
+                value = opened(a_f) * c_before_dot[i, j] + c_before[i, j] * f_dot + opened(a_i) * g_dot + g * i_dot
+                th = tanh(c_now[i, j])
+                c_now_dot[i, j] = value
+                now_dot[i, j] = th * o_dot + opened(o) * (one - th * th) * value

@@ -1,0 +1,89 @@
+"""Weights of a cell as these kernels want them, for each replica, and their gradients on the way back."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lagreach.cells import Cell, Params
+from lagreach.cells.diag_elman import DiagElman
+from lagreach.cells.torch_gru import TorchGRU
+from lagreach.kernels.cpu.compiled import Gradients, Weights
+from lagreach.kernels.packing import BLOCKS
+
+
+class Names(NamedTuple):
+    """Names of the weights of a cell in the order of its blocks; None where a block has none."""
+
+    W: tuple[str, ...]
+    U: tuple[str | None, ...]
+    b: tuple[str, ...]
+
+
+def names_of(cell: Cell) -> Names:
+    """Return the names of a cell's weights, block by block.
+
+    >>> from lagreach.cells.diag_gate import DiagGate
+    >>> names_of(DiagGate())
+    Names(W=('W_s', 'W_h'), U=('U_s', 'U_h'), b=('b_s', 'b_h'))
+    """
+    if isinstance(cell, TorchGRU):  # a fourth block holds U_n h + c_n, which the reset gate multiplies
+        return Names(("W_r", "W_z", "W_n"), ("U_r", "U_z", None, "U_n"), ("b_r", "b_z", "b_n", "c_n"))
+    blocks = BLOCKS[type(cell)]
+    recurrent = "u" if isinstance(cell, DiagElman) else "U"
+    return Names(*(tuple(f"{kind}_{k}" for k in blocks) for kind in ("W", recurrent, "b")))
+
+
+def pack(cell: Cell, params: Params) -> list[Weights]:
+    """Put the blocks side by side, one `Weights` for each replica."""
+    names = names_of(cell)
+    arrays = {name: p.detach().numpy() for name, p in params.items()}
+    b = np.concatenate([arrays[name] for name in names.b], axis=1)
+    W = np.concatenate([arrays[name] for name in names.W], axis=1)
+    if isinstance(cell, DiagElman):
+        U = Ut = arrays["u_h"][:, None]
+    else:
+        gap = np.zeros_like(arrays[names.U[0]])
+        U = np.concatenate([gap if name is None else arrays[name] for name in names.U], axis=1)
+        Ut = U.transpose(0, 2, 1)
+    none = np.empty((len(b), 0), b.dtype)
+    gain, shift = arrays.get("ln_gain", none), arrays.get("ln_shift", none)
+    gate = getattr(cell, "gate", 1.0)
+    return [
+        Weights(
+            *(np.ascontiguousarray(a[r]) for a in (W.transpose(0, 2, 1), W, Ut, U, b, gain, shift)),
+            gate=b.dtype.type(gate),
+            kept=b.dtype.type(1 - gate),
+        )
+        for r in range(len(b))
+    ]
+
+
+def gradients_like(weights: Weights) -> Gradients:
+    """Zeros for the gradients of one replica."""
+    return Gradients(*(np.zeros_like(getattr(weights, field)) for field in Gradients._fields))
+
+
+def unpack(cell: Cell, found: list[Gradients], shapes: dict[str, torch.Size]) -> dict[str, Tensor]:
+    """Gradients of each weight by name, from those of each replica."""
+    names = names_of(cell)
+    stacked = {
+        "W": np.stack([g.Wt.T for g in found]),
+        "U": np.stack([g.Ut if isinstance(cell, DiagElman) else g.Ut.T for g in found]),
+        "b": np.stack([g.b for g in found]),
+    }
+    result = {}
+    for kind, array in stacked.items():
+        start = 0
+        for name in getattr(names, kind):
+            width = shapes[name][1] if name is not None else array.shape[2]
+            if name is not None:
+                result[name] = torch.from_numpy(array[:, start : start + width].reshape(shapes[name]))
+            start += width
+    if found[0].gain.size:
+        result["ln_gain"] = torch.from_numpy(np.stack([g.gain for g in found]))
+        result["ln_shift"] = torch.from_numpy(np.stack([g.shift for g in found]))
+    return result

@@ -1,0 +1,161 @@
+"""Forward, backward and tangent passes over all replicas and rows, on as many threads as torch has.
+
+Sequences do not depend on each other, so a block of rows goes through all of time before the next one starts: its state
+and the weights stay in the cache. Which rows form a block depends on the shape alone, and gradients of blocks are added in
+a fixed order, so the answer does not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from lagreach.cells import Cell, Params
+from lagreach.kernels.cpu.compiled import Gradients, Run, Weights
+from lagreach.kernels.cpu.packing import gradients_like, pack, unpack
+from lagreach.progress import waiting
+
+ROWS = 32  # sequences in a block
+SHARES = 8  # at most so many sums of gradients per replica
+WORTH_THREADS = 2e7  # multiplications
+MODULES = {"const_gate": "leaky", "elman": "leaky"}  # the other kernels are named like their cells
+
+
+@dataclass(frozen=True)
+class Forward:
+    """A finished forward pass: its inputs, all with the replica axis first, and what it left behind."""
+
+    cell: Cell
+    x: np.ndarray  # (replica, time, seq, input)
+    h0: np.ndarray  # (replica, seq, unit)
+    c0: np.ndarray
+    weights: list[Weights]
+    run: Run
+
+    def of(self, r: int) -> tuple[np.ndarray, Weights, np.ndarray, np.ndarray, Run]:
+        """Return the part of one replica."""
+        return self.x[r], self.weights[r], self.h0[r], self.c0[r], Run(*(a[r] for a in self.run))
+
+    @property
+    def work(self) -> float:
+        """Multiplications of one product with the recurrent weights, over all of time."""
+        return float(np.prod(self.x.shape[:3])) * self.weights[0].U.size
+
+
+def forward(cell: Cell, x: torch.Tensor, s0: torch.Tensor, params: Params, *, keep: bool) -> Forward:
+    """Run the cell; `keep` what a backward or tangent pass needs."""
+    inputs = np.ascontiguousarray(x.detach().transpose(1, 2).numpy())
+    h0, *rest = (np.ascontiguousarray(s.detach().numpy()) for s in cell.split(s0))
+    replica, time, seq, _ = inputs.shape
+    units, dtype = h0.shape[2], inputs.dtype
+    c0 = rest[0] if rest else np.empty((replica, 0, 0), dtype)
+    weights = pack(cell, params)
+    kept = time if keep else 1
+    sizes = {"h": (time, seq, units), "act": (kept, seq, weights[0].b.size)}
+    sizes["c"] = (time, seq, units) if rest else (0, 0, 0)
+    sizes["rh"] = (kept, seq, units) if cell.name == "gru" else (0, 0, 0)
+    layernorm = weights[0].gain.size > 0
+    sizes["normal"] = (kept, seq, units) if layernorm else (0, 0, 0)
+    sizes["inverse"] = (kept, seq) if layernorm else (0, 0)
+    run = Run(**{name: _empty((replica, *size), dtype) for name, size in sizes.items()})
+    done = Forward(cell, inputs, h0, c0, weights, run)
+    kernel = _kernel(cell, "forward", dtype)
+    _spread([(kernel, (*done.of(r), *rows)) for r in range(replica) for rows in _blocks(seq)], done.work)
+    return done
+
+
+def backward(
+    done: Forward,
+    dh: np.ndarray | None,
+    dc: np.ndarray | None,
+    shapes: dict[str, torch.Size],
+    wants_x: bool,
+) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor | None]:
+    """Gradients of the weights by name, of the initial state, and (if wanted) of the inputs, in the layout of `scan`."""
+    cell, dtype = done.cell, done.x.dtype
+    replica, _, seq, _ = done.x.shape
+    dh = np.zeros_like(done.run.h) if dh is None else dh
+    dc = np.empty((replica, 0, 0, 0), dtype) if dc is None else dc
+    dh0, dc0 = np.zeros_like(done.h0), np.zeros_like(done.c0)
+    dx = np.zeros_like(done.x) if wants_x else np.empty((replica, 1, seq, 0), dtype)
+    kernel = _kernel(cell, "backward", dtype)
+    shares = [list(part) for part in np.array_split(_blocks(seq), min(SHARES, len(_blocks(seq))))]
+    sums = [[gradients_like(done.weights[r]) for _ in shares] for r in range(replica)]
+
+    def one_share(r: int, k: int) -> None:
+        for lo, hi in shares[k]:
+            kernel(*done.of(r), dh[r], dc[r], sums[r][k], dh0[r], dc0[r], dx[r], int(lo), int(hi))
+
+    _spread([(one_share, (r, k)) for r in range(replica) for k in range(len(shares))], 2 * done.work)
+    found = [Gradients(*(np.sum(parts, axis=0) for parts in zip(*of_replica, strict=True))) for of_replica in sums]
+    ds0 = np.concatenate((dh0, dc0), axis=-1) if done.c0.size else dh0
+    inputs = torch.from_numpy(dx).transpose(1, 2) if wants_x else None
+    return unpack(cell, found, shapes), torch.from_numpy(ds0), inputs
+
+
+def tangent(done: Forward, direction: Params) -> tuple[np.ndarray, np.ndarray]:
+    """Derivatives of h and c along a direction of the weights."""
+    cell, seq = done.cell, done.x.shape[2]
+    h_dot, c_dot = _empty(done.run.h.shape, done.x.dtype), _empty(done.run.c.shape, done.x.dtype)
+    kernel = _kernel(cell, "tangent", done.x.dtype)
+    jobs = []
+    for r, dot in enumerate(pack(cell, direction)):
+        x, weights, *rest = done.of(r)
+        jobs += [(kernel, (x, weights, dot, *rest, h_dot[r], c_dot[r], *rows)) for rows in _blocks(seq)]
+    _spread(jobs, 2 * done.work)
+    return h_dot, c_dot
+
+
+def _blocks(seq: int) -> list[tuple[int, int]]:
+    """Rows of each block."""
+    return [(start, min(start + ROWS, seq)) for start in range(0, seq, ROWS)]
+
+
+def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    """Memory that starts at a cache line. From numpy, which asks for huge pages: filling them costs fewer page faults."""
+    count = int(np.prod(shape))
+    raw = np.empty(count * dtype.itemsize + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + count * dtype.itemsize].view(dtype).reshape(shape)
+
+
+_ready: set[tuple[str, str, str]] = set()  # kernels that this process has called
+
+
+def _kernel(cell: Cell, which: str, dtype: np.dtype[Any]) -> Callable[..., None]:
+    """Look a kernel up; its first call, which may compile it, says so on the terminal."""
+    name = MODULES.get(cell.name, cell.name)
+    function: Callable[..., None] = getattr(importlib.import_module(f"lagreach.kernels.cpu.{name}"), which)
+    key = (name, which, dtype.name)
+    if key in _ready:
+        return function
+
+    def first(*arguments: Any) -> None:
+        shown = key not in _ready
+        with waiting(f"compiling the {name} kernel for this machine, once ...") if shown else nullcontext():
+            function(*arguments)
+        _ready.add(key)
+
+    return first
+
+
+def _spread(jobs: Iterable[tuple[Callable[..., None], tuple[Any, ...]]], work: float) -> None:
+    """Run all jobs, on several threads if torch has them and the work is worth it."""
+    jobs = list(jobs)
+    threads = min(torch.get_num_threads(), len(jobs))
+    if threads == 1 or work < WORTH_THREADS:
+        for function, arguments in jobs:
+            function(*arguments)
+        return
+    first, *others = jobs
+    first[0](*first[1])  # by itself: it may compile
+    with ThreadPoolExecutor(threads) as pool:
+        for waiting_for in [pool.submit(function, *arguments) for function, arguments in others]:
+            waiting_for.result()

@@ -1,0 +1,107 @@
+"""TorchGRU: blocks r, z, n and a fourth, ``c = U_n h + c_n``, which the reset gate multiplies."""
+
+from __future__ import annotations
+
+from typing import no_type_check
+
+import numpy as np
+
+from lagreach.kernels.cpu.compiled import compiled
+from lagreach.kernels.cpu.nonlinear import activate, activate_gates, closed, opened
+from lagreach.kernels.cpu.products import (
+    add_product,
+    normalise,
+    normalise_backward,
+    normalise_tangent,
+    project,
+    pull_to_input,
+    pull_to_state,
+)
+
+
+@compiled
+@no_type_check
+def forward(x, w, h0, c0, run, lo, hi):
+    """``h' = z h + (1-z) n``, ``n = tanh(W_n x + b_n + r c)``."""
+    units = h0.shape[1]
+    n = np.uint64(units)
+    for t in range(x.shape[0]):
+        k = min(t, run.act.shape[0] - 1)
+        before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
+        now, act = run.h[t, lo:hi], run.act[k, lo:hi]
+        project(x[t, lo:hi], w.Wt, w.b, act)
+        add_product(before, w.Ut, act, 0, 2 * units)
+        add_product(before, w.Ut, act, 3 * units, 4 * units)
+        activate_gates(act, 0, 2 * units)
+        for i in range(hi - lo):
+            for j in range(n):
+                act[i, n + n + j] += opened(act[i, j]) * act[i, n + n + n + j]
+        if w.gain.size:
+            normalise(act, 2 * units, w.gain, w.shift, run.normal[k, lo:hi], run.inverse[k, lo:hi])
+        activate(act, 2 * units, 3 * units)
+        for i in range(hi - lo):
+            for j in range(n):
+                z, g = act[i, n + j], act[i, n + n + j]
+                now[i, j] = opened(z) * before[i, j] + closed(z) * g
+
+
+@compiled
+@no_type_check
+def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
+    """``da_z = dh (h-n) z(1-z)``, ``da_n = dh (1-z)(1-n^2)``, ``da_r = da_n c r(1-r)``, ``dc = da_n r``."""
+    units = h0.shape[1]
+    n = np.uint64(units)
+    one = h0.dtype.type(1)
+    dh = dh0[lo:hi]
+    d = np.empty((hi - lo, w.b.size), h0.dtype)
+    for t in range(x.shape[0] - 1, -1, -1):
+        before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
+        act, out = run.act[t, lo:hi], dh_out[t, lo:hi]
+        for i in range(hi - lo):
+            for j in range(n):
+                z, g, total = act[i, n + j], act[i, n + n + j], dh[i, j] + out[i, j]
+                d[i, n + j] = total * opened(z) * closed(z) * (before[i, j] - g)
+                d[i, n + n + j] = total * closed(z) * (one - g * g)
+                dh[i, j] = total * opened(z)
+        if w.gain.size:
+            normalise_backward(d, 2 * units, w.gain, run.normal[t, lo:hi], run.inverse[t, lo:hi], into.gain, into.shift)
+        for i in range(hi - lo):
+            for j in range(n):
+                r, da_n = act[i, j], d[i, n + n + j]
+                d[i, j] = da_n * act[i, n + n + n + j] * opened(r) * closed(r)
+            for j in range(n):
+                d[i, n + n + n + j] = d[i, n + n + j] * opened(act[i, j])
+        pull_to_state(before, d, w.U, dh, into.Ut, 0, 2 * units)
+        pull_to_state(before, d, w.U, dh, into.Ut, 3 * units, 4 * units)
+        pull_to_input(x[t, lo:hi], d, w.W, into.Wt, into.b, dx[min(t, dx.shape[0] - 1), lo:hi])
+
+
+@compiled
+@no_type_check
+def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
+    """``dh' = z dh + (1-z) dn + (h-n) dz``."""
+    units = h0.shape[1]
+    n = np.uint64(units)
+    one = h0.dtype.type(1)
+    da = np.empty((hi - lo, w.b.size), h0.dtype)
+    still = np.zeros((hi - lo, units), h0.dtype)
+    for t in range(x.shape[0]):
+        before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
+        before_dot = h_dot[t - 1, lo:hi] if t > 0 else still
+        now_dot, act = h_dot[t, lo:hi], run.act[t, lo:hi]
+        project(x[t, lo:hi], dot.Wt, dot.b, da)
+        add_product(before, dot.Ut, da, 0, 2 * units)
+        add_product(before_dot, w.Ut, da, 0, 2 * units)
+        add_product(before, dot.Ut, da, 3 * units, 4 * units)
+        add_product(before_dot, w.Ut, da, 3 * units, 4 * units)
+        for i in range(hi - lo):
+            for j in range(n):
+                r, c = act[i, j], act[i, n + n + n + j]
+                da[i, n + n + j] += opened(r) * (da[i, n + n + n + j] + closed(r) * da[i, j] * c)
+        if w.gain.size:
+            normalise_tangent(da, 2 * units, w.gain, run.normal[t, lo:hi], run.inverse[t, lo:hi], dot.gain, dot.shift)
+        for i in range(hi - lo):
+            for j in range(n):
+                z, g = act[i, n + j], act[i, n + n + j]
+                g_dot, z_dot = (one - g * g) * da[i, n + n + j], opened(z) * closed(z) * da[i, n + j]
+                now_dot[i, j] = opened(z) * before_dot[i, j] + closed(z) * g_dot + (before[i, j] - g) * z_dot

@@ -1,0 +1,311 @@
+"""Kernels of the LSTM: ``c' = f c + i g``, ``h' = o tanh(c')``.
+
+Blocks: i, f, g, o. Kept from the forward pass for the slopes: the same (of g, with LayerNorm, its normalised argument).
+"""
+
+from __future__ import annotations
+
+import triton.language as tl
+
+from lagreach.kernels.gpu.parts import (
+    candidate,
+    jit,
+    largest,
+    load,
+    normalise_slope,
+    recall,
+    recur,
+    resident,
+    scaling,
+    sigmoid,
+    stage,
+    staged,
+    store,
+    tanh,
+)
+
+
+@jit
+def forward(
+    pre,
+    weights,
+    bound,
+    s0,
+    gain,
+    shift,
+    extra,
+    states,
+    kept,
+    scales,
+    staging,
+    fixed,
+    B,
+    T,
+    H: tl.constexpr,
+    HP: tl.constexpr,
+    ROWS: tl.constexpr,
+    BK: tl.constexpr,
+    LAYERNORM: tl.constexpr,
+    RESIDENT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    EVEN: tl.constexpr,
+):
+    """States [h; c] after each step, and what the slopes need."""
+    STAGED: tl.constexpr = RESIDENT < 4
+    PLANES: tl.constexpr = 2 if PRECISION == "float32" else 1
+    replica = tl.program_id(1).to(tl.int64)
+    rows, cols = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, HP)
+    real = (cols < H)[None, :]
+    keep = (rows < B)[:, None] & real
+    line = (replica * B + rows)[:, None]
+    program = replica * tl.num_programs(0) + tl.program_id(0)
+    at_pre, at_kept = pre + line * T * (4 * H) + cols[None, :], kept + line * T * (4 * H) + cols[None, :]
+    at_h = states + line * T * (2 * H) + cols[None, :]
+    slot = staging + program * (2 * ROWS * HP)
+    weights += replica * (4 * PLANES * HP * HP)
+    weights_bound = tl.load(bound + replica)
+    U_i, V_i = resident(weights, 0, HP, RESIDENT, PRECISION)
+    U_f, V_f = resident(weights, 1, HP, RESIDENT, PRECISION)
+    U_g, V_g = resident(weights, 2, HP, RESIDENT, PRECISION)
+    U_o, V_o = resident(weights, 3, HP, RESIDENT, PRECISION)
+    ln_gain, ln_shift = 0.0, 0.0
+    if LAYERNORM:
+        ln_gain = tl.load(gain + replica * H + cols, mask=cols < H, other=0.0)[None, :]
+        ln_shift = tl.load(shift + replica * H + cols, mask=cols < H, other=0.0)[None, :]
+    h = load(s0 + line * (2 * H) + cols[None, :], keep, EVEN)
+    c = load(s0 + line * (2 * H) + H + cols[None, :], keep, EVEN)
+    up, down = scaling(tl.maximum(largest(h), 1.0), weights_bound, PRECISION)
+    next_i = load(at_pre, keep, EVEN)
+    next_f = load(at_pre + H, keep, EVEN)
+    next_g = load(at_pre + 2 * H, keep, EVEN)
+    next_o = load(at_pre + 3 * H, keep, EVEN)
+    for t in range(T):
+        a_i, a_f, a_g, a_o = next_i, next_f, next_g, next_o
+        ahead = at_pre + tl.minimum(t + 1, T - 1).to(tl.int64) * (4 * H)
+        next_i = load(ahead, keep, EVEN)
+        next_f = load(ahead + H, keep, EVEN)
+        next_g = load(ahead + 2 * H, keep, EVEN)
+        next_o = load(ahead + 3 * H, keep, EVEN)
+        now = slot + (t % 2) * (ROWS * HP)
+        stage(now, h, ROWS, HP, STAGED)
+        staged(STAGED)
+        i = sigmoid(recur(a_i, h, up, down, U_i, V_i, now, weights, 0, ROWS, HP, BK, RESIDENT, PRECISION))
+        f = sigmoid(recur(a_f, h, up, down, U_f, V_f, now, weights, 1, ROWS, HP, BK, RESIDENT, PRECISION))
+        o = sigmoid(recur(a_o, h, up, down, U_o, V_o, now, weights, 3, ROWS, HP, BK, RESIDENT, PRECISION))
+        a_g = recur(a_g, h, up, down, U_g, V_g, now, weights, 2, ROWS, HP, BK, RESIDENT, PRECISION)
+        g, keeping, scale = candidate(a_g, ln_gain, ln_shift, real, H, LAYERNORM)
+        c = f * c + i * g
+        h = o * tanh(c)
+        store(at_h, h, keep, EVEN)
+        store(at_h + H, c, keep, EVEN)
+        store(at_kept, i, keep, EVEN)
+        store(at_kept + H, f, keep, EVEN)
+        store(at_kept + 2 * H, keeping, keep, EVEN)
+        store(at_kept + 3 * H, o, keep, EVEN)
+        if LAYERNORM:
+            tl.store(scales + (replica * B + rows) * T + t, scale, mask=rows < B)
+        at_h += 2 * H
+        at_kept += 4 * H
+
+
+@jit
+def backward(
+    grad,
+    weights,
+    bound,
+    s0,
+    gain,
+    shift,
+    extra,
+    states,
+    kept,
+    scales,
+    staging,
+    d_pre,
+    d_s0,
+    d_gain,
+    d_shift,
+    fixed,
+    B,
+    T,
+    H: tl.constexpr,
+    HP: tl.constexpr,
+    ROWS: tl.constexpr,
+    BK: tl.constexpr,
+    LAYERNORM: tl.constexpr,
+    RESIDENT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    EVEN: tl.constexpr,
+):
+    """Gradients of the pre-activations and of the first state, from those of the states."""
+    STAGED: tl.constexpr = RESIDENT < 4
+    PLANES: tl.constexpr = 2 if PRECISION == "float32" else 1
+    replica = tl.program_id(1).to(tl.int64)
+    rows, cols = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, HP)
+    real = (cols < H)[None, :]
+    keep = (rows < B)[:, None] & real
+    line = (replica * B + rows)[:, None]
+    program = replica * tl.num_programs(0) + tl.program_id(0)
+    last = (T - 1).to(tl.int64)
+    at_kept, at_pre = kept + line * T * (4 * H) + cols[None, :], d_pre + line * T * (4 * H) + cols[None, :]
+    at_c, at_grad = states + line * T * (2 * H) + H + cols[None, :], grad + line * T * (2 * H) + cols[None, :]
+    at_first = s0 + line * (2 * H) + H + cols[None, :]
+    slot = staging + program * (8 * ROWS * HP)
+    weights += replica * (4 * PLANES * HP * HP)
+    weights_bound = tl.load(bound + replica)
+    U_i, V_i = resident(weights, 0, HP, RESIDENT, PRECISION)
+    U_f, V_f = resident(weights, 1, HP, RESIDENT, PRECISION)
+    U_g, V_g = resident(weights, 2, HP, RESIDENT, PRECISION)
+    U_o, V_o = resident(weights, 3, HP, RESIDENT, PRECISION)
+    ln_gain, ln_shift = 0.0, 0.0
+    if LAYERNORM:
+        ln_gain = tl.load(gain + replica * H + cols, mask=cols < H, other=0.0)[None, :]
+        ln_shift = tl.load(shift + replica * H + cols, mask=cols < H, other=0.0)[None, :]
+    next_i = load(at_kept + last * (4 * H), keep, EVEN)
+    next_f = load(at_kept + last * (4 * H) + H, keep, EVEN)
+    next_g = load(at_kept + last * (4 * H) + 2 * H, keep, EVEN)
+    next_o = load(at_kept + last * (4 * H) + 3 * H, keep, EVEN)
+    next_dh, next_dc = load(at_grad + last * (2 * H), keep, EVEN), load(at_grad + last * (2 * H) + H, keep, EVEN)
+    old_c = load(at_c + last * (2 * H), keep, EVEN)
+    next_c = load(at_first, keep, EVEN)
+    if T > 1:
+        next_c = load(at_c + (last - 1) * (2 * H), keep, EVEN)
+    dh = tl.zeros([ROWS, HP], next_dh.dtype)
+    dc, sum_gain, sum_shift = dh, dh, dh
+    for back in range(T):
+        t = last - back
+        before, earlier = tl.maximum(t - 1, 0), tl.maximum(t - 2, 0)
+        i, f, kept_g, o = next_i, next_f, next_g, next_o
+        c, old_c = old_c, next_c
+        dh += next_dh
+        dc += next_dc
+        next_i = load(at_kept + before * (4 * H), keep, EVEN)
+        next_f = load(at_kept + before * (4 * H) + H, keep, EVEN)
+        next_g = load(at_kept + before * (4 * H) + 2 * H, keep, EVEN)
+        next_o = load(at_kept + before * (4 * H) + 3 * H, keep, EVEN)
+        next_dh = load(at_grad + before * (2 * H), keep, EVEN)
+        next_dc = load(at_grad + before * (2 * H) + H, keep, EVEN)
+        if t > 1:
+            next_c = load(at_c + earlier * (2 * H), keep, EVEN)
+        else:
+            next_c = load(at_first, keep, EVEN)
+        g, tanh_c = recall(kept_g, ln_gain, ln_shift, LAYERNORM), tanh(c)
+        d_o = dh * tanh_c * o * (1.0 - o)
+        dc += dh * o * (1.0 - tanh_c * tanh_c)
+        d_i = dc * g * i * (1.0 - i)
+        d_f = dc * old_c * f * (1.0 - f)
+        d_g = dc * i * (1.0 - g * g)
+        if LAYERNORM:
+            sum_gain += d_g * kept_g
+            sum_shift += d_g
+            scale = tl.load(scales + (replica * B + rows) * T + t, mask=rows < B, other=0.0)
+            d_g = normalise_slope(d_g * ln_gain, kept_g, scale, real, H)
+        dc = dc * f
+        at = at_pre + t * (4 * H)
+        now = slot + (t % 2) * (4 * ROWS * HP)
+        store(at, d_i, keep, EVEN)
+        store(at + H, d_f, keep, EVEN)
+        store(at + 2 * H, d_g, keep, EVEN)
+        store(at + 3 * H, d_o, keep, EVEN)
+        stage(now, d_i, ROWS, HP, STAGED)
+        stage(now + ROWS * HP, d_f, ROWS, HP, STAGED)
+        stage(now + 2 * ROWS * HP, d_g, ROWS, HP, STAGED)
+        stage(now + 3 * ROWS * HP, d_o, ROWS, HP, STAGED)
+        staged(STAGED)
+        most = tl.maximum(tl.maximum(tl.abs(d_i), tl.abs(d_f)), tl.maximum(tl.abs(d_g), tl.abs(d_o)))
+        up, down = scaling(largest(most), weights_bound, PRECISION)
+        dh = tl.zeros([ROWS, HP], dh.dtype)
+        dh = recur(dh, d_i, up, down, U_i, V_i, now, weights, 0, ROWS, HP, BK, RESIDENT, PRECISION)
+        dh = recur(dh, d_f, up, down, U_f, V_f, now + ROWS * HP, weights, 1, ROWS, HP, BK, RESIDENT, PRECISION)
+        dh = recur(dh, d_g, up, down, U_g, V_g, now + 2 * ROWS * HP, weights, 2, ROWS, HP, BK, RESIDENT, PRECISION)
+        dh = recur(dh, d_o, up, down, U_o, V_o, now + 3 * ROWS * HP, weights, 3, ROWS, HP, BK, RESIDENT, PRECISION)
+    store(d_s0 + line * (2 * H) + cols[None, :], dh, keep, EVEN)
+    store(d_s0 + line * (2 * H) + H + cols[None, :], dc, keep, EVEN)
+    if LAYERNORM:
+        tl.store(d_gain + program * H + cols, tl.sum(sum_gain, axis=0), mask=cols < H)
+        tl.store(d_shift + program * H + cols, tl.sum(sum_shift, axis=0), mask=cols < H)
+
+
+@jit
+def tangent(
+    pre_dot,
+    weights,
+    bound,
+    s0,
+    s0_dot,
+    gain,
+    shift,
+    gain_dot,
+    shift_dot,
+    extra,
+    states,
+    kept,
+    scales,
+    staging,
+    states_dot,
+    fixed,
+    B,
+    T,
+    H: tl.constexpr,
+    HP: tl.constexpr,
+    ROWS: tl.constexpr,
+    BK: tl.constexpr,
+    LAYERNORM: tl.constexpr,
+    RESIDENT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    EVEN: tl.constexpr,
+):
+    """Tangents of the states; `pre_dot` holds everything that is known before the loop."""
+    STAGED: tl.constexpr = RESIDENT < 4
+    PLANES: tl.constexpr = 2 if PRECISION == "float32" else 1
+    replica = tl.program_id(1).to(tl.int64)
+    rows, cols = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, HP)
+    real = (cols < H)[None, :]
+    keep = (rows < B)[:, None] & real
+    line = (replica * B + rows)[:, None]
+    program = replica * tl.num_programs(0) + tl.program_id(0)
+    at_pre, at_kept = pre_dot + line * T * (4 * H) + cols[None, :], kept + line * T * (4 * H) + cols[None, :]
+    at_c, at_dot = states + line * T * (2 * H) + H + cols[None, :], states_dot + line * T * (2 * H) + cols[None, :]
+    slot = staging + program * (2 * ROWS * HP)
+    weights += replica * (4 * PLANES * HP * HP)
+    weights_bound = tl.load(bound + replica)
+    U_i, V_i = resident(weights, 0, HP, RESIDENT, PRECISION)
+    U_f, V_f = resident(weights, 1, HP, RESIDENT, PRECISION)
+    U_g, V_g = resident(weights, 2, HP, RESIDENT, PRECISION)
+    U_o, V_o = resident(weights, 3, HP, RESIDENT, PRECISION)
+    ln_gain, ln_shift, ln_gain_dot, ln_shift_dot = 0.0, 0.0, 0.0, 0.0
+    if LAYERNORM:
+        ln_gain = tl.load(gain + replica * H + cols, mask=cols < H, other=0.0)[None, :]
+        ln_shift = tl.load(shift + replica * H + cols, mask=cols < H, other=0.0)[None, :]
+        ln_gain_dot = tl.load(gain_dot + replica * H + cols, mask=cols < H, other=0.0)[None, :]
+        ln_shift_dot = tl.load(shift_dot + replica * H + cols, mask=cols < H, other=0.0)[None, :]
+    at_first, at_first_dot = s0 + line * (2 * H) + cols[None, :], s0_dot + line * (2 * H) + cols[None, :]
+    c = load(at_first + H, keep, EVEN)
+    h_dot, c_dot = load(at_first_dot, keep, EVEN), load(at_first_dot + H, keep, EVEN)
+    for t in range(T):
+        i, f = load(at_kept, keep, EVEN), load(at_kept + H, keep, EVEN)
+        kept_g, o = load(at_kept + 2 * H, keep, EVEN), load(at_kept + 3 * H, keep, EVEN)
+        i_dot, f_dot = load(at_pre, keep, EVEN), load(at_pre + H, keep, EVEN)
+        g_dot, o_dot = load(at_pre + 2 * H, keep, EVEN), load(at_pre + 3 * H, keep, EVEN)
+        now = slot + (t % 2) * (ROWS * HP)
+        stage(now, h_dot, ROWS, HP, STAGED)
+        up, down = scaling(largest(h_dot), weights_bound, PRECISION)
+        staged(STAGED)
+        i_dot = recur(i_dot, h_dot, up, down, U_i, V_i, now, weights, 0, ROWS, HP, BK, RESIDENT, PRECISION)
+        f_dot = recur(f_dot, h_dot, up, down, U_f, V_f, now, weights, 1, ROWS, HP, BK, RESIDENT, PRECISION)
+        g_dot = recur(g_dot, h_dot, up, down, U_g, V_g, now, weights, 2, ROWS, HP, BK, RESIDENT, PRECISION)
+        o_dot = recur(o_dot, h_dot, up, down, U_o, V_o, now, weights, 3, ROWS, HP, BK, RESIDENT, PRECISION)
+        g = recall(kept_g, ln_gain, ln_shift, LAYERNORM)
+        if LAYERNORM:
+            scale = tl.load(scales + (replica * B + rows) * T + t, mask=rows < B, other=0.0)
+            g_dot = normalise_slope(g_dot, kept_g, scale, real, H) * ln_gain + kept_g * ln_gain_dot + ln_shift_dot
+        c_dot = f * c_dot + c * f * (1.0 - f) * f_dot + g * i * (1.0 - i) * i_dot + i * (1.0 - g * g) * g_dot
+        c = load(at_c, keep, EVEN)
+        tanh_c = tanh(c)
+        h_dot = tanh_c * o * (1.0 - o) * o_dot + o * (1.0 - tanh_c * tanh_c) * c_dot
+        store(at_dot, h_dot, keep, EVEN)
+        store(at_dot + H, c_dot, keep, EVEN)
+        at_c += 2 * H
+        at_dot += 2 * H
+        at_kept += 4 * H
+        at_pre += 4 * H

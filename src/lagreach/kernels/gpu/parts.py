@@ -1,0 +1,241 @@
+"""What the Triton kernels share: products at float32 accuracy, accurate sigmoid and tanh, LayerNorm, staging.
+
+One program runs some rows (sequences) of one replica through all of time. Its tiles are ROWS x HP, HP being the hidden
+size padded to a power of two; padded units have zero weights and inputs, so they stay zero.
+
+Weights come as (replica, block, plane, HP, HP) with the summed axis first. The first RESIDENT blocks are loaded once and
+stay in shared memory. The others are *streamed*: at every step the left factor is written to a small staging buffer, and
+the weights come in slices of BK from the L2 cache.
+
+Products run on tensor cores in float16 with float32 sums. For float32 accuracy both factors are split into two float16
+numbers, after scaling by powers of two: the weights by their largest, the left factor row by row.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import triton
+import triton.language as tl
+
+EPS = tl.constexpr(1e-5)  # of the LayerNorm, as in lagreach.cells._candidate
+SCALE = tl.constexpr(2.0**14)  # where scaled factors lie in the range of float16, up to a factor of 2
+TAIL = tl.constexpr(2.0**11)  # by which the low part of a split number is scaled up
+
+
+def jit(function: Callable[..., Any]) -> Any:
+    """`triton.jit` of the function itself: the tests wrap functions to check types, and Triton reads the source."""
+    return triton.jit(inspect.unwrap(function), do_not_specialize=("B", "T"))
+
+
+@jit
+def load(pointers, keep, EVEN: tl.constexpr):
+    """Load a tile, zero where `keep` is false; EVEN says that it is true everywhere."""
+    if EVEN:
+        return tl.load(pointers)
+    else:  # Triton wants one return for each branch
+        return tl.load(pointers, mask=keep, other=0.0)
+
+
+@jit
+def store(pointers, value, keep, EVEN: tl.constexpr):
+    """Store a tile where `keep` is true."""
+    if EVEN:
+        tl.store(pointers, value)
+    else:
+        tl.store(pointers, value, mask=keep)
+
+
+@jit
+def power_of_two(bound):
+    """The power of two in (bound / 2, bound], and its inverse, kept away from the ends of the float32 range."""
+    bits = tl.minimum(tl.maximum(bound.to(tl.int32, bitcast=True) & 0x7F800000, 27 << 23), 227 << 23)
+    return bits.to(tl.float32, bitcast=True), ((254 << 23) - bits).to(tl.float32, bitcast=True)
+
+
+@jit
+def largest(a):
+    """Largest size in each row."""
+    return tl.max(tl.abs(a), axis=1)[:, None]
+
+
+@jit
+def scaling(bound, weights_bound, PRECISION: tl.constexpr):
+    """Factors that bring rows of at most `bound` into the range of float16, and products back from it."""
+    if PRECISION == "ieee":
+        return 1.0, 1.0
+    else:
+        unit, inverse = power_of_two(bound)
+        weights_unit, _ = power_of_two(weights_bound)
+        return inverse * SCALE, (unit / SCALE) * (weights_unit / SCALE)
+
+
+@jit
+def halves(a, up):
+    """Split ``a * up`` into two float16 numbers, ``high + low / TAIL``, which hold 22 bits of it."""
+    scaled = a * up
+    high = scaled.to(tl.float16)
+    return high, ((scaled - high.to(tl.float32)) * TAIL).to(tl.float16)
+
+
+@jit
+def products(main, cross, a, up, high, low, PRECISION: tl.constexpr):
+    """Add ``(a * up) @ (high + low / TAIL)`` to ``main + cross / TAIL``, without the product of the two tails (2^-22)."""
+    if PRECISION == "float32":
+        a_high, a_low = halves(a, up)
+        main = tl.dot(a_high, high, main)
+        cross = tl.dot(a_low, high, tl.dot(a_high, low, cross))
+    elif PRECISION == "float16":
+        main = tl.dot((a * up).to(tl.float16), high, main)
+    else:
+        main = tl.dot(a, high, main, input_precision="ieee")
+    return main, cross
+
+
+@jit
+def resident(weights, BLOCK: tl.constexpr, HP: tl.constexpr, RESIDENT: tl.constexpr, PRECISION: tl.constexpr):
+    """Load one block of the weights (high and low parts) for the whole kernel, or nothing where it is streamed."""
+    PLANES: tl.constexpr = 2 if PRECISION == "float32" else 1
+    if BLOCK < RESIDENT:
+        at = weights + BLOCK * PLANES * HP * HP + tl.arange(0, HP)[:, None] * HP + tl.arange(0, HP)[None, :]
+        return tl.load(at), tl.load(at + (PLANES - 1) * HP * HP)
+    else:
+        return 0.0, 0.0
+
+
+@jit
+def stage(slot, value, ROWS: tl.constexpr, HP: tl.constexpr, STAGED: tl.constexpr):
+    """Make a left factor readable by all threads of the program, if some weights are streamed.
+
+    Slots are used in turn at even and odd steps: one barrier a step then keeps writers from overtaking readers.
+    """
+    if STAGED:
+        tl.store(slot + tl.arange(0, ROWS)[:, None] * HP + tl.arange(0, HP)[None, :], value)
+
+
+@jit
+def staged(STAGED: tl.constexpr):
+    """Wait until what was staged can be read."""
+    if STAGED:
+        tl.debug_barrier()
+
+
+@jit
+def recur(
+    acc,
+    a,
+    up,
+    down,
+    high,
+    low,
+    slot,
+    weights,
+    BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+    HP: tl.constexpr,
+    BK: tl.constexpr,
+    RESIDENT: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """``acc + a @ U``, with the resident weights `high` and `low`, or with staged rows and streamed weights."""
+    PLANES: tl.constexpr = 2 if PRECISION == "float32" else 1
+    main = tl.zeros([ROWS, HP], acc.dtype)
+    cross = main
+    if BLOCK < RESIDENT:
+        main, cross = products(main, cross, a, up, high, low, PRECISION)
+    else:
+        rows, inner, cols = tl.arange(0, ROWS), tl.arange(0, BK), tl.arange(0, HP)
+        at = weights + BLOCK * PLANES * HP * HP + inner[:, None] * HP + cols[None, :]
+        for k in tl.range(0, HP, BK, num_stages=3):
+            part = tl.load(slot + rows[:, None] * HP + (k + inner)[None, :])
+            tile_high, tile_low = tl.load(at + k * HP), tl.load(at + k * HP + (PLANES - 1) * HP * HP)
+            main, cross = products(main, cross, part, up, tile_high, tile_low, PRECISION)
+    if PRECISION == "float32":
+        main += cross * (1.0 / TAIL)
+    return acc + down * main
+
+
+@jit
+def sigmoid(a):
+    """Logistic function in the exp form, which keeps the relative accuracy of small gates."""
+    return 1.0 / (1.0 + tl.exp(-a))
+
+
+@jit
+def tanh(a):
+    """Hyperbolic tangent, accurate relative to itself: a polynomial near zero, the exp form elsewhere."""
+    size = tl.abs(a)
+    value = 1.0 - 2.0 / (tl.exp(2.0 * size) + 1.0)
+    value = tl.where(a < 0, -value, value)
+    if a.dtype == tl.float32:
+        y = a * a
+        p = -0.00627260751
+        p = p * y + 0.0210702536
+        p = p * y - 0.0538518654
+        p = p * y + 0.133325804
+        p = p * y - 0.333333173
+        value = tl.where(size < 0.55, a + a * (y * p), value)
+    return value
+
+
+@jit
+def normalise(a, real, H: tl.constexpr):
+    """``(a - mean) / std`` over the units of each row, and 1 / std; padded units (not `real`) stay zero."""
+    centred = tl.where(real, a - (tl.sum(a, axis=1) / H)[:, None], 0.0)
+    scale = 1.0 / tl.sqrt(tl.sum(centred * centred, axis=1) / H + EPS)
+    return centred * scale[:, None], scale
+
+
+@jit
+def normalise_slope(v, n, scale, real, H: tl.constexpr):
+    """Jacobian of `normalise` times v; it is symmetric, so this serves tangents and gradients alike."""
+    along = (tl.sum(v * n, axis=1) / H)[:, None]
+    return tl.where(real, scale[:, None] * (v - (tl.sum(v, axis=1) / H)[:, None] - n * along), 0.0)
+
+
+@jit
+def candidate(a, gain, shift, real, H: tl.constexpr, LAYERNORM: tl.constexpr):
+    """``tanh(a)`` or ``tanh(LayerNorm(a))``: the candidate, what to keep of it for the slopes, and 1 / std."""
+    if LAYERNORM:
+        n, scale = normalise(a, real, H)
+        return tanh(n * gain + shift), n, scale
+    else:
+        g = tanh(a)
+        return g, g, 0.0
+
+
+@jit
+def recall(kept, gain, shift, LAYERNORM: tl.constexpr):
+    """Get the candidate back from what `candidate` kept."""
+    if LAYERNORM:
+        return tanh(kept * gain + shift)
+    else:
+        return kept
+
+
+@jit
+def pack(
+    U,
+    bound,
+    packed,
+    H: tl.constexpr,
+    HP: tl.constexpr,
+    ROWS: tl.constexpr,
+    TRANSPOSED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Scale, split and pad recurrent weights (replica, block, H, H) for the kernels, ROWS rows of a block in a program."""
+    PLANES: tl.constexpr = 2 if PRECISION == "float32" else 1
+    block, replica = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
+    index = replica * tl.num_programs(1) + block
+    rows, cols = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None], tl.arange(0, HP)[None, :]
+    source = cols * H + rows if TRANSPOSED else rows * H + cols
+    weights = tl.load(U + index * (H * H) + source, mask=(rows < H) & (cols < H), other=0.0)
+    _, inverse = power_of_two(tl.load(bound + replica))
+    high, low = halves(weights, inverse * SCALE)
+    target = packed + index * (PLANES * HP * HP) + rows * HP + cols
+    tl.store(target, high)
+    if PRECISION == "float32":
+        tl.store(target + HP * HP, low)

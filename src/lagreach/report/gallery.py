@@ -1,0 +1,75 @@
+"""All figures by name, and files of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from lagreach.diagnosis import Diagnosis
+from lagreach.errors import InputError
+from lagreach.io import write_atomically
+from lagreach.report import figures, paper_figures
+
+FORMATS = ("png", "svg", "pdf")
+FIGURES: dict[str, Callable[..., Any]] = {
+    "window": figures.window,
+    "reach": figures.reach,
+    "gain": figures.gain,
+    "fidelity": figures.fidelity,
+    "dependence": figures.dependence,
+    "scales": figures.scales,
+    "noise": figures.noise,
+    "tail": figures.tail,
+    "comparison": figures.comparison,
+    "training": figures.training,
+    "figure-1": paper_figures.figure_1,
+    "figure-2": paper_figures.figure_2,
+    "figure-3": paper_figures.figure_3,
+    "figure-4": paper_figures.figure_4,
+}
+SINGLE = ("dependence", "noise", "tail")  # show one diagnosis; of several, one file each
+
+
+def export(
+    diagnoses: Sequence[Diagnosis], out: str | Path, *, names: Sequence[str] = (), kind: str = "png"
+) -> tuple[list[Path], dict[str, str]]:
+    """Write figures into a folder; returns the files and, for figures that cannot be drawn, why not.
+
+    `names` are keys of `FIGURES`; all of them by default.
+    """
+    if kind not in FORMATS:
+        raise InputError("unknown format", got=repr(kind), expected=", ".join(FORMATS))
+    unknown = [name for name in names if name not in FIGURES]
+    if unknown:
+        raise InputError("unknown figure", got=", ".join(unknown), expected=", ".join(FIGURES))
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    files, missing = [], {}
+    for name in names or FIGURES:
+        parts = [(diagnosis,) for diagnosis in diagnoses] if name in SINGLE else [tuple(diagnoses)]
+        for i, part in enumerate(parts):
+            file = folder / (f"{name}.{kind}" if len(parts) == 1 else f"{name}-{i + 1}.{kind}")
+            try:
+                drawn = FIGURES[name](part)
+            except InputError as error:
+                if names:  # asked for by name: say so
+                    raise
+                missing[file.stem] = str(error)
+                continue
+            save(drawn, file)
+            files.append(file)
+    return files, missing
+
+
+def save(drawn: Any, file: Path) -> None:
+    """Write the figure that some axes belong to; the same axes give the same file."""
+    axes = drawn[0] if isinstance(drawn, tuple) else drawn
+    kind = file.suffix.removeprefix(".")
+    metadata = {
+        "png": {"Software": "lagreach"},
+        "svg": {"Date": None, "Creator": "lagreach"},
+        "pdf": {"CreationDate": None},
+    }
+    with write_atomically(file) as temporary:
+        axes.figure.savefig(temporary, format=kind, metadata=metadata[kind], dpi=200, bbox_inches="tight")

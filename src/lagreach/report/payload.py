@@ -1,0 +1,227 @@
+"""The numbers behind the page: everything its figures and sliders need, as plain JSON.
+
+Numbers that are not finite travel as the words "@inf", "@-inf" and "@nan", which JSON has no numbers for; a text that
+starts with @ gets another one in front.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lagreach.diagnosis import Diagnosis, LayerDiagnosis
+from lagreach.report.words import short, span, time_scales
+from lagreach.sequences_needed import block_size
+from lagreach.types import Status
+from lagreach.what_if import measured_exponent
+from lagreach.window import Requirement
+
+KAPPAS = (*np.round(np.arange(2.0, 4.0, 0.1), 1).tolist(), *np.arange(4.0, 11.25, 0.25).tolist())
+FIT_POINTS = 80
+MOST_NOISE = 20_000  # order statistics on one page, shared by all of its layers
+
+
+def to_json(payload: Mapping[str, Any]) -> str:
+    r"""Write JSON that can stand inside a script element: no tag or comment can start in it.
+
+    >>> to_json({"name": "</script>", "n": [1.5, math.inf]})
+    '{"name":"\\u003c/script\\u003e","n":[1.5,"@inf"]}'
+    """
+    text = json.dumps(_plain(payload), allow_nan=False, separators=(",", ":"))
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
+
+
+def make_payload(diagnoses: Sequence[Diagnosis], names: Sequence[str]) -> dict[str, Any]:
+    """Everything the scripts of the page need, for one diagnosis or several."""
+    errors = _errors(diagnoses)
+    layers = sum(len(diagnosis.layers) for diagnosis in diagnoses)
+    kept = max(32, MOST_NOISE // layers)
+    return {
+        "sliders": _sliders(diagnoses, errors),
+        "logQuantiles": [_log_quantiles(kappa, errors) for kappa in KAPPAS],
+        "status": {"empty": str(Status.WINDOW_EMPTY), "censored": str(Status.WINDOW_CENSORED), "ok": str(Status.OK)},
+        "models": [
+            {
+                "name": name,
+                "labels": dict(diagnosis.labels),
+                "layers": [_layer(diagnosis, layer, errors, kept) for layer in diagnosis.layers],
+            }
+            for diagnosis, name in zip(diagnoses, names, strict=True)
+        ],
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Lists, words and numbers only."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"@{value}"
+    return f"@{value}" if isinstance(value, str) and value.startswith("@") else value
+
+
+def _errors(diagnoses: Sequence[Diagnosis]) -> list[float]:
+    """Errors that the slider offers, those of the diagnoses among them."""
+    own = {layer.window.error for diagnosis in diagnoses for layer in diagnosis.layers}
+    return sorted({*_two_digits(np.geomspace(0.001, 0.3, 40)), *own})
+
+
+def _two_digits(values: Iterable[float]) -> list[float]:
+    return [float(f"{value:.2g}") for value in values]
+
+
+def _sliders(diagnoses: Sequence[Diagnosis], errors: list[float]) -> list[dict[str, Any]]:
+    """Name, meaning, values and first position of every slider; None stands for what was measured."""
+    sequences = min(diagnosis.sequences for diagnosis in diagnoses)
+    strength = diagnoses[0].layers[0].window.strength
+    budgets = sorted({*_two_digits(np.geomspace(1, 1e8, 161)), float(sequences)})
+    shares = sorted({*_two_digits(np.geomspace(0.001, 1, 61)), strength})
+    factors = [float(f"{value:.4g}") for value in np.geomspace(0.1, 10, 41)]
+    rows: tuple[tuple[str, str, str, list[Any], Any], ...] = (
+        ("sequences", "Sequences", "how many independent sequences there are", budgets, sequences),
+        ("strength", "Strength", "share of the target that the dependency explains", shares, strength),
+        ("error", "Target error", "chance of a wrong answer, each way", [None, *errors], None),
+        ("kappa", "Kappa", "how slowly averages settle: 2 with finite variance", [None, *KAPPAS], None),
+        ("noise", "Noise scale", "factor on the gradient noise of a sequence", factors, 1.0),
+    )
+    return [
+        {"name": name, "title": title, "meaning": meaning, "values": values, "start": values.index(start)}
+        for name, title, meaning, values, start in rows
+    ]
+
+
+def _log_quantiles(kappa: float, errors: list[float]) -> list[float]:
+    """Log of the (1 - error) quantiles of the law whose means concentrate with this exponent; see `what_if`."""
+    from lagreach.tails import stable
+
+    return np.log(stable.isf(np.array(errors), kappa / (kappa - 1))).tolist()
+
+
+def _layer(diagnosis: Diagnosis, layer: LayerDiagnosis, errors: list[float], kept: int) -> dict[str, Any]:
+    window = layer.window
+    speed, kappa = window.concentration, measured_exponent(window)
+    edges = zip(window.required.first.tolist(), window.lags.tolist(), strict=True)
+    return {
+        "name": layer.name,
+        "lags": window.lags,
+        "spans": [span(first, last) for first, last in edges],
+        "limits": [short(window.limit(lag, diagnosis.sequences)) for lag in window.lags.tolist()],
+        "error": window.error,
+        "strength": window.strength,
+        "kappa": kappa,
+        "kappaEnds": speed.interval if speed.status is Status.OK else (kappa, kappa),
+        "kappaStatus": str(speed.status),
+        "start": math.log(block_size(speed)),
+        "logQuantiles": _log_quantiles(kappa, errors),
+        "planted": _requirement(window.probe),
+        "found": _requirement(window.required),
+        "dependence": {"signal": window.delta, "p": window.adjusted_p, "found": window.dependences},
+        "reliance": {
+            "lags": window.reliance.lags,
+            "rise": window.reliance.rise,
+            "error": window.reliance.standard_error,
+        },
+        "memory": {"lags": window.memory.lags, "capacity": window.memory.capacity},
+        "gain": _gain(layer),
+        "scales": _scales(layer),
+        "noise": _noise(layer, kept),
+    }
+
+
+def _requirement(found: Requirement) -> dict[str, Any]:
+    return {
+        "n": found.sequences,
+        "low": found.low,
+        "high": found.high,
+        "robust": found.robust,
+        "status": [str(status) for status in found.status],
+        "usable": [status.usable for status in found.status],
+    }
+
+
+def _gain(layer: LayerDiagnosis) -> dict[str, Any]:
+    """Gains as decimal logarithms, the envelope relative to lag 0, and the laws fitted to the exact gain."""
+    measured = layer.fidelity
+    lags = measured.lags.numpy()
+    past = lags[lags > 0]
+    dense = np.geomspace(past.min(), past.max(), FIT_POINTS) if len(past) else np.array([])
+    fits = [fit for fit in layer.regimes.fits if math.isfinite(fit.r2)]
+    envelope = None
+    if layer.rates is not None:
+        log10 = layer.rates.log10_envelope.numpy()
+        envelope = {"lags": layer.rates.lags.numpy(), "log10": _rounded(log10 - np.log10(len(layer.rates.layer)))}
+    return {
+        "lags": lags,
+        "exact": _rounded(measured.log10_exact.numpy()),
+        "first": _rounded(measured.log10_first_order.numpy()),
+        "status": [str(status) for status in measured.status_by_lag],
+        "verdict": measured.verdict,
+        "envelope": envelope,
+        "fitLags": _rounded(dense),
+        "fits": [{"label": _fit_label(fit), "log10": _rounded(fit.log10_predict(dense))} for fit in fits],
+        "fitStatus": str(layer.regimes.status),
+    }
+
+
+def _fit_label(fit: Any) -> str:
+    shape = ", ".join(f"{name} = {value:.3g}" for name, value in fit.params.items() if name != "log10_c")
+    return f"{fit.law} fit" + (f" ({shape})" if shape else "")
+
+
+def _scales(layer: LayerDiagnosis) -> dict[str, Any]:
+    """Time scales of the units; those without one are counted with the reason."""
+    found = time_scales(layer)
+    if found is None:
+        return {"tau": [], "missing": [str(Status.FIRST_ORDER_UNAVAILABLE)]}
+    finite = np.sort(found.tau[np.isfinite(found.tau)])
+    reasons = [status for status in dict.fromkeys(found.status) if status is not Status.OK]
+    missing = [f"{found.status.count(status)} units without a time scale: {status}" for status in reasons]
+    return {"tau": _rounded(finite), "missing": missing}
+
+
+def _noise(layer: LayerDiagnosis, kept: int) -> dict[str, Any] | None:
+    """Standardised order statistics beside the quantiles of the fitted law; None where the sample was not kept."""
+    from lagreach.tails import stable
+
+    sample, fit = layer.noise, layer.tail
+    if sample is None:
+        return None
+    chosen = np.unique(np.linspace(0, len(sample.levels) - 1, min(kept, len(sample.levels))).round().astype(int))
+    levels = sample.levels[chosen]
+    fitted = math.isfinite(fit.alpha) and fit.scale > 0
+    values = (sample.values[chosen] - fit.location) / fit.scale if fitted else sample.values[chosen]
+    return {
+        "n": sample.n,
+        "levels": _rounded(levels),
+        "values": _rounded(values),
+        "fitted": _rounded(np.asarray(stable.ppf(levels, fit.alpha))) if fitted else None,
+        "alpha": fit.alpha,
+        "interval": fit.interval,
+        "verdict": verdict(layer),
+    }
+
+
+def verdict(layer: LayerDiagnosis) -> str:
+    """Say what the noise looks like and what that means for averages."""
+    fit, speed = layer.tail, layer.window.concentration
+    words = {True: "supported", False: "not supported", None: "not checked"}[fit.stable_supported]
+    head = f"Stable law not fitted: {fit.status}." if math.isnan(fit.alpha) else (
+        f"Stable law with alpha {fit.alpha:.2f} ({fit.interval[0]:.2f} to {fit.interval[1]:.2f}), {words}."
+    )  # fmt: skip
+    note = "" if fit.status in (Status.OK, Status.STABLE_NOT_SUPPORTED) or math.isnan(fit.alpha) else f" {fit.status}."
+    return f"{head}{note} Averages over sequences: kappa {speed.exponent:.3g}, {speed.status}."
+
+
+def _rounded(values: np.ndarray) -> list[float]:
+    """Six digits: what is only drawn needs no more."""
+    return [float(f"{value:.6g}") for value in values.tolist()]

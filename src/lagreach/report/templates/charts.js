@@ -1,0 +1,366 @@
+/* The figures: each function takes a layer (and the numbers of the sliders) and gives traces and a layout. */
+"use strict";
+
+const Charts = (() => {
+  const FAINT_BAND = 0.2;
+  const MOST_ABOVE = 1e6; // numbers this far above the budget are left to zooming
+  const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const colours = () => [1, 2, 3, 4, 5, 6].map((i) => style(`--c${i}`));
+  const dashes = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
+  const narrow = () => window.innerWidth < 640;
+
+  function alpha(colour, opacity) {
+    const n = parseInt(colour.slice(1), 16);
+    return `rgba(${n >> 16},${(n >> 8) & 255},${n & 255},${opacity})`;
+  }
+
+  function count(n) {
+    if (Number.isNaN(n)) return "unknown";
+    if (n === Infinity) return "no number suffices";
+    return n < 1e6 ? Math.ceil(n).toLocaleString("en") : n.toExponential(1).replace("e+", "e");
+  }
+
+  const axis = (title, more = {}) => ({
+    title: { text: title, standoff: 8 }, gridcolor: style("--line"), zerolinecolor: style("--line"),
+    linecolor: style("--faint"), tickcolor: style("--faint"), automargin: true, ...more,
+  });
+
+  function layout(x, y, more = {}) {
+    return {
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      font: { family: "system-ui, sans-serif", size: narrow() ? 12 : 13, color: style("--ink") },
+      margin: { l: 56, r: 16, t: 12, b: 44 }, height: narrow() ? 340 : 400, hovermode: "closest",
+      hoverlabel: { bgcolor: style("--paper"), bordercolor: style("--faint"), font: { color: style("--ink") } },
+      legend: { orientation: "h", x: 0, xanchor: "left", y: 0, yref: "container", yanchor: "bottom", bgcolor: "rgba(0,0,0,0)" },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: style("--faint"), activecolor: style("--ink") },
+      xaxis: x, yaxis: y, ...more,
+    };
+  }
+
+  /* Lags stand at log(1 + lag), so that lag 0 has a place and short lags have room. */
+  const place = (lag) => Math.log2(1 + lag);
+  function lagAxis(lags, title = "lag (steps back)") {
+    const last = Math.max(...lags);
+    const nice = [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 65536];
+    const shown = nice.filter((lag) => lag <= last);
+    return axis(title, { tickvals: shown.map(place), ticktext: shown.map(String), range: [-0.15, place(last) + 0.2] });
+  }
+
+  /* Decades with readable names. */
+  function decades(title, numbers, more = {}) {
+    const logs = numbers.filter((n) => n > 0 && Number.isFinite(n)).map(Math.log10);
+    const wide = Math.max(...logs) - Math.min(...logs);
+    const step = wide > 1.5 ? { dtick: wide > 6 && narrow() ? 2 : 1 } : {};
+    return axis(title, { type: "log", exponentformat: "power", ...step, ...more });
+  }
+
+  function band(x, low, high, colour, more = {}) {
+    const kept = x.map((_, i) => i).filter((i) => Number.isFinite(low[i]) && Number.isFinite(high[i]));
+    return {
+      x: [...kept.map((i) => x[i]), ...kept.map((i) => x[i]).reverse()],
+      y: [...kept.map((i) => high[i]), ...kept.map((i) => low[i]).reverse()],
+      fill: "toself", fillcolor: alpha(colour, FAINT_BAND), line: { width: 0 }, hoverinfo: "skip", type: "scatter",
+      mode: "lines", name: "95 % interval", ...more,
+    };
+  }
+
+  const finite = (numbers) => numbers.filter((n) => Number.isFinite(n) && n > 0);
+  const drawable = (numbers) => numbers.map((n) => (Number.isFinite(n) ? n : null));
+
+  /* What each lag needs, with the budget and the dependences found in the data. */
+  function needed(layer, result, setting) {
+    const [blue, vermilion, green] = colours();
+    const x = layer.lags.map(place);
+    const seen = layer.lags.map((_, i) => i).filter((i) => layer.dependence.found.includes(layer.lags[i]));
+    const { n, low, high } = result.planted;
+    const all = finite([...n, ...low, ...high, ...seen.flatMap((i) => [result.found.n[i], result.found.low[i]]), setting.sequences]);
+    const top = Math.min(Math.max(...all), Math.max(Math.min(...all), setting.sequences) * MOST_ABOVE) * 3;
+    const bottom = Math.max(Math.min(...all), 0.3) / 2;
+    const words = (numbers) => layer.lags.map((_, i) =>
+      `lag ${layer.spans[i]}<br>${count(numbers.n[i])} sequences<br>` +
+      `${count(numbers.low[i])} to ${count(numbers.high[i])}<br>${layer.limits[i]}`);
+    const traces = [
+      band(x, result.planted.low, result.planted.high, blue, { legendgroup: "planted", showlegend: false }),
+      {
+        x, y: drawable(result.planted.n), mode: "lines+markers", name: "if present", legendgroup: "planted",
+        line: { color: blue, width: 2.5 }, marker: { size: 6 }, text: words(result.planted), hoverinfo: "text",
+      },
+      {
+        x, y: drawable(result.planted.robust), mode: "lines", name: "if present, with clipping", visible: "legendonly",
+        line: { color: green, width: 2, dash: "dot" }, hovertemplate: "%{y:.3s} sequences<extra>with clipping</extra>",
+      },
+    ];
+    const arm = (ends, i) => (Number.isFinite(ends[i]) ? Math.abs(ends[i] - result.found.n[i]) : 0);
+    if (seen.length) traces.push({
+      x: seen.map((i) => x[i]), y: seen.map((i) => drawable(result.found.n)[i]), mode: "markers", name: "found in the data",
+      marker: { color: vermilion, size: 11, symbol: "diamond", line: { color: style("--paper"), width: 1.5 } },
+      error_y: {
+        type: "data", symmetric: false, color: vermilion, thickness: 1.5, width: 4,
+        array: seen.map((i) => arm(result.found.high, i)), arrayminus: seen.map((i) => arm(result.found.low, i)),
+      },
+      text: seen.map((i) => words(result.found)[i]), hoverinfo: "text",
+    });
+    const lost = layer.lags.map((_, i) => i).filter((i) => !Number.isFinite(result.planted.n[i]));
+    if (lost.length) traces.push({
+      x: lost.map((i) => x[i]), y: lost.map(() => top / 1.5), mode: "markers", name: "no number, or unknown",
+      marker: { color: style("--bad"), size: 11, symbol: "x" }, hoverinfo: "text",
+      text: lost.map((i) => `lag ${layer.spans[i]}: ${count(result.planted.n[i])}<br>${result.planted.status[i]}`),
+    });
+    const budget = {
+      type: "line", xref: "paper", x0: 0, x1: 1, y0: setting.sequences, y1: setting.sequences,
+      line: { color: style("--ink"), width: 1.5, dash: "dash" },
+    };
+    const under = {
+      type: "rect", xref: "paper", x0: 0, x1: 1, y0: bottom, y1: setting.sequences, layer: "below",
+      fillcolor: style("--within"), line: { width: 0 },
+    };
+    const name = {
+      xref: "paper", x: 0.01, y: Math.log10(setting.sequences), yanchor: "bottom", xanchor: "left", showarrow: false,
+      text: `${count(setting.sequences)} sequences`, font: { size: 12 },
+    };
+    const y = decades("sequences needed", [bottom, top], { range: [Math.log10(bottom), Math.log10(top)] });
+    return [traces, layout(lagAxis(layer.lags), y, { shapes: [under, budget], annotations: [name] })];
+  }
+
+  /* The window against the number of sequences. */
+  function reach(layer, result, setting) {
+    const [blue] = colours();
+    const known = finite(result.planted.n), budget = setting.sequences;
+    const [first, last] = [Math.max(1, Math.min(...known, budget) / 3), 3 * Math.max(Math.min(Math.max(...known, 10), budget * MOST_ABOVE), budget)];
+    const grid = Array.from({ length: 241 }, (_, i) => first * (last / first) ** (i / 240));
+    const at = (numbers) => grid.map((n) => WhatIf.reach(layer.lags, numbers, n));
+    const lags = (found) => found.map((lag) => (lag === null ? null : place(lag)));
+    const [middle, low, high] = [result.planted.n, result.planted.high, result.planted.low].map(at);
+    const step = { line: { color: blue, width: 0, shape: "hv" }, mode: "lines", hoverinfo: "skip", showlegend: false };
+    const floor = (found) => lags(found).map((value) => value ?? -0.15);
+    const traces = [
+      { x: grid, y: floor(low), ...step },
+      { x: grid, y: floor(high), ...step, fill: "tonexty", fillcolor: alpha(blue, FAINT_BAND) },
+      {
+        x: grid, y: lags(middle), mode: "lines", name: "window H_N", line: { color: blue, width: 2.5, shape: "hv" },
+        text: grid.map((n, i) => `${count(n)} sequences<br>lag ${middle[i] ?? "none"} (${low[i] ?? "none"} to ${high[i] ?? "none"})`),
+        hoverinfo: "text",
+      },
+    ];
+    if (result.lag !== null) traces.push({
+      x: [setting.sequences], y: [place(result.lag)], mode: "markers", name: "your setting", hoverinfo: "skip",
+      marker: { color: style("--ink"), size: 11 },
+    });
+    const y = lagAxis(layer.lags, "longest lag within reach");
+    const own = { type: "line", yref: "paper", y0: 0, y1: 1, x0: setting.sequences, x1: setting.sequences,
+      line: { color: style("--ink"), width: 1, dash: "dash" } };
+    return [traces, layout(decades("sequences", grid), y, { shapes: [own], showlegend: false })];
+  }
+
+  /* Exact gain, first order, envelope and fitted laws, on the scales of the switch. */
+  function gain(layer, scale) {
+    const [blue, vermilion, green] = colours();
+    const g = layer.gain;
+    const linear = scale === "linear";
+    const y = (log10) => log10.map((v) => (Number.isFinite(v) ? (linear ? 10 ** v : v) : null));
+    const keep = scale === "loglog" ? (lag) => lag > 0 : () => true;
+    const line = (lags, log10, name, colour, dash, more = {}) => {
+      const chosen = lags.map((_, i) => i).filter((i) => keep(lags[i]));
+      return {
+        x: chosen.map((i) => lags[i]), y: y(chosen.map((i) => log10[i])), name, mode: "lines+markers",
+        line: { color: colour, width: 2.5, dash }, marker: { size: 5 },
+        text: chosen.map((i) => `lag ${lags[i]}<br>10^${log10[i].toFixed(2)}`), hoverinfo: "text+name", ...more,
+      };
+    };
+    const traces = [line(g.lags, g.exact, "exact gain", blue, "solid")];
+    if (finite(g.first.map((v) => 10 ** v)).length) traces.push(line(g.lags, g.first, "first order", vermilion, "dash"));
+    if (g.envelope) traces.push(line(g.envelope.lags, g.envelope.log10, "envelope f(l) / f(0)", green, "dot"));
+    g.fits.forEach((fit, i) => traces.push({
+      ...line(g.fitLags, fit.log10, fit.label, style("--faint"), dashes[i % 4]), mode: "lines",
+      line: { color: style("--faint"), width: 1.5, dash: dashes[(i + 1) % 4] }, visible: i ? "legendonly" : true,
+    }));
+    const x = axis("lag (steps back)", scale === "loglog" ? { type: "log" } : {});
+    const drawn = [...g.exact, ...g.first].filter(Number.isFinite);
+    const [bottom, top] = [Math.min(...drawn, 0), Math.max(...drawn, 0)];
+    const step = Math.max(1, Math.ceil((top - bottom) / 8));
+    const whole = Array.from({ length: 60 }, (_, i) => (i - 55) * step);
+    const part = [3, 2, 1, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.03, 0.02, 0.01];
+    const ticks = top - bottom > 1.5 ? { tickvals: whole, ticktext: whole.map((k) => (k ? `10<sup>${k}</sup>` : "1")) }
+      : { tickvals: part.map(Math.log10), ticktext: part.map(String) };
+    const vertical = axis("gain", linear ? {} : { ...ticks, range: [1.05 * bottom - 0.1 * step, top + 0.1 * step] });
+    return [traces, layout(x, vertical, { height: narrow() ? 460 : 440 })];
+  }
+
+  /* First order over exact, with the factor 3 that the verdict uses. */
+  function fidelity(layer) {
+    const [blue] = colours();
+    const ratio = layer.gain.first.map((first, i) => first - layer.gain.exact[i]);
+    if (!ratio.some(Number.isFinite)) return null;
+    const trace = {
+      x: layer.gain.lags.map(place), y: drawable(ratio.map((v) => 10 ** v)), mode: "lines+markers",
+      line: { color: blue, width: 2.5 }, text: layer.gain.lags.map((lag, i) =>
+        `lag ${lag}: ${Number.isFinite(ratio[i]) ? (10 ** ratio[i]).toPrecision(3) : "missing"}<br>${layer.gain.status[i]}`),
+      hoverinfo: "text",
+    };
+    const close = { type: "rect", xref: "paper", x0: 0, x1: 1, y0: 1 / 3, y1: 3, layer: "below",
+      fillcolor: style("--within"), line: { width: 0 } };
+    return [[trace], layout(lagAxis(layer.lags), decades("first order / exact", [...trace.y, 1 / 3, 3]), { shapes: [close], height: 300 })];
+  }
+
+  /* Three small pictures over the same lags: dependence found, use by the model, and what the state holds. */
+  function spectrum(layer) {
+    const [blue, vermilion, green] = colours();
+    const x = layer.lags.map(place);
+    const found = layer.lags.map((lag) => layer.dependence.found.includes(lag));
+    const stem = (xs, ys, colour, name, text, row) => ({
+      x: xs, y: drawable(ys), type: "bar", width: 0.12, marker: { color: colour }, name, text, hoverinfo: "text",
+      textposition: "none", xaxis: "x", yaxis: row === 1 ? "y" : `y${row}`, showlegend: false,
+    });
+    const signal = layer.dependence.signal.map((v) => (v > 0 ? v : null));
+    const traces = [
+      {
+        x, y: signal, mode: "markers", name: "signal", showlegend: false, hoverinfo: "text",
+        marker: {
+          color: found.map((yes) => (yes ? vermilion : style("--faint"))), size: found.map((yes) => (yes ? 11 : 8)),
+          symbol: found.map((yes) => (yes ? "diamond" : "circle-open")),
+        },
+        text: layer.lags.map((_, i) => `lag ${layer.spans[i]}: ${found[i] ? "found" : "not found"}, p = ${layer.dependence.p[i].toPrecision(2)}`),
+      },
+      { ...stem(layer.reliance.lags.map(place), layer.reliance.rise, blue, "reliance",
+        layer.reliance.lags.map((lag, i) => `lag ${lag}: loss rises by ${(100 * layer.reliance.rise[i]).toPrecision(3)} %`), 2),
+      error_y: { type: "data", array: layer.reliance.error.map((e) => (Number.isFinite(e) ? 1.96 * e : 0)), color: style("--ink"), thickness: 1 } },
+      stem(layer.memory.lags.map(place), layer.memory.capacity, green, "memory",
+        layer.memory.lags.map((lag, i) => `lag ${lag}: R² = ${layer.memory.capacity[i].toFixed(3)}`), 3),
+    ];
+    const row = (title, domain, more = {}) => axis(title, { domain, nticks: 4, rangemode: "tozero", ...more });
+    return [traces, layout({ ...lagAxis(layer.lags), anchor: "y3" }, decades("dependence", signal, { domain: [0.72, 1], dtick: undefined, nticks: 4 }), {
+      yaxis2: row("reliance", [0.36, 0.64], { tickformat: ".2~%" }), yaxis3: row("memory", [0, 0.28]), height: 520,
+    })];
+  }
+
+  /* Time scales of the units in octaves. */
+  function scales(layer) {
+    const [blue] = colours();
+    const tau = layer.scales.tau;
+    if (!tau.length) return null;
+    const octaves = tau.map((t) => Math.floor(Math.log2(t)));
+    const low = Math.min(...octaves) - 1, high = Math.max(...octaves) + 1;
+    const bins = Array.from({ length: high - low + 1 }, (_, i) => low + i);
+    const name = (k) => (k < 0 ? `1/${2 ** -k}` : `${2 ** k}`);
+    const bars = {
+      type: "bar", x: bins.map((k) => k + 0.5), y: bins.map((k) => octaves.filter((o) => o === k).length), width: 0.9,
+      marker: { color: alpha(blue, 0.75) }, hovertemplate: "%{y} units<extra></extra>", showlegend: false,
+    };
+    const rug = {
+      x: tau.map(Math.log2), y: tau.map(() => 0), mode: "markers", showlegend: false,
+      marker: { symbol: "line-ns", size: 12, line: { color: style("--ink"), width: 1.2 } },
+      text: tau.map((t) => `${t.toPrecision(3)} steps`), hoverinfo: "text",
+    };
+    const edges = [...bins, high + 1];
+    const x = axis("time scale (steps)", { tickvals: edges, ticktext: edges.map(name) });
+    return [[bars, rug], layout(x, axis("units", { rangemode: "tozero" }), { height: 300 })];
+  }
+
+  const squash = Math.asinh;
+  const squashed = [-1e4, -1000, -100, -10, -3, -1, 0, 1, 3, 10, 100, 1000, 1e4];
+
+  /* Order statistics of the noise against the quantiles of the fitted law. */
+  function quantiles(layer) {
+    const [blue] = colours();
+    const noise = layer.noise;
+    if (!noise || !noise.fitted) return null;
+    const x = noise.fitted.map(squash), y = noise.values.map(squash);
+    const ends = [Math.min(...x, ...y), Math.max(...x, ...y)];
+    const ticks = squashed.filter((t) => squash(t) >= ends[0] && squash(t) <= ends[1]);
+    const scale = { tickvals: ticks.map(squash), ticktext: ticks.map(String) };
+    const traces = [
+      { x: ends, y: ends, mode: "lines", line: { color: style("--faint"), width: 1.5, dash: "dash" }, hoverinfo: "skip", name: "equal" },
+      {
+        x, y, mode: "markers", marker: { color: blue, size: 5, opacity: 0.75 }, name: "sequences", hoverinfo: "text",
+        text: noise.values.map((v, i) => `measured ${v.toPrecision(3)}<br>fitted ${noise.fitted[i].toPrecision(3)}`),
+      },
+    ];
+    return [traces, layout(axis("fitted stable law", scale), axis("measured noise", scale), { showlegend: false })];
+  }
+
+  /* How often the noise exceeds a multiple of its scale, measured and fitted. */
+  function tail(layer) {
+    const [blue, vermilion] = colours();
+    const noise = layer.noise;
+    if (!noise || !noise.fitted) return null;
+    const side = (values, chance, name, colour, symbol) => {
+      const kept = values.map((_, i) => i).filter((i) => values[i] > 0.1);
+      return { x: kept.map((i) => values[i]), y: kept.map((i) => chance[i]), mode: "markers", name,
+        marker: { color: colour, size: 5, symbol }, hovertemplate: "beyond %{x:.3g}: %{y:.3g}<extra></extra>" };
+    };
+    const above = noise.levels.map((p) => 1 - p);
+    const fit = noise.fitted.map((_, i) => i).filter((i) => noise.fitted[i] > 0.1);
+    const traces = [
+      side(noise.values, above, "upper tail", blue, "circle"),
+      side(noise.values.map((v) => -v), noise.levels, "lower tail", vermilion, "diamond-open"),
+      { x: fit.map((i) => noise.fitted[i]), y: fit.map((i) => above[i]), mode: "lines", name: "fitted stable law",
+        line: { color: style("--ink"), width: 2 }, hoverinfo: "skip" },
+    ];
+    return [traces, layout(
+      decades("distance from the median, in scales", noise.values), decades("share of sequences beyond", above))];
+  }
+
+  /* Several models: what each lag needs. */
+  function together(results, setting) {
+    const palette = colours();
+    const traces = results.flatMap(({ model, layer, planted }, i) => {
+      const colour = palette[i % 6];
+      const line = {
+        x: layer.lags.map(place), y: drawable(planted.n), name: model.name, mode: "lines+markers", marker: { size: 5, symbol: i },
+        line: { color: colour, width: 2.2, dash: dashes[i % 6] }, legendgroup: model.name, hoverinfo: "text",
+        text: layer.lags.map((_, k) => `${model.name}<br>lag ${layer.spans[k]}: ${count(planted.n[k])} sequences`),
+      };
+      const interval = band(line.x, planted.low, planted.high, colour, { legendgroup: model.name, showlegend: false });
+      return results.length <= 4 ? [interval, line] : [line];
+    });
+    const budget = { type: "line", xref: "paper", x0: 0, x1: 1, y0: setting.sequences, y1: setting.sequences,
+      line: { color: style("--ink"), width: 1.5, dash: "dash" } };
+    const all = finite(results.flatMap(({ planted }) => planted.n));
+    const top = Math.min(Math.max(setting.sequences, ...all), Math.max(Math.min(...all), setting.sequences) * MOST_ABOVE) * 3;
+    const bottom = Math.min(setting.sequences, ...all) / 2;
+    const y = decades("sequences needed", [bottom, top], { range: [Math.log10(bottom), Math.log10(top)] });
+    return [traces, layout(lagAxis(results.flatMap(({ layer }) => layer.lags)), y, { shapes: [budget] })];
+  }
+
+  /* Several models: their windows with intervals. */
+  function windows(results) {
+    const [blue] = colours();
+    const shown = [...results].reverse();
+    const reached = shown.map(({ lag }) => lag ?? NaN);
+    const traces = shown.filter(({ interval }) => interval[1] !== null).map(({ model, interval }) => ({
+      x: [place(interval[0] ?? 0), place(interval[1])], y: [model.name, model.name], mode: "lines", hoverinfo: "skip",
+      line: { color: blue, width: 5 }, opacity: 0.4,
+    }));
+    traces.push({
+      x: drawable(reached.map(place)), y: shown.map(({ model }) => model.name), mode: "markers", hoverinfo: "text",
+      marker: { color: blue, size: 12 },
+      text: shown.map(({ model, lag, interval }) =>
+        `${model.name}: ${lag === null ? "no lag" : `lag ${lag}`} (${interval[0] ?? "none"} to ${interval[1] ?? "none"})`),
+    });
+    const names = axis("", { type: "category", categoryorder: "array", categoryarray: shown.map(({ model }) => model.name) });
+    return [traces, layout(lagAxis(results.flatMap(({ layer }) => layer.lags), "longest lag within reach"), names,
+      { showlegend: false, height: 110 + 34 * results.length })];
+  }
+
+  /* The window over training, one line for each run. */
+  function training(results, clock) {
+    const palette = colours();
+    const named = (model) => Object.entries(model.labels).filter(([key]) => key !== clock).map(([, v]) => v).join(", ");
+    const runs = [...new Set(results.map(({ model }) => named(model)))];
+    const traces = runs.flatMap((run, i) => {
+      const own = results.filter(({ model }) => named(model) === run).sort((a, b) => a.model.labels[clock] - b.model.labels[clock]);
+      const x = own.map(({ model }) => model.labels[clock]);
+      const interval = band(x, own.map((r) => place(r.interval[0] ?? 0)), own.map((r) => place(r.interval[1] ?? 0)),
+        palette[i % 6], { legendgroup: run, showlegend: false });
+      return [interval, {
+        x, y: own.map((r) => (r.lag === null ? null : place(r.lag))), name: run || "window", legendgroup: run,
+        mode: "lines+markers", line: { color: palette[i % 6], width: 2.5, dash: dashes[i % 6] }, marker: { size: 7 },
+        text: own.map((r) => `${clock} ${r.model.labels[clock]}: ${r.lag === null ? r.status : `lag ${r.lag}`}`), hoverinfo: "text",
+      }];
+    });
+    return [traces, layout(axis(clock), lagAxis(results.flatMap(({ layer }) => layer.lags), "longest lag within reach"),
+      { showlegend: runs.length > 1 })];
+  }
+
+  return { needed, reach, gain, fidelity, spectrum, scales, quantiles, tail, together, windows, training, count };
+})();

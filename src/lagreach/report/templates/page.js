@@ -1,0 +1,155 @@
+/* The page: sliders, choice of layer, scales, theme. State lives in one object and everything is drawn from it. */
+"use strict";
+
+const Report = (() => {
+  const page = JSON.parse(document.getElementById("data").textContent, WhatIf.revive);
+  const safe = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;");
+  page.models.forEach((model) => {
+    model.plainName = model.name;
+    model.name = safe(model.name); // figures read a little HTML; names are shown as they are
+    Object.keys(model.labels).forEach((key) => {
+      if (typeof model.labels[key] === "string") model.labels[key] = safe(model.labels[key]);
+    });
+  });
+  const clock = ["epoch", "step"].find((name) => page.models.filter((model) => name in model.labels).length > 1);
+  const element = (id) => document.getElementById(id);
+  const state = { model: 0, layer: 0, scale: "semilog", setting: {}, result: null, results: [] };
+  const CONFIG = {
+    responsive: true, displaylogo: false,
+    displayModeBar: window.matchMedia("(hover: hover)").matches ? "hover" : false,
+    modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
+  };
+
+  function say(name, value, layer) {
+    if (name === "sequences") return Charts.count(value);
+    if (name === "strength") return `${Number((100 * value).toPrecision(3))} %`;
+    if (name === "error") return value === null ? `as measured (${layer.error})` : String(value);
+    if (name === "kappa") return value === null ? `as measured (${Number(layer.kappa.toPrecision(3))})` : String(value);
+    return `× ${Number(value.toPrecision(3))}`;
+  }
+
+  function read() {
+    page.sliders.forEach(({ name, values }) => { state.setting[name] = values[Number(element(`s-${name}`).value)]; });
+    const exact = Number(element("exact-sequences").value);
+    if (exact > 0) state.setting.sequences = exact;
+  }
+
+  function chosen() {
+    return page.models[state.model].layers[state.layer];
+  }
+
+  function draw(id, figure) {
+    const target = element(id);
+    if (!target) return;
+    const missing = target.parentElement.querySelector(".missing");
+    if (missing) missing.hidden = figure !== null;
+    target.hidden = figure === null;
+    if (figure !== null) Plotly.react(target, figure[0], figure[1], CONFIG);
+  }
+
+  function sentence(result) {
+    const { sequences, strength } = state.setting;
+    const what = `With ${Charts.count(sequences)} sequences, a dependency explaining ${say("strength", strength)} of the target`;
+    const found = result.detectable.length ? result.detectable.join(", ") : "none";
+    const tail = ` Lags found in the data and within reach: ${found}.`;
+    if (result.lag === null) return `${what} would be noticed at no examined lag: ${result.status}.${tail}`;
+    const ends = result.interval.map((lag) => lag ?? "none").join(" to ");
+    const note = result.status === page.status.censored ? `, the longest examined` : "";
+    return `${what} would be noticed up to lag ${result.lag}${note} (${ends}).${tail}`;
+  }
+
+  function update() {
+    const layer = chosen();
+    read();
+    const { setting } = state;
+    state.result = WhatIf.whatIf(page, layer, setting);
+    page.sliders.forEach(({ name }) => {
+      const words = say(name, setting[name], layer);
+      element(`o-${name}`).textContent = words;
+      element(`s-${name}`).setAttribute("aria-valuetext", words);
+    });
+    element("readout").textContent = sentence(state.result);
+    draw("needed", Charts.needed(layer, state.result, setting));
+    draw("reach", Charts.reach(layer, state.result, setting));
+    if (page.models.length > 1) compare();
+  }
+
+  function compare() {
+    state.results = page.models.map((model) => ({ model, ...WhatIf.best(page, model, state.setting) }));
+    draw("together", Charts.together(state.results, state.setting));
+    draw("windows", Charts.windows(state.results));
+    if (clock) draw("training", Charts.training(state.results, clock));
+    state.results.forEach((result, i) => {
+      element(`reach-${i}`).textContent = result.lag === null ? "no lag" : `lag ${result.lag}`;
+      element(`ends-${i}`).textContent = result.interval.map((lag) => lag ?? "none").join(" to ");
+      element(`found-${i}`).textContent = result.detectable.join(", ") || "none";
+      element(`status-${i}`).textContent = result.status;
+    });
+  }
+
+  function drawLayer() {
+    const layer = chosen();
+    draw("gain", Charts.gain(layer, state.scale));
+    draw("fidelity", Charts.fidelity(layer));
+    draw("spectrum", Charts.spectrum(layer));
+    draw("scales", Charts.scales(layer));
+    draw("quantiles", Charts.quantiles(layer));
+    draw("tail", Charts.tail(layer));
+    document.querySelectorAll("[data-view]").forEach((part) => {
+      part.hidden = part.dataset.view !== `${state.model}-${state.layer}`;
+    });
+  }
+
+  function drawAll() {
+    update();
+    drawLayer();
+  }
+
+  function listen() {
+    page.sliders.forEach(({ name }) => element(`s-${name}`).addEventListener("input", () => {
+      if (name === "sequences") element("exact-sequences").value = "";
+      update();
+    }));
+    element("exact-sequences").addEventListener("input", update);
+    element("reset").addEventListener("click", () => {
+      page.sliders.forEach(({ name, start }) => { element(`s-${name}`).value = start; });
+      element("exact-sequences").value = "";
+      update();
+    });
+    const view = element("view");
+    view?.addEventListener("change", () => {
+      [state.model, state.layer] = view.value.split("-").map(Number);
+      drawAll();
+    });
+    document.querySelectorAll("input[name=scale]").forEach((button) => button.addEventListener("change", () => {
+      state.scale = button.value;
+      draw("gain", Charts.gain(chosen(), state.scale));
+    }));
+    const dark = window.matchMedia("(prefers-color-scheme: dark)");
+    const isDark = () => (document.documentElement.dataset.theme ?? (dark.matches ? "dark" : "light")) === "dark";
+    const theme = element("theme");
+    const label = () => { theme.textContent = isDark() ? "Light mode" : "Dark mode"; };
+    theme.addEventListener("click", () => {
+      document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+      label();
+      drawAll();
+    });
+    dark.addEventListener("change", () => { label(); drawAll(); });
+    label();
+    let before;
+    window.addEventListener("beforeprint", () => {
+      before = document.documentElement.dataset.theme;
+      document.documentElement.dataset.theme = "light";
+      drawAll();
+    });
+    window.addEventListener("afterprint", () => {
+      if (before === undefined) delete document.documentElement.dataset.theme;
+      else document.documentElement.dataset.theme = before;
+      drawAll();
+    });
+  }
+
+  listen();
+  drawAll();
+  return { page, state, update };
+})();

@@ -1,0 +1,222 @@
+"""The sentences of a report: the answer, the name of each limit, and what to do about it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from lagreach.diagnosis import Diagnosis, LayerDiagnosis
+from lagreach.errors import InputError
+from lagreach.regimes import TimeScales, timescales
+from lagreach.types import Status
+
+MORE_DATA = 100  # times as many sequences are still worth advising
+CLIPPING_HELPS = 0.5  # clipping is worth a word if it needs less than this share of the sequences
+
+CLOCKS = ("epoch", "step")  # labels that tell when in training a diagnosis was made
+LIGHTS = {
+    Status.LIMIT_LEARNED: "good",
+    Status.LIMIT_NO_DEPENDENCY: "plain",
+    Status.LIMIT_UNDETERMINED: "fair",
+    Status.LIMIT_CAPACITY: "bad",
+    Status.LIMIT_SAMPLE_SIZE: "bad",
+    Status.LIMIT_OUT_OF_REACH: "bad",
+}
+
+
+def count(number: float) -> str:
+    """Write a number of sequences for people: 8, 1,200, 3.4e+07, or "no number of".
+
+    >>> count(8.3), count(1234.5), count(3.4e7), count(math.inf)
+    ('9', '1,235', '3.4e+07', 'no number of')
+    """
+    if math.isnan(number):
+        return "an unknown number of"
+    if math.isinf(number):
+        return "no number of"
+    return f"{math.ceil(number):,}" if number < 1e6 else f"{number:.2g}"
+
+
+def about(number: float) -> str:
+    """Write a number of sequences to two digits, for sentences; unlike `count` it is not read as exact.
+
+    >>> about(27_834.0), about(61.2), about(4.26e9)
+    ('28,000', '61', '4.3e9')
+    """
+    if not math.isfinite(number):
+        return count(number)
+    rounded = float(f"{max(number, 1.0):.2g}")
+    return f"{rounded:,.0f}" if rounded < 1e9 else brief(rounded)
+
+
+def brief(number: float) -> str:
+    """Write a number of sequences to three digits, for tables.
+
+    >>> [brief(n) for n in (4.187, 1063.2, 1.86e6, math.inf, math.nan)]
+    ['4.2', '1,060', '1.86e6', 'inf', 'nan']
+    """
+    if number < 10:
+        return f"{number:.2g}"
+    return f"{float(f'{number:.3g}'):,.0f}" if number < 1e6 else f"{number:.3g}".replace("e+0", "e").replace("e+", "e")
+
+
+def span(first: int, last: int) -> str:
+    """Name a band of lags.
+
+    >>> span(4, 4), span(5, 8)
+    ('4', '5-8')
+    """
+    return str(last) if first == last else f"{first}-{last}"
+
+
+def listed(lags: Sequence[int]) -> str:
+    """Write lags as people list them.
+
+    >>> listed([3]), listed([3, 12, 40])
+    ('lag 3', 'lags 3, 12 and 40')
+    """
+    *head, last = map(str, lags)
+    return f"lags {', '.join(head)} and {last}" if head else f"lag {last}"
+
+
+def sentence(text: str) -> str:
+    """Let a text begin with a capital, and leave the rest of it alone.
+
+    >>> sentence("use the Jacobian")
+    'Use the Jacobian'
+    """
+    return text[:1].upper() + text[1:]
+
+
+def share(strength: float) -> str:
+    """Write a share of the target: 5 %."""
+    return f"{100 * strength:.3g} %"
+
+
+def named(diagnoses: Sequence[Diagnosis], names: Sequence[str] | None = None) -> list[str]:
+    """One name for each diagnosis: the given one, its labels, or its number; names that occur twice are numbered."""
+    if names is not None and len(names) != len(diagnoses):
+        raise InputError("one name for every diagnosis", got=f"{len(names)} names for {len(diagnoses)}")
+    chosen = []
+    for i, diagnosis in enumerate(diagnoses):
+        labels = ", ".join(v if isinstance(v, str) else f"{k} {v}" for k, v in diagnosis.labels.items())
+        chosen.append(str(names[i]) if names is not None else labels or f"model {i + 1}")
+    return [
+        f"{name} ({chosen[:i].count(name) + 1})" if chosen.count(name) > 1 else name for i, name in enumerate(chosen)
+    ]
+
+
+def short(limit: Status) -> str:
+    """Name a limit in a word or two."""
+    return limit.name.removeprefix("LIMIT_").lower().replace("_", " ")
+
+
+def answer(diagnosis: Diagnosis) -> str:
+    """Put the result into a few sentences: the reach, what lies beyond it, and what the data depend on."""
+    return f"{_reach(diagnosis)} {depends(diagnosis)}"
+
+
+def _reach(diagnosis: Diagnosis) -> str:
+    at = diagnosis.window()
+    who = f"this {diagnosis.labels['cell']}" if "cell" in diagnosis.labels else "this model"
+    start = f"With {count(at.sequences)} sequences {who} would"
+    what = f"notice a dependency explaining {share(at.strength)} of the target"
+    if at.lag is None:
+        return f"{start} not {what} at any lag that was examined{_beyond(diagnosis, -1)}."
+    low, high = ("none" if end is None else str(end) for end in at.interval)
+    if at.status is Status.WINDOW_CENSORED:
+        return f"{start} {what} up to lag {at.lag}, the longest lag examined ({low} to {high})."
+    return f"{start} {what} up to {at.lag} steps back ({low} to {high}){_beyond(diagnosis, at.lag)}."
+
+
+def _beyond(diagnosis: Diagnosis, lag: int) -> str:
+    """Say what the longest lag examined would need, if it lies beyond the reach."""
+    planted = [layer.window.required_if_present() for layer in diagnosis.layers]
+    longest = max(int(one.lags[-1]) for one in planted)
+    ends = [(float(one.sequences[-1]), one.status[-1]) for one in planted if one.lags[-1] == longest]
+    if longest <= lag:
+        return ""
+    known = [n for n, _ in ends if not math.isnan(n)]
+    if not known:
+        return f"; what lag {longest} needs cannot be said ({ends[0][1]})"
+    return f"; at lag {longest} it would need about {about(min(known))}" if math.isfinite(min(known)) else ""
+
+
+def depends(diagnosis: Diagnosis) -> str:
+    """Say which lags the data depend on, and which of them N sequences do not reach."""
+    found = sorted({lag for layer in diagnosis.layers for lag in layer.window.dependences})
+    if not found:
+        return "No dependence of the target on any examined lag was found in the data."
+    visible = {lag for layer in diagnosis.layers for lag in layer.window.at(diagnosis.sequences).detectable}
+    hidden = [lag for lag in found if lag not in visible]
+    words = f"The data depend on {listed(found)}"
+    if not hidden:
+        return f"{words}, within reach."
+    return f"{words}; {listed(hidden)} {'is' if len(hidden) == 1 else 'are'} out of reach."
+
+
+def time_scales(layer: LayerDiagnosis) -> TimeScales | None:
+    """Time scale of each unit from its effective rates; None where the layer has no first order."""
+    if layer.rates is None:
+        return None
+    return timescales(layer.rates.lags.numpy(), log10_rates=layer.rates.log10_rates.numpy())
+
+
+def retention(layer: LayerDiagnosis) -> float:
+    """Steps that the slowest tenth of the units retain at least; NaN where no unit has a time scale."""
+    scales = time_scales(layer)
+    known = scales is not None and bool(np.isfinite(scales.tau).any())
+    return float(np.nanquantile(scales.tau, 0.9)) if scales is not None and known else math.nan
+
+
+def retained(layer: LayerDiagnosis) -> str:
+    """Say what "gate bias" in the advice means for this layer."""
+    longest = retention(layer)
+    if math.isnan(longest):
+        return ""
+    return (
+        f"gate bias +b: units retain at most about {longest:.2g} steps now; with a sigmoid gate's bias b higher, exp(b) times "
+        "as many"
+    )
+
+
+def advice(diagnosis: Diagnosis, layer: LayerDiagnosis, lag: int) -> str:
+    """Say what to do about the limit that binds at a lag."""
+    window = layer.window
+    limit = window.limit(lag, diagnosis.sequences)
+    if limit in (Status.LIMIT_LEARNED, Status.LIMIT_NO_DEPENDENCY):
+        return "nothing to do"
+    if limit is Status.LIMIT_UNDETERMINED:
+        return "train on, or tune the optimiser"
+    if limit is Status.LIMIT_CAPACITY:
+        return f"more units: {window.memory.total:.1f} of at most {window.memory.bound} inputs are remembered"
+    numbers = (window.required if limit is Status.LIMIT_SAMPLE_SIZE else window.required_if_present()).at(lag)
+    ways = _by_data(diagnosis, layer, numbers["sequences"], numbers["robust"]) + _by_retention(layer, lag)
+    return "; ".join(ways) or str(numbers["status"])
+
+
+def _by_data(diagnosis: Diagnosis, layer: LayerDiagnosis, needed: float, clipped: float) -> list[str]:
+    """Sequences that would do, by the mean and with clipping."""
+    ways = []
+    if needed <= diagnosis.sequences:  # enough are planned for, but fewer were measured
+        used = layer.window.sequences
+        goal = f"{about(needed)} sequences" if needed > 1.1 * used else "a few more sequences"
+        ways.append(f"measure on {goal} ({used:,} were used)")
+    elif needed <= MORE_DATA * diagnosis.sequences:
+        ways.append(f"{about(needed)} sequences ({needed / diagnosis.sequences:.2g} times as many)")
+    elif not math.isnan(needed):
+        ways.append("more data alone will not do")
+    helps = clipped < CLIPPING_HELPS * needed or (math.isnan(needed) and math.isfinite(clipped))
+    if helps and clipped <= MORE_DATA * diagnosis.sequences:
+        ways.append(f"clip each sequence's gradient ({about(clipped)} sequences)")
+    return ways
+
+
+def _by_retention(layer: LayerDiagnosis, lag: int) -> list[str]:
+    """Gate bias that would stretch the longest time scales to the lag: sigmoid gates retain about exp(bias) steps."""
+    longest = retention(layer)
+    if math.isnan(longest) or longest >= lag:
+        return []
+    return [f"gate bias +{math.log(lag / longest):.1f}"]

@@ -1,0 +1,246 @@
+"""What a study is, as a YAML file: a task, variants of a network, how they are trained and diagnosed, and claims to test.
+
+Every key is checked. A key that is not known is refused with the nearest known one.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from lagreach.errors import InputError
+
+SCALES = ("smoke", "small", "paper")
+PROTOCOLS = Path(__file__).parent / "protocols"
+LARGEST_FILE = 2**20
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.]{0,63}$"  # becomes part of file names
+
+
+class Part(BaseModel):
+    """A part of a configuration: frozen, and without keys that nobody reads."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+P = TypeVar("P", bound=Part)
+
+
+class Network(Part):
+    """A network; the keys are those of `lagreach.GatedRNN`."""
+
+    cell: str
+    hidden_size: int = Field(default=64, ge=1)
+    num_layers: int = Field(default=1, ge=1)
+    gate_init: float | None = None
+    forget_bias: float | None = None
+    chrono: int | None = None
+    layernorm: bool = False
+    recurrent_init: Literal["orthogonal", "uniform"] = "orthogonal"
+
+
+class TrainingPlan(Part):
+    """How a network is trained; the keys are those of `lagreach.train` and `OptimiserSettings`."""
+
+    sequences: int = Field(default=8000, ge=1)
+    epochs: int = Field(default=400, ge=0)
+    batch: int = Field(default=16, ge=1)
+    fresh: bool = False
+    optimiser: Literal["sgd", "momentum", "adam", "adamw"] = "adamw"
+    lr: float = 1e-3
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    clip: float | None = None
+    schedule: Literal["constant", "cosine", "linear", "step"] = "constant"
+    warmup: int = Field(default=0, ge=0)
+    save_every: int = Field(default=5, ge=1)  # epochs between states that a resumed run goes on from
+
+
+class DiagnosisSettings(Part):
+    """How checkpoints are diagnosed, in each of `forms`."""
+
+    sequences: int = Field(default=512, ge=16)
+    lags: tuple[int, ...] | Literal["auto"] = "auto"
+    strength: float = 0.05
+    error: float = 0.05
+    blocks: int = Field(default=16, ge=4)
+    probes: int = Field(default=4, ge=1)
+    forms: tuple[str, ...] = ("exact",)
+    budget_grid: tuple[int, ...] = (100, 300, 1000, 3000, 8000, 30000)
+
+
+# Forms of a diagnosis, in the names of `lagreach.diagnose`; "paper" is the printed recipe (see `paper_window`).
+FORMS: dict[str, dict[str, str]] = {
+    "exact": {"transport": "exact", "signal": "dependence", "noise": "gradient"},
+    "first_order": {"transport": "first-order", "signal": "dependence", "noise": "gradient"},
+    "exact_lag_noise": {"transport": "exact", "signal": "dependence", "noise": "lag"},
+    "paper": {},
+}
+
+
+class Variant(Part):
+    """One network with one way of training it; keys of `network` and `training` here go before the study's."""
+
+    name: str = Field(pattern=NAME)
+    role: str = ""  # what claims call it; its name if empty
+    group: str = ""  # claims are tested in each group, for instance for each optimiser
+    network: dict[str, Any] = {}
+    training: dict[str, Any] = {}
+
+
+class ClaimTest(Part):
+    """A claim of a paper: which test it is put to, with what it says in print."""
+
+    test: str
+    claim: str
+    printed: str
+    options: dict[str, Any] = {}
+
+
+class StudyConfig(Part):
+    """A whole study. `scales` holds the keys that differ at each scale."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
+    title: str
+    about: str = ""
+    kind: Literal["training", "convergence"] = "training"
+    task: dict[str, Any] = {}
+    network: dict[str, Any] = {}
+    training: dict[str, Any] = {}
+    variants: tuple[Variant, ...] = ()
+    seeds: int = Field(default=5, ge=1)
+    seed: int = 0
+    checkpoints: tuple[float, ...] = (0.0, 1.0)  # as fractions of the epochs
+    test_sequences: int = Field(default=256, ge=1)
+    diagnosis: DiagnosisSettings = DiagnosisSettings()
+    claims: tuple[ClaimTest, ...] = ()
+    scales: dict[str, dict[str, Any]] = {}
+    scale: str = "paper"
+
+    @model_validator(mode="after")
+    def _check(self) -> StudyConfig:
+        names = [variant.name for variant in self.variants]
+        if len(set(names)) != len(names):
+            raise ValueError("two variants have the same name")
+        if not all(0 <= at <= 1 for at in self.checkpoints):
+            raise ValueError("checkpoints are fractions of the training, from 0 to 1")
+        unknown = set(self.diagnosis.forms) - set(FORMS)
+        if unknown:
+            raise ValueError(f"unknown form {sorted(unknown)}; forms are {', '.join(FORMS)}")
+        if self.kind == "training":
+            if not self.variants:
+                raise ValueError("a study needs at least one variant")
+            for variant in self.variants:
+                self.network_of(variant)
+                self.training_of(variant)
+        return self
+
+    def variant(self, name: str) -> Variant:
+        """Return a variant by its name."""
+        return next(v for v in self.variants if v.name == name)
+
+    def network_of(self, variant: Variant) -> Network:
+        """Network of a variant."""
+        return parse(Network, {**self.network, **variant.network}, f"network of {variant.name}")
+
+    def training_of(self, variant: Variant) -> TrainingPlan:
+        """Training of a variant."""
+        return parse(TrainingPlan, {**self.training, **variant.training}, f"training of {variant.name}")
+
+    def checkpoint_epochs(self, variant: Variant) -> list[int]:
+        """Epochs that are diagnosed; always the last one too."""
+        epochs = self.training_of(variant).epochs
+        return sorted({round(at * epochs) for at in self.checkpoints} | {epochs})
+
+    def seed_list(self) -> list[int]:
+        """Seeds of the replicas."""
+        return [self.seed + k for k in range(self.seeds)]
+
+    def at_scale(self, scale: str) -> StudyConfig:
+        """Return the study with the keys of one scale put in, nested keys one by one."""
+        if scale not in self.scales and scale != "paper":
+            raise InputError(
+                "this study has no such scale", got=repr(scale), expected=", ".join([*self.scales, "paper"])
+            )
+        changed = _merge(self.model_dump(), self.scales.get(scale, {}))
+        return parse(StudyConfig, {**changed, "scale": scale, "scales": {}}, f"{self.name} at scale {scale}")
+
+
+def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in changes.items():
+        nested = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _merge(merged[key], value) if nested else value
+    return merged
+
+
+def parse(kind: type[P], content: Mapping[str, Any], what: str) -> P:
+    """Check a configuration; errors name the key, what was got, and the nearest known key."""
+    try:
+        return kind.model_validate(dict(content))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(place) for place in first["loc"])
+        if first["type"] == "extra_forbidden":
+            known = _keys_at(kind, first["loc"][:-1])
+            near = difflib.get_close_matches(str(first["loc"][-1]), known, n=1)
+            raise InputError(
+                f"unknown key in the {what}",
+                got=where,
+                expected=", ".join(known),
+                fix=f"did you mean {near[0]}?" if near else None,
+            ) from None
+        raise InputError(
+            f"the {what} does not fit", got=f"{where}: {first.get('input')!r}", expected=first["msg"]
+        ) from None
+
+
+def _keys_at(kind: type[BaseModel], path: tuple[Any, ...]) -> list[str]:
+    """Known keys of a nested part, following the fields along the path."""
+    for step in path:
+        if isinstance(step, int):
+            continue
+        inner = kind.model_fields[step].annotation
+        parts = [inner, *get_args(inner)]
+        kind = next(p for p in parts if isinstance(p, type) and issubclass(p, BaseModel))
+    return list(kind.model_fields)
+
+
+def read_config(path: Path) -> StudyConfig:
+    """Read a study from a YAML file; nothing in it is executed."""
+    if not path.is_file():
+        raise InputError("there is no such study file", got=str(path))
+    if path.stat().st_size > LARGEST_FILE:
+        raise InputError("this file is too large for a study", got=f"{path.stat().st_size} bytes")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError("this file is not YAML", got=f"{path.name}: {error}") from error
+    if not isinstance(content, dict):
+        raise InputError("a study is a YAML mapping", got=f"{path.name}: {type(content).__name__}")
+    return parse(StudyConfig, {str(k): v for k, v in content.items()}, f"study {path.name}")
+
+
+def known_studies() -> dict[str, Path]:
+    """Studies that come with the package."""
+    return {path.stem: path for path in sorted(PROTOCOLS.glob("*.yaml"))}
+
+
+def find_study(name: str) -> StudyConfig:
+    """Return a study by the name of one that comes with the package, or by the path of a YAML file."""
+    known = known_studies()
+    if name in known:
+        return read_config(known[name])
+    if Path(name).suffix in (".yaml", ".yml"):
+        return read_config(Path(name))
+    near = difflib.get_close_matches(name, known, n=1)
+    raise InputError(
+        "unknown study",
+        got=repr(name),
+        expected=f"{', '.join(known)}, or the path of a YAML file",
+        fix=f"did you mean {near[0]}?" if near else None,
+    )

@@ -1,0 +1,76 @@
+"""The interface of executors, and what they share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from lagreach.errors import LagreachError, RunError
+
+RETRIES = 3  # of a piece whose worker died
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one piece of work needs; fractions of a GPU let several pieces share one."""
+
+    cpus: float = 1.0
+    gpus: float = 0.0
+
+
+class Executor(ABC):
+    """Maps functions over items, somewhere. Use it as a context manager."""
+
+    workers: int
+
+    @abstractmethod
+    def outcomes(
+        self, function: Callable[[Any], Any], items: Sequence[Any], finished: Callable[[int, Any], None]
+    ) -> None:
+        """Call ``finished(index, result or exception)`` for every item, in any order."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the workers."""
+
+    def map(
+        self,
+        function: Callable[[Any], Any],
+        items: Sequence[Any],
+        *,
+        on_result: Callable[[int, Any], None] | None = None,
+    ) -> list[Any]:
+        """Results of a module-level function, in the order of the items."""
+        results: list[Any] = [None] * len(items)
+        failed: dict[int, BaseException] = {}
+
+        def finished(index: int, outcome: Any) -> None:
+            if isinstance(outcome, BaseException):
+                failed[index] = outcome
+                return
+            results[index] = outcome
+            if on_result is not None:
+                on_result(index, outcome)
+
+        self.outcomes(function, items, finished)
+        if failed:
+            first = failed[min(failed)]
+            if len(failed) == 1 and isinstance(first, LagreachError):
+                raise first
+            raise RunError(
+                f"{len(failed)} of {len(items)} pieces of work failed; the others are done",
+                got="; ".join(
+                    f"{items[i]}: {type(error).__name__}: {error}" for i, error in sorted(failed.items())[:3]
+                ),
+                fix="see to the cause and resume",
+            ) from first
+        return results
+
+    def __enter__(self) -> Executor:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close()

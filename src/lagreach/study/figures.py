@@ -1,0 +1,227 @@
+"""Pictures of a study, from its rows of numbers: the paper's four figures for every group, and what lies behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lagreach.io import write_atomically
+from lagreach.report.style import FAINT, SHADE, label, legend, look, new_axes
+from lagreach.study.material import Material, stacked
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DPI = 110  # of the pictures in the page; the SVG files are for print
+FLOOR = -12.0  # log10; below it an envelope is of no use to anyone
+PRINTED = {  # what the paper shows in the figure beside ours
+    "envelopes": "Figure 1: exponential with tau 1.2 (ConstGate) and 1.8 (SharedGate), l^-1 for DiagGate (tau 46, r2 0.98)",
+    "windows": "Figure 2: no growth for ConstGate and SharedGate; DiagGate 32, then 64, nearly 100",
+    "scaling": "Figure 3: log N against -log f is nearly linear for DiagGate, slope alpha",
+    "spectra": "Figure 4: single peaks at 1.2 and 1.8; DiagGate broad, most below 3, one of 60",
+}
+
+
+def band(axes: Axes, x: np.ndarray, values: np.ndarray, index: int, name: str, **options: Any) -> None:
+    """Median over seeds with the range of all of them."""
+    with np.errstate(invalid="ignore"):
+        usable = np.isfinite(values).any(0)
+    if not usable.any():
+        return
+    x, values = x[usable], values[:, usable]
+    style = look(index) | options
+    axes.plot(x, np.nanmedian(values, 0), label=name, **style)
+    axes.fill_between(x, np.nanmin(values, 0), np.nanmax(values, 0), color=style["color"], alpha=SHADE, linewidth=0)
+
+
+def sheet(columns: int, width: float = 4.4, height: float = 3.5) -> tuple[Figure, list[Axes]]:
+    """Several axes in a row, in the house style."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width * columns, height), dpi=DPI, layout="constrained")
+    return figure, [new_axes(figure.add_subplot(1, columns, k + 1)) for k in range(columns)]
+
+
+def envelopes(material: Material) -> Figure:
+    """First-order envelope (retention, as the paper fits it) and exact gain, on three scales."""
+    figure, axes = sheet(3)
+    for i, role in enumerate(material.roles()):
+        rows = material.rows(role, "exact")
+        if not rows or rows[0].get("log10_retention") is None:
+            continue
+        lags = np.array(rows[0]["lags"], dtype=float)
+        printed, exact = stacked(rows, "log10_retention"), stacked(rows, "log10_gain")
+        for ax in axes:
+            for values, name, dash in ((printed, f"{role}, first order", "-"), (exact, f"{role}, exact gain", ":")):
+                seen = np.where(values > FLOOR, values, np.nan)
+                band(ax, lags, np.power(10.0, seen), i, name, linestyle=dash, markersize=3)
+    axes[1].set_yscale("log")
+    axes[2].set_yscale("log")
+    axes[2].set_xscale("log")
+    for ax, title in zip(axes, ("linear", "semi-logarithmic", "log-log"), strict=True):
+        label(ax, "lag", "envelope f(lag), gain", title)
+    legend(axes[0])
+    return figure
+
+
+def windows(material: Material) -> Figure:
+    """H_N against N, ours and by the printed recipe."""
+    figure, axes = sheet(2)
+    for ax, form, title in zip(axes, ("exact", "paper"), ("corrected (exact)", "as printed"), strict=True):
+        for i, role in enumerate(material.roles()):
+            rows = material.rows(role, form)
+            if rows:
+                reach = np.nan_to_num(stacked(rows, "windows"))
+                band(ax, np.array(material.budgets, dtype=float), reach, i, role)
+        ax.set_xscale("log")
+        label(ax, "sequences N", "window H_N (lag)", title)
+        legend(ax)
+    return figure
+
+
+def scaling(material: Material) -> Figure:
+    """Log N against -log f, with the line of the corrected exponent."""
+    figure, axes = sheet(2)
+    for ax, form, curve, needed in (
+        (axes[0], "exact", "log10_gain", "n_probe"),
+        (axes[1], "paper", "log10_envelope", "n_data"),
+    ):
+        for i, role in enumerate(material.roles()):
+            rows = material.rows(role, form)
+            if not rows:
+                continue
+            x, n = -stacked(rows, curve), stacked(rows, needed)
+            use = np.isfinite(x) & np.isfinite(n) & (n > 0) & (n < 1e15) & (x < -FLOOR)
+            style = look(i) | {"linestyle": "none"}
+            ax.plot(np.power(10.0, x[use]), n[use], label=role, alpha=0.7, **style)
+        ax.set_xscale("log")
+        ax.set_yscale("log")
+        ends = np.array(ax.get_xlim())
+        low = max(ax.get_ylim()[0], 1e-6)
+        guide = low * (ends / ends[0]) ** 2
+        ax.plot(ends, guide, color=FAINT, linewidth=1, linestyle="--", label="slope 2")
+        label(ax, "1 / f(lag)", "N(lag)", "corrected: probe, exact gain" if form == "exact" else "as printed: (34)")
+        legend(ax)
+    return figure
+
+
+def spectra(material: Material) -> Figure:
+    """Time scales of single units, one row of points for each seed."""
+    figure, (ax,) = sheet(1, 6.4, 3.8)
+    label(ax, "time scale of a unit (steps)", "", "one dot a unit, one row a seed")
+    roles = material.roles()
+    for i, role in enumerate(roles):
+        rows = [row for row in material.rows(role, "exact") if row.get("time_scales") is not None]
+        for k, row in enumerate(rows):
+            tau = np.array([v for v in row["time_scales"] if v is not None and np.isfinite(v) and v > 0])
+            height = i + (k - (len(rows) - 1) / 2) * 0.6 / max(1, len(rows))
+            ax.plot(tau, np.full(len(tau), height), **(look(i) | {"linestyle": "none", "alpha": 0.5, "markersize": 4}))
+    ax.set_xscale("log")
+    ax.set_yticks(range(len(roles)), roles)
+    return figure
+
+
+def learning(material: Material) -> Figure:
+    """Loss against epochs, and what was recovered of each lag in the end."""
+    figure, axes = sheet(2)
+    for i, role in enumerate(material.roles()):
+        rows = [row for row in material.metrics if row["role"] == role and row["loss"] is not None]
+        seeds = sorted({row["seed"] for row in rows})
+        curves = [[row["loss"] for row in rows if row["seed"] == seed] for seed in seeds]
+        if curves and curves[0]:
+            band(axes[0], np.arange(1, len(curves[0]) + 1), np.array(curves, dtype=float), i, role, marker="")
+        last = [row for row in material.recovered if row["role"] == role]
+        if last:
+            final = max(row["epoch"] for row in last)
+            lags = sorted({row["lag"] for row in last})
+            by_seed = [
+                [row["recovered"] for row in last if row["seed"] == s and row["epoch"] == final]
+                for s in sorted({row["seed"] for row in last})
+            ]
+            band(axes[1], np.array(lags, dtype=float), np.array(by_seed, dtype=float), i, role)
+    if material.noise_floor is not None:
+        axes[0].axhline(material.noise_floor, color=FAINT, linestyle="--", linewidth=1, label="noise alone")
+    axes[0].set_yscale("log")
+    label(axes[0], "epoch", "training loss", "learning curves")
+    label(axes[1], "planted lag", "share recovered", "after training, on fresh sequences")
+    axes[1].set_xscale("log", base=2)
+    for ax in axes:
+        legend(ax)
+    return figure
+
+
+def tails(material: Material) -> Figure:
+    """Tail indices and concentration exponents of every seed."""
+    figure, axes = sheet(2)
+    roles = material.roles()
+    for i, role in enumerate(roles):
+        style = look(i) | {"linestyle": "none"}
+        ours = material.rows(role, "exact")
+        alpha = np.array([row["alpha"] for row in ours], dtype=float)
+        kappa = np.array([row["kappa"] for row in ours], dtype=float)
+        hill = np.array([row["hill"] for row in material.rows(role, "paper")], dtype=float)
+        axes[0].plot(np.full(len(alpha), i - 0.1), alpha, label="stable fit" if i == 0 else None, **style)
+        axes[0].plot(
+            np.full(len(hill), i + 0.1), hill, label="Hill" if i == 0 else None, **(style | {"fillstyle": "none"})
+        )
+        axes[1].plot(np.full(len(kappa), float(i)), kappa, **style)
+    axes[0].axhline(2.0, color=FAINT, linestyle="--", linewidth=1)
+    for ax in axes:
+        ax.set_xticks(range(len(roles)), roles)
+    label(axes[0], "", "tail index alpha", "filled: stable fit, open: Hill")
+    label(axes[1], "", "kappa", "how averages concentrate: N^(-1/kappa)")
+    return figure
+
+
+def over_training(material: Material) -> Figure:
+    """Sequences needed at the planted lags, and the window, at every checkpoint."""
+    figure, axes = sheet(2)
+    budget = material.budgets[-2] if len(material.budgets) > 1 else material.budgets[-1]
+    place = list(material.budgets).index(budget)
+    for i, role in enumerate(material.roles()):
+        rows = [row for row in material.every if row["role"] == role and row["form"] == "exact"]
+        epochs = sorted({row["epoch"] for row in rows})
+        if not rows:
+            continue
+        seeds = sorted({row["seed"] for row in rows})
+        by = {(row["seed"], row["epoch"]): row for row in rows}
+        reach = np.array([[by[s, e]["windows"][place] for e in epochs] for s in seeds], dtype=float)
+        band(axes[0], np.array(epochs, dtype=float), np.nan_to_num(reach), i, role)
+        longest = max(lag for lag in material.task_lags if lag in rows[0]["lags"])
+        at = rows[0]["lags"].index(longest)
+        needed = np.array([[by[s, e]["n_probe"][at] for e in epochs] for s in seeds], dtype=float)
+        band(
+            axes[1], np.array(epochs, dtype=float), np.where(needed < 1e30, needed, np.nan), i, f"{role}, lag {longest}"
+        )
+    axes[1].set_yscale("log")
+    label(axes[0], "epoch", f"window at N = {budget}", "window over training")
+    label(axes[1], "epoch", "N for a planted dependency", "sequences needed")
+    for ax in axes:
+        legend(ax)
+    return figure
+
+
+FIGURES: dict[str, Callable[[Material], Figure]] = {
+    f.__name__: f for f in (envelopes, windows, scaling, spectra, learning, tails, over_training)
+}
+
+
+def draw_all(material: Material, folder: Path, suffix: str) -> list[tuple[str, Path]]:
+    """Draw every figure as PNG and SVG; return captions and PNG files."""
+    drawn = []
+    for name, draw in FIGURES.items():
+        figure = draw(material)
+        for kind in ("png", "svg"):
+            path = folder / f"{name}-{suffix}.{kind}"
+            with write_atomically(path) as temporary:
+                figure.savefig(temporary, format=kind)
+        caption = (draw.__doc__ or name).strip().splitlines()[0]
+        printed = f" Printed: {PRINTED[name]}." if name in PRINTED else ""
+        drawn.append(
+            (f"{name.replace('_', ' ').capitalize()}, {suffix}. {caption}{printed}", folder / f"{name}-{suffix}.png")
+        )
+    return drawn

@@ -1,0 +1,64 @@
+"""What tables and figures of a study are made from: the numbers of its diagnoses and trainings, group by group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lagreach.study.config import StudyConfig
+from lagreach.study.jobs import diagnose_jobs, study_task, summary_row
+from lagreach.study.metrics import Row, read_rows
+from lagreach.study.store import RunDirectory
+
+
+@dataclass(frozen=True)
+class Material:
+    """What figures are drawn from: rows of the summary, epochs of training, recovered lags."""
+
+    final: Sequence[Row]  # after training, all forms
+    every: Sequence[Row]  # at all checkpoints
+    metrics: Sequence[Row]
+    recovered: Sequence[Row]
+    budgets: Sequence[int]
+    noise_floor: float | None
+    task_lags: Sequence[int]
+
+    def roles(self) -> list[str]:
+        """Roles in the order of the study."""
+        return list(dict.fromkeys(row["role"] for row in self.final))
+
+    def rows(self, role: str, form: str) -> list[Row]:
+        """Rows of a role after training, one a seed."""
+        return [row for row in self.final if row["role"] == role and row["form"] == form]
+
+
+def stacked(rows: Sequence[Row], name: str) -> np.ndarray:
+    """A list-valued column as an array (seed, ...), missing entries as NaN."""
+    return np.array([[np.nan if v is None else v for v in row[name]] for row in rows], dtype=float)
+
+
+def gather(run: RunDirectory, config: StudyConfig) -> dict[str, Material]:
+    """Read a finished run's numbers, one `Material` for each group of variants."""
+    task, budgets = study_task(config), config.diagnosis.budget_grid
+    place = {v.name: {"variant": v.name, "role": v.role or v.name, "group": v.group} for v in config.variants}
+    last = {v.name: config.checkpoint_epochs(v)[-1] for v in config.variants}
+    every = [summary_row(run, job, budgets) | place[job.variant] for job in diagnose_jobs(run, config)]
+    tables: dict[str, list[Row]] = {"metrics": [], "recovered": []}
+    for name, rows in tables.items():
+        for v in config.variants:
+            rows += [row | place[v.name] for row in read_rows(run.training(v.name) / f"{name}.parquet")]
+    found = {}
+    for group in dict.fromkeys(own["group"] for own in place.values()):
+        own = [row for row in every if row["group"] == group]
+        found[group] = Material(
+            final=[row for row in own if row["epoch"] == last[row["variant"]]],
+            every=own,
+            metrics=[row for row in tables["metrics"] if row["group"] == group],
+            recovered=[row for row in tables["recovered"] if row["group"] == group],
+            budgets=budgets,
+            noise_floor=task.noise_floor,
+            task_lags=[lag for lag in task.lags if lag < task.length],
+        )
+    return found

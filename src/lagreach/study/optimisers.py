@@ -1,0 +1,122 @@
+"""SGD, momentum, Adam and AdamW for many models at once: one row of weights a model, one learning rate a row.
+
+The formulas are those of `torch.optim` (and tested against it); a row that is not alive is left exactly as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from lagreach.errors import InputError
+
+OPTIMISERS = ("sgd", "momentum", "adam", "adamw")
+SCHEDULES = ("constant", "cosine", "linear", "step")
+
+
+@dataclass(frozen=True)
+class OptimiserSettings:
+    """How weights move.
+
+    Attributes
+    ----------
+    optimiser
+        "sgd", "momentum", "adam" or "adamw" (weight decay apart from the gradient).
+    lr
+        Learning rate; `train` also takes one for each model.
+    clip
+        Largest norm of a model's gradient; None does not clip.
+    schedule
+        "constant", "cosine" or "linear" (both down to zero), or "step" (times `step_factor` at each of `step_at`, as
+        fractions of the training), after `warmup` steps that rise linearly.
+    """
+
+    optimiser: Literal["sgd", "momentum", "adam", "adamw"] = "adamw"
+    lr: float = 1e-3
+    momentum: float = 0.9
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    clip: float | None = None
+    schedule: Literal["constant", "cosine", "linear", "step"] = "constant"
+    warmup: int = 0
+    step_at: tuple[float, ...] = (0.5, 0.75)
+    step_factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.optimiser not in OPTIMISERS:
+            raise InputError("unknown optimiser", got=repr(self.optimiser), expected=", ".join(OPTIMISERS))
+        if self.schedule not in SCHEDULES:
+            raise InputError("unknown schedule", got=repr(self.schedule), expected=", ".join(SCHEDULES))
+        for name in ("lr", "eps", "weight_decay", "warmup"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise InputError(f"{name} must be a number of at least 0", got=value)
+        if self.clip is not None and not self.clip > 0:
+            raise InputError("clip must be a positive norm", got=self.clip, fix="leave it out not to clip")
+        if not all(0 <= beta < 1 for beta in (*self.betas, self.momentum)):
+            raise InputError("momentum and betas must lie in [0, 1)", got=(*self.betas, self.momentum))
+
+    def factor(self, step: int, steps: int) -> float:
+        """What the learning rate is multiplied by at a step (from 0) of so many."""
+        if step < self.warmup:
+            return (step + 1) / self.warmup
+        done = (step - self.warmup) / max(1, steps - self.warmup)
+        if self.schedule == "cosine":
+            return 0.5 * (1 + math.cos(math.pi * done))
+        if self.schedule == "linear":
+            return 1 - done
+        if self.schedule == "step":
+            return self.step_factor ** sum(done >= at for at in self.step_at)
+        return 1.0
+
+
+class Optimiser:
+    """Moves rows of weights along their gradients; its state is `buffers` and the number of steps taken."""
+
+    def __init__(self, settings: OptimiserSettings, flat: Tensor, lr: Float[Tensor, "replica"]) -> None:
+        self.settings, self.lr, self.steps = settings, lr.to(flat)[:, None], 0
+        kept = {"sgd": (), "momentum": ("velocity",), "adam": ("mean", "square"), "adamw": ("mean", "square")}
+        self.buffers = {name: torch.zeros_like(flat) for name in kept[settings.optimiser]}
+
+    @torch.no_grad()
+    def step(self, flat: Tensor, gradient: Tensor, factor: float, alive: Bool[Tensor, "replica"]) -> None:
+        """Take one step with the learning rates times `factor`, in the rows that are alive."""
+        own, rate, self.steps = self.settings, self.lr * factor, self.steps + 1
+        kept, new = alive[:, None], flat
+        if own.weight_decay and own.optimiser == "adamw":
+            new = new * (1 - rate * own.weight_decay)
+        elif own.weight_decay:
+            gradient = gradient + own.weight_decay * flat
+        if own.optimiser == "sgd":
+            new = new - rate * gradient
+        elif own.optimiser == "momentum":
+            velocity = self._keep("velocity", own.momentum * self.buffers["velocity"] + gradient, kept)
+            new = new - rate * velocity
+        else:
+            first, second = own.betas
+            mean = self._keep("mean", torch.lerp(gradient, self.buffers["mean"], first), kept)
+            square = self._keep("square", torch.lerp(gradient.square(), self.buffers["square"], second), kept)
+            root = (square / (1 - second**self.steps)).sqrt() + own.eps
+            new = new - rate / (1 - first**self.steps) * mean / root
+        flat.copy_(torch.where(kept, new, flat))
+
+    def _keep(self, name: str, value: Tensor, kept: Tensor) -> Tensor:
+        buffer = self.buffers[name]
+        buffer.copy_(torch.where(kept, value, buffer))
+        return buffer
+
+
+def clip_rows(
+    gradient: Float[Tensor, "replica param"], largest: float | None
+) -> tuple[Float[Tensor, "replica param"], Float[Tensor, "replica"]]:
+    """Scale each row down to a norm of at most `largest`; return it with the norms before."""
+    norms = torch.linalg.vector_norm(gradient, dim=1)
+    if largest is None:
+        return gradient, norms
+    return gradient * (largest / (norms + 1e-6)).clamp(max=1.0)[:, None], norms  # as torch's clip_grad_norm_

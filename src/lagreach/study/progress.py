@@ -1,0 +1,68 @@
+"""How far a run is, read from the files in its folder."""
+
+from __future__ import annotations
+
+import fcntl
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lagreach.study.config import StudyConfig
+from lagreach.study.jobs import diagnose_jobs
+from lagreach.study.store import RunDirectory
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """Epochs trained and diagnoses made, of how many, and whether a process is at work."""
+
+    study: str
+    scale: str
+    state: str  # "finished", "running" or "interrupted"
+    epochs: dict[str, tuple[int, int]]
+    diagnoses: tuple[int, int]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        lines = [f"{self.study} at scale {self.scale}: {self.state}"]
+        lines += [f"  {name:<20} epoch {done} of {of}" for name, (done, of) in self.epochs.items()]
+        lines.append(f"  diagnoses            {self.diagnoses[0]} of {self.diagnoses[1]}")
+        if self.state == "interrupted":
+            lines.append("go on with the same command and --resume")
+        return "\n".join(lines)
+
+
+def epochs_done(run: RunDirectory, config: StudyConfig) -> dict[str, tuple[int, int]]:
+    """Epochs saved for each variant, and how many there are to be."""
+    found = {}
+    for variant in config.variants:
+        states = sorted(run.training(variant.name).glob("state-*.safetensors"))
+        last = int(states[-1].stem.partition("-")[2]) if states else 0
+        found[variant.name] = (last, config.training_of(variant).epochs)
+    return found
+
+
+def run_status(folder: str | Path) -> RunStatus:
+    """Read the status of a run without disturbing it."""
+    run = RunDirectory(folder)
+    config = run.config()
+    jobs = diagnose_jobs(run, config)
+    made = sum(run.diagnosis_path(j.variant, j.seed, j.epoch, j.form).exists() for j in jobs)
+    state = "running" if _held(run) else ("finished" if run.finished else "interrupted")
+    return RunStatus(config.name, config.scale, state, epochs_done(run, config), (made, len(jobs)))
+
+
+def _held(run: RunDirectory) -> bool:
+    """Whether a process holds the lock."""
+    lock = run.path / ".lock"
+    if not lock.exists():
+        return False
+    with lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False

@@ -1,0 +1,100 @@
+"""RESULTS.md: what is printed, what came out, and why they differ; generated, never written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from lagreach.study.claims import ClaimResult
+from lagreach.study.config import StudyConfig
+from lagreach.study.material import Material, stacked
+
+
+def cell(text: str) -> str:
+    """Make a text safe for a Markdown table."""
+    return text.replace("|", "/").replace("\n", " ")
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lay out a Markdown table."""
+    lines = ["| " + " | ".join(headers) + " |", "|" + " --- |" * len(headers)]
+    return lines + ["| " + " | ".join(cell(str(value)) for value in row) + " |" for row in rows]
+
+
+def number(value: float) -> str:
+    """Format a count of sequences, or a lag."""
+    if np.isnan(value):
+        return "none"
+    return "inf" if np.isinf(value) else f"{value:.3g}"
+
+
+def results_text(
+    config: StudyConfig,
+    claims: Sequence[ClaimResult],
+    groups: dict[str, Material],
+    figures: dict[str, list[tuple[str, str]]],
+    seconds: float,
+    versions: dict[str, str],
+    command: str,
+) -> str:
+    """The whole page in Markdown."""
+    verdicts = [claim.verdict for claim in claims]
+    lines = [f"# {config.title}", ""]
+    if config.about:
+        lines += [config.about.strip(), ""]
+    lines += [
+        f"Scale **{config.scale}**, {config.seeds} seeds, {len(config.variants)} variants. Made by `{command}`; "
+        f"{seconds / 60:.1f} minutes of work in all. "
+        + ", ".join(f"{name} {number}" for name, number in versions.items())
+        + ".",
+        "",
+        "## Claims",
+        "",
+        f"Of {len(claims)} tests, {verdicts.count('yes')} came out as printed, {verdicts.count('no')} did not, "
+        f"{verdicts.count('not tested')} were not tested. *paper* reads the first-order envelope and the printed recipe "
+        "for N; *lagreach* reads exact transport, the dependence signal and the noise of the whole gradient. "
+        "Intervals are 95 % over seeds.",
+        "",
+    ]
+    headers = ("claim", "group", "definition", "claimed", "obtained", "interval", "agrees?", "why")
+    rows = [(c.claim, c.group, c.definition, c.printed, c.obtained, c.interval, c.verdict, c.why) for c in claims]
+    lines += table(headers, rows)
+    for group, material in groups.items():
+        lines += ["", f"## {group or 'All variants'}", "", *numbers_text(material), ""]
+        for caption, path in figures.get(group, []):
+            lines += [f"![{cell(caption)}]({path})", "", caption, ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def numbers_text(material: Material) -> list[str]:
+    """Tables of windows, sequences needed at planted lags, and recovered shares; medians over seeds."""
+    lines = ["Windows H_N (median over seeds):", ""]
+    rows = []
+    for role in material.roles():
+        for form, name in (("exact", "lagreach"), ("paper", "printed recipe"), ("first_order", "first order")):
+            own = material.rows(role, form)
+            if own:
+                reach = np.median(np.nan_to_num(stacked(own, "windows")), axis=0)
+                rows.append([role, name, *(number(w) for w in reach)])
+    lines += table(["network", "definition", *(f"N = {n}" for n in material.budgets)], rows)
+    lags = [int(lag) for lag in material.task_lags]
+    lines += ["", "At the planted lags (median over seeds): share recovered / N in the data / N for a planted 5 %:", ""]
+    rows = []
+    for role in material.roles():
+        own = material.rows(role, "exact")
+        scores = [row for row in material.recovered if row["role"] == role]
+        if not own:
+            continue
+        last = max((row["epoch"] for row in scores), default=0)
+        cells = []
+        for lag in lags:
+            at = own[0]["lags"].index(lag) if lag in own[0]["lags"] else None
+            share = [row["recovered"] for row in scores if row["lag"] == lag and row["epoch"] == last]
+            shown = f"{np.median(share):.2f}" if share else "-"
+            if at is not None:
+                found, planted = (np.median(stacked(own, name)[:, at]) for name in ("n_data", "n_probe"))
+                shown += f" / {number(found)} / {number(planted)}"
+            cells.append(shown)
+        rows.append([role, *cells])
+    return lines + table(["network", *(f"lag {lag}" for lag in lags)], rows)

@@ -1,0 +1,129 @@
+"""Run a study: train every variant, diagnose every checkpoint, test the claims, draw, and write it all down."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from lagreach.io import load
+from lagreach.progress import Progress, progress_bar
+from lagreach.report import study_page
+from lagreach.study.claims import ClaimResult, check_claims
+from lagreach.study.config import StudyConfig
+from lagreach.study.executors import Executor, LocalExecutor
+from lagreach.study.figures import draw_all
+from lagreach.study.jobs import (
+    DiagnoseJob,
+    TrainJob,
+    diagnose_checkpoint,
+    diagnose_jobs,
+    is_diagnosed,
+    is_trained,
+    train_variant,
+)
+from lagreach.study.material import gather
+from lagreach.study.metrics import write_rows
+from lagreach.study.progress import epochs_done
+from lagreach.study.results import results_text
+from lagreach.study.store import RunDirectory, versions
+
+SHOWN_IN_REPORT = 8  # diagnoses side by side on the page
+VERDICTS = {"yes": "holds", "no": "fails", "not tested": "not tested"}
+POLL_SECONDS = 0.5
+
+
+def run_study(
+    config: StudyConfig,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    executor: Executor | None = None,
+    device: str = "cpu",
+    kernel: str = "auto",
+    show_progress: bool | None = None,
+    command: str = "lagreach study run",
+) -> RunDirectory:
+    """Run or resume a study in a folder; return the folder.
+
+    `config` is a study at one scale (`StudyConfig.at_scale`). Everything that is finished is kept, so that an interrupted run
+    goes on where it was, to the same result.
+    """
+    run = RunDirectory.create(out, config, resume=resume, overwrite=overwrite)
+    workers = executor or LocalExecutor(1)
+    with run.lock(), progress_bar(show_progress) as report:
+        started = time.perf_counter()
+        run.log(f"start: {config.name} at scale {config.scale}, {workers.workers} workers, {device}")
+        trainings = [TrainJob(str(run.path), v.name, device, kernel) for v in config.variants]
+        trainings = [job for job in trainings if not is_trained(run, config, config.variant(job.variant))]
+        with _watching(run, config, report):
+            workers.map(train_variant, trainings)
+        jobs = diagnose_jobs(run, config, device)
+        todo = [job for job in jobs if not is_diagnosed(run, job)]
+        done = [len(jobs) - len(todo)]
+
+        def count(_: int, __: object) -> None:
+            done[0] += 1
+            report("diagnosing", done[0], len(jobs))
+
+        report("diagnosing", done[0], len(jobs))
+        workers.map(diagnose_checkpoint, todo, on_result=count)
+        summarise_run(run, time.perf_counter() - started, command)
+        run.log("finished")
+    return run
+
+
+@contextmanager
+def _watching(run: RunDirectory, config: StudyConfig, report: Progress) -> Iterator[None]:
+    """Show how many epochs are trained, counted from the files that the workers write."""
+    total = sum(config.training_of(v).epochs for v in config.variants)
+    stop = threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(POLL_SECONDS):
+            report("training", sum(done for done, _ in epochs_done(run, config).values()), total)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def summarise_run(run: RunDirectory, seconds: float, command: str) -> list[ClaimResult]:
+    """Write summary.parquet, the figures, RESULTS.md and report.html from what the folder holds."""
+    config = run.config()
+    groups = gather(run, config)
+    write_rows(run.path / "summary.parquet", [row for own in groups.values() for row in own.every])
+    final = [row for own in groups.values() for row in own.final]
+    claims = check_claims(config.claims, final, config.diagnosis.budget_grid, seeds=config.seeds, scale=config.scale)
+    figures = {g: draw_all(own, run.path / "figures", g or "all") for g, own in groups.items()}
+    linked = {g: [(caption, f"figures/{path.name}") for caption, path in made] for g, made in figures.items()}
+    run.write_text("claims.json", json.dumps([asdict(claim) for claim in claims], indent=2))
+    shown = [
+        DiagnoseJob(str(run.path), v.name, config.seed, config.checkpoint_epochs(v)[-1], "exact")
+        for v in config.variants[:SHOWN_IN_REPORT]
+    ]
+    study_page(
+        config.title,
+        [load(run.diagnosis_path(j.variant, j.seed, j.epoch, j.form)) for j in shown],
+        [_page_claim(claim) for claim in claims],
+        [picture for made in figures.values() for picture in made],
+        run.path / "report.html",
+        names=[job.variant for job in shown],
+    )
+    # last, because a folder with RESULTS.md is a finished run
+    run.write_text("RESULTS.md", results_text(config, claims, groups, linked, seconds, versions(), command))
+    return claims
+
+
+def _page_claim(claim: ClaimResult) -> dict[str, str]:
+    where = ", ".join(part for part in (claim.group, claim.definition) if part)
+    return asdict(claim) | {"claim": f"{claim.claim} ({where})", "verdict": VERDICTS[claim.verdict]}

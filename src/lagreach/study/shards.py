@@ -1,0 +1,130 @@
+"""Diagnose a large data set in shards: workers measure blocks of sequences, and the parts merge to the same answer.
+
+Each worker builds the model and the data for itself, so that nothing large travels: give a module-level function that
+returns both, with the data as files that every worker can read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from lagreach.diagnosis import Diagnosis
+from lagreach.errors import InputError
+from lagreach.gradients.blocks import Directions, directions
+from lagreach.gradients.noise import NoiseValues, statistics, unit_directions
+from lagreach.gradients.task import Task
+from lagreach.measure import MeasureSettings, assemble
+from lagreach.pipeline import diagnose, diagnosis_tasks
+from lagreach.progress import Progress
+from lagreach.study.executors import Executor
+from lagreach.threads import one_thread
+from lagreach.window import Window
+
+Build = Callable[[], tuple[nn.Module, Any]]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Some blocks of one recurrence of a diagnosis; small enough to send anywhere."""
+
+    build: Build
+    options: tuple[tuple[str, Any], ...]
+    layer: int
+    blocks: tuple[int, ...]
+    settings: MeasureSettings
+
+
+@lru_cache(maxsize=1)
+def _tasks(build: Build, options: tuple[tuple[str, Any], ...], settings: MeasureSettings) -> list[Task]:
+    """Build model and data once in each worker."""
+    model, data = build()
+    return diagnosis_tasks(model, data, settings=settings, **dict(options))
+
+
+@one_thread()
+def measure_directions(shard: Shard) -> Directions:
+    """First stage on a shard."""
+    return directions(_tasks(shard.build, shard.options, shard.settings)[shard.layer], shard.blocks)
+
+
+@one_thread()
+def measure_noise(item: tuple[Shard, np.ndarray]) -> NoiseValues:
+    """Second stage on a shard, along the directions of the merged first stage."""
+    shard, along = item
+    task = _tasks(shard.build, shard.options, shard.settings)[shard.layer]
+    chosen = shard.settings
+    return statistics(task, along, noise=chosen.noise, unit=chosen.unit, blocks=shard.blocks)
+
+
+def diagnose_sharded(
+    build: Build,
+    executor: Executor,
+    *,
+    shards: int | None = None,
+    settings: MeasureSettings | None = None,
+    **options: Any,
+) -> Diagnosis:
+    """Diagnose with the two passes over the data spread over an executor's workers.
+
+    Parameters
+    ----------
+    build
+        A module-level function without arguments that returns ``(model, data)``, the same in every process.
+    shards
+        How many parts to cut the blocks into; four for each worker if None.
+    options
+        As for `lagreach.diagnose`: loss, lags, strength, error, seed, ... The answer is the one `diagnose` gives.
+    """
+    refused = {"budget", "memory", "dry_run", "cell", "call"} & set(options)
+    if refused:
+        raise InputError("these options are not for sharded work", got=", ".join(sorted(refused)))
+    model, data = build()
+    layer = -1
+    shared = ("loss", "lags", "params", "require", "steps")
+    frozen = tuple(sorted((name, _frozen(options[name])) for name in shared if name in options))
+
+    def measure(task: Task, chosen: MeasureSettings, progress: Progress | None) -> tuple[Window, np.ndarray, bool]:
+        nonlocal layer
+        layer += 1
+        count = min(task.plan.count, shards or 4 * executor.workers)
+        parts = [
+            Shard(build, frozen, layer, tuple(own.tolist()), chosen)
+            for own in np.array_split(np.arange(task.plan.count), count)
+        ]
+        found = Directions.merge(
+            executor.map(measure_directions, parts, on_result=_tick(progress, "directions", count))
+        )
+        along = unit_directions(found, task.probe.group, chosen.direction, np.random.default_rng(chosen.seed))
+        tick = _tick(progress, "noise", count)
+        values = NoiseValues.merge(executor.map(measure_noise, [(part, along) for part in parts], on_result=tick))
+        return assemble(task, found, values, chosen), values.probe[:, 0, len(task.bands) // 2], False
+
+    found = diagnose(model, data, settings=settings, measure=measure, **options)
+    assert isinstance(found, Diagnosis)
+    return found
+
+
+def _tick(progress: Progress | None, stage: str, of: int) -> Callable[[int, Any], None] | None:
+    if progress is None:
+        return None
+    done = 0
+
+    def count(_: int, __: Any) -> None:
+        nonlocal done
+        done += 1
+        progress(stage, done, of)
+
+    return count
+
+
+def _frozen(value: Any) -> Any:
+    """Lists as tuples, so that a worker knows whether it has built this already."""
+    if isinstance(value, Mapping):
+        return tuple(sorted(value.items()))
+    return tuple(value) if isinstance(value, (list, range)) else value

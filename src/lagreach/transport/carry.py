@@ -1,0 +1,174 @@
+"""Gradients on their way back through time, a lag at a time, in buffers that are used again at every lag.
+
+Rows are ordered by position and then by sequence. What lag l has reached, the positions ``0 .. T-1-l``, is then one
+contiguous stretch, a lag step is "pull back, then shift by one position", and rows are worked on in blocks that stay in
+the cache. Positions that no anchor reaches hold zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lagreach.transport.cotangent import SAFE_EXPONENT, Cotangent
+from lagreach.transport.linearised import linearise
+from lagreach.transport.rollout import Rollout
+from lagreach.transport.scaled import LOWEST, times_power_of_two
+
+ROWS = 1024  # of a block
+RESCALE_EVERY = 4  # lags
+
+
+class WeightSums:
+    """Sums over rows of the weights' gradients, with k sets of row weights, collected over lags in float64.
+
+    Parameters
+    ----------
+    reached
+        Weights (seq, time, k) of the positions that are reached; one set of ones if None.
+    anchors
+        Weights (seq, time) of the anchors where the gradients started.
+    """
+
+    def __init__(
+        self,
+        steps: Steps,
+        reached: Float[Tensor, "seq time k"] | None = None,
+        anchors: Float[Tensor, "seq time"] | None = None,
+    ) -> None:
+        self._steps = steps
+        rows = torch.ones_like(steps.x[:, :1]) if reached is None else steps.rows(reached)
+        self._weighted = [block.weighted(rows[place]) for block, place in steps.blocks]
+        self._anchors = None
+        if anchors is not None:
+            own = steps.rows(anchors[..., None])
+            self._anchors = torch.cat((own, torch.zeros_like(own)))  # anchors beyond the end do not exist
+        self._total: Tensor | None = None
+
+    def add(self, block: int, spread: Tensor, started: slice, exponent: Tensor | None) -> None:
+        """Add a block's rows, which `started` at these anchors and whose values are ``spread * 2**exponent``."""
+        weighted, top = self._weighted[block], 0
+        if exponent is not None:
+            top = int(exponent[started].max())
+            weighted = weighted * torch.exp2((exponent[started] - top).clamp(min=-1000).to(spread.dtype))
+        if self._anchors is not None:
+            weighted = weighted * self._anchors[started]
+        found = self._steps.blocks[block][0].weights(spread, weighted).double()
+        if top:
+            found = times_power_of_two(found, torch.tensor(top))
+        self._total = found if self._total is None else self._total.add_(found)
+
+    def take(self) -> Float[Tensor, "k param"]:
+        """Return what was collected, and start anew."""
+        assert self._total is not None
+        found = self._steps.blocks[0][0].flat(self._total)
+        self._total = None
+        return found
+
+
+class Steps:
+    """All steps of a rollout, linearised in blocks of rows; any number of gradients can use them."""
+
+    def __init__(self, part: Rollout, names: Sequence[str] = ()) -> None:
+        self.count, self.time = part.x.shape[:2]
+        self.x = part.x
+        self.x, previous = self.rows(part.x), self.rows(part.previous)
+        self.state_size = previous.shape[1]
+        self.per_block = max(1, ROWS // self.count)  # positions
+        rows = self.per_block * self.count
+        places = [slice(start, min(start + rows, len(self.x))) for start in range(0, len(self.x), rows)]
+        self.blocks = [(linearise(part.recurrence, self.x[p], previous[p], names), p) for p in places]
+        self.scratch = [self.x.new_empty(p.stop - p.start, block.width) for block, p in self.blocks[:1] + self.blocks[-1:]]
+
+    def rows(self, values: Float[Tensor, "seq time k"]) -> Float[Tensor, "row k"]:
+        """Lay values out by position and then by sequence."""
+        return values.to(self.x).transpose(0, 1).flatten(0, 1)
+
+    def buffer(self, block: int) -> Tensor:
+        """Where a block's spread goes: the same memory for all blocks but the last, which may be shorter."""
+        return self.scratch[block == len(self.blocks) - 1]
+
+
+class Carry:
+    """Loss gradients that start at every state and travel back step by step.
+
+    What `cotangent` returns is a view. It outlives the next `step`, but not the one after.
+    """
+
+    def __init__(self, steps: Steps, delta: Float[Tensor, "seq time state"]) -> None:
+        self.lag = 0
+        self._steps = steps
+        count, size = steps.count, steps.state_size
+        # one position in front, for what the first step hands to the initial state
+        self._now = delta.new_zeros(len(steps.x) + count, size)
+        self._next = torch.zeros_like(self._now)
+        self._now[count:] = steps.rows(delta)
+        self._exponent: Tensor | None = None  # by anchor, not by position: then it need not move
+        self._rescale()
+
+    @property
+    def left(self) -> int:
+        """Number of positions reached."""
+        return self._steps.time - self.lag
+
+    def cotangent(self) -> Cotangent:
+        """What has arrived, by the position it has reached."""
+        count = self._steps.count
+        values = self._now[count : (self.left + 1) * count].unflatten(0, (self.left, count)).transpose(0, 1)
+        if self._exponent is None:
+            return Cotangent(self.lag, values)
+        mine = self._exponent[self.lag * count : self._steps.time * count]
+        return Cotangent(self.lag, values, mine.unflatten(0, (self.left, count)).transpose(0, 1))
+
+    def step(self, sums: Sequence[WeightSums] = (), *, go_on: bool = True) -> None:
+        """Collect weights' gradients at this lag, and go on to the next one."""
+        steps, count = self._steps, self._steps.count
+        for i, (block, place) in enumerate(steps.blocks):
+            if place.start >= self.left * count:
+                break
+            here = self._now[place.start + count : place.stop + count]
+            spread = steps.buffer(i)
+            block.spread(here, spread)
+            for total in sums:
+                started = slice(place.start + self.lag * count, place.stop + self.lag * count)
+                total.add(i, spread, started, self._exponent)
+            if go_on:
+                block.state(here, spread, self._next[place])
+        if go_on:
+            self._next[self.left * count : (self.left + 2) * count] = 0  # what lies beyond is zero already
+            self._now, self._next = self._next, self._now
+            self.lag += 1
+            if self.lag % RESCALE_EVERY == 0:
+                self._rescale()
+
+    def _rescale(self) -> None:
+        """Bring anchors that drift out of the float range back to order one."""
+        count, steps = self._steps.count, self._steps
+        bound = 2.0 ** SAFE_EXPONENT[self._now.dtype]
+        reached = self._now[count : (self.left + 1) * count]
+        size = torch.cat([rows.abs().amax(1, keepdim=True) for rows in reached.split(ROWS)])
+        drifted = (size > 0) & ((size < 1 / bound) | (size > bound))
+        if not drifted.any():
+            return
+        if self._exponent is None:  # an exact zero must not set the scale of a sum; nor must anchors that do not exist
+            exponent = torch.full((2 * len(steps.x), 1), LOWEST, dtype=torch.int32, device=size.device)
+            exponent[self.lag * count : steps.time * count] = torch.where(size > 0, 0, LOWEST)
+        else:
+            exponent = self._exponent.clone()  # views of the old one may be about
+        shift = torch.where(drifted, torch.frexp(size).exponent, 0)
+        exponent[self.lag * count : steps.time * count] += shift
+        reached.copy_(times_power_of_two(reached, -shift))
+        self._exponent = exponent
+
+
+def weights_of(
+    steps: Steps, carried: Float[Tensor, "seq reached state"], reached: Float[Tensor, "seq time k"] | None = None
+) -> Float[Tensor, "k param"]:
+    """Gradients of the weights from gradients at the states of the first positions; see `WeightSums`."""
+    sums = WeightSums(steps, reached)
+    missing = steps.time - carried.shape[1]
+    Carry(steps, torch.nn.functional.pad(carried, (0, 0, 0, missing))).step([sums], go_on=False)
+    return sums.take()

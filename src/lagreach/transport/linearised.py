@@ -1,0 +1,172 @@
+"""`step` linearised at many steps: the transposed Jacobians that transport applies over and over.
+
+Cells with a closed form (`Cell.pullback`) are pulled back by matrix products into buffers that exist already. Everything
+else, and every weight that a closed form leaves out, goes through autodiff, which keeps the graph of the step.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lagreach.adapters import Recurrence
+from lagreach.cells._pullback import Pullback
+
+
+class Linearised(ABC):
+    """Rows are steps, of any sequence and time; `names` are the weights whose gradients may be asked for.
+
+    A gradient at the states after the steps is first spread (`spread`, into a buffer with `width` columns) and then led on
+    to the states before them (`state`) or to the weights (`weights`).
+    """
+
+    width: int
+
+    @abstractmethod
+    def spread(self, cotangent: Float[Tensor, "row state"], out: Float[Tensor, "row width"]) -> None:
+        """Prepare a gradient for what follows."""
+
+    @abstractmethod
+    def state(self, cotangent: Tensor, spread: Tensor, out: Float[Tensor, "row state"]) -> None:
+        """Write the gradient at the states before the steps."""
+
+    @abstractmethod
+    def weighted(self, by: Float[Tensor, "row k"]) -> Tensor:
+        """Prepare sums over rows with k sets of row weights: something with one row per step, to be used many times."""
+
+    @abstractmethod
+    def weights(self, spread: Tensor, weighted: Tensor) -> Tensor:
+        """Gradients of the weights summed over rows, in a form that may be added up over calls."""
+
+    @abstractmethod
+    def flat(self, sums: Tensor) -> Float[Tensor, "k param"]:
+        """Lay the weights' gradients side by side, in the order of `names`."""
+
+
+def linearise(
+    recurrence: Recurrence, x: Float[Tensor, "row input"], s: Float[Tensor, "row state"], names: Sequence[str]
+) -> Linearised:
+    """In closed form where every layer has one and it knows the named weights, by autodiff otherwise."""
+    stack, inputs, layers = recurrence.stack, x, []
+    with torch.no_grad():
+        for k, (cell, state) in enumerate(zip(stack.cells, stack.split(s), strict=True)):
+            params = stack.layer_params(k, recurrence.params)
+            layer = cell.pullback(inputs, state.contiguous(), params)
+            used = [own for own, name in stack.names[k].items() if name in names]
+            if layer is None or any(own not in layer.uses for own in used):
+                return Autodiff(recurrence, x, s, names)
+            layers.append(layer)
+            if k + 1 < len(stack.cells):
+                inputs = cell.output(cell.step(inputs, state, params)).contiguous()
+    return Closed(recurrence, layers, names)
+
+
+class Closed(Linearised):
+    """Matrix products. The spread holds the layers' own spreads side by side, then the full gradients of lower layers."""
+
+    def __init__(self, recurrence: Recurrence, layers: Sequence[Pullback], names: Sequence[str]) -> None:
+        stack = recurrence.stack
+        self._layers = layers
+        self._states = [cell.state_size(stack.hidden_size) for cell in stack.cells]
+        self._parts = [layer.width for layer in layers] + self._states[:-1]
+        self.width = sum(self._parts)
+        owners = {name: (k, own) for k, _, own, name in stack.weights()}
+        self._names = [owners[name] for name in names]
+        self._used = [[own for j, own in self._names if j == k] for k in range(len(layers))]
+        ends = [c.stop + sum(self._parts[:k]) for k, own in self._names for c in layers[k].uses[own].columns]
+        self._columns = max(ends, default=0)
+
+    def spread(self, cotangent: Tensor, out: Tensor) -> None:
+        """Spread the gradient from the top layer down: what a layer reads is the output of the one below."""
+        if len(self._layers) == 1:
+            self._layers[0].spread(cotangent, out)
+            return
+        own, (spreads, whole) = cotangent.split(self._states, dim=1), self._split(out)
+        current = own[-1]
+        for k in reversed(range(len(self._layers))):
+            self._layers[k].spread(current, spreads[k])
+            if k > 0:
+                current = whole[k - 1].copy_(own[k - 1])
+                fed = self._layers[k].inputs(spreads[k])
+                current[:, : fed.shape[1]] += fed
+
+    def state(self, cotangent: Tensor, spread: Tensor, out: Tensor) -> None:
+        """Write the gradient at the states before the steps, layer by layer."""
+        if len(self._layers) == 1:
+            self._layers[0].state(cotangent, spread, out)
+            return
+        spreads, whole = self._split(spread)
+        full = [*whole, cotangent.split(self._states, dim=1)[-1]]
+        for layer, own, part, target in zip(
+            self._layers, full, spreads, out.split(self._states, dim=1), strict=True
+        ):
+            layer.state(own, part, target)
+
+    def _split(self, spread: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        parts = spread.split(self._parts, dim=1)
+        return parts[: len(self._layers)], parts[len(self._layers) :]
+
+    def weighted(self, by: Tensor) -> Tensor:
+        """Return what the weights multiply, times each set of row weights, layers side by side."""
+        factors = [layer.factor(used) for layer, used in zip(self._layers, self._used, strict=True) if used]
+        return torch.cat([(by[:, :, None] * factor[:, None, :]).flatten(1) for factor in factors], dim=1)
+
+    def weights(self, spread: Tensor, weighted: Tensor) -> Tensor:
+        """All factors times all columns that some weight uses; `flat` picks what is wanted."""
+        return weighted.T @ spread[:, : self._columns]
+
+    def flat(self, sums: Tensor) -> Tensor:
+        """Pick factors and columns of each weight."""
+        places = [layer.places(used) for layer, used in zip(self._layers, self._used, strict=True)]
+        sizes = [max((place.stop for place in own.values()), default=0) for own in places]
+        sets = len(sums) // sum(sizes)
+        found = []
+        for k, own in self._names:
+            use, start, behind = self._layers[k].uses[own], sets * sum(sizes[:k]), sum(self._parts[:k])
+            products = sums[start : start + sets * sizes[k], behind:].unflatten(0, (sets, sizes[k]))
+            mine = torch.cat([products[..., columns] for columns in use.columns], dim=2)[:, places[k][use.factor]]
+            found.append(mine.transpose(1, 2).flatten(1))
+        return torch.cat(found, dim=1)
+
+
+class Autodiff(Linearised):
+    """The graph of one call of `step`, kept for repeated use."""
+
+    def __init__(self, recurrence: Recurrence, x: Tensor, s: Tensor, names: Sequence[str]) -> None:
+        self.width = s.shape[1]
+        own = {name: recurrence.params[name].detach().requires_grad_() for name in names}
+        self._weights = list(own.values())
+        with torch.enable_grad():
+            self._before = s.detach().requires_grad_()
+            self._after = recurrence.stack.step(x, self._before, recurrence.params | own)
+
+    def spread(self, cotangent: Tensor, out: Tensor) -> None:
+        """Nothing to prepare."""
+        out.copy_(cotangent)
+
+    def state(self, cotangent: Tensor, spread: Tensor, out: Tensor) -> None:
+        """One backward pass."""
+        out.copy_(self._back(spread, [self._before])[0])
+
+    def weighted(self, by: Tensor) -> Tensor:
+        """Return the row weights themselves."""
+        return by
+
+    def weights(self, spread: Tensor, weighted: Tensor) -> Tensor:
+        """One backward pass for each set of row weights."""
+        return torch.stack(
+            [torch.cat([g.flatten() for g in self._back(spread * one[:, None], self._weights)]) for one in weighted.T]
+        )
+
+    def flat(self, sums: Tensor) -> Tensor:
+        """They are flat already."""
+        return sums
+
+    def _back(self, cotangent: Tensor, wanted: list[Tensor]) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(
+            self._after, wanted, grad_outputs=cotangent, retain_graph=True, materialize_grads=True
+        )

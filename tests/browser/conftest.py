@@ -1,0 +1,69 @@
+"""A headless Chromium from the system's packages; without one the tests are skipped, and say so."""
+
+import shutil
+from importlib.util import find_spec
+
+import pytest
+
+from lagreach.report import write_report
+from tests.report.cases import CASES, gated, layered
+
+SWITCHES = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--force-prefers-reduced-motion",
+)
+
+
+def missing():
+    """Name what a browser test needs and this machine has not."""
+    programs = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
+    return programs + [name for name in ("selenium", "axe_core_python") if find_spec(name) is None]
+
+
+@pytest.fixture(scope="session")
+def driver():
+    lacking = missing()
+    if lacking:
+        pytest.skip(f"no browser here: {', '.join(lacking)} not found (make test-browser installs them)")
+    from selenium.webdriver import Chrome, ChromeOptions
+    from selenium.webdriver.chrome.service import Service
+
+    options = ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    for switch in SWITCHES:
+        options.add_argument(switch)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="session")
+def pages(tmp_path_factory):
+    """Return the page of every case, and of several diagnoses over training, by name."""
+    folder = tmp_path_factory.mktemp("pages")
+    written = {name: write_report(make(), folder / f"{name}.html") for name, make in CASES.items()}
+    runs = [gated("const_gate", 0.4).labelled(cell="const", epoch=0), gated().labelled(cell="diag", epoch=0)]
+    runs += [gated("const_gate", 0.2).labelled(cell="const", epoch=5), layered().labelled(cell="<i>lstm", epoch=5)]
+    written["training"] = write_report(runs, folder / "training.html")
+    return written
+
+
+@pytest.fixture
+def open_page(driver, pages):
+    """Open a page at a width and in a colour scheme; what the browser said before is forgotten."""
+
+    def open_at(name, width=1280, scheme="light"):
+        metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": features})
+        driver.get_log("browser")
+        driver.get_log("performance")
+        driver.get(pages[name].as_uri())
+        return driver
+
+    return open_at

@@ -1,0 +1,104 @@
+"""Executors: the same answers in the same order, whatever happens to the workers."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import lagreach
+from lagreach.errors import InputError, RunError, UnsupportedError
+from lagreach.study.executors import make_executor
+from lagreach.study.shards import diagnose_sharded
+from tests.study import work
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with make_executor("local", workers=2) as made:
+        yield made
+
+
+@pytest.fixture(params=["one", "pool"])
+def executor(request, pool):
+    return pool if request.param == "pool" else make_executor("local", workers=1)
+
+
+def test_results_come_in_order(executor):
+    seen = []
+    assert executor.map(work.square, range(7), on_result=lambda i, r: seen.append((i, r))) == [n * n for n in range(7)]
+    assert sorted(seen) == [(n, n * n) for n in range(7)]
+    assert executor.map(work.square, []) == []
+
+
+def test_an_error_of_the_work_comes_out_after_the_rest_is_done(executor):
+    done = []
+    with pytest.raises(InputError, match="three is refused"):
+        executor.map(work.picky, [1, 3, 5], on_result=lambda i, r: done.append(r))
+    assert sorted(done) == [1, 5]
+    with pytest.raises(RunError, match="2 of 4 pieces"):
+        executor.map(work.picky, [1, 3, 4, 5])
+
+
+def test_workers_have_one_thread(pool):
+    assert pool.map(work.threads, [0, 1]) == [1, 1]
+
+
+def test_a_killed_worker_is_replaced(pool, tmp_path):
+    items = [(str(tmp_path), n) for n in range(5)]
+    assert pool.map(work.die_once, items) == [n * n for n in range(5)]
+    assert (tmp_path / "tried-2").exists()
+
+
+def test_work_that_always_kills_its_worker_gives_up():
+    with make_executor("local", workers=2) as fragile, pytest.raises(RunError, match="died 4 times"):
+        fragile.map(work.die_always, [0])
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [({"name": "slurm"}, "unknown executor"), ({"workers": 0}, "positive"), ({"address": "auto"}, "only a Ray cluster")],
+)
+def test_bad_executors_are_refused(options, match):
+    with pytest.raises(InputError, match=match):
+        make_executor(**options)
+
+
+def same(one, other):
+    """The same numbers, up to float32 sums over other groupings of the sequences."""
+    xr.testing.assert_allclose(one.to_xarray(), other.to_xarray(), rtol=1e-4)
+    assert one.fingerprint == other.fingerprint
+
+
+@pytest.mark.parametrize("shards", [1, 3, None])
+def test_sharded_diagnosis_is_the_diagnosis(pool, shards):
+    options = {"lags": [0, 1, 3, 8], "strength": 0.1}
+    model, data = work.model_and_data()
+    whole = lagreach.diagnose(model, data, **options)
+    same(diagnose_sharded(work.model_and_data, pool, shards=shards, **options), whole)
+    assert whole.layers[0].window.dependences == (3,)
+
+
+def test_shards_refuse_what_they_cannot_do(executor):
+    with pytest.raises(InputError, match="not for sharded work"):
+        diagnose_sharded(work.model_and_data, executor, budget=3.0)
+
+
+def test_without_ray_the_error_says_how_to_get_it(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UnsupportedError, match=r"lagreach\[ray\]"):
+        make_executor("ray")
+
+
+def test_a_real_ray_cluster_gives_the_same_answers_and_survives_a_killed_worker(tmp_path):
+    pytest.importorskip("ray", reason="Ray is not installed")
+    with make_executor("ray", workers=2) as cluster:
+        assert cluster.workers == 2
+        assert cluster.map(work.die_once, [(str(tmp_path), n) for n in range(5)]) == [n * n for n in range(5)]
+        assert (tmp_path / "tried-2").exists()
+        with pytest.raises(InputError, match="three is refused"):
+            cluster.map(work.picky, [1, 3])
+        options = {"lags": [0, 1, 3, 8]}
+        whole = lagreach.diagnose(*work.model_and_data(), **options)
+        same(diagnose_sharded(work.model_and_data, cluster, shards=2, **options), whole)
+    np.testing.assert_equal(whole.layers[0].window.dependences, (3,))
