@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 demo: setup
-	$(BIN)/lagreach demo
+	$(BIN)/lagreach study run livi-v1 --scale smoke --out runs/demo --overwrite
 
 lint: setup
 	$(BIN)/ruff check .

@@ -1,15 +1,22 @@
-"""Forward and backward pass of `GatedRNN` beside the loop one writes by hand, and `torch.nn.LSTM`.
+"""Forward and backward pass of `GatedRNN` beside the loop one writes by hand, `torch.nn.LSTM`, and the machine's floor.
 
-W1: batch 16, T=1024, D=16, H=64, float32, squared error at every step. "eager" has one `nn.Linear` on the input
-and one on the state for each gate, all called at every step, as the equations read.
+W1: batch 16, T=1024, D=16, H=64; W2: batch 512, H=128; float32, squared error at every step.
+
+- "lagreach": the fused kernels; "reference": the same network in the plain loop of `lagreach.kernels`
+- "eager": one `nn.Linear` on the input and one on the state for each gate, all called at every step, as the equations
+  read. It is our own writing and stands for the usual research script.
+- "floor": the least work there is, on this machine in this run. As many multiplications as the step has, in products of
+  large square matrices, and as many sigmoids and tanhs, vectorised, on an array that stays in the cache. No loop over
+  time, no memory traffic, no readout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,13 +24,16 @@ from benchmarks.harness import Case, Op, Timing, measure
 from lagreach import GatedRNN
 
 GATE_INIT = 0.05
-SHORT = 128  # steps over which float32 gradients are compared
+SHORT = 128  # steps over which float32 gradients, and those of W2, are compared
 W1 = {"sequences": 16, "time": 1024, "input": 16, "hidden": 64}
+W2 = {**W1, "sequences": 512, "hidden": 128}
 WORKLOADS = {
-    "full": ("W1", W1),
-    "quick": ("quick", {**W1, "time": 128}),
-    "tiny": ("tiny", {"sequences": 2, "time": 7, "input": 3, "hidden": 4}),
+    "full": {"W1": W1, "W2": W2},
+    "quick": {"quick": {**W1, "time": 128}},
+    "tiny": {"tiny": {"sequences": 2, "time": 7, "input": 3, "hidden": 4}},
 }
+REPEATS = {"W1": 9, "W2": 3, "quick": 3, "tiny": 1}
+SQUARE = 512  # rows of the matrices of the floor
 
 
 class EagerLoop(nn.Module):
@@ -135,10 +145,12 @@ EAGER: dict[str, type[EagerLoop]] = {
 
 
 def cases(size: str) -> list[Case]:
-    """Return the five cells of the paper."""
-    name, shape = WORKLOADS[size]
-    repeats = {"full": 9, "quick": 3, "tiny": 1}[size]
-    return [Case(f"{name} {cell}", {"cell": cell, **shape}, repeats) for cell in EAGER]
+    """Return the five cells of the paper at each workload."""
+    return [
+        Case(f"{name} {cell}", {"cell": cell, **shape}, REPEATS[name])
+        for name, shape in WORKLOADS[size].items()
+        for cell in EAGER
+    ]
 
 
 def run(case: Case) -> dict[str, Timing]:
@@ -149,12 +161,47 @@ def run(case: Case) -> dict[str, Timing]:
     x = torch.randn(shape["sequences"], shape["time"], shape["input"], generator=generator)
     y = torch.randn(shape["sequences"], shape["time"], 1, generator=generator)
 
-    models: dict[str, nn.Module] = {"lagreach": ours, "eager": eager_twin(cell, ours)}
+    plain = deepcopy(ours)
+    plain.kernel = "reference"
+    models: dict[str, nn.Module] = {"lagreach": ours, "reference": plain, "eager": eager_twin(cell, ours)}
     if cell == "lstm":
         models["torch.nn"] = torch_twin(ours)
     check(models, x[:, :SHORT], y[:, :SHORT], rtol=1e-4)
-    check({name: deepcopy(model).double() for name, model in models.items()}, x.double(), y.double(), rtol=1e-8)
-    return measure({name: training_step(model, x, y) for name, model in models.items()}, case.repeats)
+    length = SHORT if shape["sequences"] > W1["sequences"] else shape["time"]  # W2 in float64 would need 20 GB
+    check(
+        {name: deepcopy(model).double() for name, model in models.items()},
+        x[:, :length].double(),
+        y[:, :length].double(),
+        rtol=1e-8,
+    )
+    steps: dict[str, Callable[[], object]] = {name: training_step(model, x, y) for name, model in models.items()}
+    return measure({**steps, "floor": floor(cell, shape)}, case.repeats)
+
+
+def floor(cell: str, shape: Mapping[str, Any]) -> Callable[[], None]:
+    """Return the multiplications and nonlinearities of a step, and nothing else."""
+    from lagreach.kernels.cpu.nonlinear import activate, activate_gates
+
+    D, H = shape["input"], shape["hidden"]
+    rows = shape["sequences"] * shape["time"]
+    width = sum(1 if kind in EAGER[cell].shared else H for kind in EAGER[cell].kinds)
+    # forward, and back to the state and to the weights; to the weights of the input, but not to the input itself
+    products = rows * width * (3 * H + 2 * D)
+    tanhs = rows * H * (2 if cell == "lstm" else 1)
+    gates = rows * (width - H)
+    calls = max(1, round(products / SQUARE**3))
+    columns = max(1, round(products / calls / SQUARE**2))
+    A, B, C = torch.randn(SQUARE, SQUARE), torch.randn(SQUARE, columns), torch.empty(SQUARE, columns)
+    tile = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
+
+    def work() -> None:
+        for _ in range(calls):
+            torch.mm(A, B, out=C)
+        for function, count in ((activate, tanhs), (activate_gates, gates)):
+            for _ in range(round(count / tile.size)):
+                function(tile, 0, tile.shape[1])
+
+    return work
 
 
 def check(models: dict[str, nn.Module], x: Tensor, y: Tensor, rtol: float) -> None:
@@ -227,6 +274,8 @@ OP = Op(
     about="forward and backward pass, squared error at every step",
     unit="training step",
     guards=(
+        "tests/kernels/test_cpu.py::test_values_and_gradients_are_those_of_the_loop",
+        "tests/kernels/test_cpu.py::test_long_sequences_of_many_rows",
         "tests/test_model.py::test_torch_weights_give_torch_outputs",
         "tests/test_model.py::test_works_with_torch_func",
         "tests/theory/test_identity.py::test_mse",

@@ -74,7 +74,7 @@ def test_disagreeing_implementations_are_refused(fake, tmp_path):
 def test_a_case_is_timed_in_a_process_of_its_own():
     op = OPS["training_step"]
     timings = harness.in_own_process(op, "tiny", 1)
-    assert list(timings) == ["lagreach", "eager"]
+    assert list(timings) == ["lagreach", "reference", "eager", "floor"]
     assert all(len(t.cpu) == len(t.wall) == 1 for t in timings.values())
 
 
@@ -215,7 +215,7 @@ def test_a_real_op_end_to_end(tmp_path, capsys):
     small = replace(op, guards=one_guard, cases=lambda size: op.cases("tiny")[:2])
     assert main(["training_step", "--quick", "--out", str(tmp_path)], ops={"training_step": small}) == 0
     record = json.loads((tmp_path / "training_step.json").read_text())
-    check_record(record, implementations=["lagreach", "eager"], repeats=1)
+    check_record(record, implementations=["lagreach", "reference", "eager", "floor"], repeats=1)
     assert [case["name"] for case in record["cases"]] == ["tiny const_gate", "tiny shared_gate"]
     assert record["guards"] == {"tests": list(one_guard), "outcome": record["guards"]["outcome"]}
     assert "tiny shared_gate" in capsys.readouterr().out

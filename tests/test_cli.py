@@ -5,9 +5,9 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 
 from lagreach import __version__, all_cells
-from lagreach.demo import TASK
 
 
 def lagreach(*args):
@@ -19,7 +19,7 @@ def test_version():
     assert lagreach("--version").stdout.strip() == f"lagreach {__version__}"
 
 
-@pytest.mark.parametrize("command", [(), ("cells",), ("demo",)])
+@pytest.mark.parametrize("command", [(), ("cells",), ("study", "run"), ("study", "show")])
 def test_help(command):
     done = lagreach(*command, "--help")
     assert done.returncode == 0
@@ -37,23 +37,17 @@ def test_cells_table_and_json():
     assert {row["name"] for row in rows if row["first_order"] == "exact"} == {"diag_elman"}
 
 
-def test_demo_trains_and_reports():
-    done = lagreach("demo", "--steps", "3", "--sequences", "32", "--json")
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
-    assert result["lags"] == list(TASK.lags)
-    assert len(result["recovered"]) == len(TASK.lags)
-    assert all(0 < gain < 10 for gain in result["trained"]["exact_gain"])
-
-
-def test_demo_table():
-    done = lagreach("demo", "--steps", "2", "--sequences", "32", "--cell", "lstm")
-    assert "what is left of the loss gradient" in done.stdout
-    assert "First order against exact" in done.stdout
+def test_studies_are_listed_and_shown():
+    rows = json.loads(lagreach("study", "list", "--json").stdout)
+    assert {"livi-v1", "livi-later"} <= {row["name"] for row in rows}
+    assert all(row["name"] in lagreach("study", "list").stdout for row in rows)
+    shown = yaml.safe_load(lagreach("study", "show", "livi-v1", "--scale", "small").stdout)
+    assert shown["scale"] == "small"
+    assert [v["name"] for v in shown["variants"]][:2] == ["const_sgd", "shared_sgd"]
 
 
 def test_errors_are_sentences_and_exit_with_2():
-    done = lagreach("demo", "--steps", "1", "--cell", "elmann")
+    done = lagreach("study", "show", "livi-v11")
     assert done.returncode == 2
-    assert "unknown cell" in done.stderr
+    assert "did you mean livi-v1?" in done.stderr
     assert "Traceback" not in done.stderr

@@ -36,9 +36,8 @@ ORDER = [
     ["pipeline"],
     ["study"],
     ["testing"],
-    ["demo"],
-    ["cli_diagnose", "cli_report", "cli_convergence"],
-    ["cli"],
+    ["cli_diagnose", "cli_report", "cli_convergence", "cli_study", "cli_bench"],
+    ["cli", "__main__"],
 ]
 
 

@@ -38,6 +38,7 @@ _HOME = {
     "plan": "lagreach.planning",
     "required_sequences": "lagreach.detection",
     "rollout": "lagreach.transport.rollout",
+    "train": "lagreach.study.train",
 }
 _MODULES = {
     "convergence": "lagreach.convergence",

@@ -72,31 +72,6 @@ def cells(as_json: Json = False) -> None:
 
 
 @app.command()
-def demo(
-    steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 1500,
-    cell: Annotated[str, typer.Option(help="Any name from `lagreach cells`.")] = "diag_gate",
-    lr: Annotated[float, typer.Option(min=0.0, help="Learning rate of AdamW.")] = 5e-3,
-    sequences: Annotated[int, typer.Option(min=16, help="Sequences to measure the window on.")] = 512,
-    seed: Annotated[int, typer.Option(help="Seed of weights and data.")] = 0,
-    as_json: Json = False,
-) -> None:
-    """Train a small network on planted lags and show how much of its gradient survives each lag.
-
-    Example: `lagreach demo --cell lstm --steps 500`
-    """
-    from rich.console import Console
-
-    from lagreach.demo import DemoSettings, run_demo, show
-
-    settings = DemoSettings(cell=cell, steps=steps, lr=lr, diagnostic_sequences=sequences, seed=seed)
-    result = run_demo(settings, Console(stderr=True))
-    if as_json:
-        typer.echo(json.dumps(result.to_dict(), indent=2))
-    else:
-        show(result, Console())
-
-
-@app.command()
 def plan(
     law: Annotated[str, typer.Option(help="Decay of the envelope: power, exponential, logarithmic or stretched.")],
     sigma: Annotated[float, typer.Option(help="Noise of one sequence (stable scale with --alpha, else sd).")],

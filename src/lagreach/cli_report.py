@@ -11,6 +11,7 @@ import typer
 from lagreach.diagnosis import Diagnosis
 from lagreach.errors import InputError
 from lagreach.io import load
+from lagreach.progress import progress_bar
 from lagreach.report.gallery import export
 from lagreach.report.html import write_report
 from lagreach.report.words import named
@@ -61,7 +62,8 @@ def run_figures(paths: Sequence[Path], out: Path, *, kind: str, figures: Sequenc
         diagnosis.labelled(name=name) if not diagnosis.labels else diagnosis
         for diagnosis, name in zip(found, names, strict=True)
     ]
-    files, missing = export(found, out, names=figures, kind=kind)
+    with progress_bar() as bar:
+        files, missing = export(found, out, names=figures, kind=kind, progress=bar)
     if as_json:
         typer.echo(json.dumps({"files": [str(file) for file in files], "missing": missing}, indent=2))
         return

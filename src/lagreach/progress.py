@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 Progress = Callable[[str, int, int], None]
 
@@ -32,8 +33,10 @@ def progress_bar(show: bool | None = None) -> Iterator[Progress]:
 @contextmanager
 def waiting(text: str) -> Iterator[None]:
     """Show a line with a spinner while something takes its time; silent without a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
     from rich.console import Console
 
-    console = Console(stderr=True)
-    with console.status(text) if console.is_terminal else nullcontext():
+    with Console(stderr=True).status(text):
         yield

@@ -55,6 +55,7 @@ def pages(tmp_path_factory):
 @pytest.fixture
 def open_page(driver, pages):
     """Open a page at a width and in a colour scheme; what the browser said before is forgotten."""
+    from selenium.webdriver.support.ui import WebDriverWait
 
     def open_at(name, width=1280, scheme="light"):
         metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
@@ -64,6 +65,8 @@ def open_page(driver, pages):
         driver.get_log("browser")
         driver.get_log("performance")
         driver.get(pages[name].as_uri())
+        drawn = "return document.documentElement.dataset.drawn === 'yes'"
+        WebDriverWait(driver, 30).until(lambda page: page.execute_script(drawn))
         return driver
 
     return open_at

@@ -49,8 +49,8 @@ def sliders(driver):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_opens_from_disk_without_errors_and_without_network(open_page, name, scheme):
     driver = open_page(name, scheme=scheme)
-    assert driver.execute_script("return document.querySelectorAll('.plot .main-svg').length") >= 7
     assert driver.get_log("browser") == []
+    assert driver.execute_script("return document.querySelectorAll('.plot .main-svg').length") >= 7
     messages = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
     asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
     assert any(url.startswith("file:") for url in asked)

@@ -82,6 +82,7 @@ def largest(activation, a, T, d, *, starts=256, steps=100, seed=0):
         ascent.step()
     return dict(zip(QUANTITIES, best.tolist(), strict=True))
 
+
 SETTINGS = [(0.5, 1, 1), (0.5, 3, 2), (1.2, 4, 1), (0.005, 3, 1)]
 
 

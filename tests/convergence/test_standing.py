@@ -100,7 +100,9 @@ def test_a_single_step_and_other_activations(generator):
     assert np.isnan(found.typical_gain)
     assert found.gain == pytest.approx(0.75)
     assert "logistic" in str(found)
-    wide = standing(symmetric_init(1 << 14, 1, 0.1, generator), unit_inputs(1, 1, 1, generator), nu=(0.1, 0.1), error=1.0)
+    wide = standing(
+        symmetric_init(1 << 14, 1, 0.1, generator), unit_inputs(1, 1, 1, generator), nu=(0.1, 0.1), error=1.0
+    )
     assert wide.certified
     assert "enough for the certificate" in wide.verdict
 

@@ -81,7 +81,9 @@ def test_the_printed_proposition_3_fails_where_the_logarithm_counts():
     v = TransportMap(lambda w, u: (torch.zeros_like(w), u.sign()), 0.0, 1.0)
     x = torch.ones(1, 1, 1, dtype=torch.float64)
     settings = {"alpha": 0.5, "m": 2, "T": 1, "nu": (0.0, 1.0), "delta": 0.9}
-    wrong, right = (bounds.proposition3(nearly_linear, **settings, form=form).value for form in ("printed", "corrected"))
+    wrong, right = (
+        bounds.proposition3(nearly_linear, **settings, form=form).value for form in ("printed", "corrected")
+    )
     exact = float(target(x, v, alpha=0.5, activation=nearly_linear).value)
     assert abs(exact) < 1e-15
     for seed in range(DRAWS):

@@ -4,8 +4,7 @@ import pytest
 import yaml
 
 from lagreach.errors import InputError
-from lagreach.study.config import SCALES, find_study, known_studies, parse, read_config
-from lagreach.study.config import StudyConfig
+from lagreach.study.config import SCALES, StudyConfig, find_study, known_studies, parse, read_config
 
 SMALL = {"name": "mine", "title": "A study", "variants": [{"name": "a", "network": {"cell": "lstm"}}]}
 
@@ -67,7 +66,11 @@ def test_bad_keys_and_values_are_named(change, match):
 
 
 def test_files_that_are_no_studies(tmp_path):
-    for content, match in (("[1, 2]", "mapping"), ("a: [", "not YAML"), ("!!python/object/apply:os.system ['true']", "not YAML")):
+    for content, match in (
+        ("[1, 2]", "mapping"),
+        ("a: [", "not YAML"),
+        ("!!python/object/apply:os.system ['true']", "not YAML"),
+    ):
         path = tmp_path / "study.yaml"
         path.write_text(content)
         with pytest.raises(InputError, match=match):

@@ -55,7 +55,11 @@ def test_work_that_always_kills_its_worker_gives_up():
 
 @pytest.mark.parametrize(
     ("options", "match"),
-    [({"name": "slurm"}, "unknown executor"), ({"workers": 0}, "positive"), ({"address": "auto"}, "only a Ray cluster")],
+    [
+        ({"name": "slurm"}, "unknown executor"),
+        ({"workers": 0}, "positive"),
+        ({"address": "auto"}, "only a Ray cluster"),
+    ],
 )
 def test_bad_executors_are_refused(options, match):
     with pytest.raises(InputError, match=match):

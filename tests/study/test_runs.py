@@ -59,7 +59,9 @@ def test_a_run_leaves_what_it_promises(finished):
     text = (path / "RESULTS.md").read_text()
     assert "not tested" in text
     assert "DiagGate reaches farther" in text
-    assert all((path / "figures" / f"{name}-all.png").exists() for name in ("envelopes", "windows", "scaling", "spectra"))
+    assert all(
+        (path / "figures" / f"{name}-all.png").exists() for name in ("envelopes", "windows", "scaling", "spectra")
+    )
 
 
 def test_the_same_seed_gives_the_same_run_with_other_workers(finished, tmp_path):
@@ -91,9 +93,23 @@ def test_a_damaged_diagnosis_is_made_again(finished, tmp_path):
 
 
 def start(out, *options):
-    command = [sys.executable, "-m", "lagreach", "study", "run", str(FILE), "--scale", "smoke", "--out", str(out), *options]
+    command = [
+        sys.executable,
+        "-m",
+        "lagreach",
+        "study",
+        "run",
+        str(FILE),
+        "--scale",
+        "smoke",
+        "--out",
+        str(out),
+        *options,
+    ]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
 
 
 def killed_and_resumed(out, kills, rng, workers):
@@ -166,7 +182,9 @@ def test_command_line(finished, tmp_path):
 
 def test_summary_rows_hold_what_the_diagnoses_say(finished):
     rows = read_rows(finished.path / "summary.parquet")
-    row = next(r for r in rows if r["form"] == "exact" and r["variant"] == "diag" and r["seed"] == 1 and r["epoch"] == 6)
+    row = next(
+        r for r in rows if r["form"] == "exact" and r["variant"] == "diag" and r["seed"] == 1 and r["epoch"] == 6
+    )
     found = lagreach.load(finished.diagnosis_path("diag", 1, 6, "exact"))
     np.testing.assert_allclose(row["n_probe"], found.layers[0].window.required_if_present().sequences)
     assert row["windows"][0] == pytest.approx(found.window(100).lag or float("nan"), nan_ok=True)

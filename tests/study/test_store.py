@@ -29,12 +29,17 @@ def test_tensors_come_back_as_they_were(tmp_path, generator):
 def test_a_damaged_state_falls_back_to_the_one_before(tmp_path, damage):
     for epoch in (1, 2, 3):
         save_state(tmp_path, epoch, {"weights": torch.full((64,), float(epoch))})
-    assert [p.name for p in sorted(tmp_path.glob("state-*"))] == ["state-000002.safetensors", "state-000003.safetensors"]
+    assert [p.name for p in sorted(tmp_path.glob("state-*"))] == [
+        "state-000002.safetensors",
+        "state-000003.safetensors",
+    ]
     newest = tmp_path / "state-000003.safetensors"
     content = bytearray(newest.read_bytes())
     if damage == "flip":
         content[-5] ^= 1
-    newest.write_bytes({"flip": bytes(content), "cut": bytes(content[:40]), "empty": b"", "foreign": b"PK\x03\x04" * 50}[damage])
+    newest.write_bytes(
+        {"flip": bytes(content), "cut": bytes(content[:40]), "empty": b"", "foreign": b"PK\x03\x04" * 50}[damage]
+    )
     notes = []
     state = latest_state(tmp_path, notes.append)
     assert state is not None

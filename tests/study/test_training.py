@@ -10,7 +10,8 @@ from lagreach.study.data import FreshData, generator_for, hold
 from lagreach.study.losses import replica_losses
 from lagreach.study.optimisers import Optimiser, OptimiserSettings, clip_rows
 from lagreach.study.replicas import Replicas
-from lagreach.study.train import Trainer, train
+from lagreach.study.train import train
+from lagreach.study.trainer import Trainer, run_epoch
 from lagreach.tasks import make_task
 from lagreach.types import Status
 
@@ -41,7 +42,8 @@ def test_optimisers_follow_torch_for_every_row(name, generator):
     theirs = [TORCH[name]([row], rates[r]) for r, row in enumerate(rows)]
     for _ in range(6):
         gradient = torch.randn(2, 5, generator=generator, dtype=torch.float64)
-        ours.step(flat, clip_rows(gradient, 0.7)[0], 1.0, torch.tensor([True, True]))
+        ours.advance(1.0)
+        ours.step(flat, clip_rows(gradient, 0.7)[0], torch.tensor([True, True]))
         for r, row in enumerate(rows):
             row.grad = gradient[r].clone()
             torch.nn.utils.clip_grad_norm_([row], 0.7)
@@ -54,7 +56,8 @@ def test_a_row_that_is_not_alive_is_left_alone(generator):
     before = flat.clone()
     for name in TORCH:
         optimiser = Optimiser(OptimiserSettings(optimiser=name, weight_decay=0.1), flat, torch.tensor([0.1, 0.1]))
-        optimiser.step(flat, torch.full((2, 3), torch.nan), 1.0, torch.tensor([False, False]))
+        optimiser.advance(1.0)
+        optimiser.step(flat, torch.full((2, 3), torch.nan), torch.tensor([False, False]))
         torch.testing.assert_close(flat, before, rtol=0, atol=0)
         assert all(torch.isfinite(buffer).all() for buffer in optimiser.buffers.values())
 
@@ -75,7 +78,9 @@ def test_schedules(options, expected):
 
 
 def test_training_matches_a_plain_torch_loop():
-    done = train(model(3), TASK, sequences=24, epochs=3, batch=8, seeds=[7], settings=OptimiserSettings(lr=0.01, clip=1.0))
+    done = train(
+        model(3), TASK, sequences=24, epochs=3, batch=8, seeds=[7], settings=OptimiserSettings(lr=0.01, clip=1.0)
+    )
     plain, data = model(3), hold(TASK, 24, [7], 8, "cpu", torch.float32)
     optimiser = torch.optim.AdamW(plain.parameters(), 0.01, weight_decay=0.0)
     for epoch in range(3):
@@ -137,6 +142,21 @@ def test_a_state_goes_on_to_the_identical_weights():
         resumed.load({"weights": state["weights"]})
 
 
+def test_trainings_side_by_side_are_trainings_one_by_one():
+    def fresh(cell, batch):
+        replicas = Replicas([model(s, cell) for s in range(2)])
+        return Trainer(replicas, hold(TASK, 24, [0, 1], batch, "cpu", torch.float32), "mse", OptimiserSettings(), 2)
+
+    kinds = [("diag_gate", 8), ("lstm", 5)]  # 3 and 5 steps an epoch
+    together, alone = ([fresh(*kind) for kind in kinds] for _ in range(2))
+    for _ in range(2):
+        both = run_epoch(together)
+        for one, (loss, norm) in zip(alone, both, strict=True):
+            own_loss, own_norm = one.run_epoch()
+            np.testing.assert_array_equal(loss, own_loss)
+            np.testing.assert_array_equal(norm, own_norm)
+
+
 def test_checkpoints_hold_the_models_of_their_epoch():
     done = train(model(0), TASK, sequences=16, epochs=3, batch=8, checkpoints=[0, 2])
     assert sorted(done.checkpoints) == [0, 2]
@@ -193,7 +213,10 @@ def test_classification_trains():
     [
         (lambda: train([], TASK, sequences=8), "no model"),
         (lambda: train([model(0), model(0, "lstm")], TASK, sequences=8), "same cell"),
-        (lambda: train([model(0, "const_gate"), model(0, "const_gate", gate_init=0.3)], TASK, sequences=8), "same cell"),
+        (
+            lambda: train([model(0, "const_gate"), model(0, "const_gate", gate_init=0.3)], TASK, sequences=8),
+            "same cell",
+        ),
         (lambda: train(model(0), TASK), "number of sequences"),
         (lambda: train(model(0), TASK, sequences=8, lr=[0.1, 0.2]), "one learning rate"),
         (lambda: train(model(0), TASK, sequences=8, seeds=[1, 2]), "one seed"),

@@ -129,7 +129,8 @@ class Standing:
             f"Memory   worst-case gain alpha * sigma_1 = {self.gain:.3g}: {growth(self.gain, self.T)}",
             f"         {100 * self.above:.0f} % of the units above the cut-off; mu_T = {self.mu_T:.3g}, "
             f"L = {c.L:.3g}, beta = {c.beta:.3g}",
-            f"         typical gain per step {self.typical_gain:.3g}" + (f"; kept at lag {steps}: {kept}" if show else ""),
+            f"         typical gain per step {self.typical_gain:.3g}"
+            + (f"; kept at lag {steps}: {kept}" if show else ""),
             f"Target   nu = ({self.nu[0]:.3g}, {self.nu[1]:.3g}), {self.nu_from}; risk wanted {self.error:.3g} "
             f"with probability {1 - self.delta:g}",
             f"Descent  projected  {_asked(self.projected)}",
@@ -195,7 +196,9 @@ def standing(
     else:
         norms, source = ASSUMED_NORMS, "assumed"
     sharpness = ntk.sharpness(weights._replace(c=read), few, sigma, by_readout=True)
-    parts = lag_parts(weights, few, torch.zeros(few.shape[:2], dtype=few.dtype), sigma, longest=min(few.shape[1] - 1, _LAGS))
+    parts = lag_parts(
+        weights, few, torch.zeros(few.shape[:2], dtype=few.dtype), sigma, longest=min(few.shape[1] - 1, _LAGS)
+    )
     asked: dict[str, Any] = {
         "error": wanted, "alpha": alpha, "T": T, "n": n, "nu": norms, "delta": delta, "d": d, "x_bound": x_bound,
     }  # fmt: skip

@@ -17,7 +17,7 @@ from lagreach.arrays import Array, Number
 from lagreach.cells.activations import Activation, get_activation
 from lagreach.convergence.checks import check_inputs, check_pair, check_positive, check_targets
 from lagreach.convergence.initialise import Weights
-from lagreach.convergence.streaming import outputs, pullback, risk
+from lagreach.convergence.streaming import choose_engine, outputs, pullback, risk
 from lagreach.errors import InputError
 
 
@@ -232,6 +232,7 @@ def descend(
     if steps < 1:
         raise InputError("descent needs at least one step", got=steps)
     sigma = get_activation(activation)
+    engine = choose_engine(engine, weights, x, sigma, calls=2 * steps)
     W, U = weights.W.detach().clone(), weights.U.detach().clone()
     groups: list[dict[str, Any]] = [{"params": [W]}, {"params": [U]}]
     if rho is None:

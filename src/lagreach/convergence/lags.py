@@ -76,6 +76,4 @@ def lag_parts(
         dU.append(torch.einsum("ntm,ntd->md", part, x[:, :steps]))
         energy.append(float((product.square() * size[:, :steps]).mean()))
         transport.append(float(reach.abs().mean()))
-    return LagParts(
-        tuple(range(last + 1)), torch.stack(dW), torch.stack(dU), np.array(energy), np.array(transport)
-    )
+    return LagParts(tuple(range(last + 1)), torch.stack(dW), torch.stack(dU), np.array(energy), np.array(transport))

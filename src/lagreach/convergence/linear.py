@@ -55,4 +55,3 @@ def _eigen(K: Tensor) -> tuple[Tensor, Tensor]:
         raise InputError("the kernel must pair the training sequences with themselves", got=tuple(K.shape))
     values, vectors = torch.linalg.eigh((flat + flat.T) / 2)
     return values, vectors
-

@@ -39,12 +39,12 @@ def halves(weights: Weights) -> list[Weights]:
     m = len(weights.W)
     if m % 2:
         return [weights]
-    return [Weights(*(part.clone() for part in weights_)) for weights_ in zip(*(w.chunk(2) for w in weights), strict=True)]
+    return [
+        Weights(*(part.clone() for part in weights_)) for weights_ in zip(*(w.chunk(2) for w in weights), strict=True)
+    ]
 
 
-def forward(
-    weights: Weights, x: Float[Tensor, "seq time input"], activation: str | Activation = "tanh"
-) -> States:
+def forward(weights: Weights, x: Float[Tensor, "seq time input"], activation: str | Activation = "tanh") -> States:
     """Run the network from ``H_0 = 0`` (CE (2)); keeps every step of every unit."""
     sigma = get_activation(activation)
     parts = [_forward(half.W, half.U, x, sigma) for half in halves(weights)]

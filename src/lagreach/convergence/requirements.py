@@ -188,7 +188,9 @@ def theorem2(
         check_positive(gap=gap)
     gaps = _GAPS if gap is None else np.array([float(gap)])
     if gap is None:  # twice on a grid, the second time around the first answer
-        _, width, *_ = _theorem2_over(sigma, float(alpha), T, n, gaps, size, norms[0], most, float(delta), error, x_bound)
+        _, width, *_ = _theorem2_over(
+            sigma, float(alpha), T, n, gaps, size, norms[0], most, float(delta), error, x_bound
+        )
         best = int(np.argmin(width))
         gaps = np.geomspace(_GAPS[max(best - 1, 0)], _GAPS[min(best + 1, len(_GAPS) - 1)], 1001)
     lam, width, L, beta, err = _theorem2_over(

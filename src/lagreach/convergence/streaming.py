@@ -31,7 +31,7 @@ def outputs(
 ) -> Float[Tensor, "seq time"]:
     """Return ``F_t`` for t = 1..T (CE (3)); exactly zero at the symmetric start."""
     sigma = get_activation(activation)
-    if _choose(engine, weights, x, sigma) == "numba":
+    if choose_engine(engine, weights, x, sigma) == "numba":
         from lagreach.convergence import fused
 
         return fused.outputs(weights, x, sigma)
@@ -57,7 +57,7 @@ def pullback(
     ``lambda_t = cotangent_t c / sqrt(m) + W dz_t`` and ``dz_{t-1} = lambda_t I_{t-1}``, from the last step back.
     """
     sigma = get_activation(activation)
-    if _choose(engine, weights, x, sigma) == "numba":
+    if choose_engine(engine, weights, x, sigma) == "numba":
         from lagreach.convergence import fused
 
         return fused.pullback(weights, x, cotangent, sigma)
@@ -122,7 +122,10 @@ def risk_and_gradient(
     return float(error.square().sum() / len(x)), dW, dU
 
 
-def _choose(engine: str, weights: Weights, x: Tensor, sigma: Activation) -> str:
+def choose_engine(
+    engine: str, weights: Weights, x: Float[Tensor, "seq time input"], sigma: Activation, *, calls: int = 1
+) -> str:
+    """Return "torch" or "numba"; "auto" takes the compiled kernel where it can and where the work repays loading it."""
     if engine not in ENGINES:
         raise InputError("unknown engine", got=repr(engine), expected=", ".join(ENGINES))
     able = affine_tanh(sigma) is not None and x.dtype == torch.float64 and x.device.type == "cpu"
@@ -133,7 +136,7 @@ def _choose(engine: str, weights: Weights, x: Tensor, sigma: Activation) -> str:
             fix="use engine='torch'",
         )
     if engine == "auto":
-        return "numba" if able and x.shape[0] * x.shape[1] * len(weights.W) >= _COMPILE_FROM else "torch"
+        return "numba" if able and calls * x.shape[0] * x.shape[1] * len(weights.W) >= _COMPILE_FROM else "torch"
     return engine
 
 

@@ -156,9 +156,7 @@ def proposition5(
     # the union bound over outputs that the printed Proposition 3 leaves out is printed here
     share = delta if form == "corrected" else float(delta) / (2 * n * T)
     near = proposition3(activation, alpha=alpha, m=m, T=T, nu=nu, n=n, delta=share, x_bound=x_bound, form=form)
-    bent = proposition4(
-        activation, alpha=alpha, m=m, T=T, moved=moved, moved_w=nu_w, d=d, x_bound=x_bound, form=form
-    )
+    bent = proposition4(activation, alpha=alpha, m=m, T=T, moved=moved, moved_w=nu_w, d=d, x_bound=x_bound, form=form)
     terms = {**near.terms, **bent.terms}
     used = {**near.quantities, **bent.quantities}
     return Bound("Proposition 5", form, sum(terms.values()), terms, used, near.trivial, bent.gain, T)

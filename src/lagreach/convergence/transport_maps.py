@@ -61,7 +61,9 @@ class TransportMap:
         return v_w, v_u
 
 
-def wave_map(direction: Float[Tensor, "input"], frequency: Float[Tensor, "input"], nu: tuple[Number, Number]) -> TransportMap:
+def wave_map(
+    direction: Float[Tensor, "input"], frequency: Float[Tensor, "input"], nu: tuple[Number, Number]
+) -> TransportMap:
     """``v_w = nu_w sin(a.u)``, ``v_u = nu_u e (1 if w0 > 0 else cos(a.u))`` with unit e: a target with all lags in it.
 
     The parts are chosen so that nothing cancels for odd activations: there only the part of v_u that is even in u0

@@ -18,11 +18,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lagreach.adapters import Recurrence, View
+from lagreach.cells.stack import Layer
 from lagreach.errors import InputError, TooLargeError
 from lagreach.gradients.contrast import signal_gradient
 from lagreach.gradients.selection import Selection, select_params
 from lagreach.transport.binding import open_data
 from lagreach.transport.first_order import first_order_windows
+from lagreach.transport.first_order_sums import can_fuse, matched_sums
 from lagreach.transport.lags import check_lags
 from lagreach.transport.objective import Loss
 from lagreach.transport.rollout import Rollout
@@ -136,9 +138,8 @@ def matched_statistic(
     for rows, part in opened.parts(chunk):
         delta = signal_gradient(part.recurrence, objective.select(rows), other.select(rows), part.states, signal)
         moved = immediate_sensitivity(part, along).double()
-        for i, (zeta, rate) in enumerate(_alignments(part, delta.double(), moved, wanted)):
-            plain[rows, i] = zeta.sum(1).cpu()
-            weighted[rows, i] = (rate * zeta).sum(1).cpu()
+        for i, (zeta, rated) in enumerate(_alignments(part, delta.double(), moved, wanted)):
+            plain[rows, i], weighted[rows, i] = zeta.cpu(), rated.cpu()
     if signal == "dependence":
         plain, weighted = (v[: count // 2 * 2].unflatten(0, (-1, 2)).mean(1) for v in (plain, weighted))
     return _oriented(wanted, plain.numpy(), weighted.numpy(), orientation, signal, random)
@@ -155,7 +156,7 @@ def _random_direction(recurrence: Recurrence, params: Selection, generator: torc
 
 
 def _alignments(part: Rollout, delta: Tensor, moved: Tensor, lags: list[int]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield ``zeta_q`` and ``mu_q`` (seq, reached, unit) at each lag, the units of all layers side by side.
+    """Yield the sums over anchors of ``zeta_q`` and of ``mu_q zeta_q`` (seq, unit) at each lag, layers side by side.
 
     The loss gradient acts on a cell's output and the weights on the block that retains: h and c of an LSTM. At lag
     0 nothing is carried and every block meets itself.
@@ -163,23 +164,28 @@ def _alignments(part: Rollout, delta: Tensor, moved: Tensor, lags: list[int]) ->
     recurrence = part.recurrence
     stack = recurrence.stack
     layers = list(stack.layers(part.x, part.previous, part.states, recurrence.params))
-    deltas, moves = stack.split(delta), stack.split(moved)
-    rates = [first_order_windows(layer, lags) for layer in layers]
-    for lag in lags:
-        zetas, mus = [], []
-        for layer, own, move, windows in zip(layers, deltas, moves, rates, strict=True):
-            window = next(windows)
-            rate = window.rate()
-            mus.append(rate if window.exponent is None else times_power_of_two(rate, window.exponent))
-            if lag == 0:
-                blocks = len(layer.cell.blocks)
-                zetas.append((own * move).unflatten(-1, (blocks, -1)).sum(-2))
-            else:
-                reached = own.shape[1] - lag
-                zetas.append(
-                    layer.cell.output(own)[:, lag:] * layer.cell.block(move, layer.cell.rate_block)[:, :reached]
-                )
-        yield torch.cat(zetas, -1), torch.cat(mus, -1)
+    found = [
+        _layer_alignments(layer, own, move, lags)
+        for layer, own, move in zip(layers, stack.split(delta), stack.split(moved), strict=True)
+    ]
+    for pairs in zip(*found, strict=True):
+        yield torch.cat([zeta for zeta, _ in pairs], -1), torch.cat([rated for _, rated in pairs], -1)
+
+
+def _layer_alignments(layer: Layer, own: Tensor, move: Tensor, lags: list[int]) -> Iterator[tuple[Tensor, Tensor]]:
+    seen, held = layer.cell.output(own), layer.cell.block(move, layer.cell.rate_block)
+    if lags[0] == 0:
+        zeta = (own * move).unflatten(-1, (len(layer.cell.blocks), -1)).sum((1, -2))
+        yield zeta, zeta
+    positive = [lag for lag in lags if lag > 0]
+    if can_fuse(layer):
+        yield from zip(*(sums.unbind(1) for sums in matched_sums(layer, seen, held, positive)), strict=True)
+        return
+    for window in first_order_windows(layer, positive):
+        zeta = seen[:, window.lag :] * held[:, : window.real.shape[1]]
+        rate = window.rate()
+        rate = rate if window.exponent is None else times_power_of_two(rate, window.exponent)
+        yield zeta.sum(1), (rate * zeta).sum(1)
 
 
 def _oriented(

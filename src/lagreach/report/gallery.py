@@ -9,6 +9,7 @@ from typing import Any
 from lagreach.diagnosis import Diagnosis
 from lagreach.errors import InputError
 from lagreach.io import write_atomically
+from lagreach.progress import Progress
 from lagreach.report import figures, paper_figures
 
 FORMATS = ("png", "svg", "pdf")
@@ -32,7 +33,12 @@ SINGLE = ("dependence", "noise", "tail")  # show one diagnosis; of several, one 
 
 
 def export(
-    diagnoses: Sequence[Diagnosis], out: str | Path, *, names: Sequence[str] = (), kind: str = "png"
+    diagnoses: Sequence[Diagnosis],
+    out: str | Path,
+    *,
+    names: Sequence[str] = (),
+    kind: str = "png",
+    progress: Progress | None = None,
 ) -> tuple[list[Path], dict[str, str]]:
     """Write figures into a folder; returns the files and, for figures that cannot be drawn, why not.
 
@@ -46,7 +52,7 @@ def export(
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     files, missing = [], {}
-    for name in names or FIGURES:
+    for done, name in enumerate(names or FIGURES, 1):
         parts = [(diagnosis,) for diagnosis in diagnoses] if name in SINGLE else [tuple(diagnoses)]
         for i, part in enumerate(parts):
             file = folder / (f"{name}.{kind}" if len(parts) == 1 else f"{name}-{i + 1}.{kind}")
@@ -59,6 +65,8 @@ def export(
                 continue
             save(drawn, file)
             files.append(file)
+        if progress is not None:
+            progress("figures", done, len(names or FIGURES))
     return files, missing
 
 

@@ -115,7 +115,7 @@ def exponential_envelope(evidence: Evidence, options: Mapping[str, Any]) -> Outc
     printed = options.get("tau")
     if agrees and printed is not None:
         low, high = interval(tau)
-        near = min(abs(tau - printed)) <= options.get("tolerance", 0.25) * printed or low <= printed <= high
+        near = abs(np.nanmean(tau) - printed) <= options.get("tolerance", 0.25) * printed or low <= printed <= high
         agrees = bool(near)
         why = "" if near else f"exponential, but with another time constant than the printed {printed}"
     return Outcome(f"{words[0]}; exponential in {preferred:.0%} of seeds", words[1], bool(agrees), why)

@@ -46,6 +46,14 @@ def sheet(columns: int, width: float = 4.4, height: float = 3.5) -> tuple[Figure
     return figure, [new_axes(figure.add_subplot(1, columns, k + 1)) for k in range(columns)]
 
 
+def plain_numbers(axes: Axes) -> None:
+    """Write 1, 10, 100 on a logarithmic axis of lags, not powers."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
 def envelopes(material: Material) -> Figure:
     """First-order envelope (retention, as the paper fits it) and exact gain, on three scales."""
     figure, axes = sheet(3)
@@ -100,10 +108,11 @@ def scaling(material: Material) -> Figure:
             ax.plot(np.power(10.0, x[use]), n[use], label=role, alpha=0.7, **style)
         ax.set_xscale("log")
         ax.set_yscale("log")
-        ends = np.array(ax.get_xlim())
-        low = max(ax.get_ylim()[0], 1e-6)
-        guide = low * (ends / ends[0]) ** 2
+        ends, heights = np.array(ax.get_xlim()), ax.get_ylim()
+        guide = heights[0] * (ends / ends[0]) ** 2
         ax.plot(ends, guide, color=FAINT, linewidth=1, linestyle="--", label="slope 2")
+        ax.set_xlim(*ends)
+        ax.set_ylim(*heights)
         label(ax, "1 / f(lag)", "N(lag)", "corrected: probe, exact gain" if form == "exact" else "as printed: (34)")
         legend(ax)
     return figure
@@ -121,6 +130,9 @@ def spectra(material: Material) -> Figure:
             height = i + (k - (len(rows) - 1) / 2) * 0.6 / max(1, len(rows))
             ax.plot(tau, np.full(len(tau), height), **(look(i) | {"linestyle": "none", "alpha": 0.5, "markersize": 4}))
     ax.set_xscale("log")
+    low, high = ax.get_xlim()
+    ax.set_xlim(min(low, 1.0), max(high, 10.0))
+    plain_numbers(ax)
     ax.set_yticks(range(len(roles)), roles)
     return figure
 
@@ -149,6 +161,7 @@ def learning(material: Material) -> Figure:
     label(axes[0], "epoch", "training loss", "learning curves")
     label(axes[1], "planted lag", "share recovered", "after training, on fresh sequences")
     axes[1].set_xscale("log", base=2)
+    plain_numbers(axes[1])
     for ax in axes:
         legend(ax)
     return figure
@@ -173,7 +186,34 @@ def tails(material: Material) -> Figure:
     for ax in axes:
         ax.set_xticks(range(len(roles)), roles)
     label(axes[0], "", "tail index alpha", "filled: stable fit, open: Hill")
+    low, high = axes[1].get_ylim()
+    axes[1].set_ylim(min(low, 1.8), max(high, 3.0))
     label(axes[1], "", "kappa", "how averages concentrate: N^(-1/kappa)")
+    return figure
+
+
+def noise_floor(material: Material) -> Figure:
+    """Signal of the data at each lag against the gradient noise along its direction."""
+    figure, axes = sheet(2)
+    for i, role in enumerate(material.roles()):
+        rows = material.rows(role, "exact")
+        if not rows:
+            continue
+        lags = np.array(rows[0]["lags"], dtype=float)
+        signal, noise = stacked(rows, "signal"), stacked(rows, "noise")
+        band(axes[0], lags, np.where(noise > 0, noise, np.nan), i, f"{role}, noise of a sequence")
+        band(axes[0], lags, np.where(signal > 0, signal, np.nan), i, f"{role}, signal", linestyle=":", markersize=3)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.where((signal > 0) & (noise > 0), signal / noise, np.nan)
+        band(axes[1], lags, ratio, i, role)
+    for ax, name in zip(axes, ("gradient along the lag's direction", "signal / noise of one sequence"), strict=True):
+        ax.set_yscale("log")
+        ax.set_xscale("log", base=2)
+        plain_numbers(ax)
+        label(ax, "lag", name)
+        legend(ax)
+    axes[1].axhline(8000**-0.5, color=FAINT, linestyle="--", linewidth=1)
+    axes[1].set_title("dashed: the floor of 8,000 sequences", loc="left", fontsize=11)
     return figure
 
 
@@ -206,7 +246,7 @@ def over_training(material: Material) -> Figure:
 
 
 FIGURES: dict[str, Callable[[Material], Figure]] = {
-    f.__name__: f for f in (envelopes, windows, scaling, spectra, learning, tails, over_training)
+    f.__name__: f for f in (envelopes, windows, scaling, spectra, learning, tails, noise_floor, over_training)
 }
 
 

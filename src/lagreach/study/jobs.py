@@ -6,10 +6,10 @@ from what is there to the same result.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from lagreach.diagnosis import Diagnosis
@@ -26,18 +26,16 @@ from lagreach.study.paper_window import paper_window
 from lagreach.study.replicas import Replicas
 from lagreach.study.store import RunDirectory, disk_errors, latest_state, load_tensors, save_state, save_tensors
 from lagreach.study.summary import summarise, summarise_paper
-from lagreach.study.train import Trainer
+from lagreach.study.trainer import Trainer, run_epoch
 from lagreach.tasks import Task, make_task
-
-Tick = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class TrainJob:
-    """Train one variant of a run."""
+    """Train some variants of a run: one on a processor, all of them side by side on a GPU."""
 
     run: str
-    variant: str
+    variants: tuple[str, ...]
     device: str = "cpu"
     kernel: str = "auto"
 
@@ -85,41 +83,75 @@ def make_trainer(config: StudyConfig, variant: Variant, device: str, kernel: str
     return Trainer(replicas, data, task.loss, settings, plan.epochs)
 
 
-def train_variant(job: TrainJob, tick: Tick | None = None) -> None:
+class VariantTraining:
+    """A variant's training in a run's folder: goes on from the latest whole state, saves as it goes."""
+
+    def __init__(self, run: RunDirectory, config: StudyConfig, variant: Variant, device: str, kernel: str) -> None:
+        self.run, self.config, self.variant = run, config, variant
+        self.plan, self.folder = config.training_of(variant), run.training(variant.name)
+        self.wanted = config.checkpoint_epochs(variant)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.trainer = make_trainer(config, variant, device, kernel)
+        state = latest_state(self.folder, lambda note: run.log(f"{variant.name}: {note}"))
+        if state is not None:
+            self.trainer.load(state)
+            run.log(f"{variant.name}: going on from epoch {self.trainer.epoch}")
+        now = self.trainer.epoch
+        self.metrics = [row for row in _rows(self.folder / "metrics.parquet") if row["epoch"] <= now]
+        self.scores = [row for row in _rows(self.folder / "recovered.parquet") if row["epoch"] <= now]
+        if state is None:
+            self._checkpoint()
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether there are epochs left."""
+        return self.trainer.epoch < self.plan.epochs
+
+    def record(self, loss: np.ndarray, norm: np.ndarray) -> None:
+        """Note what an epoch gave, and save where it is time to."""
+        epoch, status = self.trainer.epoch, self.trainer.status
+        for r, seed in enumerate(self.config.seed_list()):
+            own = {"loss": float(loss[r]), "gradient_norm": float(norm[r]), "status": status[r].name}
+            self.metrics.append({"epoch": epoch, "seed": seed, **own})
+        if epoch in self.wanted:
+            self._checkpoint()
+        if epoch in self.wanted or epoch % self.plan.save_every == 0:
+            write_rows(self.folder / "metrics.parquet", self.metrics)
+            save_state(self.folder, epoch, self.trainer.state())  # last: what it makes superfluous must be there
+
+    def finish(self) -> None:
+        """Write what an empty training would lack, and say how it ended."""
+        if not self.metrics:
+            seeds = self.config.seed_list()
+            write_rows(self.folder / "metrics.parquet", [{"epoch": 0, "seed": s, "loss": None} for s in seeds])
+        self.run.log(f"{self.variant.name}: trained, {', '.join(status.name for status in self.trainer.status)}")
+
+    def _checkpoint(self) -> None:
+        """Save the weights, and how much of each lag the models have recovered on fresh sequences."""
+        task, trainer = study_task(self.config), self.trainer
+        for r, seed in enumerate(self.config.seed_list()):
+            x, y = task.sample(self.config.test_sequences, generator_for(seed, "test"))
+            with torch.no_grad():
+                found = task.recovered(x, y, trainer.replicas.model(r)(x))
+            self.scores.extend(
+                {"epoch": trainer.epoch, "seed": seed, "lag": lag, "recovered": float(score)}
+                for lag, score in zip(task.lags, found.tolist(), strict=True)
+            )
+        write_rows(self.folder / "recovered.parquet", self.scores)
+        save_tensors(self.run.model_path(self.variant.name, trainer.epoch), trainer.replicas.params)
+
+
+def train_variants(job: TrainJob) -> None:
     """Train until the last epoch, saving states on the way and weights at the epochs to be diagnosed."""
     run = RunDirectory(job.run)
     config = run.config()
-    variant = config.variant(job.variant)
-    plan, task, seeds = config.training_of(variant), study_task(config), config.seed_list()
-    wanted = config.checkpoint_epochs(variant)
-    folder = run.training(variant.name)
-    folder.mkdir(parents=True, exist_ok=True)
-    if is_trained(run, config, variant):
-        return
-    trainer = make_trainer(config, variant, job.device, job.kernel)
-    state = latest_state(folder, lambda note: run.log(f"{variant.name}: {note}"))
-    if state is not None:
-        trainer.load(state)
-        run.log(f"{variant.name}: going on from epoch {trainer.epoch}")
-    metrics = [row for row in _rows(folder / "metrics.parquet") if row["epoch"] <= trainer.epoch]
-    scores = [row for row in _rows(folder / "recovered.parquet") if row["epoch"] <= trainer.epoch]
-    if state is None:
-        _checkpoint(run, config, variant, trainer, scores)
-    while trainer.epoch < plan.epochs:
-        loss, norm = trainer.run_epoch()
-        for r, seed in enumerate(seeds):
-            own = {"loss": float(loss[r]), "gradient_norm": float(norm[r]), "status": trainer.status[r].name}
-            metrics.append({"epoch": trainer.epoch, "seed": seed, **own})
-        last = trainer.epoch == plan.epochs
-        if trainer.epoch in wanted:
-            _checkpoint(run, config, variant, trainer, scores)
-        if trainer.epoch in wanted or last or trainer.epoch % plan.save_every == 0:
-            write_rows(folder / "metrics.parquet", metrics)
-            save_state(folder, trainer.epoch, trainer.state())  # after what it makes superfluous to compute again
-        if tick is not None:
-            tick(trainer.epoch, plan.epochs)
-    write_rows(folder / "metrics.parquet", metrics or [{"epoch": 0, "seed": s, "loss": None} for s in seeds])
-    run.log(f"{variant.name}: trained, {', '.join(status.name for status in trainer.status)}; task {task.name}")
+    left = [config.variant(name) for name in job.variants if not is_trained(run, config, config.variant(name))]
+    trainings = [VariantTraining(run, config, variant, job.device, job.kernel) for variant in left]
+    while running := [training for training in trainings if training.unfinished]:
+        for training, outcome in zip(running, run_epoch([t.trainer for t in running]), strict=True):
+            training.record(*outcome)
+    for training in trainings:
+        training.finish()
 
 
 def is_trained(run: RunDirectory, config: StudyConfig, variant: Variant) -> bool:
@@ -135,21 +167,6 @@ def is_trained(run: RunDirectory, config: StudyConfig, variant: Variant) -> bool
 
 def _rows(path: Any) -> list[Row]:
     return read_rows(path) if path.exists() else []
-
-
-def _checkpoint(run: RunDirectory, config: StudyConfig, variant: Variant, trainer: Trainer, scores: list[Row]) -> None:
-    """Save the weights, and how much of each lag the models have recovered on fresh sequences."""
-    task = study_task(config)
-    for r, seed in enumerate(config.seed_list()):
-        x, y = task.sample(config.test_sequences, generator_for(seed, "test"))
-        with torch.no_grad():
-            found = task.recovered(x, y, trainer.replicas.model(r)(x))
-        scores.extend(
-            {"epoch": trainer.epoch, "seed": seed, "lag": lag, "recovered": float(score)}
-            for lag, score in zip(task.lags, found.tolist(), strict=True)
-        )
-    write_rows(run.training(variant.name) / "recovered.parquet", scores)
-    save_tensors(run.model_path(variant.name, trainer.epoch), trainer.replicas.params)
 
 
 def stored_model(run: RunDirectory, config: StudyConfig, variant: Variant, seed: int, epoch: int) -> GatedRNN:

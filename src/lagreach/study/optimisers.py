@@ -77,17 +77,29 @@ class OptimiserSettings:
 
 
 class Optimiser:
-    """Moves rows of weights along their gradients; its state is `buffers` and the number of steps taken."""
+    """Moves rows of weights along their gradients; its state is `buffers` and the number of steps taken.
+
+    What changes from step to step is prepared by `advance` in one small tensor, so that `step` itself is the same
+    sequence of operations every time and can be recorded as a CUDA graph.
+    """
 
     def __init__(self, settings: OptimiserSettings, flat: Tensor, lr: Float[Tensor, "replica"]) -> None:
         self.settings, self.lr, self.steps = settings, lr.to(flat)[:, None], 0
         kept = {"sgd": (), "momentum": ("velocity",), "adam": ("mean", "square"), "adamw": ("mean", "square")}
         self.buffers = {name: torch.zeros_like(flat) for name in kept[settings.optimiser]}
+        self._now = flat.new_ones(3)  # factor of the learning rate, and the bias corrections of Adam's averages
+
+    def advance(self, factor: float) -> None:
+        """Count a step, whose learning rates are multiplied by `factor`."""
+        self.steps += 1
+        first, second = self.settings.betas
+        now = torch.tensor([factor, 1 - first**self.steps, 1 - second**self.steps], dtype=torch.float64)
+        self._now.copy_(now, non_blocking=True)
 
     @torch.no_grad()
-    def step(self, flat: Tensor, gradient: Tensor, factor: float, alive: Bool[Tensor, "replica"]) -> None:
-        """Take one step with the learning rates times `factor`, in the rows that are alive."""
-        own, rate, self.steps = self.settings, self.lr * factor, self.steps + 1
+    def step(self, flat: Tensor, gradient: Tensor, alive: Bool[Tensor, "replica"]) -> None:
+        """Take the step in the rows that are alive."""
+        own, rate = self.settings, self.lr * self._now[0]
         kept, new = alive[:, None], flat
         if own.weight_decay and own.optimiser == "adamw":
             new = new * (1 - rate * own.weight_decay)
@@ -102,8 +114,8 @@ class Optimiser:
             first, second = own.betas
             mean = self._keep("mean", torch.lerp(gradient, self.buffers["mean"], first), kept)
             square = self._keep("square", torch.lerp(gradient.square(), self.buffers["square"], second), kept)
-            root = (square / (1 - second**self.steps)).sqrt() + own.eps
-            new = new - rate / (1 - first**self.steps) * mean / root
+            root = (square / self._now[2]).sqrt() + own.eps
+            new = new - rate / self._now[1] * mean / root
         flat.copy_(torch.where(kept, new, flat))
 
     def _keep(self, name: str, value: Tensor, kept: Tensor) -> Tensor:

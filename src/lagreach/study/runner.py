@@ -24,7 +24,7 @@ from lagreach.study.jobs import (
     diagnose_jobs,
     is_diagnosed,
     is_trained,
-    train_variant,
+    train_variants,
 )
 from lagreach.study.material import gather
 from lagreach.study.metrics import write_rows
@@ -59,10 +59,11 @@ def run_study(
     with run.lock(), progress_bar(show_progress) as report:
         started = time.perf_counter()
         run.log(f"start: {config.name} at scale {config.scale}, {workers.workers} workers, {device}")
-        trainings = [TrainJob(str(run.path), v.name, device, kernel) for v in config.variants]
-        trainings = [job for job in trainings if not is_trained(run, config, config.variant(job.variant))]
+        left = [v.name for v in config.variants if not is_trained(run, config, v)]
+        # networks share a GPU from one process, where they run side by side; processors each get their own
+        together = [tuple(left)] if device != "cpu" and left else [(name,) for name in left]
         with _watching(run, config, report):
-            workers.map(train_variant, trainings)
+            workers.map(train_variants, [TrainJob(str(run.path), names, device, kernel) for names in together])
         jobs = diagnose_jobs(run, config, device)
         todo = [job for job in jobs if not is_diagnosed(run, job)]
         done = [len(jobs) - len(todo)]

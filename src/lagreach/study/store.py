@@ -44,7 +44,9 @@ class RunDirectory:
         self.path = Path(path)
 
     @classmethod
-    def create(cls, path: str | Path, config: StudyConfig, *, resume: bool = False, overwrite: bool = False) -> RunDirectory:
+    def create(
+        cls, path: str | Path, config: StudyConfig, *, resume: bool = False, overwrite: bool = False
+    ) -> RunDirectory:
         """Make a new run, or find an old one to go on with; what is there is never lost by accident."""
         run = cls(path)
         if run.config_path.exists() and not (resume or overwrite):

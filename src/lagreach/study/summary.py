@@ -69,7 +69,8 @@ def summarise(found: Diagnosis, budgets: Sequence[int]) -> Row:
         "stable_supported": layer.tail.stable_supported,
         "kappa": window.concentration.exponent,
         "kappa_status": window.concentration.status.name,
-        "noise": float(np.median(window.noise)),
+        "noise": window.noise.tolist(),
+        "signal": window.delta.tolist(),
         "verdict": layer.fidelity.verdict,
     }
     row |= shape("exact", lags, exact)

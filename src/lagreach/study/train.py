@@ -13,9 +13,9 @@ from lagreach.errors import InputError
 from lagreach.model import GatedRNN
 from lagreach.progress import Progress, progress_bar
 from lagreach.study.data import FreshData, TrainingData, hold
-from lagreach.study.losses import check_loss, replica_losses
-from lagreach.study.optimisers import Optimiser, OptimiserSettings, clip_rows
+from lagreach.study.optimisers import OptimiserSettings
 from lagreach.study.replicas import Replicas
+from lagreach.study.trainer import Trainer
 from lagreach.tasks import Task
 from lagreach.types import Status
 
@@ -50,80 +50,6 @@ class Training:
             for r, status in enumerate(self.status)
         ]
         return "\n".join([f"{len(self.loss)} epochs", *rows])
-
-
-class Trainer:
-    """Training that can be stopped after any epoch: `state` is all there is to know, `load` goes on from it."""
-
-    def __init__(
-        self,
-        replicas: Replicas,
-        data: TrainingData,
-        loss: str,
-        settings: OptimiserSettings,
-        epochs: int,
-        lr: Sequence[float] | None = None,
-    ) -> None:
-        rates = [settings.lr] * len(replicas) if lr is None else list(lr)
-        if len(rates) != len(replicas):
-            raise InputError("one learning rate for each model", got=f"{len(rates)} for {len(replicas)} models")
-        self.replicas, self.data, self.loss, self.settings, self.epochs = (
-            replicas,
-            data,
-            check_loss(loss),
-            settings,
-            epochs,
-        )
-        self.optimiser = Optimiser(settings, replicas.flat, torch.tensor(rates, dtype=torch.float64))
-        self.alive = torch.ones(len(replicas), dtype=torch.bool, device=replicas.flat.device)
-        self.epoch = 0
-
-    def run_epoch(self) -> tuple[np.ndarray, np.ndarray]:
-        """Train for one epoch; return mean loss and gradient norm of each model."""
-        total = self.data.steps_per_epoch * self.epochs
-        losses, norms = [], []
-        for x, y in self.data.epoch(self.epoch):
-            loss, norm = self._step(x, y, self.settings.factor(self.optimiser.steps, total))
-            losses.append(loss)
-            norms.append(norm)
-        self.epoch += 1
-        missing = torch.tensor(torch.nan, dtype=torch.float64, device=self.alive.device)
-        means = [torch.stack(v).double().mean(0) for v in (losses, norms)]
-        shown = [torch.where(self.alive, mean, missing).cpu().numpy() for mean in means]
-        return shown[0], shown[1]
-
-    def _step(self, x: Tensor, y: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-        losses = replica_losses(self.loss, self.replicas(x), y, self.data.mask)
-        gradient, norms = clip_rows(self.replicas.gradient(losses), self.settings.clip)
-        losses = losses.detach()
-        # A model whose loss or gradient is no number stops here, with the weights that gave the last good one.
-        self.alive &= losses.isfinite() & norms.isfinite()
-        self.optimiser.step(self.replicas.flat, gradient, factor, self.alive)
-        return losses, norms
-
-    def state(self) -> dict[str, Tensor]:
-        """Everything that the next epoch depends on."""
-        counters = torch.tensor([self.epoch, self.optimiser.steps])
-        return {"weights": self.replicas.flat, "alive": self.alive, "counters": counters} | {
-            f"optimiser.{name}": buffer for name, buffer in self.optimiser.buffers.items()
-        }
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from a state."""
-        expected = {name: tuple(value.shape) for name, value in self.state().items()}
-        found = {name: tuple(value.shape) for name, value in state.items()}
-        if expected != found:
-            raise InputError("this state belongs to another training", got=found, expected=expected)
-        self.replicas.load(state["weights"])
-        self.alive.copy_(state["alive"])
-        for name, buffer in self.optimiser.buffers.items():
-            buffer.copy_(state[f"optimiser.{name}"])
-        self.epoch, self.optimiser.steps = (int(n) for n in state["counters"])
-
-    @property
-    def status(self) -> tuple[Status, ...]:
-        """OK or DIVERGED for each model."""
-        return tuple(Status.OK if alive else Status.DIVERGED for alive in self.alive.tolist())
 
 
 def train(

@@ -16,7 +16,7 @@ from lagreach.errors import UnsupportedError
 from lagreach.transport.binding import open_data
 from lagreach.transport.cotangent import Cotangent
 from lagreach.transport.exact import exact_transport
-from lagreach.transport.first_order import first_order_transport
+from lagreach.transport.first_order import first_order_norms
 from lagreach.transport.lags import check_lags
 from lagreach.transport.objective import Loss, output_gradient
 from lagreach.transport.rollout import Rollout
@@ -121,7 +121,7 @@ def fidelity(
 def _first_order_norms(part: Rollout, delta: Tensor, lags: list[int]) -> list[ScaledSum]:
     """Return the norms to first order, or NaN for a layer that has no first order."""
     try:
-        return [c.square_norm() for c in first_order_transport(part, delta, lags)]
+        return first_order_norms(part, delta, lags)
     except UnsupportedError:
         missing = ScaledSum(torch.tensor(math.nan, dtype=torch.float64), torch.tensor(0))
         return [missing] * len(lags)

@@ -12,7 +12,7 @@ import math
 from typing import no_type_check
 
 import numpy as np
-from numba import njit
+from numba import njit, uintp
 
 ANCHORS = 256  # of a block
 UNITS = 16  # that are laid out in one go: a cache line of float32
@@ -32,38 +32,62 @@ def _lay_out(values, n, first, many, out):
             out[q, t] = values[n, t, first + q]
 
 
+# Below, `low` and `high` bound the anchors of a block that reach back far enough, and `older` is the step that the first of
+# them meets. Indices are unsigned: a check for negative ones would keep loops from being vectorised.
+
+
 @compiled
 @no_type_check
-def _grow(real, slope, factor, slant):
+def _grow(real, slope, low, high, factor, slant, older):
     """Put an older step behind each window."""
-    for i in range(len(real)):
+    for k in range(high - low):
+        i, j = uintp(k + low), uintp(k + older)
         kept = real[i]
-        slope[i] = kept * slant[i] + slope[i] * factor[i]
-        real[i] = kept * factor[i]
+        slope[i] = kept * slant[j] + slope[i] * factor[j]
+        real[i] = kept * factor[j]
 
 
 @compiled
 @no_type_check
-def _closed(real, slope, factor, slant, to_real, to_slope):
+def _grow_and_size(real, slope, low, high, factor, slant, older, terms):
+    """Do what `_grow` and `_size_terms` do, in one pass."""
+    retained, corrected, rate = 0.0, 0.0, 0.0
+    for k in range(high - low):
+        i, j = uintp(k + low), uintp(k + older)
+        kept = real[i]
+        y = kept * slant[j] + slope[i] * factor[j]
+        x = kept * factor[j]
+        slope[i], real[i] = y, x
+        retained += abs(x)
+        corrected += abs(y)
+        rate += abs(x + y)
+    terms[0], terms[1], terms[2] = retained, corrected, rate
+
+
+@compiled
+@no_type_check
+def _closed(real, slope, low, high, factor, slant, older, to_real, to_slope):
     """Windows with the oldest step behind them, in other memory."""
-    for i in range(len(real)):
-        to_slope[i] = real[i] * slant[i] + slope[i] * factor[i]
-        to_real[i] = real[i] * factor[i]
+    for k in range(high - low):
+        i, j = uintp(k + low), uintp(k + older)
+        to_slope[i] = real[i] * slant[j] + slope[i] * factor[j]
+        to_real[i] = real[i] * factor[j]
 
 
 @compiled
 @no_type_check
-def _rescaled(real, slope, exponent):
+def _rescaled(real, slope, low, high, exponent):
     """Bring a block of windows back to order one when it has drifted; return its exponent."""
-    largest = 0.0
-    for i in range(len(real)):
-        largest = max(largest, max(abs(real[i]), abs(slope[i])))
-    if largest == 0.0 or TOO_SMALL <= largest <= TOO_LARGE or not math.isfinite(largest):
+    size = 0.0  # a sum, since a maximum is not vectorised
+    for k in range(high - low):
+        i = uintp(k + low)
+        size += abs(real[i]) + abs(slope[i])
+    if size == 0.0 or TOO_SMALL <= size <= TOO_LARGE or not math.isfinite(size):
         return exponent
-    shift = math.frexp(largest)[1]
+    shift = math.frexp(size)[1]
     half = shift // 2
     first, second = math.ldexp(1.0, -half), math.ldexp(1.0, half - shift)
-    for i in range(len(real)):
+    for i in range(low, high):
         real[i] = real[i] * first * second
         slope[i] = slope[i] * first * second
     return exponent + shift
@@ -86,31 +110,34 @@ def _add(sums, exponents, column, unit, terms, exponent):
 
 @compiled
 @no_type_check
-def _size_terms(real, slope, terms):
-    kept, moved, both = 0.0, 0.0, 0.0
-    for i in range(len(real)):
-        kept += abs(real[i])
-        moved += abs(slope[i])
-        both += abs(real[i] + slope[i])
-    terms[0], terms[1], terms[2] = kept, moved, both
+def _size_terms(real, slope, low, high, terms):
+    retained, corrected, rate = 0.0, 0.0, 0.0
+    for k in range(high - low):
+        i = uintp(k + low)
+        retained += abs(real[i])
+        corrected += abs(slope[i])
+        rate += abs(real[i] + slope[i])
+    terms[0], terms[1], terms[2] = retained, corrected, rate
 
 
 @compiled
 @no_type_check
-def _square_terms(real, slope, delta, terms):
+def _square_terms(real, slope, low, high, delta, anchor, terms):
     total = 0.0
-    for i in range(len(real)):
-        value = (real[i] + slope[i]) * delta[i]
+    for k in range(high - low):
+        i = uintp(k + low)
+        value = (real[i] + slope[i]) * delta[uintp(k + anchor)]
         total += value * value
     terms[0] = total
 
 
 @compiled
 @no_type_check
-def _matched_terms(real, slope, delta, moved, terms):
+def _matched_terms(real, slope, low, high, delta, anchor, moved, reached, terms):
     plain, weighted = 0.0, 0.0
-    for i in range(len(real)):
-        zeta = delta[i] * moved[i]
+    for k in range(high - low):
+        i = uintp(k + low)
+        zeta = delta[uintp(k + anchor)] * moved[uintp(k + reached)]
         plain += zeta
         weighted += (real[i] + slope[i]) * zeta
     terms[0], terms[1] = plain, weighted
@@ -155,6 +182,8 @@ def sweep(kind, uniform, factors, delta, moved, lags, lengths, sums, exponents, 
             if kind == MATCHED:
                 _lay_out(moved, n, first, many, own_moved)
             for q in range(many):
+                middle, slant = rows[0, q], rows[1, q]
+                d, m = own_delta[q], own_moved[q]
                 for start in range(0, lengths[n], ANCHORS):
                     high = min(ANCHORS, lengths[n] - start)
                     real[:high] = 1.0
@@ -165,33 +194,37 @@ def sweep(kind, uniform, factors, delta, moved, lags, lengths, sums, exponents, 
                         low = max(0, lag - start)  # earlier anchors do not reach back that far
                         if low >= high:
                             break
-                        asked = lags[column] == lag
-                        # slices, so that every loop counts from zero: only then is it vectorised
-                        re, sl, far_re, far_sl = real[low:high], slope[low:high], far_real[low:high], far_slope[low:high]
-                        at = slice(start + low, start + high)
-                        reached = slice(at.start - lag, at.stop - lag)
-                        joined = slice(reached.start + 1, reached.stop + 1)
-                        if uniform:
-                            _grow(re, sl, rows[0, q, joined], rows[1, q, joined])
-                            far_re, far_sl = re, sl
-                        elif lag == 1:
-                            far_re[:], far_sl[:] = rows[6, q, at], rows[7, q, at]
-                            re[:], sl[:] = rows[2, q, at], rows[3, q, at]
+                        asked, anchor = lags[column] == lag, start + low
+                        older = anchor - lag + 1
+                        seen_real, seen_slope = real, slope
+                        if uniform and asked and kind == SIZES:
+                            _grow_and_size(real, slope, low, high, middle, slant, older, terms)
+                        elif uniform:
+                            _grow(real, slope, low, high, middle, slant, older)
                         else:
-                            if asked:
-                                _closed(re, sl, rows[4, q, joined], rows[5, q, joined], far_re, far_sl)
-                            _grow(re, sl, rows[0, q, joined], rows[1, q, joined])
-                        if asked and kind == SIZES:
-                            _size_terms(far_re, far_sl, terms)
-                            _add(sums, exponents, column, first + q, terms, exponent)
-                        elif asked and kind == SQUARES:
-                            _square_terms(far_re, far_sl, own_delta[q, at], terms)
-                            _add(sums, exponents, column, first + q, terms, 2 * exponent)
-                        elif asked:
-                            _matched_terms(far_re, far_sl, own_delta[q, at], own_moved[q, reached], terms)
-                            plain[n, column, first + q] += terms[0]
-                            weighted[n, column, first + q] += math.ldexp(terms[1], max(exponent, -5000))
+                            seen_real, seen_slope = far_real, far_slope
+                            if lag == 1:
+                                for i in range(low, high):
+                                    far_real[i], far_slope[i] = rows[6, q, start + i], rows[7, q, start + i]
+                                    real[i], slope[i] = rows[2, q, start + i], rows[3, q, start + i]
+                            else:
+                                if asked:
+                                    _closed(
+                                        real, slope, low, high, rows[4, q], rows[5, q], older, far_real, far_slope
+                                    )
+                                _grow(real, slope, low, high, middle, slant, older)
                         if asked:
+                            if kind == SIZES:
+                                if not uniform:
+                                    _size_terms(seen_real, seen_slope, low, high, terms)
+                                _add(sums, exponents, column, first + q, terms, exponent)
+                            elif kind == SQUARES:
+                                _square_terms(seen_real, seen_slope, low, high, d, anchor, terms)
+                                _add(sums, exponents, column, first + q, terms, 2 * exponent)
+                            else:
+                                _matched_terms(seen_real, seen_slope, low, high, d, anchor, m, older - 1, terms)
+                                plain[n, column, first + q] += terms[0]
+                                weighted[n, column, first + q] += math.ldexp(terms[1], max(exponent, -5000))
                             column += 1
                         if lag % CHECK_EVERY == 0:
-                            exponent = _rescaled(re, sl, exponent)
+                            exponent = _rescaled(real, slope, low, high, exponent)

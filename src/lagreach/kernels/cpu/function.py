@@ -19,7 +19,7 @@ class Scan(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, cell: Cell, names: tuple[str, ...], x: Tensor, s0: Tensor, *weights: Tensor) -> Any:  # type: ignore[override]
+    def forward(ctx: Any, cell: Cell, names: tuple[str, ...], x: Tensor, s0: Tensor, *weights: Tensor) -> Any:
         """Run the cell and keep what the way back needs."""
         done = passes.forward(cell, x, s0, dict(zip(names, weights, strict=True)), keep=True)
         outputs = states_of(done)

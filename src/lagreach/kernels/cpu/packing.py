@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lagreach.cells import Cell, Params
 from lagreach.cells.diag_elman import DiagElman
+from lagreach.cells.shared_gate import SharedGate
 from lagreach.cells.torch_gru import TorchGRU
 from lagreach.kernels.cpu.compiled import Gradients, Weights
 from lagreach.kernels.packing import BLOCKS
@@ -33,6 +34,8 @@ def names_of(cell: Cell) -> Names:
     if isinstance(cell, TorchGRU):  # a fourth block holds U_n h + c_n, which the reset gate multiplies
         return Names(("W_r", "W_z", "W_n"), ("U_r", "U_z", None, "U_n"), ("b_r", "b_z", "b_n", "c_n"))
     blocks = BLOCKS[type(cell)]
+    if isinstance(cell, SharedGate):
+        blocks = ("h", "s")  # the narrow block last
     recurrent = "u" if isinstance(cell, DiagElman) else "U"
     return Names(*(tuple(f"{kind}_{k}" for k in blocks) for kind in ("W", recurrent, "b")))
 
@@ -46,18 +49,17 @@ def pack(cell: Cell, params: Params) -> list[Weights]:
     if isinstance(cell, DiagElman):
         U = Ut = arrays["u_h"][:, None]
     else:
-        gap = np.zeros_like(arrays[names.U[0]])
-        U = np.concatenate([gap if name is None else arrays[name] for name in names.U], axis=1)
+        U = np.concatenate([arrays[name] if name else np.zeros_like(arrays["U_n"]) for name in names.U], axis=1)
+        if isinstance(cell, SharedGate):
+            fill = -b.shape[1] % 16
+            b, W, U = (np.pad(a, ((0, 0), (0, fill), (0, 0))[: a.ndim]) for a in (b, W, U))
         Ut = U.transpose(0, 2, 1)
     none = np.empty((len(b), 0), b.dtype)
-    gain, shift = arrays.get("ln_gain", none), arrays.get("ln_shift", none)
+    vectors = (b, arrays.get("ln_gain", none), arrays.get("ln_shift", none))
     gate = getattr(cell, "gate", 1.0)
+    constants = (b.dtype.type(gate), b.dtype.type(1 - gate))
     return [
-        Weights(
-            *(np.ascontiguousarray(a[r]) for a in (W.transpose(0, 2, 1), W, Ut, U, b, gain, shift)),
-            gate=b.dtype.type(gate),
-            kept=b.dtype.type(1 - gate),
-        )
+        Weights._make([*(np.ascontiguousarray(a[r]) for a in (W.transpose(0, 2, 1), W, Ut, U, *vectors)), *constants])
         for r in range(len(b))
     ]
 

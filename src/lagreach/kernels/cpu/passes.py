@@ -18,12 +18,13 @@ import numpy as np
 import torch
 
 from lagreach.cells import Cell, Params
+from lagreach.kernels.cpu.buffers import empty
 from lagreach.kernels.cpu.compiled import Gradients, Run, Weights
 from lagreach.kernels.cpu.packing import gradients_like, pack, unpack
 from lagreach.progress import waiting
 
 ROWS = 32  # sequences in a block
-SHARES = 8  # at most so many sums of gradients per replica
+SHARES = 16  # at most so many sums of gradients per replica
 WORTH_THREADS = 2e7  # multiplications
 MODULES = {"const_gate": "leaky", "elman": "leaky"}  # the other kernels are named like their cells
 
@@ -58,13 +59,13 @@ def forward(cell: Cell, x: torch.Tensor, s0: torch.Tensor, params: Params, *, ke
     c0 = rest[0] if rest else np.empty((replica, 0, 0), dtype)
     weights = pack(cell, params)
     kept = time if keep else 1
-    sizes = {"h": (time, seq, units), "act": (kept, seq, weights[0].b.size)}
+    sizes: dict[str, tuple[int, ...]] = {"h": (time, seq, units), "act": (kept, seq, weights[0].b.size)}
     sizes["c"] = (time, seq, units) if rest else (0, 0, 0)
     sizes["rh"] = (kept, seq, units) if cell.name == "gru" else (0, 0, 0)
     layernorm = weights[0].gain.size > 0
     sizes["normal"] = (kept, seq, units) if layernorm else (0, 0, 0)
     sizes["inverse"] = (kept, seq) if layernorm else (0, 0)
-    run = Run(**{name: _empty((replica, *size), dtype) for name, size in sizes.items()})
+    run = Run(**{name: empty((replica, *size), dtype) for name, size in sizes.items()})
     done = Forward(cell, inputs, h0, c0, weights, run)
     kernel = _kernel(cell, "forward", dtype)
     _spread([(kernel, (*done.of(r), *rows)) for r in range(replica) for rows in _blocks(seq)], done.work)
@@ -103,7 +104,7 @@ def backward(
 def tangent(done: Forward, direction: Params) -> tuple[np.ndarray, np.ndarray]:
     """Derivatives of h and c along a direction of the weights."""
     cell, seq = done.cell, done.x.shape[2]
-    h_dot, c_dot = _empty(done.run.h.shape, done.x.dtype), _empty(done.run.c.shape, done.x.dtype)
+    h_dot, c_dot = empty(done.run.h.shape, done.x.dtype), empty(done.run.c.shape, done.x.dtype)
     kernel = _kernel(cell, "tangent", done.x.dtype)
     jobs = []
     for r, dot in enumerate(pack(cell, direction)):
@@ -116,14 +117,6 @@ def tangent(done: Forward, direction: Params) -> tuple[np.ndarray, np.ndarray]:
 def _blocks(seq: int) -> list[tuple[int, int]]:
     """Rows of each block."""
     return [(start, min(start + ROWS, seq)) for start in range(0, seq, ROWS)]
-
-
-def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-    """Memory that starts at a cache line. From numpy, which asks for huge pages: filling them costs fewer page faults."""
-    count = int(np.prod(shape))
-    raw = np.empty(count * dtype.itemsize + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + count * dtype.itemsize].view(dtype).reshape(shape)
 
 
 _ready: set[tuple[str, str, str]] = set()  # kernels that this process has called

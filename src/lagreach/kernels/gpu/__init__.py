@@ -44,7 +44,7 @@ def missing(cell: Cell, device: torch.device, dtype: torch.dtype) -> str | None:
 def scan(cell: Cell, x: Tensor, s0: Tensor, params: Params) -> Tensor:
     """States after each step; shapes as in `lagreach.kernels.scan`, with the replica axis always there."""
     from lagreach.kernels.gpu.function import Recurrence
-    from lagreach.kernels.gpu.packing import preactivations, recurrent_weights
+    from lagreach.kernels.gpu.packing import stacked
 
     family = family_of(cell)
     assert family is not None, "missing() comes first"
@@ -56,6 +56,5 @@ def scan(cell: Cell, x: Tensor, s0: Tensor, params: Params) -> Tensor:
         activation=get_activation(getattr(cell, "activation", "tanh")).name,
     )
     vectors = (params.get(name) for name in ("ln_gain", "ln_shift", "c_n"))
-    pre, U = preactivations(cell, x, params), recurrent_weights(cell, params)
-    states: Tensor = Recurrence.apply(plan, pre, U, s0, *vectors)[0]
+    states: Tensor = Recurrence.apply(plan, x, *stacked(cell, params), s0, *vectors)[0]
     return states

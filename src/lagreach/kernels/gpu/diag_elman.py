@@ -89,10 +89,11 @@ def backward(
     kept,
     scales,
     staging,
-    d_pre,
+    d_all,
     d_s0,
     d_gain,
     d_shift,
+    d_bias,
     fixed,
     B,
     T,
@@ -106,7 +107,7 @@ def backward(
     PRECISION: tl.constexpr,
     EVEN: tl.constexpr,
 ):
-    """Gradients of the pre-activations and of the first state, from those of the states."""
+    """Gradients of the pre-activations, of the first state and of the bias (a share of each program)."""
     replica = tl.program_id(1).to(tl.int64)
     rows, cols = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, HP)
     keep = (rows < B)[:, None] & (cols < H)[None, :]
@@ -114,17 +115,21 @@ def backward(
     places = line * T * H + cols[None, :]
     u = tl.load(weights + replica * H + cols, mask=cols < H, other=0.0)[None, :]
     dh = tl.zeros([ROWS, HP], u.dtype)
+    sum_h = dh
     for back in range(T):
         at = places + (T - 1 - back).to(tl.int64) * H
         d = (dh + load(grad + at, keep, EVEN)) * load(kept + at, keep, EVEN)
-        store(d_pre + at, d, keep, EVEN)
+        store(d_all + at, d, keep, EVEN)
+        sum_h += d
         dh = d * u
     store(d_s0 + line * H + cols[None, :], dh, keep, EVEN)
+    program = replica * tl.num_programs(0) + tl.program_id(0)
+    tl.store(d_bias + program * H + cols, tl.sum(sum_h, axis=0), mask=cols < H)
 
 
 @jit
 def tangent(
-    pre_dot,
+    known,
     weights,
     bound,
     s0,
@@ -152,7 +157,7 @@ def tangent(
     PRECISION: tl.constexpr,
     EVEN: tl.constexpr,
 ):
-    """Tangents of the states; `pre_dot` holds everything that is known before the loop."""
+    """Tangents of the states; `known` holds everything that is known before the loop."""
     replica = tl.program_id(1).to(tl.int64)
     rows, cols = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, HP)
     keep = (rows < B)[:, None] & (cols < H)[None, :]
@@ -160,7 +165,7 @@ def tangent(
     places = line * T * H + cols[None, :]
     u = tl.load(weights + replica * H + cols, mask=cols < H, other=0.0)[None, :]
     h_dot = load(s0_dot + line * H + cols[None, :], keep, EVEN)
-    for t in range(T):
-        h_dot = load(kept + places, keep, EVEN) * (load(pre_dot + places, keep, EVEN) + u * h_dot)
+    for _ in range(T):
+        h_dot = load(kept + places, keep, EVEN) * (load(known + places, keep, EVEN) + u * h_dot)
         store(states_dot + places, h_dot, keep, EVEN)
         places += H

@@ -14,16 +14,19 @@ PACKED_ROWS = 16  # of weights in a program that packs them
 
 
 class Recurrence(torch.autograd.Function):
-    """States (replica, seq, time, state) from pre-activations (replica, seq, time, blocks * unit) and the first state.
+    """States (replica, seq, time, state) from inputs, weights and the first state.
 
-    `U` is (replica, blocks * unit, unit), or the diagonal (replica, unit); `gain` and `shift` belong to the LayerNorm and
-    `extra` is the candidate's hidden bias of TorchGRU: (replica, unit), or None.
+    `W` is (replica, blocks * unit, input), `b` (replica, blocks * unit) and `U` (replica, blocks * unit, unit), or the
+    diagonal (replica, unit). `gain` and `shift` belong to the LayerNorm, and `extra` is the hidden bias of TorchGRU's
+    candidate: (replica, unit), or None.
     """
 
     @staticmethod
     def forward(  # type: ignore[override]
         plan: Plan,
-        pre: Tensor,
+        x: Tensor,
+        W: Tensor,
+        b: Tensor,
         U: Tensor,
         s0: Tensor,
         gain: Tensor | None,
@@ -31,57 +34,75 @@ class Recurrence(torch.autograd.Function):
         extra: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the states, and what the slopes need (not differentiable): kept activations, LayerNorm scales."""
-        tile, family = plan.tile(pre), plan.family
+        tile, family = plan.tile(x, U), plan.family
         sizes = (tile.replica, tile.seq, tile.time)
-        states = pre.new_empty(*sizes, family.state * tile.hidden)
-        kept = pre.new_empty(*sizes, family.kept * tile.hidden)
-        scales = pre.new_empty(sizes if plan.layernorm else (0,))
-        with _on(pre):
+        states = x.new_empty(*sizes, family.state * tile.hidden)
+        kept = x.new_empty(*sizes, family.kept * tile.hidden)
+        scales = x.new_empty(sizes if plan.layernorm else (0,))
+        with _on(x):
             family.kernels.forward[tile.grid](
-                pre.contiguous(),
+                torch.baddbmm(b[:, None], x.flatten(1, 2), W.mT),
                 *_weights(plan, tile, U, transposed=True),
                 s0.contiguous(),
-                *_vectors(pre, gain, shift, extra),
+                *_vectors(x, gain, shift, extra),
                 states,
                 kept,
                 scales,
-                _staging(tile, pre, 2),
-                **_options(plan, tile, pre),
+                _staging(tile, x, 2),
+                **_options(plan, tile, x),
             )
         return states, kept, scales
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
         """Keep what backward and tangent need."""
-        plan, pre, U, s0, gain, shift, extra = inputs
-        states, kept, scales = output
-        ctx.mark_non_differentiable(kept, scales)
-        ctx.plan, ctx.tile = plan, plan.tile(pre)
-        ctx.save_for_backward(U, s0, gain, shift, extra, states, kept, scales)
-        ctx.save_for_forward(U, s0, gain, shift, extra, states, kept, scales)
+        plan, x, W, _, U, *others = inputs
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.plan, ctx.tile = plan, plan.tile(x, U)
+        ctx.save_for_backward(x, W, U, *others, *output)
+        ctx.save_for_forward(x, W, U, *others, *output)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        """Walk back through time, then sum the weights' gradients in one product."""
+        """Walk back through time, then sum the weights' gradients in matrix products."""
         plan, tile = ctx.plan, ctx.tile
-        U, s0, gain, shift, extra, states, kept, scales = ctx.saved_tensors
-        d_all, d_s0, d_gain, d_shift = Pullback.apply(plan, tile, grad, *ctx.saved_tensors)
-        d_pre, d_U, d_extra = _weight_gradients(plan, tile, d_all, s0, states, kept)
+        x, W, *saved = ctx.saved_tensors
+        _, s0, _, _, _, states, kept, _ = saved
+        d, d_s0, d_gain, d_shift, d_b = Pullback.apply(plan, tile, grad, *saved)
+        d_U = _recurrent_gradient(plan, tile, d, s0, states, kept)
+        d_b, d_extra = d_b.sum(1), None
+        if plan.family.gradients is not None:  # the fourth block of TorchGRU: the hidden part of its candidate
+            d, (d_b, d_extra) = d[..., : W.shape[1]], d_b.split((W.shape[1], tile.hidden), dim=1)
+        d_W = _summed(d, x)
+        d_x = torch.matmul(d, W[:, None]) if ctx.needs_input_grad[1] else None
         layernorm = (d_gain.sum(1), d_shift.sum(1)) if plan.layernorm else (None, None)
-        return None, d_pre, d_U, d_s0, *layernorm, d_extra
+        return None, d_x, d_W, d_b, d_U, d_s0, *layernorm, d_extra
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, None, None]:
         """Tangents of the states."""
         plan, tile = ctx.plan, ctx.tile
-        _, pre_dot, U_dot, s0_dot, gain_dot, shift_dot, extra_dot = tangents
-        U, s0, gain, shift, extra, states, kept, scales = ctx.saved_tensors
-        known = _known_tangents(plan, tile, pre_dot, U_dot, extra_dot, s0, states, kept)
+        _, x_dot, W_dot, b_dot, U_dot, s0_dot, gain_dot, shift_dot, extra_dot = tangents
+        x, W, *saved = ctx.saved_tensors
+        _, s0, gain, shift, _, states, kept, _ = saved
+        width, blocks = W.shape[1], plan.family.gradients or plan.family.blocks
+        known = _recurrent_tangent(plan, tile, U_dot, s0, states, kept)
+        if known is None:
+            known = states.new_zeros(tile.replica, tile.seq, tile.time, blocks * tile.hidden)
+        for part in (
+            None if x_dot is None else torch.matmul(x_dot, W.mT[:, None]),
+            None if W_dot is None else torch.matmul(x, W_dot.mT[:, None]),
+            None if b_dot is None else b_dot[:, None, None],
+        ):
+            if part is not None:
+                known[..., :width] += part
+        if extra_dot is not None:
+            known[..., width:] += extra_dot[:, None, None]
         s0_dot = torch.zeros_like(s0) if s0_dot is None else s0_dot
         if plan.layernorm:
             gain_dot = torch.zeros_like(gain) if gain_dot is None else gain_dot
             shift_dot = torch.zeros_like(shift) if shift_dot is None else shift_dot
-        return Tangent.apply(plan, tile, known, s0_dot, gain_dot, shift_dot, *ctx.saved_tensors), None, None
+        return Tangent.apply(plan, tile, known, s0_dot, gain_dot, shift_dot, *saved), None, None
 
 
 class Pullback(torch.autograd.Function):
@@ -100,13 +121,14 @@ class Pullback(torch.autograd.Function):
         states: Tensor,
         kept: Tensor,
         scales: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Gradients of all blocks, of the first state, and each program's share of those of the LayerNorm."""
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Gradients of all blocks and of the first state; each program's share of those of LayerNorm and biases."""
         blocks = plan.family.gradients or plan.family.blocks
         d_all = grad.new_empty(tile.replica, tile.seq, tile.time, blocks * tile.hidden)
         d_s0 = torch.empty_like(s0, memory_format=torch.contiguous_format)
-        partial = (tile.replica, tile.grid[0], tile.hidden) if plan.layernorm else (0,)
-        d_gain, d_shift = grad.new_empty(partial), grad.new_empty(partial)
+        shares = (tile.replica, tile.grid[0])
+        d_b = grad.new_empty(*shares, blocks * tile.hidden)
+        d_gain, d_shift = (grad.new_empty((*shares, tile.hidden) if plan.layernorm else (0,)) for _ in range(2))
         with _on(grad):
             plan.family.kernels.backward[tile.grid](
                 grad.contiguous(),
@@ -121,9 +143,10 @@ class Pullback(torch.autograd.Function):
                 d_s0,
                 d_gain,
                 d_shift,
+                d_b,
                 **_options(plan, tile, grad),
             )
-        return d_all, d_s0, d_gain, d_shift
+        return d_all, d_s0, d_gain, d_shift, d_b
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -173,6 +196,9 @@ class Tangent(torch.autograd.Function):
         """Nothing to keep."""
 
 
+# Launching
+
+
 def _options(plan: Plan, tile: Tile, like: Tensor) -> dict[str, Any]:
     return {
         "fixed": plan.fixed,
@@ -187,6 +213,7 @@ def _options(plan: Plan, tile: Tile, like: Tensor) -> dict[str, Any]:
         "PRECISION": plan.precision if like.dtype == torch.float32 else "ieee",
         "EVEN": tile.hidden == tile.padded and tile.seq % tile.rows == 0,
         "num_warps": tile.warps,
+        "num_stages": 1,  # the kernels fetch ahead themselves
         **plan.family.flags,
         **({} if plan.family.dense else {"ACTIVATION": plan.activation}),
     }
@@ -209,19 +236,18 @@ def _weights(plan: Plan, tile: Tile, U: Tensor, *, transposed: bool) -> tuple[Te
         return U.contiguous(), U
     from lagreach.kernels.gpu.parts import pack
 
-    blocks, padded = plan.family.blocks, tile.padded
+    blocks, hidden, padded = plan.family.blocks, tile.hidden, tile.padded
     bound = torch.linalg.vector_norm(U, torch.inf, dim=(1, 2))
     if U.dtype == torch.float64:  # only in Triton's interpreter
-        square = U.reshape(tile.replica, blocks, tile.hidden, tile.hidden)
-        more = padded - tile.hidden
+        square = U.reshape(tile.replica, blocks, hidden, hidden)
+        more = padded - hidden
         return torch.nn.functional.pad(square.mT if transposed else square, (0, more, 0, more)).contiguous(), bound
-    packed = U.new_empty((tile.replica, blocks, plan.planes, padded, padded), dtype=torch.float16)
-    grid = (padded // PACKED_ROWS, blocks, tile.replica)
-    pack[grid](
+    packed = torch.empty((tile.replica, blocks, plan.planes, padded, padded), dtype=torch.float16, device=U.device)
+    pack[(padded // PACKED_ROWS, blocks, tile.replica)](
         U.contiguous(),
         bound,
         packed,
-        H=tile.hidden,
+        H=hidden,
         HP=padded,
         ROWS=PACKED_ROWS,
         TRANSPOSED=transposed,
@@ -236,64 +262,49 @@ def _staging(tile: Tile, like: Tensor, factors: int) -> Tensor:
     return like.new_empty(programs * 2 * factors * tile.rows * tile.padded)
 
 
-def _weight_gradients(
-    plan: Plan, tile: Tile, d: Tensor, s0: Tensor, states: Tensor, kept: Tensor
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Gradients of the pre-activations, of U and of `extra`, given those of all blocks."""
+# Products over all times, before and after the loop
+
+
+def _summed(d: Tensor, a: Tensor) -> Tensor:
+    """Sum of d^T a over sequences and times: a product for each sequence, then their sum (one long product is slow)."""
+    each = torch.bmm(d.flatten(0, 1).mT, a.flatten(0, 1))
+    return each.unflatten(0, d.shape[:2]).sum(1)
+
+
+def _recurrent_gradient(plan: Plan, tile: Tile, d: Tensor, s0: Tensor, states: Tensor, kept: Tensor) -> Tensor:
+    """Gradient of U, given those of all blocks."""
     hidden, module = tile.hidden, plan.family.module
     first, later = s0[..., :hidden], states[:, :, :-1, :hidden]  # the outputs before each step
+
+    def summed(d: Tensor, first: Tensor, later: Tensor) -> Tensor:
+        return _summed(d[:, :, 1:], later) + torch.bmm(d[:, :, 0].mT, first)
+
     if not plan.family.dense:
-        return d, (d[:, :, 1:] * later).sum((1, 2)) + (d[:, :, 0] * first).sum(1), None
+        return (d[:, :, 1:] * later).sum((1, 2)) + (d[:, :, 0] * first).sum(1)
     if module == "gru":  # the candidate's factor is r h
-        gates, inner = d.split((2 * hidden, hidden), dim=-1)
         r = kept[..., hidden : 2 * hidden]
-        reset = _summed_products(inner, r[:, :, 0] * first, r[:, :, 1:] * later)
-        return d, torch.cat((_summed_products(gates, first, later), reset), dim=1), None
-    if module == "torch_gru":  # the candidate's input part and hidden part have their own gradients
-        gates, inner = d[..., : 2 * hidden], d[..., 3 * hidden :]
-        d_U = torch.cat((_summed_products(gates, first, later), _summed_products(inner, first, later)), dim=1)
-        return d[..., : 3 * hidden], d_U, inner.sum((1, 2))
-    return d, _summed_products(d, first, later), None
+        reset = summed(d[..., 2 * hidden :], r[:, :, 0] * first, r[:, :, 1:] * later)
+        return torch.cat((summed(d[..., : 2 * hidden], first, later), reset), dim=1)
+    if module == "torch_gru":  # U_n acts on the hidden part, the fourth block
+        return torch.cat([summed(part, first, later) for part in (d[..., : 2 * hidden], d[..., 3 * hidden :])], dim=1)
+    return summed(d, first, later)
 
 
-def _summed_products(d: Tensor, first: Tensor, later: Tensor) -> Tensor:
-    """Sum of d^T h over sequences and times: a product for each sequence, then their sum."""
-    replica, seq = d.shape[:2]
-    rows, old = d[:, :, 1:].flatten(0, 1), later.flatten(0, 1)
-    each = torch.bmm(rows.transpose(1, 2), old).unflatten(0, (replica, seq)).sum(1)
-    return each + torch.bmm(d[:, :, 0].transpose(1, 2), first)
-
-
-def _known_tangents(
-    plan: Plan,
-    tile: Tile,
-    pre_dot: Tensor | None,
-    U_dot: Tensor | None,
-    extra_dot: Tensor | None,
-    s0: Tensor,
-    states: Tensor,
-    kept: Tensor,
-) -> Tensor:
-    """Tangents of all blocks before the recurrence: those of the inputs, and of the weights times the old states."""
-    hidden, module = tile.hidden, plan.family.module
-    blocks = plan.family.gradients or plan.family.blocks
-    known = states.new_zeros(tile.replica, tile.seq, tile.time, blocks * hidden)
-    if pre_dot is not None:
-        known[..., : pre_dot.shape[-1]] = pre_dot
-    if extra_dot is not None:
-        known[..., 3 * hidden :] += extra_dot[:, None, None]
+def _recurrent_tangent(
+    plan: Plan, tile: Tile, U_dot: Tensor | None, s0: Tensor, states: Tensor, kept: Tensor
+) -> Tensor | None:
+    """Tangents of all blocks that come from a tangent of U at the old states."""
     if U_dot is None:
-        return known
+        return None
+    hidden, module = tile.hidden, plan.family.module
     old = torch.cat((s0[:, :, None, :hidden], states[:, :, :-1, :hidden]), dim=2)
     if not plan.family.dense:
-        return known + U_dot[:, None, None] * old
-    change = torch.matmul(old, U_dot.transpose(1, 2)[:, None])
+        return U_dot[:, None, None] * old
+    change = torch.matmul(old, U_dot.mT[:, None])
+    gates, inner = change[..., : 2 * hidden], slice(2 * hidden, 3 * hidden)
     if module == "gru":
-        rows = slice(2 * hidden, 3 * hidden)
         r = kept[..., hidden : 2 * hidden]
-        change[..., rows] = torch.matmul(r * old, U_dot[:, rows].transpose(1, 2)[:, None])
-    if module == "torch_gru":  # U_n acts on the hidden part, the fourth block
-        known[..., : 2 * hidden] += change[..., : 2 * hidden]
-        known[..., 3 * hidden :] += change[..., 2 * hidden :]
-        return known
-    return known + change
+        return torch.cat((gates, torch.matmul(r * old, U_dot[:, inner].mT[:, None])), dim=-1)
+    if module == "torch_gru":
+        return torch.cat((gates, torch.zeros_like(old), change[..., inner]), dim=-1)
+    return change

@@ -9,14 +9,18 @@ import triton.language as tl
 
 from lagreach.kernels.gpu.parts import (
     candidate,
+    columns,
     jit,
     largest,
     load,
     normalise_slope,
+    product,
     recall,
-    recur,
     resident,
+    row,
     scaling,
+    settle,
+    settle_four,
     sigmoid,
     stage,
     staged,
@@ -54,13 +58,12 @@ def forward(
     STAGED: tl.constexpr = RESIDENT < 4
     PLANES: tl.constexpr = 2 if PRECISION == "float32" else 1
     replica = tl.program_id(1).to(tl.int64)
-    rows, cols = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, HP)
-    real = (cols < H)[None, :]
+    rows, cols = tl.program_id(0) * ROWS + tl.arange(0, ROWS), columns(HP)[None, :]
+    real = cols < H
     keep = (rows < B)[:, None] & real
     line = (replica * B + rows)[:, None]
     program = replica * tl.num_programs(0) + tl.program_id(0)
-    at_pre, at_kept = pre + line * T * (4 * H) + cols[None, :], kept + line * T * (4 * H) + cols[None, :]
-    at_h = states + line * T * (2 * H) + cols[None, :]
+    at_kept, at_h = kept + line * T * (4 * H) + cols, states + line * T * (2 * H) + cols
     slot = staging + program * (2 * ROWS * HP)
     weights += replica * (4 * PLANES * HP * HP)
     weights_bound = tl.load(bound + replica)
@@ -70,11 +73,11 @@ def forward(
     U_o, V_o = resident(weights, 3, HP, RESIDENT, PRECISION)
     ln_gain, ln_shift = 0.0, 0.0
     if LAYERNORM:
-        ln_gain = tl.load(gain + replica * H + cols, mask=cols < H, other=0.0)[None, :]
-        ln_shift = tl.load(shift + replica * H + cols, mask=cols < H, other=0.0)[None, :]
-    h = load(s0 + line * (2 * H) + cols[None, :], keep, EVEN)
-    c = load(s0 + line * (2 * H) + H + cols[None, :], keep, EVEN)
+        ln_gain, ln_shift = row(gain, replica, H, HP), row(shift, replica, H, HP)
+    h = load(s0 + line * (2 * H) + cols, keep, EVEN)
+    c = load(s0 + line * (2 * H) + H + cols, keep, EVEN)
     up, down = scaling(tl.maximum(largest(h), 1.0), weights_bound, PRECISION)
+    at_pre = pre + line * T * (4 * H) + cols
     next_i = load(at_pre, keep, EVEN)
     next_f = load(at_pre + H, keep, EVEN)
     next_g = load(at_pre + 2 * H, keep, EVEN)
@@ -89,11 +92,13 @@ def forward(
         now = slot + (t % 2) * (ROWS * HP)
         stage(now, h, ROWS, HP, STAGED)
         staged(STAGED)
-        i = sigmoid(recur(a_i, h, up, down, U_i, V_i, now, weights, 0, ROWS, HP, BK, RESIDENT, PRECISION))
-        f = sigmoid(recur(a_f, h, up, down, U_f, V_f, now, weights, 1, ROWS, HP, BK, RESIDENT, PRECISION))
-        o = sigmoid(recur(a_o, h, up, down, U_o, V_o, now, weights, 3, ROWS, HP, BK, RESIDENT, PRECISION))
-        a_g = recur(a_g, h, up, down, U_g, V_g, now, weights, 2, ROWS, HP, BK, RESIDENT, PRECISION)
-        g, keeping, scale = candidate(a_g, ln_gain, ln_shift, real, H, LAYERNORM)
+        p_i = product(h, up, U_i, V_i, now, weights, 0, ROWS, HP, BK, RESIDENT, PRECISION)
+        p_f = product(h, up, U_f, V_f, now, weights, 1, ROWS, HP, BK, RESIDENT, PRECISION)
+        p_g = product(h, up, U_g, V_g, now, weights, 2, ROWS, HP, BK, RESIDENT, PRECISION)
+        p_o = product(h, up, U_o, V_o, now, weights, 3, ROWS, HP, BK, RESIDENT, PRECISION)
+        p_i, p_f, p_g, p_o = settle_four(p_i, p_f, p_g, p_o, ROWS, HP)
+        i, f, o = sigmoid(a_i + down * p_i), sigmoid(a_f + down * p_f), sigmoid(a_o + down * p_o)
+        g, keeping, scale = candidate(a_g + down * p_g, ln_gain, ln_shift, real, H, LAYERNORM)
         c = f * c + i * g
         h = o * tanh(c)
         store(at_h, h, keep, EVEN)
@@ -121,10 +126,11 @@ def backward(
     kept,
     scales,
     staging,
-    d_pre,
+    d_all,
     d_s0,
     d_gain,
     d_shift,
+    d_bias,
     fixed,
     B,
     T,
@@ -137,19 +143,19 @@ def backward(
     PRECISION: tl.constexpr,
     EVEN: tl.constexpr,
 ):
-    """Gradients of the pre-activations and of the first state, from those of the states."""
+    """Gradients of the blocks, of the first state and of the biases (a share of each program), from those of the states."""
     STAGED: tl.constexpr = RESIDENT < 4
     PLANES: tl.constexpr = 2 if PRECISION == "float32" else 1
     replica = tl.program_id(1).to(tl.int64)
-    rows, cols = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, HP)
-    real = (cols < H)[None, :]
+    rows, cols = tl.program_id(0) * ROWS + tl.arange(0, ROWS), columns(HP)[None, :]
+    real = cols < H
     keep = (rows < B)[:, None] & real
     line = (replica * B + rows)[:, None]
     program = replica * tl.num_programs(0) + tl.program_id(0)
     last = (T - 1).to(tl.int64)
-    at_kept, at_pre = kept + line * T * (4 * H) + cols[None, :], d_pre + line * T * (4 * H) + cols[None, :]
-    at_c, at_grad = states + line * T * (2 * H) + H + cols[None, :], grad + line * T * (2 * H) + cols[None, :]
-    at_first = s0 + line * (2 * H) + H + cols[None, :]
+    at_kept, at_d = kept + line * T * (4 * H) + cols, d_all + line * T * (4 * H) + cols
+    at_c, at_grad = states + line * T * (2 * H) + H + cols, grad + line * T * (2 * H) + cols
+    at_first = s0 + line * (2 * H) + H + cols
     slot = staging + program * (8 * ROWS * HP)
     weights += replica * (4 * PLANES * HP * HP)
     weights_bound = tl.load(bound + replica)
@@ -159,8 +165,7 @@ def backward(
     U_o, V_o = resident(weights, 3, HP, RESIDENT, PRECISION)
     ln_gain, ln_shift = 0.0, 0.0
     if LAYERNORM:
-        ln_gain = tl.load(gain + replica * H + cols, mask=cols < H, other=0.0)[None, :]
-        ln_shift = tl.load(shift + replica * H + cols, mask=cols < H, other=0.0)[None, :]
+        ln_gain, ln_shift = row(gain, replica, H, HP), row(shift, replica, H, HP)
     next_i = load(at_kept + last * (4 * H), keep, EVEN)
     next_f = load(at_kept + last * (4 * H) + H, keep, EVEN)
     next_g = load(at_kept + last * (4 * H) + 2 * H, keep, EVEN)
@@ -171,7 +176,7 @@ def backward(
     if T > 1:
         next_c = load(at_c + (last - 1) * (2 * H), keep, EVEN)
     dh = tl.zeros([ROWS, HP], next_dh.dtype)
-    dc, sum_gain, sum_shift = dh, dh, dh
+    dc, sum_i, sum_f, sum_g, sum_o, sum_gain, sum_shift = dh, dh, dh, dh, dh, dh, dh
     for back in range(T):
         t = last - back
         before, earlier = tl.maximum(t - 1, 0), tl.maximum(t - 2, 0)
@@ -185,10 +190,7 @@ def backward(
         next_o = load(at_kept + before * (4 * H) + 3 * H, keep, EVEN)
         next_dh = load(at_grad + before * (2 * H), keep, EVEN)
         next_dc = load(at_grad + before * (2 * H) + H, keep, EVEN)
-        if t > 1:
-            next_c = load(at_c + earlier * (2 * H), keep, EVEN)
-        else:
-            next_c = load(at_first, keep, EVEN)
+        next_c = load(at_c + earlier * (2 * H) if t > 1 else at_first, keep, EVEN)
         g, tanh_c = recall(kept_g, ln_gain, ln_shift, LAYERNORM), tanh(c)
         d_o = dh * tanh_c * o * (1.0 - o)
         dc += dh * o * (1.0 - tanh_c * tanh_c)
@@ -201,34 +203,43 @@ def backward(
             scale = tl.load(scales + (replica * B + rows) * T + t, mask=rows < B, other=0.0)
             d_g = normalise_slope(d_g * ln_gain, kept_g, scale, real, H)
         dc = dc * f
-        at = at_pre + t * (4 * H)
+        at = at_d + t * (4 * H)
         now = slot + (t % 2) * (4 * ROWS * HP)
+        sum_i += d_i
         store(at, d_i, keep, EVEN)
-        store(at + H, d_f, keep, EVEN)
-        store(at + 2 * H, d_g, keep, EVEN)
-        store(at + 3 * H, d_o, keep, EVEN)
         stage(now, d_i, ROWS, HP, STAGED)
+        sum_f += d_f
+        store(at + H, d_f, keep, EVEN)
         stage(now + ROWS * HP, d_f, ROWS, HP, STAGED)
+        sum_g += d_g
+        store(at + 2 * H, d_g, keep, EVEN)
         stage(now + 2 * ROWS * HP, d_g, ROWS, HP, STAGED)
+        sum_o += d_o
+        store(at + 3 * H, d_o, keep, EVEN)
         stage(now + 3 * ROWS * HP, d_o, ROWS, HP, STAGED)
         staged(STAGED)
         most = tl.maximum(tl.maximum(tl.abs(d_i), tl.abs(d_f)), tl.maximum(tl.abs(d_g), tl.abs(d_o)))
         up, down = scaling(largest(most), weights_bound, PRECISION)
-        dh = tl.zeros([ROWS, HP], dh.dtype)
-        dh = recur(dh, d_i, up, down, U_i, V_i, now, weights, 0, ROWS, HP, BK, RESIDENT, PRECISION)
-        dh = recur(dh, d_f, up, down, U_f, V_f, now + ROWS * HP, weights, 1, ROWS, HP, BK, RESIDENT, PRECISION)
-        dh = recur(dh, d_g, up, down, U_g, V_g, now + 2 * ROWS * HP, weights, 2, ROWS, HP, BK, RESIDENT, PRECISION)
-        dh = recur(dh, d_o, up, down, U_o, V_o, now + 3 * ROWS * HP, weights, 3, ROWS, HP, BK, RESIDENT, PRECISION)
-    store(d_s0 + line * (2 * H) + cols[None, :], dh, keep, EVEN)
-    store(d_s0 + line * (2 * H) + H + cols[None, :], dc, keep, EVEN)
+        p = product(d_i, up, U_i, V_i, now, weights, 0, ROWS, HP, BK, RESIDENT, PRECISION)
+        p += product(d_f, up, U_f, V_f, now + ROWS * HP, weights, 1, ROWS, HP, BK, RESIDENT, PRECISION)
+        p += product(d_g, up, U_g, V_g, now + 2 * ROWS * HP, weights, 2, ROWS, HP, BK, RESIDENT, PRECISION)
+        p += product(d_o, up, U_o, V_o, now + 3 * ROWS * HP, weights, 3, ROWS, HP, BK, RESIDENT, PRECISION)
+        dh = down * settle(p, ROWS, HP)
+    store(d_s0 + line * (2 * H) + cols, dh, keep, EVEN)
+    store(d_s0 + line * (2 * H) + H + cols, dc, keep, EVEN)
+    units = tl.arange(0, HP)
+    tl.store(d_bias + (program * 4 + 0) * H + units, tl.sum(sum_i, axis=0), mask=units < H)
+    tl.store(d_bias + (program * 4 + 1) * H + units, tl.sum(sum_f, axis=0), mask=units < H)
+    tl.store(d_bias + (program * 4 + 2) * H + units, tl.sum(sum_g, axis=0), mask=units < H)
+    tl.store(d_bias + (program * 4 + 3) * H + units, tl.sum(sum_o, axis=0), mask=units < H)
     if LAYERNORM:
-        tl.store(d_gain + program * H + cols, tl.sum(sum_gain, axis=0), mask=cols < H)
-        tl.store(d_shift + program * H + cols, tl.sum(sum_shift, axis=0), mask=cols < H)
+        tl.store(d_gain + program * H + units, tl.sum(sum_gain, axis=0), mask=units < H)
+        tl.store(d_shift + program * H + units, tl.sum(sum_shift, axis=0), mask=units < H)
 
 
 @jit
 def tangent(
-    pre_dot,
+    known,
     weights,
     bound,
     s0,
@@ -255,17 +266,17 @@ def tangent(
     PRECISION: tl.constexpr,
     EVEN: tl.constexpr,
 ):
-    """Tangents of the states; `pre_dot` holds everything that is known before the loop."""
+    """Tangents of the states; `known` holds everything that is known before the loop."""
     STAGED: tl.constexpr = RESIDENT < 4
     PLANES: tl.constexpr = 2 if PRECISION == "float32" else 1
     replica = tl.program_id(1).to(tl.int64)
-    rows, cols = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, HP)
-    real = (cols < H)[None, :]
+    rows, cols = tl.program_id(0) * ROWS + tl.arange(0, ROWS), columns(HP)[None, :]
+    real = cols < H
     keep = (rows < B)[:, None] & real
     line = (replica * B + rows)[:, None]
     program = replica * tl.num_programs(0) + tl.program_id(0)
-    at_pre, at_kept = pre_dot + line * T * (4 * H) + cols[None, :], kept + line * T * (4 * H) + cols[None, :]
-    at_c, at_dot = states + line * T * (2 * H) + H + cols[None, :], states_dot + line * T * (2 * H) + cols[None, :]
+    at_known, at_kept = known + line * T * (4 * H) + cols, kept + line * T * (4 * H) + cols
+    at_c, at_dot = states + line * T * (2 * H) + H + cols, states_dot + line * T * (2 * H) + cols
     slot = staging + program * (2 * ROWS * HP)
     weights += replica * (4 * PLANES * HP * HP)
     weights_bound = tl.load(bound + replica)
@@ -275,26 +286,25 @@ def tangent(
     U_o, V_o = resident(weights, 3, HP, RESIDENT, PRECISION)
     ln_gain, ln_shift, ln_gain_dot, ln_shift_dot = 0.0, 0.0, 0.0, 0.0
     if LAYERNORM:
-        ln_gain = tl.load(gain + replica * H + cols, mask=cols < H, other=0.0)[None, :]
-        ln_shift = tl.load(shift + replica * H + cols, mask=cols < H, other=0.0)[None, :]
-        ln_gain_dot = tl.load(gain_dot + replica * H + cols, mask=cols < H, other=0.0)[None, :]
-        ln_shift_dot = tl.load(shift_dot + replica * H + cols, mask=cols < H, other=0.0)[None, :]
-    at_first, at_first_dot = s0 + line * (2 * H) + cols[None, :], s0_dot + line * (2 * H) + cols[None, :]
+        ln_gain, ln_shift = row(gain, replica, H, HP), row(shift, replica, H, HP)
+        ln_gain_dot, ln_shift_dot = row(gain_dot, replica, H, HP), row(shift_dot, replica, H, HP)
+    at_first, at_first_dot = s0 + line * (2 * H) + cols, s0_dot + line * (2 * H) + cols
     c = load(at_first + H, keep, EVEN)
     h_dot, c_dot = load(at_first_dot, keep, EVEN), load(at_first_dot + H, keep, EVEN)
     for t in range(T):
         i, f = load(at_kept, keep, EVEN), load(at_kept + H, keep, EVEN)
         kept_g, o = load(at_kept + 2 * H, keep, EVEN), load(at_kept + 3 * H, keep, EVEN)
-        i_dot, f_dot = load(at_pre, keep, EVEN), load(at_pre + H, keep, EVEN)
-        g_dot, o_dot = load(at_pre + 2 * H, keep, EVEN), load(at_pre + 3 * H, keep, EVEN)
         now = slot + (t % 2) * (ROWS * HP)
         stage(now, h_dot, ROWS, HP, STAGED)
         up, down = scaling(largest(h_dot), weights_bound, PRECISION)
         staged(STAGED)
-        i_dot = recur(i_dot, h_dot, up, down, U_i, V_i, now, weights, 0, ROWS, HP, BK, RESIDENT, PRECISION)
-        f_dot = recur(f_dot, h_dot, up, down, U_f, V_f, now, weights, 1, ROWS, HP, BK, RESIDENT, PRECISION)
-        g_dot = recur(g_dot, h_dot, up, down, U_g, V_g, now, weights, 2, ROWS, HP, BK, RESIDENT, PRECISION)
-        o_dot = recur(o_dot, h_dot, up, down, U_o, V_o, now, weights, 3, ROWS, HP, BK, RESIDENT, PRECISION)
+        p_i = product(h_dot, up, U_i, V_i, now, weights, 0, ROWS, HP, BK, RESIDENT, PRECISION)
+        p_f = product(h_dot, up, U_f, V_f, now, weights, 1, ROWS, HP, BK, RESIDENT, PRECISION)
+        p_g = product(h_dot, up, U_g, V_g, now, weights, 2, ROWS, HP, BK, RESIDENT, PRECISION)
+        p_o = product(h_dot, up, U_o, V_o, now, weights, 3, ROWS, HP, BK, RESIDENT, PRECISION)
+        p_i, p_f, p_g, p_o = settle_four(p_i, p_f, p_g, p_o, ROWS, HP)
+        i_dot, f_dot = load(at_known, keep, EVEN) + down * p_i, load(at_known + H, keep, EVEN) + down * p_f
+        g_dot, o_dot = load(at_known + 2 * H, keep, EVEN) + down * p_g, load(at_known + 3 * H, keep, EVEN) + down * p_o
         g = recall(kept_g, ln_gain, ln_shift, LAYERNORM)
         if LAYERNORM:
             scale = tl.load(scales + (replica * B + rows) * T + t, mask=rows < B, other=0.0)
@@ -308,4 +318,4 @@ def tangent(
         at_c += 2 * H
         at_dot += 2 * H
         at_kept += 4 * H
-        at_pre += 4 * H
+        at_known += 4 * H

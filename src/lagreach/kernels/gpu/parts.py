@@ -123,11 +123,9 @@ def staged(STAGED: tl.constexpr):
 
 
 @jit
-def recur(
-    acc,
+def product(
     a,
     up,
-    down,
     high,
     low,
     slot,
@@ -139,9 +137,9 @@ def recur(
     RESIDENT: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """``acc + a @ U``, with the resident weights `high` and `low`, or with staged rows and streamed weights."""
+    """``a @ U``, scaled up, with the resident weights `high` and `low`, or with staged rows and streamed weights."""
     PLANES: tl.constexpr = 2 if PRECISION == "float32" else 1
-    main = tl.zeros([ROWS, HP], acc.dtype)
+    main = tl.zeros([ROWS, HP], a.dtype)
     cross = main
     if BLOCK < RESIDENT:
         main, cross = products(main, cross, a, up, high, low, PRECISION)
@@ -153,8 +151,47 @@ def recur(
             tile_high, tile_low = tl.load(at + k * HP), tl.load(at + k * HP + (PLANES - 1) * HP * HP)
             main, cross = products(main, cross, part, up, tile_high, tile_low, PRECISION)
     if PRECISION == "float32":
-        main += cross * (1.0 / TAIL)
-    return acc + down * main
+        main -= cross * (-1.0 / TAIL)  # a sum would be folded into the dot, which then waits for the cross terms
+    return main
+
+
+@jit
+def columns(HP: tl.constexpr):
+    """Column numbers, with a hint that makes loads and stores share the layout of `settle`: one row to a warp."""
+    return tl.max_contiguous(tl.arange(0, HP), max(HP // 32, 1) if HP <= 128 else 4)
+
+
+@jit
+def settle(a, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """Leave the layout of the tensor cores for that of loads and stores.
+
+    The values stay as they are. Without it the compiler stays with the tensor cores' layout and exchanges every tile
+    that is loaded or stored between the warps, which costs more than all the arithmetic.
+    """
+    return tl.gather(a, tl.arange(0, WIDTH)[None, :] + tl.zeros([ROWS, 1], tl.int32), 1)
+
+
+@jit
+def settle_two(a, b, ROWS: tl.constexpr, HP: tl.constexpr):
+    """`settle` two tiles in one exchange."""
+    return tl.split(tl.reshape(settle(tl.interleave(a, b), ROWS, 2 * HP), [ROWS, HP, 2]))
+
+
+@jit
+def settle_four(a, b, c, d, ROWS: tl.constexpr, HP: tl.constexpr):
+    """`settle` four tiles in one exchange."""
+    wide = settle(tl.interleave(tl.interleave(a, c), tl.interleave(b, d)), ROWS, 4 * HP)
+    even, odd = tl.split(tl.reshape(wide, [ROWS, 2 * HP, 2]))
+    first, third = tl.split(tl.reshape(even, [ROWS, HP, 2]))
+    second, fourth = tl.split(tl.reshape(odd, [ROWS, HP, 2]))
+    return first, second, third, fourth
+
+
+@jit
+def row(vector, replica, H: tl.constexpr, HP: tl.constexpr):
+    """A vector (replica, H) as a row."""
+    cols = tl.arange(0, HP)
+    return tl.load(vector + replica * H + cols, mask=cols < H, other=0.0)[None, :]
 
 
 @jit

@@ -109,10 +109,9 @@ class Plan:
         """Return how many float16 numbers make up a weight."""
         return 2 if self.precision == "float32" else 1
 
-    def tile(self, pre: Tensor) -> Tile:
-        """Tile shape for pre-activations (replica, seq, time, blocks * unit)."""
-        replica, seq, time, width = pre.shape
-        hidden = width // self.family.blocks
+    def tile(self, x: Tensor, U: Tensor) -> Tile:
+        """Tile shape for inputs (replica, seq, time, input) and recurrent weights (replica, ..., unit)."""
+        (replica, seq, time, _), hidden = x.shape, U.shape[-1]
         padded = max(16, 1 << (hidden - 1).bit_length())
         block_bytes = self.planes * 2 * padded * padded
         resident = self.family.blocks

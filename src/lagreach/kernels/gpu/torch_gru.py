@@ -10,14 +10,18 @@ import triton.language as tl
 
 from lagreach.kernels.gpu.parts import (
     candidate,
+    columns,
     jit,
     largest,
     load,
     normalise_slope,
+    product,
     recall,
-    recur,
     resident,
+    row,
     scaling,
+    settle,
+    settle_four,
     sigmoid,
     stage,
     staged,
@@ -54,13 +58,12 @@ def forward(
     STAGED: tl.constexpr = RESIDENT < 3
     PLANES: tl.constexpr = 2 if PRECISION == "float32" else 1
     replica = tl.program_id(1).to(tl.int64)
-    rows, cols = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, HP)
-    real = (cols < H)[None, :]
+    rows, cols = tl.program_id(0) * ROWS + tl.arange(0, ROWS), columns(HP)[None, :]
+    real = cols < H
     keep = (rows < B)[:, None] & real
     line = (replica * B + rows)[:, None]
     program = replica * tl.num_programs(0) + tl.program_id(0)
-    at_pre, at_kept = pre + line * T * (3 * H) + cols[None, :], kept + line * T * (4 * H) + cols[None, :]
-    at_h = states + line * T * H + cols[None, :]
+    at_kept, at_h = kept + line * T * (4 * H) + cols, states + line * T * H + cols
     slot = staging + program * (2 * ROWS * HP)
     weights += replica * (3 * PLANES * HP * HP)
     weights_bound = tl.load(bound + replica)
@@ -69,11 +72,10 @@ def forward(
     U_n, V_n = resident(weights, 2, HP, RESIDENT, PRECISION)
     ln_gain, ln_shift = 0.0, 0.0
     if LAYERNORM:
-        ln_gain = tl.load(gain + replica * H + cols, mask=cols < H, other=0.0)[None, :]
-        ln_shift = tl.load(shift + replica * H + cols, mask=cols < H, other=0.0)[None, :]
-    h = load(s0 + line * H + cols[None, :], keep, EVEN)
+        ln_gain, ln_shift = row(gain, replica, H, HP), row(shift, replica, H, HP)
+    h, c_n = load(s0 + line * H + cols, keep, EVEN), row(extra, replica, H, HP)
     up, down = scaling(tl.maximum(largest(h), 1.0), weights_bound, PRECISION)
-    bias = tl.load(extra + replica * H + cols, mask=cols < H, other=0.0)[None, :] + tl.zeros([ROWS, HP], h.dtype)
+    at_pre = pre + line * T * (3 * H) + cols
     next_r = load(at_pre, keep, EVEN)
     next_z = load(at_pre + H, keep, EVEN)
     next_n = load(at_pre + 2 * H, keep, EVEN)
@@ -86,9 +88,11 @@ def forward(
         now = slot + (t % 2) * (ROWS * HP)
         stage(now, h, ROWS, HP, STAGED)
         staged(STAGED)
-        r = sigmoid(recur(a_r, h, up, down, U_r, V_r, now, weights, 0, ROWS, HP, BK, RESIDENT, PRECISION))
-        z = sigmoid(recur(a_z, h, up, down, U_z, V_z, now, weights, 1, ROWS, HP, BK, RESIDENT, PRECISION))
-        v = recur(bias, h, up, down, U_n, V_n, now, weights, 2, ROWS, HP, BK, RESIDENT, PRECISION)
+        p_r = product(h, up, U_r, V_r, now, weights, 0, ROWS, HP, BK, RESIDENT, PRECISION)
+        p_z = product(h, up, U_z, V_z, now, weights, 1, ROWS, HP, BK, RESIDENT, PRECISION)
+        p_v = product(h, up, U_n, V_n, now, weights, 2, ROWS, HP, BK, RESIDENT, PRECISION)
+        p_r, p_z, p_v, _ = settle_four(p_r, p_z, p_v, p_v, ROWS, HP)
+        r, z, v = sigmoid(a_r + down * p_r), sigmoid(a_z + down * p_z), c_n + down * p_v
         n, keeping, scale = candidate(a_n + r * v, ln_gain, ln_shift, real, H, LAYERNORM)
         h = z * h + (1.0 - z) * n
         store(at_h, h, keep, EVEN)
@@ -115,10 +119,11 @@ def backward(
     kept,
     scales,
     staging,
-    d_pre,
+    d_all,
     d_s0,
     d_gain,
     d_shift,
+    d_bias,
     fixed,
     B,
     T,
@@ -131,19 +136,19 @@ def backward(
     PRECISION: tl.constexpr,
     EVEN: tl.constexpr,
 ):
-    """Gradients of the blocks r, z, n, v and of the first state, from those of the states."""
+    """Gradients of the blocks, of the first state and of the biases (a share of each program), from those of the states."""
     STAGED: tl.constexpr = RESIDENT < 3
     PLANES: tl.constexpr = 2 if PRECISION == "float32" else 1
     replica = tl.program_id(1).to(tl.int64)
-    rows, cols = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, HP)
-    real = (cols < H)[None, :]
+    rows, cols = tl.program_id(0) * ROWS + tl.arange(0, ROWS), columns(HP)[None, :]
+    real = cols < H
     keep = (rows < B)[:, None] & real
     line = (replica * B + rows)[:, None]
     program = replica * tl.num_programs(0) + tl.program_id(0)
     last = (T - 1).to(tl.int64)
-    at_kept, at_pre = kept + line * T * (4 * H) + cols[None, :], d_pre + line * T * (4 * H) + cols[None, :]
-    at_h, at_grad = states + line * T * H + cols[None, :], grad + line * T * H + cols[None, :]
-    at_first = s0 + line * H + cols[None, :]
+    at_kept, at_d = kept + line * T * (4 * H) + cols, d_all + line * T * (4 * H) + cols
+    at_h, at_grad = states + line * T * H + cols, grad + line * T * H + cols
+    at_first = s0 + line * H + cols
     slot = staging + program * (6 * ROWS * HP)
     weights += replica * (3 * PLANES * HP * HP)
     weights_bound = tl.load(bound + replica)
@@ -152,8 +157,7 @@ def backward(
     U_n, V_n = resident(weights, 2, HP, RESIDENT, PRECISION)
     ln_gain, ln_shift = 0.0, 0.0
     if LAYERNORM:
-        ln_gain = tl.load(gain + replica * H + cols, mask=cols < H, other=0.0)[None, :]
-        ln_shift = tl.load(shift + replica * H + cols, mask=cols < H, other=0.0)[None, :]
+        ln_gain, ln_shift = row(gain, replica, H, HP), row(shift, replica, H, HP)
     next_r = load(at_kept + last * (4 * H), keep, EVEN)
     next_z = load(at_kept + last * (4 * H) + H, keep, EVEN)
     next_n = load(at_kept + last * (4 * H) + 2 * H, keep, EVEN)
@@ -163,7 +167,7 @@ def backward(
     if T > 1:
         next_h = load(at_h + (last - 1) * H, keep, EVEN)
     dh = tl.zeros([ROWS, HP], next_d.dtype)
-    sum_gain, sum_shift = dh, dh
+    sum_r, sum_z, sum_n, sum_v, sum_gain, sum_shift = dh, dh, dh, dh, dh, dh
     for back in range(T):
         t = last - back
         before, earlier = tl.maximum(t - 1, 0), tl.maximum(t - 2, 0)
@@ -174,10 +178,7 @@ def backward(
         next_n = load(at_kept + before * (4 * H) + 2 * H, keep, EVEN)
         next_v = load(at_kept + before * (4 * H) + 3 * H, keep, EVEN)
         next_d = load(at_grad + before * H, keep, EVEN)
-        if t > 1:
-            next_h = load(at_h + earlier * H, keep, EVEN)
-        else:
-            next_h = load(at_first, keep, EVEN)
+        next_h = load(at_h + earlier * H if t > 1 else at_first, keep, EVEN)
         n = recall(kept_n, ln_gain, ln_shift, LAYERNORM)
         d_z = dh * (h - n) * z * (1.0 - z)
         d_n = dh * (1.0 - z) * (1.0 - n * n)
@@ -188,7 +189,11 @@ def backward(
             d_n = normalise_slope(d_n * ln_gain, kept_n, scale, real, H)
         d_r = d_n * v * r * (1.0 - r)
         d_v = d_n * r
-        at = at_pre + t * (4 * H)
+        sum_r += d_r
+        sum_z += d_z
+        sum_n += d_n
+        sum_v += d_v
+        at = at_d + t * (4 * H)
         store(at, d_r, keep, EVEN)
         store(at + H, d_z, keep, EVEN)
         store(at + 2 * H, d_n, keep, EVEN)
@@ -200,19 +205,24 @@ def backward(
         staged(STAGED)
         most = tl.maximum(tl.maximum(tl.abs(d_r), tl.abs(d_z)), tl.abs(d_v))
         up, down = scaling(largest(most), weights_bound, PRECISION)
-        dh = dh * z
-        dh = recur(dh, d_r, up, down, U_r, V_r, now, weights, 0, ROWS, HP, BK, RESIDENT, PRECISION)
-        dh = recur(dh, d_z, up, down, U_z, V_z, now + ROWS * HP, weights, 1, ROWS, HP, BK, RESIDENT, PRECISION)
-        dh = recur(dh, d_v, up, down, U_n, V_n, now + 2 * ROWS * HP, weights, 2, ROWS, HP, BK, RESIDENT, PRECISION)
-    store(d_s0 + line * H + cols[None, :], dh, keep, EVEN)
+        p = product(d_r, up, U_r, V_r, now, weights, 0, ROWS, HP, BK, RESIDENT, PRECISION)
+        p += product(d_z, up, U_z, V_z, now + ROWS * HP, weights, 1, ROWS, HP, BK, RESIDENT, PRECISION)
+        p += product(d_v, up, U_n, V_n, now + 2 * ROWS * HP, weights, 2, ROWS, HP, BK, RESIDENT, PRECISION)
+        dh = dh * z + down * settle(p, ROWS, HP)
+    store(d_s0 + line * H + cols, dh, keep, EVEN)
+    units = tl.arange(0, HP)
+    tl.store(d_bias + (program * 4 + 0) * H + units, tl.sum(sum_r, axis=0), mask=units < H)
+    tl.store(d_bias + (program * 4 + 1) * H + units, tl.sum(sum_z, axis=0), mask=units < H)
+    tl.store(d_bias + (program * 4 + 2) * H + units, tl.sum(sum_n, axis=0), mask=units < H)
+    tl.store(d_bias + (program * 4 + 3) * H + units, tl.sum(sum_v, axis=0), mask=units < H)
     if LAYERNORM:
-        tl.store(d_gain + program * H + cols, tl.sum(sum_gain, axis=0), mask=cols < H)
-        tl.store(d_shift + program * H + cols, tl.sum(sum_shift, axis=0), mask=cols < H)
+        tl.store(d_gain + program * H + units, tl.sum(sum_gain, axis=0), mask=units < H)
+        tl.store(d_shift + program * H + units, tl.sum(sum_shift, axis=0), mask=units < H)
 
 
 @jit
 def tangent(
-    pre_dot,
+    known,
     weights,
     bound,
     s0,
@@ -239,17 +249,17 @@ def tangent(
     PRECISION: tl.constexpr,
     EVEN: tl.constexpr,
 ):
-    """Tangents of the states; `pre_dot` (r, z, n, v) holds everything that is known before the loop."""
+    """Tangents of the states; `known` (r, z, n, v) holds everything that is known before the loop."""
     STAGED: tl.constexpr = RESIDENT < 3
     PLANES: tl.constexpr = 2 if PRECISION == "float32" else 1
     replica = tl.program_id(1).to(tl.int64)
-    rows, cols = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, HP)
-    real = (cols < H)[None, :]
+    rows, cols = tl.program_id(0) * ROWS + tl.arange(0, ROWS), columns(HP)[None, :]
+    real = cols < H
     keep = (rows < B)[:, None] & real
     line = (replica * B + rows)[:, None]
     program = replica * tl.num_programs(0) + tl.program_id(0)
-    at_pre, at_kept = pre_dot + line * T * (4 * H) + cols[None, :], kept + line * T * (4 * H) + cols[None, :]
-    at_h, at_dot = states + line * T * H + cols[None, :], states_dot + line * T * H + cols[None, :]
+    at_known, at_kept = known + line * T * (4 * H) + cols, kept + line * T * (4 * H) + cols
+    at_h, at_dot = states + line * T * H + cols, states_dot + line * T * H + cols
     slot = staging + program * (2 * ROWS * HP)
     weights += replica * (3 * PLANES * HP * HP)
     weights_bound = tl.load(bound + replica)
@@ -258,25 +268,24 @@ def tangent(
     U_n, V_n = resident(weights, 2, HP, RESIDENT, PRECISION)
     ln_gain, ln_shift, ln_gain_dot, ln_shift_dot = 0.0, 0.0, 0.0, 0.0
     if LAYERNORM:
-        ln_gain = tl.load(gain + replica * H + cols, mask=cols < H, other=0.0)[None, :]
-        ln_shift = tl.load(shift + replica * H + cols, mask=cols < H, other=0.0)[None, :]
-        ln_gain_dot = tl.load(gain_dot + replica * H + cols, mask=cols < H, other=0.0)[None, :]
-        ln_shift_dot = tl.load(shift_dot + replica * H + cols, mask=cols < H, other=0.0)[None, :]
-    h, h_dot = load(s0 + line * H + cols[None, :], keep, EVEN), load(s0_dot + line * H + cols[None, :], keep, EVEN)
+        ln_gain, ln_shift = row(gain, replica, H, HP), row(shift, replica, H, HP)
+        ln_gain_dot, ln_shift_dot = row(gain_dot, replica, H, HP), row(shift_dot, replica, H, HP)
+    h, h_dot = load(s0 + line * H + cols, keep, EVEN), load(s0_dot + line * H + cols, keep, EVEN)
     for t in range(T):
         r, z = load(at_kept, keep, EVEN), load(at_kept + H, keep, EVEN)
         kept_n, v = load(at_kept + 2 * H, keep, EVEN), load(at_kept + 3 * H, keep, EVEN)
-        r_dot, z_dot = load(at_pre, keep, EVEN), load(at_pre + H, keep, EVEN)
-        a_dot, v_dot = load(at_pre + 2 * H, keep, EVEN), load(at_pre + 3 * H, keep, EVEN)
         now = slot + (t % 2) * (ROWS * HP)
         stage(now, h_dot, ROWS, HP, STAGED)
         up, down = scaling(largest(h_dot), weights_bound, PRECISION)
         staged(STAGED)
-        r_dot = recur(r_dot, h_dot, up, down, U_r, V_r, now, weights, 0, ROWS, HP, BK, RESIDENT, PRECISION)
-        z_dot = recur(z_dot, h_dot, up, down, U_z, V_z, now, weights, 1, ROWS, HP, BK, RESIDENT, PRECISION)
-        v_dot = recur(v_dot, h_dot, up, down, U_n, V_n, now, weights, 2, ROWS, HP, BK, RESIDENT, PRECISION)
+        p_r = product(h_dot, up, U_r, V_r, now, weights, 0, ROWS, HP, BK, RESIDENT, PRECISION)
+        p_z = product(h_dot, up, U_z, V_z, now, weights, 1, ROWS, HP, BK, RESIDENT, PRECISION)
+        p_v = product(h_dot, up, U_n, V_n, now, weights, 2, ROWS, HP, BK, RESIDENT, PRECISION)
+        p_r, p_z, p_v, _ = settle_four(p_r, p_z, p_v, p_v, ROWS, HP)
+        r_dot, z_dot = load(at_known, keep, EVEN) + down * p_r, load(at_known + H, keep, EVEN) + down * p_z
+        v_dot = load(at_known + 3 * H, keep, EVEN) + down * p_v
         n = recall(kept_n, ln_gain, ln_shift, LAYERNORM)
-        a_dot += v * r * (1.0 - r) * r_dot + r * v_dot
+        a_dot = load(at_known + 2 * H, keep, EVEN) + v * r * (1.0 - r) * r_dot + r * v_dot
         if LAYERNORM:
             scale = tl.load(scales + (replica * B + rows) * T + t, mask=rows < B, other=0.0)
             a_dot = normalise_slope(a_dot, kept_n, scale, real, H) * ln_gain + kept_n * ln_gain_dot + ln_shift_dot
@@ -286,4 +295,4 @@ def tangent(
         at_h += H
         at_dot += H
         at_kept += 4 * H
-        at_pre += 4 * H
+        at_known += 4 * H

@@ -151,5 +151,6 @@ const Report = (() => {
 
   listen();
   drawAll();
+  document.documentElement.dataset.drawn = "yes";
   return { page, state, update };
 })();
