@@ -356,3 +356,36 @@ def test_gallery_scripts_run(script):
     done = subprocess.run([sys.executable, "-W", "error", str(script)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "sequences" in done.stdout
+
+
+def test_a_lag_that_never_varies_has_no_number_and_says_so(generator):
+    """The input at the first step is always zero, so nothing can be said about the lag that leads there."""
+    x = torch.randn(64, 20, 2, generator=generator)
+    x[:, 0] = 0
+    y = torch.zeros(64, 20, 1)
+    y[:, -1] = x[:, 3:4, 0]
+    mask = torch.zeros(64, 20)
+    mask[:, -1] = 1
+    model = lagreach.GatedRNN("diag_gate", 2, 6, 1, gate_init=0.2, generator=generator)
+    for lags in ([19], [16, 19]):
+        found = lagreach.diagnose(model, (x, y, mask), lags=lags)
+        planted = found.layers[0].window.required_if_present().at(19)
+        assert np.isnan(planted["sequences"])
+        assert planted["status"] is Status.NO_SPREAD
+        assert "> nan" not in str(found)
+
+
+def test_a_diagonal_network_is_told_where_it_stands_to_both_theories(generator, tmp_path):
+    x = torch.randn(64, 16, 2, generator=generator)
+    y = torch.nn.functional.pad(x[:, :-3, :1], (0, 0, 3, 0))
+    model = lagreach.GatedRNN("diag_elman", 2, 8, 1, gate_init=0.2, generator=generator)
+    found = lagreach.diagnose(model, (x, y), lags=[1, 3])
+    assert found.convergence is not None
+    assert found.convergence["gain"] == pytest.approx(0.8)
+    assert "cut-off" in str(found)
+    found.save(tmp_path / "d.nc")
+    assert lagreach.load(tmp_path / "d.nc").convergence == found.convergence
+    found.report(tmp_path / "d.html")
+    assert "Convergence of gradient descent" in (tmp_path / "d.html").read_text()
+    other = lagreach.GatedRNN("diag_gate", 2, 8, 1, generator=generator)
+    assert lagreach.diagnose(other, (x, y), lags=[1, 3]).convergence is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -66,13 +66,13 @@ def bounds(
 
     nu = (nu_w, nu_u)
     rho = (nu_w if rho_w is None else rho_w, nu_u if rho_u is None else rho_u)
-    same = {"alpha": alpha, "T": steps, "n": samples, "nu": nu, "delta": delta, "d": inputs}
+    same: dict[str, Any] = {"alpha": alpha, "T": steps, "n": samples, "nu": nu, "delta": delta, "d": inputs}
     found, asked = [], []
     for kind in _forms(form):
-        settings = {"m": width, "tau": iterations, "rho": rho, "form": kind, **same}
+        settings: dict[str, Any] = {"m": width, "tau": iterations, "rho": rho, "form": kind, **same}
         found += [paper.theorem1(activation, **settings), paper.corollary1(activation, **settings)]
         if error is not None:
-            needs = {"error": error, "form": kind, **same}
+            needs: dict[str, Any] = {"error": error, "form": kind, **same}
             asked += [
                 paper.theorem1_requirement(activation, rho=rho, **needs),
                 paper.theorem2(activation, **needs),
@@ -114,7 +114,7 @@ def plan(
     rho = (nu_w if rho_w is None else rho_w, nu_u if rho_u is None else rho_u)
     found = []
     for kind in _forms(form):
-        settings = {
+        settings: dict[str, Any] = {
             "error": error, "alpha": alpha, "T": steps, "n": samples, "nu": (nu_w, nu_u), "delta": delta, "d": inputs,
             "form": kind,
         }  # fmt: skip

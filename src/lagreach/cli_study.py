@@ -82,7 +82,8 @@ def show_run(folder: Path) -> None:
 
     found, console = RunDirectory(folder), Console()
     config = found.config()
-    for group, material in gather(found, config).items():
+    groups = gather(found, config) if config.kind == "training" else {}
+    for group, material in groups.items():
         console.print(Markdown("\n".join([f"### {group or config.title}", "", *numbers_text(material)])))
     show_claims(json.loads((folder / "claims.json").read_text()), console)
     typer.echo(f"\nresults: {folder / 'RESULTS.md'}\nreport:  {folder / 'report.html'}")

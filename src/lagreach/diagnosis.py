@@ -71,7 +71,9 @@ class Diagnosis:
     """Reach, dependences and limits of a model, with everything needed to judge and to repeat them.
 
     `d.window(N)` is the reach with N sequences; `d.required` and `d.required_if_present` are labelled arrays over lag (and
-    layer, when there are several); `print(d)` says it in words. `labels` tell diagnoses of one study apart.
+    layer, when there are several); `print(d)` says it in words. `labels` tell diagnoses of one study apart. For a diagonal
+    network `convergence` says where it stands to the second theory (`lagreach.convergence.standing`): numbers by name,
+    and ``"text"``.
     """
 
     layers: tuple[LayerDiagnosis, ...]
@@ -84,6 +86,7 @@ class Diagnosis:
     partial: bool = False
     warnings: tuple[str, ...] = field(default=())
     labels: Mapping[str, str | int | float] = field(default_factory=dict)
+    convergence: Mapping[str, Any] | None = None
 
     def labelled(self, **labels: str | int | float) -> Diagnosis:
         """Return the same diagnosis with labels such as ``epoch=3`` or ``cell="lstm"`` added; reports sort by them."""

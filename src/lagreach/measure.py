@@ -341,7 +341,8 @@ def _requirement(
         "pessimistic": exp(pessimistic),
         "robust": robust(whole, values, settings.error),
     }
-    status = [Status.OK] * len(bands)
+    # a lag that no gradient speaks about (an input that never varies, say) has no noise to stand out of
+    status = [Status.OK if spread > 0 else Status.NO_SPREAD for spread in spread_of_values.tolist()]
     if speed.status in (Status.KAPPA_REFUSED, Status.NO_SPREAD):  # the mean may not concentrate: only clipping helps
         status = [speed.status] * len(bands)
         numbers = {name: n if name == "robust" else np.full(len(bands), np.nan) for name, n in numbers.items()}

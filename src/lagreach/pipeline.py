@@ -18,14 +18,17 @@ from lagreach.adapters.calling import Call
 from lagreach.adapters.custom import custom_views
 from lagreach.batch import Batch
 from lagreach.cells import Cell
+from lagreach.cells.diag_elman import DiagElman
+from lagreach.convergence import standing
 from lagreach.diagnosis import Diagnosis, LayerDiagnosis, NoiseSample
-from lagreach.errors import InputError, UnsupportedError
+from lagreach.errors import InputError, LagreachError, UnsupportedError
 from lagreach.gradients.blocks import directions
 from lagreach.gradients.noise import statistics, unit_directions
 from lagreach.gradients.selection import Selection
 from lagreach.gradients.sequences import Sequences, as_sequences
 from lagreach.gradients.task import Task
 from lagreach.measure import MeasureSettings, interruptible_window, make_task
+from lagreach.model import GatedRNN
 from lagreach.progress import Progress, progress_bar
 from lagreach.regimes import fit_regimes
 from lagreach.tails.fit import fit_tail
@@ -180,7 +183,21 @@ def diagnose(
         seconds=seconds,
         partial=partial,
         warnings=_warnings(model, source, used, partial, views),
+        convergence=_convergence(model, source, loss),
     )
+
+
+def _convergence(model: nn.Module | View, source: Sequences, loss: Loss) -> Mapping[str, Any] | None:
+    """Where a diagonal network stands to the theory of its convergence; None for any other model."""
+    if not (isinstance(model, GatedRNN) and isinstance(model.cell, DiagElman) and model.num_layers == 1):
+        return None
+    batch = source.read(range(min(len(source), SHOWN)))
+    targets = batch.y if loss == "mse" and model.output_size == 1 and batch.mask is None else None
+    try:
+        found = standing(model, batch.x, targets)
+    except LagreachError as error:  # say, inputs that are all zero: the window above stands without it
+        return {"text": str(error)}
+    return {"text": str(found)} | found.to_dict()
 
 
 def diagnosis_tasks(

@@ -29,7 +29,8 @@ def mean_range(values: np.ndarray, speed: Concentration, error: float) -> tuple[
         return 1, 2 * ndtri(1 - error) * values.std(0, ddof=1)
     low, high = np.quantile(values, (error, 1 - error), axis=0)
     largest = block_size(speed)
-    return largest, (high - low) * speed.spread(largest) / speed.spread(1)
+    with np.errstate(invalid="ignore"):  # without any spread (Status.NO_SPREAD) there is no range either
+        return largest, (high - low) * speed.spread(largest) / speed.spread(1)
 
 
 def log_n(square: np.ndarray, ranges: np.ndarray, start: int, kappa: float) -> np.ndarray:

@@ -5,12 +5,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.convergence.cases import REFERENCE, name_of
 
 from lagreach.cells.activations import get_activation
 from lagreach.convergence import bounds, scaled_tanh
 from lagreach.convergence.derivatives import curvature, with_slope
 from lagreach.errors import InputError
+from tests.convergence.cases import REFERENCE, name_of
 
 STEEP = scaled_tanh(10.0)
 QUANTITIES = ("L", "beta", "Lam", "gam")
@@ -104,7 +104,7 @@ def test_at_one_step_they_are_reached(activation):
 def test_the_printed_lipschitz_constant_fails_for_small_slopes():
     """It bounds the square: too small wherever the constant is below one."""
     assert largest("logistic", 0.5, 1, 1)["L"] == pytest.approx(0.25, rel=1e-3)
-    assert bounds.printed("logistic", alpha=0.5, a=0.5, T=1, d=1).L == pytest.approx(0.125)
+    assert pytest.approx(0.125) == bounds.printed("logistic", alpha=0.5, a=0.5, T=1, d=1).L
     assert largest("gaussian", 0.05, 2, 1)["L"] > 1.05 * bounds.printed("gaussian", alpha=0.05, a=0.05, T=2, d=1).L
 
 
@@ -137,16 +137,16 @@ def test_certified_constants_grow_with_steps_and_weights(a, T, more, activation)
     sigma = get_activation(activation)
     gain = a * sigma.sigma_1
     closed = sigma.sigma_1 * np.hypot(sigma.sigma_0 * bounds.mu0(gain, T - 1), bounds.mu0(gain, T))
-    assert now.L == pytest.approx(closed, rel=1e-12)
+    assert pytest.approx(closed, rel=1e-12) == now.L
 
 
 def test_bounded_in_time_exactly_below_the_cut_off():
     below = [bounds.certified("tanh", 0.9, T) for T in (200, 400, 800)]
     assert below[1].beta == pytest.approx(below[2].beta, rel=1e-10)
     at = [bounds.certified("tanh", 1.0, T) for T in (200, 400, 800)]
-    assert at[2].L / at[1].L == pytest.approx(2, rel=0.01)  # polynomial: doubles with T
+    assert pytest.approx(2, rel=0.01) == at[2].L / at[1].L  # polynomial: doubles with T
     above = [bounds.certified("tanh", 1.1, T) for T in (200, 400)]
-    assert above[1].L / above[0].L == pytest.approx(1.1**200, rel=0.01)
+    assert pytest.approx(1.1**200, rel=0.01) == above[1].L / above[0].L
     assert bounds.certified("logistic", 3.9, 10_000).L < 20  # the cut-off is at 1/sigma_1 = 4
     assert "bounded in T" in str(bounds.certified("logistic", 3.9, 100))
     assert "polynomial" in str(bounds.certified("tanh", 1.0, 100))

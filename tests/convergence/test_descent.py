@@ -5,7 +5,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.convergence.cases import REFERENCE, START, X, Y, close, some_weights, unit_inputs
 from torch import nn
 
 from lagreach.convergence import DiagonalNetwork, GradientDescent, ProjectedGradientDescent, descend, symmetric_init
@@ -13,6 +12,7 @@ from lagreach.convergence.descent import project
 from lagreach.convergence.linear import linearised
 from lagreach.convergence.streaming import outputs, risk
 from lagreach.errors import InputError
+from tests.convergence.cases import REFERENCE, START, X, Y, close, some_weights, unit_inputs
 
 ROUNDING = 1 + 1e-14
 

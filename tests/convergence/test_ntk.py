@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from tests.convergence.cases import REFERENCE, START, X4, X, close, some_weights, unit_inputs
 
 from lagreach.convergence import Weights, descend, ntk, symmetric_init
 from lagreach.convergence.linear import kernel_descent, kernel_regression
@@ -13,6 +12,7 @@ from lagreach.convergence.recurrence import forward, output
 from lagreach.convergence.streaming import outputs
 from lagreach.convergence.transport_maps import random_map, target
 from lagreach.errors import InputError, TooLargeError
+from tests.convergence.cases import REFERENCE, START, X4, X, close, some_weights, unit_inputs
 
 
 @pytest.mark.parametrize("name", REFERENCE["network"])

@@ -7,7 +7,6 @@ import sys
 import numpy as np
 import pytest
 import torch
-from tests.convergence.cases import some_weights, unit_inputs
 from typer.testing import CliRunner
 
 from lagreach import GatedRNN
@@ -16,6 +15,7 @@ from lagreach.convergence import bounds, standing, symmetric_init
 from lagreach.convergence.lags import lag_parts
 from lagreach.errors import InputError, UnsupportedError
 from lagreach.transport.first_order import effective_rates
+from tests.convergence.cases import some_weights, unit_inputs
 
 RUNNER = CliRunner()
 
@@ -31,8 +31,8 @@ def test_numbers_of_a_model(model, generator):
     assert (found.m, found.T, found.d, found.n) == (12, 10, 3, 6)
     assert found.gain == pytest.approx(0.8)
     assert found.x_bound == pytest.approx(1.0)
-    assert found.mu_T == pytest.approx(bounds.mu0(0.8, 10) * bounds.mu1(0.8, 10))
-    assert found.constants.L == pytest.approx(bounds.certified("tanh", 0.8, 10).L)
+    assert found.mu == pytest.approx(bounds.mu0(0.8, 10) * bounds.mu1(0.8, 10))
+    assert pytest.approx(bounds.certified("tanh", 0.8, 10).L) == found.constants.L
     asked = {"error": 0.05, "alpha": 0.8, "T": 10, "n": 6, "nu": (0.3, 0.4)}
     assert found.projected.m == pytest.approx(bounds.theorem1_requirement("tanh", **asked).m, rel=1e-9)
     assert found.plain.m == pytest.approx(bounds.theorem2("tanh", **asked).m, rel=1e-9)

@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from tests.convergence.cases import REFERENCE, X4, close, unit_inputs
 
 from lagreach.convergence import descend, ntk, random_map, symmetric_init
 from lagreach.convergence.linear import linearised
 from lagreach.convergence.streaming import risk
 from lagreach.convergence.transport_maps import TransportMap, estimate_norms, target, transport
 from lagreach.errors import InputError
+from tests.convergence.cases import REFERENCE, X4, close, unit_inputs
 
 
 def waves(w, u):

@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from tests.convergence.cases import REFERENCE, unit_inputs
 
 from lagreach.cells.activations import get_activation
 from lagreach.convergence import Weights, bounds, descend, ntk, random_map, scaled_tanh, symmetric_init
@@ -16,6 +15,7 @@ from lagreach.convergence.linear import linearised
 from lagreach.convergence.streaming import outputs, risk
 from lagreach.convergence.transport_maps import TransportMap, target, transport
 from lagreach.errors import InputError
+from tests.convergence.cases import REFERENCE, unit_inputs
 
 pytestmark = pytest.mark.usefixtures("_as_users_run_it")  # thousands of small steps: no run-time type checks
 DRAWS = 100

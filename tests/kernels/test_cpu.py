@@ -1,5 +1,6 @@
 """The compiled CPU kernels against the plain loop: values, gradients, tangents, and what should not go wrong."""
 
+import contextlib
 import copy
 import pickle
 
@@ -14,6 +15,7 @@ from lagreach.cells.stack import Stack
 from lagreach.directional import directional_derivative
 from lagreach.errors import UnsupportedError
 from lagreach.kernels import choose, cpu, scan, scan_output, scan_stack, scan_tangent
+from lagreach.kernels.cpu import buffers, passes
 from lagreach.kernels.reference import reference
 from lagreach.threads import one_thread
 from tests.cases import CELLS, TOLERANCE, VARIANTS
@@ -259,6 +261,36 @@ def test_the_output_of_a_stack_is_that_of_its_top_layer():
     for kernel in ("numba", "reference"):
         expected = model.stack.output(scan_stack(model.stack, x, s0, params, kernel=kernel))
         torch.testing.assert_close(scan_output(model.stack, x, s0, params, kernel=kernel), expected)
+
+
+def test_memory_is_let_go_after_the_backward_pass():
+    buffers.clear()
+    model = GatedRNN("lstm", 4, 32, 1, generator=torch.Generator().manual_seed(0))
+    loss = model(torch.randn(64, 200, 4)).square().mean()
+    loss.backward()
+    assert (
+        sum(memory.size for memory in buffers._idle) > 64 * 200 * 32 * 4 * 4
+    )  # the gates, though the loss still lives
+    buffers.clear()
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+
+
+def test_a_graph_can_be_kept_and_used_twice():
+    model = GatedRNN("diag_gate", 3, 5, 1, generator=torch.Generator().manual_seed(0))
+    loss = model(torch.randn(4, 6, 3)).square().mean()
+    first, second = (torch.autograd.grad(loss, list(model.parameters()), retain_graph=True) for _ in range(2))
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+
+
+def test_the_first_use_of_a_kernel_is_announced(monkeypatch):
+    said = []
+    monkeypatch.setattr(passes, "_ready", set())
+    monkeypatch.setattr(passes, "waiting", lambda text: said.append(text) or contextlib.nullcontext())
+    model = GatedRNN("diag_gate", 3, 5, 1)
+    for _ in range(2):
+        model(torch.randn(4, 6, 3)).sum().backward()
+    assert said == ["compiling the diag_gate kernel for this machine, once ..."] * 2  # forward, backward
 
 
 # When the reference loop runs instead

@@ -114,9 +114,7 @@ class Cell(ABC):
         """Return further per-step factors that the paper sums into the rates (``form="paper"``), by name."""
         return {}
 
-    def pullback(
-        self, x: Float[Tensor, "row input"], s: Float[Tensor, "row state"], params: Params
-    ) -> Pullback | None:
+    def pullback(self, x: Float[Tensor, "row input"], s: Float[Tensor, "row state"], params: Params) -> Pullback | None:
         """Return the transposed Jacobians of these steps in closed form. Default: None, autodiff is used instead."""
         return None
 

@@ -141,6 +141,7 @@ class Experiment:
                 "against": curve.against,
                 "x": plain(curve.x),
                 "values": plain(curve.values),
+                "fit_from": curve.fit_from,
                 "slope": {key: plain(getattr(curve.slope, key)) for key in ("value", "low", "high", "predicted")},
             }
             for curve in self.curves
@@ -150,6 +151,25 @@ class Experiment:
             "name": self.name, "question": self.question, "scale": self.scale, "seed": self.seed, "facts": facts,
             "curves": curves,
         }  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Experiment:
+        """Rebuild an experiment from `to_dict`; what was infinite or missing is NaN."""
+        curves = [
+            Curve(
+                name=str(curve["name"]),
+                against=str(curve["against"]),
+                x=np.array(curve["x"], dtype=float),
+                values=np.array(curve["values"], dtype=float),
+                predicted=curve["slope"]["predicted"],
+                fit_from=int(curve["fit_from"]),
+            )
+            for curve in content["curves"]
+        ]
+        facts = {name: math.nan if value is None else float(value) for name, value in content["facts"].items()}
+        return cls(
+            content["name"], content["question"], tuple(curves), facts, content["scale"], int(content["seed"])
+        )
 
     def __str__(self) -> str:
         lines = [f"{self.name} ({self.scale}, seed {self.seed}): {self.question}"]

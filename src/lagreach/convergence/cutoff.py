@@ -48,7 +48,7 @@ class Standing:
         Share of the units above the cut-off.
     x_bound
         Largest length of an input.
-    mu_T
+    mu
         ``mu_0,T mu_1,T`` at the gain (CE Remark 5): the factor by which memory scales width and steps.
     constants
         Certified constants at ``a = alpha``.
@@ -73,7 +73,7 @@ class Standing:
     gain: float
     above: float
     x_bound: float
-    mu_T: float
+    mu: float
     constants: Certified
     retention: Array
     sharpness: float
@@ -115,7 +115,7 @@ class Standing:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; what is infinite or missing becomes None."""
         same = ("m", "T", "d", "n", "activation", "alpha", "gain", "above", "x_bound", "nu_from", "error", "delta")
-        more = {"mu_T": finite(self.mu_T), "sharpness": self.sharpness, "nu": list(self.nu)}
+        more = {"mu_T": finite(self.mu), "sharpness": self.sharpness, "nu": list(self.nu)}
         rest = {"retention": self.retention.tolist(), "verdict": self.verdict, "certified": self.certified}
         asked = {"theorem1": self.projected.to_dict(), "theorem2": self.plain.to_dict()}
         return {name: getattr(self, name) for name in same} | more | rest | asked
@@ -127,7 +127,7 @@ class Standing:
         lines = [
             f"Model    diagonal Elman, {self.activation}, m = {self.m}, T = {self.T}, |x| <= {self.x_bound:.3g}",
             f"Memory   worst-case gain alpha * sigma_1 = {self.gain:.3g}: {growth(self.gain, self.T)}",
-            f"         {100 * self.above:.0f} % of the units above the cut-off; mu_T = {self.mu_T:.3g}, "
+            f"         {100 * self.above:.0f} % of the units above the cut-off; mu_T = {self.mu:.3g}, "
             f"L = {c.L:.3g}, beta = {c.beta:.3g}",
             f"         typical gain per step {self.typical_gain:.3g}"
             + (f"; kept at lag {steps}: {kept}" if show else ""),
@@ -213,7 +213,7 @@ def standing(
         gain=gain,
         above=float((weights.W.abs() * sigma.sigma_1 >= 1).double().mean()),
         x_bound=x_bound,
-        mu_T=mu0(gain, T) * mu1(gain, T),
+        mu=mu0(gain, T) * mu1(gain, T),
         constants=certified(sigma, alpha, T, x_bound),
         retention=parts.transport,
         sharpness=sharpness,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,7 +43,7 @@ class Scale:
     draws : random starts
     taus, widths, samples, alphas : the axes
     steps : descent steps in the experiment on width
-    memory_T, memory_steps : steps of a sequence, and of descent, in the experiment on memory
+    memory_time, memory_steps : steps of a sequence, and of descent, in the experiment on memory
     nodes : points per axis of the quadrature
     """
 
@@ -57,7 +58,7 @@ class Scale:
     samples: tuple[int, ...]
     alphas: tuple[float, ...]
     steps: int
-    memory_T: int
+    memory_time: int
     memory_steps: int
     nodes: int
 
@@ -81,7 +82,7 @@ SCALES = {
 
 def iterations(scale: Scale, seed: int = 0, progress: Progress | None = None) -> Experiment:
     """Risk against steps of projected descent: the paper's step sizes give 1/sqrt(tau), a constant step 1/tau."""
-    x, v, y = _problem(scale, seed)
+    x, _, y = _problem(scale, seed)
     bound = theorem1("tanh", alpha=scale.alpha, m=scale.m, T=scale.T, n=scale.n, tau=1, nu=NU)
     constant = bound.quantities["eta"]
     names = ("mean risk", "best risk", "risk of the average", "running mean, constant step")
@@ -99,7 +100,14 @@ def iterations(scale: Scale, seed: int = 0, progress: Progress | None = None) ->
     predicted = (-0.5, None, None, -1.0)
     late = len(taus) // 2  # the rates are those of many steps
     curves = tuple(Curve(name, "steps", taus, found[name], p, late) for name, p in zip(names, predicted, strict=True))
-    settings = {"alpha": scale.alpha, "m": scale.m, "T": scale.T, "n": scale.n, "tau": scale.taus[-1], "nu": NU}
+    settings: dict[str, Any] = {
+        "alpha": scale.alpha,
+        "m": scale.m,
+        "T": scale.T,
+        "n": scale.n,
+        "tau": scale.taus[-1],
+        "nu": NU,
+    }
     facts = {
         "risk at the start": risk(torch.zeros_like(y), y),
         "bound, corrected, most steps": theorem1("tanh", **settings).value,
@@ -165,7 +173,7 @@ def kernel(scale: Scale, seed: int = 0, progress: Progress | None = None) -> Exp
 
 def memory(scale: Scale, seed: int = 0, progress: Progress | None = None) -> Experiment:
     """Certified quantities explode at ``alpha sigma_1 = 1``; measured ones bend, but an impulse follows alpha^t."""
-    T = scale.memory_T
+    T = scale.memory_time
     x = _inputs(scale.n, T, seed)
     v = _map(seed)
     names = ("largest sensitivity", "sharpness", "steps to a tenth of the risk")

@@ -27,12 +27,12 @@ def figure(experiment: Experiment, file: str | Path | None = None) -> Figure:
     from matplotlib.figure import Figure
 
     panels = _panels(experiment)
-    drawn = Figure(figsize=(5.2 * len(panels), 4.2), layout="constrained")
+    drawn = Figure(figsize=(5.2 * len(panels), 4.8), layout="constrained")
     for axes, curves in zip(np.atleast_1d(drawn.subplots(1, len(panels))), panels, strict=True):
         _draw(axes, curves)
         if experiment.name == "memory":
             axes.axvline(experiment.facts["cut-off"], color="0.6", linestyle=":", label="cut-off")
-        axes.legend(fontsize="x-small")
+        axes.legend(fontsize="x-small", loc="upper center", bbox_to_anchor=(0.5, -0.15))
     drawn.suptitle(f"{experiment.question[0].upper()}{experiment.question[1:]}")
     if file is not None:
         drawn.savefig(file)
@@ -64,5 +64,7 @@ def _draw(axes: Axes, curves: list[Curve]) -> None:
             axes.plot(curve.x[k0:], line, color=colour, linestyle="--", linewidth=1)
     if curves[0].against != "alpha":
         axes.set_xscale("log")
+        axes.set_xticks(curves[0].x, labels=[f"{x:.4g}" for x in curves[0].x])
+        axes.minorticks_off()
     axes.set_yscale("log")
     axes.set_xlabel(curves[0].against)

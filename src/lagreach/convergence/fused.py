@@ -1,8 +1,9 @@
 """Output and gradient of a diagonal network in one compiled loop, for activations ``p tanh(q z) + r``.
 
 Sixty-four units at a time, one sequence after the other: the states of a block over all times stay in cache, every loop
-over units becomes vector instructions, and there are enough of them to hide how long one tanh takes. The gradient runs the block forward again instead of
-storing states, so memory is that of inputs and outputs. The plain twin is `lagreach.convergence.streaming`.
+over units becomes vector instructions, and there are enough of them to hide how long one tanh takes. The gradient runs
+the block forward again instead of storing states, so memory is that of inputs and outputs. The plain twin is
+`lagreach.convergence.streaming`.
 """
 
 from __future__ import annotations

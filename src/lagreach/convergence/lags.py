@@ -30,7 +30,7 @@ class LagParts:
     ----------
     lags
         0, 1, ...
-    dW, dU
+    gradient_w, gradient_u
         ``G_l``: parts of the gradient of R/2 that travelled l steps; over all lags they add up to it.
     energy
         ``q(l)``: mean of ``|C_l|^2`` over sequences, times and units, the kernel's energy at this lag.
@@ -39,8 +39,8 @@ class LagParts:
     """
 
     lags: tuple[int, ...]
-    dW: Float[Tensor, "lag unit"]
-    dU: Float[Tensor, "lag unit input"]
+    gradient_w: Float[Tensor, "lag unit"]
+    gradient_u: Float[Tensor, "lag unit input"]
     energy: Array
     transport: Array
 

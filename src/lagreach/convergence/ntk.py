@@ -45,8 +45,8 @@ class Kernel:
         How it was computed.
     """
 
-    value: Float[Tensor, "*axes"]
-    error: Float[Tensor, "*axes"]
+    value: Float[Tensor, "..."]
+    error: Float[Tensor, "..."]
     method: str
 
     def __str__(self) -> str:

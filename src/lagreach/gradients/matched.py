@@ -24,7 +24,7 @@ from lagreach.gradients.contrast import signal_gradient
 from lagreach.gradients.selection import Selection, select_params
 from lagreach.transport.binding import open_data
 from lagreach.transport.first_order import first_order_windows
-from lagreach.transport.first_order_sums import can_fuse, matched_sums
+from lagreach.transport.first_order_sums import matched_sums
 from lagreach.transport.lags import check_lags
 from lagreach.transport.objective import Loss
 from lagreach.transport.rollout import Rollout
@@ -178,8 +178,9 @@ def _layer_alignments(layer: Layer, own: Tensor, move: Tensor, lags: list[int]) 
         zeta = (own * move).unflatten(-1, (len(layer.cell.blocks), -1)).sum((1, -2))
         yield zeta, zeta
     positive = [lag for lag in lags if lag > 0]
-    if can_fuse(layer):
-        yield from zip(*(sums.unbind(1) for sums in matched_sums(layer, seen, held, positive)), strict=True)
+    fused = matched_sums(layer, seen, held, positive)
+    if fused is not None:
+        yield from zip(*(sums.unbind(1) for sums in fused), strict=True)
         return
     for window in first_order_windows(layer, positive):
         zeta = seen[:, window.lag :] * held[:, : window.real.shape[1]]

@@ -136,6 +136,11 @@ def _about(diagnoses: tuple[Diagnosis, ...], names: list[str]) -> dict[str, Any]
     ]
     return {
         "answer": _comparison(diagnoses, names) if several else [answer(diagnoses[0])],
+        "convergence": [
+            {"name": name, "text": str(d.convergence["text"])}
+            for d, name in zip(diagnoses, names, strict=True)
+            if d.convergence is not None
+        ],
         "warnings": list(dict.fromkeys(notes)),
         "views": views,
         "models": names,

@@ -77,6 +77,9 @@ def renderables(diagnosis: Diagnosis) -> Iterator[RenderableType]:
             yield Text(line)
         for warning in layer.window.warnings:
             yield Text(f"! {warning}", style="yellow")
+    if diagnosis.convergence is not None:
+        yield Text("\nConvergence of gradient descent for this diagonal network (worst cases):")
+        yield Text(str(diagnosis.convergence["text"]))
     for warning in diagnosis.warnings:
         yield Text(f"! {warning}", style="yellow")
     yield Text(f"\n{diagnosis.layers[0].window.definition}", style="dim")
@@ -96,7 +99,8 @@ def _table(diagnosis: Diagnosis, layer: LayerDiagnosis) -> Table:
     table.add_column("limit", no_wrap=True)
     for i, lag in enumerate(window.lags.tolist()):
         limit = window.limit(lag, diagnosis.sequences)
-        data = _number(seen, i) if math.isfinite(seen.sequences[i]) else f"none found (> {brief(seen.low[i])})"
+        bound = "" if math.isnan(seen.low[i]) else f" (> {brief(seen.low[i])})"
+        data = _number(seen, i) if math.isfinite(seen.sequences[i]) else f"none found{bound}"
         table.add_row(
             span(int(seen.first[i]), lag),
             _number(probe, i),

@@ -112,6 +112,7 @@ class StudyConfig(Part):
     network: dict[str, Any] = {}
     training: dict[str, Any] = {}
     variants: tuple[Variant, ...] = ()
+    experiments: tuple[str, ...] = ()  # of a study of kind "convergence"
     seeds: int = Field(default=5, ge=1)
     seed: int = 0
     checkpoints: tuple[float, ...] = (0.0, 1.0)  # as fractions of the epochs
@@ -131,7 +132,10 @@ class StudyConfig(Part):
         unknown = set(self.diagnosis.forms) - set(FORMS)
         if unknown:
             raise ValueError(f"unknown form {sorted(unknown)}; forms are {', '.join(FORMS)}")
-        if self.kind == "training":
+        if self.kind == "convergence":
+            if not self.experiments:
+                raise ValueError("a study of this kind needs experiments")
+        else:
             if not self.variants:
                 raise ValueError("a study needs at least one variant")
             for variant in self.variants:

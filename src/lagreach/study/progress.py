@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lagreach.study.config import StudyConfig
+from lagreach.study.convergence import experiment_path
 from lagreach.study.jobs import diagnose_jobs
 from lagreach.study.store import RunDirectory
 
@@ -29,7 +30,9 @@ class RunStatus:
     def __str__(self) -> str:
         lines = [f"{self.study} at scale {self.scale}: {self.state}"]
         lines += [f"  {name:<20} epoch {done} of {of}" for name, (done, of) in self.epochs.items()]
-        lines.append(f"  diagnoses            {self.diagnoses[0]} of {self.diagnoses[1]}")
+        lines.append(
+            f"  {'diagnoses' if self.epochs else 'experiments':<20} {self.diagnoses[0]} of {self.diagnoses[1]}"
+        )
         if self.state == "interrupted":
             lines.append("go on with the same command and --resume")
         return "\n".join(lines)
@@ -49,10 +52,11 @@ def run_status(folder: str | Path) -> RunStatus:
     """Read the status of a run without disturbing it."""
     run = RunDirectory(folder)
     config = run.config()
-    jobs = diagnose_jobs(run, config)
-    made = sum(run.diagnosis_path(j.variant, j.seed, j.epoch, j.form).exists() for j in jobs)
+    paths = [run.diagnosis_path(j.variant, j.seed, j.epoch, j.form) for j in diagnose_jobs(run, config)]
+    paths += [experiment_path(run, name) for name in config.experiments]
+    made = sum(path.exists() for path in paths)
     state = "running" if _held(run) else ("finished" if run.finished else "interrupted")
-    return RunStatus(config.name, config.scale, state, epochs_done(run, config), (made, len(jobs)))
+    return RunStatus(config.name, config.scale, state, epochs_done(run, config), (made, len(paths)))
 
 
 def _held(run: RunDirectory) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +15,7 @@ from lagreach.progress import Progress, progress_bar
 from lagreach.report import study_page
 from lagreach.study.claims import ClaimResult, check_claims
 from lagreach.study.config import StudyConfig
+from lagreach.study.convergence import ExperimentJob, run_experiment, summarise_experiments
 from lagreach.study.executors import Executor, LocalExecutor
 from lagreach.study.figures import draw_all
 from lagreach.study.jobs import (
@@ -59,6 +60,12 @@ def run_study(
     with run.lock(), progress_bar(show_progress) as report:
         started = time.perf_counter()
         run.log(f"start: {config.name} at scale {config.scale}, {workers.workers} workers, {device}")
+        if config.kind == "convergence":
+            experiments = [ExperimentJob(str(run.path), name) for name in config.experiments]
+            workers.map(run_experiment, experiments, on_result=_counting(report, "experiments", 0, len(experiments)))
+            summarise_experiments(run, config, time.perf_counter() - started, command)
+            run.log("finished")
+            return run
         left = [v.name for v in config.variants if not is_trained(run, config, v)]
         # networks share a GPU from one process, where they run side by side; processors each get their own
         together = [tuple(left)] if device != "cpu" and left else [(name,) for name in left]
@@ -66,17 +73,23 @@ def run_study(
             workers.map(train_variants, [TrainJob(str(run.path), names, device, kernel) for names in together])
         jobs = diagnose_jobs(run, config, device)
         todo = [job for job in jobs if not is_diagnosed(run, job)]
-        done = [len(jobs) - len(todo)]
-
-        def count(_: int, __: object) -> None:
-            done[0] += 1
-            report("diagnosing", done[0], len(jobs))
-
-        report("diagnosing", done[0], len(jobs))
+        count = _counting(report, "diagnosing", len(jobs) - len(todo), len(jobs))
         workers.map(diagnose_checkpoint, todo, on_result=count)
         summarise_run(run, time.perf_counter() - started, command)
         run.log("finished")
     return run
+
+
+def _counting(report: Progress, stage: str, done: int, of: int) -> Callable[[int, object], None]:
+    """Show how many pieces are done, as they come."""
+    report(stage, done, of)
+
+    def count(_: int, __: object) -> None:
+        nonlocal done
+        done += 1
+        report(stage, done, of)
+
+    return count
 
 
 @contextmanager

@@ -100,7 +100,7 @@ class RunDirectory:
 
     def clear(self) -> None:
         """Remove what a run writes, and nothing else."""
-        for name in ("trainings", "diagnoses", "figures"):
+        for name in ("trainings", "diagnoses", "figures", "experiments"):
             shutil.rmtree(self.path / name, ignore_errors=True)
         for name in (
             "config.yaml",

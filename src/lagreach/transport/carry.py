@@ -81,7 +81,9 @@ class Steps:
         rows = self.per_block * self.count
         places = [slice(start, min(start + rows, len(self.x))) for start in range(0, len(self.x), rows)]
         self.blocks = [(linearise(part.recurrence, self.x[p], previous[p], names), p) for p in places]
-        self.scratch = [self.x.new_empty(p.stop - p.start, block.width) for block, p in self.blocks[:1] + self.blocks[-1:]]
+        self.scratch = [
+            self.x.new_empty(p.stop - p.start, block.width) for block, p in self.blocks[:1] + self.blocks[-1:]
+        ]
 
     def rows(self, values: Float[Tensor, "seq time k"]) -> Float[Tensor, "row k"]:
         """Lay values out by position and then by sequence."""

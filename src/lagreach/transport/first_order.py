@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import torch
@@ -20,7 +18,7 @@ from lagreach.errors import InputError, UnsupportedError
 from lagreach.transport.binding import open_data
 from lagreach.transport.cotangent import Cotangent
 from lagreach.transport.dual import Window, windows
-from lagreach.transport.first_order_sums import can_fuse, rate_sums, square_sums
+from lagreach.transport.first_order_sums import rate_sums, square_sums
 from lagreach.transport.lags import check_lags
 from lagreach.transport.objective import valid_steps
 from lagreach.transport.rollout import Rollout
@@ -163,7 +161,9 @@ def first_order_transport(
     and everything else is zero.
     """
     layers = _layers(part)
-    seen = [layer.cell.output(own).double() for layer, own in zip(layers, part.recurrence.stack.split(delta), strict=True)]
+    seen = [
+        layer.cell.output(own).double() for layer, own in zip(layers, part.recurrence.stack.split(delta), strict=True)
+    ]
     sweeps = [first_order_windows(layer, lags) for layer in layers]
     for lag, *found in zip(lags, *sweeps, strict=True):
         if lag == 0:
@@ -182,13 +182,13 @@ def first_order_transport(
 
 def first_order_norms(part: Rollout, delta: Float[Tensor, "seq time state"], lags: Sequence[int]) -> list[ScaledSum]:
     """``sum |lambda_{t,l}|^2`` to first order, for every lag."""
-    layers = _layers(part)
-    if not all(can_fuse(layer) for layer in layers):
-        return [cotangent.square_norm() for cotangent in first_order_transport(part, delta, lags)]
-    own = zip(layers, part.recurrence.stack.split(delta), strict=True)
-    by_layer = [square_sums(layer, layer.cell.output(seen), lags) for layer, seen in own]
-    found = [reduce(operator.add, sums) for sums in zip(*by_layer, strict=True)]
-    return [Cotangent(0, delta).square_norm(), *found] if lags[0] == 0 else found
+    total: list[ScaledSum] = []
+    for layer, own in zip(_layers(part), part.recurrence.stack.split(delta), strict=True):
+        sums = square_sums(layer, layer.cell.output(own), lags)
+        if sums is None:
+            return [cotangent.square_norm() for cotangent in first_order_transport(part, delta, lags)]
+        total = [a + b for a, b in zip(total, sums, strict=True)] if total else sums
+    return [Cotangent(0, delta).square_norm(), *total] if lags[0] == 0 else total
 
 
 def _layers(part: Rollout) -> list[Layer]:
@@ -209,8 +209,8 @@ def _check_form(recurrence: Recurrence, form: str) -> None:
 
 def _sum_rates(layer: Layer, lags: list[int], anchors: Tensor, form: str) -> dict[str, list[ScaledSum]]:
     """Sum |rate| and the size of its channels over sequences and anchors, lag by lag, for one layer."""
-    if can_fuse(layer) and form == "jacobian":
-        return rate_sums(layer, lags, anchors)
+    if form == "jacobian" and (fused := rate_sums(layer, lags, anchors)) is not None:
+        return fused
     extra: dict[str, Iterator[Window]] = {}
     if form == "paper":
         products = layer.cell.channels(layer.x, layer.previous, layer.params)

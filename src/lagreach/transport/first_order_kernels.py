@@ -2,8 +2,8 @@
 
 A unit of a sequence is followed on its own: for a block of anchors, the dual product over the window grows by one step
 per lag and is summed while it lies in the nearest cache. A block carries one power of two, so that nothing under- or
-overflows; what vanishes beside the largest product of its block could not be seen in a sum. The plain version is
-`lagreach.transport.dual`.
+overflows. Should the products of a block differ by more than float64 can hold (gates that let through 1e-38), the sweep
+gives up and the plain version in `lagreach.transport.dual` takes over.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ ANCHORS = 256  # of a block
 UNITS = 16  # that are laid out in one go: a cache line of float32
 CHECK_EVERY = 4  # lags; four factors of 2**-126 (the smallest normal float32) stay far above float64's smallest
 TOO_SMALL, TOO_LARGE = 2.0**-300, 2.0**300
+LOST = 2.0**-500  # smaller windows may underflow before the next check
 UNSET = np.iinfo(np.int64).min // 4  # exponent of a sum without terms
 
 compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"})
@@ -77,20 +78,25 @@ def _closed(real, slope, low, high, factor, slant, older, to_real, to_slope):
 @compiled
 @no_type_check
 def _rescaled(real, slope, low, high, exponent):
-    """Bring a block of windows back to order one when it has drifted; return its exponent."""
-    size = 0.0  # a sum, since a maximum is not vectorised
+    """Bring a block of windows back to order one when it has drifted.
+
+    Returns its exponent, and whether its windows have become too unequal to share one.
+    """
+    size, lost = 0.0, 0  # a sum, since a maximum is not vectorised
     for k in range(high - low):
         i = uintp(k + low)
-        size += abs(real[i]) + abs(slope[i])
+        own = abs(real[i]) + abs(slope[i])
+        size += own
+        lost += (own > 0.0) & (own < LOST)
     if size == 0.0 or TOO_SMALL <= size <= TOO_LARGE or not math.isfinite(size):
-        return exponent
+        return exponent, lost > 0
     shift = math.frexp(size)[1]
     half = shift // 2
     first, second = math.ldexp(1.0, -half), math.ldexp(1.0, half - shift)
     for i in range(low, high):
         real[i] = real[i] * first * second
         slope[i] = slope[i] * first * second
-    return exponent + shift
+    return exponent + shift, lost > 0
 
 
 @compiled
@@ -163,6 +169,10 @@ def sweep(kind, uniform, factors, delta, moved, lags, lengths, sums, exponents, 
         (8, seq, time, unit): real and slope of middle, newest, oldest, single; (2, ...) if uniform.
     lengths
         Anchors beyond a sequence's length do not count.
+
+    Returns
+    -------
+    Whether it worked: False if windows of one block differ by more than float64 can hold.
     """
     count, time, units = factors.shape[1:]
     last = lags[-1]
@@ -209,9 +219,7 @@ def sweep(kind, uniform, factors, delta, moved, lags, lengths, sums, exponents, 
                                     real[i], slope[i] = rows[2, q, start + i], rows[3, q, start + i]
                             else:
                                 if asked:
-                                    _closed(
-                                        real, slope, low, high, rows[4, q], rows[5, q], older, far_real, far_slope
-                                    )
+                                    _closed(real, slope, low, high, rows[4, q], rows[5, q], older, far_real, far_slope)
                                 _grow(real, slope, low, high, middle, slant, older)
                         if asked:
                             if kind == SIZES:
@@ -227,4 +235,7 @@ def sweep(kind, uniform, factors, delta, moved, lags, lengths, sums, exponents, 
                                 weighted[n, column, first + q] += math.ldexp(terms[1], max(exponent, -5000))
                             column += 1
                         if lag % CHECK_EVERY == 0:
-                            exponent = _rescaled(real, slope, low, high, exponent)
+                            exponent, lost = _rescaled(real, slope, low, high, exponent)
+                            if lost:
+                                return False
+    return True

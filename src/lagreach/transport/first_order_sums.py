@@ -1,4 +1,8 @@
-"""Sums over anchors of first-order windows: compiled where numba is there, by the plain windows otherwise."""
+"""Sums over anchors of first-order windows, compiled.
+
+Every function returns None where the compiled sweep cannot work: without numba, on another device, or when products
+differ too much. The caller then adds up the plain windows.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +30,15 @@ def kernels() -> ModuleType | None:
     return importlib.import_module("lagreach.transport.first_order_kernels")
 
 
-def can_fuse(layer: Layer) -> bool:
-    """Whether the compiled functions can work on this layer."""
-    return layer.x.device.type == "cpu" and layer.x.dtype in (torch.float32, torch.float64) and kernels() is not None
-
-
-def rate_sums(layer: Layer, lags: Sequence[int], anchors: Bool[Tensor, "seq time"]) -> dict[str, list[ScaledSum]]:
+def rate_sums(
+    layer: Layer, lags: Sequence[int], anchors: Bool[Tensor, "seq time"]
+) -> dict[str, list[ScaledSum]] | None:
     """Sum |retention|, |correction| and |rate| over sequences and anchors: (unit,) for every lag."""
     names = ("retention", "correction", "rate")
-    sums, exponents = _sweep(layer, lags, "SIZES", lengths=anchors.sum(1))
+    swept = _sweep(layer, lags, "SIZES", lengths=anchors.sum(1))
+    if swept is None:
+        return None
+    sums, exponents = swept
     found = {name: [ScaledSum(m, e) for m, e in zip(sums[k], exponents, strict=True)] for k, name in enumerate(names)}
     if lags[0] == 0:  # nothing is carried: every rate is one
         one = torch.full_like(sums[0, 0], float(anchors.sum()))
@@ -44,19 +48,23 @@ def rate_sums(layer: Layer, lags: Sequence[int], anchors: Bool[Tensor, "seq time
     return found
 
 
-def square_sums(layer: Layer, seen: Float[Tensor, "seq time unit"], lags: Sequence[int]) -> list[ScaledSum]:
+def square_sums(layer: Layer, seen: Float[Tensor, "seq time unit"], lags: Sequence[int]) -> list[ScaledSum] | None:
     """Sum (rate * seen)^2 over sequences, anchors and units, for every positive lag."""
-    sums, exponents = _sweep(layer, lags, "SQUARES", delta=seen)
+    swept = _sweep(layer, lags, "SQUARES", delta=seen)
+    if swept is None:
+        return None
+    sums, exponents = swept
     return [ScaledSum.of(m, e, dim=0) for m, e in zip(sums[0], exponents, strict=True)]
 
 
 def matched_sums(
     layer: Layer, seen: Float[Tensor, "seq time unit"], moved: Float[Tensor, "seq time unit"], lags: Sequence[int]
-) -> tuple[Float[Tensor, "seq lag unit"], Float[Tensor, "seq lag unit"]]:
+) -> tuple[Float[Tensor, "seq lag unit"], Float[Tensor, "seq lag unit"]] | None:
     """Sum zeta = seen moved, and rate zeta, over the anchors of each sequence, for every positive lag."""
     shape = (len(seen), sum(lag > 0 for lag in lags), seen.shape[2])
     plain, weighted = np.zeros(shape), np.zeros(shape)
-    _sweep(layer, lags, "MATCHED", delta=seen, moved=moved, out=(plain, weighted))
+    if _sweep(layer, lags, "MATCHED", delta=seen, moved=moved, out=(plain, weighted)) is None:
+        return None
     return torch.from_numpy(plain), torch.from_numpy(weighted)
 
 
@@ -69,10 +77,11 @@ def _sweep(
     delta: Tensor | None = None,
     moved: Tensor | None = None,
     out: tuple[np.ndarray, np.ndarray] | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor] | None:
     """Run the compiled sweep over groups of sequences; return sums (kind of sum, lag, unit) and exponents (lag, unit)."""
     compiled = kernels()
-    assert compiled is not None
+    if compiled is None or layer.x.device.type != "cpu" or layer.x.dtype not in (torch.float32, torch.float64):
+        return None
     positive = np.array([lag for lag in lags if lag > 0], dtype=np.int64)
     count, time = layer.x.shape[:2]
     ends = np.full(count, time) if lengths is None else lengths.cpu().numpy()
@@ -81,15 +90,17 @@ def _sweep(
     exponents = np.full((len(positive), units), compiled.UNSET)
     for own in _groups(count, time):
         factors = layer.cell.factors(layer.x[own], layer.previous[own], layer.params)
-        places = [factors.middle] if factors.is_uniform else [factors.middle, factors.newest, factors.oldest, factors.single]
+        places = (
+            [factors.middle] if factors.is_uniform else [factors.middle, factors.newest, factors.oldest, factors.single]
+        )
         stacked = torch.stack([part for dual in places for part in dual]).numpy()
         nothing = np.zeros((0, 0, 0), dtype=stacked.dtype)
         given = [nothing if v is None else v[own].to(layer.x.dtype).contiguous().numpy() for v in (delta, moved)]
         into = [np.zeros((0, 0, 0)) if out is None else v[own] for v in (out or (None, None))]
-        if len(positive):
-            compiled.sweep(
-                getattr(compiled, kind), factors.is_uniform, stacked, *given, positive, ends[own], sums, exponents, *into
-            )
+        if len(positive) and not compiled.sweep(
+            getattr(compiled, kind), factors.is_uniform, stacked, *given, positive, ends[own], sums, exponents, *into
+        ):
+            return None
     exponents[exponents == compiled.UNSET] = 0  # no anchor reaches back that far: a sum without terms
     return torch.from_numpy(sums), torch.from_numpy(exponents)
 

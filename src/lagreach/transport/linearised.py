@@ -101,9 +101,7 @@ class Closed(Linearised):
             return
         spreads, whole = self._split(spread)
         full = [*whole, cotangent.split(self._states, dim=1)[-1]]
-        for layer, own, part, target in zip(
-            self._layers, full, spreads, out.split(self._states, dim=1), strict=True
-        ):
+        for layer, own, part, target in zip(self._layers, full, spreads, out.split(self._states, dim=1), strict=True):
             layer.state(own, part, target)
 
     def _split(self, spread: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:

@@ -8,7 +8,7 @@ a fixed order, so the answer does not depend on the number of threads.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -82,7 +82,9 @@ def backward(
     """Gradients of the weights by name, of the initial state, and (if wanted) of the inputs, in the layout of `scan`."""
     cell, dtype = done.cell, done.x.dtype
     replica, _, seq, _ = done.x.shape
-    dh = np.zeros_like(done.run.h) if dh is None else dh
+    if dh is None:
+        dh = empty(done.run.h.shape, dtype)
+        dh[:] = 0
     dc = np.empty((replica, 0, 0, 0), dtype) if dc is None else dc
     dh0, dc0 = np.zeros_like(done.h0), np.zeros_like(done.c0)
     dx = np.zeros_like(done.x) if wants_x else np.empty((replica, 1, seq, 0), dtype)
@@ -132,23 +134,20 @@ def _kernel(cell: Cell, which: str, dtype: np.dtype[Any]) -> Callable[..., None]
 
     def first(*arguments: Any) -> None:
         shown = key not in _ready
+        _ready.add(key)  # beforehand: only one thread shows a line, the others wait for the compiler
         with waiting(f"compiling the {name} kernel for this machine, once ...") if shown else nullcontext():
             function(*arguments)
-        _ready.add(key)
 
     return first
 
 
-def _spread(jobs: Iterable[tuple[Callable[..., None], tuple[Any, ...]]], work: float) -> None:
+def _spread(jobs: list[tuple[Callable[..., None], tuple[Any, ...]]], work: float) -> None:
     """Run all jobs, on several threads if torch has them and the work is worth it."""
-    jobs = list(jobs)
     threads = min(torch.get_num_threads(), len(jobs))
     if threads == 1 or work < WORTH_THREADS:
         for function, arguments in jobs:
             function(*arguments)
         return
-    first, *others = jobs
-    first[0](*first[1])  # by itself: it may compile
     with ThreadPoolExecutor(threads) as pool:
-        for waiting_for in [pool.submit(function, *arguments) for function, arguments in others]:
-            waiting_for.result()
+        for running in [pool.submit(function, *arguments) for function, arguments in jobs]:
+            running.result()

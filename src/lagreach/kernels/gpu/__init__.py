@@ -1,9 +1,9 @@
 """Fused kernels for CUDA, written in Triton: the whole of time in one launch, for many replicas at once.
 
-What depends on the inputs alone is one matrix product before the loop, and the gradients of the recurrent weights are
-one after it. In between, one program takes 16 sequences of one replica through all of time, with the recurrent weights
-in shared memory as far as they fit (all of them up to 192 KB), the rest streamed from the L2 cache. Replicas are independent, so a study
-trains many seeds in the time of one.
+What depends on the inputs alone is one matrix product before the loop, and the gradients of the weights are products
+after it. In between, one program takes 16 sequences of one replica through all of time. The recurrent weights stay in
+shared memory as far as they fit (all of them up to 192 KB); the rest is streamed from the L2 cache at every step.
+Replicas are independent, so a study trains many seeds in the time of one.
 
 Products are of float32 accuracy; ``with precision("float16"):`` trades it for speed. Triton is imported at first use. Set
 ``TRITON_INTERPRET=1`` before that to run the same kernels on the CPU, slowly, as the tests do.

@@ -34,6 +34,7 @@ def activate(a, ACTIVATION: tl.constexpr):
 @jit
 def forward(
     pre,
+    bias,
     weights,
     bound,
     s0,
@@ -64,10 +65,11 @@ def forward(
     line = (replica * B + rows)[:, None]
     places = line * T * H + cols[None, :]
     u = tl.load(weights + replica * H + cols, mask=cols < H, other=0.0)[None, :]
+    b = tl.load(bias + replica * H + cols, mask=cols < H, other=0.0)[None, :]
     h = load(s0 + line * H + cols[None, :], keep, EVEN)
     ahead = load(pre + places, keep, EVEN)
     for t in range(T):
-        a = ahead
+        a = ahead + b
         ahead = load(pre + places + tl.minimum(t + 1, T - 1).to(tl.int64) * H, keep, EVEN)
         h, slope = activate(a + u * h, ACTIVATION)
         store(states + places, h, keep, EVEN)

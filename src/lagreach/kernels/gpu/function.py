@@ -41,7 +41,8 @@ class Recurrence(torch.autograd.Function):
         scales = x.new_empty(sizes if plan.layernorm else (0,))
         with _on(x):
             family.kernels.forward[tile.grid](
-                torch.baddbmm(b[:, None], x.flatten(1, 2), W.mT),
+                torch.bmm(x.flatten(1, 2), W.mT),
+                b.contiguous(),
                 *_weights(plan, tile, U, transposed=True),
                 s0.contiguous(),
                 *_vectors(x, gain, shift, extra),

@@ -31,6 +31,7 @@ from lagreach.kernels.gpu.parts import (
 @jit
 def forward(
     pre,
+    bias,
     weights,
     bound,
     s0,
@@ -74,12 +75,15 @@ def forward(
         ln_gain, ln_shift = row(gain, replica, H, HP), row(shift, replica, H, HP)
     h = load(s0 + line * H + cols, keep, EVEN)
     up, down = scaling(tl.maximum(largest(h), 1.0), weights_bound, PRECISION)
+    b_z = row(bias, 3 * replica, H, HP)
+    b_r = row(bias + H, 3 * replica, H, HP)
+    b_h = row(bias + 2 * H, 3 * replica, H, HP)
     at_pre = pre + line * T * (3 * H) + cols
     next_z = load(at_pre, keep, EVEN)
     next_r = load(at_pre + H, keep, EVEN)
     next_h = load(at_pre + 2 * H, keep, EVEN)
     for t in range(T):
-        a_z, a_r, a_h = next_z, next_r, next_h
+        a_z, a_r, a_h = next_z + b_z, next_r + b_r, next_h + b_h
         ahead = at_pre + tl.minimum(t + 1, T - 1).to(tl.int64) * (3 * H)
         next_z = load(ahead, keep, EVEN)
         next_r = load(ahead + H, keep, EVEN)

@@ -32,6 +32,7 @@ from lagreach.kernels.gpu.parts import (
 @jit
 def forward(
     pre,
+    bias,
     weights,
     bound,
     s0,
@@ -78,11 +79,11 @@ def forward(
         ln_gain, ln_shift = row(gain, replica, H, HP), row(shift, replica, H, HP)
     h = load(s0 + line * H + cols, keep, EVEN)
     up, down = scaling(tl.maximum(largest(h), 1.0), weights_bound, PRECISION)
-    next_h = load(at_pre + (N - 1) * H, keep, EVEN)
+    b_h, next_h = row(bias + (N - 1) * H, N * replica, H, HP), load(at_pre + (N - 1) * H, keep, EVEN)
     if GATED:
-        next_s = load(at_pre, keep, EVEN)
+        b_s, next_s = row(bias, N * replica, H, HP), load(at_pre, keep, EVEN)
     for t in range(T):
-        a_h = next_h
+        a_h = next_h + b_h
         ahead = at_pre + tl.minimum(t + 1, T - 1).to(tl.int64) * (N * H)
         next_h = load(ahead + (N - 1) * H, keep, EVEN)
         now = slot + (t % 2) * (ROWS * HP)
@@ -90,7 +91,7 @@ def forward(
         staged(STAGED)
         p_h = product(h, up, U_h, V_h, now, weights, N - 1, ROWS, HP, BK, RESIDENT, PRECISION)
         if GATED:
-            a_s = next_s
+            a_s = next_s + b_s
             next_s = load(ahead, keep, EVEN)
             p_s = product(h, up, U_s, V_s, now, weights, 0, ROWS, HP, BK, RESIDENT, PRECISION)
             p_s, p_h = settle_two(p_s, p_h, ROWS, HP)

@@ -32,6 +32,7 @@ from lagreach.kernels.gpu.parts import (
 @jit
 def forward(
     pre,
+    bias,
     weights,
     bound,
     s0,
@@ -77,13 +78,17 @@ def forward(
     h = load(s0 + line * (2 * H) + cols, keep, EVEN)
     c = load(s0 + line * (2 * H) + H + cols, keep, EVEN)
     up, down = scaling(tl.maximum(largest(h), 1.0), weights_bound, PRECISION)
+    b_i = row(bias, 4 * replica, H, HP)
+    b_f = row(bias + H, 4 * replica, H, HP)
+    b_g = row(bias + 2 * H, 4 * replica, H, HP)
+    b_o = row(bias + 3 * H, 4 * replica, H, HP)
     at_pre = pre + line * T * (4 * H) + cols
     next_i = load(at_pre, keep, EVEN)
     next_f = load(at_pre + H, keep, EVEN)
     next_g = load(at_pre + 2 * H, keep, EVEN)
     next_o = load(at_pre + 3 * H, keep, EVEN)
     for t in range(T):
-        a_i, a_f, a_g, a_o = next_i, next_f, next_g, next_o
+        a_i, a_f, a_g, a_o = next_i + b_i, next_f + b_f, next_g + b_g, next_o + b_o
         ahead = at_pre + tl.minimum(t + 1, T - 1).to(tl.int64) * (4 * H)
         next_i = load(ahead, keep, EVEN)
         next_f = load(ahead + H, keep, EVEN)

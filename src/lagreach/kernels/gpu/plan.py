@@ -136,8 +136,6 @@ def warps_for(padded: int, blocks: int) -> int:
     """Warps of a program; more of them share the weights' fragments, fewer wait less for each other."""
     if padded <= 32:
         return padded // 16
-    if padded == 64:
-        return 4 if blocks <= 2 else 8
     return 8 if padded <= 256 else 16
 
 

@@ -32,6 +32,7 @@ from lagreach.kernels.gpu.parts import (
 @jit
 def forward(
     pre,
+    bias,
     weights,
     bound,
     s0,
@@ -75,12 +76,15 @@ def forward(
         ln_gain, ln_shift = row(gain, replica, H, HP), row(shift, replica, H, HP)
     h, c_n = load(s0 + line * H + cols, keep, EVEN), row(extra, replica, H, HP)
     up, down = scaling(tl.maximum(largest(h), 1.0), weights_bound, PRECISION)
+    b_r = row(bias, 3 * replica, H, HP)
+    b_z = row(bias + H, 3 * replica, H, HP)
+    b_n = row(bias + 2 * H, 3 * replica, H, HP)
     at_pre = pre + line * T * (3 * H) + cols
     next_r = load(at_pre, keep, EVEN)
     next_z = load(at_pre + H, keep, EVEN)
     next_n = load(at_pre + 2 * H, keep, EVEN)
     for t in range(T):
-        a_r, a_z, a_n = next_r, next_z, next_n
+        a_r, a_z, a_n = next_r + b_r, next_z + b_z, next_n + b_n
         ahead = at_pre + tl.minimum(t + 1, T - 1).to(tl.int64) * (3 * H)
         next_r = load(ahead, keep, EVEN)
         next_z = load(ahead + H, keep, EVEN)

@@ -1,0 +1,130 @@
+"""Studies of the second paper: experiments instead of trainings, slopes instead of windows."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lagreach.errors import InputError
+from lagreach.io import write_atomically
+from lagreach.report import study_page
+from lagreach.study.claims import ClaimResult
+from lagreach.study.results import table
+from lagreach.study.store import RunDirectory, disk_errors, versions
+
+if TYPE_CHECKING:
+    from lagreach.convergence.curves import Experiment
+    from lagreach.study.config import StudyConfig
+
+SLACK = 0.1  # in a slope: rates are asymptotic, and the axes are finite
+LEAST_STARTS = 5
+
+
+@dataclass(frozen=True)
+class ExperimentJob:
+    """One experiment of a run."""
+
+    run: str
+    name: str
+
+
+def experiment_path(run: RunDirectory, name: str) -> Path:
+    """Where an experiment's numbers lie."""
+    return run.path / "experiments" / f"{name}.json"
+
+
+def run_experiment(job: ExperimentJob) -> None:
+    """Run an experiment and save its numbers; one that is there and whole is left alone."""
+    from lagreach.convergence.experiments import run as measure
+
+    run = RunDirectory(job.run)
+    if read_experiment(run, job.name) is not None:
+        return
+    config = run.config()
+    found = measure(job.name, config.scale, config.seed)
+    path = experiment_path(run, job.name)
+    with disk_errors(path.parent):
+        path.parent.mkdir(exist_ok=True)
+        with write_atomically(path) as temporary:
+            temporary.write_text(json.dumps(found.to_dict()), encoding="utf-8")
+    run.log(f"experiment {job.name} done")
+
+
+def read_experiment(run: RunDirectory, name: str) -> Experiment | None:
+    """Read an experiment back; None if it is not there, or damaged."""
+    from lagreach.convergence.curves import Experiment
+
+    try:
+        return Experiment.from_dict(json.loads(experiment_path(run, name).read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError, InputError):
+        return None
+
+
+def slope_claims(experiments: list[Experiment], scale: str) -> list[ClaimResult]:
+    """One line for every predicted slope: whether the measured one is as predicted, or steeper."""
+    claims = []
+    for experiment in experiments:
+        for curve in experiment.curves:
+            if curve.predicted is None:
+                continue
+            slope, starts = curve.slope, curve.values.shape[1]
+            verdict, why = "not tested", f"{starts} starts at scale {scale}: too little to test a slope"
+            if scale != "smoke" and starts >= LEAST_STARTS and not math.isnan(slope.value):
+                near = slope.low - SLACK <= slope.predicted <= slope.high + SLACK
+                faster = slope.high < slope.predicted
+                verdict = "yes" if near or faster else "no"
+                why = "falls faster than the bound asks" if faster and not near else ""
+                if verdict == "no":
+                    why = "falls more slowly than predicted over this range"
+            claims.append(
+                ClaimResult(
+                    claim=f"{experiment.name}: {curve.name} against {curve.against}",
+                    group="",
+                    definition="lagreach",
+                    printed=f"slope {slope.predicted:+.2f}",
+                    obtained=f"slope {slope.value:+.2f}",
+                    interval=f"[{slope.low:+.2f}, {slope.high:+.2f}]",
+                    verdict=verdict,
+                    why=why,
+                )
+            )
+    return claims
+
+
+def summarise_experiments(run: RunDirectory, config: StudyConfig, seconds: float, command: str) -> list[ClaimResult]:
+    """Write figures, claims, RESULTS.md and report.html."""
+    from lagreach.convergence.figures import figure
+
+    found = [one for name in config.experiments if (one := read_experiment(run, name)) is not None]
+    claims = slope_claims(found, config.scale)
+    pictures: list[tuple[str, str | Path]] = []
+    for experiment in found:
+        drawn = figure(experiment)
+        for kind in ("png", "svg"):
+            path = run.path / "figures" / f"{experiment.name}.{kind}"
+            with write_atomically(path) as temporary:
+                drawn.savefig(temporary, format=kind)
+        asked = experiment.question
+        pictures.append((f"{asked[0].upper()}{asked[1:]}", run.path / "figures" / f"{experiment.name}.png"))
+    run.write_text("claims.json", json.dumps([vars(claim) for claim in claims], indent=2))
+    labels = {"yes": "holds", "no": "fails", "not tested": "not tested"}
+    rows = [vars(claim) | {"verdict": labels[claim.verdict]} for claim in claims]
+    sentences = [f"{sum(c.verdict == 'yes' for c in claims)} of {len(claims)} predicted slopes came out."]
+    study_page(config.title, [], rows, pictures, run.path / "report.html", answer=sentences)
+    headers = ("claim", "claimed", "obtained", "interval", "agrees?", "why")
+    lines = [f"# {config.title}", "", config.about.strip(), ""]
+    lines += [f"Scale **{config.scale}**. Made by `{command}`; {seconds / 60:.1f} minutes.", ""]
+    lines += [", ".join(f"{name} {number}" for name, number in versions().items()) + ".", "", "## Slopes", ""]
+    lines += [
+        "Intervals are 95 % over random starts; a slope agrees when it is as predicted (within 0.1) or steeper.",
+        "",
+    ]
+    lines += table(headers, [(c.claim, c.printed, c.obtained, c.interval, c.verdict, c.why) for c in claims])
+    for experiment in found:
+        lines += ["", f"## {experiment.name}", "", f"![{experiment.question}](figures/{experiment.name}.png)", ""]
+        lines += ["```", str(experiment), "```"]
+    run.write_text("RESULTS.md", "\n".join(lines).rstrip() + "\n")
+    return claims

@@ -1,0 +1,95 @@
+"""The Triton kernels on a GPU: float32 accuracy at every width, replicas apart, many steps of training."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from lagreach.cells import Cell, all_cells
+from lagreach.kernels import choose, scan
+from lagreach.kernels.gpu import precision
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+CELLS = list(all_cells())
+LIMIT = 1e-5  # on relative errors
+
+
+def problem(cell: Cell, hidden: int, sequences: int, time: int, replicas: int = 2) -> tuple[Tensor, ...]:
+    """Inputs, first states and weights at a scale at which gradients neither vanish nor grow."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    shapes = [(sequences, time, 5), (sequences, cell.state_size(hidden)), *cell.shapes(5, hidden).values()]
+    drawn = [torch.randn(replicas, *shape, generator=generator, device="cuda") for shape in shapes]
+    return *drawn[:2], *(0.5 * w / w.shape[-1] ** 0.5 for w in drawn[2:])
+
+
+def measured(cell: Cell, kernel: str, inputs: tuple[Tensor, ...], dtype: torch.dtype) -> list[Tensor]:
+    names = cell.shapes(5, cell.output(inputs[1]).shape[-1])
+
+    def run(x, s0, *weights):
+        return scan(cell, x, s0, dict(zip(names, weights, strict=True)), kernel=kernel)
+
+    leaves = tuple(v.to(dtype).requires_grad_() for v in inputs)
+    states = run(*leaves)
+    generator = torch.Generator("cuda").manual_seed(1)
+    pull, *push = (torch.randn(v.shape, generator=generator, device="cuda", dtype=dtype) for v in (states, *leaves))
+    gradients = torch.autograd.grad(states, leaves, pull)
+    _, tangent = torch.func.jvp(run, tuple(v.detach() for v in leaves), tuple(push))
+    return [states.detach(), tangent, *gradients]
+
+
+def largest_error(cell: Cell, inputs: tuple[Tensor, ...]) -> float:
+    """In the same directions: those are drawn in float32 and float64 alike."""
+    torch.manual_seed(0)
+    got = measured(cell, "triton", inputs, torch.float32)
+    expected = measured(cell, "reference", inputs, torch.float64)
+    return max(float((a - b).norm() / b.norm()) for a, b in zip(got, expected, strict=True))
+
+
+@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize(("hidden", "sequences"), [(7, 3), (16, 16), (64, 33), (100, 16), (128, 16), (256, 16)])
+def test_float32_accuracy(name, hidden, sequences):
+    cell = all_cells()[name]()
+    assert largest_error(cell, problem(cell, hidden, sequences, 40)) < LIMIT
+
+
+@pytest.mark.parametrize("name", [name for name in CELLS if name != "diag_elman"])
+def test_layernorm(name):
+    cell = all_cells()[name](layernorm=True)
+    assert largest_error(cell, problem(cell, 64, 16, 40)) < LIMIT
+
+
+def test_faster_precision():
+    cell = all_cells()["lstm"]()
+    with precision("float16"):
+        assert LIMIT < largest_error(cell, problem(cell, 64, 16, 40)) < 1e-2
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_it_is_the_kernel_that_auto_chooses(name):
+    found = choose("auto", all_cells()[name](), torch.device("cuda"), torch.float32)
+    assert found.__name__ == "lagreach.kernels.gpu"
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_replica_trains_as_it_does_alone(name):
+    """A hundred steps of descent on three replicas at once, and on each alone."""
+    cell, hidden = all_cells()[name](), 16
+    x, s0, *weights = problem(cell, hidden, 16, 20, replicas=3)
+    names, target = list(cell.shapes(5, hidden)), torch.sin(x[..., :1].cumsum(2))
+
+    def trained(replicas: slice) -> list[Tensor]:
+        own = [w[replicas].clone().requires_grad_() for w in weights]
+        for _ in range(100):
+            states = scan(cell, x[replicas], s0[replicas], dict(zip(names, own, strict=True)), kernel="triton")
+            loss = (states[..., :1] - target[replicas]).square().mean((1, 2, 3)).sum()
+            with torch.no_grad():
+                for w, d in zip(own, torch.autograd.grad(loss, own), strict=True):
+                    w -= 0.1 * d
+        return [w.detach() for w in own]
+
+    together = trained(slice(0, 3))
+    for r in range(3):
+        for a, b in zip(together, trained(slice(r, r + 1)), strict=True):
+            torch.testing.assert_close(a[r], b[0], rtol=1e-5, atol=1e-6)

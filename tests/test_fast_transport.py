@@ -1,0 +1,189 @@
+"""Fast paths of transport beside the plain ones: closed-form pullbacks, compiled sweeps, shared transports."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lagreach import GatedRNN, all_cells, effective_rates, fidelity
+from lagreach.adapters.torch_cells import cell_of
+from lagreach.cells import Cell
+from lagreach.cells.stack import Stack
+from lagreach.gradients.band_gradients import proportion
+from lagreach.gradients.matched import matched_statistic
+from lagreach.transport import first_order, first_order_sums
+from lagreach.transport.carry import Carry, Steps, WeightSums
+from lagreach.transport.exact import exact_transport
+from lagreach.transport.linearised import Autodiff, Closed, linearise
+from lagreach.transport.rollout import rollout
+
+ROWS, INPUT, HIDDEN = 9, 3, 4
+
+
+def normal(generator, *shape):
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def recurrence_of(cells, generator, input_size=INPUT):
+    """A recurrence with random weights; only what `linearise` looks at."""
+    names, params, width = [], {}, input_size
+    for k, cell in enumerate(cells):
+        shapes = cell.shapes(width, HIDDEN)
+        names.append({own: f"{k}.{own}" for own in shapes})
+        params |= {f"{k}.{own}": 0.5 * normal(generator, *shape) for own, shape in shapes.items()}
+        width = HIDDEN
+    model = GatedRNN("elman", input_size, HIDDEN, 1, dtype=torch.float64)
+    template = rollout(model, torch.zeros(1, 2, input_size, dtype=torch.float64)).recurrence
+    return dataclasses.replace(template, stack=Stack(tuple(cells), HIDDEN, tuple(names)), params=params)
+
+
+def built_in():
+    for name, cls in all_cells().items():
+        yield pytest.param((cls(),), id=name)
+        if "layernorm" in {f.name for f in dataclasses.fields(cls)}:
+            yield pytest.param((cls(layernorm=True),), id=f"{name}-layernorm")
+    for module in (nn.LSTM, nn.GRU, nn.RNN):
+        for bias in (True, False):
+            yield pytest.param((cell_of(module(INPUT, HIDDEN, bias=bias)),), id=f"{module.__name__}-{bias}")
+    yield pytest.param((cell_of(nn.RNN(INPUT, HIDDEN, nonlinearity="relu")),), id="relu")
+    cells = all_cells()
+    yield pytest.param((cells["lstm"](), cells["gru"](layernorm=True), cells["diag_gate"]()), id="three layers")
+    yield pytest.param((cell_of(nn.LSTM(INPUT, HIDDEN)), cell_of(nn.LSTM(HIDDEN, HIDDEN))), id="nn.LSTM of two layers")
+
+
+@pytest.mark.parametrize("cells", list(built_in()))
+def test_closed_pullbacks_equal_autodiff(cells, generator):
+    recurrence = recurrence_of(cells, generator)
+    names = [n for n in recurrence.params if "ln_" not in n and "u_h" not in n]  # these two are left to autodiff
+    x, s = normal(generator, ROWS, INPUT), normal(generator, ROWS, recurrence.stack.state_size)
+    by, cotangent = normal(generator, ROWS, 2), normal(generator, *s.shape)
+    found = []
+    for linear in (linearise(recurrence, x, s, names), Autodiff(recurrence, x, s, names)):
+        spread, before = torch.full((ROWS, linear.width), math.nan).double(), torch.full_like(s, math.nan)
+        linear.spread(cotangent, spread)
+        linear.state(cotangent, spread, before)
+        found.append((before, linear.flat(linear.weights(spread, linear.weighted(by)))))
+    assert isinstance(linearise(recurrence, x, s, names), Closed)
+    torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=1e-12)
+
+
+def test_what_a_closed_form_does_not_know_goes_through_autodiff(generator):
+    class Leak(Cell):
+        name = "leak"
+
+        def shapes(self, input_size, hidden_size):
+            return {"W_h": (hidden_size, input_size), "b_h": (hidden_size,)}
+
+        def step(self, x, s, params):
+            return 0.5 * s + nn.functional.linear(x, params["W_h"], params["b_h"]).sin() * s.cos()
+
+    normed = all_cells()["diag_gate"](layernorm=True)
+    for cells, names in (((Leak(),), ["0.W_h"]), ((normed,), ["0.ln_gain"]), ((normed, Leak()), [])):
+        recurrence = recurrence_of(cells, generator)
+        x, s = normal(generator, ROWS, INPUT), normal(generator, ROWS, recurrence.stack.state_size)
+        assert isinstance(linearise(recurrence, x, s, names), Autodiff)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 6, 1000])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_blocks_of_rows_do_not_matter(monkeypatch, generator, rows, layers):
+    model = GatedRNN("gru", 2, 3, 1, num_layers=layers, generator=generator, dtype=torch.float64)
+    part = rollout(model, normal(generator, 3, 8, 2))
+    delta, names = normal(generator, *part.states.shape), list(part.recurrence.params)
+
+    def carried():
+        found = exact_transport(part, delta, [0, 1, 4, 7], params=names)
+        return [(c.value().clone(), {n: g.clone() for n, g in grads.items()}) for c, grads in found]
+
+    whole = carried()
+    monkeypatch.setattr("lagreach.transport.carry.ROWS", rows)
+    torch.testing.assert_close(carried(), whole, rtol=1e-12, atol=1e-14)
+
+
+def test_weights_of_anchors_and_of_positions_reached(generator):
+    """One transport, weighted at both ends, equals the transport of what was weighted at the start."""
+    model = GatedRNN("lstm", 2, 3, 1, generator=generator, dtype=torch.float64)
+    part = rollout(model, normal(generator, 3, 8, 2))
+    delta, anchors, reached = normal(generator, *part.states.shape), normal(generator, 3, 8), normal(generator, 3, 8, 2)
+    steps = Steps(part, ["layers.0.W_i", "layers.0.U_g"])
+    one, other = Carry(steps, delta), Carry(steps, delta * anchors[..., None])
+    joint, plain = WeightSums(steps, reached, anchors), WeightSums(steps, reached)
+    for lag in range(8):
+        one.step([joint], go_on=lag < 7)
+        other.step([plain], go_on=lag < 7)
+        torch.testing.assert_close(joint.take(), plain.take(), rtol=1e-11, atol=1e-14)
+
+
+def test_sums_keep_what_is_far_below_float32(generator):
+    """Anchors of very different size, some exactly zero: the exponents must not push them out of a sum."""
+    model = GatedRNN("const_gate", 1, 2, 1, gate_init=1 - 2.0**-8, generator=generator)
+    nn.init.zeros_(model.layers[0]["U_h"])
+    part = rollout(model, torch.randn(1, 64, 1, generator=generator))
+    delta = torch.zeros_like(part.states)
+    delta[:, -1] = 1.0
+    steps = Steps(part, ["layers.0.b_h"])
+    carry, sums = Carry(steps, delta), WeightSums(steps)
+    for _ in range(40):
+        carry.step()
+    carry.step([sums], go_on=False)
+    slope = 1 - part.states[0, 23].double().sub(part.states[0, 22].double() * 2.0**-8).div(1 - 2.0**-8).square()
+    torch.testing.assert_close(sums.take()[0], 2.0**-320 * (1 - 2.0**-8) * slope, rtol=1e-4, atol=0.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", sorted(all_cells()))
+def test_the_compiled_sweep_equals_the_plain_windows(monkeypatch, generator, name, dtype):
+    layers = 2 if name in ("lstm", "diag_gate") else 1
+    model = GatedRNN(name, 2, 19, 1, num_layers=layers, generator=generator, dtype=dtype)
+    x, y = torch.randn(4, 300, 2, generator=generator), torch.randn(4, 300, 1, generator=generator)
+    lags, lengths = [0, 1, 2, 3, 7, 40, 41, 250, 299], [300, 7, 256, 1]
+    assert first_order_sums.kernels() is not None
+
+    def measured():
+        rates = effective_rates(model, x, lags, lengths=lengths)
+        gains = fidelity(model, x, y, lags, lengths=lengths)
+        matched = matched_statistic(model, x, y, lags, orientation="none", lengths=lengths)
+        return rates.log10_rates, rates.log10_channels, gains.log10_first_order, torch.from_numpy(matched.values)
+
+    fused = measured()
+    monkeypatch.setattr(first_order_sums, "kernels", lambda: None)
+    tolerance = {"rtol": 1e-9, "atol": 1e-9} if dtype == torch.float64 else {"rtol": 1e-5, "atol": 1e-5}
+    torch.testing.assert_close(fused, measured(), equal_nan=True, **tolerance)
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-38, 1.0])
+def test_the_compiled_sweep_passes_closed_gates(monkeypatch, generator, value):
+    """A gate that shuts at some steps, and lets through 1e-38 or nothing."""
+    model = GatedRNN("diag_gate", 2, 3, 1, generator=generator)
+    part = rollout(model, torch.randn(2, 400, 2, generator=generator))
+    layer = first_order._layers(part)[0]
+    shut = torch.rand(2, 400, 3, generator=generator) < 0.05
+
+    def factors(self, x, s, params):
+        found = type(self).retention(self, x, s, params)
+        own = shut[: len(x)] if len(x) == 2 else shut
+        return first_order.Factors.uniform(first_order.Dual(torch.where(own, value, found), 0.01 * found))
+
+    monkeypatch.setattr(type(layer.cell), "factors", factors)
+    lags, anchors = [1, 5, 64, 399], torch.ones(2, 400, dtype=torch.bool)
+    fused = first_order._sum_rates(layer, lags, anchors, "jacobian")
+    monkeypatch.setattr(first_order_sums, "kernels", lambda: None)
+    plain = first_order._sum_rates(layer, lags, anchors, "jacobian")
+    for name, sums in plain.items():
+        logs = [torch.stack([s.log10() for s in each]) for each in (fused[name], sums)]
+        torch.testing.assert_close(*logs, rtol=1e-9, atol=1e-9)
+
+
+def test_what_is_proportional_is_found_and_nothing_else(generator):
+    to, factor = torch.randn(3, 5, 4, generator=generator), torch.randn(3, 5, generator=generator)
+    factor[0, 0] = 0.0
+    torch.testing.assert_close(proportion(to * factor[..., None], to).float(), factor, rtol=1e-5, atol=1e-7)
+    bent = to * factor[..., None]
+    bent[1, 2, 3] *= 1.001
+    assert proportion(bent, to) is None
+    to[2, 4] = 0.0
+    assert proportion(torch.ones_like(to), to) is None
+    np.testing.assert_array_equal(proportion(torch.zeros_like(to), to), np.zeros((3, 5)))
