@@ -53,15 +53,15 @@ def measured(cell, kernel, inputs, params, pull, push, dtype):
     return dict(zip(["states", "tangent", "x", "s0", *params], [states.detach(), tangent, *gradients], strict=True))
 
 
-def errors(cell, hidden, sequences, time, dtype=torch.float64, size=1.0):
-    inputs, params = problem(cell, hidden, sequences, time, dtype)
+def errors(cell, hidden, sequences, time, dtype=torch.float64, size=1.0, replicas=1):
+    inputs, params = problem(cell, hidden, sequences, time, dtype, replicas)
     generator = torch.Generator().manual_seed(1)
 
     def like(v):
         return size * torch.randn(v.shape, generator=generator, dtype=torch.float64).to(dtype)
 
     push = [like(v) for v in (*inputs, *params.values())]
-    pull = like(torch.empty(2, sequences, time, cell.state_size(hidden)))
+    pull = like(torch.empty(replicas, sequences, time, cell.state_size(hidden)))
     got = measured(cell, "triton", inputs, params, pull, push, dtype)
     expected = measured(cell, "reference", inputs, params, pull, push, torch.float64)
     return {k: float((got[k].double() / size - v / size).norm() / (v / size).norm()) for k, v in expected.items()}
@@ -71,22 +71,23 @@ def streamed(cell, blocks):
     """Errors when only some blocks of the weights stay in shared memory, at two slices of the summed axis."""
     old = plan.RESIDENT_BYTES, plan.STREAMING_BYTES, plan.STREAMED_SLICE
     plan.RESIDENT_BYTES, plan.STREAMING_BYTES, plan.STREAMED_SLICE = 0, blocks * 4 * 32 * 32, 16
-    found = errors(cell, 20, 3, 4)
+    found = errors(cell, 20, 3, 3, replicas=2)
     plan.RESIDENT_BYTES, plan.STREAMING_BYTES, plan.STREAMED_SLICE = old
     return found
 
 
 def in_half_precision(cell):
     with precision("float16"):
-        return errors(cell, 16, 3, 4, torch.float32)
+        return errors(cell, 16, 3, 2, torch.float32)
 
 
 def some_tangents(cell):
     """Errors of tangents along one input at a time: the others have none."""
-    inputs, params = problem(cell, 5, 3, 4)
+    inputs, params = problem(cell, 5, 3, 2, replicas=1)
     values = dict(zip(["x", "s0"], inputs, strict=True)) | params
     found = {}
-    for name, value in values.items():
+    for name in ("x", "s0", list(params)[-1]):
+        value = values[name]
 
         def run(v, kernel, name=name):
             own = values | {name: v}
@@ -102,13 +103,13 @@ def some_tangents(cell):
 
 def broken_sequences(cell):
     """A NaN in one sequence stays there: says which of (replica, sequence, time) are finite."""
-    inputs, params = problem(cell, 5, 3, 4)
+    inputs, params = problem(cell, 5, 3, 3)
     inputs[0][1, 2, 1] = torch.nan
     return scan(cell, *inputs, params, kernel="triton").isfinite().all(-1).tolist()
 
 
 def replicas_alone(cell):
-    inputs, params = problem(cell, 16, 3, 4, torch.float32)
+    inputs, params = problem(cell, 16, 3, 2, torch.float32)
     together = scan(cell, *inputs, params, kernel="triton")
     alone = [scan(cell, *(v[r] for v in inputs), {k: p[r] for k, p in params.items()}, kernel="triton") for r in (0, 1)]
     return torch.equal(together, torch.stack(alone))
@@ -118,20 +119,19 @@ def run_all():
     found = {}
     for name in CELLS:
         cell = build(name)
-        found[f"{name} plain"] = errors(cell, 5, 3, 4)
+        found[f"{name} plain"] = errors(cell, 5, 3, 3, replicas=2)
         found[f"{name} one step"] = errors(cell, 16, 16, 1)
-        found[f"{name} float32"] = errors(cell, 16, 17, 6, torch.float32)
-        found[f"{name} small"] = errors(cell, 16, 3, 4, torch.float32, size=2.0**-70)
+        found[f"{name} float32"] = errors(cell, 16, 17, 3, torch.float32, size=2.0**-70)
         found[f"{name} tangents"] = some_tangents(cell)
         found[f"{name} broken"] = broken_sequences(cell)
         found[f"{name} alone"] = replicas_alone(cell)
     for name in DENSE:
-        found[f"{name} layernorm"] = errors(build(name, layernorm=True), 5, 3, 4)
+        found[f"{name} layernorm"] = errors(build(name, layernorm=True), 5, 3, 2)
         found[f"{name} streamed"] = streamed(build(name, layernorm=True), 1)
         found[f"{name} float16"] = in_half_precision(build(name))
     found["lstm all streamed"] = streamed(build("lstm"), 0)
     for activation in ACTIVATIONS:
-        found[f"activation {activation}"] = errors(DiagElman(activation=activation), 5, 3, 4)
+        found[f"activation {activation}"] = errors(DiagElman(activation=activation), 5, 3, 2)
     return found
 
 
@@ -164,9 +164,9 @@ def test_activations(found, activation):
 
 
 @pytest.mark.parametrize("name", CELLS)
-@pytest.mark.parametrize("case", ["float32", "small"])
-def test_split_products_have_float32_accuracy_at_any_scale(found, name, case):
-    assert max(found[f"{name} {case}"].values()) < SINGLE
+def test_split_products_have_float32_accuracy_at_any_scale(found, name):
+    """Gradients and tangents are far below the range of float16 here."""
+    assert max(found[f"{name} float32"].values()) < SINGLE
 
 
 @pytest.mark.parametrize("name", DENSE)
@@ -177,7 +177,7 @@ def test_the_faster_precision_is_coarser_but_close(found, name):
 @pytest.mark.parametrize("name", CELLS)
 def test_a_broken_sequence_stays_alone(found, name):
     finite = torch.tensor(found[f"{name} broken"])
-    expected = torch.ones(2, 3, 4, dtype=torch.bool)
+    expected = torch.ones(2, 3, 3, dtype=torch.bool)
     expected[1, 2, 1:] = False
     torch.testing.assert_close(finite, expected)
 

@@ -167,9 +167,7 @@ class Experiment:
             for curve in content["curves"]
         ]
         facts = {name: math.nan if value is None else float(value) for name, value in content["facts"].items()}
-        return cls(
-            content["name"], content["question"], tuple(curves), facts, content["scale"], int(content["seed"])
-        )
+        return cls(content["name"], content["question"], tuple(curves), facts, content["scale"], int(content["seed"]))
 
     def __str__(self) -> str:
         lines = [f"{self.name} ({self.scale}, seed {self.seed}): {self.question}"]

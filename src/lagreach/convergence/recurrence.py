@@ -36,12 +36,10 @@ class Sensitivity(NamedTuple):
 
 def halves(weights: Weights) -> list[Weights]:
     """Split an even width in two, in memory of their own, so that equal halves are computed bit for bit alike."""
-    m = len(weights.W)
-    if m % 2:
+    half, odd = divmod(len(weights.W), 2)
+    if odd:
         return [weights]
-    return [
-        Weights(*(part.clone() for part in weights_)) for weights_ in zip(*(w.chunk(2) for w in weights), strict=True)
-    ]
+    return [Weights(*(w[rows].clone() for w in weights)) for rows in (slice(half), slice(half, None))]
 
 
 def forward(weights: Weights, x: Float[Tensor, "seq time input"], activation: str | Activation = "tanh") -> States:
