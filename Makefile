@@ -35,7 +35,7 @@ test-all: lint
 test-browser: setup
 	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver >/dev/null; \
+	  export DEBIAN_FRONTEND=noninteractive; apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver >/dev/null; \
 	else echo "No browser here: install the packages chromium and chromium-driver, then run this again."; exit 1; fi
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m browser tests/browser
 

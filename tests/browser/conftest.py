@@ -14,6 +14,10 @@ SWITCHES = (
     "--disable-gpu",
     "--disable-dev-shm-usage",
     "--force-prefers-reduced-motion",
+    "--disable-background-networking",  # the browser's own errands must not disturb what the page is tested for
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
 )
 
 

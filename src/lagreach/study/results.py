@@ -29,6 +29,19 @@ def number(value: float) -> str:
     return "inf" if np.isinf(value) else f"{value:.3g}"
 
 
+def verdict_sentence(claims: Sequence[ClaimResult]) -> str:
+    """How many claims came out, in a sentence."""
+    verdicts = [claim.verdict for claim in claims]
+    tested = len(verdicts) - verdicts.count("not tested")
+    if not tested:
+        return f"None of the {len(claims)} claims was tested: that takes five seeds, and more than a smoke run."
+    kinds = {d: [c.verdict for c in claims if c.definition == d] for d in dict.fromkeys(c.definition for c in claims)}
+    shares = ", ".join(
+        f"{v.count('yes')} of {len(v) - v.count('not tested')} as {d} defines it" for d, v in kinds.items()
+    )
+    return f"{verdicts.count('yes')} of {tested} tests of printed claims came out as printed: {shares}."
+
+
 def results_text(
     config: StudyConfig,
     claims: Sequence[ClaimResult],
@@ -39,7 +52,6 @@ def results_text(
     command: str,
 ) -> str:
     """The whole page in Markdown."""
-    verdicts = [claim.verdict for claim in claims]
     lines = [f"# {config.title}", ""]
     if config.about:
         lines += [config.about.strip(), ""]
@@ -51,8 +63,7 @@ def results_text(
         "",
         "## Claims",
         "",
-        f"Of {len(claims)} tests, {verdicts.count('yes')} came out as printed, {verdicts.count('no')} did not, "
-        f"{verdicts.count('not tested')} were not tested. *paper* reads the first-order envelope and the printed recipe "
+        f"{verdict_sentence(claims)} *paper* reads the first-order envelope and the printed recipe "
         "for N; *lagreach* reads exact transport, the dependence signal and the noise of the whole gradient. "
         "Intervals are 95 % over seeds.",
         "",

@@ -30,7 +30,7 @@ from lagreach.study.jobs import (
 from lagreach.study.material import gather
 from lagreach.study.metrics import write_rows
 from lagreach.study.progress import epochs_done
-from lagreach.study.results import results_text
+from lagreach.study.results import results_text, verdict_sentence
 from lagreach.study.store import RunDirectory, versions
 
 SHOWN_IN_REPORT = 8  # diagnoses side by side on the page
@@ -132,6 +132,7 @@ def summarise_run(run: RunDirectory, seconds: float, command: str) -> list[Claim
         [picture for made in figures.values() for picture in made],
         run.path / "report.html",
         names=[job.variant for job in shown],
+        answer=[verdict_sentence(claims)],
     )
     # last, because a folder with RESULTS.md is a finished run
     run.write_text("RESULTS.md", results_text(config, claims, groups, linked, seconds, versions(), command))

@@ -81,7 +81,7 @@ def diagnose_sharded(
     options
         As for `lagreach.diagnose`: loss, lags, strength, error, seed, ... The answer is the one `diagnose` gives.
     """
-    refused = {"budget", "memory", "dry_run", "cell", "call"} & set(options)
+    refused = {"budget", "memory", "dry_run", "cell", "call", "optimizer"} & set(options)
     if refused:
         raise InputError("these options are not for sharded work", got=", ".join(sorted(refused)))
     model, data = build()
