@@ -1,9 +1,10 @@
-"""Effective learning rates at 128 lags beside the usual ``exp(cumsum(log))``, both from inputs to averages.
+"""First-order diagnosis at 128 lags, from inputs to averages: effective learning rates and the matched statistic.
 
-W1: 16 sequences, T=1024, D=16, H=64, float32 weights; W2 has H=128. "log_cumsum" takes each window's product as a
-difference of cumulative logarithms and its first-order part as a difference of cumulative ratios. It divides by
-retention and cannot pass zero, which is why lagreach multiplies instead; here no gate closes, so it is right. Both
-start with the same loop over time, which is also timed alone.
+W1: 16 sequences, T=1024, D=16, H=64, float32 weights; W2 has H=128. "rates" leaves the matched statistic out.
+"log_cumsum" takes each window's product as a difference of cumulative logarithms and its first-order part as a difference of
+cumulative ratios, for the rates alone. It divides by retention and cannot pass zero, which is why lagreach multiplies
+instead; here no gate closes, so it is right. All start with the same loop over time, which is also timed alone. "author"
+are the paper author's own functions, for the cells they know, where ``--author`` says where they are.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from benchmarks import author
 from benchmarks.harness import Case, Op, Timing, measure
 from lagreach import GatedRNN, all_cells, effective_rates, rollout
 from lagreach.cells import Dual, Factors
+from lagreach.gradients.matched import matched_statistic
 
 W1 = {"sequences": 16, "time": 1024, "input": 16, "hidden": 64, "lags": 128, "gate_init": 0.05}
 WORKLOADS = {
@@ -21,7 +24,7 @@ WORKLOADS = {
     "quick": {"quick": {**W1, "time": 256, "lags": 32}},
     "tiny": {"tiny": {"sequences": 2, "time": 12, "input": 3, "hidden": 5, "lags": 6, "gate_init": 0.05}},
 }
-NOTE = "rollout is the loop over time that lagreach and log_cumsum both contain"
+NOTE = "lagreach and author make rates and matched statistic, log_cumsum the rates alone; rollout is part of all"
 
 
 def cases(size: str) -> list[Case]:
@@ -47,14 +50,22 @@ def run(case: Case) -> dict[str, Timing]:
     ours, theirs = effective_rates(model, x, lags), log_cumsum_rates(model, x, lags)
     for mine, plain in ((ours.rates, theirs["rate"]), *((v, theirs[k]) for k, v in ours.channels.items())):
         torch.testing.assert_close(mine, plain, rtol=1e-6, atol=1e-12)
-    return measure(
-        {
-            "lagreach": lambda: effective_rates(model, x, lags),
-            "log_cumsum": lambda: log_cumsum_rates(model, x, lags),
-            "rollout": lambda: rollout(model, x),
-        },
-        case.repeats,
-    )
+    y = torch.randn(*x.shape[:2], 1, generator=generator)
+
+    def diagnosis() -> None:
+        effective_rates(model, x, lags)
+        matched_statistic(model, x, y, lags, signal="gradient", orientation="same-data", params="all")
+
+    implementations = {
+        "lagreach": diagnosis,
+        "rates": lambda: effective_rates(model, x, lags),
+        "log_cumsum": lambda: log_cumsum_rates(model, x, lags),
+        "rollout": lambda: rollout(model, x),
+    }
+    theirs_too = author.diagnosis(shape["cell"], x, y, lags, shape["hidden"], shape["gate_init"])
+    if theirs_too is not None:
+        implementations["author"] = theirs_too
+    return measure(implementations, case.repeats)
 
 
 def log_cumsum_rates(model: GatedRNN, x: Tensor, lags: range) -> dict[str, Tensor]:
@@ -91,7 +102,7 @@ OP = Op(
     name="first_order",
     about="effective learning rates and their parts, from inputs to averages",
     unit="call",
-    guards=("tests/theory/test_first_order.py", "tests/theory/test_jacobians.py"),
+    guards=("tests/theory/test_first_order.py", "tests/theory/test_jacobians.py", "tests/gradients/test_matched.py"),
     cases=cases,
     run=run,
 )

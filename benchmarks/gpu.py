@@ -223,6 +223,8 @@ def main() -> int:
     if wrong:
         print(f"not timed, because not known to be right: {', '.join(wrong)}")
     record = {
+        "op": "gpu",
+        "about": "training step on a GPU: forward and backward pass, squared error at every step, as a CUDA graph",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(),
         "errors": checks,

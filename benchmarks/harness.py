@@ -65,6 +65,7 @@ class Op:
     run : a case to seconds by implementation; raises AssertionError when the implementations disagree
     baseline : the implementation that the others are compared with
     clock : "cpu" or "wall"
+    derive : what else a case says, from its timings, such as exponents of growth; stored and shown with it
     """
 
     name: str
@@ -75,6 +76,7 @@ class Op:
     run: Callable[[Case], Mapping[str, Timing]]
     baseline: str = "lagreach"
     clock: str = "cpu"
+    derive: Callable[[Case, Mapping[str, Timing]], Mapping[str, float]] | None = None
 
 
 class RefusedError(Exception):
@@ -256,8 +258,8 @@ def summarise(op: Op, case: Case, timings: Mapping[str, Timing]) -> dict[str, An
             paired = [a / b for a, b in zip(values, chosen[op.baseline], strict=True)]
             low, _, high = quantiles(paired, n=4, method="inclusive") if len(paired) > 1 else paired * 3
             ratios[name] = {"median": median(paired), "quartiles": [low, high]}
-    shape = dict(case.shape)
-    return {"name": case.name, "shape": shape, "note": case.note, "seconds": seconds, "ratios": ratios}
+    found = {"name": case.name, "shape": dict(case.shape), "note": case.note, "seconds": seconds, "ratios": ratios}
+    return found if op.derive is None else found | {"derived": dict(op.derive(case, timings))}
 
 
 def run_op(
@@ -332,6 +334,9 @@ def show(record: Mapping[str, Any], console: Any) -> None:
             table.add_row(case["name"] if i == 0 else "", name, in_words(found["median"]), *times)
         table.add_section()
     console.print(table)
+    for case in record["cases"]:
+        for what, value in case.get("derived", {}).items():
+            console.print(f"  {case['name']}: {what} {value:.3g}")
     for note in dict.fromkeys(case["note"] for case in record["cases"] if case["note"]):
         console.print(f"  {note}")
 
@@ -352,6 +357,8 @@ def main(arguments: Sequence[str] | None = None, ops: Mapping[str, Op] | None = 
     """Run the command; the exit code is 1 when an op was refused. Ops from outside are timed in this process."""
     from rich.console import Console
 
+    from benchmarks import author
+
     known = all_ops() if ops is None else ops
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"what to time (default all): {', '.join(known)}")
@@ -359,7 +366,11 @@ def main(arguments: Sequence[str] | None = None, ops: Mapping[str, Op] | None = 
     parser.add_argument(
         "--out", type=Path, help="where to write <name>.json (default benchmarks/results; quick: runs/)"
     )
+    parser.add_argument("--author", type=Path, help="the paper author's scripts, checked out, to be timed as well")
     options = parser.parse_args(arguments)
+    if options.author is not None:
+        author.check_folder(options.author)
+        os.environ[author.VARIABLE] = str(options.author.resolve())
     unknown = [name for name in options.names if name not in known]
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(known)}")

@@ -217,6 +217,13 @@ def test_asking_for_it_without_a_gpu_is_refused(generator):
         scan(DiagGate(), x, s[:, 0], params, kernel="triton")
 
 
+def test_too_wide_networks_are_refused():
+    wide = plan.Plan(plan.LEAKY, layernorm=False, fixed=0.5, precision="float32")
+    assert wide.tile(torch.empty(1, 17, 1, 1), torch.empty(1, 512, 512)).grid == (2, 1)
+    with pytest.raises(UnsupportedError, match="513"):
+        wide.tile(torch.empty(1, 1, 1, 1), torch.empty(1, 513, 513))
+
+
 def test_unknown_precisions_are_refused():
     with pytest.raises(InputError, match="unknown precision"), precision("half"):
         pass

@@ -14,6 +14,7 @@ from torch.nn.functional import linear
 
 from lagreach.cells import Cell, Factors, Params
 from lagreach.cells._pullback import Pullback, Use
+from lagreach.cells.elman import Elman
 from lagreach.cells.lstm import LSTM
 from lagreach.cells.torch_gru import TorchGRU
 from lagreach.errors import UnsupportedError
@@ -76,6 +77,14 @@ class TorchLayoutRNN(TorchLayout):
         )
         return torch.tanh(a) if self.nonlinearity == "tanh" else torch.relu(a)
 
+    def plain(self, params: Params) -> tuple[Cell, Params]:
+        """Return an Elman network, if the nonlinearity is tanh."""
+        if self.nonlinearity != "tanh":
+            return self, params
+        zero = torch.zeros_like(params["weight_ih"][:, 0])
+        bias = params.get("bias_ih", zero) + params.get("bias_hh", zero)
+        return Elman(), {"W_h": params["weight_ih"], "U_h": params["weight_hh"], "b_h": bias}
+
     def pullback(self, x: Tensor, s: Tensor, params: Params) -> Pullback:
         """One product with the recurrent matrix."""
         after = self.step(x, s, params)
@@ -127,6 +136,11 @@ class TorchLayoutGRU(TorchLayout):
     def correction(self, x: Tensor, s: Tensor, params: Params) -> Tensor:
         """See `TorchGRU.correction`."""
         return TorchGRU().correction(x, s, self._own(params))
+
+    def plain(self, params: Params) -> tuple[Cell, Params]:
+        """Return a `TorchGRU`."""
+        names = TorchGRU().shapes(1, 1)
+        return TorchGRU(), {name: p for name, p in self._own(params).items() if name in names}
 
     def pullback(self, x: Tensor, s: Tensor, params: Params) -> Pullback:
         """See `TorchGRU.pullback`."""
@@ -201,6 +215,13 @@ class TorchLayoutLSTM(TorchLayout):
                 fix="use the exact gain, which needs no such match",
             )
         return LSTM().factors(x, s, self._own(params))
+
+    def plain(self, params: Params) -> tuple[Cell, Params]:
+        """Return an `LSTM`, if there is no projection."""
+        if self.proj_size:
+            return self, params
+        names = LSTM().shapes(1, 1)
+        return LSTM(), {name: p for name, p in self._own(params).items() if name in names}
 
     def pullback(self, x: Tensor, s: Tensor, params: Params) -> Pullback | None:
         """See `LSTM.pullback`; a projected LSTM is left to autodiff."""

@@ -31,7 +31,12 @@ def candidate(layernorm: bool, a: Tensor, params: Params) -> Tensor:
 
 
 def candidate_diagonal(
-    layernorm: bool, a: Tensor, params: Params, diagonal: Tensor, times_rows: Callable[[Tensor], Tensor]
+    layernorm: bool,
+    a: Tensor,
+    params: Params,
+    diagonal: Tensor,
+    times_rows: Callable[[Tensor], Tensor],
+    g: Tensor | None = None,
 ) -> Tensor:
     """Diagonal of ``d candidate / dh`` given the matrix ``A = da/dh``.
 
@@ -41,8 +46,10 @@ def candidate_diagonal(
         Diagonal of A.
     times_rows
         Maps row vectors v to ``v A``; only used with LayerNorm, which mixes the rows of A.
+    g
+        The candidate, if it is known already.
     """
-    g = candidate(layernorm, a, params)
+    g = candidate(layernorm, a, params) if g is None else g
     if not layernorm:
         return (1 - g * g) * diagonal
     centred = a - a.mean(-1, keepdim=True)

@@ -118,6 +118,13 @@ class Cell(ABC):
         """Return the transposed Jacobians of these steps in closed form. Default: None, autodiff is used instead."""
         return None
 
+    def plain(self, params: Params) -> tuple[Cell, Params]:
+        """Return the cell of this package that computes the same, with its weights: what fused kernels know.
+
+        Linear in the weights, so that it maps directions too. Default: the cell itself.
+        """
+        return self, params
+
     # Derived quantities, the same for every cell.
 
     def state_size(self, hidden_size: int) -> int:
@@ -139,7 +146,7 @@ class Cell(ABC):
 
     def output(self, s: Float[Tensor, "*batch state"]) -> Float[Tensor, "*batch unit"]:
         """What the cell shows to the layer above: the first block."""
-        return self.split(s)[0]
+        return s if len(self.blocks) == 1 else self.split(s)[0]
 
     def example(
         self,

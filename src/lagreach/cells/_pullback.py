@@ -76,7 +76,8 @@ class Pullback:
 
     def places(self, names: Sequence[str]) -> dict[str, slice]:
         """Columns of each factor that the named weights multiply, in `factor`."""
-        found, start = {}, 0
+        found: dict[str, slice] = {}
+        start = 0
         for name in dict.fromkeys(self.uses[name].factor for name in names):
             width = 1 if name == "1" else self._factors[name].shape[1]
             found[name] = slice(start, start + width)
@@ -92,7 +93,7 @@ class Pullback:
 
 def gate_uses(gates: str, width: int) -> dict[str, Use]:
     """Uses of ``W_k, U_k, b_k`` for gates k whose columns stand side by side in this order."""
-    found = {}
+    found: dict[str, Use] = {}
     for place, gate in enumerate(gates):
         columns = (slice(place * width, (place + 1) * width),)
         found |= {

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from lagreach.cells._candidate import CandidateSlope, candidate, candidate_diagonal, candidate_shapes
-from lagreach.cells._cell import Cell, Params
+from lagreach.cells._cell import Cell, Dual, Factors, Params
 from lagreach.cells._pullback import Pullback, gate_uses
 
 
@@ -50,11 +50,15 @@ class DiagGate(Cell):
 
     def correction(self, x: Tensor, s: Tensor, params: Params) -> Tensor:
         """``s (1-g^2) diag(U_h) + (g - h) s(1-s) diag(U_s)``."""
+        return self.factors(x, s, params).middle.slope
+
+    def factors(self, x: Tensor, s: Tensor, params: Params) -> Factors:
+        """Retention and correction from one pass."""
         gate, a = self._preactivations(x, s, params)
         g, U = candidate(self.layernorm, a, params), params["U_h"]
-        through_candidate = candidate_diagonal(self.layernorm, a, params, U.diagonal(), lambda v: v @ U)
+        through_candidate = candidate_diagonal(self.layernorm, a, params, U.diagonal(), lambda v: v @ U, g)
         through_gate = (g - s) * gate * (1 - gate) * params["U_s"].diagonal()
-        return gate * through_candidate + through_gate
+        return Factors.uniform(Dual(1 - gate, gate * through_candidate + through_gate))
 
     def pullback(self, x: Tensor, s: Tensor, params: Params) -> Pullback:
         """One product with U_s and U_h, stacked."""

@@ -32,13 +32,15 @@ def scan(
     >>> scan(DiagGate(), x, s[:, 0], params, kernel="reference").shape
     torch.Size([2, 7, 4])
     """
-    fused = _fused(kernel, cell, x, s0, params)
+    if x.ndim == 4:
+        fused = _fused(kernel, cell, x, s0, params)
+        return reference(cell, x, s0, params) if fused is None else fused.scan(cell, x, s0, params)
+    known, own = cell.plain(params)
+    fused = _fused(kernel, known, x, s0, own)
     if fused is None:
         return reference(cell, x, s0, params)
-    if x.ndim == 4:
-        return fused.scan(cell, x, s0, params)
     # squeeze, because the gradient of an indexed tensor is filled with zeros first
-    return fused.scan(cell, x[None], s0[None], {name: p[None] for name, p in params.items()}).squeeze(0)
+    return fused.scan(known, x[None], s0[None], {name: p[None] for name, p in own.items()}).squeeze(0)
 
 
 def scan_stack(
@@ -98,15 +100,16 @@ def scan_tangent(
     >>> scan_tangent(stack, x, s[:, 0], params, params).shape
     torch.Size([2, 7, 4])
     """
-    fused = _fused(kernel, stack.cells[0], x, s0, params)
+    known, own = stack.cells[0].plain(stack.layer_params(0, params))
+    fused = _fused(kernel, known, x, s0, own)
     if fused is None or not hasattr(fused, "scan_tangent") or len(stack.cells) > 1:
         # a second layer also sees its inputs move, which the fused tangent does not know
         return directional_derivative(
             lambda p: scan_stack(stack, x, s0, p, kernel=kernel), dict(params), dict(direction)
         )
-    own, along = (stack.layer_params(0, given) for given in (params, direction))
+    _, along = stack.cells[0].plain(stack.layer_params(0, direction))
     one, one_along = ({name: p.detach()[None] for name, p in given.items()} for given in (own, along))
-    tangent: Tensor = fused.scan_tangent(stack.cells[0], x[None], s0[None], one, one_along)[0]
+    tangent: Tensor = fused.scan_tangent(known, x[None], s0[None], one, one_along)[0]
     return tangent
 
 

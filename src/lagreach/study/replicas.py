@@ -47,6 +47,9 @@ class Replicas:
             torch.cat([dict(m.named_parameters())[name].detach().flatten() for name in self.shapes]) for m in models
         ]
         self.flat: Float[Tensor, "replica param"] = torch.stack(rows).to(device or rows[0].device)
+        top = self.stack.cells[-1].state_size(self.stack.hidden_size)
+        before = self.stack.state_size - top  # the output is the first block of the top layer
+        self._beside_output = (before, top - models[0].hidden_size)
         # leaves that share the memory of `flat`: an optimiser changes `flat`, the models see it
         self.params = {name: own.requires_grad_() for name, own in self._views(self.flat).items()}
 
@@ -66,7 +69,9 @@ class Replicas:
         s0 = x.new_zeros(*x.shape[:2], self.stack.state_size)
         states = scan_stack(self.stack, x, s0, self.params, kernel=self.kernel)
         weight, bias = (self.params[name] for name in READOUT)
-        return torch.einsum("rbth,roh->rbto", self.stack.output(states), weight) + bias[:, None, None]
+        # the readout reads the whole state, with zeros where it has no weights: cheaper than cutting the state up
+        whole = torch.nn.functional.pad(weight, self._beside_output)
+        return torch.einsum("rbts,ros->rbto", states, whole) + bias[:, None, None]
 
     def gradient(self, losses: Float[Tensor, "replica"]) -> Float[Tensor, "replica param"]:
         """Gradient of each model's own loss; models do not share weights, so one backward pass gives them all."""

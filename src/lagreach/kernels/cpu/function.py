@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,8 @@ class Scan(torch.autograd.Function):
         # All that is large is saved through torch, which drops it after the backward pass and notices if it was changed.
         kept = [torch.from_numpy(a) for a in (done.x, *done.run[2:])]
         ctx.save_for_backward(x, s0, *weights, *outputs, *kept)
-        ctx.names, ctx.inputs, ctx.done = names, 2 + len(weights), replace(done, x=None, run=None)
+        ctx.cell, ctx.names, ctx.inputs = cell, names, 2 + len(weights)
+        ctx.small = {"h0": done.h0, "c0": done.c0, "weights": done.weights}
         return outputs
 
     @staticmethod
@@ -38,14 +38,15 @@ class Scan(torch.autograd.Function):
         """Walk back through time."""
         x, s0, *weights = ctx.saved_tensors[: ctx.inputs]
         wanted = ctx.needs_input_grad[2:]
-        cell = ctx.done.cell
+        cell = ctx.cell
         if torch.is_grad_enabled():
             return None, None, *_differentiable(cell, ctx.names, (x, s0, *weights), wanted, grads)
         h, *c, inputs, act, rh, normal, inverse = (v.detach().numpy() for v in ctx.saved_tensors[ctx.inputs :])
         run = Run(h, c[0] if c else np.empty((len(h), 0, 0, 0), h.dtype), act, rh, normal, inverse)
         shapes = {name: w.shape for name, w in zip(ctx.names, weights, strict=True)}
         dh, dc = (*(None if g is None else g.contiguous().numpy() for g in grads), None)[:2]
-        by_name, ds0, dx = passes.backward(replace(ctx.done, x=inputs, run=run), dh, dc, shapes, wants_x=wanted[0])
+        done = passes.Forward(cell=cell, x=inputs, run=run, **ctx.small)
+        by_name, ds0, dx = passes.backward(done, dh, dc, shapes, wants_x=wanted[0])
         return None, None, dx, ds0, *(by_name[name] for name in ctx.names)
 
 

@@ -22,7 +22,7 @@ class Recurrence(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         plan: Plan,
         x: Tensor,
         W: Tensor,
@@ -110,7 +110,7 @@ class Pullback(torch.autograd.Function):
     """The backward kernel, as a function of its own so that `torch.func` hands it plain tensors. No second derivative."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         plan: Plan,
         tile: Tile,
         grad: Tensor,
@@ -158,7 +158,7 @@ class Tangent(torch.autograd.Function):
     """The tangent kernel, likewise."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         plan: Plan,
         tile: Tile,
         known: Tensor,

@@ -3,6 +3,7 @@
 Blocks: z, r, h. Kept from the forward pass for the slopes: z, r, g (with LayerNorm its normalised argument).
 """
 
+# mypy: disable-error-code=no-untyped-def
 from __future__ import annotations
 
 import triton.language as tl

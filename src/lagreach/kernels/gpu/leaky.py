@@ -4,6 +4,7 @@ The gate s is learned (DiagGate, SharedGate) or fixed (ConstGate, and Elman with
 forward pass for the slopes: [s,] g (with LayerNorm its normalised argument).
 """
 
+# mypy: disable-error-code=no-untyped-def
 from __future__ import annotations
 
 import triton.language as tl

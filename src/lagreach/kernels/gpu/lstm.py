@@ -3,6 +3,7 @@
 Blocks: i, f, g, o. Kept from the forward pass for the slopes: the same (of g, with LayerNorm, its normalised argument).
 """
 
+# mypy: disable-error-code=no-untyped-def
 from __future__ import annotations
 
 import triton.language as tl

@@ -11,6 +11,7 @@ Products run on tensor cores in float16 with float32 sums. For float32 accuracy 
 numbers, after scaling by powers of two: the weights by their largest, the left factor row by row.
 """
 
+# mypy: disable-error-code=no-untyped-def
 from __future__ import annotations
 
 import inspect

@@ -12,7 +12,7 @@ from types import ModuleType
 from torch import Tensor
 
 from lagreach.cells import Cell
-from lagreach.errors import InputError
+from lagreach.errors import InputError, UnsupportedError
 from lagreach.kernels.packing import blocks_of
 
 PRECISIONS = ("float32", "float16")
@@ -22,6 +22,7 @@ ROWS = 16  # sequences per program, the least that tensor cores take
 RESIDENT_BYTES = 192 << 10  # of weights that fit into the shared memory of one multiprocessor beside all else
 STREAMING_BYTES = 128 << 10  # likewise where slices of other weights pass through it
 STREAMED_SLICE = 32  # of the summed axis
+WIDEST = 512  # hidden size, padded
 
 
 @contextmanager
@@ -113,30 +114,18 @@ class Plan:
         """Tile shape for inputs (replica, seq, time, input) and recurrent weights (replica, ..., unit)."""
         (replica, seq, time, _), hidden = x.shape, U.shape[-1]
         padded = max(16, 1 << (hidden - 1).bit_length())
+        if padded > WIDEST:
+            raise UnsupportedError(
+                "the triton kernel holds a whole row of units in one program",
+                got=f"hidden size {hidden}",
+                expected=f"at most {WIDEST}",
+                fix='use kernel="reference"',
+            )
         block_bytes = self.planes * 2 * padded * padded
         resident = self.family.blocks
         if resident * block_bytes > RESIDENT_BYTES:
             resident = STREAMING_BYTES // block_bytes
-        warps = warps_for(padded, self.family.blocks)
-        return Tile(
-            replica,
-            seq,
-            time,
-            hidden,
-            padded,
-            ROWS,
-            resident,
-            resident < self.family.blocks,
-            min(STREAMED_SLICE, padded),
-            warps,
-        )
-
-
-def warps_for(padded: int, blocks: int) -> int:
-    """Warps of a program; more of them share the weights' fragments, fewer wait less for each other."""
-    if padded <= 32:
-        return padded // 16
-    return 8 if padded <= 256 else 16
+        return Tile(replica, seq, time, hidden, padded, resident, staged=resident < self.family.blocks)
 
 
 @dataclass(frozen=True)
@@ -148,13 +137,21 @@ class Tile:
     time: int
     hidden: int
     padded: int
-    rows: int
     resident: int  # blocks of weights that stay in shared memory
     staged: bool  # whether others are streamed
-    slice: int
-    warps: int
+    rows: int = ROWS
 
     @property
     def grid(self) -> tuple[int, int]:
         """Programs: blocks of rows, replicas."""
         return -(-self.seq // self.rows), self.replica
+
+    @property
+    def slice(self) -> int:
+        """Return how much of the summed axis is streamed at once."""
+        return min(STREAMED_SLICE if self.padded < WIDEST else STREAMED_SLICE // 2, self.padded)
+
+    @property
+    def warps(self) -> int:
+        """Warps of a program: a row to each, or more rows where that leaves a thread too little to do."""
+        return (self.padded // 16 if self.padded <= 32 else 8) if self.padded < WIDEST else 16

@@ -4,6 +4,7 @@ Blocks: r, z, n. Kept from the forward pass for the slopes: r, z, n (with LayerN
 part and the hidden part of the candidate have different gradients, so there is a fourth block of those, for v.
 """
 
+# mypy: disable-error-code=no-untyped-def
 from __future__ import annotations
 
 import triton.language as tl
