@@ -93,16 +93,18 @@ def show_claims(claims: list[dict[str, str]], console: Console) -> None:
     """Print one line a claim: whether it came out, in each group and under each definition."""
     from rich.table import Table
 
+    if all(claim["verdict"] == "not tested" for claim in claims):
+        console.print(f"None of the {len(claims)} claims was tested: that takes five seeds, and more than a smoke run.")
+        return
     columns = list(dict.fromkeys((c["group"], c["definition"]) for c in claims))
-    table = Table(title="Did the printed claims come out? (RESULTS.md says with what numbers, and why not)")
+    table = Table(title="Did the printed claims come out? RESULTS.md has the numbers, and why not.")
     table.add_column("claim")
-    table.add_column("printed")
     for group, definition in columns:
-        table.add_column(f"{group} {definition}".strip())
+        table.add_column(f"{group}\n{definition}".strip())
     verdicts = {(c["claim"], c["group"], c["definition"]): c["verdict"] for c in claims}
     colours = {"yes": "[green]yes[/]", "no": "[red]no[/]", "not tested": "[dim]not tested[/]", "": ""}
-    for claim, printed in dict.fromkeys((c["claim"], c["printed"]) for c in claims):
-        table.add_row(claim, printed, *(colours[verdicts.get((claim, *column), "")] for column in columns))
+    for claim in dict.fromkeys(c["claim"] for c in claims):
+        table.add_row(claim, *(colours[verdicts.get((claim, *column), "")] for column in columns))
     console.print(table)
 
 

@@ -12,6 +12,7 @@ from lagreach.errors import InputError
 from lagreach.io import write_atomically
 from lagreach.report import study_page
 from lagreach.study.claims import ClaimResult
+from lagreach.study.figures import save_figure
 from lagreach.study.results import table
 from lagreach.study.store import RunDirectory, disk_errors, versions
 
@@ -107,13 +108,9 @@ def summarise_experiments(run: RunDirectory, config: StudyConfig, seconds: float
     claims = slope_claims(found, config.scale)
     pictures: list[tuple[str, str | Path]] = []
     for experiment in found:
-        drawn = figure(experiment)
-        for kind in ("png", "svg"):
-            path = run.path / "figures" / f"{experiment.name}.{kind}"
-            with write_atomically(path) as temporary:
-                drawn.savefig(temporary, format=kind)
-        asked = experiment.question
-        pictures.append((f"{asked[0].upper()}{asked[1:]}", run.path / "figures" / f"{experiment.name}.png"))
+        path = run.path / "figures" / f"{experiment.name}.png"
+        save_figure(figure(experiment), path)
+        pictures.append((f"{experiment.question[0].upper()}{experiment.question[1:]}", path))
     run.write_text("claims.json", json.dumps([vars(claim) for claim in claims], indent=2))
     labels = {"yes": "holds", "no": "fails", "not tested": "not tested"}
     rows = [vars(claim) | {"verdict": labels[claim.verdict]} for claim in claims]

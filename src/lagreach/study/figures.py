@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+COLOURS = 96
 DPI = 110  # of the pictures in the page; the SVG files are for print
 FLOOR = -12.0  # log10; below it an envelope is of no use to anyone
 PRINTED = {  # what the paper shows in the figure beside ours
@@ -250,18 +252,26 @@ FIGURES: dict[str, Callable[[Material], Figure]] = {
 }
 
 
+def save_figure(figure: Figure, path: Path) -> None:
+    """Save a PNG in few colours (pages carry many of them) and an SVG for print beside it."""
+    from PIL import Image
+
+    plain = io.BytesIO()
+    figure.savefig(plain, format="png")
+    with write_atomically(path.with_suffix(".png")) as temporary:
+        few = Image.open(plain).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+        few.save(temporary, format="png", optimize=True)
+    with write_atomically(path.with_suffix(".svg")) as temporary:
+        figure.savefig(temporary, format="svg")
+
+
 def draw_all(material: Material, folder: Path, suffix: str) -> list[tuple[str, Path]]:
-    """Draw every figure as PNG and SVG; return captions and PNG files."""
+    """Draw every figure; return captions and PNG files."""
     drawn = []
     for name, draw in FIGURES.items():
-        figure = draw(material)
-        for kind in ("png", "svg"):
-            path = folder / f"{name}-{suffix}.{kind}"
-            with write_atomically(path) as temporary:
-                figure.savefig(temporary, format=kind)
+        path = folder / f"{name}-{suffix}.png"
+        save_figure(draw(material), path)
         caption = (draw.__doc__ or name).strip().splitlines()[0]
         printed = f" Printed: {PRINTED[name]}." if name in PRINTED else ""
-        drawn.append(
-            (f"{name.replace('_', ' ').capitalize()}, {suffix}. {caption}{printed}", folder / f"{name}-{suffix}.png")
-        )
+        drawn.append((f"{name.replace('_', ' ').capitalize()}, {suffix}. {caption}{printed}", path))
     return drawn
