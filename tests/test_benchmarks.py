@@ -169,7 +169,7 @@ def test_a_record_is_written_whole_or_not_at_all(tmp_path):
 def test_unknown_names_are_named(capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["nothing"], ops=OPS)
-    assert "unknown: nothing; there are first_order, imports" in capsys.readouterr().err
+    assert "unknown: nothing; there are diagnose, first_order, growth, imports" in capsys.readouterr().err
 
 
 def test_quick_numbers_do_not_replace_full_ones():
@@ -224,7 +224,7 @@ def test_a_real_op_end_to_end(tmp_path, capsys):
 def test_the_command_lists_the_ops():
     command = [sys.executable, "-m", "benchmarks", "--help"]
     done = subprocess.run(command, cwd=harness.ROOT, capture_output=True, text=True, check=True)
-    assert re.search(r"first_order,\s+imports,\s+stable,\s+training_step,\s+transport", done.stdout)
+    assert re.search(r"diagnose,\s+first_order,\s+growth,\s+imports,\s+stable,\s+training_step,\s+transport", done.stdout)
 
 
 @pytest.mark.slow
@@ -235,3 +235,11 @@ def test_the_command_end_to_end(tmp_path):
     assert "lagreach --help" in done.stdout
     names = ["import torch", "import lagreach after torch", "every public name after torch", "lagreach --help"]
     check_record(json.loads((tmp_path / "imports.json").read_text()), implementations=names, repeats=2)
+
+
+def test_the_speed_table_of_the_readme_is_the_stored_one():
+    from benchmarks.harness import ROOT
+    from benchmarks.readme import readme_with_table
+
+    readme = (ROOT / "README.md").read_text()
+    assert readme_with_table(readme) == readme

@@ -1,0 +1,67 @@
+"""The speed table of the README, drawn from the stored results: ``python -m benchmarks.readme`` rewrites it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from benchmarks.harness import RESULTS, ROOT
+
+START, END = "<!-- speed: python -m benchmarks.readme -->", "<!-- end of speed -->"
+CELLS = ("const_gate", "shared_gate", "diag_gate", "gru", "lstm")
+
+
+def stored(op: str) -> dict[str, Any]:
+    """Read the stored results of an op."""
+    return json.loads((RESULTS / f"{op}.json").read_text(encoding="utf-8"))
+
+
+def medians(result: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Median seconds by case and implementation."""
+    return {case["name"]: {k: v["median"] for k, v in case["seconds"].items()} for case in result["cases"]}
+
+
+def text() -> str:
+    """Lay out the table: ratios within one run, so that the machine matters little."""
+    found = stored("training_step")
+    times = medians(found)
+    lines = [
+        "| one training step, one thread | " + " | ".join(CELLS) + " |",
+        "|---|" + "---|" * len(CELLS),
+    ]
+    rows = (
+        ("W1: milliseconds", "W1", lambda t: f"{1e3 * t['lagreach']:.1f}"),
+        ("W1: times faster than an eager torch loop", "W1", lambda t: f"{t['eager'] / t['lagreach']:.1f}"),
+        ("W1: times the machine's floor", "W1", lambda t: f"{t['lagreach'] / t['floor']:.2f}"),
+        ("W2: times faster than an eager torch loop", "W2", lambda t: f"{t['eager'] / t['lagreach']:.1f}"),
+        ("W2: times the machine's floor", "W2", lambda t: f"{t['lagreach'] / t['floor']:.2f}"),
+    )
+    for label, workload, show in rows:
+        lines.append(f"| {label} | " + " | ".join(show(times[f"{workload} {cell}"]) for cell in CELLS) + " |")
+    machine = found["machine"]["cpu"]
+    lines += [
+        "",
+        f"W1: 16 sequences of 1,024 steps, 16 inputs, 64 units; W2: 512 sequences, 128 units. The floor is the time of the "
+        f"products and nonlinearities alone, measured in the same run ({machine}, torch {found['versions']['torch']}).",
+    ]
+    gpu = stored("gpu")
+    on_gpu = {(c["cell"], c["workload"], c["replicas"]): c["ms"] for c in gpu["cases"] if "ms" in c}
+    one, many = (", ".join(f"{on_gpu[cell, 'W1', n]:.1f}" for cell in CELLS) for n in (1, 132))
+    lines += [
+        "",
+        f"On an {gpu['machine']['gpu']} the same W1 steps take {one} ms for one model and {many} ms for 132 models together "
+        "(forward and backward pass, `python -m benchmarks.gpu`).",
+    ]
+    return "\n".join(lines)
+
+
+def readme_with_table(readme: str) -> str:
+    """Put the table between its marks."""
+    before, rest = readme.split(START)
+    _, after = rest.split(END)
+    return f"{before}{START}\n{text()}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    path = ROOT / "README.md"
+    path.write_text(readme_with_table(path.read_text(encoding="utf-8")), encoding="utf-8")
