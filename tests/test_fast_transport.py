@@ -174,7 +174,7 @@ def test_the_compiled_sweep_passes_closed_gates(monkeypatch, generator, value):
     plain = first_order._sum_rates(layer, lags, anchors, "jacobian")
     for name, sums in plain.items():
         logs = [torch.stack([s.log10() for s in each]) for each in (fused[name], sums)]
-        torch.testing.assert_close(*logs, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(*logs, rtol=1e-6, atol=1e-6)  # float32
 
 
 def test_what_is_proportional_is_found_and_nothing_else(generator):

@@ -23,6 +23,7 @@ _HOME = {
     "GatedRNN": "lagreach.model",
     "LagreachError": "lagreach.errors",
     "Status": "lagreach.types",
+    "advise_gates": "lagreach.gate_advice",
     "all_cells": "lagreach.cells",
     "compare": "lagreach.comparison",
     "concentration": "lagreach.tails.concentration",
@@ -37,10 +38,14 @@ _HOME = {
     "measure_window": "lagreach.measure",
     "plan": "lagreach.planning",
     "required_sequences": "lagreach.detection",
+    "retention": "lagreach.decays",
     "rollout": "lagreach.transport.rollout",
+    "suggest": "lagreach.suggestion",
     "train": "lagreach.study.train",
+    "watch": "lagreach.callbacks.watching",
 }
 _MODULES = {
+    "callbacks": "lagreach.callbacks",
     "convergence": "lagreach.convergence",
     "errors": "lagreach.errors",
     "stable": "lagreach.tails.stable",

@@ -162,6 +162,24 @@ def compare(
 
 
 @app.command()
+def suggest(
+    path: Annotated[Path, typer.Argument(help="A diagnosis (.nc).")],
+    lag: Annotated[list[int] | None, typer.Option(help="A lag that must be learnable; may be repeated.")] = None,
+    sequences: Annotated[int | None, typer.Option(help="Number of sequences to plan for.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Suggest how many steps to backpropagate through and how long sequences should be, with the reasons.
+
+    Example: `lagreach suggest run/diagnosis.nc --lag 64`
+    """
+    from lagreach.io import load
+    from lagreach.suggestion import suggest as make_suggestion
+
+    made = make_suggestion(load(path), lag, sequences=sequences)
+    typer.echo(json.dumps(made.to_dict(), indent=2) if as_json else str(made))
+
+
+@app.command()
 def report(
     paths: Annotated[list[Path], typer.Argument(help="Diagnoses (.nc), or folders of them.")],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
@@ -191,6 +209,22 @@ def figures(
     from lagreach.cli_report import run_figures
 
     run_figures(paths, out, kind=kind, figures=figure or [], as_json=as_json)
+
+
+@app.command()
+def bench(
+    names: Annotated[list[str] | None, typer.Argument(help="What to time; everything by default.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes, fewer repeats.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder for the JSON files.")] = None,
+    author: Annotated[Path | None, typer.Option(help="The paper author's scripts, to be timed in the same run.")] = None,
+) -> None:
+    """Time lagreach beside what one would use instead, after running the tests of what is timed (in a checkout).
+
+    Example: `lagreach bench transport first_order --quick --author ../learnability`
+    """
+    from lagreach.cli_bench import run_bench
+
+    raise typer.Exit(run_bench(names or [], quick=quick, out=out, author=author))
 
 
 app.add_typer(convergence)

@@ -24,6 +24,7 @@ from lagreach.diagnosis import Diagnosis, LayerDiagnosis, NoiseSample
 from lagreach.errors import InputError, LagreachError, UnsupportedError
 from lagreach.gradients.blocks import directions
 from lagreach.gradients.noise import statistics, unit_directions
+from lagreach.gradients.optimiser_geometry import optimiser_name, update_scale
 from lagreach.gradients.selection import Selection
 from lagreach.gradients.sequences import Sequences, as_sequences
 from lagreach.gradients.task import Task
@@ -35,7 +36,7 @@ from lagreach.tails.fit import fit_tail
 from lagreach.threads import one_thread
 from lagreach.transport.fidelity import Fidelity, fidelity
 from lagreach.transport.first_order import EffectiveRates, effective_rates
-from lagreach.transport.objective import Loss
+from lagreach.transport.objective import Loss, output_gradient
 from lagreach.window import Window
 
 Measure = Callable[[Task, MeasureSettings, Progress | None], tuple[Window, np.ndarray, bool]]
@@ -92,6 +93,7 @@ def diagnose(
     steps: Any = None,
     cell: Mapping[str, Cell] | None = None,
     call: Call | None = None,
+    optimizer: Any = None,
     settings: MeasureSettings | None = None,
     progress: Progress | bool | None = None,
     measure: Measure = interruptible_window,
@@ -122,6 +124,9 @@ def diagnose(
         For a recurrent layer of your own: the path of its module and the `Cell` that describes it.
     call
         How to run the model on a batch, if ``model(x)`` is not it: a function of the model and a batch.
+    optimizer
+        The Adam, AdamW, RMSprop or SGD that trains the model, or its ``state_dict()``: signal and noise are then those of
+        its steps, every weight's gradient being divided as the optimiser divides it. Plain gradients if None.
     settings
         Finer points: blocks, probes, flips, direction, unit.
     progress
@@ -146,6 +151,7 @@ def diagnose(
     )  # fmt: skip
     source = as_sequences(data)
     options: dict[str, Any] = {"params": params, "require": require, "steps": steps, "cell": cell, "call": call}
+    options["optimizer"] = optimizer
     tasks = diagnosis_tasks(model, source, loss, lags, settings=chosen, **options)
     views = [task.view for task in tasks]
     per_sequence = _pilot_seconds(tasks, chosen) if budget is not None or dry_run else 0.0
@@ -177,12 +183,14 @@ def diagnose(
         sequences=sequences or len(source),
         available=len(source),
         settings={"loss": loss if isinstance(loss, str) else getattr(loss, "__name__", "function"), "used": used}
+        | {"optimizer": None if optimizer is None else optimiser_name(optimizer)}
+        | {"time": tasks[0].time, "anchors": _anchors(tasks[0])}
         | dict(layers[0].window.settings),
         versions={"lagreach": __version__} | {name: version(name) for name in ("torch", "numpy", "scipy")},
         fingerprint=_fingerprint(source),
         seconds=seconds,
         partial=partial,
-        warnings=_warnings(model, source, used, partial, views),
+        warnings=_warnings(model, source, used, partial, tasks),
         convergence=_convergence(model, source, loss),
     )
 
@@ -212,15 +220,19 @@ def diagnosis_tasks(
     steps: Any = None,
     cell: Mapping[str, Cell] | None = None,
     call: Call | None = None,
+    optimizer: Any = None,
 ) -> list[Task]:
     """Find the recurrences of a model, and fix what is measured of each."""
     source = as_sequences(data)
     sample = source.read(range(min(2, len(source))))
     views = find_views(model, sample, call) if cell is None else _custom(model, cell, sample, call)
-    return [
+    tasks = [
         make_task(view, source, loss, lags, params=params, require=require, steps=steps, settings=settings)
         for view in views
     ]
+    if optimizer is None:
+        return tasks
+    return [replace(task, scale=update_scale(optimizer, model, task.names)) for task in tasks]
 
 
 def _custom(model: nn.Module | View, cell: Mapping[str, Cell], sample: Batch, call: Call | None) -> list[View]:
@@ -278,6 +290,13 @@ def _gains(task: Task) -> tuple[Fidelity, EffectiveRates | None]:
     return gains, rates
 
 
+def _anchors(task: Task) -> float:
+    """Number of steps whose state the loss looks at: one for a loss at the end, all for a loss at every step."""
+    part, objective = task.run(task.plan.pairs[0].tolist())
+    delta = output_gradient(part.recurrence, objective, part.states)[0]
+    return (delta.abs().amax(-1) > 0).sum(1).double().mean().item()
+
+
 def _fingerprint(source: Sequences) -> str:
     """Hash of the data's contents, independent of the order of the sequences."""
     total = 0
@@ -290,7 +309,7 @@ def _fingerprint(source: Sequences) -> str:
 
 
 def _warnings(
-    model: nn.Module | View, source: Sequences, used: int, partial: bool, views: list[View]
+    model: nn.Module | View, source: Sequences, used: int, partial: bool, tasks: list[Task]
 ) -> tuple[str, ...]:
     notes = []
     if isinstance(model, nn.Module) and any(isinstance(m, nn.Dropout) and m.training for m in model.modules()):
@@ -305,7 +324,9 @@ def _warnings(
         )
     if partial:
         notes.append("interrupted: only the blocks that were finished are in this result")
-    if any(view.local for view in views):
+    if any(task.scale is not None for task in tasks):
+        notes.append("signal and noise are those of the optimiser's steps, not of plain gradients")
+    if any(task.view.local for task in tasks):
         notes.append("lags are steps within each layer: a dependency carried by one layer shows in another at lag 0")
     return tuple(notes)
 

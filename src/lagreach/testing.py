@@ -1,4 +1,4 @@
-"""The conformance kit: `check_cell` runs on your own cell what the package's tests run on its cells."""
+"""The conformance kit: `check_cell` and `check_adapter` run on your own cell or adapter what the package's tests run."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from lagreach.adapter_checks import CHECKS, Subject, scan_views
+from lagreach.adapters import find_views
+from lagreach.adapters.calling import Call
+from lagreach.batch import Batch
 from lagreach.cells import Cell, make_cell
-from lagreach.errors import ConformanceError
+from lagreach.errors import ConformanceError, InputError
 from lagreach.gradients.lag_gradients import lag_gradients
 from lagreach.model import GatedRNN
 from lagreach.transport.dual import windows
@@ -53,6 +57,40 @@ def check_cell(cell: str | type[Cell] | Cell, *, seed: int = 0) -> ConformanceRe
     for check in checks.values():
         check(subject)
     return ConformanceReport(built.name, tuple(checks))
+
+
+def check_adapter(model: nn.Module, x: Tensor, *, call: Call | None = None, seed: int = 0) -> list[ConformanceReport]:
+    """Check the adapter of every gated linear layer in a model; raise `ConformanceError` at the first thing wrong.
+
+    Finding the layers already replays each from its input, and compares its output with the layer's own. Then: shapes,
+    the step's Jacobian against autodiff, products of decays against gradients carried step by step, lag gradients
+    against autograd, independence of the batch, and that the model is left as it was.
+
+    Examples
+    --------
+    >>> class MinGRU(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.linear_h, self.linear_z = nn.Linear(3, 4), nn.Linear(3, 4)
+    ...     def forward(self, x):
+    ...         h, states = x.new_zeros(len(x), 4), []
+    ...         for x_t in x.unbind(1):
+    ...             z = torch.sigmoid(self.linear_z(x_t))
+    ...             h = (1 - z) * h + z * self.linear_h(x_t)
+    ...             states.append(h)
+    ...         return torch.stack(states, 1)
+    >>> print(*check_adapter(MinGRU(), torch.randn(2, 6, 3)))
+    minGRU: passed 7 checks (replay, shapes, Jacobian, products, identity, batches, traces)
+    """
+    batch = Batch(x, torch.zeros(len(x)))
+    views = scan_views(find_views(model, batch, call))
+    if not views:
+        raise InputError("no gated linear layer was found in the model", fix="register an adapter for it")
+    for view in views:
+        subject = Subject.of(view, model, batch, seed)
+        for check in CHECKS.values():
+            check(subject)
+    return [ConformanceReport(view.layer.family, ("replay", *CHECKS)) for view in views]
 
 
 class _Subject:

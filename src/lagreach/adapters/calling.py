@@ -17,13 +17,28 @@ Call = Callable[[nn.Module, Batch], Any]
 
 
 def default_call(model: nn.Module, batch: Batch) -> Any:
-    """Run ``model(x)``, ``model(x, state)`` if the data bring a state, or ``model(x, lengths)`` if forward takes two."""
-    reference = next(iter(model.parameters()))
+    """Run ``model(x)``, with what the data bring beside it.
+
+    A state is handed on as ``model(x, state)``; lengths as a mask if forward takes an `attention_mask`, or as
+    ``model(x, lengths)`` if it takes two arguments.
+    """
+    reference = next(
+        (p for p in model.parameters() if p.is_floating_point()), torch.empty(0)
+    )  # complex weights say nothing
     x = batch.x.to(reference.device)
     if x.is_floating_point():
         x = x.to(reference.dtype)
     if batch.state is not None:
         return model(x, _layers_first(batch.state, reference))
+    known = inspect.signature(model.forward).parameters
+    options: dict[str, Any] = (
+        {"use_cache": False} if "use_cache" in known else {}
+    )  # a cache would keep states for later
+    if batch.lengths is not None and "attention_mask" in known:
+        steps = torch.arange(x.shape[1], device=x.device)
+        options["attention_mask"] = (steps < batch.lengths.to(x.device)[:, None]).long()
+    if options:
+        return model(x, **options)
     if batch.lengths is not None and _takes_lengths(model):
         return model(x, batch.lengths)
     return model(x)
@@ -73,11 +88,14 @@ def captured(modules: list[nn.Module]) -> Iterator[dict[nn.Module, list[tuple[tu
 @contextmanager
 def replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
     """Let a module return something else; its own forward is back afterwards."""
+    own = vars(module).get("forward")  # some libraries put a wrapped forward on the instance
     module.forward = forward
     try:
         yield
     finally:
         del module.forward
+        if own is not None:
+            module.forward = own
 
 
 def as_output(found: Any, batch: Batch, time: int) -> Tensor:

@@ -71,4 +71,4 @@ class ConstGate(Cell):
     def pullback(self, x: Tensor, s: Tensor, params: Params) -> Pullback:
         """One product with U_h."""
         slope = CandidateSlope(self.layernorm, self._preactivation(x, s, params), params, self.gate)
-        return CandidatePullback(x, s, params, slope, torch.full_like(s, 1 - self.gate))
+        return CandidatePullback(x, s, params, slope, s.new_full((1, 1), 1 - self.gate).expand_as(s))

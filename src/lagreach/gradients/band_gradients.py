@@ -18,7 +18,6 @@ from lagreach.gradients.task import Task, band_cotangents
 from lagreach.transport.carry import Carry, Steps, WeightSums, weights_of
 from lagreach.transport.rollout import Rollout
 
-
 Found = Iterator[tuple[np.ndarray, np.ndarray]]
 
 

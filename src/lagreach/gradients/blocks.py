@@ -83,8 +83,8 @@ def directions(
             size[row] += own.stop - own.start
             found = band_gradients(task, select(piece.part, own), signal[own], [start[own] for start in planted])
             for band, (in_data, in_probe) in enumerate(found):
-                data[row, band] += in_data
-                probe[row, :, band] += in_probe
+                data[row, band] += task.scaled(in_data)
+                probe[row, :, band] += task.scaled(in_probe)
         if progress is not None:
             progress(len(piece.number))
     scale = size[:, None, None]

@@ -9,7 +9,7 @@ agree by construction, and noise alone looks like a signal (the same data give a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,9 +22,10 @@ from lagreach.cells.stack import Layer
 from lagreach.errors import InputError, TooLargeError
 from lagreach.gradients.contrast import signal_gradient
 from lagreach.gradients.selection import Selection, select_params
+from lagreach.gradients.task import select
 from lagreach.transport.binding import open_data
 from lagreach.transport.first_order import first_order_windows
-from lagreach.transport.first_order_sums import matched_sums
+from lagreach.transport.first_order_sums import groups, matched_sums
 from lagreach.transport.lags import check_lags
 from lagreach.transport.objective import Loss
 from lagreach.transport.rollout import Rollout
@@ -137,9 +138,10 @@ def matched_statistic(
     plain, weighted = (torch.zeros(count, len(wanted), units, dtype=torch.float64) for _ in range(2))
     for rows, part in opened.parts(chunk):
         delta = signal_gradient(part.recurrence, objective.select(rows), other.select(rows), part.states, signal)
-        moved = immediate_sensitivity(part, along).double()
-        for i, (zeta, rated) in enumerate(_alignments(part, delta.double(), moved, wanted)):
-            plain[rows, i], weighted[rows, i] = zeta.cpu(), rated.cpu()
+        for own in groups(len(part.x), opened.time):
+            few, place = select(part, own), slice(rows.start + own.start, rows.start + own.stop)
+            moved = immediate_sensitivity(few, along)
+            plain[place], weighted[place] = (v.cpu() for v in _alignments(few, delta[own], moved, wanted))
     if signal == "dependence":
         plain, weighted = (v[: count // 2 * 2].unflatten(0, (-1, 2)).mean(1) for v in (plain, weighted))
     return _oriented(wanted, plain.numpy(), weighted.numpy(), orientation, signal, random)
@@ -155,38 +157,38 @@ def _random_direction(recurrence: Recurrence, params: Selection, generator: torc
     return {name: part / length for name, part in drawn.items()}
 
 
-def _alignments(part: Rollout, delta: Tensor, moved: Tensor, lags: list[int]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the sums over anchors of ``zeta_q`` and of ``mu_q zeta_q`` (seq, unit) at each lag, layers side by side.
+def _alignments(part: Rollout, delta: Tensor, moved: Tensor, lags: list[int]) -> tuple[Tensor, Tensor]:
+    """Sums over anchors of ``zeta_q`` and of ``mu_q zeta_q`` (seq, lag, unit), layers side by side.
 
     The loss gradient acts on a cell's output and the weights on the block that retains: h and c of an LSTM. At lag
     0 nothing is carried and every block meets itself.
     """
     recurrence = part.recurrence
     stack = recurrence.stack
-    layers = list(stack.layers(part.x, part.previous, part.states, recurrence.params))
-    found = [
-        _layer_alignments(layer, own, move, lags)
-        for layer, own, move in zip(layers, stack.split(delta), stack.split(moved), strict=True)
-    ]
-    for pairs in zip(*found, strict=True):
-        yield torch.cat([zeta for zeta, _ in pairs], -1), torch.cat([rated for _, rated in pairs], -1)
+    layers = stack.layers(part.x, part.previous, part.states, recurrence.params)
+    found = []
+    for layer, own, move in zip(layers, stack.split(delta.double()), stack.split(moved.double()), strict=True):
+        plain, weighted = _layer_alignments(layer, own, move, [lag for lag in lags if lag > 0])
+        if lags[0] == 0:
+            start = (own * move).unflatten(-1, (len(layer.cell.blocks), -1)).sum((1, -2))[:, None]
+            plain, weighted = torch.cat((start, plain), 1), torch.cat((start, weighted), 1)
+        found.append((plain, weighted))
+    return torch.cat([plain for plain, _ in found], -1), torch.cat([weighted for _, weighted in found], -1)
 
 
-def _layer_alignments(layer: Layer, own: Tensor, move: Tensor, lags: list[int]) -> Iterator[tuple[Tensor, Tensor]]:
+def _layer_alignments(layer: Layer, own: Tensor, move: Tensor, lags: list[int]) -> tuple[Tensor, Tensor]:
+    """Do the same for one layer, at positive lags."""
     seen, held = layer.cell.output(own), layer.cell.block(move, layer.cell.rate_block)
-    if lags[0] == 0:
-        zeta = (own * move).unflatten(-1, (len(layer.cell.blocks), -1)).sum((1, -2))
-        yield zeta, zeta
-    positive = [lag for lag in lags if lag > 0]
-    fused = matched_sums(layer, seen, held, positive)
+    fused = matched_sums(layer, seen, held, lags)
     if fused is not None:
-        yield from zip(*(sums.unbind(1) for sums in fused), strict=True)
-        return
-    for window in first_order_windows(layer, positive):
+        return fused
+    plain, weighted = (seen.new_zeros(len(seen), len(lags), seen.shape[2]) for _ in range(2))
+    for i, window in enumerate(first_order_windows(layer, lags)):
         zeta = seen[:, window.lag :] * held[:, : window.real.shape[1]]
         rate = window.rate()
         rate = rate if window.exponent is None else times_power_of_two(rate, window.exponent)
-        yield zeta.sum(1), (rate * zeta).sum(1)
+        plain[:, i], weighted[:, i] = zeta.sum(1), (rate * zeta).sum(1)
+    return plain, weighted
 
 
 def _oriented(

@@ -52,8 +52,8 @@ def memory(task: Task, lags: Sequence[int], widths: Sequence[int]) -> Memory:
         for k in range(min(5, time)):
             correlation[k] += (inputs[:, k:] * inputs[:, : time - k] * inside[:, k:, None]).sum((0, 1))
             steps[k] += inside[:, k:].sum()
-    for half in moments:
-        half.close()
+    for own_half in moments:
+        own_half.close()
     capacity = np.array([moments[0].score(column, moments[1]) for column in range(len(lags))])
     seen = (correlation / steps)[steps[:, 0] > 0]
     related = (seen[1:] / seen[0]).abs().max().item() if len(seen) > 1 else 0.0

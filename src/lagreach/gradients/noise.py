@@ -123,16 +123,18 @@ def statistics(
         adjoint = total_adjoint(part, piece.objective)
         weights = SequenceLinearisation(part, task.names)
         if noise == "gradient":
-            values.append(_along(weights.pull(adjoint), directions, piece.block))
+            values.append(_along(task.scaled(weights.pull(adjoint)), directions, piece.block))
             carried = dict.fromkeys(measured, adjoint.double())
         else:
             delta = output_gradient(part.recurrence, piece.objective, part.states)[0]
             by_band = list(band_cotangents(task, part, delta))
-            found = [_along(weights.pull(c), directions[:, :, [b]], piece.block) for b, c in enumerate(by_band)]
+            found = [
+                _along(task.scaled(weights.pull(c)), directions[:, :, [b]], piece.block) for b, c in enumerate(by_band)
+            ]
             values.append(np.concatenate(found, axis=2))
             carried = {band: by_band[band] for band in measured}
         rows = np.array([row_of[number] for number in piece.block])
-        _add_steps(task, part, carried, directions[0], rows, step_sums, probes=unit == "step")
+        _add_steps(task, part, carried, task.scaled(directions[0]), rows, step_sums, probes=unit == "step")
         index.append(piece.number)
         block.append(piece.block)
         if progress is not None:

@@ -41,11 +41,16 @@ class Task:
     transport: str = "exact"
     steps: object = None
     memory: int | None = None  # bytes to stay within
+    scale: np.ndarray | None = None  # (param,): what an optimiser makes of each weight's gradient; one if None
 
     @property
     def width(self) -> int:
         """Number of selected weights."""
         return sum(self.view.template.params[name].numel() for name in self.names)
+
+    def scaled(self, gradients: np.ndarray) -> np.ndarray:
+        """Gradients (..., param) as the optimiser takes them."""
+        return gradients if self.scale is None else gradients * self.scale
 
     def run(self, index: list[int]) -> tuple[Rollout, Objective]:
         """Run the model on these sequences; return its states and the objective of its outputs."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lagreach.transport.carry import Carry, Steps, WeightSums
 from lagreach.transport.cotangent import Cotangent
+from lagreach.transport.linear_scan import jumps, scan_transport
 from lagreach.transport.rollout import Rollout
 
 
@@ -30,6 +31,10 @@ def exact_transport(
     are overwritten when the next lag is asked for: copy what is to be kept.
     """
     names = list(params)
+    if jumps(rollout, lags):
+        for arrived, flat in scan_transport(rollout, delta, lags, params=names):
+            yield arrived, {} if flat is None else named_weights(rollout, names, flat)
+        return
     wanted, last = set(lags), max(lags)
     steps = Steps(rollout, names)
     sums = WeightSums(steps) if names else None

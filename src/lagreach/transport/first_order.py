@@ -124,9 +124,7 @@ def effective_rates(
 
     counts = torch.stack([valid[:, lag:].sum() for lag in wanted]).to(torch.float64)
     log_mean = torch.log10(counts) - torch.log10(torch.tensor(lr, dtype=torch.float64))
-    joined = {
-        name: torch.cat([torch.stack([s.log10() for s in layer[name]]) for layer in sums], dim=-1) for name in sums[0]
-    }
+    joined = {name: torch.cat([ScaledSum.stack(layer[name]).log10() for layer in sums], dim=-1) for name in sums[0]}
     per_unit = {name: (values - log_mean[:, None]).cpu() for name, values in joined.items()}
     rates = per_unit.pop("rate")
     layer_of_unit = torch.arange(len(sums)).repeat_interleave(recurrence.stack.hidden_size)

@@ -63,9 +63,12 @@ def matched_sums(
     """Sum zeta = seen moved, and rate zeta, over the anchors of each sequence, for every positive lag."""
     shape = (len(seen), sum(lag > 0 for lag in lags), seen.shape[2])
     plain, weighted = np.zeros(shape), np.zeros(shape)
-    if _sweep(layer, lags, "MATCHED", delta=seen, moved=moved, out=(plain, weighted)) is None:
+    scales = [2.0 ** torch.frexp(v.abs().max()).exponent.item() for v in (seen, moved)]  # float32 has a narrow range
+    ones = {"delta": seen / scales[0], "moved": moved / scales[1]}
+    if _sweep(layer, lags, "MATCHED", out=(plain, weighted), **ones) is None:
         return None
-    return torch.from_numpy(plain), torch.from_numpy(weighted)
+    scale = scales[0] * scales[1]
+    return torch.from_numpy(plain * scale), torch.from_numpy(weighted * scale)
 
 
 def _sweep(
@@ -88,24 +91,31 @@ def _sweep(
     units = layer.cell.output(layer.previous[:1]).shape[-1]
     sums = np.zeros((3 if kind == "SIZES" else 1, len(positive), units))
     exponents = np.full((len(positive), units), compiled.UNSET)
-    for own in _groups(count, time):
+    for own in groups(count, time):
         factors = layer.cell.factors(layer.x[own], layer.previous[own], layer.params)
         places = (
             [factors.middle] if factors.is_uniform else [factors.middle, factors.newest, factors.oldest, factors.single]
         )
-        stacked = torch.stack([part for dual in places for part in dual]).numpy()
-        nothing = np.zeros((0, 0, 0), dtype=stacked.dtype)
-        given = [nothing if v is None else v[own].to(layer.x.dtype).contiguous().numpy() for v in (delta, moved)]
-        into = [np.zeros((0, 0, 0)) if out is None else v[own] for v in (out or (None, None))]
-        if len(positive) and not compiled.sweep(
-            getattr(compiled, kind), factors.is_uniform, stacked, *given, positive, ends[own], sums, exponents, *into
-        ):
+        tensors = [torch.stack([part for dual in places for part in dual])]
+        tensors += [layer.x.new_zeros(0, 0, 0) if v is None else v[own].to(layer.x.dtype) for v in (delta, moved)]
+        into = [v[own] for v in out] if out is not None else [np.zeros((0, 0, 0))] * 2
+        for dtype in dict.fromkeys((layer.x.dtype, torch.float64)):
+            arrays = [v.to(dtype).contiguous().numpy() for v in tensors]
+            found = sums.copy(), exponents.copy(), *(np.zeros_like(v) for v in into)
+            how = (getattr(compiled, kind), factors.is_uniform, *compiled.RANGES[arrays[0].dtype])
+            if not len(positive) or compiled.sweep(*how, *arrays, positive, ends[own], *found):
+                break
+        else:
             return None
+        sums, exponents = found[:2]
+        for target, values in zip(into, found[2:], strict=True):
+            target[...] = values
     exponents[exponents == compiled.UNSET] = 0  # no anchor reaches back that far: a sum without terms
     return torch.from_numpy(sums), torch.from_numpy(exponents)
 
 
-def _groups(count: int, time: int) -> Iterator[slice]:
+def groups(count: int, time: int) -> Iterator[slice]:
+    """Slices of sequences that are worked on together."""
     many = max(1, ROWS // time)
     for start in range(0, count, many):
         yield slice(start, min(start + many, count))

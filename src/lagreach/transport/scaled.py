@@ -7,6 +7,7 @@ are kept apart, so that nothing under- or overflows and logarithms stay finite.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -47,6 +48,11 @@ class ScaledSum:
         top = torch.where(top == LOWEST, 0, top)
         total = times_power_of_two(values, (exponents - top).clamp(min=-2000)).sum(dim)
         return cls(total, top.reshape(total.shape))
+
+    @classmethod
+    def stack(cls, sums: Sequence[ScaledSum]) -> ScaledSum:
+        """Put sums side by side along a new first axis."""
+        return cls(torch.stack([s.mantissa for s in sums]), torch.stack([s.exponent for s in sums]))
 
     def __add__(self, other: ScaledSum) -> ScaledSum:
         pair = torch.stack((self.mantissa, other.mantissa))

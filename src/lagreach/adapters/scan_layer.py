@@ -1,0 +1,181 @@
+"""The protocol of an adapter for gated linear layers: replay a layer from its input and its weights.
+
+Fused kernels hide what happens inside a layer, but its input and its weights are always visible. So an adapter says
+three things: which inputs its cell sees (`open`), what the cell does with them (`cell`), and how the layer's output
+follows from the states (`close`). No adapter imports the package it is for: layers are known by their structure, and a
+replay on the first batch must reproduce what the model computes.
+
+To support a layer of your own, write a subclass and hand it to `register`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from lagreach.adapters.scan_cell import ScanCell, steps_of
+from lagreach.cells import Cell
+from lagreach.errors import InputError, UnsupportedError
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a layer was given, as its cell sees it.
+
+    `initial` is the state before the first step, `valid` says which steps count (padding does not), `reset` where a new
+    document begins. `context` is whatever `close` needs besides the states.
+    """
+
+    x: Float[Tensor, "seq time input"]
+    initial: Float[Tensor, "seq unit"]
+    valid: Bool[Tensor, "seq time"]
+    reset: Bool[Tensor, "seq time"] | None = None
+    context: Mapping[str, Any] = field(default_factory=dict)
+
+
+class ScanLayer(ABC):
+    """One gated linear layer of a user's model.
+
+    family, packages : what users call it, and where such layers come from
+    tested : package and version the adapter is tested with
+    axes : names of the decay's axes behind (seq, time)
+    complex : whether units turn as they decay
+    limits : what is not supported, for the table in the documentation
+    """
+
+    family: ClassVar[str]
+    packages: ClassVar[str]
+    tested: ClassVar[str]
+    axes: ClassVar[tuple[str, ...]] = ("channel",)
+    complex: ClassVar[bool] = False
+    limits: ClassVar[str] = ""
+
+    cell: ScanCell
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    @classmethod
+    @abstractmethod
+    def claims(cls, module: nn.Module) -> bool:
+        """Whether a module is such a layer, by its structure."""
+
+    @property
+    @abstractmethod
+    def decay_shape(self) -> tuple[int, ...]:
+        """Sizes of the decay's axes."""
+
+    @property
+    @abstractmethod
+    def state_size(self) -> int:
+        """Number of (real) units."""
+
+    @abstractmethod
+    def open(self, *args: Any, **kwargs: Any) -> Given:
+        """Read the arguments of one call of the module."""
+
+    @abstractmethod
+    def close(self, given: Given, states: Float[Tensor, "seq time unit"]) -> Float[Tensor, "seq time out"]:
+        """Return the layer's output sequence when its scan has these states after each step."""
+
+    def answer(self, output: Tensor, states: Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return what the module returns to a caller with these arguments: by default the output sequence."""
+        return output
+
+    def retaining(self, half_life: Float[Tensor, "channel"]) -> dict[str, Tensor]:
+        """Values for the weights that set the decay: at an input of zero, channel k keeps half for `half_life[k]` steps.
+
+        A channel is an entry of the decay's first axis; with several decays in a channel, the slowest is meant.
+        """
+        raise UnsupportedError(f"lagreach knows no bias that sets the decays of {self.family}")
+
+    def variants(self) -> list[ScanCell]:
+        """Cells that such weights may belong to: the first whose replay gives the layer's output is taken."""
+        return [self.cell]
+
+    def weights(self) -> dict[str, Tensor]:
+        """Weights that a step uses, by their names in the module; complex ones as pairs of real numbers."""
+        return named_weights(self.module, [name for name, _ in self.cell.sizes])
+
+
+def named_weights(module: nn.Module, names: list[str]) -> dict[str, Tensor]:
+    """Detached parameters of a module, by name."""
+    own = dict(module.named_parameters())
+    missing = [name for name in names if name not in own]
+    if missing:
+        raise UnsupportedError(
+            f"some weights of {type(module).__name__} are computed, not stored",
+            got=f"no parameter {', '.join(missing)}",
+            fix="remove weight_norm, quantisation or other parametrisations before the diagnosis",
+        )
+    return {name: own[name].detach() for name in names}
+
+
+def present(module: nn.Module, *names: str) -> list[str]:
+    """Those of the parameters that the module has: biases are often left out."""
+    own = dict(module.named_parameters())
+    return [name for name in names if name in own]
+
+
+def inverse_softplus(value: Tensor) -> Tensor:
+    """Return y with ``softplus(y) = value``.
+
+    >>> inverse_softplus(torch.nn.functional.softplus(torch.tensor([-3.0, 2.0])))
+    tensor([-3.,  2.])
+    """
+    return value + torch.log(-torch.expm1(-value))
+
+
+def has(module: nn.Module, *names: str) -> bool:
+    """Whether a module has all of these attributes."""
+    return all(getattr(module, name, None) is not None for name in names)
+
+
+def valid_steps_of(x: Tensor, mask: Any) -> Tensor:
+    """Which steps count, from a layer's mask (seq, time); masks of other shapes are refused."""
+    if mask is not None and (not isinstance(mask, Tensor) or mask.ndim != 2):
+        got = f"shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
+        raise UnsupportedError("a layer's mask must say which steps count", got=got, expected="(seq, time)")
+    return steps_of(mask, x)
+
+
+@contextmanager
+def remembered(module: nn.Module) -> Iterator[None]:
+    """Put back the tensors that layers keep as attributes between calls (states of a cache) afterwards."""
+    kept = [
+        (part, {k: v for k, v in vars(part).items() if v is None or isinstance(v, Tensor)}) for part in module.modules()
+    ]
+    try:
+        yield
+    finally:
+        for part, attributes in kept:
+            vars(part).update(attributes)
+
+
+_REGISTERED: list[type[ScanLayer]] = []
+
+
+def register(layer: type[ScanLayer]) -> type[ScanLayer]:
+    """Make an adapter of your own known; also usable as a decorator. Later ones are asked first."""
+    if not (isinstance(layer, type) and issubclass(layer, ScanLayer)):
+        raise InputError("an adapter is a subclass of ScanLayer", got=layer)
+    if layer not in _REGISTERED:
+        _REGISTERED.insert(0, layer)
+    return layer
+
+
+def registered() -> tuple[type[ScanLayer], ...]:
+    """Return the adapters that were registered by `register`."""
+    return tuple(_REGISTERED)
+
+
+def is_scan(cell: Cell) -> bool:
+    """Whether a cell's transport is a product of real decays."""
+    return isinstance(cell, ScanCell) and cell.first_order == "exact"

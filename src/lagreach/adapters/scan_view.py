@@ -1,0 +1,135 @@
+"""A gated linear layer inside a model, seen as a recurrence.
+
+Every such layer is a recurrence of its own: what lies between layers (norms, residual paths, attention) and the layers
+above belong to the head, and one ordinary backward pass gives the loss gradient at the layer's states. So lags are
+steps within the layer's scan. Its short convolution belongs to the step: it counts as instantaneous.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lagreach.adapters.calling import Call, agreement, as_output, captured, replaced, untouched
+from lagreach.adapters.scan_layer import Given, ScanLayer, remembered
+from lagreach.adapters.torch_rnn import _unbound
+from lagreach.adapters.view import Bound, Recurrence, View, check_finite
+from lagreach.batch import Batch
+from lagreach.cells import Params
+from lagreach.cells.stack import Stack
+from lagreach.errors import InputError, UnsupportedError
+from lagreach.kernels import scan_stack
+
+
+class ScanView(View):
+    """One gated linear layer of a model."""
+
+    def __init__(self, model: nn.Module, path: str, layer: ScanLayer, call: Call, alone: bool) -> None:
+        self._model, self._path, self._call, self.layer = model, path, call, layer
+        self.name, self.local = path or type(layer.module).__name__, not alone
+        self._settle()
+
+    def _settle(self) -> None:
+        """Describe the recurrence by the layer's cell."""
+        own = self.layer.weights()
+        names = {name: f"{self._path}.{name}".lstrip(".") for name in own}
+        params = {names[name]: weight for name, weight in own.items()}
+        for name, weight in params.items():
+            check_finite(f"the weight {name}", weight)
+        stack = Stack((self.layer.cell,), self.layer.state_size, (names,))
+        self.template = Recurrence(stack, params, _unbound, {}, _unbound, -1)
+
+    def given(self, batch: Batch) -> Given:
+        """Run the model and read what the layer was given."""
+        return self._capture(batch)[0]
+
+    def _capture(self, batch: Batch) -> tuple[Given, Any]:
+        """What the layer was given, and what it returned."""
+        module = self.layer.module
+        with untouched(self._model), remembered(self._model), torch.no_grad(), captured([module]) as calls:
+            self._call(self._model, batch)
+            seen = calls[module]
+            if len(seen) != 1:
+                raise UnsupportedError(
+                    f"{self.name} is called {len(seen)} times in one run of the model",
+                    expected="one call with the whole sequence",
+                    fix="feed whole sequences, not one step after the other",
+                )
+            args, kwargs, result = seen[0]
+            return self.layer.open(*args, **kwargs), result
+
+    def bind(self, batch: Batch) -> Bound:
+        """Run the model and bind the recurrence to what the layer was given."""
+        given = self.given(batch)
+        time = given.x.shape[1]
+
+        def head(states: Tensor, _: Params) -> Tensor:
+            output, model = self.layer.close(given, states), self._model
+
+            def forward(*args: Any, **kwargs: Any) -> Any:
+                return self.layer.answer(output, states, args, kwargs)
+
+            with untouched(model), remembered(model), replaced(self.layer.module, forward):
+                return as_output(self._call(model, batch), batch, time)
+
+        t = self.template
+        recurrence = Recurrence(t.stack, t.params, head, {}, lambda _: given.initial, given.x.shape[-1])
+        lengths = batch.lengths if batch.x.ndim > 1 and time == batch.x.shape[1] else None
+        return Bound(recurrence, given.x, lengths)
+
+    def check_replay(self, sample: Batch) -> None:
+        """Replay the layer from its input, as the first of its variants whose output is the layer's own."""
+        given, result = self._capture(sample)
+        wanted, differences = _first_tensor(result), []
+        for cell in self.layer.variants():
+            self.layer.cell = cell
+            self._settle()
+            differences.append(self._difference(given, wanted))
+            if differences[-1] <= _tolerance(wanted.dtype):
+                return
+        raise InputError(
+            f"{self.name} looks like {self.layer.family}, but does not compute what that would",
+            got=f"a relative difference of {min(differences):.3g} after replaying it",
+            fix="write a ScanLayer for it and register it (lagreach.adapters.scan_layer.register), or describe it as a Cell",
+        )
+
+    def _difference(self, given: Given, wanted: Tensor) -> float:
+        """Largest difference of the replayed output from the layer's, relative to its size, over steps that count."""
+        with torch.no_grad():
+            states = scan_stack(self.template.stack, given.x, given.initial, self.template.params)
+            ours = self.layer.close(given, states).to(wanted.dtype)
+        if ours.shape != wanted.shape:
+            return torch.inf
+        apart = (ours - wanted).abs() / (1 + wanted.abs())
+        return apart[given.valid].max().item()
+
+
+def _tolerance(dtype: torch.dtype) -> float:
+    """Such layers compute their scans in single precision, also in a model of double precision."""
+    return max(agreement(dtype), agreement(torch.float32))
+
+
+def _first_tensor(result: Any) -> Tensor:
+    while isinstance(result, (tuple, list)):
+        result = result[0]
+    return result
+
+
+def check_output(view: ScanView, sample: Batch) -> None:
+    """Check that the model with the replayed layer gives what the model itself gives."""
+    bound = view.bind(sample)
+    recurrence = bound.recurrence
+    with torch.no_grad():
+        states = scan_stack(recurrence.stack, bound.x, recurrence.initial_state(bound.x), recurrence.params)
+        ours = recurrence.head(states, {})
+        with untouched(view._model), remembered(view._model):
+            theirs = as_output(view._call(view._model, sample), sample, bound.x.shape[1])
+    tolerance = _tolerance(theirs.dtype)
+    if not torch.allclose(ours.to(theirs.dtype), theirs, rtol=tolerance, atol=tolerance):
+        raise InputError(
+            f"the model gives another output when {view.name} is replayed",
+            got=f"a difference of {(ours - theirs).abs().max().item():.3g}",
+            fix="is the layer's state used elsewhere? Pass call=lambda model, batch: model(batch.x, use_cache=False)",
+        )

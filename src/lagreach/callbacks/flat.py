@@ -1,0 +1,105 @@
+"""A diagnosis as a flat dict of numbers with fixed names, for trackers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from lagreach.diagnosis import Diagnosis, LayerDiagnosis
+from lagreach.errors import InputError
+
+PREFIX = "lagreach/"
+FEW = 12  # examined lags up to which all are shown; of more, powers of two
+
+# every name that `metrics` gives; N stands for a number of sequences, L for a lag, LAYER for the name of a layer
+NAMES = {
+    "window_N": "longest lag within reach of N sequences (of the layer that reaches farthest)",
+    "window_N_low": "the same at the pessimistic end of the interval",
+    "window_N_high": "the same at the optimistic end",
+    "n_lag_L": "sequences that a dependency at lag L would need (the smallest number over layers)",
+    "gain_lag_L": "what is left of the loss gradient after L steps back (the largest over layers)",
+    "p_lag_L": "adjusted p-value of a dependence on lag L in the data (the smallest over layers)",
+    "dependences": "number of lags at which a dependence was found",
+    "longest_dependence": "the longest of them",
+    "kappa": "concentration exponent of the gradient noise (of the first layer)",
+    "alpha": "tail index of the gradient noise (of the first layer)",
+    "memory": "linear memory in use, as a share of its bound (of the fullest layer)",
+    "used": "sequences that were measured",
+    "seconds": "time that the diagnosis took",
+    "LAYER/window_N": "the window of each layer, where there are several",
+}
+
+
+def metrics(
+    diagnosis: Diagnosis, *, sequences: Iterable[int] = (), lags: Sequence[int] | None = None
+) -> dict[str, float]:
+    """Flatten a diagnosis; what is not known is NaN or infinite.
+
+    Parameters
+    ----------
+    sequences
+        Numbers of sequences to give windows for, besides the one the diagnosis was made for.
+    lags
+        Lags to give numbers for; all that were examined if there are few, else powers of two.
+
+    Examples
+    --------
+    >>> import torch, lagreach
+    >>> x = torch.randn(64, 24, 2)
+    >>> model = lagreach.GatedRNN("diag_gate", 2, 8, 1, gate_init=0.2)
+    >>> found = metrics(lagreach.diagnose(model, (x, x[..., :1]), lags=[0, 4]), sequences=[8000])
+    >>> [name for name in found if "/window" in name or "/n_lag" in name]  # doctest: +NORMALIZE_WHITESPACE
+    ['lagreach/window_64', 'lagreach/window_64_low', 'lagreach/window_64_high', 'lagreach/window_8000',
+     'lagreach/window_8000_low', 'lagreach/window_8000_high', 'lagreach/n_lag_0', 'lagreach/n_lag_4']
+    """
+    found: dict[str, float] = {}
+    counts = list(dict.fromkeys([diagnosis.sequences, *sequences]))
+    for count in counts:
+        at = diagnosis.window(count)
+        found[f"window_{count}"] = _lag(at.lag)
+        found[f"window_{count}_low"], found[f"window_{count}_high"] = (_lag(end) for end in at.interval)
+    for lag in _lags(diagnosis, lags):
+        place = [(one, i) for one in diagnosis.layers if (i := _index(one, lag)) is not None]
+        needed = [float(one.window.required_if_present().sequences[i]) for one, i in place]
+        found[f"n_lag_{lag}"] = min((n for n in needed if not math.isnan(n)), default=math.nan)
+        found[f"gain_lag_{lag}"] = max(float(one.fidelity.exact[i]) for one, i in place)
+        found[f"p_lag_{lag}"] = min(float(one.window.adjusted_p[i]) for one, i in place)
+    seen = {lag for one in diagnosis.layers for lag in one.window.dependences}
+    found["dependences"] = float(len(seen))
+    found["longest_dependence"] = float(max(seen)) if seen else math.nan
+    found["kappa"] = diagnosis.layers[0].window.concentration.exponent
+    found["alpha"] = diagnosis.tail.alpha
+    found["memory"] = max(one.window.memory.total / one.window.memory.bound for one in diagnosis.layers)
+    found["used"] = float(diagnosis.settings["used"])
+    found["seconds"] = sum(diagnosis.seconds.values())
+    if len(diagnosis.layers) > 1:
+        for one in diagnosis.layers:
+            for count in counts:
+                found[f"{one.name}/window_{count}"] = _lag(one.window.at(count).lag)
+    return {PREFIX + name: float(value) for name, value in found.items()}
+
+
+def _lags(diagnosis: Diagnosis, lags: Sequence[int] | None) -> list[int]:
+    examined = sorted({lag for one in diagnosis.layers for lag in one.window.lags.tolist()})
+    if lags is not None:
+        missing = [lag for lag in lags if all(_index(one, lag) is None for one in diagnosis.layers)]
+        if missing:
+            raise InputError("these lags were not examined", got=missing, expected=f"some of {examined}")
+        return list(lags)
+    if len(examined) <= FEW:
+        return examined
+    powers = [2**k for k in range(examined[-1].bit_length())]
+    return [lag for lag in powers if any(_index(one, lag) is not None for one in diagnosis.layers)]
+
+
+def _index(layer: LayerDiagnosis, lag: int) -> int | None:
+    """Position of the band that holds a lag, if one does."""
+    needed = layer.window.required
+    inside = np.flatnonzero((needed.first <= lag) & (lag <= needed.lags))
+    return int(inside[0]) if len(inside) else None
+
+
+def _lag(lag: int | None) -> float:
+    return math.nan if lag is None else float(lag)

@@ -1,0 +1,206 @@
+"""`watch`: diagnose a model every so often while it trains, in a loop of your own."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+
+from lagreach.callbacks.flat import metrics
+from lagreach.callbacks.loggers import as_logger
+from lagreach.callbacks.untouched import training_untouched
+from lagreach.diagnosis import Diagnosis
+from lagreach.errors import InputError, LagreachError
+from lagreach.gradients.sequences import Sequences, as_sequences
+from lagreach.pipeline import diagnose
+from lagreach.report.figures import training
+from lagreach.report.gallery import save
+
+UNITS = ("step", "epoch")
+_NOT_FOR_WATCHING = ("dry_run", "progress", "measure")
+
+
+class Watch:
+    """Diagnoses a model on held-out data while it trains; see `watch`.
+
+    Attributes
+    ----------
+    history
+        The diagnoses so far, labelled with their step or epoch.
+    failures
+        What went wrong later than the first time: (step or epoch, message). Training goes on.
+    skipped
+        How many diagnoses were left out because the total budget was spent.
+    seconds
+        Time spent on diagnoses so far.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Any,
+        *,
+        every: int = 1,
+        unit: str = "step",
+        budget: float | None = 30.0,
+        total: float | None = None,
+        logger: Any = None,
+        out: str | Path | None = None,
+        labels: Mapping[str, str | int | float] | None = None,
+        log_lags: Sequence[int] | None = None,
+        **options: Any,
+    ) -> None:
+        if unit not in UNITS:
+            raise InputError("unknown unit", got=repr(unit), expected=" or ".join(UNITS))
+        if every < 1:
+            raise InputError("diagnoses come every so many steps or epochs", got=f"every={every}", expected="1 or more")
+        refused = [name for name in _NOT_FOR_WATCHING if name in options]
+        if refused:
+            raise InputError("these options are not for watching", got=", ".join(refused))
+        self.history: list[Diagnosis] = []
+        self.failures: list[tuple[int, str]] = []
+        self.skipped = 0
+        self.seconds = 0.0
+        self.unit = unit
+        self._every = every
+        self._model, self._data = _unwrapped(model), data
+        self._sequences: Sequences | None = None
+        self._budget, self._total = budget, total
+        self._logger = None if logger is None else as_logger(logger)
+        self._out = None if out is None else Path(out)
+        self._labels, self._log_lags, self._options = dict(labels or {}), log_lags, options
+        self._count = dict.fromkeys(UNITS, 0)
+        self._closed = False
+
+    def step(self, count: int | None = None) -> Diagnosis | None:
+        """Say that a training step is done; returns a diagnosis if one was due.
+
+        `count` is the number of steps so far, for loops that keep it themselves (after a resume, say).
+        """
+        return self._advance("step", count)
+
+    def epoch(self, count: int | None = None) -> Diagnosis | None:
+        """Say that an epoch is done; returns a diagnosis if one was due."""
+        return self._advance("epoch", count)
+
+    def _advance(self, unit: str, count: int | None) -> Diagnosis | None:
+        before = self._count[unit]
+        self._count[unit] = before + 1 if count is None else count
+        if unit != self.unit or self._count[unit] == before or self._count[unit] % self._every:
+            return None
+        if self._total is not None and self.seconds + (self._budget or 0.0) > self._total:
+            self.skipped += 1
+            return None
+        return self.diagnose()
+
+    def diagnose(self) -> Diagnosis | None:
+        """Diagnose now. The first time errors are raised; later ones become warnings, and training goes on."""
+        now = self._count[self.unit]
+        started = time.perf_counter()
+        try:
+            with training_untouched(self._model, self._data):
+                found = self._measure(now)
+        except (LagreachError, torch.OutOfMemoryError) as error:
+            if not self.history:
+                raise
+            self.failures.append((now, str(error)))
+            warnings.warn(f"no diagnosis at {self.unit} {now}: {error}", RuntimeWarning, stacklevel=3)
+            return None
+        finally:
+            self.seconds += time.perf_counter() - started
+        if found.partial:  # the interrupt was meant for the training
+            raise KeyboardInterrupt
+        return found
+
+    def _measure(self, now: int) -> Diagnosis:
+        if self._sequences is None:  # read once: all diagnoses see the same sequences
+            self._sequences = as_sequences(self._data)
+        found = diagnose(self._model, self._sequences, budget=self._budget, progress=False, **self._options)
+        assert isinstance(found, Diagnosis)
+        found = found.labelled(**self._labels, **{self.unit: now})
+        self.history.append(found)
+        if self._out is not None:
+            self._out.mkdir(parents=True, exist_ok=True)
+            found.save(self._out / f"{self.unit}-{now:08d}.nc")
+        if self._logger is not None:
+            self._logger.log(metrics(found, lags=self._log_lags), self._count["step"] or now)
+        return found
+
+    def close(self) -> None:
+        """Draw the window over training into the folder; further calls do nothing."""
+        if self._closed or self._out is None or not self.history:
+            return
+        self._closed = True
+        with training_untouched(self._model):
+            save(training(self.history), self._out / "training.png")
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __str__(self) -> str:
+        rows = [f"{self.unit} {found.labels[self.unit]}: {found.window()}" for found in self.history]
+        rows += [f"{self.unit} {now}: failed: {message.splitlines()[0]}" for now, message in self.failures]
+        left_out = f", {self.skipped} left out" if self.skipped else ""
+        return "\n".join([f"{len(self.history)} diagnoses in {self.seconds:.0f} s{left_out}", *rows])
+
+
+def watch(model: nn.Module, data: Any, *, every: int = 1, unit: str = "step", **options: Any) -> Watch:
+    """Watch the window of a model while it trains; the training itself stays the same, bit for bit.
+
+    Parameters
+    ----------
+    model
+        The model that is being trained; wrappers of torch (compile, DataParallel) are looked through.
+    data
+        Held-out data, in any form that `lagreach.diagnose` takes; a loader is read once.
+    every, unit
+        Diagnose after every so many calls of `step` ("step") or of `epoch` ("epoch").
+    budget
+        Seconds that one diagnosis may take (30): a fair subsample of the data is measured. None measures all.
+    total
+        Seconds for all diagnoses together; what would exceed them is left out.
+    logger
+        Where the numbers go: a TensorBoard writer, wandb, MLflow, a function of (metrics, step), or several in a list.
+        The names are those of `lagreach.callbacks.metrics`.
+    out
+        Folder for one file per diagnosis, and for ``training.png`` at the end; ``lagreach report FOLDER`` makes a page.
+    labels
+        Names of this run, such as ``{"cell": "lstm"}``, kept in the files.
+    log_lags
+        Lags whose numbers are logged.
+    options
+        As for `lagreach.diagnose`: loss, lags, sequences, strength, optimizer, call, ...
+
+    Examples
+    --------
+    >>> import torch, lagreach
+    >>> x = torch.randn(64, 16, 1)
+    >>> model = lagreach.GatedRNN("diag_gate", 1, 4, 1, gate_init=0.3)
+    >>> optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    >>> with lagreach.watch(model, (x, x.roll(2, 1)), every=5, lags=[0, 2, 4], budget=None) as watched:
+    ...     for _ in range(10):
+    ...         optimizer.zero_grad()
+    ...         (model(x) - x.roll(2, 1)).square().mean().backward()
+    ...         optimizer.step()
+    ...         _ = watched.step()
+    >>> [found.labels["step"] for found in watched.history]
+    [5, 10]
+    """
+    return Watch(model, data, every=every, unit=unit, **options)
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """Look through torch.compile and DataParallel, which hide the model's own modules."""
+    if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        return _unwrapped(model.module)
+    inner = getattr(model, "_orig_mod", None)
+    return _unwrapped(inner) if isinstance(inner, nn.Module) else model

@@ -1,0 +1,163 @@
+"""The geometry an optimiser really moves in: how much it makes of each weight's gradient.
+
+Plain descent moves by ``-lr g``. Adam and RMSprop move by ``-lr D g`` with a diagonal D that hardly changes from one step to
+the next, so what one sequence contributes to a step is ``D g_n``. Measured in this geometry, a lag's signal is the mean of
+``D g_n^(l)`` and its noise the fluctuation of ``D g_n`` along that mean: weights with loud gradients no longer drown the
+others. D divides by the root of the mean squared gradient, so it does not matter in which units a weight is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import nn
+
+from lagreach.errors import InputError, UnsupportedError
+
+# settings by which a state dict tells its optimiser: no other one of `torch.optim` has all of them
+_GROUP_KEYS = {
+    "Adam": {"betas", "amsgrad", "eps"},
+    "RMSprop": {"alpha", "centered", "eps"},
+    "SGD": {"nesterov", "dampening"},
+}
+KNOWN = "torch.optim.Adam, AdamW, RMSprop or SGD, or the state_dict() of one"
+
+Held = dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]  # weight name: settings of its group, its own state
+
+
+def update_scale(optimizer: Any, model: object, names: Sequence[str]) -> Float[np.ndarray, "param"] | None:
+    """Diagonal of D for the named weights, one after the other; None where it is one throughout.
+
+    ========  ==================================================================================
+    SGD       1 (momentum averages over steps and changes no direction)
+    Adam(W)   ``1 / (sqrt(v / (1 - beta2^t)) + eps)``; with ``amsgrad`` the largest v so far
+    RMSprop   ``1 / (sqrt(v) + eps)``; centred, ``v`` minus the squared mean gradient
+    ========  ==================================================================================
+
+    Learning rates count relative to the largest among these weights. Weight decay is the same for every sequence, so it
+    is no part of signal or noise.
+
+    Parameters
+    ----------
+    optimizer
+        An optimiser of `torch.optim` that has taken a step, or its ``state_dict()``.
+    model
+        The module whose weights it moves.
+
+    Examples
+    --------
+    >>> layer = nn.Linear(2, 1, bias=False)
+    >>> adam = torch.optim.Adam(layer.parameters(), eps=0.0)
+    >>> layer.weight.grad = torch.tensor([[0.5, -4.0]])
+    >>> adam.step()
+    >>> update_scale(adam, layer, ["weight"]).round(5).tolist()
+    [2.0, 0.25]
+    >>> update_scale(torch.optim.SGD(layer.parameters()), layer, ["weight"]) is None
+    True
+    """
+    if not isinstance(model, nn.Module):
+        raise InputError("optimizer= needs the torch module whose weights it moves", got=type(model).__name__)
+    held = _held(optimizer, model)
+    missing = [name for name in names if name not in held]
+    if missing:
+        raise InputError(
+            "the optimiser does not hold all weights that are looked at",
+            got=f"no {', '.join(missing)} among {', '.join(held) or 'its weights'}",
+            fix="pass the optimiser of this very model, or select its weights with params=",
+        )
+    kind = optimiser_name(optimizer)
+    rates = np.array([float(held[name][0]["lr"]) for name in names])
+    shares = rates / rates.max() if rates.max() > 0 else np.ones(len(rates))  # a schedule may have come down to zero
+    weights = dict(model.named_parameters(remove_duplicate=False))
+    parts = []
+    for name, share in zip(names, shares, strict=True):
+        size = weights[name].numel()
+        divisor = np.ones(size) if kind == "SGD" else _divisor(kind, name, *held[name])
+        if divisor.shape != (size,) or not (np.isfinite(divisor).all() and (divisor > 0).all()):
+            raise InputError(
+                f"the optimiser's state does not fit the weight {name}",
+                got=f"{divisor.size} values between {divisor.min():.3g} and {divisor.max():.3g}",
+                expected=f"{size} positive values",
+                fix="with eps=0, a weight that never had a gradient has no scale; otherwise check the checkpoint",
+            )
+        parts.append(share / divisor)
+    scale = np.concatenate(parts)
+    return None if bool((scale == 1.0).all()) else scale
+
+
+def optimiser_name(optimizer: Any) -> str:
+    """Say which of the known optimisers this is ("Adam" also stands for AdamW), or refuse it."""
+    found = _unwrapped(optimizer)
+    if isinstance(found, torch.optim.Optimizer):
+        for name, kind in (("Adam", (torch.optim.Adam, torch.optim.AdamW)), ("RMSprop", torch.optim.RMSprop)):
+            if isinstance(found, kind):
+                return name
+        if isinstance(found, torch.optim.SGD):
+            return "SGD"
+    elif isinstance(found, Mapping) and {"state", "param_groups"} <= set(found):
+        own = set(found["param_groups"][0]) if found["param_groups"] else set()
+        for name, keys in _GROUP_KEYS.items():
+            if keys <= own:
+                return name
+    raise UnsupportedError(
+        "the geometry of this optimiser is not known", got=type(found).__name__, expected=KNOWN,
+        fix="leave optimizer out: windows are then those of plain descent",
+    )  # fmt: skip
+
+
+def _unwrapped(optimizer: Any) -> Any:
+    """Trainers wrap optimisers in objects of their own."""
+    while not isinstance(optimizer, Mapping) and hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    return optimizer
+
+
+def _held(optimizer: Any, model: nn.Module) -> Held:
+    """Settings and state of each of the model's weights that the optimiser moves."""
+    optimiser_name(optimizer)
+    found = _unwrapped(optimizer)
+    weights = dict(model.named_parameters(remove_duplicate=False))
+    if isinstance(found, torch.optim.Optimizer):
+        groups = {id(p): group for group in found.param_groups for p in group["params"]}
+        return {name: (groups[id(p)], found.state.get(p, {})) for name, p in weights.items() if id(p) in groups}
+    groups = found["param_groups"]
+    in_order = [name for name, _ in model.named_parameters()]
+    names = [name for group in groups for name in group.get("param_names", [])]
+    if not names:
+        held = sum(len(group["params"]) for group in groups)
+        if len(groups) > 1 or held != len(in_order):
+            raise InputError(
+                "the state dict does not say which weights it belongs to",
+                got=f"{held} weights in {len(groups)} groups, {len(in_order)} in the model",
+                fix="pass the optimiser itself, or build it from model.named_parameters()",
+            )
+        names = in_order
+    numbers = [(number, group) for group in groups for number in group["params"]]
+    return {name: (group, found["state"].get(number, {})) for name, (number, group) in zip(names, numbers, strict=True)}
+
+
+def _divisor(kind: str, name: str, group: Mapping[str, Any], state: Mapping[str, Any]) -> Float[np.ndarray, "param"]:
+    """What the optimiser divides a weight's gradient by."""
+
+    def moment(key: str) -> np.ndarray:
+        if key not in state:
+            raise InputError(
+                f"the optimiser has no state for the weight {name}",
+                got=f"no {key!r}",
+                fix="diagnose after the first training step, or load the optimiser's checkpoint too",
+            )
+        return state[key].detach().double().cpu().numpy().ravel()
+
+    if kind == "Adam":
+        square = moment("max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq")
+        square = square / (1 - float(group["betas"][1]) ** float(state["step"]))
+    else:
+        square = moment("square_avg")
+        if group["centered"]:
+            square = np.maximum(square - np.square(moment("grad_avg")), 0.0)  # a variance, but for rounding
+    with np.errstate(invalid="ignore"):
+        return np.sqrt(square) + float(group["eps"])

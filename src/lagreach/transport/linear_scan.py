@@ -1,0 +1,79 @@
+"""Transport through gated linear recurrences: products of decays, one subtraction a lag and no loop over time.
+
+The Jacobian of a step is its decay, so ``lambda_{t,l} = delta_t prod_{j=t-l+1}^{t} a_j``. Running sums of log decays
+give the product over any window as a difference. Decays of zero (a document begins) are counted apart, since their
+logarithm cannot be subtracted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lagreach.adapters.scan_cell import ScanCell
+from lagreach.adapters.scan_layer import is_scan
+from lagreach.transport.carry import Steps, weights_of
+from lagreach.transport.cotangent import Cotangent
+from lagreach.transport.rollout import Rollout
+
+
+def decay_products(
+    log_decay: Float[Tensor, "seq time unit"], lags: Sequence[int]
+) -> Iterator[tuple[int, Float[Tensor, "seq reached unit"]]]:
+    """Yield each lag and the logarithm (float64) of the product of the decays over it.
+
+    Entry i belongs to the window over steps ``i+1 .. i+lag``: it leads from the state after step ``i + lag`` back to the
+    state after step i.
+
+    Examples
+    --------
+    >>> halved = torch.full((1, 5, 1), 0.5).log()
+    >>> [(lag, round(log.exp()[0, 0, 0].item(), 4)) for lag, log in decay_products(halved, [0, 1, 3])]
+    [(0, 1.0), (1, 0.5), (3, 0.125)]
+    """
+    forgets = torch.isneginf(log_decay)
+    sums = torch.where(forgets, 0.0, log_decay.double()).cumsum(1)
+    breaks = forgets.to(torch.int32).cumsum(1)
+    time = log_decay.shape[1]
+    for lag in lags:
+        product = sums[:, lag:] - sums[:, : time - lag]
+        broken = breaks[:, lag:] > breaks[:, : time - lag]
+        yield lag, torch.where(broken, -torch.inf, product)
+
+
+def jumps(rollout: Rollout, lags: Sequence[int]) -> bool:
+    """Whether going to each lag directly is possible, and less work than passing through all of them."""
+    cells = rollout.recurrence.stack.cells
+    return len(cells) == 1 and is_scan(cells[0]) and 2 * len(lags) <= max(lags)
+
+
+def scan_transport(
+    rollout: Rollout,
+    delta: Float[Tensor, "seq time state"],
+    lags: Sequence[int],
+    *,
+    params: Collection[str] = (),
+) -> Iterator[tuple[Cotangent, Float[Tensor, "param"] | None]]:
+    """Yield the cotangent at each lag, and the flat gradient of the weights named in `params`.
+
+    The same as `exact_transport` for a single gated linear layer, at a cost that grows with the number of lags asked
+    for and not with the largest of them.
+    """
+    recurrence, names = rollout.recurrence, list(params)
+    (cell,) = recurrence.stack.cells
+    assert isinstance(cell, ScanCell)
+    with torch.no_grad():
+        written = cell.write(rollout.x, recurrence.stack.layer_params(0, recurrence.params))
+    copies = written.value.shape[-1] // written.log_decay.shape[-1]
+    steps = Steps(rollout, names) if names else None
+    for lag, log_product in decay_products(written.log_decay, lags):
+        bits = (log_product / math.log(2)).repeat_interleave(copies, dim=-1)
+        exponent = torch.where(torch.isneginf(bits), 0.0, bits.floor())
+        mantissa = torch.exp2(bits - exponent) * delta[:, lag:].double()
+        cotangent = Cotangent.aligned(lag, mantissa, exponent.to(torch.int32))
+        carried = cotangent.value().to(delta.dtype)
+        yield cotangent, None if steps is None else weights_of(steps, carried)[0]

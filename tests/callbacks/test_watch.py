@@ -1,0 +1,310 @@
+"""A watched training is the same training, bit for bit, and what was seen is kept, logged and drawn."""
+
+import math
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import lagreach
+from lagreach.callbacks import Watch, as_logger, metrics, training_untouched, watch
+from lagreach.callbacks.flat import NAMES, PREFIX
+from lagreach.cli_report import read
+from lagreach.errors import InputError, LagreachError
+from tests.callbacks.training import QUICK, Jittered, Net, assert_same, plain_loader, run, sequences
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
+
+
+@pytest.fixture(scope="module")
+def unwatched():
+    return run()[1]
+
+
+@pytest.mark.usefixtures("_as_users_run_it")  # the checks of types in tests draw from python's random state
+@pytest.mark.parametrize(("unit", "every", "seen"), [("step", 3, [3, 6]), ("epoch", 1, [1, 2])])
+def test_training_is_the_same_with_and_without_a_watch(unit, every, seen, unwatched, tmp_path):
+    """Dropout, batch norm, jittered data, a shuffling loader and a generator shared with the held-out loader."""
+
+    def make(model, held_out, optimiser):
+        return watch(model, held_out, every=every, unit=unit, out=tmp_path, optimizer=optimiser, **QUICK)
+
+    model, after, watched = run(make)
+    assert_same(after, unwatched)
+    assert [found.labels[unit] for found in watched.history] == seen
+    assert all(module.training for module in model.modules())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert watched.seconds > 0
+    assert str(watched).startswith("2 diagnoses in")
+    assert f"{unit} {seen[0]}: With 32 sequences" in str(watched)
+
+
+def test_a_different_training_is_told_apart(unwatched):
+    """The comparison above can fail: drawing one number more is noticed."""
+
+    class Draws:
+        def step(self):
+            torch.rand(1)
+
+        def epoch(self):
+            pass
+
+        close = epoch
+
+    _, after, _ = run(lambda *_: Draws())
+    with pytest.raises(AssertionError):
+        assert_same(after, unwatched)
+
+
+def test_gradients_modes_buffers_and_flags_survive_an_exception():
+    model = Net()
+    model.drop.eval()  # a mixed state must stay mixed
+    model(sequences(4)[0]).sum().backward()
+    waiting = {name: (p.grad, p.grad.clone()) for name, p in model.named_parameters()}
+    buffer, content = model.norm.running_mean, model.norm.running_mean.clone()
+    torch.backends.cudnn.benchmark = True
+    loader = torch.utils.data.DataLoader(Jittered(), shuffle=True, generator=torch.Generator().manual_seed(3))
+    own, drawn = loader.generator.get_state(), torch.get_rng_state()
+
+    @training_untouched(model, loader)
+    def disturb():
+        assert torch.is_grad_enabled()
+        assert not torch.is_inference_mode_enabled()
+        assert not torch.is_autocast_enabled("cpu")
+        assert not model.training
+        torch.rand(1)
+        next(iter(loader))
+        model.norm.running_mean = torch.ones(5)
+        model.norm.num_batches_tracked.add_(7)
+        model(sequences(4)[0]).sum().backward()
+        torch.backends.cudnn.benchmark = False
+        torch.set_default_dtype(torch.float64)
+        raise RuntimeError("from the user's code")
+
+    with torch.inference_mode(), torch.autocast("cpu"):
+        with pytest.raises(RuntimeError, match="from the user's code"):
+            disturb()
+        assert torch.is_inference_mode_enabled()
+        assert torch.is_autocast_enabled("cpu")
+    assert torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = False
+    assert torch.get_default_dtype() is torch.float32
+    assert torch.equal(loader.generator.get_state(), own)
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert model.training
+    assert not model.drop.training
+    assert model.norm.running_mean is buffer
+    assert torch.equal(buffer, content)
+    assert model.norm.num_batches_tracked.item() == 1
+    for name, weight in model.named_parameters():
+        assert weight.grad is waiting[name][0]
+        assert torch.equal(weight.grad, waiting[name][1])
+
+
+def test_every_diagnosis_sees_the_same_sequences(tmp_path):
+    watched = watch(Net(), torch.utils.data.DataLoader(Jittered(), batch_size=8, shuffle=True), out=tmp_path, **QUICK)
+    first, second = watched.step(), watched.step()
+    assert first.fingerprint == second.fingerprint
+    assert first.required_if_present.equals(second.required_if_present)  # the model did not change either
+
+
+def test_files_figure_and_labels(tmp_path):
+    folder = tmp_path / "run"
+    with watch(Net(), sequences(), every=2, out=folder, labels={"cell": "lstm"}, **QUICK) as watched:
+        for _ in range(4):
+            watched.step()
+            watched.epoch()
+    assert sorted(file.name for file in folder.iterdir()) == ["step-00000002.nc", "step-00000004.nc", "training.png"]
+    found, names = read([folder])
+    assert [dict(one.labels) for one in found] == [{"cell": "lstm", "step": 2}, {"cell": "lstm", "step": 4}]
+    assert names == ["lstm, step 2", "lstm, step 4"]
+    assert (folder / "training.png").read_bytes()[:4] == b"\x89PNG"
+    (folder / "training.png").unlink()
+    watched.close()
+    assert not (folder / "training.png").exists()  # drawn once
+
+
+def test_counts_of_the_loop_itself_and_counts_that_stand_still():
+    watched = watch(Net(), sequences(), every=50, **QUICK)
+    assert watched.step(150) is not None
+    assert watched.step(150) is None  # the same step, told twice
+    assert watched.step(151) is None
+    assert watched.step(200).labels["step"] == 200
+
+
+def test_a_total_budget_is_kept():
+    watched = watch(Net(), sequences(), total=0.0, **(QUICK | {"budget": 1.0}))
+    assert watched.step() is None
+    assert watched.step() is None
+    assert (watched.skipped, watched.history) == (2, [])
+    assert "2 left out" in str(watched)
+
+
+def test_a_budget_makes_a_subsample():
+    watched = watch(Net(), sequences(256), **(QUICK | {"budget": 1e-6}))
+    assert watched.step().settings["used"] == 16
+
+
+def test_the_first_error_is_raised_and_later_ones_are_kept():
+    model = Net()
+    weight = model.lstm.weight_hh_l0.data[0, 0].item()
+    model.lstm.weight_hh_l0.data[0, 0] = math.nan
+    watched = watch(model, sequences(), **QUICK)
+    with pytest.raises(LagreachError, match="nan"):
+        watched.step()
+    model.lstm.weight_hh_l0.data[0, 0] = weight
+    assert watched.step() is not None
+    model.lstm.weight_hh_l0.data[0, 0] = math.nan
+    with pytest.warns(RuntimeWarning, match="no diagnosis at step 3"):
+        assert watched.step() is None
+    assert watched.failures[0][0] == 3
+    assert "step 3: failed" in str(watched)
+    assert model.training
+
+
+def test_an_interrupt_is_for_the_training():
+    """A diagnosis that is cut short is kept, and the interrupt goes on to the loop."""
+    calls = 0
+
+    def interrupting(output, y, mask):
+        nonlocal calls
+        calls += 1
+        if calls == limit:
+            raise KeyboardInterrupt
+        return (output - y).square().mean((1, 2))
+
+    model, limit = Net(), -1
+    settings = lagreach.measure.MeasureSettings(blocks=32, probes=1, flips=99)
+    options = {"lags": [0, 2, 5], "settings": settings, "budget": None, "memory": 1}  # one pair of sequences at a time
+    watch(model, sequences(64), loss=interrupting, **options).step()
+    calls, limit = 0, calls // 4
+    watched = watch(model, sequences(64), loss=interrupting, **options)
+    with pytest.raises(KeyboardInterrupt):
+        watched.step()
+    assert model.training
+    assert [found.partial for found in watched.history] == [True]
+
+
+class Scalars:
+    def __init__(self):
+        self.seen = []
+
+    def add_scalar(self, name, value, step):
+        self.seen.append((name, value, step))
+
+
+class MetricsLogger:
+    def __init__(self):
+        self.seen = []
+
+    def log_metrics(self, metrics, step=None):
+        self.seen += [(name, value, step) for name, value in metrics.items()]
+
+
+class Run:
+    def __init__(self):
+        self.seen = []
+
+    def log(self, data, step=None, commit=None):
+        self.seen += [(name, value, step) for name, value in data.items()]
+
+
+def test_all_trackers_get_the_same_numbers():
+    trackers, plain = [Scalars(), MetricsLogger(), Run()], []
+    watched = watch(
+        Net(), sequences(), logger=[*trackers, lambda values, step: plain.append((values, step))], log_lags=[2], **QUICK
+    )
+    found = watched.step()
+    expected = {name: value for name, value in metrics(found, lags=[2]).items() if math.isfinite(value)}
+    assert plain == [(expected, 1)]
+    for tracker in trackers:
+        assert tracker.seen == [(name, value, 1) for name, value in expected.items()]
+        assert all(type(value) is float for _, value, _ in tracker.seen)
+    assert "lagreach/n_lag_2" in expected
+    assert "lagreach/n_lag_5" not in expected
+    with pytest.raises(InputError, match="log_metrics, add_scalar or log"):
+        as_logger(object())
+
+
+@pytest.mark.usefixtures("_as_users_run_it")
+def test_bad_arguments_are_refused_before_training_starts():
+    for bad, message in (
+        ({"unit": "batch"}, "step or epoch"),
+        ({"every": 0}, "1 or more"),
+        ({"dry_run": True}, "dry_run"),
+        ({"logger": 3}, "cannot take metrics"),
+    ):
+        with pytest.raises(InputError, match=message):
+            watch(Net(), sequences(), **bad)
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.low, self.high = nn.GRU(2, 4, batch_first=True), nn.GRU(4, 4, batch_first=True)
+        self.read = nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.read(self.high(self.low(x)[0])[0])
+
+
+def test_metrics_are_the_numbers_of_the_diagnosis_under_documented_names():
+    x, y = sequences(64)
+    found = lagreach.diagnose(Two(), (x, y), settings=QUICK["settings"])
+    flat = metrics(found, sequences=[10**9])
+    assert flat["lagreach/window_1000000000"] == found.window(10**9).lag
+    window = found.window()
+    assert [flat["lagreach/window_64_low"], flat["lagreach/window_64_high"]] == pytest.approx(
+        [math.nan if end is None else end for end in window.interval], nan_ok=True
+    )
+    assert flat["lagreach/n_lag_4"] == found.required_if_present.sel(lag=4).min().item()
+    assert flat["lagreach/gain_lag_4"] == found.gain.sel(lag=4).max().item()
+    assert flat["lagreach/used"] == 64
+    assert flat["lagreach/kappa"] == found.layers[0].window.concentration.exponent
+    assert flat["lagreach/low/window_1000000000"] == found.window(10**9, layer="low").lag
+    found_at = {lag for one in found.layers for lag in one.window.dependences}
+    assert flat["lagreach/dependences"] == len(found_at)
+    assert flat["lagreach/longest_dependence"] == max(found_at)
+    # every name is one of the documented ones, and every documented one occurs
+    general = {re.sub(r"lag_\d+", "lag_L", re.sub(r"window_\d+", "window_N", name)) for name in flat}
+    general = {re.sub("/(low|high)/", "/LAYER/", name) for name in general}
+    assert general == {PREFIX + name for name in NAMES}
+    table = (DOCS / "callbacks.md").read_text()
+    for name in NAMES:
+        assert f"`{PREFIX}{name}`" in table
+    with pytest.raises(InputError, match="not examined"):
+        metrics(found, lags=[99])
+
+
+def test_of_many_lags_powers_of_two_are_shown():
+    x, y = sequences(32)
+    longer = torch.cat((x, x), 1), torch.cat((y, y), 1)
+    flat = metrics(lagreach.diagnose(Net().eval(), longer, settings=QUICK["settings"]))
+    assert [int(name.rsplit("_")[-1]) for name in flat if "/n_lag" in name] == [1, 2, 4, 8, 16]
+
+
+def test_compiled_and_parallel_wrappers_are_looked_through():
+    model = Net()
+    watched = Watch(nn.DataParallel(model), sequences(), **QUICK)
+    assert watched.step().layers[0].name == "lstm"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.compile may warn about the platform; nothing is compiled here
+        compiled = torch.compile(model)
+    assert Watch(compiled, plain_loader(), **QUICK).step().layers[0].name == "lstm"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_random_states_of_devices_are_put_back():
+    model = Net().cuda()
+    torch.cuda.manual_seed(3)
+    watched = watch(model, sequences(), **QUICK)
+    before = torch.cuda.get_rng_state_all()
+    watched.step()
+    with training_untouched(model):
+        torch.rand(5, device="cuda")
+    for now, then in zip(torch.cuda.get_rng_state_all(), before, strict=True):
+        assert torch.equal(now, then)

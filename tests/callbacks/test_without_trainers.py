@@ -1,0 +1,33 @@
+"""Without the optional packages everything else works, and the callbacks say what is missing."""
+
+import subprocess
+import sys
+
+WITHOUT = """
+import sys
+sys.modules["lightning"] = sys.modules["transformers"] = None  # importing them now fails
+import lagreach
+from lagreach import callbacks
+from lagreach.errors import UnsupportedError
+print(callbacks.watch is lagreach.watch)
+for make in (lambda: callbacks.LightningCallback(), lambda: callbacks.TrainerCallback(None)):
+    try:
+        make()
+    except UnsupportedError as error:
+        print(error)
+"""
+
+
+def test_the_callbacks_name_the_extra_to_install():
+    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True)
+    assert "True" in done.stdout.splitlines()[0]
+    assert 'pip install "lagreach[lightning]"' in done.stdout
+    assert 'pip install "lagreach[transformers]"' in done.stdout
+
+
+def test_watching_loads_no_trainer():
+    code = (
+        "import lagreach, sys; lagreach.watch; print(*[n for n in ('lightning', 'transformers') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
