@@ -49,7 +49,7 @@ def run(case: Case) -> dict[str, Timing]:
 
     ours, theirs = effective_rates(model, x, lags), log_cumsum_rates(model, x, lags)
     for mine, plain in ((ours.rates, theirs["rate"]), *((v, theirs[k]) for k, v in ours.channels.items())):
-        torch.testing.assert_close(mine, plain, rtol=1e-6, atol=1e-12)
+        torch.testing.assert_close(mine, plain, rtol=2e-5, atol=1e-9)  # products in float32, as the weights
     y = torch.randn(*x.shape[:2], 1, generator=generator)
 
     def diagnosis() -> None:

@@ -254,7 +254,7 @@ def summarise(op: Op, case: Case, timings: Mapping[str, Timing]) -> dict[str, An
     }
     ratios = {}
     for name, values in chosen.items():
-        if name != op.baseline:
+        if name != op.baseline and op.baseline in chosen:
             paired = [a / b for a, b in zip(values, chosen[op.baseline], strict=True)]
             low, _, high = quantiles(paired, n=4, method="inclusive") if len(paired) > 1 else paired * 3
             ratios[name] = {"median": median(paired), "quartiles": [low, high]}
@@ -330,7 +330,11 @@ def show(record: Mapping[str, Any], console: Any) -> None:
     for case in record["cases"]:
         for i, (name, found) in enumerate(case["seconds"].items()):
             ratio = case["ratios"].get(name)
-            times = [f"{ratio['median']:.3g}", "{:.3g} - {:.3g}".format(*ratio["quartiles"])] if ratio else ["1", ""]
+            times = (
+                [f"{ratio['median']:.3g}", "{:.3g} - {:.3g}".format(*ratio["quartiles"])]
+                if ratio
+                else ["1" if name == record["baseline"] else "", ""]
+            )
             table.add_row(case["name"] if i == 0 else "", name, in_words(found["median"]), *times)
         table.add_section()
     console.print(table)

@@ -83,10 +83,14 @@ def drain(iterator: Iterable[object]) -> None:
 
 
 def loop_with_graph(part: Rollout) -> list[Tensor]:
-    """States of the plain loop over time, connected in one graph."""
+    """States of the plain loop over time, connected in one graph.
+
+    Held to the states of the rollout: a chaotic network (the LSTM at W1) would leave them within a thousand steps.
+    """
     state, states = part.initial.clone().requires_grad_(), []
-    for x_t in part.x.unbind(1):
+    for x_t, reached in zip(part.x.unbind(1), part.states.unbind(1), strict=True):
         state = part.recurrence.stack.step(x_t, state, part.recurrence.params)
+        state = state + (reached - state).detach()
         states.append(state)
     return states
 

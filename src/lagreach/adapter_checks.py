@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from lagreach.adapters import View
 from lagreach.adapters.calling import Call
-from lagreach.adapters.scan_cell import Written
+from lagreach.adapters.scan_cell import ScanCell, Written
 from lagreach.adapters.scan_view import ScanView
 from lagreach.batch import Batch
 from lagreach.cells import unroll
@@ -31,7 +32,7 @@ class Subject:
     model: nn.Module
     batch: Batch
     part: Rollout
-    written: Written
+    written: Written | None
     delta: Tensor
 
     @classmethod
@@ -42,9 +43,17 @@ class Subject:
         x, initial = bound.x.double(), bound.recurrence.initial_state(bound.x).double()
         with torch.no_grad():
             states = unroll(recurrence.stack, x, initial, recurrence.params)
-            written = view.layer.cell.write(x, recurrence.stack.layer_params(0, recurrence.params))
+            cell, own = view.layer.cell, recurrence.stack.layer_params(0, recurrence.params)
+            written = cell.write(x, own) if isinstance(cell, ScanCell) else None
         draw = torch.randn(states.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         return cls(view, model, batch, Rollout(recurrence, x, initial, states), written, draw.to(states.device))
+
+    @property
+    def scan(self) -> tuple[ScanCell, Written]:
+        """The cell and the decays of a gated linear layer."""
+        assert isinstance(self.view.layer.cell, ScanCell)
+        assert self.written is not None
+        return self.view.layer.cell, self.written
 
     def fail(self, problem: str, got: object, expected: object) -> ConformanceError:
         """Build the error for something that is wrong."""
@@ -61,32 +70,30 @@ class Subject:
 
 def check_shapes(t: Subject) -> None:
     """Check sizes against what the layer says of itself, and that nothing grows by itself."""
-    layer, (seq, time) = t.view.layer, t.part.x.shape[:2]
+    layer, (seq, time), (_, written) = t.view.layer, t.part.x.shape[:2], t.scan
     if len(layer.axes) != len(layer.decay_shape):
         raise t.fail("every axis of the decay needs a name", layer.axes, layer.decay_shape)
-    width = 1
-    for size in layer.decay_shape:
-        width *= size
-    if tuple(t.written.log_decay.shape) != (seq, time, width):
-        raise t.fail("decays have the wrong shape", tuple(t.written.log_decay.shape), (seq, time, width))
-    if tuple(t.written.value.shape) != (seq, time, layer.state_size):
-        raise t.fail("what is written has the wrong shape", tuple(t.written.value.shape), (seq, time, layer.state_size))
-    if not bool((t.written.log_decay <= 0).all()):
-        raise t.fail("a decay is larger than one", t.written.log_decay.max().item(), "log decays of at most zero")
+    width = math.prod(layer.decay_shape)
+    if tuple(written.log_decay.shape) != (seq, time, width):
+        raise t.fail("decays have the wrong shape", tuple(written.log_decay.shape), (seq, time, width))
+    if tuple(written.value.shape) != (seq, time, layer.state_size):
+        raise t.fail("what is written has the wrong shape", tuple(written.value.shape), (seq, time, layer.state_size))
+    if not bool((written.log_decay <= 0).all()):
+        raise t.fail("a decay is larger than one", written.log_decay.max().item(), "log decays of at most zero")
 
 
 def check_jacobian(t: Subject) -> None:
     """Check that the derivative of a step by its state is the decay (turned, for complex units) and nothing else."""
-    cell, recurrence = t.view.layer.cell, t.part.recurrence
+    (cell, written), recurrence = t.scan, t.part.recurrence
     if not cell.diagonal:
         return  # the lengths of what is carried are checked instead
     found = cell.jacobian(t.part.x, t.part.previous, recurrence.stack.layer_params(0, recurrence.params))
-    size = torch.exp(t.written.log_decay)
-    copies = t.written.value.shape[-1] // size.shape[-1]
-    if t.written.phase is None:
+    size = torch.exp(written.log_decay)
+    copies = written.value.shape[-1] // size.shape[-1]
+    if written.phase is None:
         t.compare("the Jacobian of a step", found, torch.diag_embed(size.repeat_interleave(copies, dim=-1)))
         return
-    cos, sin = size * torch.cos(t.written.phase), size * torch.sin(t.written.phase)
+    cos, sin = size * torch.cos(written.phase), size * torch.sin(written.phase)
     blocks = torch.stack((torch.stack((cos, -sin), -1), torch.stack((sin, cos), -1)), -2)  # (seq, time, unit, 2, 2)
     units = blocks.shape[2]
     expected = torch.zeros(*blocks.shape[:2], units, 2, units, 2, dtype=torch.float64, device=blocks.device)
@@ -101,19 +108,19 @@ def check_products(t: Subject) -> None:
     For complex units their sizes are compared. Where the Jacobian is not diagonal, products are an upper bound on what
     is carried by the units of each decay.
     """
-    time = t.part.x.shape[1]
+    (cell, written), time = t.scan, t.part.x.shape[1]
     carry = Carry(Steps(t.part), t.delta)
-    copies = t.written.value.shape[-1] // t.written.log_decay.shape[-1]
-    for lag, logs in decay_products(t.written.log_decay, range(time)):
+    copies = written.value.shape[-1] // written.log_decay.shape[-1]
+    for lag, logs in decay_products(written.log_decay, range(time)):
         carried = carry.cotangent().double()
         started = t.delta[:, lag:]
-        if is_scan(t.view.layer.cell):
+        if is_scan(cell):
             expected = torch.exp(logs).repeat_interleave(copies, dim=-1) * started
             t.compare(f"the product of decays over lag {lag}", carried, expected)
         else:
             found, before = (v.unflatten(-1, (-1, copies)).norm(dim=-1) for v in (carried, started))
             bound = torch.exp(logs) * before
-            if not t.view.layer.cell.diagonal:
+            if not cell.diagonal:
                 found = torch.maximum(found, bound)  # whatever lies below is right
             t.compare(f"the product of decays over lag {lag}", found, bound)
         if lag + 1 < time:
@@ -136,14 +143,13 @@ def check_identity(t: Subject) -> None:
 
 
 def check_batches(t: Subject) -> None:
-    """Check that a sequence's decays do not depend on the others."""
-    given = t.view.given(t.batch.select(slice(0, 1)))
-    recurrence = t.part.recurrence
+    """Check that a sequence's states do not depend on the others."""
+    given, recurrence = t.view.given(t.batch.select(slice(0, 1))), t.part.recurrence
     with torch.no_grad():
-        alone = t.view.layer.cell.write(given.x.double(), recurrence.stack.layer_params(0, recurrence.params))
-    error = (alone.log_decay.exp() - t.written.log_decay[:1].exp()).abs().max().item()
+        alone = unroll(recurrence.stack, given.x.double(), given.initial.double(), recurrence.params)
+    error = ((alone - t.part.states[:1]).abs() / (1 + alone.abs())).max().item()
     if not error <= 1e-4:  # the model computes what the layer is given in its own precision
-        raise t.fail("decays depend on the other sequences of a batch", error, "at most 1e-4")
+        raise t.fail("states depend on the other sequences of a batch", error, "at most 1e-4")
 
 
 def check_traces(t: Subject) -> None:
@@ -184,6 +190,13 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
     "batches": check_batches,
     "traces": check_traces,
 }
+OF_DECAYS = ("shapes", "Jacobian", "products")  # what is checked of gated linear layers alone
+
+
+def checks_of(view: ScanView) -> dict[str, Callable[[Subject], None]]:
+    """Return the checks that apply to a layer."""
+    linear = isinstance(view.layer.cell, ScanCell)
+    return {name: check for name, check in CHECKS.items() if linear or name not in OF_DECAYS}
 
 
 def scan_views(views: list[View]) -> list[ScanView]:

@@ -16,7 +16,8 @@ from lagreach.adapters.calling import Call
 from lagreach.adapters.scan_cell import ScanCell
 from lagreach.adapters.scan_view import ScanView
 from lagreach.batch import Batch
-from lagreach.errors import InputError
+from lagreach.cells.stack import Layer
+from lagreach.errors import InputError, UnsupportedError
 from lagreach.transport.lags import check_lags
 from lagreach.transport.linear_scan import decay_products
 from lagreach.transport.objective import valid_steps
@@ -127,15 +128,15 @@ def retention(
 
 
 def _layers(view: View, batch: Batch) -> list[LayerRetention]:
-    if isinstance(view, ScanView):
-        return [_scan_layer(view, batch)]
+    if isinstance(view, ScanView) and isinstance(view.layer.cell, ScanCell):
+        return [_scan_layer(view, view.layer.cell, batch)]
     part = run(view.bind(batch))
     recurrence = part.recurrence
     valid = valid_steps(part.lengths, len(part.x), part.x.shape[1], part.x.device)
     found = []
     with torch.no_grad():
         for k, layer in enumerate(recurrence.stack.layers(part.x, part.previous, part.states, recurrence.params)):
-            decay = layer.cell.factors(layer.x, layer.previous, layer.params).middle.real
+            decay = _decay(layer)
             name = view.name if len(recurrence.stack.cells) == 1 else f"{view.name} layer {k}"
             exact = layer.cell.first_order == "exact"
             found.append(
@@ -146,9 +147,16 @@ def _layers(view: View, batch: Batch) -> list[LayerRetention]:
     return found
 
 
-def _scan_layer(view: ScanView, batch: Batch) -> LayerRetention:
+def _decay(layer: Layer) -> Tensor:
+    """Retention part of a step, or the forget gate where a projected or rescaled state has no such part."""
+    try:
+        return layer.cell.factors(layer.x, layer.previous, layer.params).middle.real
+    except UnsupportedError:
+        return layer.cell.gates(layer.x, layer.previous, layer.params)["f"]
+
+
+def _scan_layer(view: ScanView, cell: ScanCell, batch: Batch) -> LayerRetention:
     layer, given = view.layer, view.given(batch)
-    cell: ScanCell = layer.cell
     with torch.no_grad():
         written = cell.write(given.x, layer.weights())
     shape = layer.decay_shape

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lagreach.adapter_checks import CHECKS, Subject, scan_views
+from lagreach.adapter_checks import Subject, checks_of, scan_views
 from lagreach.adapters import find_views
 from lagreach.adapters.calling import Call
 from lagreach.batch import Batch
@@ -88,9 +88,9 @@ def check_adapter(model: nn.Module, x: Tensor, *, call: Call | None = None, seed
         raise InputError("no gated linear layer was found in the model", fix="register an adapter for it")
     for view in views:
         subject = Subject.of(view, model, batch, seed)
-        for check in CHECKS.values():
+        for check in checks_of(view).values():
             check(subject)
-    return [ConformanceReport(view.layer.family, ("replay", *CHECKS)) for view in views]
+    return [ConformanceReport(view.layer.family, ("replay", *checks_of(view))) for view in views]
 
 
 class _Subject:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import logsigmoid, silu
+from torch.nn.functional import linear, logsigmoid, silu
 from torch.testing import assert_close
 
 import lagreach
@@ -151,6 +151,39 @@ def test_decays_of_gla():
     assert layer.axes == ("head", "key")
     gate = model.layer.gk_proj(model.front(X)).detach()
     assert_close(layer.log_decay.exp(), (torch.sigmoid(gate) ** (1 / 4)).unflatten(-1, (HEADS, KEY)))
+
+
+def test_the_layers_of_the_package_with_their_reference_operations(monkeypatch):
+    """Where flash-linear-attention is installed: its own forward, with plain torch instead of its kernels."""
+    layers = pytest.importorskip("fla.layers")
+    import fla.layers.gla
+    import fla.layers.hgrn
+    import fla.layers.hgrn2
+    from fla.ops.gla.naive import naive_recurrent_gla
+    from fla.ops.hgrn.naive import naive_recurrent_hgrn
+
+    def normed(x, weight, eps):
+        return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight
+
+    def gla(q, k, v, gk, **_):
+        return naive_recurrent_gla(q, k, v, gk)
+
+    monkeypatch.setattr(fla.layers.gla, "fused_recurrent_gla", gla)
+    monkeypatch.setattr(fla.layers.hgrn2, "fused_recurrent_gla", gla)
+    monkeypatch.setattr(fla.layers.hgrn2, "swish", silu)
+    monkeypatch.setattr(fla.layers.hgrn2, "rms_norm_linear", lambda o, w, b, p, c: linear(normed(o, w, 1e-5), p, c))
+    for name in ("fused_recurrent_hgrn", "chunk_hgrn"):
+        monkeypatch.setattr(fla.layers.hgrn, name, lambda x, g, **_: naive_recurrent_hgrn(x, g))
+    monkeypatch.setattr(fla.layers.hgrn, "swiglu", lambda a, b: silu(a) * b)
+    fused = fla.layers.hgrn.FusedRMSNormGated
+    monkeypatch.setattr(fused, "forward", lambda self, x, g: normed(x, self.weight, self.eps) * silu(g))
+    built = [
+        (layers.GatedLinearAttention(hidden_size=16, num_heads=2, gate_low_rank_dim=4, clamp_min=-0.03), {}),
+        (layers.HGRNAttention(hidden_size=16, layer_idx=1), {"lower_bound": torch.linspace(0.1, 0.9, 16)}),
+        (layers.HGRN2Attention(hidden_size=16, num_heads=2, expand_ratio=8), {}),
+    ]
+    for layer, options in built:
+        check_adapter(Wrapped(layer, 16, **options), X.float())
 
 
 def test_padding_changes_nothing():

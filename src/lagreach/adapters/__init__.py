@@ -6,12 +6,26 @@ from torch import nn
 
 from lagreach.adapters.calling import Call
 from lagreach.adapters.find import torch_views
+from lagreach.adapters.scan_cell import ScanCell, Written
+from lagreach.adapters.scan_layer import Given, ScanLayer, register
 from lagreach.adapters.view import Bound, GatedView, Recurrence, View, gated_view
 from lagreach.batch import Batch
 from lagreach.errors import InputError
 from lagreach.model import GatedRNN
 
-__all__ = ["Bound", "GatedView", "Recurrence", "View", "as_view", "find_views"]
+__all__ = [
+    "Bound",
+    "GatedView",
+    "Given",
+    "Recurrence",
+    "ScanCell",
+    "ScanLayer",
+    "View",
+    "Written",
+    "as_view",
+    "find_views",
+    "register",
+]
 
 
 def find_views(model: nn.Module | Recurrence | View, sample: Batch, call: Call | None = None) -> list[View]:

@@ -16,6 +16,7 @@ from lagreach.adapters.mlstm import MLSTMLayer
 from lagreach.adapters.rg_lru import RGLRULayer
 from lagreach.adapters.rwkv import RWKVLayer
 from lagreach.adapters.scan_layer import ScanLayer, registered
+from lagreach.adapters.slstm import SLSTMLayer
 
 FAMILIES: tuple[type[ScanLayer], ...] = (
     MambaLayer,
@@ -27,6 +28,7 @@ FAMILIES: tuple[type[ScanLayer], ...] = (
     LRULayer,
     S5Layer,
     MLSTMLayer,
+    SLSTMLayer,
     GLALayer,
     HGRNLayer,
     DeltaLayer,

@@ -15,7 +15,7 @@ from lagreach.adapters.scan_layer import Given, ScanLayer, has, named_weights, p
 from lagreach.cells import Params
 from lagreach.errors import UnsupportedError
 
-TESTED = "a stand-in with the weights of flash-linear-attention 0.6.0, whose kernels need a GPU"
+TESTED = "flash-linear-attention 0.6.0 with its reference operations, and a stand-in; its kernels need a GPU"
 
 
 @dataclass(frozen=True)

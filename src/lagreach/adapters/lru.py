@@ -69,6 +69,8 @@ class LRULayer(ScanLayer):
     complex: ClassVar[bool] = True
     limits: ClassVar[str] = "exact gains and windows; first-order rates are refused, they would lose the phase"
 
+    cell: LRUCell
+
     def __init__(self, module: Any) -> None:
         super().__init__(module)
         names = [n for n in ("nu_log", "theta_log", "gamma_log", "B", "B_re", "B_im") if has(module, n)]
@@ -123,6 +125,8 @@ class S5Layer(ScanLayer):
     axes: ClassVar[tuple[str, ...]] = ("unit",)
     complex: ClassVar[bool] = True
     limits: ClassVar[str] = "zero-order hold, steps of equal size, one direction; first-order rates are refused"
+
+    cell: S5Cell
 
     def __init__(self, module: Any) -> None:
         super().__init__(module)

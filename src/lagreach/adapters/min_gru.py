@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ from torch.nn.functional import linear, logsigmoid, softplus
 
 from lagreach.adapters.scan_cell import ScanCell, Written, sizes_of, steps_of
 from lagreach.adapters.scan_layer import Given, ScanLayer, has, named_weights, present
-from lagreach.cells import Params
+from lagreach.cells import Cell, Params
 from lagreach.errors import UnsupportedError
 
 
@@ -81,6 +81,7 @@ class MinGRULayer(ScanLayer):
 
     joint: ClassVar[str] = "to_hidden_and_gate"
     single: ClassVar[tuple[str, ...]] = ("linear_h", "linear_z")
+    cell: ScanCell
     kind: ClassVar[type[MinGRUCell] | type[MinLSTMCell]] = MinGRUCell
 
     def __init__(self, module: Any) -> None:
@@ -149,7 +150,7 @@ class MinGRULayer(ScanLayer):
         final = kwargs.get("return_next_prev_hidden", any(a is True for a in args))
         return (output, states[:, -1:]) if final else output
 
-    def variants(self) -> list[ScanCell]:
+    def variants(self) -> Sequence[Cell]:
         """Weights do not show what is done to the candidate."""
         return [self.kind(self._sizes, candidate) for candidate in CANDIDATES]
 

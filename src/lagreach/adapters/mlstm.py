@@ -78,10 +78,7 @@ class MLSTMLayer(ScanLayer):
     packages: ClassVar[str] = "transformers; xlstm"
     tested: ClassVar[str] = "transformers 5.22.2; xlstm by a stand-in with its weights"
     axes: ClassVar[tuple[str, ...]] = ("head",)
-    limits: ClassVar[str] = (
-        "input gates below 60 in float32; no start from a cached state; sLSTM reads its own output, so it is no such "
-        "recurrence: describe it as a Cell"
-    )
+    limits: ClassVar[str] = "input gates below 60 in float32; no start from a cached state"
 
     cell: MLSTMCell
 

@@ -11,7 +11,7 @@ To support a layer of your own, write a subclass and hand it to `register`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -57,7 +57,7 @@ class ScanLayer(ABC):
     complex: ClassVar[bool] = False
     limits: ClassVar[str] = ""
 
-    cell: ScanCell
+    cell: Cell
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -96,13 +96,18 @@ class ScanLayer(ABC):
         """
         raise UnsupportedError(f"lagreach knows no bias that sets the decays of {self.family}")
 
-    def variants(self) -> list[ScanCell]:
+    @property
+    def hidden_size(self) -> int:
+        """Width of a block of the state; gated linear layers have one block."""
+        return self.state_size
+
+    def variants(self) -> Sequence[Cell]:
         """Cells that such weights may belong to: the first whose replay gives the layer's output is taken."""
         return [self.cell]
 
     def weights(self) -> dict[str, Tensor]:
         """Weights that a step uses, by their names in the module; complex ones as pairs of real numbers."""
-        return named_weights(self.module, [name for name, _ in self.cell.sizes])
+        return named_weights(self.module, list(self.cell.shapes(0, 0)))
 
 
 def named_weights(module: nn.Module, names: list[str]) -> dict[str, Tensor]:

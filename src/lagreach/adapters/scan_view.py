@@ -38,7 +38,7 @@ class ScanView(View):
         params = {names[name]: weight for name, weight in own.items()}
         for name, weight in params.items():
             check_finite(f"the weight {name}", weight)
-        stack = Stack((self.layer.cell,), self.layer.state_size, (names,))
+        stack = Stack((self.layer.cell,), self.layer.hidden_size, (names,))
         self.template = Recurrence(stack, params, _unbound, {}, _unbound, -1)
 
     def given(self, batch: Batch) -> Given:
@@ -92,7 +92,7 @@ class ScanView(View):
         raise InputError(
             f"{self.name} looks like {self.layer.family}, but does not compute what that would",
             got=f"a relative difference of {min(differences):.3g} after replaying it",
-            fix="write a ScanLayer for it and register it (lagreach.adapters.scan_layer.register), or describe it as a Cell",
+            fix="write a ScanLayer for it and register it (lagreach.adapters.register), or describe it as a Cell",
         )
 
     def _difference(self, given: Given, wanted: Tensor) -> float:

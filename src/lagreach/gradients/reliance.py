@@ -23,6 +23,7 @@ from lagreach.transport.objective import Objective, output_gradient
 from lagreach.transport.rollout import Rollout
 
 ANCHORS = 4  # per pair and lag
+FLIPS = 256  # sign patterns held at once
 
 
 @dataclass(frozen=True)
@@ -115,8 +116,10 @@ def _test(
     safe = np.maximum(count, 1)
     mean = values.sum(0) / safe
     scale = np.sqrt(np.square(values).sum(0))  # of squares, so that flips leave it alone
-    signs = np.concatenate((np.ones((1, len(values))), generator.choice([-1.0, 1.0], size=(flips, len(values)))))
-    z = (signs @ values) / np.where(scale > 0, scale, 1.0)
+    turned = [values.sum(0, keepdims=True)]
+    for start in range(0, flips, FLIPS):  # a few at a time: all signs of many pairs would not be small
+        turned.append(generator.choice([-1.0, 1.0], size=(min(FLIPS, flips - start), len(values))) @ values)
+    z = np.concatenate(turned) / np.where(scale > 0, scale, 1.0)
     level = np.where(seen, losses, 0.0).sum(0) / safe
     spread = np.sqrt(np.where(seen, np.square(rises - mean), 0.0).sum(0) / np.maximum(count - 1, 1) / safe)
     with np.errstate(invalid="ignore", divide="ignore"):

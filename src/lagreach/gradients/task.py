@@ -20,7 +20,7 @@ from lagreach.transport.first_order import first_order_transport
 from lagreach.transport.objective import Loss, Objective, make_objective
 from lagreach.transport.rollout import Rollout, run
 
-PIECE_BYTES = 16 * 2**20  # of states; a dozen tensors of this size are alive at the peak
+PIECE_BYTES = 4 * 2**20  # of states; a dozen tensors of this size are alive at the peak
 TENSORS_ALIVE = 24
 GROUP_ROWS = 8192  # steps that are carried back together
 
