@@ -224,7 +224,9 @@ def test_a_real_op_end_to_end(tmp_path, capsys):
 def test_the_command_lists_the_ops():
     command = [sys.executable, "-m", "benchmarks", "--help"]
     done = subprocess.run(command, cwd=harness.ROOT, capture_output=True, text=True, check=True)
-    assert re.search(r"diagnose,\s+first_order,\s+growth,\s+imports,\s+stable,\s+training_step,\s+transport", done.stdout)
+    assert re.search(
+        r"diagnose,\s+first_order,\s+growth,\s+imports,\s+stable,\s+training_step,\s+transport", done.stdout
+    )
 
 
 @pytest.mark.slow

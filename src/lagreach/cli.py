@@ -216,7 +216,9 @@ def bench(
     names: Annotated[list[str] | None, typer.Argument(help="What to time; everything by default.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes, fewer repeats.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for the JSON files.")] = None,
-    author: Annotated[Path | None, typer.Option(help="The paper author's scripts, to be timed in the same run.")] = None,
+    author: Annotated[
+        Path | None, typer.Option(help="The paper author's scripts, to be timed in the same run.")
+    ] = None,
 ) -> None:
     """Time lagreach beside what one would use instead, after running the tests of what is timed (in a checkout).
 

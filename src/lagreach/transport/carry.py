@@ -18,7 +18,7 @@ from lagreach.transport.linearised import linearise
 from lagreach.transport.rollout import Rollout
 from lagreach.transport.scaled import LOWEST, times_power_of_two
 
-ROWS = 1024  # of a block
+ROWS = 1024  # of a block; half as many where there are few, since the last block counts whole until it is passed
 RESCALE_EVERY = 4  # lags
 
 
@@ -77,7 +77,8 @@ class Steps:
         self.x = part.x
         self.x, previous = self.rows(part.x), self.rows(part.previous)
         self.state_size = previous.shape[1]
-        self.per_block = max(1, ROWS // self.count)  # positions
+        rows = ROWS if len(self.x) >= 8 * ROWS else ROWS // 2
+        self.per_block = max(1, rows // self.count)  # positions
         rows = self.per_block * self.count
         places = [slice(start, min(start + rows, len(self.x))) for start in range(0, len(self.x), rows)]
         self.blocks = [(linearise(part.recurrence, self.x[p], previous[p], names), p) for p in places]
