@@ -28,7 +28,7 @@ from lagreach.transport.rollout import run
 class LayerRetention:
     """Decays of one layer on some sequences.
 
-    `log_decay` is (seq, time, *axes) with the names in `axes`: the logarithm of the factor by which a step keeps what
+    `log_decay` is ``(seq, time, *axes)`` with the names in `axes`: the logarithm of the factor by which a step keeps what
     was there, -inf where a document begins. `phase` is the angle by which complex units turn. `valid` says which steps
     count. `exact` is False where the state has other paths besides (gates that read the state), so that products of
     decays are only the retention part of transport.
