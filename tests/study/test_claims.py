@@ -16,7 +16,7 @@ def row(role, seed, form="exact", **values):
         "retention_tau": 1.2, "retention_tau_r2": 0.99, "retention_beta": 1.0, "retention_beta_r2": 0.98,
         "retention_exponential_weight": 0.99, "exact_tau": 5.0, "exact_tau_r2": 0.9, "exact_beta": 1.0,
         "exact_beta_r2": 0.9, "exact_exponential_weight": 0.9, "windows": [4.0, 8.0], "slope": 2.0, "slope_r2": 0.99,
-        "kappa": 2.0, "alpha": 1.5, "hill": 1.5, "stable_supported": True, "time_scales": [1.2, 1.2, 1.2],
+        "kappa": 2.0, "alpha": 1.5, "alpha_high": 1.7, "hill": 1.5, "stable_supported": True, "time_scales": [1.2, 1.2, 1.2],
     }  # fmt: skip
     return {"role": role, "group": "", "form": form, "seed": seed} | base | values
 
@@ -74,6 +74,9 @@ def test_both_definitions_are_read_from_their_own_numbers():
     assert (found["paper"].verdict, found["lagreach"].verdict) == ("yes", "no")
     found = verdicts("heavy_tails", rows("a", stable_supported=False), role="a")
     assert (found["paper"].verdict, found["lagreach"].verdict) == ("yes", "no")
+    light = verdicts("heavy_tails", rows("a", alpha=1.98, alpha_high=2.0), role="a")["lagreach"]
+    assert light.verdict == "no"
+    assert "alpha below 2 in 0%" in light.why
     assert set(verdicts("spectrum", rows("a"), role="a", broad=False)) == {"paper"}  # there are no exact time scales
 
 

@@ -224,9 +224,11 @@ def heavy_tails(evidence: Evidence, options: Mapping[str, Any]) -> Outcome:
     words = join(shown("alpha", evidence.values(role, "alpha")), shown("kappa", evidence.values(role, "kappa")))
     supported = evidence.values(role, "stable_supported")
     share = float(np.nanmean(supported)) if np.isfinite(supported).any() else np.nan
-    heavy = float(np.mean(evidence.values(role, "alpha") < 2)) if len(supported) else np.nan
+    heavy = float(np.mean(evidence.values(role, "alpha_high") < 2)) if len(supported) else np.nan
     agrees = bool(share >= MOST and heavy >= MOST)
-    why = "" if agrees else f"a stable law is supported by its checks in {share:.0%} of the seeds"
+    why = ""
+    if not agrees:
+        why = f"a stable law is supported by its checks in {share:.0%} of the seeds, with alpha below 2 in {heavy:.0%}"
     if np.isnan(share):
         why = "too few sequences for the checks of a stable law"
     return Outcome(words[0], words[1], agrees, why)
