@@ -12,6 +12,7 @@ W1: batch 16, T=1024, D=16, H=64; W2: batch 512, H=128; float32, squared error a
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any, ClassVar
@@ -36,7 +37,7 @@ REPEATS = {"W1": 9, "W2": 3, "quick": 3, "tiny": 1}
 SQUARE = 512  # rows of the matrices of the floor
 
 
-class EagerLoop(nn.Module):
+class EagerLoop(nn.Module, ABC):
     """A recurrent network by hand: a loop over time, a list of states, a linear readout."""
 
     kinds: ClassVar[str]  # one letter for each gate and the candidate
@@ -60,9 +61,9 @@ class EagerLoop(nn.Module):
             outputs.append(h)
         return self.readout(torch.stack(outputs, dim=1))
 
+    @abstractmethod
     def step(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         """One step; only the LSTM uses c."""
-        raise NotImplementedError
 
 
 class EagerConstGate(EagerLoop):

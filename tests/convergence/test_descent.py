@@ -12,7 +12,7 @@ from lagreach.convergence.descent import project
 from lagreach.convergence.linear import linearised
 from lagreach.convergence.streaming import outputs, risk
 from lagreach.errors import InputError
-from tests.convergence.cases import REFERENCE, START, X, Y, close, some_weights, unit_inputs
+from tests.convergence.cases import REFERENCE, START, X, Y, assert_near, some_weights, unit_inputs
 
 ROUNDING = 1 + 1e-14
 
@@ -22,11 +22,11 @@ def test_reference_steps(name):
     wanted = REFERENCE["network"][name]
     run = descend(START, X, Y, name, eta=1.0, steps=1)
     assert run.final_risk == pytest.approx(wanted["R1"], rel=1e-14)
-    close(outputs(run.weights, X, name), wanted["F1"])
-    close(linearised(START, run.weights, X, name), wanted["Flin1"])
+    assert_near(outputs(run.weights, X, name), wanted["F1"])
+    assert_near(linearised(START, run.weights, X, name), wanted["Flin1"])
     run = descend(START, X, Y, name, eta=1.0, steps=1, rho=(0.05, 0.1))
-    close(run.weights.W, wanted["Wp"])
-    close(run.weights.U, wanted["Up"])
+    assert_near(run.weights.W, wanted["Wp"])
+    assert_near(run.weights.U, wanted["Up"])
 
 
 @pytest.mark.parametrize("rho", [None, (0.05, 0.1)])
@@ -51,10 +51,10 @@ def test_the_loop_and_the_optimisers_are_the_same_descent(rho, generator):
     for _ in range(12):
         iterates.append(network.W.detach().clone())
         risks.append(optimiser.step(closure).item())
-    close(network.W.detach(), run.weights.W)
-    close(network.U.detach(), run.weights.U)
-    close(optimiser.averaged(network.W), torch.stack(iterates).mean(0))
-    close(run.average.W, torch.stack(iterates).mean(0))
+    assert_near(network.W.detach(), run.weights.W)
+    assert_near(network.U.detach(), run.weights.U)
+    assert_near(optimiser.averaged(network.W), torch.stack(iterates).mean(0))
+    assert_near(run.average.W, torch.stack(iterates).mean(0))
     np.testing.assert_allclose(run.risks, risks, rtol=1e-13)
     assert run.final_risk == pytest.approx(risk(network(x).detach(), y), rel=1e-13)
     assert run.steps == 12
@@ -84,7 +84,7 @@ def test_projection(seed, radius, rows):
     found = project(p, centre, radius)
     length = (found - centre).norm(dim=1) if rows else (found - centre).abs()
     assert length.max() <= radius * ROUNDING + 1e-15
-    close(project(found, centre, radius), found, 1e-15)
+    assert_near(project(found, centre, radius), found, 1e-15)
     before = (p - centre).norm(dim=1) if rows else (p - centre).abs()
     inside = before <= radius
     assert torch.equal(found[inside], p[inside])

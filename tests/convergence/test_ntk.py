@@ -12,21 +12,21 @@ from lagreach.convergence.recurrence import forward, output
 from lagreach.convergence.streaming import outputs
 from lagreach.convergence.transport_maps import random_map, target
 from lagreach.errors import InputError, TooLargeError
-from tests.convergence.cases import REFERENCE, START, X4, X, close, some_weights, unit_inputs
+from tests.convergence.cases import REFERENCE, START, X4, X, assert_near, some_weights, unit_inputs
 
 
 @pytest.mark.parametrize("name", REFERENCE["network"])
 def test_reference_values(name):
     wanted = REFERENCE["network"][name]
-    close(ntk.finite(START, X, name), wanted["ntk"])
-    close(ntk.full(START, X, name).flatten(0, 1).flatten(1), wanted["ntk_full"])
+    assert_near(ntk.finite(START, X, name), wanted["ntk"])
+    assert_near(ntk.full(START, X, name).flatten(0, 1).flatten(1), wanted["ntk_full"])
 
 
 @pytest.mark.parametrize("case", REFERENCE["kernel"])
 def test_infinite_width_reference_values(case):
     name, alpha = case.split()
     found = ntk.infinite(X4, alpha=float(alpha), activation=name)
-    close(found.value, REFERENCE["kernel"][case])
+    assert_near(found.value, REFERENCE["kernel"][case])
     assert found.error.max() < 1e-13
     assert "trapezoid" in str(found)
 
@@ -40,8 +40,8 @@ def test_the_kernel_is_that_of_autograd(generator):
 
     to_w, to_u = torch.autograd.functional.jacobian(network, (weights.W, weights.U))
     J = torch.cat((to_w.flatten(2), to_u.flatten(2)), dim=-1)
-    close(ntk.full(weights, x), torch.einsum("ntp,msp->ntms", J, J))
-    close(ntk.finite(weights, x), torch.einsum("ntp,mtp->tnm", J, J))
+    assert_near(ntk.full(weights, x), torch.einsum("ntp,msp->ntms", J, J))
+    assert_near(ntk.finite(weights, x), torch.einsum("ntp,mtp->tnm", J, J))
 
 
 @pytest.mark.parametrize("chunk", [1, 7, None])
@@ -49,11 +49,13 @@ def test_chunks_do_not_change_the_kernel(chunk, generator):
     weights, x = symmetric_init(20, 3, 0.6, generator), unit_inputs(5, 6, 3, generator)
     other = unit_inputs(2, 6, 3, generator)
     K = ntk.finite(weights, x, chunk=chunk)
-    close(K, ntk.finite(weights, x), 1e-15)
-    close(ntk.finite(weights, x, x2=other, chunk=chunk), ntk.finite(weights, torch.cat((x, other)))[:, :5, 5:], 1e-15)
+    assert_near(K, ntk.finite(weights, x), 1e-15)
+    assert_near(
+        ntk.finite(weights, x, x2=other, chunk=chunk), ntk.finite(weights, torch.cat((x, other)))[:, :5, 5:], 1e-15
+    )
     full = ntk.full(weights, x, chunk=chunk)
     for t in range(6):
-        close(full[:, t, :, t], K[t], 1e-15)
+        assert_near(full[:, t, :, t], K[t], 1e-15)
 
 
 def test_symmetric_and_positive_semidefinite(generator):
@@ -132,7 +134,7 @@ def test_the_printed_kernel_misses_the_newest_input(generator):
 def test_odd_activations_are_not_universal(generator):
     x = unit_inputs(2, 5, 2, generator)
     K = ntk.infinite(x, torch.cat((x, -x)), alpha=0.6, nodes=101).value
-    close(K[:, :, 2:], -K[:, :, :2], 1e-15)
+    assert_near(K[:, :, 2:], -K[:, :, :2], 1e-15)
 
 
 def test_above_the_cut_off_sampling_warns(generator):
@@ -145,7 +147,7 @@ def test_the_full_infinite_kernel_holds_the_equal_times(generator):
     x = unit_inputs(2, 4, 2, generator)
     full, equal = ntk.infinite_full(x, alpha=0.6, nodes=101), ntk.infinite(x, alpha=0.6, nodes=101)
     for t in range(4):
-        close(full.value[:, t, :, t], equal.value[t], 1e-14)
+        assert_near(full.value[:, t, :, t], equal.value[t], 1e-14)
     sampled = ntk.infinite_full(x, alpha=0.6, method="qmc", nodes=1 << 12)
     assert ((sampled.value - full.value) / sampled.error).abs().max() < 6
 
@@ -156,7 +158,7 @@ def test_kernel_descent_is_gradient_descent_on_the_linear_model(generator):
     found = kernel_descent(K, y, eta=0.2, steps=15)
     F = torch.zeros_like(y)
     for s in range(16):
-        close(found[s], F, 1e-13)
+        assert_near(found[s], F, 1e-13)
         F = F - 0.2 / 3 * torch.einsum("ntms,ms->nt", K, F - y)
 
 
@@ -164,14 +166,14 @@ def test_kernel_regression(generator):
     x, y = unit_inputs(3, 4, 2, generator), torch.randn(3, 4, generator=generator, dtype=torch.float64)
     K = ntk.full(symmetric_init(200, 2, 0.5, generator), x)
     a = kernel_regression(K, y)
-    close(torch.einsum("ntms,ms->nt", K, a), y, 1e-9)
+    assert_near(torch.einsum("ntms,ms->nt", K, a), y, 1e-9)
     ridged = kernel_regression(K, y, ridge=0.1)
-    close(torch.einsum("ntms,ms->nt", K, ridged) + 0.1 * ridged, y, 1e-12)
+    assert_near(torch.einsum("ntms,ms->nt", K, ridged) + 0.1 * ridged, y, 1e-12)
     blind = torch.zeros_like(K)
     blind[0, 0, 0, 0] = 2.0
     wanted = torch.zeros_like(y)
     wanted[0, 0] = y[0, 0] / 2
-    close(kernel_regression(blind, y), wanted)
+    assert_near(kernel_regression(blind, y), wanted)
 
 
 def test_a_wide_network_trains_like_its_infinite_kernel(generator):

@@ -11,30 +11,30 @@ from lagreach.convergence.lags import lag_parts
 from lagreach.convergence.linear import linearised
 from lagreach.convergence.recurrence import forward, hessian_steps, output, sensitivities
 from lagreach.errors import InputError, UnsupportedError
-from tests.convergence.cases import ACTIVATIONS, REFERENCE, START, X, Y, close, name_of, some_weights, unit_inputs
+from tests.convergence.cases import ACTIVATIONS, REFERENCE, START, X, Y, assert_near, name_of, some_weights, unit_inputs
 
 
 @pytest.mark.parametrize("name", REFERENCE["network"])
 def test_reference_values(name):
     wanted = REFERENCE["network"][name]
     H, slopes = forward(START, X, name)
-    close(H, wanted["H"])
-    close(slopes, wanted["I"])
-    close(sensitivities(START, X, name)[:, -1], wanted["g_T"])
-    close(list(hessian_steps(START, X, name))[-1][1], wanted["hess_T"])
+    assert_near(H, wanted["H"])
+    assert_near(slopes, wanted["I"])
+    assert_near(sensitivities(START, X, name)[:, -1], wanted["g_T"])
+    assert_near(list(hessian_steps(START, X, name))[-1][1], wanted["hess_T"])
     risk, dW, dU = streaming.risk_and_gradient(START, X, Y, name)
     assert risk == pytest.approx(wanted["R0"], rel=1e-14)
-    close(dW, wanted["dW"])
-    close(dU, wanted["dU"])
+    assert_near(dW, wanted["dW"])
+    assert_near(dU, wanted["dU"])
 
 
 @pytest.mark.parametrize("name", REFERENCE["network"])
 def test_reference_values_by_lag(name):
     wanted = REFERENCE["network"][name]
     parts = lag_parts(START, X, Y, name)
-    close(parts.gradient_w, wanted["lag_dW"])
-    close(parts.gradient_w.sum(0), wanted["dW"])
-    close(parts.gradient_u.sum(0), wanted["dU"])
+    assert_near(parts.gradient_w, wanted["lag_dW"])
+    assert_near(parts.gradient_w.sum(0), wanted["dW"])
+    assert_near(parts.gradient_u.sum(0), wanted["dU"])
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=name_of)
@@ -43,8 +43,8 @@ def test_derivatives_of_activations(activation, generator):
     z = (4 * torch.randn(300, generator=generator, dtype=torch.float64)).requires_grad_()
     value, slope = with_slope(sigma, z)
     first = torch.autograd.grad(value.sum(), z, create_graph=True)[0]
-    close(slope, first.detach(), 1e-14)
-    close(curvature(sigma, z).detach(), torch.autograd.grad(first.sum(), z)[0], 1e-13)
+    assert_near(slope, first.detach(), 1e-14)
+    assert_near(curvature(sigma, z).detach(), torch.autograd.grad(first.sum(), z)[0], 1e-13)
     assert value.abs().max() <= sigma.sigma_0 * (1 + 1e-15)
     assert slope.abs().max() <= sigma.sigma_1 * (1 + 1e-15)
     assert curvature(sigma, z).abs().max() <= sigma.sigma_2 * (1 + 1e-15)
@@ -55,7 +55,7 @@ def test_custom_activations_work_by_autodiff(generator):
     weights, x = some_weights(5, 2, generator), unit_inputs(3, 4, 2, generator)
     check_against_autograd(weights, x, own)
     z = torch.linspace(-3, 3, 50, dtype=torch.float64)
-    close(curvature(own, z), -3 * z / (1 + z * z) ** 2.5, 1e-14)
+    assert_near(curvature(own, z), -3 * z / (1 + z * z) ** 2.5, 1e-14)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=name_of)
@@ -70,8 +70,8 @@ def test_proposition_1_is_the_literal_sum_and_autograd(activation, generator):
             product = weights.W**k * slopes[:, t - k - 1 : t].prod(1)
             dW = dW + product * H[:, t - k - 1]
             dU = dU + product[..., None] * x[:, t - k - 1, None, :]
-        close(found[:, t - 1, :, 0], dW)
-        close(found[:, t - 1, :, 1:], dU)
+        assert_near(found[:, t - 1, :, 0], dW)
+        assert_near(found[:, t - 1, :, 1:], dU)
 
 
 def check_against_autograd(weights, x, activation):
@@ -83,8 +83,8 @@ def check_against_autograd(weights, x, activation):
     to_w, to_u = torch.autograd.functional.jacobian(states, (W, U))
     own = torch.arange(len(W))
     found = sensitivities(weights, x, activation)
-    close(found[..., 0], to_w[:, :, own, own])
-    close(found[..., 1:], to_u[:, :, own, own])
+    assert_near(found[..., 0], to_w[:, :, own, own])
+    assert_near(found[..., 1:], to_u[:, :, own, own])
     apart = ~torch.eye(len(W), dtype=torch.bool)
     assert (to_w[:, :, apart] == 0).all()
     assert (to_u[:, :, apart] == 0).all()
@@ -94,7 +94,7 @@ def check_against_autograd(weights, x, activation):
 def test_hessian_is_that_of_autograd(activation, generator):
     weights, x = some_weights(3, 2, generator), unit_inputs(2, 5, 2, generator)
     for step, S in hessian_steps(weights, x, activation):
-        close(step.g, sensitivities(weights, x, activation)[:, step.t - 1])
+        assert_near(step.g, sensitivities(weights, x, activation)[:, step.t - 1])
         for j in range(2):
             for i in range(3):
 
@@ -103,7 +103,7 @@ def test_hessian_is_that_of_autograd(activation, generator):
                     return forward(one, x[j : j + 1], activation).H[0, t, 0]
 
                 theta = torch.cat((weights.W[i : i + 1], weights.U[i]))
-                close(S[j, i], torch.autograd.functional.hessian(state, theta), 2e-13)
+                assert_near(S[j, i], torch.autograd.functional.hessian(state, theta), 2e-13)
 
 
 @pytest.mark.parametrize("m", [6, 7, 70])
@@ -114,17 +114,17 @@ def test_streaming_is_the_plain_network_and_autograd(activation, m, generator, m
     y = torch.randn(5, 7, generator=generator, dtype=torch.float64)
     W, U = weights.W.clone().requires_grad_(), weights.U.clone().requires_grad_()
     plain = output(weights.c, forward(Weights(W, U, weights.c), x, activation).H)
-    close(streaming.outputs(weights, x, activation), plain.detach())
+    assert_near(streaming.outputs(weights, x, activation), plain.detach())
     loss = (plain - y).square().sum() / 5
     wanted = torch.autograd.grad(loss / 2, (W, U))
     risk, *found = streaming.risk_and_gradient(weights, x, y, activation)
     assert risk == pytest.approx(loss.item(), rel=1e-13)
     for mine, autograd in zip(found, wanted, strict=True):
-        close(mine, autograd, 1e-13)
+        assert_near(mine, autograd, 1e-13)
     network = DiagonalNetwork(weights, activation)
     ((network(x) - y).square().sum() / 10).backward()
-    close(network.W.grad, wanted[0], 1e-13)
-    close(network.U.grad, wanted[1], 1e-13)
+    assert_near(network.W.grad, wanted[0], 1e-13)
+    assert_near(network.U.grad, wanted[1], 1e-13)
 
 
 @pytest.mark.parametrize("activation", ["tanh", "logistic", scaled_tanh(3.0, 0.5)], ids=name_of)
@@ -133,12 +133,12 @@ def test_the_compiled_kernel_is_its_torch_twin(activation, m, d, generator):
     weights, x = some_weights(m, d, generator), unit_inputs(5, 9, d, generator)
     cotangent = torch.randn(5, 9, generator=generator, dtype=torch.float64)
     found, twin = (streaming.outputs(weights, x, activation, engine=engine) for engine in ("numba", "torch"))
-    close(found, twin, 2e-14)
+    assert_near(found, twin, 2e-14)
     found, twin = (
         streaming.pullback(weights, x, cotangent, activation, engine=engine) for engine in ("numba", "torch")
     )
-    close(found[0], twin[0], 2e-13)
-    close(found[1], twin[1], 2e-13)
+    assert_near(found[0], twin[0], 2e-13)
+    assert_near(found[1], twin[1], 2e-13)
 
 
 def test_the_compiled_tanh_is_exact_to_rounding():
@@ -167,7 +167,7 @@ def test_linearised_is_the_directional_derivative(generator):
     g = sensitivities(weights, x)
     step = torch.cat(((moved.W - weights.W)[:, None], moved.U - weights.U), dim=1)
     wanted = torch.einsum("ntmp,mp,m->nt", g, step, weights.c) / 40**0.5
-    close(linearised(weights, moved, x), wanted, 1e-13)
+    assert_near(linearised(weights, moved, x), wanted, 1e-13)
 
 
 def test_lag_parts_of_transport_and_energy(generator):

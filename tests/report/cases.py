@@ -115,4 +115,5 @@ CASES = {
     "refused": refused,
     "unreachable": unreachable,
     "bare": bare,
+    "diagonal": lambda: gated("diag_elman"),  # with its standing to the theory of convergence
 }

@@ -9,6 +9,7 @@ lead on. Weights then have gradients ``spread^T [x, 1, h]``, a column block each
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ class Use(NamedTuple):
     factor: str
 
 
-class Pullback:
+class Pullback(ABC):
     """``J^T`` of a cell whose state is h alone: ``retained * lambda + spread(lambda)[:, recurrent] U``.
 
     Parameters
@@ -57,9 +58,9 @@ class Pullback:
         self._factors = dict(factors)
         self._recurrent, self._columns, self._retained = recurrent, columns, retained
 
+    @abstractmethod
     def spread(self, cotangent: Tensor, out: Tensor) -> None:
         """Gradient at the pre-activations, (row, width), from the gradient at the state after each step."""
-        raise NotImplementedError
 
     def state(self, cotangent: Tensor, spread: Tensor, out: Tensor) -> None:
         """Gradient at the state before each step."""

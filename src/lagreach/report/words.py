@@ -128,7 +128,8 @@ def _reach(diagnosis: Diagnosis) -> str:
     low, high = ("none" if end is None else str(end) for end in at.interval)
     if at.status is Status.WINDOW_CENSORED:
         return f"{start} {what} up to lag {at.lag}, the longest lag examined ({low} to {high})."
-    return f"{start} {what} up to {at.lag} steps back ({low} to {high}){_beyond(diagnosis, at.lag)}."
+    steps = "step" if at.lag == 1 else "steps"
+    return f"{start} {what} up to {at.lag} {steps} back ({low} to {high}){_beyond(diagnosis, at.lag)}."
 
 
 def _beyond(diagnosis: Diagnosis, lag: int) -> str:
