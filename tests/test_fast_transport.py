@@ -65,7 +65,7 @@ def test_closed_pullbacks_equal_autodiff(cells, generator):
         spread, before = torch.full((ROWS, linear.width), math.nan).double(), torch.full_like(s, math.nan)
         linear.spread(cotangent, spread)
         linear.state(cotangent, spread, before)
-        found.append((before, linear.flat(linear.weights(spread, linear.weighted(by)))))
+        found.append((before, linear.flat(linear.weights(spread, linear.weighted(by), slice(0, 1), 1))))
     assert isinstance(linearise(recurrence, x, s, names), Closed)
     torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=1e-12)
 
@@ -117,6 +117,25 @@ def test_weights_of_anchors_and_of_positions_reached(generator):
         torch.testing.assert_close(joint.take(), plain.take(), rtol=1e-11, atol=1e-14)
 
 
+@pytest.mark.parametrize("names", [["layers.0.W_s", "layers.0.b_h"], ["layers.0.ln_gain"]], ids=["closed", "autodiff"])
+def test_groups_of_sequences_are_summed_apart(generator, names):
+    model = GatedRNN("diag_gate", 2, 3, 1, layernorm=True, generator=generator, dtype=torch.float64)
+    part = rollout(model, normal(generator, 5, 8, 2))
+    delta, reached = normal(generator, *part.states.shape), normal(generator, 5, 8, 2)
+    groups = [slice(0, 2), slice(2, 3), slice(3, 5)]
+
+    def summed(rows, groups=None):
+        own = dataclasses.replace(part, x=part.x[rows], initial=part.initial[rows], states=part.states[rows])
+        steps = Steps(own, names, groups)
+        carry, sums = Carry(steps, delta[rows]), WeightSums(steps, reached[rows])
+        for lag in range(8):
+            carry.step([sums] if lag in (2, 3, 5) else [], go_on=lag < 7)
+        return sums.take()
+
+    apart = torch.cat([summed(rows) for rows in groups])
+    torch.testing.assert_close(summed(slice(0, 5), groups), apart, rtol=1e-12, atol=1e-14)
+
+
 def test_sums_keep_what_is_far_below_float32(generator):
     """Anchors of very different size, some exactly zero: the exponents must not push them out of a sum."""
     model = GatedRNN("const_gate", 1, 2, 1, gate_init=1 - 2.0**-8, generator=generator)
@@ -130,7 +149,7 @@ def test_sums_keep_what_is_far_below_float32(generator):
         carry.step()
     carry.step([sums], go_on=False)
     slope = 1 - part.states[0, 23].double().sub(part.states[0, 22].double() * 2.0**-8).div(1 - 2.0**-8).square()
-    torch.testing.assert_close(sums.take()[0], 2.0**-320 * (1 - 2.0**-8) * slope, rtol=1e-4, atol=0.0)
+    torch.testing.assert_close(sums.take()[0, 0], 2.0**-320 * (1 - 2.0**-8) * slope, rtol=1e-4, atol=0.0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

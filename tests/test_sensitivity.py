@@ -38,7 +38,7 @@ def test_immediate_and_total(cell, generator):
     torch.testing.assert_close(carried, (delta * total).sum(), rtol=1e-10, atol=1e-10)
 
     # and B_t w is the adjoint of the pullback to the weights
-    pulled = named_weights(part, list(direction), weights_of(Steps(part, list(direction)), delta)[0])
+    pulled = named_weights(part, list(direction), weights_of(Steps(part, list(direction)), delta)[0, 0])
     torch.testing.assert_close(
         sum((pulled[n] * direction[n]).sum() for n in pulled), (delta * immediate).sum(), rtol=1e-10, atol=1e-10
     )

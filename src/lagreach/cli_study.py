@@ -37,6 +37,7 @@ def run(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     kernel: Annotated[str, typer.Option(help="auto, reference, numba or triton.")] = "auto",
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds, instead of the study's.")] = None,
+    group: Annotated[str | None, typer.Option(help="Only the variants of this group, such as AdamW.")] = None,
     as_json: Json = False,
 ) -> None:
     """Train, diagnose, test the printed claims, and write figures, RESULTS.md and report.html.
@@ -50,6 +51,8 @@ def run(
     config = find_study(study).at_scale(scale)
     if seeds is not None:
         config = config.model_copy(update={"seeds": seeds})
+    if group is not None:
+        config = config.only_group(group)
     processes = workers or (1 if device != "cpu" else len(os.sched_getaffinity(0)))
     made = make_executor(executor, workers=processes, address=address, resources=Resources(gpus=gpus))
     command = shlex.join(["lagreach", *sys.argv[1:]])

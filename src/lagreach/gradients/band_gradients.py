@@ -1,4 +1,4 @@
-"""Gradients of the selected weights by band of lags, summed over sequences: the data's signal and the planted one.
+"""Gradients of the selected weights by band of lags, summed over groups of sequences: the data's signal and the planted one.
 
 The data's signal is summed over the lags of a band. The probe plants at the far edge of each band: the input at the
 position reached weights what arrives there. Where the loss sees one output, both start along the same direction at every
@@ -7,7 +7,7 @@ step, and one transport serves both.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -26,8 +26,9 @@ def band_gradients(
     part: Rollout,
     signal: Float[Tensor, "seq time state"],
     planted: list[Float[Tensor, "seq time state"]],
+    groups: Sequence[slice],
 ) -> Found:
-    """Yield, band by band, the data's gradient (param,) and the probes' (probe, param).
+    """Yield, band by band, the data's gradients (group, param) and the probes' (group, probe, param).
 
     Parameters
     ----------
@@ -35,16 +36,18 @@ def band_gradients(
         Gradient at the states whose transport is the data's signal.
     planted
         The same for the probes, one for each output direction.
+    groups
+        Ranges of sequences that are summed together.
     """
-    steps = Steps(part, task.names)
+    steps = Steps(part, task.names, groups)
     inputs = task.probe.planted(part.x.double()).movedim(0, -1)  # (seq, time, probe)
     members = [[p for p, g in enumerate(task.probe.group) if g == group] for group in range(len(planted))]
     carry = _exact if task.transport == "exact" else _first_order
     for data, probes in carry(task, part, steps, signal, planted, [inputs[..., own] for own in members]):
-        found = np.empty((len(task.probe.group), task.width))
+        found = np.empty((len(groups), len(task.probe.group), task.width))
         for own, gradients in zip(members, probes, strict=True):
-            found[own] = gradients.cpu().numpy()
-        yield data[0].cpu().numpy(), found
+            found[:, own] = gradients.cpu().numpy()
+        yield data[:, 0].cpu().numpy(), found
 
 
 def _exact(

@@ -78,13 +78,14 @@ def directions(
         signal, planted = _starts(task, piece)
         for direction, sums in enumerate(_spreads(task, piece)):
             np.add.at(spread[:, direction], [row_of[block] for block in piece.block], sums)
-        for block, own in piece.groups():
-            row = row_of[block]
-            size[row] += own.stop - own.start
-            found = band_gradients(task, select(piece.part, own), signal[own], [start[own] for start in planted])
+        for own, groups in piece.bundles():
+            rows = [row_of[block] for block, _ in groups]
+            np.add.at(size, rows, [group.stop - group.start for _, group in groups])
+            starts = (signal[own], [start[own] for start in planted])
+            found = band_gradients(task, select(piece.part, own), *starts, [group for _, group in groups])
             for band, (in_data, in_probe) in enumerate(found):
-                data[row, band] += task.scaled(in_data)
-                probe[row, :, band] += task.scaled(in_probe)
+                np.add.at(data[:, band], rows, task.scaled(in_data))
+                np.add.at(probe[:, :, band], rows, task.scaled(in_probe))
         if progress is not None:
             progress(len(piece.number))
     scale = size[:, None, None]

@@ -190,7 +190,7 @@ def _weight_gradients(part: Rollout, delta: Tensor, lags: list[int], transport: 
         return
     steps = Steps(part, names)
     for cotangent in first_order_transport(part, delta, lags):
-        yield named_weights(part, names, weights_of(steps, cotangent.value().to(delta.dtype))[0])
+        yield named_weights(part, names, weights_of(steps, cotangent.value().to(delta.dtype))[0, 0])
 
 
 def _reduced(grads: dict[str, Tensor], reduce: str | None, direction: Mapping[str, Tensor] | None) -> dict[str, Tensor]:

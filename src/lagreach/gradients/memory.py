@@ -41,17 +41,17 @@ def memory(task: Task, lags: Sequence[int], widths: Sequence[int]) -> Memory:
     moments = [_Moments(list(lags), size, width) for _ in range(2)]
     correlation, steps = torch.zeros(5, width, dtype=torch.float64), torch.zeros(5, 1, dtype=torch.float64)
     for piece in task.pieces(range(task.plan.count)):
-        states, inputs = piece.part.states.double().cpu(), task.probe.whiten(piece.part.x.double().cpu())
+        states, inputs = piece.part.states.double(), task.probe.whiten(piece.part.x.double())
         time = inputs.shape[1]
         inside = valid_steps(piece.part.lengths, len(inputs), time, inputs.device)
         states, inputs = (torch.where(inside[..., None], v, 0.0) for v in (states, inputs))
         for half in range(2):
-            own = torch.from_numpy(piece.block % 2 == half)
+            own = torch.from_numpy(piece.block % 2 == half).to(states.device)
             if own.any():
                 moments[half].add(states[own], inputs[own], inside[own])
         for k in range(min(5, time)):
-            correlation[k] += (inputs[:, k:] * inputs[:, : time - k] * inside[:, k:, None]).sum((0, 1))
-            steps[k] += inside[:, k:].sum()
+            correlation[k] += (inputs[:, k:] * inputs[:, : time - k] * inside[:, k:, None]).sum((0, 1)).cpu()
+            steps[k] += inside[:, k:].sum().cpu()
     for own_half in moments:
         own_half.close()
     capacity = np.array([moments[0].score(column, moments[1]) for column in range(len(lags))])
@@ -87,10 +87,10 @@ class _Moments:
         squares = x.square()
         for i, lag in enumerate(self.lags):
             between = s[lag : time if i == last else self.lags[i + 1]].flatten(0, 1)
-            self.states[i] += between.T @ between
+            self.states[i] += (between.T @ between).cpu()
             behind, before = s[lag:].flatten(0, 1), slice(0, time - lag)
-            self.cross[i] += behind.T @ x[before].flatten(0, 1)
-            self.inputs[i] += behind[:, 0] @ squares[before].flatten(0, 1)
+            self.cross[i] += (behind.T @ x[before].flatten(0, 1)).cpu()
+            self.inputs[i] += (behind[:, 0] @ squares[before].flatten(0, 1)).cpu()
 
     def close(self) -> None:
         """Sum the states' moments from each lag on."""

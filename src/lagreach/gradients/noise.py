@@ -127,12 +127,12 @@ def statistics(
             carried = dict.fromkeys(measured, adjoint.double())
         else:
             delta = output_gradient(part.recurrence, piece.objective, part.states)[0]
-            by_band = list(band_cotangents(task, part, delta))
-            found = [
-                _along(task.scaled(weights.pull(c)), directions[:, :, [b]], piece.block) for b, c in enumerate(by_band)
-            ]
+            found, carried = [], {}
+            for band, arrived in enumerate(band_cotangents(task, part, delta)):
+                found.append(_along(task.scaled(weights.pull(arrived)), directions[:, :, [band]], piece.block))
+                if band in measured:
+                    carried[band] = arrived
             values.append(np.concatenate(found, axis=2))
-            carried = {band: by_band[band] for band in measured}
         rows = np.array([row_of[number] for number in piece.block])
         _add_steps(task, part, carried, task.scaled(directions[0]), rows, step_sums, probes=unit == "step")
         index.append(piece.number)

@@ -22,6 +22,7 @@ from lagreach.transport.rollout import Rollout, run
 
 PIECE_BYTES = 4 * 2**20  # of states; a dozen tensors of this size are alive at the peak
 TENSORS_ALIVE = 24
+GPU_SHARE = 256  # that part of a GPU's memory instead: many small kernels would leave it waiting for the host
 GROUP_ROWS = 8192  # steps that are carried back together
 
 
@@ -71,10 +72,16 @@ class Task:
             return (cotangent for cotangent, _ in exact_transport(part, delta, lags))
         return first_order_transport(part, delta, lags)
 
+    def _piece_bytes(self) -> int:
+        device = self.view.template.device
+        if device.type != "cuda":
+            return PIECE_BYTES
+        return int(torch.cuda.get_device_properties(device).total_memory) // GPU_SHARE
+
     def pieces(self, blocks: Iterable[int]) -> Iterator[Piece]:
         """Cut the sequences of some blocks into pieces that fit into memory; pairs stay together."""
         per_pair = 2 * self.time * self.view.template.stack.state_size * self.view.template.dtype.itemsize
-        room = PIECE_BYTES if self.memory is None else self.memory // TENSORS_ALIVE
+        room = self._piece_bytes() if self.memory is None else self.memory // TENSORS_ALIVE
         chunk = max(1, room // per_pair)
         pairs = np.flatnonzero(np.isin(self.plan.blocks, list(blocks)))
         for start in range(0, len(pairs), chunk):
@@ -99,9 +106,19 @@ class Piece:
         """Row of each row's partner."""
         return torch.arange(len(self.number)) ^ 1
 
-    def groups(self) -> Iterator[tuple[int, slice]]:
-        """Rows of one block at a time, and not too many: what is carried back together should fit into the cache."""
-        most = max(1, GROUP_ROWS // self.part.x.shape[1])
+    def bundles(self) -> Iterator[tuple[slice, list[tuple[int, slice]]]]:
+        """Rows that are carried back together, and the blocks among them, counted from the first of these rows.
+
+        On a GPU all rows go together. On a processor they are few enough for its cache, all of one block.
+        """
+        if self.part.x.is_cuda:
+            yield slice(0, len(self.block)), list(self._groups(len(self.block)))
+            return
+        for block, own in self._groups(max(1, GROUP_ROWS // self.part.x.shape[1])):
+            yield own, [(block, slice(0, own.stop - own.start))]
+
+    def _groups(self, most: int) -> Iterator[tuple[int, slice]]:
+        """Rows of one block at a time, at most so many."""
         changes = np.flatnonzero(np.diff(self.block)) + 1
         for start, stop in zip([0, *changes], [*changes, len(self.block)], strict=True):
             for first in range(int(start), int(stop), most):

@@ -173,6 +173,14 @@ class StudyConfig(Part):
         changed = _merge(self.model_dump(), self.scales.get(scale, {}))
         return parse(StudyConfig, {**changed, "scale": scale, "scales": {}}, f"{self.name} at scale {scale}")
 
+    def only_group(self, group: str) -> StudyConfig:
+        """Return the study with the variants of one group alone."""
+        kept = tuple(variant for variant in self.variants if variant.group == group)
+        if not kept:
+            known = sorted({variant.group for variant in self.variants})
+            raise InputError("this study has no such group", got=repr(group), expected=", ".join(known) or "no groups")
+        return self.model_copy(update={"variants": kept})
+
 
 def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)

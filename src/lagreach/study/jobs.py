@@ -7,27 +7,31 @@ from what is there to the same result.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from lagreach.diagnosis import Diagnosis
+from lagreach.disk import make_folder
 from lagreach.errors import InputError
 from lagreach.io import load
 from lagreach.measure import MeasureSettings
 from lagreach.model import GatedRNN
 from lagreach.pipeline import diagnose
 from lagreach.study.config import FORMS, DiagnosisSettings, StudyConfig, Variant
-from lagreach.study.data import FreshData, TrainingData, generator_for, hold
+from lagreach.study.data import FreshData, HeldData, TrainingData, generator_for, hold
 from lagreach.study.metrics import Row, read_rows, write_rows
 from lagreach.study.optimisers import OptimiserSettings
 from lagreach.study.paper_window import paper_window
 from lagreach.study.replicas import Replicas
-from lagreach.study.store import RunDirectory, disk_errors, latest_state, load_tensors, save_state, save_tensors
+from lagreach.study.store import RunDirectory, latest_state, load_tensors, save_state, save_tensors
 from lagreach.study.summary import summarise, summarise_paper
 from lagreach.study.trainer import Trainer, run_epoch
 from lagreach.tasks import Task, make_task
+
+SharedData = dict[tuple[int, int], HeldData]  # by sequences and batch: variants with the same seeds see the same data
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ def build_model(config: StudyConfig, variant: Variant, seed: int) -> GatedRNN:
     )
 
 
-def make_trainer(config: StudyConfig, variant: Variant, device: str, kernel: str) -> Trainer:
+def make_trainer(config: StudyConfig, variant: Variant, device: str, kernel: str, shared: SharedData) -> Trainer:
     """Return the training of all seeds of a variant, at its start."""
     plan, task, seeds = config.training_of(variant), study_task(config), config.seed_list()
     replicas = Replicas([build_model(config, variant, s) for s in seeds], device=device, kernel=kernel)
@@ -77,7 +81,10 @@ def make_trainer(config: StudyConfig, variant: Variant, device: str, kernel: str
     if plan.fresh:
         data = FreshData(task, tuple(seeds), plan.batch, -(-plan.sequences // plan.batch), device)
     else:
-        data = hold(task, plan.sequences, seeds, plan.batch, device, replicas.flat.dtype)
+        same = (plan.sequences, plan.batch)
+        if same not in shared:
+            shared[same] = hold(task, plan.sequences, seeds, plan.batch, device, replicas.flat.dtype)
+        data = shared[same]
     fields = set(OptimiserSettings.__dataclass_fields__) & set(type(plan).model_fields)
     settings = OptimiserSettings(**{name: getattr(plan, name) for name in fields})
     return Trainer(replicas, data, task.loss, settings, plan.epochs)
@@ -86,21 +93,51 @@ def make_trainer(config: StudyConfig, variant: Variant, device: str, kernel: str
 class VariantTraining:
     """A variant's training in a run's folder: goes on from the latest whole state, saves as it goes."""
 
-    def __init__(self, run: RunDirectory, config: StudyConfig, variant: Variant, device: str, kernel: str) -> None:
+    def __init__(
+        self,
+        run: RunDirectory,
+        config: StudyConfig,
+        variant: Variant,
+        device: str,
+        kernel: str,
+        shared: SharedData,
+    ) -> None:
         self.run, self.config, self.variant = run, config, variant
         self.plan, self.folder = config.training_of(variant), run.training(variant.name)
         self.wanted = config.checkpoint_epochs(variant)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.trainer = make_trainer(config, variant, device, kernel)
-        state = latest_state(self.folder, lambda note: run.log(f"{variant.name}: {note}"))
-        if state is not None:
-            self.trainer.load(state)
-            run.log(f"{variant.name}: going on from epoch {self.trainer.epoch}")
-        now = self.trainer.epoch
-        self.metrics = [row for row in _rows(self.folder / "metrics.parquet") if row["epoch"] <= now]
-        self.scores = [row for row in _rows(self.folder / "recovered.parquet") if row["epoch"] <= now]
-        if state is None:
+        make_folder(self.folder)
+        self.trainer = make_trainer(config, variant, device, kernel, shared)
+        self.metrics: list[Row] = []
+        self.scores: list[Row] = []
+        if not self._go_on():
             self._checkpoint()
+
+    def _go_on(self) -> bool:
+        """Go on from the latest whole state, if there is one with the tables that belong to it."""
+        state = latest_state(self.folder, self._note)
+        if state is None:
+            return False
+        try:
+            metrics, scores = _tables(self.folder)
+            self._check_weights(int(state["counters"][0]))
+            self.trainer.load(state)
+        except (InputError, KeyError) as error:
+            self._note(f"{error}; starting again")
+            return False
+        now = self.trainer.epoch
+        self.metrics = [row for row in metrics if row["epoch"] <= now]
+        self.scores = [row for row in scores if row["epoch"] <= now]
+        self._note(f"going on from epoch {now}")
+        return True
+
+    def _check_weights(self, epoch: int) -> None:
+        """Refuse a state that is past an epoch whose weights are missing or damaged: they can only be made on the way."""
+        for past in self.wanted:
+            if past <= epoch:
+                load_tensors(self.run.model_path(self.variant.name, past))
+
+    def _note(self, note: str) -> None:
+        self.run.log(f"{self.variant.name}: {note}")
 
     @property
     def unfinished(self) -> bool:
@@ -146,7 +183,8 @@ def train_variants(job: TrainJob) -> None:
     run = RunDirectory(job.run)
     config = run.config()
     left = [config.variant(name) for name in job.variants if not is_trained(run, config, config.variant(name))]
-    trainings = [VariantTraining(run, config, variant, job.device, job.kernel) for variant in left]
+    shared: SharedData = {}
+    trainings = [VariantTraining(run, config, variant, job.device, job.kernel, shared) for variant in left]
     while running := [training for training in trainings if training.unfinished]:
         for training, outcome in zip(running, run_epoch([t.trainer for t in running]), strict=True):
             training.record(*outcome)
@@ -159,14 +197,16 @@ def is_trained(run: RunDirectory, config: StudyConfig, variant: Variant) -> bool
     try:
         for epoch in config.checkpoint_epochs(variant):
             load_tensors(run.model_path(variant.name, epoch))
-        read_rows(run.training(variant.name) / "metrics.parquet")
-    except (InputError, OSError):
+        _tables(run.training(variant.name))
+    except InputError:
         return False
     return True
 
 
-def _rows(path: Any) -> list[Row]:
-    return read_rows(path) if path.exists() else []
+def _tables(folder: Path) -> tuple[list[Row], list[Row]]:
+    """Read loss and gradient norms by epoch, and the shares of the lags that were recovered."""
+    metrics = read_rows(folder / "metrics.parquet", ("epoch", "seed", "loss"))
+    return metrics, read_rows(folder / "recovered.parquet", ("epoch", "seed", "lag", "recovered"))
 
 
 def stored_model(run: RunDirectory, config: StudyConfig, variant: Variant, seed: int, epoch: int) -> GatedRNN:
@@ -211,8 +251,7 @@ def diagnose_checkpoint(job: DiagnoseJob) -> None:
         **FORMS[job.form],  # type: ignore[arg-type]
     )
     assert isinstance(found, Diagnosis)
-    with disk_errors(path.parent):
-        replace(found, labels=labels).save(path)
+    replace(found, labels=labels).save(path)
     run.log(f"diagnosed {path.name}")
 
 

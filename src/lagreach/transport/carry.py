@@ -19,11 +19,12 @@ from lagreach.transport.rollout import Rollout
 from lagreach.transport.scaled import LOWEST, times_power_of_two
 
 ROWS = 1024  # of a block; half as many where there are few, since the last block counts whole until it is passed
+GPU_ROWS = 2**22  # there, starting a kernel costs more than what a cache could save
 RESCALE_EVERY = 4  # lags
 
 
 class WeightSums:
-    """Sums over rows of the weights' gradients, with k sets of row weights, collected over lags in float64.
+    """Sums over the rows of each group of the weights' gradients, with k sets of row weights, over lags in float64.
 
     Parameters
     ----------
@@ -46,7 +47,7 @@ class WeightSums:
         if anchors is not None:
             own = steps.rows(anchors[..., None])
             self._anchors = torch.cat((own, torch.zeros_like(own)))  # anchors beyond the end do not exist
-        self._total: Tensor | None = None
+        self._total: list[Tensor] = []  # one for each group
 
     def add(self, block: int, spread: Tensor, started: slice, exponent: Tensor | None) -> None:
         """Add a block's rows, which `started` at these anchors and whose values are ``spread * 2**exponent``."""
@@ -56,28 +57,38 @@ class WeightSums:
             weighted = weighted * torch.exp2((exponent[started] - top).clamp(min=-1000).to(spread.dtype))
         if self._anchors is not None:
             weighted = weighted * self._anchors[started]
-        found = self._steps.blocks[block][0].weights(spread, weighted).double()
+        step, count = self._steps.blocks[block][0], self._steps.count
+        found = [step.weights(spread, weighted, group, count).double() for group in self._steps.groups]
         if top:
-            found = times_power_of_two(found, torch.tensor(top))
-        self._total = found if self._total is None else self._total.add_(found)
+            found = [times_power_of_two(sums, torch.tensor(top)) for sums in found]
+        self._total = [a.add_(b) for a, b in zip(self._total, found, strict=True)] if self._total else found
 
-    def take(self) -> Float[Tensor, "k param"]:
+    def take(self) -> Float[Tensor, "group k param"]:
         """Return what was collected, and start anew."""
-        assert self._total is not None
-        found = self._steps.blocks[0][0].flat(self._total)
-        self._total = None
+        found = torch.stack([self._steps.blocks[0][0].flat(sums) for sums in self._total])
+        self._total = []
         return found
 
 
 class Steps:
-    """All steps of a rollout, linearised in blocks of rows; any number of gradients can use them."""
+    """All steps of a rollout, linearised in blocks of rows; any number of gradients can use them.
 
-    def __init__(self, part: Rollout, names: Sequence[str] = ()) -> None:
+    Parameters
+    ----------
+    names
+        Weights whose gradients may be asked for.
+    groups
+        Sequences whose gradients are summed together, as ranges; all of them if None.
+    """
+
+    def __init__(self, part: Rollout, names: Sequence[str] = (), groups: Sequence[slice] | None = None) -> None:
         self.count, self.time = part.x.shape[:2]
+        self.groups = [slice(0, self.count)] if groups is None else list(groups)
         self.x = part.x
         self.x, previous = self.rows(part.x), self.rows(part.previous)
         self.state_size = previous.shape[1]
         rows = ROWS if len(self.x) >= 8 * ROWS else ROWS // 2
+        rows = GPU_ROWS if self.x.is_cuda else rows
         self.per_block = max(1, rows // self.count)  # positions
         rows = self.per_block * self.count
         places = [slice(start, min(start + rows, len(self.x))) for start in range(0, len(self.x), rows)]
@@ -152,7 +163,8 @@ class Carry:
         count, steps = self._steps.count, self._steps
         bound = 2.0 ** SAFE_EXPONENT[self._now.dtype]
         reached = self._now[count : (self.left + 1) * count]
-        size = torch.cat([rows.abs().amax(1, keepdim=True) for rows in reached.split(ROWS)])
+        pieces = reached.split(GPU_ROWS if reached.is_cuda else ROWS)
+        size = torch.cat([rows.abs().amax(1, keepdim=True) for rows in pieces])
         drifted = (size > 0) & ((size < 1 / bound) | (size > bound))
         if not drifted.any():
             return
@@ -169,7 +181,7 @@ class Carry:
 
 def weights_of(
     steps: Steps, carried: Float[Tensor, "seq reached state"], reached: Float[Tensor, "seq time k"] | None = None
-) -> Float[Tensor, "k param"]:
+) -> Float[Tensor, "group k param"]:
     """Gradients of the weights from gradients at the states of the first positions; see `WeightSums`."""
     sums = WeightSums(steps, reached)
     missing = steps.time - carried.shape[1]

@@ -44,7 +44,7 @@ def exact_transport(
         if collect or lag < last:
             carry.step(collect, go_on=lag < last)
         if lag in wanted:
-            yield arrived, named_weights(rollout, names, sums.take()[0]) if sums is not None else {}
+            yield arrived, named_weights(rollout, names, sums.take()[0, 0]) if sums is not None else {}
 
 
 def named_weights(rollout: Rollout, names: Sequence[str], flat: Float[Tensor, "param"]) -> dict[str, Tensor]:

@@ -76,4 +76,4 @@ def scan_transport(
         mantissa = torch.exp2(bits - exponent) * delta[:, lag:].double()
         cotangent = Cotangent.aligned(lag, mantissa, exponent.to(torch.int32))
         carried = cotangent.value().to(delta.dtype)
-        yield cotangent, None if steps is None else weights_of(steps, carried)[0]
+        yield cotangent, None if steps is None else weights_of(steps, carried)[0, 0]

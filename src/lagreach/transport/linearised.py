@@ -39,8 +39,11 @@ class Linearised(ABC):
         """Prepare sums over rows with k sets of row weights: something with one row per step, to be used many times."""
 
     @abstractmethod
-    def weights(self, spread: Tensor, weighted: Tensor) -> Tensor:
-        """Gradients of the weights summed over rows, in a form that may be added up over calls."""
+    def weights(self, spread: Tensor, weighted: Tensor, group: slice, count: int) -> Tensor:
+        """Gradients of the weights summed over rows, in a form that may be added up over calls.
+
+        Only rows of the sequences in `group` count; the rows of `count` sequences follow each other at every position.
+        """
 
     @abstractmethod
     def flat(self, sums: Tensor) -> Float[Tensor, "k param"]:
@@ -113,9 +116,12 @@ class Closed(Linearised):
         factors = [layer.factor(used) for layer, used in zip(self._layers, self._used, strict=True) if used]
         return torch.cat([(by[:, :, None] * factor[:, None, :]).flatten(1) for factor in factors], dim=1)
 
-    def weights(self, spread: Tensor, weighted: Tensor) -> Tensor:
+    def weights(self, spread: Tensor, weighted: Tensor, group: slice, count: int) -> Tensor:
         """All factors times all columns that some weight uses; `flat` picks what is wanted."""
-        return weighted.T @ spread[:, : self._columns]
+        used = spread[:, : self._columns]
+        if group != slice(0, count):
+            weighted, used = (rows.unflatten(0, (-1, count))[:, group].flatten(0, 1) for rows in (weighted, used))
+        return weighted.T @ used
 
     def flat(self, sums: Tensor) -> Tensor:
         """Pick factors and columns of each weight."""
@@ -154,8 +160,12 @@ class Autodiff(Linearised):
         """Return the row weights themselves."""
         return by
 
-    def weights(self, spread: Tensor, weighted: Tensor) -> Tensor:
-        """One backward pass for each set of row weights."""
+    def weights(self, spread: Tensor, weighted: Tensor, group: slice, count: int) -> Tensor:
+        """One backward pass for each set of row weights, which are zero for other groups' rows."""
+        if group != slice(0, count):
+            mine = weighted.new_zeros(1, count, 1)
+            mine[:, group] = 1
+            weighted = (weighted.unflatten(0, (-1, count)) * mine).flatten(0, 1)
         return torch.stack(
             [torch.cat([g.flatten() for g in self._back(spread * one[:, None], self._weights)]) for one in weighted.T]
         )
