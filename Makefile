@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # two test processes on two cores: more threads would only get in each other's way
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-.PHONY: setup demo test test-all test-browser test-gpu lint bench docs clean
+.PHONY: setup demo test test-all reliability test-browser test-gpu lint bench docs screenshot clean coverage dist mutation
 
 setup: $(STAMP)
 
@@ -23,6 +23,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/vulture
 
 test: lint
 	$(PYTEST) -m "not slow and not gpu and not browser"
@@ -30,6 +31,10 @@ test: lint
 
 test-all: lint
 	HYPOTHESIS_PROFILE=search $(PYTEST) -m "not gpu and not browser"
+
+# about half an hour; writes tests/reliability/results.json and docs/reliability.md
+reliability: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.reliability
 
 # Chromium and its driver come from the system's packages: only root can install them
 test-browser: setup
@@ -45,8 +50,29 @@ test-gpu: setup
 bench: setup
 	$(BIN)/python -m benchmarks
 
+# lines of src that the quick tests run; at least 95 in 100
+coverage: setup
+	rm -rf build/coverage && mkdir -p build/coverage
+	COVERAGE_FILE=build/coverage/data OMP_NUM_THREADS=1 $(BIN)/python -m coverage run -m pytest -q -m "not slow and not gpu and not browser"
+	COVERAGE_FILE=build/coverage/data $(BIN)/python -m coverage combine -q
+	COVERAGE_FILE=build/coverage/data $(BIN)/python -m coverage report --fail-under=95
+
+# do the tests notice wrong code? Writes tests/mutation/results.json; about an hour
+mutation: setup
+	$(BIN)/python -m tests.mutation
+
+# wheel and sdist, installed and used in an environment of their own
+dist: setup
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	LAGREACH_DIST=dist $(BIN)/pytest -m slow tests/packaging
+
 docs: setup
 	$(BIN)/python docs/build.py
+
+# the picture of a report in the README
+screenshot: demo
+	$(BIN)/python docs/screenshot.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

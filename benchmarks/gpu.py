@@ -1,18 +1,22 @@
-"""Training steps on a GPU: ``python -m benchmarks.gpu [--out DIR]`` checks every fused kernel, then times whole steps.
+"""Training steps on a GPU: ``lagreach bench --device cuda`` checks every fused kernel, then times whole steps.
 
 W1: batch 16, T=1024, D=16, H=64. W2: batch 512, H=128. A step is the forward and backward pass with a linear readout and
 squared error at every step, captured in a CUDA graph and timed by CUDA events, for one model and for several at once.
-Beside it: cuDNN's LSTM and GRU. Nothing is timed unless values, gradients and tangents agree with the float64 loop.
+Beside one model: torch's eager loop, cuDNN's LSTM and GRU, a JAX scan where JAX has a GPU; and the floors of the device.
+Nothing is timed unless values, gradients and tangents agree with the float64 loop.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import platform
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,16 +24,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.gpu_rivals import cudnn_step, device_rates, eager_step, floors, jax_ms
+from benchmarks.harness import QUICK_RESULTS, RESULTS, commit, in_words, write
 from lagreach.cells import Cell, all_cells
+from lagreach.errors import UnsupportedError
 from lagreach.kernels import scan
+from lagreach.kernels.gpu.plan import FAMILIES
 
 LIMIT = 1e-5  # on relative errors, of gradients too
 SIZES = ((20, 5, 33, True), (64, 16, 64, False), (64, 16, 64, True), (128, 16, 64, False), (256, 16, 24, False))
 W1 = {"sequences": 16, "time": 1024, "input": 16, "hidden": 64}
 W2 = {"sequences": 512, "time": 1024, "input": 16, "hidden": 128}
-CASES = (("W1", W1, 1), ("W1", W1, 132), ("W2", W2, 1), ("W2", W2, 4))
+CASES = (("W1", W1, 1), ("W1", W1, 132), ("W2", W2, 1), ("W2", W2, 5))
+QUICK_CASES = (("W1", W1, 1), ("W1", W1, 132))
+SMALLEST = {"sequences": 8, "time": 1024, "input": 16, "hidden": 16}  # its time is that of the chain of steps
 TIMED = ("const_gate", "shared_gate", "diag_gate", "gru", "lstm", "torch_gru")
-CUDNN: dict[str, type[nn.RNNBase]] = {"lstm": nn.LSTM, "torch_gru": nn.GRU}
 
 
 def problem(cell: Cell, replicas: int, sequences: int, time: int, hidden: int, size: int) -> tuple[Tensor, ...]:
@@ -100,20 +109,6 @@ def training_step(name: str, shape: dict[str, int], replicas: int) -> Callable[[
     return captured(step)
 
 
-def cudnn_step(name: str, shape: dict[str, int]) -> Callable[[], object]:
-    """The same for one model of cuDNN's."""
-    layer = CUDNN[name](shape["input"], shape["hidden"], batch_first=True).cuda()
-    readout = nn.Linear(shape["hidden"], 1).cuda()
-    x = torch.randn(shape["sequences"], shape["time"], shape["input"], device="cuda")
-    y = torch.randn_like(x[..., :1])
-    leaves = [*layer.parameters(), *readout.parameters()]
-
-    def step() -> tuple[Tensor, ...]:
-        return torch.autograd.grad(nn.functional.mse_loss(readout(layer(x)[0]), y), leaves)
-
-    return captured(step)
-
-
 def captured(step: Callable[[], object]) -> Callable[[], object]:
     """Capture a step in a CUDA graph, so that the host does not limit it."""
     side = torch.cuda.Stream()
@@ -133,9 +128,9 @@ def captured(step: Callable[[], object]) -> Callable[[], object]:
     return replay
 
 
-def milliseconds(step: Callable[[], object], repeats: int = 15) -> list[float]:
+def milliseconds(step: Callable[[], object], repeats: int = 15, warm_up: int = 3) -> list[float]:
     """Time by CUDA events, one for each repeat, after a warm-up."""
-    for _ in range(3):
+    for _ in range(warm_up):
         step()
     taken = []
     for _ in range(repeats):
@@ -159,23 +154,89 @@ def kernels_of(step: Callable[[], object]) -> dict[str, float]:
     return {k: round(v, 3) for k, v in sorted(times.items(), key=lambda item: -item[1])[:8]}
 
 
-def timings(names: tuple[str, ...] = TIMED) -> list[dict[str, Any]]:
+def rivals(name: str, shape: Mapping[str, int]) -> dict[str, float]:
+    """Milliseconds of what one would use instead, for one model; the eager loop as it is, since no graph holds it."""
+    found = {}
+    eager, cudnn, jax = eager_step(name, shape), cudnn_step(name, shape), jax_ms(name, shape, repeats=5)
+    if eager is not None:
+        found["eager torch"] = median(milliseconds(eager, repeats=3, warm_up=1))
+    if cudnn is not None:
+        found["cuDNN"] = median(milliseconds(captured(cudnn)))
+    if jax is not None:
+        found["JAX scan"] = jax
+    torch.cuda.empty_cache()
+    return found
+
+
+def timings(names: Sequence[str], cases: Sequence[tuple[str, dict[str, int], int]]) -> list[dict[str, Any]]:
     """Time every case."""
+    rates = device_rates(milliseconds)
+    latency = median(milliseconds(training_step("elman", SMALLEST, 1))) / SMALLEST["time"]
     records = []
     for name in names:
-        for workload, shape, replicas in CASES:
+        for workload, shape, replicas in cases:
             step = training_step(name, shape, replicas)
             taken = milliseconds(step)
             record = {"cell": name, "workload": workload, **shape, "replicas": replicas}
             record |= {"ms": median(taken), "ms_per_model": median(taken) / replicas, "repeats": taken}
-            records.append(record | {"kernels": kernels_of(step)})
+            record |= {"kernels": kernels_of(step), "floors_ms": floors(name, shape, replicas, rates, latency)}
             del step
-            if name in CUDNN and replicas == 1:
-                records[-1]["cudnn_ms"] = median(milliseconds(cudnn_step(name, shape)))
             torch.cuda.empty_cache()
-            shown = {k: v for k, v in records[-1].items() if k in ("cell", "workload", "replicas", "ms", "cudnn_ms")}
-            print(shown, records[-1]["kernels"], flush=True)
+            record["rivals_ms"] = rivals(name, shape) if replicas == 1 else {}
+            records.append(record)
+            print(f"  {name} {workload} x {replicas}: {in_words(record['ms'] / 1e3)}", file=sys.stderr, flush=True)
     return records
+
+
+def show(record: Mapping[str, Any], console: Any) -> None:
+    """Print a record as a table."""
+    from rich.table import Table
+
+    where = ", ".join(f"{what} {value}" if what != "gpu" else value for what, value in record["machine"].items())
+    table = Table(title=f"{record['op']}: {record['about']}", caption=f"medians of CUDA events; {where}")
+    for header in ("case", "implementation"):
+        table.add_column(header, overflow="fold")
+    for header in ("per training step", "per model", "x lagreach"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for case in record["cases"]:
+        models = f"{case['replicas']} model{'s' if case['replicas'] > 1 else ''}"
+        rows = {"lagreach": case["ms"], **case["rivals_ms"]}
+        rows |= {
+            f"floor: {what}" if what != "latency" else "floor: chain of steps": ms
+            for what, ms in case["floors_ms"].items()
+        }
+        for i, (name, ms) in enumerate(rows.items()):
+            times = [in_words(ms / 1e3), in_words(ms / 1e3 / case["replicas"]), f"{ms / case['ms']:.3g}"]
+            table.add_row(f"{case['workload']} {case['cell']}, {models}" if i == 0 else "", name, *times)
+        table.add_section()
+    console.print(table)
+
+
+def check_all(names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Errors of each cell, in one process for each since compiling takes the time; cells whose check stopped are left out."""
+    command = [sys.executable, "-m", "benchmarks.gpu", "--check"]
+    running = {
+        name: subprocess.Popen([*command, name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for name in names
+    }
+    found: dict[str, dict[str, float]] = {}
+    for name, process in running.items():
+        said, complaint = process.communicate()
+        if process.returncode != 0:
+            print(f"{name}: the check stopped\n{complaint[-3000:]}")
+            continue
+        found[name] = json.loads(said.splitlines()[-1])
+    return found
+
+
+def need_cuda() -> None:
+    """Say so where there is no CUDA device."""
+    if not torch.cuda.is_available():
+        raise UnsupportedError(
+            "there is no CUDA device here",
+            got=f"torch {torch.__version__}",
+            fix="run `lagreach bench` without --device",
+        )
 
 
 def machine() -> dict[str, Any]:
@@ -188,52 +249,58 @@ def machine() -> dict[str, Any]:
         text=True,
         check=False,
     )
+    jax = {"jax": version("jax")} if find_spec("jax") is not None else {}
     return {
         "gpu": torch.cuda.get_device_name(),
         "driver": driver.stdout.strip(),
         "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
         "torch": torch.__version__,
         "triton": triton.__version__,
+        "python": platform.python_version(),
+        **jax,
     }
 
 
-def main() -> int:
-    """Check, in one process for each cell since compiling takes the time; then measure; then write JSON."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check, measure, write JSON, print; the exit code is 1 when a cell was refused."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="CELL", help=f"cells to time (default all): {', '.join(TIMED)}")
+    parser.add_argument("--quick", action="store_true", help="only W1")
+    parser.add_argument("--out", type=Path, help="where to write gpu.json (default benchmarks/results; quick: runs/)")
     parser.add_argument("--check", metavar="CELL", help="only check one cell and print its errors as JSON")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    unknown = [name for name in options.names if name not in TIMED]
+    if unknown:
+        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(TIMED)}")
+    need_cuda()
     if options.check:
         print(json.dumps(check(options.check)))
         return 0
-    command = [sys.executable, "-m", "benchmarks.gpu", "--check"]
-    running = {
-        name: subprocess.Popen([*command, name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for name in all_cells()
-    }
-    checks: dict[str, dict[str, float]] = {}
-    for name, process in running.items():
-        said, complaint = process.communicate()
-        if process.returncode != 0:
-            print(f"{name}: the check stopped\n{complaint[-3000:]}")
-            continue
-        checks[name] = json.loads(said.splitlines()[-1])
-        print(name, checks[name], flush=True)
-    wrong = [name for name in running if not all(e < LIMIT for e in checks.get(name, {"": torch.nan}).values())]
-    if wrong:
-        print(f"not timed, because not known to be right: {', '.join(wrong)}")
+    names = options.names or TIMED
+    checks = check_all(list(FAMILIES) if names is TIMED else names)
+    wrong = [name for name in names if not all(e < LIMIT for e in checks.get(name, {"": torch.nan}).values())]
     record = {
         "op": "gpu",
-        "about": "training step on a GPU: forward and backward pass, squared error at every step, as a CUDA graph",
+        "about": "forward and backward pass on a GPU, squared error at every step, as a CUDA graph",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
         "machine": machine(),
         "errors": checks,
-        "cases": timings(tuple(name for name in TIMED if name not in wrong)),
+        "cases": timings([name for name in names if name not in wrong], QUICK_CASES if options.quick else CASES),
     }
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "gpu.json").write_text(json.dumps(record, indent=1) + "\n")
+    write(record, options.out or (QUICK_RESULTS if options.quick else RESULTS))
+    from rich.console import Console  # late: the numbers are safe by now
+
+    console = Console(width=120, highlight=False)
+    show(record, console)
+    if wrong:
+        console.print(f"not timed, because not known to be right: {', '.join(wrong)}", style="bold red")
     return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except UnsupportedError as error:
+        sys.exit(f"lagreach: {error}")

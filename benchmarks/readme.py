@@ -29,13 +29,18 @@ def text() -> str:
         "| one training step, one thread | " + " | ".join(CELLS) + " |",
         "|---|" + "---|" * len(CELLS),
     ]
-    rows = (
+    rows = [
         ("W1: milliseconds", "W1", lambda t: f"{1e3 * t['lagreach']:.1f}"),
         ("W1: times faster than an eager torch loop", "W1", lambda t: f"{t['eager'] / t['lagreach']:.1f}"),
         ("W1: times the machine's floor", "W1", lambda t: f"{t['lagreach'] / t['floor']:.2f}"),
         ("W2: times faster than an eager torch loop", "W2", lambda t: f"{t['eager'] / t['lagreach']:.1f}"),
         ("W2: times the machine's floor", "W2", lambda t: f"{t['lagreach'] / t['floor']:.2f}"),
-    )
+    ]
+    for place, name, label in ((2, "author", "the paper author's loop"), (3, "jax.scan", "JAX's `lax.scan`")):
+        if all(name in times[f"W1 {cell}"] for cell in CELLS):
+            rows.insert(
+                place, (f"W1: times faster than {label}", "W1", lambda t, name=name: f"{t[name] / t['lagreach']:.1f}")
+            )
     for label, workload, show in rows:
         lines.append(f"| {label} | " + " | ".join(show(times[f"{workload} {cell}"]) for cell in CELLS) + " |")
     machine = found["machine"]["cpu"]
@@ -44,6 +49,7 @@ def text() -> str:
         f"W1: 16 sequences of 1,024 steps, 16 inputs, 64 units; W2: 512 sequences, 128 units. The floor is the time of the "
         f"products and nonlinearities alone, measured in the same run ({machine}, torch {found['versions']['torch']}).",
     ]
+    lines += ["", diagnosis()]
     gpu = stored("gpu")
     on_gpu = {(c["cell"], c["workload"], c["replicas"]): c["ms"] for c in gpu["cases"] if "ms" in c}
     one, many = (", ".join(f"{on_gpu[cell, 'W1', n]:.1f}" for cell in CELLS) for n in (1, 132))
@@ -53,6 +59,22 @@ def text() -> str:
         "(forward and backward pass, `python -m benchmarks.gpu`).",
     ]
     return "\n".join(lines)
+
+
+def diagnosis() -> str:
+    """Say how long the first-order diagnosis takes, beside the author's scripts where they were timed."""
+    found = stored("first_order")
+    times, shape = medians(found), found["cases"][0]["shape"]
+    one = times["W1 diag_gate"]["lagreach"]
+    said = (
+        f"A first-order diagnosis of a diag_gate network at W1 (effective learning rates, envelope and matched statistic of "
+        f"{shape['sequences']} sequences at {shape['lags']} lags) takes {1e3 * one:.0f} ms"
+    )
+    timed = {name: t["author"] / t["lagreach"] for name, t in times.items() if "author" in t}
+    if not timed:
+        return said + "."
+    listed = ", ".join(f"{ratio:.0f} ({name})" for name, ratio in timed.items())
+    return f"{said}. Times faster than the paper author's scripts: {listed}; here W2 has 128 sequences unless it says otherwise."
 
 
 def readme_with_table(readme: str) -> str:

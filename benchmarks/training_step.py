@@ -5,6 +5,8 @@ W1: batch 16, T=1024, D=16, H=64; W2: batch 512, H=128; float32, squared error a
 - "lagreach": the fused kernels; "reference": the same network in the plain loop of `lagreach.kernels`
 - "eager": one `nn.Linear` on the input and one on the state for each gate, all called at every step, as the equations
   read. It is our own writing and stands for the usual research script.
+- "jax.scan": `jax.lax.scan` under `jax.jit`, where JAX is installed; "author": the paper author's own loop, for those who
+  name a checkout of it with ``--author``
 - "floor": the least work there is, on this machine in this run. As many multiplications as the step has, in products of
   large square matrices, and as many sigmoids and tanhs, vectorised, on an array that stays in the cache. No loop over
   time, no memory traffic, no readout.
@@ -21,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks import author, jax_scan
 from benchmarks.harness import Case, Op, Timing, measure
 from lagreach import GatedRNN
 
@@ -148,7 +151,7 @@ EAGER: dict[str, type[EagerLoop]] = {
 def cases(size: str) -> list[Case]:
     """Return the five cells of the paper at each workload."""
     return [
-        Case(f"{name} {cell}", {"cell": cell, **shape}, REPEATS[name])
+        Case(f"{name} {cell}", {"cell": cell, **shape}, REPEATS[name], jax_scan.note())
         for name, shape in WORKLOADS[size].items()
         for cell in EAGER
     ]
@@ -176,7 +179,27 @@ def run(case: Case) -> dict[str, Timing]:
         rtol=1e-8,
     )
     steps: dict[str, Callable[[], object]] = {name: training_step(model, x, y) for name, model in models.items()}
+    in_jax, theirs = jax_scan.training_step(ours, x, y), author.training_step(ours, x, y, GATE_INIT)
+    if in_jax is not None:
+        check_jax(ours, x[:, :SHORT], y[:, :SHORT])
+        steps["jax.scan"] = in_jax
+    if theirs is not None:
+        torch.testing.assert_close(theirs(), training_step(ours, x, y)(), rtol=1e-4, atol=0, msg="the author's loss")
+        steps["author"] = theirs
     return measure({**steps, "floor": floor(cell, shape)}, case.repeats)
+
+
+def check_jax(ours: GatedRNN, x: Tensor, y: Tensor) -> None:
+    """Compare loss and gradients in JAX with ours."""
+    expected_loss = training_step(ours, x, y)()
+    expected = comparable_gradients(ours)
+    step = jax_scan.training_step(ours, x, y)
+    assert step is not None
+    loss, found = step()
+    torch.testing.assert_close(torch.tensor(float(loss)), expected_loss, rtol=1e-4, atol=0)
+    for name, gradient in jax_scan.gradients(found).items():
+        error = torch.linalg.norm(gradient - expected[name]) / torch.linalg.norm(expected[name])
+        assert error < 1e-4, f"gradient of {name} in JAX: relative difference {error:.2g}"
 
 
 def floor(cell: str, shape: Mapping[str, Any]) -> Callable[[], None]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import torch
 from torch import Tensor
 
 from lagreach import GatedRNN, all_cells
 
 CELLS = list(all_cells())
-WITH_LAYERNORM = [name for name in CELLS if name != "diag_elman"]
+WITH_LAYERNORM = [name for name, cell in all_cells().items() if "layernorm" in {f.name for f in fields(cell)}]
 VARIANTS = [(name, False) for name in CELLS] + [(name, True) for name in WITH_LAYERNORM]
 TOLERANCE = {torch.float64: {"rtol": 1e-10, "atol": 1e-10}, torch.float32: {"rtol": 1e-4, "atol": 1e-6}}
 

@@ -1,5 +1,6 @@
 """The benchmarks refuse to time what is not right, write down what they should, and compare equal answers."""
 
+import importlib.util
 import json
 import re
 import subprocess
@@ -11,6 +12,8 @@ from benchmarks import harness
 from benchmarks.harness import Case, Op, RefusedError, Timing, all_ops, main, measure, run_op, summarise, write
 
 OPS = all_ops()
+JAX = ["jax.scan"] if importlib.util.find_spec("jax") else []
+STEPS = ["lagreach", "reference", "eager", *JAX, "floor"]
 PASSING = "def test_right():\n    assert 1 + 1 == 2\n"
 FAILING = "def test_wrong():\n    assert 1 + 1 == 3\n"
 SKIPPED = "import pytest\n@pytest.mark.slow\ndef test_slow():\n    pass\n"
@@ -74,7 +77,7 @@ def test_disagreeing_implementations_are_refused(fake, tmp_path):
 def test_a_case_is_timed_in_a_process_of_its_own():
     op = OPS["training_step"]
     timings = harness.in_own_process(op, "tiny", 1)
-    assert list(timings) == ["lagreach", "reference", "eager", "floor"]
+    assert list(timings) == STEPS
     assert all(len(t.cpu) == len(t.wall) == 1 for t in timings.values())
 
 
@@ -215,7 +218,8 @@ def test_a_real_op_end_to_end(tmp_path, capsys):
     small = replace(op, guards=one_guard, cases=lambda size: op.cases("tiny")[:2])
     assert main(["training_step", "--quick", "--out", str(tmp_path)], ops={"training_step": small}) == 0
     record = json.loads((tmp_path / "training_step.json").read_text())
-    check_record(record, implementations=["lagreach", "reference", "eager", "floor"], repeats=1)
+    check_record(record, implementations=STEPS, repeats=1)
+    assert "JAX" in record["cases"][0]["note"]
     assert [case["name"] for case in record["cases"]] == ["tiny const_gate", "tiny shared_gate"]
     assert record["guards"] == {"tests": list(one_guard), "outcome": record["guards"]["outcome"]}
     assert "tiny shared_gate" in capsys.readouterr().out

@@ -17,7 +17,7 @@ from tests.cases import CELLS, WITH_LAYERNORM
 
 def test_names_are_promises():
     assert set(CELLS) == {
-        "const_gate", "shared_gate", "diag_gate", "gru", "lstm", "elman", "diag_elman", "torch_gru",
+        "const_gate", "shared_gate", "diag_gate", "gru", "lstm", "elman", "diag_elman", "torch_gru", "min_gru",
     }  # fmt: skip
 
 

@@ -34,7 +34,7 @@ def test_cells_table_and_json():
     assert [row["name"] for row in rows] == list(all_cells())
     for row in rows:
         assert row["name"] in table
-    assert {row["name"] for row in rows if row["first_order"] == "exact"} == {"diag_elman"}
+    assert {row["name"] for row in rows if row["first_order"] == "exact"} == {"diag_elman", "min_gru"}
 
 
 def test_studies_are_listed_and_shown():

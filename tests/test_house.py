@@ -16,7 +16,7 @@ SOURCE = ROOT / "src" / "lagreach"
 
 # From left to right; a module may import what stands to its left, and its own group.
 ORDER = [
-    ["_version", "errors", "types", "threads", "directional", "arrays", "batch", "progress"],
+    ["_version", "errors", "types", "threads", "directional", "arrays", "batch", "progress", "disk", "tensor_files"],
     ["cells"],
     ["kernels"],
     ["initialise", "torch_layout"],
@@ -30,8 +30,9 @@ ORDER = [
     ["convergence"],
     ["tasks"],
     ["gradients"],
-    ["window", "sequences_needed", "what_if", "measure"],
+    ["window", "sequences_needed", "what_if", "measure_settings", "assembly", "measure"],
     ["diagnosis"],
+    ["records"],
     ["io", "comparison"],
     ["report"],
     ["pipeline", "suggestion"],

@@ -9,6 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lagreach.errors import TooLargeError
+
+MOST_STEPS = 10**6  # of one sequence: its states are held a dozen times over while gradients are carried back
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -32,6 +36,17 @@ class Batch:
         index = rows if isinstance(rows, slice) else torch.as_tensor(list(rows))
         taken = {name: _take(getattr(self, name), index) for name in ("x", "y", "mask", "lengths", "state")}
         return replace(self, **taken)
+
+
+def check_steps(x: Tensor) -> None:
+    """Refuse sequences that no memory could hold the states of."""
+    if x.ndim > 1 and x.shape[1] > MOST_STEPS:
+        raise TooLargeError(
+            "these sequences are too long",
+            got=f"{x.shape[1]} steps, x of shape {tuple(x.shape)}",
+            expected=f"at most {MOST_STEPS} steps, sequences on the first axis",
+            fix="cut them into windows with lagreach.cut_series",
+        )
 
 
 def _take(value: Any, index: Any) -> Any:

@@ -219,6 +219,9 @@ def bench(
     author: Annotated[
         Path | None, typer.Option(help="The paper author's scripts, to be timed in the same run.")
     ] = None,
+    device: Annotated[
+        str, typer.Option(help="cpu, or cuda: training steps of the GPU kernels; NAMES are cells then.")
+    ] = "cpu",
 ) -> None:
     """Time lagreach beside what one would use instead, after running the tests of what is timed (in a checkout).
 
@@ -226,7 +229,7 @@ def bench(
     """
     from lagreach.cli_bench import run_bench
 
-    raise typer.Exit(run_bench(names or [], quick=quick, out=out, author=author))
+    raise typer.Exit(run_bench(names or [], quick=quick, out=out, author=author, device=device))
 
 
 app.add_typer(convergence)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from lagreach.disk import is_file
 from lagreach.errors import InputError, UnsupportedError
 
 AUTHOR_SCRIPT = "run_learnability_DGX.py"
@@ -25,19 +26,40 @@ def find_checkout() -> Path:
     )
 
 
-def run_bench(names: Sequence[str], *, quick: bool, out: Path | None, author: Path | None) -> int:
-    """Run the benchmarks in a process of their own, on one thread; return its exit code."""
+DEVICES = {"cpu": "benchmarks", "cuda": "benchmarks.gpu"}  # to what is run
+
+
+def run_bench(names: Sequence[str], *, quick: bool, out: Path | None, author: Path | None, device: str = "cpu") -> int:
+    """Run the benchmarks in a process of their own (those of the CPU on one thread); return its exit code."""
+    if device not in DEVICES:
+        raise InputError("unknown device", got=repr(device), expected=", ".join(DEVICES))
     checkout = find_checkout()
     environment = dict(os.environ)
+    if device == "cuda":
+        _check_cuda(author)
     if author is not None:
-        if not (author / AUTHOR_SCRIPT).is_file():
+        if not is_file(author / AUTHOR_SCRIPT):
             raise InputError(
                 "these are not the paper author's scripts",
                 got=f"no {AUTHOR_SCRIPT} in {author}",
                 fix="check out github.com/lorenzolivi/learnability and pass its folder",
             )
         environment["LAGREACH_AUTHOR"] = str(author.resolve())
-    command = [sys.executable, "-m", "benchmarks", *names]
+    command = [sys.executable, "-m", DEVICES[device], *names]
     command += ["--quick"] if quick else []
     command += ["--out", str(out.resolve())] if out is not None else []
     return subprocess.run(command, cwd=checkout, env=environment, check=False).returncode
+
+
+def _check_cuda(author: Path | None) -> None:
+    """Refuse before a process is started."""
+    import torch
+
+    if author is not None:
+        raise InputError(
+            "the author's scripts are timed on the CPU alone", got="--author with --device cuda", fix="leave one out"
+        )
+    if not torch.cuda.is_available():
+        raise UnsupportedError(
+            "there is no CUDA device here", got=f"torch {torch.__version__}", fix="leave out --device cuda"
+        )

@@ -6,6 +6,7 @@ import importlib
 import json
 import math
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,53 +14,54 @@ from typing import Any
 import torch
 from torch import nn
 
-from lagreach.batch import Batch
+from lagreach.batch import MOST_STEPS, Batch
 from lagreach.diagnosis import Diagnosis
+from lagreach.disk import make_folder
 from lagreach.errors import InputError
+from lagreach.gradients.sequences import as_batch
 from lagreach.pipeline import DiagnosisPlan, diagnose
 from lagreach.report.text import show
+from lagreach.tensor_files import read_tensors
 
 OUT_OF_REACH = 3
 
 
 def load_model(spec: str) -> nn.Module:
-    """Import ``package.module:factory`` and call it."""
+    """Import ``package.module:factory`` and call it. What goes wrong in the user's own code is told with its place."""
     module_name, _, name = spec.partition(":")
-    if not name:
+    if not name or not module_name:
         raise InputError("a model is named package.module:factory", got=repr(spec), fix="write my_package.models:build")
-    sys.path.insert(0, str(Path.cwd()))
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
     try:
         factory = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError) as error:
-        raise InputError("the model could not be imported", got=f"{spec}: {error}") from error
+    except Exception as error:
+        raise InputError(
+            "the model could not be imported",
+            got=f"{spec}: {in_words(error)}",
+            fix="run the command in the folder of the module, or install its package",
+        ) from error
     finally:
-        sys.path.pop(0)
-    model = factory() if callable(factory) and not isinstance(factory, nn.Module) else factory
+        sys.path.remove(here)
+    try:
+        model = factory() if callable(factory) and not isinstance(factory, nn.Module) else factory
+    except Exception as error:
+        raise InputError(
+            "the factory of the model failed",
+            got=f"{spec}: {in_words(error)}",
+            expected="a function without arguments that returns a torch.nn.Module",
+        ) from error
     if not isinstance(model, nn.Module):
-        raise InputError("the factory did not return a torch module", got=type(model).__name__)
+        raise InputError(
+            "the factory did not return a torch module", got=type(model).__name__, expected="a torch.nn.Module"
+        )
     return model
 
 
-def read_tensors(path: Path) -> dict[str, Any]:
-    """Read named tensors without executing anything in the file."""
-    if not path.is_file():
-        raise InputError("there is no such file", got=str(path))
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            return load_file(path)
-        if path.suffix == ".npz":
-            import numpy as np
-
-            with np.load(path, allow_pickle=False) as archive:
-                return {name: torch.from_numpy(archive[name]) for name in archive.files}
-        if path.suffix in (".pt", ".pth"):
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        # readers of foreign files raise anything, and all of it means the same to the user
-        raise InputError("this file cannot be read, or holds more than tensors", got=f"{path.name}: {error}") from error
-    raise InputError("unknown kind of file", got=path.name, expected=".safetensors, .npz, .pt or .pth")
+def in_words(error: Exception) -> str:
+    """Kind and text of an error, and the line it comes from."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
@@ -67,17 +69,26 @@ def load_weights(model: nn.Module, path: Path) -> None:
     state = read_tensors(path)
     try:
         model.load_state_dict(state)
-    except (RuntimeError, TypeError, AttributeError) as error:
-        raise InputError("the weights do not fit the model", got=str(error).splitlines()[-1].strip()) from error
+    except Exception as error:  # names that are no text, values that are no tensors, and shapes
+        raise InputError(
+            "the weights do not fit the model",
+            got=f"{path.name}: {(str(error).splitlines() or [type(error).__name__])[-1].strip()}",
+            expected="the state_dict() of the same model",
+        ) from error
 
 
 def load_data(path: Path) -> Batch:
     """Read x, y and optionally mask and lengths."""
     found = read_tensors(path)
-    if not isinstance(found, dict) or not {"x", "y"} <= set(found):
-        names = ", ".join(map(str, found)) if isinstance(found, dict) else type(found).__name__
+    if not {"x", "y"} <= set(found):
+        names = ", ".join(map(str, found)) or "nothing"
         raise InputError("the data need x and y", got=names, expected="x, y and optionally mask, lengths")
-    return Batch(found["x"], found["y"], found.get("mask"), found.get("lengths"))
+    parts = {name: found[name] for name in ("x", "y", "mask", "lengths") if name in found}
+    for name, part in parts.items():
+        if not isinstance(part, torch.Tensor) or part.layout != torch.strided or part.is_quantized or part.is_complex():
+            got = f"{part.layout}, {part.dtype}" if isinstance(part, torch.Tensor) else type(part).__name__
+            raise InputError(f"{name} is not an array of real numbers", got=got, expected="a dense tensor")
+    return as_batch(parts, path.name)
 
 
 def parse_lags(text: str) -> str | list[int]:
@@ -90,7 +101,8 @@ def parse_lags(text: str) -> str | list[int]:
         return text
     try:
         if ":" in text:
-            return list(range(*[int(part) for part in text.split(":")]))
+            wanted = range(*[int(part) for part in text.split(":")])
+            return list(wanted[: MOST_STEPS + 1])  # more are refused in any case
         return [int(part) for part in text.split(",")]
     except (ValueError, TypeError) as error:
         raise InputError("lags could not be read", got=repr(text), expected="auto, 1,2,4 or 0:64") from error
@@ -124,7 +136,7 @@ def run_diagnose(
     if isinstance(found, DiagnosisPlan):
         print(json.dumps(vars(found) | {"layers": list(found.layers)}, indent=2) if as_json else found)
         return 0
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     found.save(out / "diagnosis.nc")
     found.report(out / "report.html")
     if as_json:

@@ -9,6 +9,7 @@ from pathlib import Path
 import typer
 
 from lagreach.diagnosis import Diagnosis
+from lagreach.disk import is_folder
 from lagreach.errors import InputError
 from lagreach.io import load
 from lagreach.progress import progress_bar
@@ -21,7 +22,7 @@ def read(paths: Sequence[Path]) -> tuple[list[Diagnosis], list[str]]:
     """Load diagnoses from files and from folders of them (a run's ``diagnoses`` folder too), with a name for each."""
     files: list[Path] = []
     for path in paths:
-        if not path.is_dir():
+        if not is_folder(path):
             files.append(path)
             continue
         inside = sorted(path.glob("*.nc")) or sorted(path.glob("diagnoses/*.nc"))

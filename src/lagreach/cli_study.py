@@ -35,9 +35,10 @@ def run(
     ] = None,
     gpus: Annotated[float, typer.Option(min=0.0, help="Share of a GPU that each piece of work needs (Ray).")] = 0.0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    kernel: Annotated[str, typer.Option(help="auto, reference, numba or triton.")] = "auto",
+    kernel: Annotated[str, typer.Option(help="auto, reference, numba, triton or parallel.")] = "auto",
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds, instead of the study's.")] = None,
     group: Annotated[str | None, typer.Option(help="Only the variants of this group, such as AdamW.")] = None,
+    only: Annotated[str | None, typer.Option(help="trainings or predictors: one part of the validation study.")] = None,
     as_json: Json = False,
 ) -> None:
     """Train, diagnose, test the printed claims, and write figures, RESULTS.md and report.html.
@@ -66,7 +67,14 @@ def run(
             device=device,
             kernel=kernel,
             command=command,
+            only=only,
         )
+    if config.kind == "validation":
+        from lagreach.study.validation.run import show_validation
+
+        found = show_validation(finished.path)
+        typer.echo(json.dumps(found, indent=2) if as_json else "\n".join(f"{k}: {v}" for k, v in found.items()))
+        return
     claims = json.loads((finished.path / "claims.json").read_text())
     if as_json:
         typer.echo(json.dumps({"run": str(finished.path), "claims": claims}, indent=2))
@@ -163,3 +171,23 @@ def status(
         typer.echo(json.dumps(found.as_dict(), indent=2))
     else:
         typer.echo(str(found))
+
+
+@app.command()
+def export(
+    folder: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    to: Annotated[Path, typer.Argument(help="Folder for its outcome.")],
+    as_json: Json = False,
+) -> None:
+    """Copy the outcome of a run without its weights: tables, claims, figures and RESULTS.md.
+
+    Example: `lagreach study export runs/livi results/livi-v1`
+    """
+    from lagreach.study.export import export_run
+
+    written = export_run(folder, to)
+    size = sum(path.stat().st_size for path in written)
+    if as_json:
+        typer.echo(json.dumps({"to": str(to), "files": [path.name for path in written], "bytes": size}, indent=2))
+    else:
+        typer.echo(f"{len(written)} files, {size / 2**20:.1f} MiB, in {to}")

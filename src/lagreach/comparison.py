@@ -59,10 +59,10 @@ def compare(
 ) -> Comparison:
     """Compare diagnoses at one number of sequences (the smallest any was made for) and one strength."""
     if not diagnoses:
-        raise InputError("there is nothing to compare")
+        raise InputError("there is nothing to compare", expected="one diagnosis or more")
     labels = tuple(names) if names is not None else tuple(f"model {i}" for i in range(len(diagnoses)))
     if len(labels) != len(diagnoses):
         raise InputError("one name for every diagnosis", got=f"{len(labels)} names for {len(diagnoses)}")
-    count = sequences or min(d.sequences for d in diagnoses)
+    count = min(d.sequences for d in diagnoses) if sequences is None else sequences
     share = strength or diagnoses[0].layers[0].window.strength
     return Comparison(labels, tuple(d.window(count, share) for d in diagnoses), tuple(diagnoses))

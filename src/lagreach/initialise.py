@@ -76,6 +76,7 @@ def _set_retention(
         raise InputError(
             "at most one of gate_init, forget_bias and chrono sets the retention",
             got=", ".join(f"{k}={v}" for k, v in given.items()),
+            fix="keep one of them",
         )
     if gate_init is not None and not 0 < gate_init < 1:
         raise InputError("gate_init must lie strictly between 0 and 1", got=gate_init, fix="try gate_init=0.05")

@@ -55,6 +55,15 @@ class GatedRNN(nn.Module):
     torch.Size([3, 10, 1])
     """
 
+    input_size: int
+    hidden_size: int
+    output_size: int
+    num_layers: int
+    kernel: str
+    stack: Stack
+    layers: nn.ModuleList
+    readout: nn.Linear
+
     def __init__(
         self,
         cell: str | type[Cell] | Cell,

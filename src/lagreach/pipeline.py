@@ -149,6 +149,10 @@ def diagnose(
         settings or MeasureSettings(),
         signal=signal, noise=noise, transport=transport, strength=strength, error=error, seed=seed,
     )  # fmt: skip
+    if sequences is not None and sequences < 1:
+        raise InputError(
+            "sequences must be a positive number", got=sequences, fix="leave it out to plan for the data's own"
+        )
     source = as_sequences(data)
     options: dict[str, Any] = {"params": params, "require": require, "steps": steps, "cell": cell, "call": call}
     options["optimizer"] = optimizer
@@ -237,7 +241,9 @@ def diagnosis_tasks(
 
 def _custom(model: nn.Module | View, cell: Mapping[str, Cell], sample: Batch, call: Call | None) -> list[View]:
     if not isinstance(model, nn.Module):
-        raise InputError("cell= describes layers of a torch module", got=type(model).__name__)
+        raise InputError(
+            "cell= describes layers of a torch module", got=type(model).__name__, expected="a torch.nn.Module"
+        )
     return custom_views(model, cell, sample, call)
 
 
@@ -348,6 +354,8 @@ def diagnose_step(
     from lagreach.adapters.functional import functional_view
 
     if "params" in options:
-        raise InputError("weights are selected by input_params here", got="params")
+        raise InputError(
+            "weights are selected by input_params here", got="params", fix="pass input_params=lambda name: ..."
+        )
     view = functional_view(step, params, readout, state_size)
     return diagnose(view, data, params=input_params, **options)

@@ -11,12 +11,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lagreach.arrays import Array, Number, Numbers
 from lagreach.detection import detection_status, required_sequences
+from lagreach.disk import save_figure
 from lagreach.errors import InputError
 from lagreach.regimes.laws import LAWS, WindowGrowth, check_lags, find_law, window_growth
 from lagreach.types import Status
@@ -177,7 +179,7 @@ class Plan:
 
         figure = plan_figure(self)
         if path is not None:
-            figure.savefig(path)
+            save_figure(figure, Path(path))
         return figure
 
 
@@ -257,7 +259,7 @@ def plan(
     ]
     shown = _default_lags(growths, sequences) if lags is None else check_lags(lags, np.size(lags))
     if np.any(shown < 1):
-        raise InputError("lags of a plan start at 1", got=shown.tolist())
+        raise InputError("lags of a plan start at 1", got=shown.tolist(), expected="lags of 1 or more")
     mean = _aggregation("mean", growths[0], shown, sequences, detection_status(alpha))
     clipped = _aggregation("clipped", growths[1], shown, sequences, Status.OK)
     envelope = np.exp(LAWS[law].log_value(shown, params))

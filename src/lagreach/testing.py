@@ -1,10 +1,11 @@
-"""The conformance kit: `check_cell` and `check_adapter` run on your own cell or adapter what the package's tests run."""
+"""The conformance kit: it runs on your own cell, adapter or estimator what the package's tests run on theirs."""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +20,16 @@ from lagreach.gradients.lag_gradients import lag_gradients
 from lagreach.model import GatedRNN
 from lagreach.transport.dual import windows
 
+if TYPE_CHECKING:
+    from lagreach.tails.fit import Estimator
+
 TOLERANCE = 1e-10  # float64
 INPUT, HIDDEN, SEQUENCES, TIME = 3, 4, 2, 7
 
 
 @dataclass(frozen=True)
 class ConformanceReport:
-    """Names of the checks a cell has passed."""
+    """Names of the checks that a cell, an adapter or an estimator has passed."""
 
     cell: str
     passed: tuple[str, ...]
@@ -91,6 +95,29 @@ def check_adapter(model: nn.Module, x: Tensor, *, call: Call | None = None, seed
         for check in checks_of(view).values():
             check(subject)
     return [ConformanceReport(view.layer.family, ("replay", *checks_of(view))) for view in views]
+
+
+def check_estimator(
+    estimate: Estimator, *, alphas: Sequence[float] = (1.2, 1.5, 1.8), tolerance: float = 0.1, seed: int = 0
+) -> ConformanceReport:
+    """Check an estimator of stable laws; raise `ConformanceError` at the first thing that is wrong.
+
+    Checked: that it returns an `Estimate` whose interval holds its alpha, that order and sign of the samples do not matter,
+    that it follows a change of units, that wider levels give wider intervals, that it recovers `alphas` within
+    `tolerance` on samples of stable laws, and that its 95 % intervals cover.
+
+    Examples
+    --------
+    >>> from lagreach.tails import mcculloch
+    >>> print(check_estimator(mcculloch.estimate))
+    estimate: passed 6 checks (result, order and sign, units, levels, recovery, coverage)
+    """
+    from lagreach.tails.conformance import checks_of  # needs scipy, which cells and adapters do not
+
+    checks = checks_of(tuple(alphas), tolerance, seed)
+    for check in checks.values():
+        check(estimate)
+    return ConformanceReport(getattr(estimate, "__name__", type(estimate).__name__), tuple(checks))
 
 
 class _Subject:

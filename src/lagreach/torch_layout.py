@@ -59,7 +59,11 @@ def _convert_layer(
         stacked = state_dict.get(f"{key}_l{k}")
         if stacked is None:
             if key.startswith("weight"):
-                raise InputError(f"{key}_l{k} is missing from the weights", got=", ".join(sorted(state_dict)))
+                raise InputError(
+                    f"{key}_l{k} is missing from the weights",
+                    got=", ".join(sorted(state_dict)),
+                    fix="pass the state_dict of the whole layer",
+                )
             zero = torch.zeros_like(like[f"layers.{k}.b_{gates[0]}"])
             return dict.fromkeys(gates, zero)  # bias=False
         if stacked.shape[0] % len(gates):

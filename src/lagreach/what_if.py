@@ -111,7 +111,7 @@ def _check(sequences: float, strength: float, error: float | None, kappa: float 
     if kappa is not None and not 2 <= kappa < math.inf:
         raise InputError("no exponent is better than 2", got=kappa, expected="2 <= kappa < inf")
     if not 0 < noise < math.inf:
-        raise InputError("the noise is multiplied by a positive number", got=noise)
+        raise InputError("the noise is multiplied by a positive number", got=noise, expected="a factor above 0")
 
 
 def _rescaled(base: Requirement, window: Window, kappa: float | None, shift: float, normal: float) -> Requirement:

@@ -7,12 +7,19 @@ from torch import Tensor
 from lagreach.cells import Cell, all_cells
 from lagreach.kernels import choose, scan
 from lagreach.kernels.gpu import precision
+from lagreach.kernels.gpu.plan import FAMILIES, Shape, shaped
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-CELLS = list(all_cells())
+CELLS = [name for name in all_cells() if name in FAMILIES]
+DENSE = [name for name in CELLS if FAMILIES[name].dense]
+SHAPES = {
+    "usual": Shape(),
+    "upright": Shape(upright=True),
+    "sums": Shape(sums=True),
+}
 LIMIT = 1e-5  # on relative errors
 
 
@@ -53,10 +60,22 @@ def test_float32_accuracy(name, hidden, sequences):
     assert largest_error(cell, problem(cell, hidden, sequences, 40)) < LIMIT
 
 
-@pytest.mark.parametrize("name", [name for name in CELLS if name != "diag_elman"])
-def test_layernorm(name):
+@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("hidden", "sequences"), [(20, 3), (64, 16), (128, 37)])
+def test_layernorm_in_every_shape(name, shape, hidden, sequences):
     cell = all_cells()[name](layernorm=True)
-    assert largest_error(cell, problem(cell, 64, 16, 40)) < LIMIT
+    with shaped(SHAPES[shape]):
+        assert largest_error(cell, problem(cell, hidden, sequences, 40)) < LIMIT
+
+
+@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("shape", ["upright", "sums"])
+@pytest.mark.parametrize(("hidden", "sequences"), [(7, 3), (64, 16), (100, 33)])
+def test_shapes_change_nothing_but_speed(name, shape, hidden, sequences):
+    cell = all_cells()[name]()
+    with shaped(SHAPES[shape]):
+        assert largest_error(cell, problem(cell, hidden, sequences, 40)) < LIMIT
 
 
 def test_faster_precision():

@@ -23,8 +23,11 @@ from lagreach.kernels import scan
 from lagreach.kernels.gpu import missing, plan, precision
 
 ROOT = Path(__file__).parent.parent.parent
-CELLS = list(all_cells())
-DENSE = [name for name in CELLS if name != "diag_elman"]
+CELLS = [name for name in all_cells() if name in plan.FAMILIES]
+DENSE = [name for name in CELLS if plan.FAMILIES[name].dense]
+UPRIGHT = ["const_gate", "diag_gate", "gru", "lstm"]  # one cell for each of the kernels
+SUMMED = ["diag_gate", "gru", "torch_gru", "lstm"]  # for each way to put their gradients together
+SMALL_SUMS = {"sums": True, "sums_tile": (16, 16, 1, 1)}
 EXACT, SINGLE = 1e-12, 2e-6  # relative errors in float64 and float32
 
 
@@ -81,6 +84,32 @@ def in_half_precision(cell):
         return errors(cell, 16, 3, 2, torch.float32)
 
 
+def upright(name):
+    """Errors of the upright kernels: with LayerNorm and more sequences than one program takes; plain, in float32."""
+    with plan.shaped(upright=True):
+        exact = [errors(build(name), 5, 9, 2), errors(build(name, layernorm=True), 5, 3, 3, replicas=2)]
+        return {
+            "exact": max(e for found in exact for e in found.values()),
+            "float32": max(errors(build(name, layernorm=True), 16, 9, 3, torch.float32, size=2.0**-70).values()),
+            "same tile": bool(tile_of(name, 5).upright),
+        }
+
+
+def tile_of(name, hidden):
+    given = plan.Plan(plan.FAMILIES[name], False, 0.5, "float32", shape=plan.chosen_shape(name, hidden))
+    return given.tile(torch.empty(1, 9, 2, 3), torch.empty(1, hidden, hidden))
+
+
+def summed(name, time, hidden):
+    """Errors of the weights' gradients when one kernel sums them all."""
+    with plan.shaped(**SMALL_SUMS):
+        exact, single = (
+            errors(build(name), hidden, 3, time),
+            errors(build(name), hidden, 3, time, torch.float32, 2.0**-70),
+        )
+    return {"exact": max(exact.values()), "float32": max(single.values())}
+
+
 def some_tangents(cell):
     """Errors of tangents along one input at a time: the others have none."""
     inputs, params = problem(cell, 5, 3, 2, replicas=1)
@@ -108,6 +137,19 @@ def broken_sequences(cell):
     return scan(cell, *inputs, params, kernel="triton").isfinite().all(-1).tolist()
 
 
+def wide_inputs():
+    """Inputs too wide to be summed along: their weights' gradient is torch's."""
+    generator = torch.Generator().manual_seed(0)
+    cell = build("const_gate")
+    x, s, params = cell.example(generator, input_size=65, hidden_size=4, sequences=2, time=2)
+    found = []
+    for kernel in ("triton", "reference"):
+        leaf = params["W_h"].clone().requires_grad_()
+        scan(cell, x, s[:, 0], params | {"W_h": leaf}, kernel=kernel).square().sum().backward()
+        found.append(leaf.grad)
+    return float((found[0] - found[1]).norm() / found[1].norm())
+
+
 def replicas_alone(cell):
     inputs, params = problem(cell, 16, 3, 2, torch.float32)
     together = scan(cell, *inputs, params, kernel="triton")
@@ -129,6 +171,13 @@ def run_all():
         found[f"{name} layernorm"] = errors(build(name, layernorm=True), 5, 3, 2)
         found[f"{name} streamed"] = streamed(build(name, layernorm=True), 1)
         found[f"{name} float16"] = in_half_precision(build(name))
+    for name in SUMMED:
+        found[f"{name} sums"] = summed(name, 2, 5)
+    for name in UPRIGHT:
+        found[f"{name} upright"] = upright(name)
+    found["long sums"] = summed("gru", 17, 20)  # several tiles of units and of times, and the factor r h
+    with plan.shaped(**SMALL_SUMS):
+        found["wide inputs"] = wide_inputs()
     found["lstm all streamed"] = streamed(build("lstm"), 0)
     for activation in ACTIVATIONS:
         found[f"activation {activation}"] = errors(DiagElman(activation=activation), 5, 3, 2)
@@ -156,6 +205,21 @@ def test_values_gradients_and_tangents(found, name, case):
 def test_layernorm_and_streamed_weights(found, name, case):
     assert max(found[f"{name} {case}"].values()) < EXACT
     assert max(found["lstm all streamed"].values()) < EXACT
+
+
+@pytest.mark.parametrize("name", UPRIGHT)
+def test_upright_kernels(found, name):
+    own = found[f"{name} upright"]
+    assert own["same tile"]
+    assert own["exact"] < EXACT
+    assert own["float32"] < SINGLE
+
+
+@pytest.mark.parametrize("case", [*(f"{name} sums" for name in SUMMED), "long sums"])
+def test_gradients_of_weights_in_one_pass(found, case):
+    assert found[case]["exact"] < EXACT
+    assert found[case]["float32"] < SINGLE
+    assert found["wide inputs"] < EXACT
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -222,6 +286,25 @@ def test_too_wide_networks_are_refused():
     assert wide.tile(torch.empty(1, 17, 1, 1), torch.empty(1, 512, 512)).grid == (2, 1)
     with pytest.raises(UnsupportedError, match="513"):
         wide.tile(torch.empty(1, 1, 1, 1), torch.empty(1, 513, 513))
+
+
+def test_shapes_are_chosen_by_size_and_by_hand(monkeypatch):
+    def tile(hidden, name="lstm", **options):
+        given = plan.Plan(plan.FAMILIES[name], False, 0.5, "float32", shape=plan.chosen_shape(name, hidden), **options)
+        return given.tile(torch.empty(3, 20, 1, 1), torch.empty(3, hidden, hidden))
+
+    monkeypatch.setattr(plan, "SHAPES", {("lstm", 64): plan.Shape(upright=True)})
+    assert (tile(60).upright, tile(60).rows, tile(60).warps, tile(60).grid) == (True, 8, 4, (3, 3))
+    assert (tile(65).upright, tile(65).rows, tile(65).warps, tile(65).resident) == (False, 16, 8, 2)
+    with plan.shaped(upright=True):
+        assert tile(128).upright
+        assert not tile(128).staged
+        assert not tile(256).upright  # its weights do not fit
+        assert not tile(64, "torch_gru").upright  # it has no such kernels
+    with plan.shaped(rows=32, warps=16, resident=3, slice=16):
+        by_hand = tile(128)
+        assert (by_hand.rows, by_hand.warps, by_hand.resident, by_hand.slice) == (32, 16, 3, 16)
+    assert tile(60).upright
 
 
 def test_unknown_precisions_are_refused():

@@ -132,3 +132,24 @@ def test_unknown_tests_are_refused():
 def test_evidence_reads_missing_windows_as_nothing_within_reach():
     material = rows("a", windows=[float("nan"), None])
     np.testing.assert_array_equal(Evidence(material, "lagreach", BUDGETS).window("a", 100), np.zeros(5))
+
+
+def test_claims_are_read_under_every_definition_that_was_measured():
+    """First-order transport and the noise of a lag's own term are read where such diagnoses were made."""
+    both = rows("a", slope=2.0, kappa=2.0, alpha=2.0)
+    assert set(verdicts("scaling_slope", both, role="a")) == {"paper", "lagreach"}
+    more = [*both, *(row("a", seed, "exact_lag_noise", slope=0.1) for seed in range(5))]
+    found = verdicts("scaling_slope", more, role="a")
+    assert {name: claim.verdict for name, claim in found.items()} == {
+        "paper": "yes",
+        "lagreach": "yes",
+        "lag noise": "no",
+    }
+    more += [row("a", seed, "first_order") for seed in range(5)]
+    assert set(verdicts("window_growth", more, role="a", grows=True)) == {
+        "paper",
+        "first order",
+        "lagreach",
+        "lag noise",
+    }
+    assert set(verdicts("spectrum", more, role="a", broad=False)) == {"paper"}

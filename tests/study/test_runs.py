@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -14,9 +15,10 @@ import pytest
 import xarray as xr
 
 import lagreach
-from lagreach.errors import RunError
+from lagreach.errors import InputError, RunError
 from lagreach.study.config import find_study
 from lagreach.study.executors import make_executor
+from lagreach.study.export import export_run
 from lagreach.study.jobs import DiagnoseJob, diagnose_jobs
 from lagreach.study.metrics import read_rows
 from lagreach.study.progress import run_status
@@ -62,6 +64,41 @@ def test_a_run_leaves_what_it_promises(finished):
     assert all(
         (path / "figures" / f"{name}-all.png").exists() for name in ("envelopes", "windows", "scaling", "spectra")
     )
+
+
+def test_the_outcome_can_be_kept_without_the_weights(finished, tmp_path):
+    written = export_run(finished.path, tmp_path / "kept")
+    assert {path.name for path in written} >= {"RESULTS.md", "summary.parquet", "metrics.parquet", "recovered.parquet"}
+    assert not list((tmp_path / "kept").rglob("*.safetensors"))
+    rows = read_rows(tmp_path / "kept" / "metrics.parquet")
+    assert {(row["variant"], row["seed"], row["epoch"]) for row in rows} == {
+        (name, seed, epoch) for name in ("diag", "const") for seed in (0, 1) for epoch in range(1, 7)
+    }
+    for link in re.findall(r"\]\((figures/[^)]+)\)", (tmp_path / "kept" / "RESULTS.md").read_text()):
+        assert (tmp_path / "kept" / link).stat().st_size > 0
+    unfinished = RunDirectory.create(tmp_path / "begun", TINY)
+    with pytest.raises(RunError, match="only a finished run"):
+        export_run(unfinished.path, tmp_path / "nothing")
+
+
+def test_the_log_tells_how_long_a_run_was_worked_on(tmp_path):
+    run = RunDirectory.create(tmp_path / "run", TINY)
+    lines = [
+        "2026-01-01 23:59:00 start: `one`, 1 process, processor",
+        "2026-01-02 00:01:30 diag: epoch 2 of 6 saved",  # and then it was killed
+        "a line that is none",
+        "2026-01-03 10:00:00 start: `two`, 2 processes, NVIDIA H200",
+        "2026-01-03 10:00:10 finished",
+    ]
+    (run.path / "log.txt").write_text("\n".join(lines))
+    assert [(s.what.split(",")[0], s.seconds) for s in run.sessions()] == [("`one`", 150.0), ("`two`", 10.0)]
+
+
+def test_one_group_of_a_study():
+    later = find_study("livi-later").at_scale("smoke")
+    assert {v.group for v in later.only_group("AdamW").variants} == {"AdamW"}
+    with pytest.raises(InputError, match="no such group"):
+        later.only_group("Adam")
 
 
 def test_the_same_seed_gives_the_same_run_with_other_workers(finished, tmp_path):

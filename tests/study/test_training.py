@@ -5,7 +5,9 @@ import pytest
 import torch
 
 from lagreach.errors import InputError, TooLargeError
+from lagreach.kernels.gpu import current_precision
 from lagreach.model import GatedRNN
+from lagreach.study import replicas
 from lagreach.study.data import FreshData, generator_for, hold
 from lagreach.study.losses import replica_losses
 from lagreach.study.optimisers import Optimiser, OptimiserSettings, clip_rows
@@ -200,6 +202,16 @@ def test_masked_loss_counts_the_steps_that_count(generator):
     torch.testing.assert_close(replica_losses("mse", output, y, mask), expected)
 
 
+def test_the_precision_asked_for_holds_while_a_model_runs(monkeypatch):
+    seen = []
+    whole = replicas.scan_stack
+    monkeypatch.setattr(replicas, "scan_stack", lambda *a, **o: seen.append(current_precision()) or whole(*a, **o))
+    train(model(0), TASK, sequences=8, epochs=1, precision="float16")
+    train(model(0), TASK, sequences=8, epochs=1)
+    assert seen == ["float16", "float32"]
+    assert current_precision() == "float32"
+
+
 def test_classification_trains():
     task = make_task("copy", length=8, items=2, symbols=3)
     network = GatedRNN("lstm", task.input_size, 8, task.output_size, generator=torch.Generator().manual_seed(0))
@@ -226,6 +238,7 @@ def test_classification_trains():
         (lambda: train(model(0), (torch.zeros(4, 3, 2), torch.zeros(4, 3, 1)), fresh=True), "fresh"),
         (lambda: train(model(0), TASK, sequences=8, loss="l1"), "unknown loss"),
         (lambda: train(model(0), TASK, sequences=8, kernel="cuda"), "unknown kernel"),
+        (lambda: train(model(0), TASK, sequences=8, precision="half"), "unknown precision"),
         (lambda: OptimiserSettings(optimiser="lion"), "unknown optimiser"),
         (lambda: OptimiserSettings(schedule="random"), "unknown schedule"),
         (lambda: OptimiserSettings(lr=-1.0), "lr must"),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lagreach.batch import Batch
-from lagreach.errors import InputError, UnsupportedError
+from lagreach.errors import InputError, LagreachError, UnsupportedError
 
 Call = Callable[[nn.Module, Batch], Any]
 
@@ -42,6 +42,21 @@ def default_call(model: nn.Module, batch: Batch) -> Any:
     if batch.lengths is not None and _takes_lengths(model):
         return model(x, batch.lengths)
     return model(x)
+
+
+def first_call(model: nn.Module, sample: Batch, call: Call) -> None:
+    """Run a model for the first time: if it fails, then because the data do not fit it."""
+    try:
+        call(model, sample)
+    except LagreachError:
+        raise
+    except Exception as error:  # whatever the user's model raises
+        raise InputError(
+            "the model does not run on the data",
+            got=f"{type(error).__name__}: {error}, for x of shape {tuple(sample.x.shape)} and {sample.x.dtype}",
+            expected="data for which model(x) works, sequences first",
+            fix="see the error above, or pass call=lambda model, batch: ... if the model takes something else",
+        ) from error
 
 
 def _layers_first(state: Any, reference: Tensor) -> Any:

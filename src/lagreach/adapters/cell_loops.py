@@ -59,13 +59,20 @@ class CellLoopView(View):
 
     def _read(self, calls: list[tuple[tuple[Any, ...], dict[str, Any], Any]]) -> tuple[Tensor, Tensor]:
         if not calls:
-            raise UnsupportedError(f"{self.name} is not called when the model runs")
+            raise UnsupportedError(
+                f"{self.name} is not called when the model runs",
+                fix="take the unused layer out of the model, or pass call= that uses it",
+            )
         inputs, before = [], []
         for args, kwargs, _ in calls:
             inputs.append(args[0] if args else kwargs["input"])
             before.append(_joined(args[1] if len(args) > 1 else kwargs.get("hx")))
         if inputs[0].ndim != 2:
-            raise UnsupportedError("a cell without a batch axis", got=f"input of shape {tuple(inputs[0].shape)}")
+            raise UnsupportedError(
+                "a cell without a batch axis",
+                got=f"input of shape {tuple(inputs[0].shape)}",
+                expected="(seq, input) at every step",
+            )
         after = [_joined(result) for *_, result in calls]
         for t in range(1, len(calls)):
             previous, given = after[t - 1], before[t]

@@ -53,6 +53,7 @@ class CustomView(View):
             raise InputError(
                 f"{self.name} does not compute what {type(cell).__name__} says",
                 got=f"a difference of {(replayed - output).abs().max().item():.3g} after replaying it from a zero state",
+                fix="mend the step of the Cell until it gives what the module gives",
             )
         with untouched(model):
             refuse_coupling(model, call, sample, x.shape[1])

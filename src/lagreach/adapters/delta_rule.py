@@ -23,6 +23,10 @@ REFUSED = (
     "DeltaNet", "GatedDeltaNet", "GatedDeltaNet2", "GatedDeltaProduct", "KimiDeltaAttention", "MomentumDeltaNet",
     "PrecondGatedDeltaNet", "PrecondKDA", "Comba", "MesaNet", "RWKV7Attention",
 )  # fmt: skip
+REFUSED_ROW = (  # of the table of adapters
+    "other delta-rule layers (DeltaNet, KDA, RWKV-7, ...)", "flash-linear-attention", "none", "refused",
+    "refused: not diagonal, so decays alone would overstate what is kept; describe them as a Cell",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -149,43 +153,11 @@ class DeltaLayer(ScanLayer):
         return module.out_proj(module.norm(read, gate.unflatten(-1, (cell.heads, -1))).flatten(-2))
 
 
-class RefusedDeltaLayer(ScanLayer):
-    """Layers of flash-linear-attention whose transition is not diagonal."""
-
-    family: ClassVar[str] = "other delta-rule layers (DeltaNet, KDA, RWKV-7, ...)"
-    packages: ClassVar[str] = "flash-linear-attention"
-    tested: ClassVar[str] = "refused"
-    axes: ClassVar[tuple[str, ...]] = ()
-    limits: ClassVar[str] = (
-        "refused: not diagonal, so decays alone would overstate what is kept; describe them as a Cell"
-    )
-
-    def __init__(self, module: nn.Module) -> None:
+def refuse_other_delta_rules(module: nn.Module) -> None:
+    """Refuse layers of flash-linear-attention whose transition is not diagonal, by the names of their classes."""
+    if type(module).__name__ in REFUSED:
         raise UnsupportedError(
             f"the transition of {type(module).__name__} is not diagonal",
             got="a decay times (I - beta k k^T): products of decays would overstate what is kept",
             fix="describe its step as a Cell, whose exact transport needs no diagonal (see DeltaCell), and pass cell=",
         )
-
-    @classmethod
-    def claims(cls, module: nn.Module) -> bool:
-        """By the names of their classes."""
-        return type(module).__name__ in REFUSED
-
-    @property
-    def decay_shape(self) -> tuple[int, ...]:
-        """None."""
-        return ()
-
-    @property
-    def state_size(self) -> int:
-        """None."""
-        return 0
-
-    def open(self, *args: Any, **kwargs: Any) -> Given:
-        """Never reached."""
-        raise NotImplementedError
-
-    def close(self, given: Given, states: Tensor) -> Tensor:
-        """Never reached."""
-        raise NotImplementedError

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from lagreach.adapters.delta_rule import DeltaLayer, RefusedDeltaLayer
+from lagreach.adapters.delta_rule import REFUSED_ROW, DeltaLayer, refuse_other_delta_rules
 from lagreach.adapters.linear_attention import GLALayer, HGRNLayer
 from lagreach.adapters.lru import LRULayer, S5Layer
 from lagreach.adapters.mamba import MambaLayer
@@ -32,13 +32,15 @@ FAMILIES: tuple[type[ScanLayer], ...] = (
     GLALayer,
     HGRNLayer,
     DeltaLayer,
-    RefusedDeltaLayer,
 )
 
 
 def adapter_of(module: nn.Module) -> type[ScanLayer] | None:
-    """Return the adapter that claims a module, those of the user first."""
-    return next((family for family in (*registered(), *FAMILIES) if family.claims(module)), None)
+    """Return the adapter that claims a module, those of the user first; refuse layers that none can stand for."""
+    found = next((family for family in (*registered(), *FAMILIES) if family.claims(module)), None)
+    if found is None:
+        refuse_other_delta_rules(module)
+    return found
 
 
 def scan_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module, type[ScanLayer]]]:
@@ -61,6 +63,6 @@ def table() -> str:
     """
     rows = ["| layer | packages | decay, behind (seq, time) | tested with | limits |", "|---|---|---|---|---|"]
     for family in FAMILIES:
-        shape = f"({', '.join(family.axes)})" + (", complex" if family.complex else "") if family.axes else "none"
+        shape = f"({', '.join(family.axes)})" + (", complex" if family.complex else "")
         rows.append(f"| {family.family} | {family.packages} | {shape} | {family.tested} | {family.limits} |")
-    return "\n".join(rows)
+    return "\n".join([*rows, f"| {' | '.join(REFUSED_ROW)} |"])

@@ -5,7 +5,15 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from lagreach.adapters.calling import Call, captured, default_call, refuse_batch_norm, refuse_coupling, untouched
+from lagreach.adapters.calling import (
+    Call,
+    captured,
+    default_call,
+    first_call,
+    refuse_batch_norm,
+    refuse_coupling,
+    untouched,
+)
 from lagreach.adapters.cell_loops import CellLoopView
 from lagreach.adapters.families import scan_modules
 from lagreach.adapters.scan_layer import remembered
@@ -60,7 +68,7 @@ def torch_views(model: nn.Module, sample: Batch, call: Call | None = None) -> li
 def _refuse_learned_state(model: nn.Module, modules: list[nn.Module], sample: Batch, call: Call) -> None:
     """Run once with gradients on, to see whether an initial state is a function of weights."""
     with untouched(model), remembered(model), torch.enable_grad(), captured(modules) as calls:
-        call(model, sample)
+        first_call(model, sample, call)
     for module in modules:
         if isinstance(module, nn.RNNBase):
             read_call(module, calls[module], sample)

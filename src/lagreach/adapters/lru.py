@@ -104,7 +104,9 @@ class LRULayer(ScanLayer):
     def open(self, x: Tensor, *args: Any, **kwargs: Any) -> Given:
         """Read ``forward(x)``."""
         if x.ndim != 3:
-            raise UnsupportedError("a layer without a batch axis", got=f"input of shape {tuple(x.shape)}")
+            raise UnsupportedError(
+                "a layer without a batch axis", got=f"input of shape {tuple(x.shape)}", expected="(seq, time, input)"
+            )
         return Given(x, x.new_zeros(len(x), self.state_size), steps_of(None, x), context={"inputs": x})
 
     def close(self, given: Given, states: Tensor) -> Tensor:
@@ -175,7 +177,10 @@ class S5Layer(ScanLayer):
             or kwargs.get("step_scale", 1.0) != 1.0
             or args
         ):
-            raise UnsupportedError("S5 can be replayed for steps of equal size and from a zero state only")
+            raise UnsupportedError(
+                "S5 can be replayed for steps of equal size and from a zero state only",
+                fix="call the layer with its input alone",
+            )
         return Given(signal, signal.new_zeros(len(signal), self.state_size), steps_of(None, signal))
 
     def close(self, given: Given, states: Tensor) -> Tensor:

@@ -71,7 +71,11 @@ class MambaLayer(ScanLayer):
         super().__init__(module)
         norms = [name for name in INNER_NORMS if getattr(module, name, None) is not None]
         if norms:
-            raise UnsupportedError(f"{type(module).__name__} has norms inside its scan", got=", ".join(norms))
+            raise UnsupportedError(
+                f"{type(module).__name__} has norms inside its scan",
+                got=", ".join(norms),
+                fix="describe its step as a Cell and pass cell=",
+            )
         names = ["in_proj.weight", "conv1d.weight", "x_proj.weight", "dt_proj.weight", "dt_proj.bias", "A_log"]
         weights = named_weights(module, names + present(module, "in_proj.bias", "conv1d.bias"))
         rank = weights["dt_proj.weight"].shape[1]

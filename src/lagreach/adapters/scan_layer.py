@@ -94,7 +94,10 @@ class ScanLayer(ABC):
 
         A channel is an entry of the decay's first axis; with several decays in a channel, the slowest is meant.
         """
-        raise UnsupportedError(f"lagreach knows no bias that sets the decays of {self.family}")
+        raise UnsupportedError(
+            f"lagreach knows no bias that sets the decays of {self.family}",
+            fix="set its decays where the layer is built",
+        )
 
     @property
     def hidden_size(self) -> int:

@@ -113,7 +113,11 @@ def read_call(module: nn.RNNBase, calls: list[tuple[tuple[Any, ...], dict[str, A
         x, valid = pad_packed_sequence(packed, batch_first=True, total_length=max(total or 0, longest))
         lengths: Tensor | None = valid
     elif given.ndim != 3:
-        raise UnsupportedError("a recurrent layer without a batch axis", got=f"input of shape {tuple(given.shape)}")
+        raise UnsupportedError(
+            "a recurrent layer without a batch axis",
+            got=f"input of shape {tuple(given.shape)}",
+            expected="(seq, time, input), or (time, seq, input) without batch_first",
+        )
     else:
         x, lengths = (given if module.batch_first else given.transpose(0, 1)), batch.lengths
     states = _initial_states(module, hx, x)
@@ -178,7 +182,6 @@ class _Replay:
         with torch.no_grad():
             for below in range(layer):
                 x = self._join([self.states(below, d, x) for d in range(self.directions)])
-        self._x = x
         return self._reverse(x) if direction else x, self.call.initial[layer * self.directions + direction]
 
     def result(self, part: tuple[int, int] | None, states: Tensor) -> Any:

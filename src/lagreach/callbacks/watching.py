@@ -16,6 +16,7 @@ from lagreach.callbacks.flat import metrics
 from lagreach.callbacks.loggers import as_logger
 from lagreach.callbacks.untouched import training_untouched
 from lagreach.diagnosis import Diagnosis
+from lagreach.disk import make_folder
 from lagreach.errors import InputError, LagreachError
 from lagreach.gradients.sequences import Sequences, as_sequences
 from lagreach.pipeline import diagnose
@@ -62,12 +63,16 @@ class Watch:
             raise InputError("diagnoses come every so many steps or epochs", got=f"every={every}", expected="1 or more")
         refused = [name for name in _NOT_FOR_WATCHING if name in options]
         if refused:
-            raise InputError("these options are not for watching", got=", ".join(refused))
+            raise InputError(
+                "these options are not for watching",
+                got=", ".join(refused),
+                fix="pass them to lagreach.diagnose instead",
+            )
         self.history: list[Diagnosis] = []
         self.failures: list[tuple[int, str]] = []
-        self.skipped = 0
-        self.seconds = 0.0
-        self.unit = unit
+        self.skipped: int = 0
+        self.seconds: float = 0.0
+        self.unit: str = unit
         self._every = every
         self._model, self._data = _unwrapped(model), data
         self._sequences: Sequences | None = None
@@ -126,7 +131,7 @@ class Watch:
         found = found.labelled(**self._labels, **{self.unit: now})
         self.history.append(found)
         if self._out is not None:
-            self._out.mkdir(parents=True, exist_ok=True)
+            make_folder(self._out)
             found.save(self._out / f"{self.unit}-{now:08d}.nc")
         if self._logger is not None:
             self._logger.log(metrics(found, lags=self._log_lags), self._count["step"] or now)

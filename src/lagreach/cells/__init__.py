@@ -17,7 +17,7 @@ def all_cells() -> dict[str, type[Cell]]:
     """Every cell in this package, by name.
 
     >>> sorted(all_cells())
-    ['const_gate', 'diag_elman', 'diag_gate', 'elman', 'gru', 'lstm', 'shared_gate', 'torch_gru']
+    ['const_gate', 'diag_elman', 'diag_gate', 'elman', 'gru', 'lstm', 'min_gru', 'shared_gate', 'torch_gru']
     """
     found: dict[str, type[Cell]] = {}
     for module_info in pkgutil.iter_modules(__path__):

@@ -54,8 +54,9 @@ class Pullback(ABC):
         columns: slice = slice(None),
         retained: Tensor | None = None,
     ) -> None:
-        self.uses, self.width, self._reads = dict(uses), width, reads
-        self._factors = dict(factors)
+        self.uses: dict[str, Use] = dict(uses)
+        self.width: int = width
+        self._reads, self._factors = reads, dict(factors)
         self._recurrent, self._columns, self._retained = recurrent, columns, retained
 
     @abstractmethod

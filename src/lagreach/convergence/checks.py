@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -9,13 +13,36 @@ from torch import Tensor
 from lagreach.arrays import Number
 from lagreach.errors import InputError
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _ROUNDING = 8 * torch.finfo(torch.float64).eps  # a vector divided by its own norm may miss 1 by this much
+
+
+def within_range(bound: Callable[P, T]) -> Callable[P, T]:
+    """Say so where arguments are so extreme that a power or quotient of them is no number any more."""
+
+    @functools.wraps(bound)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return bound(*args, **kwargs)
+        except (OverflowError, ZeroDivisionError) as error:
+            raise InputError(
+                "these sizes are too extreme to compute with",
+                got=", ".join(f"{name}={value!r}" for name, value in kwargs.items()),
+                fix="use sizes nearer to 1",
+            ) from error
+
+    return checked
 
 
 def check_inputs(x: Float[Tensor, "seq time input"], x_bound: Number = 1.0) -> None:
     """Refuse inputs that are not finite, or longer than the theory's bound on ``|X_t|``."""
     if x.ndim != 3 or 0 in x.shape:
-        raise InputError("inputs have axes (seq, time, input), none of them empty", got=f"shape {tuple(x.shape)}")
+        raise InputError(
+            "inputs have axes (seq, time, input), none of them empty",
+            got=f"shape {tuple(x.shape)}",
+            expected="at least one sequence, step and coordinate",
+        )
     largest = float(torch.linalg.vector_norm(x, dim=-1).max())
     if not largest <= float(x_bound) * (1 + _ROUNDING):
         raise InputError(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from lagreach.arrays import Number
+from lagreach.batch import MOST_STEPS
 from lagreach.cells.activations import Activation, get_activation
 from lagreach.convergence.checks import check_positive
 from lagreach.errors import InputError
@@ -205,7 +206,7 @@ def _product(constant: float, norm: float) -> float:
 
 
 def _check(a: Number, T: int) -> None:
-    if T < 1:
-        raise InputError("T counts the steps of a sequence", got=T, expected="at least 1")
+    if not 1 <= T <= MOST_STEPS:
+        raise InputError("T counts the steps of a sequence", got=T, expected=f"1 to {MOST_STEPS}")
     if not 0 <= a < math.inf:
         raise InputError("a bounds the recurrent weights and cannot be negative", got=a)

@@ -61,6 +61,7 @@ class Curve:
             raise InputError(
                 "a curve has a row of values for every point",
                 got=f"{self.values.shape} for {len(self.x)} points",
+                expected="as many rows as points",
             )
 
     @property

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lagreach.convergence.curves import Curve, Experiment
+from lagreach.disk import save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +36,7 @@ def figure(experiment: Experiment, file: str | Path | None = None) -> Figure:
         axes.legend(fontsize="x-small", loc="upper center", bbox_to_anchor=(0.5, -0.15))
     drawn.suptitle(f"{experiment.question[0].upper()}{experiment.question[1:]}")
     if file is not None:
-        drawn.savefig(file)
+        save_figure(drawn, Path(file))
     return drawn
 
 

@@ -55,6 +55,9 @@ class DiagonalNetwork(nn.Module):
     W: nn.Parameter
     U: nn.Parameter
     c: Tensor
+    activation: Activation
+    x_bound: float
+    engine: str
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ import numpy as np
 
 from lagreach.arrays import Number
 from lagreach.cells.activations import Activation, get_activation
-from lagreach.convergence.checks import check_pair, check_positive, check_probability
+from lagreach.convergence.checks import check_pair, check_positive, check_probability, within_range
 from lagreach.convergence.constants import FORMS, certified, certified_over, growth, mu0, printed
 from lagreach.convergence.theorems import Pair, finite, finite_values, printed_err, theorem1
 from lagreach.errors import InputError
@@ -80,6 +80,7 @@ class Requirement:
         )
 
 
+@within_range
 def theorem1_requirement(
     activation: str | Activation,
     *,
@@ -141,6 +142,7 @@ def theorem1_requirement(
     )
 
 
+@within_range
 def theorem2(
     activation: str | Activation,
     *,

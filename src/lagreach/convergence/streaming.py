@@ -6,6 +6,8 @@ block's own states are ever held. `lagreach.convergence.fused` is the compiled t
 
 from __future__ import annotations
 
+import importlib.util
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -129,9 +131,10 @@ def choose_engine(
     if engine not in ENGINES:
         raise InputError("unknown engine", got=repr(engine), expected=", ".join(ENGINES))
     able = affine_tanh(sigma) is not None and x.dtype == torch.float64 and x.device.type == "cpu"
+    able = able and importlib.util.find_spec("numba") is not None
     if engine == "numba" and not able:
         raise UnsupportedError(
-            "the compiled kernel takes float64 on the CPU and activations of tanh kind (tanh, logistic, scaled_tanh)",
+            "the compiled kernel needs numba, float64 on the CPU and activations of tanh kind (tanh, logistic, scaled_tanh)",
             got=f"{sigma.name}, {x.dtype} on {x.device}",
             fix="use engine='torch'",
         )

@@ -13,7 +13,7 @@ from typing import Any
 
 from lagreach.arrays import Number
 from lagreach.cells.activations import Activation, get_activation
-from lagreach.convergence.checks import check_pair, check_positive, check_probability
+from lagreach.convergence.checks import check_pair, check_positive, check_probability, within_range
 from lagreach.convergence.constants import FORMS, certified, growth, mu0, printed
 from lagreach.errors import InputError
 
@@ -185,6 +185,7 @@ def proposition6(
     return f_max, _printed_y_max(sigma, float(alpha), T, (nu_w, nu_u))
 
 
+@within_range
 def theorem1(
     activation: str | Activation,
     *,
@@ -272,6 +273,7 @@ def theorem1(
     return Bound("Theorem 1", form, sum(terms.values()), terms, used, T * _square(most), c.gain, T)
 
 
+@within_range
 def corollary1(activation: str | Activation, *, form: str = "corrected", **settings: Any) -> Bound:
     """Risk at the average of the iterates (CE Corollary 1); arguments as for `theorem1`.
 

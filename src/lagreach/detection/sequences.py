@@ -1,4 +1,4 @@
-"""How many independent sequences make a signal visible, under Gaussian or heavy-tailed noise.
+"""N from signal and noise, and back: the number of sequences, the error, the smallest signal.
 
 The mean of N sequences is drawn from one of two laws, ``+delta/2`` ("present") and ``-delta/2`` ("absent"), with
 symmetric noise of scale ``sigma N^(-1/kappa)``, equation (31) with kappa = alpha/(alpha-1) for its exponent alpha.
@@ -208,7 +208,7 @@ def detection_status(alpha: Number | None = None, *, criterion: Criterion = "exa
     """
     _known_criterion(criterion)
     if alpha is not None and not 0 < alpha <= 2:
-        raise InputError("alpha of a stable law lies in (0, 2]", got=alpha)
+        raise InputError("alpha of a stable law lies in (0, 2]", got=alpha, expected="0 < alpha <= 2")
     if alpha is None or criterion == "robust":
         return Status.OK
     if alpha <= 1:

@@ -41,7 +41,7 @@ class Directions:
         found = list(parts)
         block = np.concatenate([p.block for p in found])
         if len(set(block.tolist())) != len(block):
-            raise InputError("two parts hold the same block", got=sorted(block.tolist()))
+            raise InputError("two parts hold the same block", got=sorted(block.tolist()), fix="merge every part once")
         order = np.argsort(block)
         joined = {f: np.concatenate([getattr(p, f) for p in found])[order] for f in ("size", "data", "probe", "spread")}
         return cls(block=block[order], **joined)

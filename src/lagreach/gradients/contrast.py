@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lagreach.adapters import Recurrence
 from lagreach.errors import InputError
-from lagreach.transport.objective import Objective, output_gradient
+from lagreach.transport.objective import Objective
 
 SIGNALS = ("dependence", "gradient")
 
@@ -42,14 +42,15 @@ def signal_gradient(
     recurrence: Recurrence, own: Objective, other: Objective, states: Tensor, signal: str
 ) -> Float[Tensor, "seq time state"]:
     """Loss gradient at the states whose transport is a lag's signal."""
-    if signal == "gradient":
-        return output_gradient(recurrence, own, states)[0]
-    if signal != "dependence":
+    if signal not in SIGNALS:
         raise InputError("unknown signal", got=repr(signal), expected=" or ".join(SIGNALS))
-    with_own, with_other, shared = swapped(own, other)
     with torch.enable_grad():
         leaves = states.detach().requires_grad_()
-        output = recurrence.head(leaves, recurrence.head_params)
+        output = recurrence.head(leaves, {name: p.detach() for name, p in recurrence.head_params.items()})
+        if signal == "gradient":
+            (gradient,) = torch.autograd.grad(own(output).sum(), leaves, materialize_grads=True)
+            return gradient
+        with_own, with_other, shared = swapped(own, other)
         difference = with_own(output) - with_other(output)
         (contrast,) = torch.autograd.grad(difference.sum(), leaves)
     return contrast * shared[:, None, None]
@@ -89,7 +90,11 @@ def make_probe(
     values, vectors = torch.linalg.eigh(covariance)
     keep = values > values.max() * 1e-10  # constant or redundant inputs carry nothing that could be planted
     if not bool(keep.any()):
-        raise InputError("the inputs do not vary, so nothing can depend on them", got="zero variance")
+        raise InputError(
+            "the inputs do not vary, so nothing can depend on them",
+            got="zero variance",
+            expected="inputs that differ between sequences or steps",
+        )
     values, vectors = values[keep], vectors[:, keep]
     # drawn in the space of the inputs: eigenvectors are arbitrary where eigenvalues agree (one-hot inputs, say)
     draws = torch.randn(probes, len(covariance), generator=generator, dtype=torch.float64) @ vectors

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,19 +19,20 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lagreach.adapters import Recurrence, View
-from lagreach.cells.stack import Layer
+from lagreach.cells import Factors
 from lagreach.errors import InputError, TooLargeError
 from lagreach.gradients.contrast import signal_gradient
 from lagreach.gradients.selection import Selection, select_params
 from lagreach.gradients.task import select
-from lagreach.transport.binding import open_data
-from lagreach.transport.first_order import first_order_windows
-from lagreach.transport.first_order_sums import groups, matched_sums
+from lagreach.transport.binding import Opened, open_data
+from lagreach.transport.dual import windows
+from lagreach.transport.first_order import EffectiveRates, effective_rates, mean_rates
+from lagreach.transport.first_order_sums import WindowSums, groups, steps_of
 from lagreach.transport.lags import check_lags
-from lagreach.transport.objective import Loss
+from lagreach.transport.objective import Loss, valid_steps
 from lagreach.transport.rollout import Rollout
 from lagreach.transport.scaled import times_power_of_two
-from lagreach.transport.sensitivity import immediate_sensitivity
+from lagreach.transport.sensitivity import complete_direction, immediate_sensitivity
 from lagreach.types import Status
 
 ORIENTATIONS = ("split", "none", "same-data")
@@ -117,15 +119,92 @@ def matched_statistic(
     >>> found.values.shape, int(found.lags[abs(found.mean / found.standard_error).argmax()])
     ((20, 3), 3)
     """
-    if orientation not in ORIENTATIONS:
-        raise InputError("unknown orientation", got=repr(orientation), expected=", ".join(ORIENTATIONS))
-    random = torch.Generator().manual_seed(generator) if isinstance(generator, int) else generator
+    return _measured(
+        _Asked(orientation, signal, params, direction, generator, chunk),
+        open_data(model, x, y, mask=mask, lengths=lengths),
+        lags,
+        loss,
+        steps,
+    )[0]
+
+
+def rates_and_matched_statistic(
+    model: nn.Module | Recurrence | View,
+    x: Tensor,
+    y: Tensor,
+    lags: Iterable[int],
+    loss: Loss = "mse",
+    *,
+    lr: float = 1.0,
+    orientation: str = "split",
+    signal: str = "dependence",
+    params: Selection = "input",
+    direction: Mapping[str, Tensor] | None = None,
+    mask: Tensor | None = None,
+    lengths: Tensor | Sequence[int] | None = None,
+    steps: str | Sequence[int] | Tensor | None = None,
+    generator: torch.Generator | int = 0,
+    chunk: int | None = None,
+) -> tuple[EffectiveRates, MatchedStatistic]:
+    """Measure `effective_rates` and `matched_statistic` together: the model runs once and every lag is visited once.
+
+    Parameters are those of the two.
+
+    Examples
+    --------
+    >>> from lagreach import GatedRNN
+    >>> model = GatedRNN("const_gate", 2, 3, 1, gate_init=0.25)
+    >>> _ = torch.nn.init.zeros_(model.layers[0]["U_h"])
+    >>> rates, matched = rates_and_matched_statistic(model, torch.zeros(8, 9, 2), torch.ones(8, 9, 1), lags=[1, 2])
+    >>> rates.envelope.tolist(), matched.values.shape
+    ([2.25, 1.6875], (2, 2))
+    """
+    asked = _Asked(orientation, signal, params, direction, generator, chunk)
     opened = open_data(model, x, y, mask=mask, lengths=lengths)
+    matched, sums = _measured(asked, opened, lags, loss, steps, with_rates=lengths is None)
+    if sums is None:  # anchors beyond a sequence's length count for one of them only
+        return effective_rates(model, x, matched.lags, lr=lr, lengths=lengths, chunk=chunk), matched
+    recurrence = opened.view.template
+    valid = valid_steps(None, len(x), opened.time, recurrence.device)
+    first = int(valid.sum()) if matched.lags[0] == 0 else None
+    return mean_rates(recurrence, [own.sizes(first) for own in sums], list(matched.lags), valid, lr=lr), matched
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """How the statistic is to be formed."""
+
+    orientation: str
+    signal: str
+    params: Selection
+    direction: Mapping[str, Tensor] | None
+    generator: torch.Generator | int
+    chunk: int | None
+
+    def __post_init__(self) -> None:
+        if self.orientation not in ORIENTATIONS:
+            raise InputError("unknown orientation", got=repr(self.orientation), expected=", ".join(ORIENTATIONS))
+
+
+def _measured(
+    asked: _Asked,
+    opened: Opened,
+    lags: Iterable[int],
+    loss: Loss,
+    steps: str | Sequence[int] | Tensor | None,
+    *,
+    with_rates: bool = False,
+) -> tuple[MatchedStatistic, list[WindowSums] | None]:
+    """Measure the statistic and, if wanted and possible, the sums behind the rates of every layer."""
+    given = asked.generator
+    random = torch.Generator().manual_seed(given) if isinstance(given, int) else given
     recurrence = opened.view.template
     wanted = check_lags(lags, opened.time)
-    along = _random_direction(recurrence, params, random) if direction is None else direction
+    along = _random_direction(recurrence, asked.params, random) if asked.direction is None else asked.direction
+    tangent = complete_direction(recurrence, along)
     objective = opened.objective(loss, steps)
-    count, units = len(opened.batch), recurrence.stack.hidden_size * len(recurrence.stack.cells)
+    layers, hidden = len(recurrence.stack.cells), recurrence.stack.hidden_size
+    count, units = len(opened.batch), hidden * layers
     if 16 * count * len(wanted) * units > LIMIT_BYTES:
         raise TooLargeError(
             "the alignments of all units would not fit into 1 GiB",
@@ -135,16 +214,20 @@ def matched_statistic(
     partner = torch.arange(count) ^ 1
     partner[partner == count] = count - 1  # an odd one out has no partner; its contrast is zero and it is dropped
     other = objective.select(partner)
+    sums = [WindowSums(wanted, hidden, "sizes" if with_rates else "") for _ in range(layers)]
     plain, weighted = (torch.zeros(count, len(wanted), units, dtype=torch.float64) for _ in range(2))
-    for rows, part in opened.parts(chunk):
-        delta = signal_gradient(part.recurrence, objective.select(rows), other.select(rows), part.states, signal)
+    complete = with_rates
+    for rows, part in opened.parts(asked.chunk):
+        delta = signal_gradient(part.recurrence, objective.select(rows), other.select(rows), part.states, asked.signal)
         for own in groups(len(part.x), opened.time):
-            few, place = select(part, own), slice(rows.start + own.start, rows.start + own.stop)
-            moved = immediate_sensitivity(few, along)
-            plain[place], weighted[place] = (v.cpu() for v in _alignments(few, delta[own], moved, wanted))
-    if signal == "dependence":
+            place = slice(rows.start + own.start, rows.start + own.stop)
+            found = _alignments(select(part, own), delta[own], tangent, wanted, sums)
+            plain[place], weighted[place] = found.plain.cpu(), found.weighted.cpu()
+            complete &= found.swept
+    if asked.signal == "dependence":
         plain, weighted = (v[: count // 2 * 2].unflatten(0, (-1, 2)).mean(1) for v in (plain, weighted))
-    return _oriented(wanted, plain.numpy(), weighted.numpy(), orientation, signal, random)
+    statistic = _oriented(wanted, plain.numpy(), weighted.numpy(), asked.orientation, asked.signal, random)
+    return statistic, sums if complete else None
 
 
 def _random_direction(recurrence: Recurrence, params: Selection, generator: torch.Generator) -> dict[str, Tensor]:
@@ -157,33 +240,52 @@ def _random_direction(recurrence: Recurrence, params: Selection, generator: torc
     return {name: part / length for name, part in drawn.items()}
 
 
-def _alignments(part: Rollout, delta: Tensor, moved: Tensor, lags: list[int]) -> tuple[Tensor, Tensor]:
-    """Sums over anchors of ``zeta_q`` and of ``mu_q zeta_q`` (seq, lag, unit), layers side by side.
+class _Alignments(NamedTuple):
+    """Sums over anchors of ``zeta_q`` and of ``mu_q zeta_q`` (seq, lag, unit), and whether the compiled sweep made them."""
+
+    plain: Tensor
+    weighted: Tensor
+    swept: bool
+
+
+def _alignments(
+    part: Rollout, delta: Tensor, direction: dict[str, Tensor], lags: list[int], sums: list[WindowSums]
+) -> _Alignments:
+    """Sum over anchors, layers side by side; what the sweep adds up over sequences goes to `sums`.
 
     The loss gradient acts on a cell's output and the weights on the block that retains: h and c of an LSTM. At lag
     0 nothing is carried and every block meets itself.
     """
-    recurrence = part.recurrence
-    stack = recurrence.stack
-    layers = stack.layers(part.x, part.previous, part.states, recurrence.params)
+    stack = part.recurrence.stack
+    layers = list(stack.layers(part.x, part.previous, part.states, part.recurrence.params))
+    alone = len(layers) == 1  # upper layers also see their inputs move
+    known = [steps_of(layer, stack.layer_params(0, direction) if alone else None) for layer in layers]
+    moved = known[0][1]
+    if moved is None:
+        moved = immediate_sensitivity(part, direction)
     found = []
-    for layer, own, move in zip(layers, stack.split(delta.double()), stack.split(moved.double()), strict=True):
-        plain, weighted = _layer_alignments(layer, own, move, [lag for lag in lags if lag > 0])
+    rows = zip(layers, known, sums, stack.split(delta), stack.split(moved), strict=True)
+    for layer, (factors, _), own_sums, own, move in rows:
+        seen, held = layer.cell.output(own), layer.cell.block(move, layer.cell.rate_block)
+        fused = own_sums.add(factors, delta=seen, moved=held)
+        if fused is not None:
+            plain, weighted = torch.from_numpy(fused)
+        else:
+            plain, weighted = _plain_alignments(factors, seen.double(), held.double(), [lag for lag in lags if lag > 0])
         if lags[0] == 0:
-            start = (own * move).unflatten(-1, (len(layer.cell.blocks), -1)).sum((1, -2))[:, None]
+            both = (own.double() * move.double()).unflatten(-1, (len(layer.cell.blocks), -1))
+            start = both.sum((1, -2))[:, None]
             plain, weighted = torch.cat((start, plain), 1), torch.cat((start, weighted), 1)
-        found.append((plain, weighted))
-    return torch.cat([plain for plain, _ in found], -1), torch.cat([weighted for _, weighted in found], -1)
+        found.append(_Alignments(plain, weighted, fused is not None))
+    return _Alignments(
+        torch.cat([v.plain for v in found], -1), torch.cat([v.weighted for v in found], -1), all(v.swept for v in found)
+    )
 
 
-def _layer_alignments(layer: Layer, own: Tensor, move: Tensor, lags: list[int]) -> tuple[Tensor, Tensor]:
-    """Do the same for one layer, at positive lags."""
-    seen, held = layer.cell.output(own), layer.cell.block(move, layer.cell.rate_block)
-    fused = matched_sums(layer, seen, held, lags)
-    if fused is not None:
-        return fused
+def _plain_alignments(factors: Factors, seen: Tensor, held: Tensor, lags: list[int]) -> tuple[Tensor, Tensor]:
+    """Sum lag by lag, without the compiled sweep."""
     plain, weighted = (seen.new_zeros(len(seen), len(lags), seen.shape[2]) for _ in range(2))
-    for i, window in enumerate(first_order_windows(layer, lags)):
+    for i, window in enumerate(windows(factors, lags)):
         zeta = seen[:, window.lag :] * held[:, : window.real.shape[1]]
         rate = window.rate()
         rate = rate if window.exponent is None else times_power_of_two(rate, window.exponent)

@@ -50,7 +50,9 @@ class NoiseValues:
         found = list(parts)
         number = np.concatenate([p.number for p in found])
         if len(set(number.tolist())) != len(number):
-            raise InputError("two parts hold the same sequences", got=f"{len(number)} values")
+            raise InputError(
+                "two parts hold the same sequences", got=f"{len(number)} values", fix="merge every part once"
+            )
         order = np.argsort(number)
         steps = np.concatenate([p.step_block for p in found])
         by_block = np.argsort(steps)

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lagreach.batch import Batch
+from lagreach.batch import Batch, check_steps
 from lagreach.errors import InputError
 
 
@@ -158,9 +158,21 @@ def _padded(values: list[Tensor], length: int) -> Tensor:
     return found
 
 
+def _as_numbers(values: Any) -> Tensor:
+    """Tensors as they are; types that numpy does not know, such as bfloat16, as float32."""
+    tensor = torch.as_tensor(values)
+    known = (torch.float16, torch.float32, torch.float64)
+    return tensor.float() if tensor.is_floating_point() and tensor.dtype not in known else tensor
+
+
+def _within(lengths: Tensor, time: int) -> bool:
+    return bool((lengths >= 1).all() and (lengths <= time).all())
+
+
 def as_batch(batch: object, where: str = "the data") -> Batch:
     """Take (x, y), (x, y, mask) or (x, y, mask, lengths), or a mapping with these names, apart."""
     if isinstance(batch, Batch):
+        check_steps(batch.x)
         return batch
     names = ("x", "y", "mask", "lengths")
     if isinstance(batch, dict):
@@ -175,15 +187,35 @@ def as_batch(batch: object, where: str = "the data") -> Batch:
             got=type(batch).__name__,
             expected="(x, y), (x, y, mask), (x, y, mask, lengths) or a dict with these names",
         )
-    x, y, mask, lengths = (None if p is None else torch.as_tensor(p) for p in parts)
+    x, y, mask, lengths = (None if p is None else _as_numbers(p) for p in parts)
     state = batch.get("state") if isinstance(batch, dict) else None
     assert x is not None
     assert y is not None
+    if x.ndim == 0:
+        raise InputError(f"x of {where} is a single number", expected="(seq, time, input)")
+    if len(x) and 0 in x.shape:
+        raise InputError(
+            f"x of {where} has an empty axis", got=f"shape {tuple(x.shape)}", expected="(seq, time, input)"
+        )
+    check_steps(x)
+    if lengths is not None and lengths.is_floating_point():
+        if not torch.equal(lengths, lengths.round()):
+            raise InputError(
+                f"lengths of {where} must be whole numbers", got=f"{lengths.dtype}, {lengths[:6].tolist()}"
+            )
+        lengths = lengths.long()
+    if lengths is not None and x.ndim > 1 and lengths.ndim == 1 and len(lengths) and not _within(lengths, x.shape[1]):
+        raise InputError(
+            f"lengths of {where} must lie within the sequences",
+            got=f"{int(lengths.min())} to {int(lengths.max())}",
+            expected=f"1 to {x.shape[1]}",
+        )
     for name, part in (("y", y), ("mask", mask), ("lengths", lengths)):
         if part is not None and (part.ndim == 0 or len(part) != len(x)):
             raise InputError(
                 f"x and {name} of {where} hold different numbers of sequences",
                 got=f"{len(x)} and {len(part) if part.ndim else 'a single number'}",
+                expected="the sequences on the first axis of both",
             )
     return Batch(x, y, mask, lengths, state)
 
@@ -196,7 +228,9 @@ def as_sequences(data: object) -> Sequences:
     if isinstance(data, (Batch, dict)) or is_pair:
         batch = as_batch(data)
         if len(batch) == 0:
-            raise InputError("there are no sequences in the data", got=f"x of shape {tuple(batch.x.shape)}")
+            raise InputError(
+                "there are no sequences in the data", got=f"x of shape {tuple(batch.x.shape)}", expected="16 or more"
+            )
         return TensorSequences(batch)
     if isinstance(data, Iterable):
         return SpooledSequences(data)

@@ -1,7 +1,8 @@
 """Run a cell along whole sequences: one entry point, several implementations with the same results.
 
 `scan` gives the states after each step. ``kernel="reference"`` is the plain torch loop that every other kernel is
-tested against; "numba" (CPU) and "triton" (CUDA) run the time loop in one fused call. All of them are differentiable,
+tested against; "numba" (CPU) and "triton" (CUDA) run the time loop in one fused call,
+"parallel" needs none for cells that are linear in their state. All of them are differentiable,
 in float32 and float64, and take an optional leading replica axis: independent models of one shape, run together.
 """
 

@@ -11,8 +11,12 @@ from torch import Tensor
 from lagreach.cells import Cell, Params
 from lagreach.errors import InputError, UnsupportedError
 
-KERNELS = ("auto", "reference", "numba", "triton")
-FUSED = {"numba": "lagreach.kernels.cpu", "triton": "lagreach.kernels.gpu"}  # tried in this order by "auto"
+KERNELS = ("auto", "reference", "numba", "triton", "parallel")
+FUSED = {  # tried in this order by "auto"
+    "numba": "lagreach.kernels.cpu",
+    "triton": "lagreach.kernels.gpu",
+    "parallel": "lagreach.kernels.parallel",
+}
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""Shapes of decay: which law an envelope f(lag) follows, its time scales, and how the window then grows.
+"""Which decay law an envelope f(lag) follows.
 
 Four laws (exponential, power, logarithmic, stretched exponential) are fitted to the *logarithm* of a curve
 by least squares and compared by AICc. Points that are not signal never enter: lag 0, non-finite values, and
@@ -73,7 +73,9 @@ class LawFit:
     def growth(self, kappa: Number = 2.0, constant: Number = 1.0) -> WindowGrowth:
         """Derive the window's growth law from this fit; see `window_growth`."""
         if self.status is Status.TOO_FEW_POINTS or self.status is Status.NO_DECAY:
-            raise InputError(f"the {self.law} law was not fitted: {self.status}")
+            raise InputError(
+                f"the {self.law} law was not fitted: {self.status}", fix="look at status first, or measure more lags"
+            )
         return window_growth(self.law, self.params, kappa, constant)
 
     def __str__(self) -> str:

@@ -88,7 +88,11 @@ def check_growth(
     n = np.asarray(sequences, dtype=np.float64)
     computed = np.array([np.nan if w is None else w for w in np.ravel(np.asarray(windows, dtype=object))], float)
     if n.ndim != 1 or n.shape != computed.shape or n.size == 0:
-        raise InputError("one window a number of sequences", got=f"{computed.shape} windows for {n.shape} sequences")
+        raise InputError(
+            "one window a number of sequences",
+            got=f"{computed.shape} windows for {n.shape} sequences",
+            expected="as many of one as of the other",
+        )
     if not tolerance >= 0:
         raise InputError("tolerance must not be negative", got=tolerance)
     predicted = growth.at(n)

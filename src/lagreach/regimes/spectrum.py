@@ -164,7 +164,11 @@ def spectrum_summary(tau: Numbers, weights: Numbers | None = None) -> Spectrum:
     scales = np.asarray(tau, dtype=np.float64)
     share = np.ones(scales.shape) if weights is None else np.asarray(weights, dtype=np.float64)
     if scales.ndim != 1 or share.shape != scales.shape:
-        raise InputError("one weight a time scale", got=f"{share.shape} weights for {scales.shape} scales")
+        raise InputError(
+            "one weight a time scale",
+            got=f"{share.shape} weights for {scales.shape} scales",
+            expected="as many of one as of the other",
+        )
     present = np.isfinite(scales)
     if np.any(scales[present] <= 0) or np.any(np.isinf(scales)):
         raise InputError("time scales must be positive; NaN for units without one", got=scales.tolist())

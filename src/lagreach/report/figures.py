@@ -44,7 +44,7 @@ def each(diagnoses: Diagnoses) -> tuple[Diagnosis, ...]:
     """Return one diagnosis or several as a tuple."""
     found = (diagnoses,) if isinstance(diagnoses, Diagnosis) else tuple(diagnoses)
     if not found:
-        raise InputError("there is nothing to draw")
+        raise InputError("there is nothing to draw", expected="one diagnosis or more")
     return found
 
 
@@ -276,7 +276,11 @@ def _kept(layer: LayerDiagnosis) -> NoiseSample:
     if layer.noise is None:
         raise InputError("this diagnosis holds no noise sample", got=layer.name, fix="measure it again")
     if not math.isfinite(layer.tail.alpha):
-        raise InputError("no law was fitted to the noise", got=str(layer.tail.status))
+        raise InputError(
+            "no law was fitted to the noise",
+            got=str(layer.tail.status),
+            fix="draw another figure, or measure on more sequences",
+        )
     return layer.noise
 
 

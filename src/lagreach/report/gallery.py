@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from lagreach.diagnosis import Diagnosis
+from lagreach.disk import make_folder, write_atomically
 from lagreach.errors import InputError
-from lagreach.io import write_atomically
 from lagreach.progress import Progress
 from lagreach.report import figures, paper_figures
 
@@ -50,7 +50,7 @@ def export(
     if unknown:
         raise InputError("unknown figure", got=", ".join(unknown), expected=", ".join(FIGURES))
     folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     files, missing = [], {}
     for done, name in enumerate(names or FIGURES, 1):
         parts = [(diagnosis,) for diagnosis in diagnoses] if name in SINGLE else [tuple(diagnoses)]

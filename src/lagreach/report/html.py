@@ -13,13 +13,14 @@ from typing import Any
 
 from lagreach._version import __version__
 from lagreach.diagnosis import Diagnosis, LayerDiagnosis
+from lagreach.disk import is_file, write_atomically
 from lagreach.errors import InputError
-from lagreach.io import write_atomically
 from lagreach.report.payload import make_payload, to_json, verdict
 from lagreach.report.text import HELD_OUT
 from lagreach.report.words import (
     CLOCKS,
     LIGHTS,
+    NO_FORECAST,
     advice,
     answer,
     brief,
@@ -54,7 +55,7 @@ def write_report(
     """
     found = (diagnoses,) if isinstance(diagnoses, Diagnosis) else tuple(diagnoses)
     if not found:
-        raise InputError("there is nothing to report")
+        raise InputError("there is nothing to report", expected="one diagnosis or more")
     return _write(Path(path), title=title, **_about(found, named(found, names)))
 
 
@@ -136,6 +137,7 @@ def _about(diagnoses: tuple[Diagnosis, ...], names: list[str]) -> dict[str, Any]
     ]
     return {
         "answer": _comparison(diagnoses, names) if several else [answer(diagnoses[0])],
+        "no_forecast": NO_FORECAST,
         "convergence": [
             {"name": name, "text": str(d.convergence["text"])}
             for d, name in zip(diagnoses, names, strict=True)
@@ -280,6 +282,6 @@ def _claim(row: Any) -> dict[str, str]:
 
 
 def _inline(file: Path) -> str:
-    if not file.is_file():
-        raise InputError("there is no such picture", got=str(file))
+    if not is_file(file):
+        raise InputError("there is no such picture", got=str(file), expected="a PNG file")
     return "data:image/png;base64," + base64.b64encode(file.read_bytes()).decode()

@@ -88,7 +88,7 @@ def _sliders(diagnoses: Sequence[Diagnosis], errors: list[float]) -> list[dict[s
     shares = sorted({*_two_digits(np.geomspace(0.001, 1, 61)), strength})
     factors = [float(f"{value:.4g}") for value in np.geomspace(0.1, 10, 41)]
     rows: tuple[tuple[str, str, str, list[Any], Any], ...] = (
-        ("sequences", "Sequences", "how many independent sequences there are", budgets, sequences),
+        ("sequences", "Sequences", "how many independent sequences there are", budgets, float(sequences)),
         ("strength", "Strength", "share of the target that the dependency explains", shares, strength),
         ("error", "Target error", "chance of a wrong answer, each way", [None, *errors], None),
         ("kappa", "Kappa", "how slowly averages settle: 2 with finite variance", [None, *KAPPAS], None),

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from lagreach.diagnosis import Diagnosis, LayerDiagnosis
-from lagreach.report.words import LIGHTS, advice, answer, brief, count, retained, short, span
+from lagreach.report.words import LIGHTS, NO_FORECAST, advice, answer, brief, count, retained, short, span
 from lagreach.types import Status
 from lagreach.window import Requirement
 
@@ -69,6 +69,7 @@ def renderables(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     from rich.text import Text
 
     yield Text(answer(diagnosis), style="bold")
+    yield Text(NO_FORECAST)
     for layer in diagnosis.layers:
         scope = "lags within this layer" if layer.local else "lags of the whole model"
         yield Text(f"\n{layer.name} ({scope}): {_dependences(layer, diagnosis)}")

@@ -113,6 +113,13 @@ def short(limit: Status) -> str:
     return limit.name.removeprefix("LIMIT_").lower().replace("_", " ")
 
 
+# What the validation study found, in a sentence that every report carries (docs/validation/index.md).
+NO_FORECAST = (
+    "This speaks of the network as it stands: whether a gradient at a lag stands out of its noise. It is no forecast of what "
+    "training will make of it."
+)
+
+
 def answer(diagnosis: Diagnosis) -> str:
     """Put the result into a few sentences: the reach, what lies beyond it, and what the data depend on."""
     return f"{_reach(diagnosis)} {depends(diagnosis)}"

@@ -6,6 +6,7 @@ Every key is checked. A key that is not known is refused with the nearest known 
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -13,11 +14,16 @@ from typing import Any, Literal, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from lagreach.errors import InputError
+from lagreach.disk import is_file
+from lagreach.errors import InputError, LagreachError, TooLargeError
 
 SCALES = ("smoke", "small", "paper")
 PROTOCOLS = Path(__file__).parent / "protocols"
-LARGEST_FILE = 2**20
+LARGEST_FILE = 2**18  # bytes of YAML
+MOST_VALUES = 20_000  # in a file, counting what is repeated by reference as often as it is
+DEEPEST = 50
+MOST_DIAGNOSES = 10**6
+LARGEST_NETWORK = 2**31  # weights of one layer's recurrence, over all layers and seeds
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.]{0,63}$"  # becomes part of file names
 
 
@@ -34,8 +40,8 @@ class Network(Part):
     """A network; the keys are those of `lagreach.GatedRNN`."""
 
     cell: str
-    hidden_size: int = Field(default=64, ge=1)
-    num_layers: int = Field(default=1, ge=1)
+    hidden_size: int = Field(default=64, ge=1, le=2**16)
+    num_layers: int = Field(default=1, ge=1, le=2**10)
     gate_init: float | None = None
     forget_bias: float | None = None
     chrono: int | None = None
@@ -46,9 +52,9 @@ class Network(Part):
 class TrainingPlan(Part):
     """How a network is trained; the keys are those of `lagreach.train` and `OptimiserSettings`."""
 
-    sequences: int = Field(default=8000, ge=1)
-    epochs: int = Field(default=400, ge=0)
-    batch: int = Field(default=16, ge=1)
+    sequences: int = Field(default=8000, ge=1, le=10**9)
+    epochs: int = Field(default=400, ge=0, le=10**8)
+    batch: int = Field(default=16, ge=1, le=10**7)
     fresh: bool = False
     optimiser: Literal["sgd", "momentum", "adam", "adamw"] = "adamw"
     lr: float = 1e-3
@@ -56,19 +62,20 @@ class TrainingPlan(Part):
     weight_decay: float = 0.0
     clip: float | None = None
     schedule: Literal["constant", "cosine", "linear", "step"] = "constant"
-    warmup: int = Field(default=0, ge=0)
-    save_every: int = Field(default=5, ge=1)  # epochs between states that a resumed run goes on from
+    warmup: int = Field(default=0, ge=0, le=10**9)
+    precision: Literal["float32", "float16"] = "float32"  # of recurrent products on a GPU; float16 is faster
+    save_every: int = Field(default=5, ge=1, le=10**8)  # epochs between states that a resumed run goes on from
 
 
 class DiagnosisSettings(Part):
     """How checkpoints are diagnosed, in each of `forms`."""
 
-    sequences: int = Field(default=512, ge=16)
+    sequences: int = Field(default=512, ge=16, le=10**7)
     lags: tuple[int, ...] | Literal["auto"] = "auto"
     strength: float = 0.05
     error: float = 0.05
-    blocks: int = Field(default=16, ge=4)
-    probes: int = Field(default=4, ge=1)
+    blocks: int = Field(default=16, ge=4, le=10**5)
+    probes: int = Field(default=4, ge=1, le=10**3)
     forms: tuple[str, ...] = ("exact",)
     budget_grid: tuple[int, ...] = (100, 300, 1000, 3000, 8000, 30000)
 
@@ -107,16 +114,17 @@ class StudyConfig(Part):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
     title: str
     about: str = ""
-    kind: Literal["training", "convergence"] = "training"
+    kind: Literal["training", "convergence", "validation"] = "training"
     task: dict[str, Any] = {}
     network: dict[str, Any] = {}
     training: dict[str, Any] = {}
     variants: tuple[Variant, ...] = ()
     experiments: tuple[str, ...] = ()  # of a study of kind "convergence"
-    seeds: int = Field(default=5, ge=1)
-    seed: int = 0
+    validation: dict[str, Any] = {}  # of a study of kind "validation"; see `lagreach.study.validation.design`
+    seeds: int = Field(default=5, ge=1, le=10**4)
+    seed: int = Field(default=0, ge=0, le=2**62)
     checkpoints: tuple[float, ...] = (0.0, 1.0)  # as fractions of the epochs
-    test_sequences: int = Field(default=256, ge=1)
+    test_sequences: int = Field(default=256, ge=1, le=10**7)
     diagnosis: DiagnosisSettings = DiagnosisSettings()
     claims: tuple[ClaimTest, ...] = ()
     scales: dict[str, dict[str, Any]] = {}
@@ -135,12 +143,19 @@ class StudyConfig(Part):
         if self.kind == "convergence":
             if not self.experiments:
                 raise ValueError("a study of this kind needs experiments")
+        elif self.kind == "validation":
+            if not self.validation:
+                raise ValueError("a study of this kind needs a validation plan")
         else:
             if not self.variants:
                 raise ValueError("a study needs at least one variant")
             for variant in self.variants:
-                self.network_of(variant)
+                network = self.network_of(variant)
                 self.training_of(variant)
+                if network.num_layers * network.hidden_size**2 * self.seeds > LARGEST_NETWORK:
+                    raise ValueError(f"the networks of {variant.name} would not fit into memory")
+        if len(self.variants) * self.seeds * len(self.checkpoints) * len(self.diagnosis.forms) > MOST_DIAGNOSES:
+            raise ValueError(f"more than {MOST_DIAGNOSES} diagnoses in one study")
         return self
 
     def variant(self, name: str) -> Variant:
@@ -207,8 +222,17 @@ def parse(kind: type[P], content: Mapping[str, Any], what: str) -> P:
                 fix=f"did you mean {near[0]}?" if near else None,
             ) from None
         raise InputError(
-            f"the {what} does not fit", got=f"{where}: {first.get('input')!r}", expected=first["msg"]
+            f"the {what} does not fit",
+            got=f"{where}: {_shown(first.get('input'))}",
+            expected=first["msg"].removeprefix("Value error, "),
         ) from None
+
+
+def _shown(value: object) -> str:
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # a number of thousands of digits
+        return "a number too long to print"
 
 
 def _keys_at(kind: type[BaseModel], path: tuple[Any, ...]) -> list[str]:
@@ -224,17 +248,53 @@ def _keys_at(kind: type[BaseModel], path: tuple[Any, ...]) -> list[str]:
 
 def read_config(path: Path) -> StudyConfig:
     """Read a study from a YAML file; nothing in it is executed."""
-    if not path.is_file():
-        raise InputError("there is no such study file", got=str(path))
+    if not is_file(path):
+        raise InputError(
+            "there is no such study file", got=str(path), expected="the path of a YAML file, see `lagreach study show`"
+        )
     if path.stat().st_size > LARGEST_FILE:
-        raise InputError("this file is too large for a study", got=f"{path.stat().st_size} bytes")
+        raise TooLargeError(
+            "this file is too large for a study",
+            got=f"{path.name}: {path.stat().st_size} bytes",
+            expected=f"at most {LARGEST_FILE} bytes",
+        )
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError("this file is not YAML", got=f"{path.name}: {error}") from error
+        text = path.read_text(encoding="utf-8")
+        _check_extent(yaml.compose(text, Loader=yaml.SafeLoader), {}, DEEPEST)
+        content = yaml.safe_load(text)
+    except LagreachError:
+        raise
+    except Exception as error:  # dates, numbers and tags that make no sense raise anything
+        raise InputError(
+            "this file is not YAML", got=f"{path.name}: {error}", expected="what `lagreach study show` prints"
+        ) from error
     if not isinstance(content, dict):
-        raise InputError("a study is a YAML mapping", got=f"{path.name}: {type(content).__name__}")
+        raise InputError(
+            "a study is a YAML mapping",
+            got=f"{path.name}: {type(content).__name__}",
+            expected="keys and values, as `lagreach study show` prints them",
+        )
     return parse(StudyConfig, {str(k): v for k, v in content.items()}, f"study {path.name}")
+
+
+def _check_extent(node: yaml.Node | None, seen: dict[int, int], deepest: int) -> int:
+    """Number of values below a node. References are cheap in a file and dear when they are followed, so they count in full."""
+    if node is None:
+        return 0
+    if deepest == 0:
+        raise TooLargeError("this study is nested too deeply", expected=f"at most {DEEPEST} levels")
+    if id(node) not in seen:
+        seen[id(node)] = MOST_VALUES + 1  # what refers to itself from within has no end
+        parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+        below = parts if isinstance(node, yaml.CollectionNode) else []
+        seen[id(node)] = 1 + sum(_check_extent(part, seen, deepest - 1) for part in below)
+    if seen[id(node)] > MOST_VALUES:
+        raise TooLargeError(
+            "this study holds too many values",
+            got=f"more than {MOST_VALUES}",
+            fix="write out fewer values, and fewer references (&name, *name)",
+        )
+    return seen[id(node)]
 
 
 def known_studies() -> dict[str, Path]:

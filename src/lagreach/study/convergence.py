@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lagreach.disk import make_folder, write_atomically
 from lagreach.errors import InputError
-from lagreach.io import write_atomically
 from lagreach.report import study_page
 from lagreach.study.claims import ClaimResult
 from lagreach.study.figures import save_figure
 from lagreach.study.results import table
-from lagreach.study.store import RunDirectory, disk_errors, versions
+from lagreach.study.store import RunDirectory, versions
 
 if TYPE_CHECKING:
     from lagreach.convergence.curves import Curve, Experiment
@@ -47,10 +47,9 @@ def run_experiment(job: ExperimentJob) -> None:
     config = run.config()
     found = measure(job.name, config.scale, config.seed)
     path = experiment_path(run, job.name)
-    with disk_errors(path.parent):
-        path.parent.mkdir(exist_ok=True)
-        with write_atomically(path) as temporary:
-            temporary.write_text(json.dumps(found.to_dict()), encoding="utf-8")
+    make_folder(path.parent)
+    with write_atomically(path) as temporary:
+        temporary.write_text(json.dumps(found.to_dict()), encoding="utf-8")
     run.log(f"experiment {job.name} done")
 
 

@@ -130,7 +130,7 @@ def hold(
         if sequences is not None:
             x, y = x[:, :sequences], y[:, :sequences]
     if not torch.isfinite(x).all():
-        raise InputError("the inputs hold NaN or inf", got=f"shape {tuple(x.shape[1:])}")
+        raise InputError("the inputs hold NaN or inf", got=f"shape {tuple(x.shape[1:])}", expected="finite numbers")
     y = y.to(dtype) if y.is_floating_point() else y
     mask = None if mask is None else mask.to(device, dtype)
     return HeldData(x.to(device, dtype), y.to(device), mask, tuple(seeds), batch)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lagreach.io import write_atomically
+from lagreach.disk import write_atomically
 from lagreach.report.style import FAINT, SHADE, label, legend, look, new_axes
 from lagreach.study.material import Material, stacked
 
@@ -108,13 +108,14 @@ def scaling(material: Material) -> Figure:
             use = np.isfinite(x) & np.isfinite(n) & (n > 0) & (n < 1e15) & (x < -FLOOR)
             style = look(i) | {"linestyle": "none"}
             ax.plot(np.power(10.0, x[use]), n[use], label=role, alpha=0.7, **style)
-        ax.set_xscale("log")
-        ax.set_yscale("log")
-        ends, heights = np.array(ax.get_xlim()), ax.get_ylim()
-        guide = heights[0] * (ends / ends[0]) ** 2
-        ax.plot(ends, guide, color=FAINT, linewidth=1, linestyle="--", label="slope 2")
-        ax.set_xlim(*ends)
-        ax.set_ylim(*heights)
+        if any(np.size(line.get_xdata()) for line in ax.lines):  # an empty logarithmic axis has no ends
+            ax.set_xscale("log")
+            ax.set_yscale("log")
+            ends, heights = np.array(ax.get_xlim()), ax.get_ylim()
+            guide = heights[0] * (ends / ends[0]) ** 2
+            ax.plot(ends, guide, color=FAINT, linewidth=1, linestyle="--", label="slope 2")
+            ax.set_xlim(*ends)
+            ax.set_ylim(*heights)
         label(ax, "1 / f(lag)", "N(lag)", "corrected: probe, exact gain" if form == "exact" else "as printed: (34)")
         legend(ax)
     return figure

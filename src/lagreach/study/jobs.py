@@ -26,7 +26,7 @@ from lagreach.study.metrics import Row, read_rows, write_rows
 from lagreach.study.optimisers import OptimiserSettings
 from lagreach.study.paper_window import paper_window
 from lagreach.study.replicas import Replicas
-from lagreach.study.store import RunDirectory, latest_state, load_tensors, save_state, save_tensors
+from lagreach.study.store import RunDirectory, latest_state, load_tensors, remove_states, save_state, save_tensors
 from lagreach.study.summary import summarise, summarise_paper
 from lagreach.study.trainer import Trainer, run_epoch
 from lagreach.tasks import Task, make_task
@@ -76,7 +76,8 @@ def build_model(config: StudyConfig, variant: Variant, seed: int) -> GatedRNN:
 def make_trainer(config: StudyConfig, variant: Variant, device: str, kernel: str, shared: SharedData) -> Trainer:
     """Return the training of all seeds of a variant, at its start."""
     plan, task, seeds = config.training_of(variant), study_task(config), config.seed_list()
-    replicas = Replicas([build_model(config, variant, s) for s in seeds], device=device, kernel=kernel)
+    models = [build_model(config, variant, s) for s in seeds]
+    replicas = Replicas(models, device=device, kernel=kernel, precision=plan.precision)
     data: TrainingData
     if plan.fresh:
         data = FreshData(task, tuple(seeds), plan.batch, -(-plan.sequences // plan.batch), device)
@@ -118,23 +119,22 @@ class VariantTraining:
         if state is None:
             return False
         try:
-            metrics, scores = _tables(self.folder)
-            self._check_weights(int(state["counters"][0]))
+            now = int(state["counters"][0])
+            metrics, scores = ([row for row in table if row["epoch"] <= now] for table in _tables(self.folder))
+            # what a state is past can only be made on the way to it
+            if now not in {row["epoch"] for row in metrics}:
+                raise InputError("the metrics end before the state", expected="a row for every epoch")
+            for past in self.wanted:
+                if past <= now:
+                    load_tensors(self.run.model_path(self.variant.name, past))
             self.trainer.load(state)
-        except (InputError, KeyError) as error:
+        except (InputError, KeyError, TypeError, ValueError) as error:
             self._note(f"{error}; starting again")
+            remove_states(self.folder)
             return False
-        now = self.trainer.epoch
-        self.metrics = [row for row in metrics if row["epoch"] <= now]
-        self.scores = [row for row in scores if row["epoch"] <= now]
+        self.metrics, self.scores = metrics, scores
         self._note(f"going on from epoch {now}")
         return True
-
-    def _check_weights(self, epoch: int) -> None:
-        """Refuse a state that is past an epoch whose weights are missing or damaged: they can only be made on the way."""
-        for past in self.wanted:
-            if past <= epoch:
-                load_tensors(self.run.model_path(self.variant.name, past))
 
     def _note(self, note: str) -> None:
         self.run.log(f"{self.variant.name}: {note}")
@@ -155,6 +155,7 @@ class VariantTraining:
         if epoch in self.wanted or epoch % self.plan.save_every == 0:
             write_rows(self.folder / "metrics.parquet", self.metrics)
             save_state(self.folder, epoch, self.trainer.state())  # last: what it makes superfluous must be there
+            self.run.log(f"{self.variant.name}: epoch {epoch} of {self.plan.epochs} saved")
 
     def finish(self) -> None:
         """Write what an empty training would lack, and say how it ended."""
@@ -268,9 +269,8 @@ def is_diagnosed(run: RunDirectory, job: DiagnoseJob) -> bool:
     path = run.diagnosis_path(job.variant, job.seed, job.epoch, job.form)
     try:
         if job.form == "paper":
-            read_rows(path)
-        else:
-            load(path)
+            return len(read_rows(path, ("lags", "n_data", "windows"))) == 1
+        load(path)
     except InputError:
         return False
     return True

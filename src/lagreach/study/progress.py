@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from lagreach.disk import is_file
 from lagreach.study.config import StudyConfig
 from lagreach.study.convergence import experiment_path
 from lagreach.study.jobs import diagnose_jobs
@@ -20,6 +21,7 @@ class RunStatus:
     study: str
     scale: str
     state: str  # "finished", "running" or "interrupted"
+    kind: str  # of the study
     epochs: dict[str, tuple[int, int]]
     diagnoses: tuple[int, int]
 
@@ -29,10 +31,10 @@ class RunStatus:
 
     def __str__(self) -> str:
         lines = [f"{self.study} at scale {self.scale}: {self.state}"]
-        lines += [f"  {name:<20} epoch {done} of {of}" for name, (done, of) in self.epochs.items()]
-        lines.append(
-            f"  {'diagnoses' if self.epochs else 'experiments':<20} {self.diagnoses[0]} of {self.diagnoses[1]}"
-        )
+        unit = "trained:" if self.kind == "validation" else "epoch"
+        lines += [f"  {name:<20} {unit} {done} of {of}" for name, (done, of) in self.epochs.items()]
+        what = {"training": "diagnoses", "convergence": "experiments", "validation": "pieces of predictors"}[self.kind]
+        lines.append(f"  {what:<20} {self.diagnoses[0]} of {self.diagnoses[1]}")
         if self.state == "interrupted":
             lines.append("go on with the same command and --resume")
         return "\n".join(lines)
@@ -42,8 +44,8 @@ def epochs_done(run: RunDirectory, config: StudyConfig) -> dict[str, tuple[int, 
     """Epochs saved for each variant, and how many there are to be."""
     found = {}
     for variant in config.variants:
-        states = sorted(run.training(variant.name).glob("state-*.safetensors"))
-        last = int(states[-1].stem.partition("-")[2]) if states else 0
+        epochs = [path.stem.partition("-")[2] for path in run.training(variant.name).glob("state-*.safetensors")]
+        last = max((int(epoch) for epoch in epochs if epoch.isdecimal()), default=0)
         found[variant.name] = (last, config.training_of(variant).epochs)
     return found
 
@@ -54,15 +56,21 @@ def run_status(folder: str | Path) -> RunStatus:
     config = run.config()
     paths = [run.diagnosis_path(j.variant, j.seed, j.epoch, j.form) for j in diagnose_jobs(run, config)]
     paths += [experiment_path(run, name) for name in config.experiments]
-    made = sum(path.exists() for path in paths)
+    made = (sum(path.exists() for path in paths), len(paths))
+    epochs = epochs_done(run, config)
+    if config.kind == "validation":
+        from lagreach.study.validation.run import validation_status
+
+        counts = validation_status(run, config)
+        epochs, made = {"all conditions": counts["conditions"]}, counts["predictors"]
     state = "running" if _held(run) else ("finished" if run.finished else "interrupted")
-    return RunStatus(config.name, config.scale, state, epochs_done(run, config), (made, len(paths)))
+    return RunStatus(config.name, config.scale, state, config.kind, epochs, made)
 
 
 def _held(run: RunDirectory) -> bool:
     """Whether a process holds the lock."""
     lock = run.path / ".lock"
-    if not lock.exists():
+    if not is_file(lock):
         return False
     with lock.open() as file:
         try:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from lagreach.errors import InputError
 from lagreach.kernels import check_kernel, scan_stack
+from lagreach.kernels.gpu import check_precision, precision
 from lagreach.model import GatedRNN
 
 READOUT = ("readout.weight", "readout.bias")
@@ -32,14 +33,20 @@ class Replicas:
     """
 
     def __init__(
-        self, models: Sequence[GatedRNN], *, device: torch.device | str | None = None, kernel: str = "auto"
+        self,
+        models: Sequence[GatedRNN],
+        *,
+        device: torch.device | str | None = None,
+        kernel: str = "auto",
+        precision: str = "float32",
     ) -> None:
         if not models:
-            raise InputError("there is no model to train", got="an empty list")
+            raise InputError("there is no model to train", got="an empty list", expected="one model or more")
         if torch.device(device or "cpu").type == "cuda" and not torch.cuda.is_available():
             raise InputError("there is no CUDA device here", got=f"device={device!r}", fix='use device="cpu"')
         self._template = models[0]
         self.stack, self.kernel = models[0].stack, check_kernel(kernel)
+        self.precision = check_precision(precision)
         self.shapes = {name: tuple(p.shape) for name, p in models[0].named_parameters()}
         for number, model in enumerate(models):
             _check_same_shape(models[0], model, number)
@@ -67,7 +74,8 @@ class Replicas:
     def __call__(self, x: Float[Tensor, "replica seq time input"]) -> Float[Tensor, "replica seq time output"]:
         """Outputs of every model on its own sequences."""
         s0 = x.new_zeros(*x.shape[:2], self.stack.state_size)
-        states = scan_stack(self.stack, x, s0, self.params, kernel=self.kernel)
+        with precision(self.precision):
+            states = scan_stack(self.stack, x, s0, self.params, kernel=self.kernel)
         weight, bias = (self.params[name] for name in READOUT)
         # the readout reads the whole state, with zeros where it has no weights: cheaper than cutting the state up
         whole = torch.nn.functional.pad(weight, self._beside_output)

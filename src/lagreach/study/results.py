@@ -9,6 +9,7 @@ import numpy as np
 from lagreach.study.claims import ClaimResult
 from lagreach.study.config import StudyConfig
 from lagreach.study.material import Material, stacked
+from lagreach.study.store import Session
 
 
 def cell(text: str) -> str:
@@ -36,9 +37,7 @@ def verdict_sentence(claims: Sequence[ClaimResult]) -> str:
     if not tested:
         return f"None of the {len(claims)} claims was tested: that takes five seeds, and more than a smoke run."
     kinds = {d: [c.verdict for c in claims if c.definition == d] for d in dict.fromkeys(c.definition for c in claims)}
-    shares = ", ".join(
-        f"{v.count('yes')} of {len(v) - v.count('not tested')} as {d} defines it" for d, v in kinds.items()
-    )
+    shares = ", ".join(f"{d} {v.count('yes')} of {len(v) - v.count('not tested')}" for d, v in kinds.items())
     return f"{verdicts.count('yes')} of {tested} tests of printed claims came out as printed: {shares}."
 
 
@@ -47,25 +46,24 @@ def results_text(
     claims: Sequence[ClaimResult],
     groups: dict[str, Material],
     figures: dict[str, list[tuple[str, str]]],
-    seconds: float,
-    versions: dict[str, str],
-    command: str,
+    sessions: Sequence[Session],
 ) -> str:
     """The whole page in Markdown."""
     lines = [f"# {config.title}", ""]
     if config.about:
         lines += [config.about.strip(), ""]
     lines += [
-        f"Scale **{config.scale}**, {config.seeds} seeds, {len(config.variants)} variants. Made by `{command}`; "
-        f"{seconds / 60:.1f} minutes of work in all. "
-        + ", ".join(f"{name} {number}" for name, number in versions.items())
-        + ".",
+        f"Scale **{config.scale}**, {config.seeds} seeds, {len(config.variants)} variants. "
+        f"{sum(s.seconds for s in sessions) / 60:.1f} minutes of work:",
+        "",
+        *(f"- {session.started}, {session.seconds / 60:.1f} minutes: {session.what}" for session in sessions),
         "",
         "## Claims",
         "",
         f"{verdict_sentence(claims)} *paper* reads the first-order envelope and the printed recipe "
         "for N; *lagreach* reads exact transport, the dependence signal and the noise of the whole gradient. "
-        "Intervals are 95 % over seeds.",
+        "*first order* is lagreach with first-order transport, *lag noise* is lagreach with the noise of each lag's own "
+        "term. Intervals are 95 % over seeds.",
         "",
     ]
     headers = ("claim", "group", "definition", "claimed", "obtained", "interval", "agrees?", "why")
@@ -83,7 +81,8 @@ def numbers_text(material: Material) -> list[str]:
     lines = ["Windows H_N (median over seeds):", ""]
     rows = []
     for role in material.roles():
-        for form, name in (("exact", "lagreach"), ("paper", "printed recipe"), ("first_order", "first order")):
+        names = {"exact": "lagreach", "first_order": "first order", "exact_lag_noise": "lag noise", "paper": "paper"}
+        for form, name in names.items():
             own = material.rows(role, form)
             if own:
                 reach = np.median(np.nan_to_num(stacked(own, "windows")), axis=0)

@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+import torch
+
+from lagreach.errors import InputError
 from lagreach.io import load
 from lagreach.progress import Progress, progress_bar
 from lagreach.report import study_page
@@ -31,7 +34,7 @@ from lagreach.study.material import gather
 from lagreach.study.metrics import write_rows
 from lagreach.study.progress import epochs_done
 from lagreach.study.results import results_text, verdict_sentence
-from lagreach.study.store import RunDirectory, versions
+from lagreach.study.store import RunDirectory
 
 SHOWN_IN_REPORT = 8  # diagnoses side by side on the page
 VERDICTS = {"yes": "holds", "no": "fails", "not tested": "not tested"}
@@ -49,22 +52,32 @@ def run_study(
     kernel: str = "auto",
     show_progress: bool | None = None,
     command: str = "lagreach study run",
+    only: str | None = None,
 ) -> RunDirectory:
     """Run or resume a study in a folder; return the folder.
 
     `config` is a study at one scale (`StudyConfig.at_scale`). Everything that is finished is kept, so that an interrupted run
-    goes on where it was, to the same result.
+    goes on where it was, to the same result. `only` "trainings" or "predictors" does one part of a validation study.
     """
+    if only is not None and config.kind != "validation":
+        raise InputError(
+            "only a validation study can be run in parts", got=f"only={only!r}, a study of kind {config.kind}"
+        )
     run = RunDirectory.create(out, config, resume=resume, overwrite=overwrite)
     workers = executor or LocalExecutor(1)
     with run.lock(), progress_bar(show_progress) as report:
         started = time.perf_counter()
-        run.log(f"start: {config.name} at scale {config.scale}, {workers.workers} workers, {device}")
+        run.log(f"start: `{command}`, {_plural(workers.workers, 'process')}, {_machine(device)}")
         if config.kind == "convergence":
             experiments = [ExperimentJob(str(run.path), name) for name in config.experiments]
             workers.map(run_experiment, experiments, on_result=_counting(report, "experiments", 0, len(experiments)))
             summarise_experiments(run, config, time.perf_counter() - started, command)
             run.log("finished")
+            return run
+        if config.kind == "validation":
+            from lagreach.study.validation.run import run_validation
+
+            run_validation(run, config, workers, report, device=device, kernel=kernel, only=only, command=command)
             return run
         left = [v.name for v in config.variants if not is_trained(run, config, v)]
         # networks share a GPU from one process, where they run side by side; processors each get their own
@@ -75,9 +88,20 @@ def run_study(
         todo = [job for job in jobs if not is_diagnosed(run, job)]
         count = _counting(report, "diagnosing", len(jobs) - len(todo), len(jobs))
         workers.map(diagnose_checkpoint, todo, on_result=count)
-        summarise_run(run, time.perf_counter() - started, command)
+        run.log("measured")
+        summarise_run(run)
         run.log("finished")
     return run
+
+
+def _plural(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}es"
+
+
+def _machine(device: str) -> str:
+    """What a run is worked on with: the device by its name, and the version of torch."""
+    name = "processor" if device == "cpu" else torch.cuda.get_device_name(device)
+    return f"{name}, torch {torch.__version__}"
 
 
 def _counting(report: Progress, stage: str, done: int, of: int) -> Callable[[int, object], None]:
@@ -111,7 +135,7 @@ def _watching(run: RunDirectory, config: StudyConfig, report: Progress) -> Itera
         thread.join()
 
 
-def summarise_run(run: RunDirectory, seconds: float, command: str) -> list[ClaimResult]:
+def summarise_run(run: RunDirectory) -> list[ClaimResult]:
     """Write summary.parquet, the figures, RESULTS.md and report.html from what the folder holds."""
     config = run.config()
     groups = gather(run, config)
@@ -135,7 +159,7 @@ def summarise_run(run: RunDirectory, seconds: float, command: str) -> list[Claim
         answer=[verdict_sentence(claims)],
     )
     # last, because a folder with RESULTS.md is a finished run
-    run.write_text("RESULTS.md", results_text(config, claims, groups, linked, seconds, versions(), command))
+    run.write_text("RESULTS.md", results_text(config, claims, groups, linked, run.sessions()))
     return claims
 
 

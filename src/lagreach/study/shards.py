@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from lagreach.assembly import assemble
 from lagreach.diagnosis import Diagnosis
 from lagreach.errors import InputError
 from lagreach.gradients.blocks import Directions, directions
 from lagreach.gradients.noise import NoiseValues, statistics, unit_directions
 from lagreach.gradients.task import Task
-from lagreach.measure import MeasureSettings, assemble
+from lagreach.measure_settings import MeasureSettings
 from lagreach.pipeline import diagnose, diagnosis_tasks
 from lagreach.progress import Progress
 from lagreach.study.executors import Executor
@@ -83,7 +84,11 @@ def diagnose_sharded(
     """
     refused = {"budget", "memory", "dry_run", "cell", "call", "optimizer"} & set(options)
     if refused:
-        raise InputError("these options are not for sharded work", got=", ".join(sorted(refused)))
+        raise InputError(
+            "these options are not for sharded work",
+            got=", ".join(sorted(refused)),
+            fix="leave them out, or use lagreach.diagnose",
+        )
     model, data = build()
     layer = -1
     shared = ("loss", "lags", "params", "require", "steps")

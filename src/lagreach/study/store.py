@@ -10,18 +10,18 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -29,12 +29,28 @@ import yaml
 from torch import Tensor
 
 from lagreach._version import __version__
+from lagreach.disk import disk_errors, is_file, is_folder, is_temporary, make_folder, write_atomically
 from lagreach.errors import InputError, RunError
-from lagreach.io import write_atomically
-from lagreach.study.config import StudyConfig, parse
+from lagreach.study.config import StudyConfig, read_config
 
 STATES_KEPT = 2
+FOLDERS = ("trainings", "diagnoses", "figures", "experiments", "predictors")
+FILES = (
+    *("config.yaml", "versions.json", "log.txt", "summary.parquet", "claims.json", "RESULTS.md", "report.html"),
+    *("outcomes.parquet", "predictors.parquet"),  # of a validation study
+)
+LOG_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ")
 PACKAGES = ("torch", "numpy", "scipy", "numba", "xarray", "pyarrow", "safetensors", "pydantic", "ray")
+
+
+@dataclass(frozen=True)
+class Session:
+    """One stretch of work on a run: when it began, what it ran on, and how long it lasted."""
+
+    started: str
+    what: str
+    seconds: float
+    begun: float  # the start as a number
 
 
 class RunDirectory:
@@ -49,30 +65,32 @@ class RunDirectory:
     ) -> RunDirectory:
         """Make a new run, or find an old one to go on with; what is there is never lost by accident."""
         run = cls(path)
-        if run.config_path.exists() and not (resume or overwrite):
+        if is_file(run.config_path) and not (resume or overwrite):
             finished = "finished" if run.finished else "unfinished"
             raise RunError(
                 f"this folder already holds a {finished} run",
                 got=str(run.path),
                 fix="--resume goes on with it, --overwrite starts again, or choose another --out",
             )
-        if not run.config_path.exists() and run.path.is_dir() and any(run.path.iterdir()):
+        foreign = run.foreign()
+        if foreign and not is_file(run.config_path):
             raise RunError(
-                "this folder holds something that is not a run", got=str(run.path), fix="choose an empty folder"
+                "this folder holds something that is not a run",
+                got=f"{run.path}, with {foreign[0]}",
+                fix="choose an empty folder",
             )
-        with disk_errors(run.path):
-            run.path.mkdir(parents=True, exist_ok=True)
+        make_folder(run.path)
         with run.lock():
             if overwrite:
                 run.clear()
-            if run.config_path.exists() and run.config() != config:
+            if is_file(run.config_path) and run.config() != config:
                 raise RunError(
                     "the run in this folder was started with another configuration",
                     got=str(run.path),
                     fix="resume with the same study, scale and options, or choose another --out",
                 )
             for folder in ("trainings", "diagnoses", "figures"):
-                (run.path / folder).mkdir(exist_ok=True)
+                make_folder(run.path / folder)
             run.write_text("versions.json", json.dumps(versions(), indent=2))
             # the configuration comes last: a folder with one is a run
             run.write_text("config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
@@ -86,60 +104,80 @@ class RunDirectory:
     @property
     def finished(self) -> bool:
         """Whether the last step of the run, its table of results, is there."""
-        return (self.path / "RESULTS.md").exists()
+        return is_file(self.path / "RESULTS.md")
+
+    def foreign(self) -> list[str]:
+        """Names of what lies in the folder and no run writes; a run stopped at its very start leaves its own files only."""
+        if not is_folder(self.path):
+            return []
+        with disk_errors(self.path):
+            names = sorted(path.name for path in self.path.iterdir())
+        return [name for name in names if name not in (*FOLDERS, *FILES, ".lock") and not is_temporary(name)]
 
     def config(self) -> StudyConfig:
         """Read the configuration of the run back."""
-        if not self.config_path.is_file():
+        if not is_file(self.config_path):
             raise RunError(
                 "there is no run in this folder", got=str(self.path), expected="a folder made by `study run`"
             )
-        return parse(
-            StudyConfig, yaml.safe_load(self.config_path.read_text(encoding="utf-8")), "config.yaml of the run"
-        )
+        return read_config(self.config_path)
 
     def clear(self) -> None:
         """Remove what a run writes, and nothing else."""
-        for name in ("trainings", "diagnoses", "figures", "experiments"):
-            shutil.rmtree(self.path / name, ignore_errors=True)
-        for name in (
-            "config.yaml",
-            "versions.json",
-            "log.txt",
-            "summary.parquet",
-            "claims.json",
-            "RESULTS.md",
-            "report.html",
-        ):
-            (self.path / name).unlink(missing_ok=True)
+        with disk_errors(self.path):
+            for name in FOLDERS:
+                shutil.rmtree(self.path / name, ignore_errors=True)
+            for name in FILES:
+                (self.path / name).unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the folder; the system releases it when the process ends, however it ends."""
-        with disk_errors(self.path), (self.path / ".lock").open("a+") as file:
+        with disk_errors(self.path):
+            # a link is not followed: what it points to would be emptied
+            handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        try:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                file.seek(0)
+                holder = os.pread(handle, 200, 0).decode(errors="replace").strip()
                 raise RunError(
                     "another process is working in this folder",
-                    got=f"{self.path}, held by {file.read().strip() or 'an unknown process'}",
+                    got=f"{self.path}, held by {holder or 'an unknown process'}",
                     fix="wait for it, stop it, or choose another --out",
                 ) from None
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {platform.node()}")
-            file.flush()
+            with contextlib.suppress(OSError):  # who holds it is only for show
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, f"process {os.getpid()} on {platform.node()}".encode(), 0)
             yield
+        finally:
+            os.close(handle)
 
     def write_text(self, name: str, content: str) -> None:
         """Write a small file whole or not at all."""
-        with disk_errors(self.path), write_atomically(self.path / name) as temporary:
+        with write_atomically(self.path / name) as temporary:
             temporary.write_text(content, encoding="utf-8")
 
     def log(self, message: str) -> None:
         """Append a line with the time; a log that cannot be written stops nothing."""
         with contextlib.suppress(OSError), (self.path / "log.txt").open("a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
+
+    def sessions(self) -> list[Session]:
+        """Read from the log when the run was worked on, and for how long; a session that was killed ends with its last line."""
+        found: list[Session] = []
+        for line in self._log_lines():
+            at = time.mktime(time.strptime(line[:19], "%Y-%m-%d %H:%M:%S"))
+            if line[20:].startswith("start: "):
+                found.append(Session(line[:19], line[27:], 0.0, at))
+            elif found:
+                found[-1] = replace(found[-1], seconds=max(0.0, at - found[-1].begun))
+        return found
+
+    def _log_lines(self) -> list[str]:
+        path = self.path / "log.txt"
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if is_file(path) else []
+        return [line for line in lines if LOG_LINE.match(line)]
 
     def training(self, variant: str) -> Path:
         """Folder of a variant's training."""
@@ -153,28 +191,6 @@ class RunDirectory:
         """File of one diagnosis."""
         suffix = "parquet" if form == "paper" else "nc"  # the printed recipe gives a row of numbers, not a diagnosis
         return self.path / "diagnoses" / f"{variant}-{seed}-{epoch:06d}-{form}.{suffix}"
-
-
-class disk_errors:  # noqa: N801 (used as a function)
-    """Turn a full disk or a folder that cannot be written into an error that says what is safe."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if not isinstance(error, OSError):
-            return
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise RunError(
-                "the disk is full",
-                got=str(self._path),
-                fix="free some space and resume: everything saved before is whole",
-            ) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR):
-            raise RunError("this folder cannot be written", got=f"{self._path}: {error.strerror}") from error
 
 
 def versions() -> dict[str, str]:
@@ -203,28 +219,28 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     from safetensors.torch import save_file
 
     held = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    with disk_errors(path.parent), write_atomically(path) as temporary:
-        try:
-            save_file(held, temporary, metadata={"checksum": checksum(held)})
-        except Exception as error:
-            # safetensors reports a full disk as its own kind of error
-            if "No space left" in str(error) or "os error 28" in str(error):
-                raise OSError(errno.ENOSPC, "No space left on device") from error
-            raise
+    with write_atomically(path) as temporary:
+        save_file(held, temporary, metadata={"checksum": checksum(held)})
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
     """Read tensors back; anything but what was written is refused. Nothing in the file is executed."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
+    if not is_file(path):
+        raise InputError("this checkpoint cannot be read: there is no such file", got=str(path))
     try:
         with safe_open(path, framework="pt") as file:
             metadata: dict[str, Any] = file.metadata() or {}
             found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, OSError, ValueError) as error:
+    except Exception as error:  # a library that reads damaged files raises anything, and all of it means the same here
         raise InputError("this checkpoint cannot be read", got=f"{path.name}: {error}") from error
     if metadata.get("checksum") != checksum(found):
-        raise InputError("this checkpoint is damaged: its checksum does not match", got=path.name)
+        raise InputError(
+            "this checkpoint is damaged: its checksum does not match",
+            got=path.name,
+            fix="remove it and resume: it is made again",
+        )
     return found
 
 
@@ -233,6 +249,12 @@ def save_state(folder: Path, epoch: int, state: Mapping[str, Tensor]) -> None:
     save_tensors(folder / f"state-{epoch:06d}.safetensors", state)
     for old in sorted(folder.glob("state-*.safetensors"))[:-STATES_KEPT]:
         old.unlink(missing_ok=True)
+
+
+def remove_states(folder: Path) -> None:
+    """Remove every training state, so that none of them is gone on from."""
+    for path in folder.glob("state-*.safetensors"):
+        path.unlink(missing_ok=True)
 
 
 def latest_state(folder: Path, warn: Any) -> dict[str, Tensor] | None:

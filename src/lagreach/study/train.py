@@ -67,6 +67,7 @@ def train(
     checkpoints: Sequence[int] = (),
     device: torch.device | str | None = None,
     kernel: str = "auto",
+    precision: str = "float32",
     on_epoch: Callable[[int, np.ndarray], None] | None = None,
     progress: Progress | bool | None = None,
 ) -> Training:
@@ -88,6 +89,9 @@ def train(
         New sequences for every step instead of `sequences` that are seen once an epoch (tasks only).
     checkpoints
         Epochs after which copies of the models are kept; 0 is before training.
+    precision
+        Of the recurrent products on a GPU: "float32", or "float16" with float32 sums, which is faster and has relative
+        errors around 1e-3 (see `lagreach.kernels.gpu.precision`). Other devices compute in the models' own precision.
     on_epoch
         Called with the epoch and the losses.
 
@@ -104,7 +108,7 @@ def train(
     for name, value in {"epochs": epochs, "batch": batch}.items():
         if value < (0 if name == "epochs" else 1):
             raise InputError(f"{name} must be a positive number", got=value)
-    replicas = Replicas(given, device=device, kernel=kernel)
+    replicas = Replicas(given, device=device, kernel=kernel, precision=precision)
     where, dtype = replicas.flat.device, replicas.flat.dtype
     own_seeds = list(range(len(given))) if seeds is None else list(seeds)
     if len(own_seeds) != len(given):

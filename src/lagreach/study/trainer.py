@@ -37,7 +37,11 @@ class Trainer:
     ) -> None:
         rates = [settings.lr] * len(replicas) if lr is None else list(lr)
         if len(rates) != len(replicas):
-            raise InputError("one learning rate for each model", got=f"{len(rates)} for {len(replicas)} models")
+            raise InputError(
+                "one learning rate for each model",
+                got=f"{len(rates)} for {len(replicas)} models",
+                expected="as many rates as models",
+            )
         self.replicas, self.data, self.loss, self.settings, self.epochs = (
             replicas,
             data,

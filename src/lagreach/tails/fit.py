@@ -27,7 +27,9 @@ from lagreach.types import Status
 
 MIN_SAMPLES = 50
 
-ESTIMATORS: dict[str, Callable[[FloatArray, float], Estimate]] = {
+Estimator = Callable[[FloatArray, float], Estimate]  # centred samples and a confidence level to an estimate
+
+ESTIMATORS: dict[str, Estimator] = {
     "mle": mle.estimate,
     "mcculloch": mcculloch.estimate,
     "ecf": ecf.estimate,
@@ -86,7 +88,7 @@ class TailFit:
 
 def fit_tail(
     samples: Any,
-    method: str = "mle",
+    method: str | Estimator = "mle",
     *,
     level: float | int = 0.95,
     check: bool = True,
@@ -102,7 +104,9 @@ def fit_tail(
         ``method="mcculloch"``; they cannot be checked for stability.
     method
         ``"mle"`` (most efficient), ``"mcculloch"`` (quantiles), ``"ecf"`` (characteristic function),
-        ``"log-moment"`` (closed form), ``"hill"`` (tail index, a diagnostic only; not clipped at 2).
+        ``"log-moment"`` (closed form), ``"hill"`` (tail index, a diagnostic only; not clipped at 2). Or an estimator of
+        your own: a function of centred samples and a level that returns an `Estimate`
+        (`lagreach.testing.check_estimator` checks it).
     level
         Confidence level of the interval of alpha.
     check
@@ -127,24 +131,26 @@ def fit_tail(
     >>> product.alpha < 1.4, product.stable_supported
     (True, False)
     """
-    if method not in ESTIMATORS:
+    if isinstance(method, str) and method not in ESTIMATORS:
         raise InputError("unknown tail estimator", got=repr(method), expected=f"one of {', '.join(ESTIMATORS)}")
+    estimate = ESTIMATORS[method] if isinstance(method, str) else method
+    name = method if isinstance(method, str) else getattr(method, "__name__", type(method).__name__)
     level = require_level(level)
     if isinstance(samples, CharacteristicSums | QuantileSketch):
-        return _fit_summary(samples, method, level)
+        return _fit_summary(samples, name, level)
     from lagreach.tails import support  # not above: it is also run as a script
 
     values = as_samples(samples)
     rng = as_generator(generator)
     n = values.size
     if n < MIN_SAMPLES:
-        return _nothing(n, method, level, Status.TOO_FEW_SAMPLES)
+        return _nothing(n, name, level, Status.TOO_FEW_SAMPLES)
     location = float(np.median(values))
     centred = values - location
     if half_spread(centred) == 0.0:
-        return _nothing(n, method, level, Status.NO_SPREAD)
+        return _nothing(n, name, level, Status.NO_SPREAD)
     checks = support.check_support(centred, rng) if check and n >= support.MIN_SAMPLES else ()
-    return _assemble(ESTIMATORS[method](centred, level), location, n, method, level, checks)
+    return _assemble(estimate(centred, level), location, n, name, level, checks)
 
 
 def _fit_summary(summary: CharacteristicSums | QuantileSketch, method: str, level: float) -> TailFit:

@@ -43,8 +43,8 @@ class CharacteristicSums:
     def __init__(self, scale: float | int) -> None:
         if not 0.0 < scale < math.inf:
             raise InputError("scale must be positive and finite", got=scale, fix="pass half an interquartile range")
-        self.scale = float(scale)
-        self.n = 0
+        self.scale: float = float(scale)
+        self.n: int = 0
         self._sums = np.zeros((2, GRID.size))
 
     def add(self, values: Any) -> None:
@@ -102,7 +102,7 @@ class QuantileSketch:
     def __init__(self, relative_error: float | int = 0.001) -> None:
         if not 0.0 < relative_error <= 0.5:
             raise InputError("relative_error out of range", got=relative_error, expected="0 < relative_error <= 0.5")
-        self.relative_error = float(relative_error)
+        self.relative_error: float = float(relative_error)
         self._log_base = math.log1p(relative_error) - math.log1p(-relative_error)
         self._buckets: dict[tuple[int, int], int] = {}  # (sign, index) -> count
 
@@ -198,7 +198,11 @@ class SequenceValues:
             values = values.detach().cpu().double().numpy()
         rows = np.array(values, dtype=np.float64)
         if rows.ndim == 0 or rows.shape[0] != hashed.size:
-            raise InputError("one row of values per key", got=f"{hashed.size} keys, values of shape {rows.shape}")
+            raise InputError(
+                "one row of values per key",
+                got=f"{hashed.size} keys, values of shape {rows.shape}",
+                expected="as many rows as keys",
+            )
         self._insert(hashed, rows)
 
     def merge(self, other: SequenceValues) -> SequenceValues:

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
-from lagreach.errors import InputError
+from lagreach.errors import InputError, LagreachError
 from lagreach.tasks._task import Task
 
 __all__ = ["Task", "all_tasks", "make_task"]
@@ -67,7 +67,17 @@ def make_task(name: str | Task, **options: Any) -> Task:
     for option in options:
         if option not in fields:
             raise _unknown(f"option of the {name} task", option, fields)
-    return cls(**options)
+    try:
+        return cls(**options)
+    except LagreachError:
+        raise
+    except (TypeError, ValueError, OverflowError) as error:  # a word for a number, a number for a list
+        shown = ", ".join(f"{option}={value!r:.60}" for option, value in options.items())
+        raise InputError(
+            f"the options of the {name} task do not fit: {error}",
+            got=shown,
+            fix="see the task in docs/tasks.md for the kinds of its options",
+        ) from error
 
 
 def _unknown(what: str, got: str, known: Iterable[str]) -> InputError:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lagreach.adapters import Recurrence, View, as_view
 from lagreach.adapters.view import check_finite
-from lagreach.batch import Batch
+from lagreach.batch import Batch, check_steps
 from lagreach.errors import InputError
 from lagreach.transport.objective import Loss, Objective, make_objective, valid_steps
 from lagreach.transport.rollout import Rollout, chunks, run
@@ -58,12 +58,17 @@ def open_data(
             got=f"x of shape {tuple(x.shape)}",
             expected="(seq, time, input) with at least one sequence and one step",
         )
+    check_steps(x)
     valid = valid_steps(lengths, x.shape[0], x.shape[1], x.device)
     inside = valid.reshape(*valid.shape, *[1] * (x.ndim - 2))
     check_finite("the input x", torch.where(inside, x, 0))
     targets = torch.zeros(len(x)) if y is None else torch.as_tensor(y)
     if len(targets) != len(x):
-        raise InputError("x and y hold different numbers of sequences", got=f"{len(x)} and {len(targets)}")
+        raise InputError(
+            "x and y hold different numbers of sequences",
+            got=f"{len(x)} and {len(targets)}",
+            expected="the sequences on the first axis of both",
+        )
     checked_lengths = None if lengths is None else valid.sum(1)
     batch = Batch(x, targets, None if mask is None else torch.as_tensor(mask), checked_lengths, state)
     view = as_view(model, batch.select(slice(0, 2)))

@@ -35,17 +35,6 @@ class Cotangent:
         squares = self.mantissa.to(torch.float64).square().sum(-1)
         return ScaledSum.of(squares, None if self.exponent is None else 2 * self.exponent[..., 0], dim=(0, 1))
 
-    def rescaled(self) -> Cotangent:
-        """Bring anchors that drift out of the float range back to order one."""
-        bound = 2.0 ** SAFE_EXPONENT[self.mantissa.dtype]
-        size = self.mantissa.abs().amax(-1, keepdim=True)
-        drifted = (size > 0) & ((size < 1 / bound) | (size > bound))
-        if not drifted.any():
-            return self
-        shift = torch.where(drifted, torch.frexp(size).exponent, 0)
-        before = 0 if self.exponent is None else self.exponent
-        return Cotangent(self.lag, times_power_of_two(self.mantissa, -shift), shift + before)
-
     @classmethod
     def aligned(cls, lag: int, values: Tensor, exponents: Int[Tensor, "seq reached state"]) -> Cotangent:
         """Build one from values whose units have exponents of their own."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from lagreach.adapters import Recurrence, View
@@ -116,15 +116,27 @@ def effective_rates(
     _check_form(recurrence, form)
     valid = valid_steps(lengths, len(x), opened.time, recurrence.device)
 
-    sums: list[dict[str, list[ScaledSum]]] = []
+    sums: list[dict[str, ScaledSum]] = []
     for rows, part in opened.parts(chunk):
         anchors = valid[rows]
         merged = [_sum_rates(layer, wanted, anchors, form) for layer in _layers(part)]
         sums = merged if not sums else [_merge(old, new) for old, new in zip(sums, merged, strict=True)]
+    return mean_rates(recurrence, sums, wanted, valid, form=form, lr=lr)
 
-    counts = torch.stack([valid[:, lag:].sum() for lag in wanted]).to(torch.float64)
-    log_mean = torch.log10(counts) - torch.log10(torch.tensor(lr, dtype=torch.float64))
-    joined = {name: torch.cat([ScaledSum.stack(layer[name]).log10() for layer in sums], dim=-1) for name in sums[0]}
+
+def mean_rates(
+    recurrence: Recurrence,
+    sums: list[dict[str, ScaledSum]],
+    wanted: list[int],
+    valid: Bool[Tensor, "seq time"],
+    *,
+    form: str = "jacobian",
+    lr: float = 1.0,
+) -> EffectiveRates:
+    """Turn sums over anchors, (lag, unit) for every layer and channel, into effective learning rates."""
+    reaching = valid.sum(0).flip(0).cumsum(0).flip(0)  # anchors that reach back so far
+    log_mean = torch.log10(reaching[wanted].to(torch.float64)) - torch.log10(torch.tensor(lr, dtype=torch.float64))
+    joined = {name: torch.cat([layer[name].log10() for layer in sums], dim=-1) for name in sums[0]}
     per_unit = {name: (values - log_mean[:, None]).cpu() for name, values in joined.items()}
     rates = per_unit.pop("rate")
     layer_of_unit = torch.arange(len(sums)).repeat_interleave(recurrence.stack.hidden_size)
@@ -205,7 +217,7 @@ def _check_form(recurrence: Recurrence, form: str) -> None:
         )
 
 
-def _sum_rates(layer: Layer, lags: list[int], anchors: Tensor, form: str) -> dict[str, list[ScaledSum]]:
+def _sum_rates(layer: Layer, lags: list[int], anchors: Tensor, form: str) -> dict[str, ScaledSum]:
     """Sum |rate| and the size of its channels over sequences and anchors, lag by lag, for one layer."""
     if form == "jacobian" and (fused := rate_sums(layer, lags, anchors)) is not None:
         return fused
@@ -228,7 +240,7 @@ def _sum_rates(layer: Layer, lags: list[int], anchors: Tensor, form: str) -> dic
         parts["rate"] = _total(list(parts.values()))
         for name, (values, exponent) in parts.items():
             sums.setdefault(name, []).append(ScaledSum.of((values * keep).abs(), exponent, dim=(0, 1)))
-    return sums
+    return {name: ScaledSum.stack(by_lag) for name, by_lag in sums.items()}
 
 
 def _total(parts: list[tuple[Tensor, Tensor | None]]) -> tuple[Tensor, Tensor | None]:
@@ -243,8 +255,8 @@ def _total(parts: list[tuple[Tensor, Tensor | None]]) -> tuple[Tensor, Tensor | 
     return torch.stack(shifted).sum(0), top
 
 
-def _merge(a: dict[str, list[ScaledSum]], b: dict[str, list[ScaledSum]]) -> dict[str, list[ScaledSum]]:
-    return {name: [x + y for x, y in zip(a[name], b[name], strict=True)] for name in a}
+def _merge(a: dict[str, ScaledSum], b: dict[str, ScaledSum]) -> dict[str, ScaledSum]:
+    return {name: a[name] + b[name] for name in a}
 
 
 def _eq13_windows(layer: Layer, lags: list[int]) -> Iterator[Tensor]:

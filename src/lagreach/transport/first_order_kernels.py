@@ -1,9 +1,11 @@
 """First-order windows and their sums in one pass over time, compiled.
 
-A unit of a sequence is followed on its own: for a block of anchors, the dual product over the window grows by one step
-per lag and is summed while it lies in the nearest cache. A block carries one power of two, so that nothing under- or
+A unit of a sequence is followed on its own: for a block of anchors, the dual product over the window grows by two steps
+per pass and is summed while it lies in the nearest cache. A block carries one power of two, so that nothing under- or
 overflows. Should the products of a block differ by more than their type can hold (gates that let through 1e-38), the
 sweep gives up: float32 is followed by float64, and that by the plain version in `lagreach.transport.dual`.
+
+What is not asked for is passed as None, and numba compiles the sweep without it.
 """
 
 from __future__ import annotations
@@ -15,14 +17,17 @@ import numpy as np
 from numba import njit, uintp
 
 ANCHORS = 1024  # of a block
-PAD = 64  # zeros around every row: loops run over multiples of this many anchors, so that none ends in single steps
+PAD = 64  # loops run over multiples of this many anchors, so that none ends in single steps
+BEFORE = PAD + 16  # zeros before every row, a few more than a pass of two lags may reach; PAD of them behind it
 UNITS = 16  # that are laid out in one go: a cache line of float32
-CHECK_EVERY = 4  # lags
+SOON, LATE = 4, 16  # lags between two looks at a block: the wait doubles as long as the block is steady
+STEADY = 64.0  # its size has changed by less than this factor
 RANGES = {  # a block is rescaled beyond 2**+-first; windows below 2**-second are lost beside their neighbours
     np.dtype(np.float32): (2.0**20, 2.0**-60),
     np.dtype(np.float64): (2.0**300, 2.0**-500),
 }
 SINGLE = 2.0**-100  # float32's `least` lies above, float64's below; an exact zero may be a lost float32
+MIDDLE, NEWEST, OLDEST, ONLY, DELTA, MOVED = 0, 2, 4, 6, 8, 9  # rows of a unit; factors have two, real and slope
 UNSET = np.iinfo(np.int64).min // 4  # exponent of a sum without terms
 
 compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"})
@@ -30,53 +35,106 @@ compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract
 
 @compiled
 @no_type_check
-def _lay_out(values, n, first, many, out):
-    """Copy some units of a sequence (time, unit) into rows of their own, (unit, pad + time + pad)."""
+def _lay_out(values, n, first, many, scale, k, rows):
+    """Copy some units of a sequence (time, unit), scaled, into rows k of their own, (unit, k, zeros + time + zeros)."""
+    by = rows.dtype.type(scale)
+    if many == UNITS:  # a loop of known length is unrolled
+        for t in range(values.shape[1]):
+            for q in range(UNITS):
+                rows[uintp(q), k, uintp(BEFORE + t)] = by * values[n, uintp(t), uintp(first + q)]
+        return
     for t in range(values.shape[1]):
         for q in range(many):
-            out[q, PAD + t] = values[n, t, first + q]
+            rows[q, k, BEFORE + t] = by * values[n, t, first + q]
 
 
-# Below, `low` and `high` bound the anchors of a block that reach back far enough, and `older` is the step that the first of
-# them meets. Indices are unsigned: a check for negative ones would keep loops from being vectorised.
+# Below, `low` and `high` bound the anchors of a block that reach back far enough, `anchor` is the first of them and `older`
+# the step that it meets. Indices are unsigned: a check for negative ones would keep loops from being vectorised.
 
 
 @compiled
 @no_type_check
 def _grow(real, slope, low, high, factor, slant, older):
-    """Put an older step behind each window."""
+    """Put two older steps behind each window."""
     for k in range(high - low):
         i, j = uintp(k + low), uintp(k + older)
-        kept = real[i]
-        slope[i] = kept * slant[j] + slope[i] * factor[j]
-        real[i] = kept * factor[j]
+        x, y = real[i], slope[i]
+        a, b = factor[j], slant[j]
+        x, y = x * a, x * b + y * a
+        a, b = factor[j - uintp(1)], slant[j - uintp(1)]
+        real[i], slope[i] = x * a, x * b + y * a
 
 
 @compiled
 @no_type_check
-def _grow_and_size(real, slope, low, high, factor, slant, older, terms):
-    """Do what `_grow` and `_size_terms` do, in one pass."""
-    retained = corrected = rate = real.dtype.type(0)
-    for k in range(high - low):
-        i, j = uintp(k + low), uintp(k + older)
-        kept = real[i]
-        y = kept * slant[j] + slope[i] * factor[j]
-        x = kept * factor[j]
-        slope[i], real[i] = y, x
-        retained += abs(x)
-        corrected += abs(y)
-        rate += abs(x + y)
-    terms[0], terms[1], terms[2] = retained, corrected, rate
+def _grow_and_sum(
+    real,
+    slope,
+    low,
+    high,
+    factor,
+    slant,
+    end,
+    end_slant,
+    older,
+    delta,
+    anchor,
+    moved,
+    sizes,
+    squares,
+    products,
+    terms,
+    one,
+    two,
+):
+    """Do what `_grow` does and sum the windows of both lags.
 
-
-@compiled
-@no_type_check
-def _closed(real, slope, low, high, factor, slant, older, to_real, to_slope):
-    """Windows with the oldest step behind them, in other memory."""
+    `end` and `end_slant` are the factors of the oldest step in a window where it has its own, else None. What is wanted of
+    `sizes`, `squares` and `products` (see `sweep`) goes to the three parts of `terms`, rows `one` and `two`.
+    """
+    zero = real.dtype.type(0)
+    retained_1 = retained_2 = corrected_1 = corrected_2 = rate_1 = rate_2 = zero
+    plain_1 = plain_2 = weighted_1 = weighted_2 = zero
+    square_1 = square_2 = 0.0  # float64: squares leave float32's range early
     for k in range(high - low):
-        i, j = uintp(k + low), uintp(k + older)
-        to_slope[i] = real[i] * slant[j] + slope[i] * factor[j]
-        to_real[i] = real[i] * factor[j]
+        i, j, t = uintp(k + low), uintp(k + older), uintp(k + anchor)
+        x, y = real[i], slope[i]
+        a, b = factor[j], slant[j]
+        newer_x, newer_y = x * a, x * b + y * a
+        a, b = factor[j - uintp(1)], slant[j - uintp(1)]
+        last_x, last_y = newer_x * a, newer_x * b + newer_y * a
+        real[i], slope[i] = last_x, last_y
+        if end is None:
+            x_1, y_1, x_2, y_2 = newer_x, newer_y, last_x, last_y
+        else:
+            a, b = end[j], end_slant[j]
+            x_1, y_1 = x * a, x * b + y * a
+            a, b = end[j - uintp(1)], end_slant[j - uintp(1)]
+            x_2, y_2 = newer_x * a, newer_x * b + newer_y * a
+        mu_1, mu_2 = x_1 + y_1, x_2 + y_2
+        if sizes is not None:
+            retained_1 += abs(x_1)
+            retained_2 += abs(x_2)
+            corrected_1 += abs(y_1)
+            corrected_2 += abs(y_2)
+            rate_1 += abs(mu_1)
+            rate_2 += abs(mu_2)
+        if squares is not None:
+            value_1, value_2 = np.float64(mu_1) * delta[t], np.float64(mu_2) * delta[t]
+            square_1 += value_1 * value_1
+            square_2 += value_2 * value_2
+        if products is not None:
+            zeta_1, zeta_2 = delta[t] * moved[j - uintp(1)], delta[t] * moved[j - uintp(2)]
+            plain_1 += zeta_1
+            plain_2 += zeta_2
+            weighted_1 += mu_1 * zeta_1
+            weighted_2 += mu_2 * zeta_2
+    size_terms, square_terms, product_terms = terms
+    size_terms[one, 0], size_terms[one, 1], size_terms[one, 2] = retained_1, corrected_1, rate_1
+    size_terms[two, 0], size_terms[two, 1], size_terms[two, 2] = retained_2, corrected_2, rate_2
+    square_terms[one, 0], square_terms[two, 0] = square_1, square_2
+    product_terms[one, 0], product_terms[one, 1] = plain_1, weighted_1
+    product_terms[two, 0], product_terms[two, 1] = plain_2, weighted_2
 
 
 @compiled
@@ -84,7 +142,8 @@ def _closed(real, slope, low, high, factor, slant, older, to_real, to_slope):
 def _rescaled(real, slope, low, high, exponent, large, least, padded):
     """Bring a block of windows back to order one when it has drifted.
 
-    Returns its exponent, and whether its windows have become too unequal to share one; `padded` of them are zero anyway.
+    Returns its exponent, its size, and whether its windows have become too unequal to share one exponent; `padded` of them
+    are zero anyway.
     """
     size, lost = real.dtype.type(0), 0  # a sum, since a maximum is not vectorised
     bound, zeros_too = real.dtype.type(least), least > SINGLE
@@ -95,186 +154,169 @@ def _rescaled(real, slope, low, high, exponent, large, least, padded):
         size += own
         lost += (own < bound) & ((own > 0) | zeros_too)
     if size == 0.0 or 1 / large <= size <= large or not math.isfinite(size):
-        return exponent, lost > expected
+        return exponent, size, lost > expected
     shift = math.frexp(size)[1]
     half = shift // 2
     first, second = real.dtype.type(math.ldexp(1.0, -half)), real.dtype.type(math.ldexp(1.0, half - shift))
     for i in range(low, high):
         real[i] = real[i] * first * second
         slope[i] = slope[i] * first * second
-    return exponent + shift, lost > expected
+    return exponent + shift, size, lost > expected
 
 
 @compiled
 @no_type_check
-def _add(sums, exponents, column, unit, terms, exponent):
-    """Add ``terms * 2**exponent`` to the sums of a lag and unit."""
-    before = exponents[column, unit]
-    if before == exponent:
-        for k in range(len(terms)):
-            sums[k, column, unit] += terms[k]
-        return
-    if before == UNSET or exponent > before:
-        if before != UNSET:
-            for k in range(len(terms)):
-                sums[k, column, unit] = math.ldexp(sums[k, column, unit], max(before - exponent, -5000))
-        exponents[column, unit] = exponent
-        before = exponent
-    for k in range(len(terms)):
-        sums[k, column, unit] += math.ldexp(terms[k], max(exponent - before, -5000))
+def _scaled(value, exponent):
+    """``value * 2**exponent``; the exponent is seldom anything but zero."""
+    return value if exponent == 0 or value == 0 else math.ldexp(value, max(exponent, -5000))
 
 
 @compiled
 @no_type_check
-def _size_terms(real, slope, low, high, terms):
-    retained = corrected = rate = real.dtype.type(0)
-    for k in range(high - low):
-        i = uintp(k + low)
-        retained += abs(real[i])
-        corrected += abs(slope[i])
-        rate += abs(real[i] + slope[i])
-    terms[0], terms[1], terms[2] = retained, corrected, rate
+def _add(sums, exponents, terms, powers, columns):
+    """Add terms ``* 2**powers`` to the sums of the first columns (lags)."""
+    for column in range(columns):
+        before, power = exponents[column], powers[column]
+        if before == power:
+            for k in range(sums.shape[1]):
+                sums[column, k] += terms[column, k]
+            continue
+        some = False  # zeros must not set the scale
+        for k in range(sums.shape[1]):
+            some |= terms[column, k] != 0
+        if some:
+            top = power if before == UNSET else max(before, power)
+            exponents[column] = top
+            for k in range(sums.shape[1]):
+                sums[column, k] = _scaled(sums[column, k], before - top) + _scaled(terms[column, k], power - top)
 
 
 @compiled
 @no_type_check
-def _square_terms(real, slope, low, high, delta, anchor, terms):
-    total = 0.0  # float64: squares leave float32's range early
-    for k in range(high - low):
-        i = uintp(k + low)
-        value = np.float64(real[i] + slope[i]) * delta[uintp(k + anchor)]
-        total += value * value
-    terms[0] = total
+def _follow(large, least, start, stop, lags, real, slope, rows, ends, sizes, squares, products, terms, powers):
+    """Follow the windows of one unit, anchored at the steps from `start` on, through all lags.
+
+    Terms and powers of two have a row for each lag and one for what nobody asked for. Returns the number of lags that some
+    anchor reaches, or -1 if windows differ too much.
+    """
+    a, b, d, m = rows[MIDDLE], rows[MIDDLE + 1], rows[DELTA], rows[MOVED]
+    high = min(ANCHORS, (stop + PAD - 1) // PAD * PAD)
+    real[:stop], real[stop:high] = 1.0, 0.0
+    slope[:high] = 0.0
+    exponent = column = 0
+    begin, at, nowhere = 1, BEFORE + start, len(lags)
+    if ends is None:
+        c = e = None
+    else:
+        # a window's only step first, then its newest one; passes of two lags follow
+        c, e = rows[ONLY], rows[ONLY + 1]
+        if lags[0] == 1:
+            _grow_and_sum(real, slope, 0, high, a, b, c, e, at, d, at, m, sizes, squares, products, terms, 0, nowhere)
+            powers[0] = 0
+            column = 1
+        for i in range(stop):
+            real[i], slope[i] = rows[NEWEST, at + i], rows[NEWEST + 1, at + i]
+        real[stop:high], slope[stop:high] = 0.0, 0.0
+        c, e = rows[OLDEST], rows[OLDEST + 1]
+        begin = 2
+    wait, check, known = SOON, SOON, np.float64(stop)
+    for lag in range(begin, lags[-1] + 1, 2):
+        if lag - start >= stop:
+            break  # no anchor reaches back that far
+        low = max(0, lag - start) // PAD * PAD
+        anchor = at + low
+        older = anchor - lag + 1
+        one = column if column < nowhere and lags[column] == lag else nowhere
+        column += one < nowhere
+        two = column if column < nowhere and lags[column] == lag + 1 else nowhere
+        column += two < nowhere
+        if one == two:
+            _grow(real, slope, low, high, a, b, older)
+        else:
+            powers[one] = powers[two] = exponent
+            _grow_and_sum(
+                real, slope, low, high, a, b, c, e, older, d, anchor, m, sizes, squares, products, terms, one, two
+            )
+        if lag >= check:
+            padded = high - low - (stop - min(stop, max(0, lag + 1 - start)))
+            before = exponent
+            exponent, size, lost = _rescaled(real, slope, low, high, exponent, large, least, padded)
+            if lost:
+                return -1
+            steady = exponent == before and size < STEADY * known and known < STEADY * size
+            wait = min(2 * wait, LATE) if steady else SOON
+            check, known = lag + wait, 1.0 if exponent != before else size
+    return column
 
 
 @compiled
 @no_type_check
-def _matched_terms(real, slope, low, high, delta, anchor, moved, reached, terms):
-    plain = weighted = real.dtype.type(0)
-    for k in range(high - low):
-        i = uintp(k + low)
-        zeta = delta[uintp(k + anchor)] * moved[uintp(k + reached)]
-        plain += zeta
-        weighted += (real[i] + slope[i]) * zeta
-    terms[0], terms[1] = plain, weighted
-
-
-@compiled
-@no_type_check
-def _grow_and_match(real, slope, low, high, factor, slant, older, delta, anchor, moved, terms):
-    """Do what `_grow` and `_matched_terms` do, in one pass."""
-    plain = weighted = real.dtype.type(0)
-    for k in range(high - low):
-        i, j = uintp(k + low), uintp(k + older)
-        kept = real[i]
-        y = kept * slant[j] + slope[i] * factor[j]
-        x = kept * factor[j]
-        slope[i], real[i] = y, x
-        zeta = delta[uintp(k + anchor)] * moved[uintp(k + older - 1)]
-        plain += zeta
-        weighted += (x + y) * zeta
-    terms[0], terms[1] = plain, weighted
-
-
-SIZES, SQUARES, MATCHED = 0, 1, 2  # sums of first powers, of squares, of products with zeta
-
-
-@compiled
-@no_type_check
-def sweep(kind, uniform, large, least, factors, delta, moved, lags, lengths, sums, exponents, plain, weighted):
+def sweep(large, least, middle, ends, delta, moved, scales, lags, lengths, sizes, squares, exponents, products):
     """Sum over anchors what first-order windows say at ascending lags >= 1.
 
     Parameters
     ----------
-    kind
-        SIZES: sums of |retention|, |correction| and |rate| by lag and unit, into `sums` (3, lag, unit) and `exponents`.
-        SQUARES: of (rate delta)^2, into `sums` (1, lag, unit). MATCHED: of zeta = delta moved and of rate zeta, into `plain`
-        and `weighted` (seq, lag, unit), where moved is taken at the position reached.
-    uniform
-        Whether every place in a window has the factor of the middle.
     large, least
         See `RANGES`.
-    factors
-        (8, seq, time, unit): real and slope of middle, newest, oldest, single; (2, ...) if uniform. Their type is the one
-        that windows are computed in.
+    middle
+        Real and slope of the factor of a step, each (seq, time, unit). Their type is the one that windows are computed in.
+    ends
+        The same for the newest, the oldest and the only step of a window; None if they are no different.
+    delta, moved
+        (seq, time, unit): at the anchor and at the position reached; None where nothing needs them.
+    scales
+        What delta and moved are multiplied with: float32 has a narrow range.
     lengths
         Anchors beyond a sequence's length do not count.
+    sizes
+        (unit, lag, 3): sums of |retention|, |correction| and |rate|, or None.
+    squares
+        (unit, lag, 1): sums of (rate delta)^2, or None. Not together with `sizes`.
+    exponents
+        (unit, lag): powers of two of `sizes` or `squares`.
+    products
+        (seq, unit, lag, 2): sums of zeta = delta moved and of rate zeta, or None.
 
     Returns
     -------
     Whether it worked: False if windows of one block differ by more than their type can hold.
     """
-    count, time, units = factors.shape[1:]
-    last = lags[-1]
-    rows = np.zeros((len(factors), UNITS, PAD + time + PAD), factors.dtype)
-    own_delta = np.zeros((UNITS, PAD + time + PAD), factors.dtype)
-    own_moved = np.zeros((UNITS, PAD + time + PAD), factors.dtype)
-    real, slope = np.zeros(ANCHORS, factors.dtype), np.zeros(ANCHORS, factors.dtype)
-    far_real, far_slope = np.zeros(ANCHORS, factors.dtype), np.zeros(ANCHORS, factors.dtype)
-    terms = np.zeros(len(sums)) if kind != MATCHED else np.zeros(2)
+    count, time, units = middle[0].shape
+    long = BEFORE + time + PAD
+    rows = np.zeros((UNITS, 10, long), middle[0].dtype)
+    real, slope = np.zeros(ANCHORS, middle[0].dtype), np.zeros(ANCHORS, middle[0].dtype)
+    many_terms = len(lags) + 1
+    terms = np.zeros((many_terms, 3)), np.zeros((many_terms, 1)), np.zeros((many_terms, 2))
+    powers = np.zeros(many_terms, np.int64)
     for n in range(count):
         for first in range(0, units, UNITS):
             many = min(UNITS, units - first)
-            for k in range(len(factors)):
-                _lay_out(factors[k], n, first, many, rows[k])
-                rows[k, :, PAD] = 0.0  # no window holds the first step: an anchor that would reach it ends there
-            if kind != SIZES:
-                _lay_out(delta, n, first, many, own_delta)
-            if kind == MATCHED:
-                _lay_out(moved, n, first, many, own_moved)
+            for k in range(2):
+                _lay_out(middle[k], n, first, many, 1.0, MIDDLE + k, rows)
+            if ends is not None:
+                for k in range(6):
+                    _lay_out(ends[k], n, first, many, 1.0, NEWEST + k, rows)
+            rows[:, :DELTA, BEFORE] = 0.0  # no window holds the first step: an anchor that would reach it ends there
+            if delta is not None:
+                _lay_out(delta, n, first, many, scales[0], DELTA, rows)
+            if moved is not None:
+                _lay_out(moved, n, first, many, scales[1], MOVED, rows)
             for q in range(many):
-                middle, slant = rows[0, q], rows[1, q]
-                d, m = own_delta[q], own_moved[q]
+                unit = first + q
                 for start in range(0, lengths[n], ANCHORS):
-                    ends = min(ANCHORS, lengths[n] - start)
-                    high = min(ANCHORS, (ends + PAD - 1) // PAD * PAD)
-                    real[:ends], real[ends:high] = 1.0, 0.0
-                    slope[:high] = 0.0
-                    exponent = 0
-                    column = 0
-                    for lag in range(1, last + 1):
-                        begins = max(0, lag - start)  # earlier anchors do not reach back that far
-                        if begins >= ends:
-                            break
-                        low = begins // PAD * PAD
-                        asked, anchor = lags[column] == lag, PAD + start + low
-                        older = anchor - lag + 1
-                        if uniform:
-                            if asked and kind == SIZES:
-                                _grow_and_size(real, slope, low, high, middle, slant, older, terms)
-                            elif asked and kind == MATCHED:
-                                _grow_and_match(real, slope, low, high, middle, slant, older, d, anchor, m, terms)
-                            else:
-                                _grow(real, slope, low, high, middle, slant, older)
-                                if asked:
-                                    _square_terms(real, slope, low, high, d, anchor, terms)
-                        else:
-                            if lag == 1:
-                                for i in range(ends):
-                                    at = PAD + start + i
-                                    far_real[i], far_slope[i] = rows[6, q, at], rows[7, q, at]
-                                    real[i], slope[i] = rows[2, q, at], rows[3, q, at]
-                                far_real[ends:], far_slope[ends:] = 0.0, 0.0
-                            else:
-                                if asked:
-                                    _closed(real, slope, low, high, rows[4, q], rows[5, q], older, far_real, far_slope)
-                                _grow(real, slope, low, high, middle, slant, older)
-                            if asked and kind == SIZES:
-                                _size_terms(far_real, far_slope, low, high, terms)
-                            elif asked and kind == SQUARES:
-                                _square_terms(far_real, far_slope, low, high, d, anchor, terms)
-                            elif asked:
-                                _matched_terms(far_real, far_slope, low, high, d, anchor, m, older - 1, terms)
-                        if asked:
-                            if kind == MATCHED:
-                                plain[n, column, first + q] += terms[0]
-                                weighted[n, column, first + q] += math.ldexp(terms[1], max(exponent, -5000))
-                            else:
-                                _add(sums, exponents, column, first + q, terms, (1 + kind) * exponent)
-                            column += 1
-                        if lag % CHECK_EVERY == 0:
-                            padded = high - low - (ends - begins)
-                            exponent, lost = _rescaled(real, slope, low, high, exponent, large, least, padded)
-                            if lost:
-                                return False
+                    stop = min(ANCHORS, lengths[n] - start)
+                    reached = _follow(
+                        large, least, start, stop, lags, real, slope, rows[q], ends, sizes, squares, products, terms, powers
+                    )  # fmt: skip
+                    if reached < 0:
+                        return False
+                    if sizes is not None:
+                        _add(sizes[unit], exponents[unit], terms[0], powers, reached)
+                    if products is not None:
+                        for column in range(reached):
+                            products[n, unit, column, 0] += terms[2][column, 0]
+                            products[n, unit, column, 1] += _scaled(terms[2][column, 1], powers[column])
+                    if squares is not None:
+                        powers *= 2
+                        _add(squares[unit], exponents[unit], terms[1], powers, reached)
     return True

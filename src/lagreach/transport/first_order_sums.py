@@ -1,13 +1,14 @@
 """Sums over anchors of first-order windows, compiled.
 
-Every function returns None where the compiled sweep cannot work: without numba, on another device, or when products
-differ too much. The caller then adds up the plain windows.
+`rate_sums`, `square_sums` and `WindowSums.add` return None where the compiled sweep cannot work: without numba, on another
+device, or when products differ too much. The caller then adds up the plain windows.
 """
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from functools import cache
 from types import ModuleType
 
@@ -16,10 +17,15 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from lagreach.cells import Factors, Params
 from lagreach.cells.stack import Layer
+from lagreach.progress import waiting
 from lagreach.transport.scaled import ScaledSum
 
-ROWS = 2048  # steps whose factors are made together: they are used while they lie in the cache
+ROWS = 4096  # steps whose factors are made together: they are used while they lie in the cache
+CHANNELS = ("retention", "correction", "rate")
+
+_ready: set[tuple[str, bool, str, bool]] = set()  # kinds of sweeps that this process has called
 
 
 @cache
@@ -30,88 +36,127 @@ def kernels() -> ModuleType | None:
     return importlib.import_module("lagreach.transport.first_order_kernels")
 
 
-def rate_sums(
-    layer: Layer, lags: Sequence[int], anchors: Bool[Tensor, "seq time"]
-) -> dict[str, list[ScaledSum]] | None:
-    """Sum |retention|, |correction| and |rate| over sequences and anchors: (unit,) for every lag."""
-    names = ("retention", "correction", "rate")
-    swept = _sweep(layer, lags, "SIZES", lengths=anchors.sum(1))
-    if swept is None:
+def steps_of(layer: Layer, direction: Params | None = None) -> tuple[Factors, Tensor | None]:
+    """First-order factors of all steps of a layer and, if a compiled kernel knows it, how its states move along a direction."""
+    if kernels() is not None:
+        compiled = importlib.import_module("lagreach.kernels.cpu.steps")
+        found = compiled.first_order_steps(layer.cell, layer.x, layer.previous, layer.params, direction)
+        if found is not None:
+            return found.factors, found.moved
+    return layer.cell.factors(layer.x, layer.previous, layer.params), None
+
+
+class WindowSums:
+    """Sums over all sequences and anchors of one layer's windows, to which groups of sequences are added.
+
+    Parameters
+    ----------
+    lags
+        Ascending; lag 0 is left out.
+    of
+        "sizes": |retention|, |correction| and |rate|. "squares": (rate delta)^2. "": nothing but what `add` returns.
+    """
+
+    def __init__(self, lags: Sequence[int], units: int, of: str = "") -> None:
+        self._lags, self._of = np.array([lag for lag in lags if lag > 0], dtype=np.int64), of
+        self._sums = np.zeros((units, len(self._lags), {"sizes": 3, "squares": 1, "": 0}[of]))
+        self._exponents: np.ndarray | None = None
+
+    def add(
+        self,
+        factors: Factors,
+        lengths: Tensor | None = None,
+        delta: Float[Tensor, "seq time unit"] | None = None,
+        moved: Float[Tensor, "seq time unit"] | None = None,
+    ) -> Float[np.ndarray, "2 seq lag unit"] | None:
+        """Add sequences; return for each of them the sums of zeta = delta moved and of rate zeta (none without `moved`).
+
+        Anchors beyond a sequence's length do not count. None if the sweep cannot work; nothing is added then.
+        """
+        compiled, real = kernels(), factors.middle.real
+        if compiled is None or real.device.type != "cpu" or real.dtype not in (torch.float32, torch.float64):
+            return None
+        count, time, units = real.shape
+        products = np.zeros((count, units, len(self._lags), 2)) if moved is not None else None
+        if not len(self._lags):
+            return np.zeros((2, count, 0, units))
+        exponents = np.full(self._sums.shape[:2], compiled.UNSET) if self._exponents is None else self._exponents
+        stops = np.full(count, time) if lengths is None else lengths.cpu().numpy()
+        places = [factors.middle], [] if factors.is_uniform else [factors.newest, factors.oldest, factors.single]
+        scales = [1.0 if moved is None or v is None else _power_of_two(v) for v in (delta, moved)]
+        inverse = (1 / scales[0], 1 / scales[1])
+        for dtype in dict.fromkeys((real.dtype, torch.float64)):
+            middle, ends = (tuple(_array(part, dtype) for dual in group for part in dual) for group in places)
+            other = [None if v is None else _array(v, dtype) for v in (delta, moved)]
+            found, new_exponents = self._sums.copy(), exponents.copy()
+            sums = [found if self._of == kind else None for kind in ("sizes", "squares")]
+            if products is not None:
+                products[:] = 0
+            how = (*compiled.RANGES[middle[0].dtype], middle, ends or None, *other, inverse, self._lags, stops)
+            key = (str(dtype), factors.is_uniform, self._of, products is None)
+            shown = (
+                nullcontext() if key in _ready else waiting("compiling the sweep over lags for this machine, once ...")
+            )
+            _ready.add(key)
+            with shown:
+                worked = compiled.sweep(*how, *sums, new_exponents, products)
+            if worked:
+                self._sums, self._exponents = found, new_exponents
+                if products is None:
+                    return np.zeros((2, count, 0, units))
+                return products.transpose(3, 0, 2, 1) * (scales[0] * scales[1])
         return None
-    sums, exponents = swept
-    found = {name: [ScaledSum(m, e) for m, e in zip(sums[k], exponents, strict=True)] for k, name in enumerate(names)}
-    if lags[0] == 0:  # nothing is carried: every rate is one
-        one = torch.full_like(sums[0, 0], float(anchors.sum()))
+
+    def sizes(self, anchors: int | None = None) -> dict[str, ScaledSum]:
+        """Sums of |retention|, |correction| and |rate|, (lag, unit); first those of lag 0 if the anchors there are given."""
+        found = {name: self._scaled(k) for k, name in enumerate(CHANNELS)}
+        if anchors is None:
+            return found
+        one = torch.full((1, len(self._sums)), float(anchors), dtype=torch.float64)  # nothing is carried
+        none = torch.zeros_like(one, dtype=torch.int64)
         start = {"retention": one, "correction": torch.zeros_like(one), "rate": one}
-        none = torch.zeros_like(exponents[0])
-        found = {name: [ScaledSum(start[name], none), *values] for name, values in found.items()}
-    return found
+        return {
+            name: ScaledSum(torch.cat((start[name], s.mantissa)), torch.cat((none, s.exponent)))
+            for name, s in found.items()
+        }
+
+    def squares(self) -> ScaledSum:
+        """Sums of (rate delta)^2, (lag, unit)."""
+        return self._scaled(0)
+
+    def _scaled(self, part: int) -> ScaledSum:
+        exponents = np.zeros(self._sums.shape[:2], np.int64) if self._exponents is None else self._exponents
+        exponents = np.where(self._sums.any(-1), exponents, 0)  # an anchor that reaches back so far may not exist
+        return ScaledSum(*(torch.from_numpy(np.ascontiguousarray(v.T)) for v in (self._sums[..., part], exponents)))
+
+
+def rate_sums(layer: Layer, lags: Sequence[int], anchors: Bool[Tensor, "seq time"]) -> dict[str, ScaledSum] | None:
+    """Sum |retention|, |correction| and |rate| over sequences and anchors: (lag, unit)."""
+    sums, lengths = WindowSums(lags, units_of(layer), "sizes"), anchors.sum(1)
+    for own in groups(*layer.x.shape[:2]):
+        if sums.add(steps_of(part_of(layer, own))[0], lengths[own]) is None:
+            return None
+    return sums.sizes(int(lengths.sum()) if lags[0] == 0 else None)
 
 
 def square_sums(layer: Layer, seen: Float[Tensor, "seq time unit"], lags: Sequence[int]) -> list[ScaledSum] | None:
     """Sum (rate * seen)^2 over sequences, anchors and units, for every positive lag."""
-    swept = _sweep(layer, lags, "SQUARES", delta=seen)
-    if swept is None:
-        return None
-    sums, exponents = swept
-    return [ScaledSum.of(m, e, dim=0) for m, e in zip(sums[0], exponents, strict=True)]
-
-
-def matched_sums(
-    layer: Layer, seen: Float[Tensor, "seq time unit"], moved: Float[Tensor, "seq time unit"], lags: Sequence[int]
-) -> tuple[Float[Tensor, "seq lag unit"], Float[Tensor, "seq lag unit"]] | None:
-    """Sum zeta = seen moved, and rate zeta, over the anchors of each sequence, for every positive lag."""
-    shape = (len(seen), sum(lag > 0 for lag in lags), seen.shape[2])
-    plain, weighted = np.zeros(shape), np.zeros(shape)
-    scales = [2.0 ** torch.frexp(v.abs().max()).exponent.item() for v in (seen, moved)]  # float32 has a narrow range
-    ones = {"delta": seen / scales[0], "moved": moved / scales[1]}
-    if _sweep(layer, lags, "MATCHED", out=(plain, weighted), **ones) is None:
-        return None
-    scale = scales[0] * scales[1]
-    return torch.from_numpy(plain * scale), torch.from_numpy(weighted * scale)
-
-
-def _sweep(
-    layer: Layer,
-    lags: Sequence[int],
-    kind: str,
-    *,
-    lengths: Tensor | None = None,
-    delta: Tensor | None = None,
-    moved: Tensor | None = None,
-    out: tuple[np.ndarray, np.ndarray] | None = None,
-) -> tuple[Tensor, Tensor] | None:
-    """Run the compiled sweep over groups of sequences; return sums (kind of sum, lag, unit) and exponents (lag, unit)."""
-    compiled = kernels()
-    if compiled is None or layer.x.device.type != "cpu" or layer.x.dtype not in (torch.float32, torch.float64):
-        return None
-    positive = np.array([lag for lag in lags if lag > 0], dtype=np.int64)
-    count, time = layer.x.shape[:2]
-    ends = np.full(count, time) if lengths is None else lengths.cpu().numpy()
-    units = layer.cell.output(layer.previous[:1]).shape[-1]
-    sums = np.zeros((3 if kind == "SIZES" else 1, len(positive), units))
-    exponents = np.full((len(positive), units), compiled.UNSET)
-    for own in groups(count, time):
-        factors = layer.cell.factors(layer.x[own], layer.previous[own], layer.params)
-        places = (
-            [factors.middle] if factors.is_uniform else [factors.middle, factors.newest, factors.oldest, factors.single]
-        )
-        tensors = [torch.stack([part for dual in places for part in dual])]
-        tensors += [layer.x.new_zeros(0, 0, 0) if v is None else v[own].to(layer.x.dtype) for v in (delta, moved)]
-        into = [v[own] for v in out] if out is not None else [np.zeros((0, 0, 0))] * 2
-        for dtype in dict.fromkeys((layer.x.dtype, torch.float64)):
-            arrays = [v.to(dtype).contiguous().numpy() for v in tensors]
-            found = sums.copy(), exponents.copy(), *(np.zeros_like(v) for v in into)
-            how = (getattr(compiled, kind), factors.is_uniform, *compiled.RANGES[arrays[0].dtype])
-            if not len(positive) or compiled.sweep(*how, *arrays, positive, ends[own], *found):
-                break
-        else:
+    sums = WindowSums(lags, units_of(layer), "squares")
+    for own in groups(*layer.x.shape[:2]):
+        if sums.add(steps_of(part_of(layer, own))[0], delta=seen[own]) is None:
             return None
-        sums, exponents = found[:2]
-        for target, values in zip(into, found[2:], strict=True):
-            target[...] = values
-    exponents[exponents == compiled.UNSET] = 0  # no anchor reaches back that far: a sum without terms
-    return torch.from_numpy(sums), torch.from_numpy(exponents)
+    found = sums.squares()
+    return [ScaledSum.of(m, e, dim=0) for m, e in zip(found.mantissa, found.exponent, strict=True)]
+
+
+def units_of(layer: Layer) -> int:
+    """Width of the layer's output."""
+    return layer.cell.output(layer.previous[:1]).shape[-1]
+
+
+def part_of(layer: Layer, own: slice) -> Layer:
+    """Some sequences of a layer."""
+    return layer._replace(x=layer.x[own], previous=layer.previous[own])
 
 
 def groups(count: int, time: int) -> Iterator[slice]:
@@ -119,3 +164,13 @@ def groups(count: int, time: int) -> Iterator[slice]:
     many = max(1, ROWS // time)
     for start in range(0, count, many):
         yield slice(start, min(start + many, count))
+
+
+def _power_of_two(values: Tensor) -> float:
+    """Return the order of magnitude of the largest: float32 has a narrow range, and one over it must lie within."""
+    low, high = torch.aminmax(values)
+    return 2.0 ** min(max(int(torch.frexp(torch.maximum(-low, high)).exponent.item()), -100), 100)
+
+
+def _array(values: Tensor, dtype: torch.dtype) -> np.ndarray:
+    return values.detach().to(dtype).contiguous().numpy()

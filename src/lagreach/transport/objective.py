@@ -83,7 +83,11 @@ def make_objective(
     device = recurrence.device
     y = torch.as_tensor(y, device=device)
     if y.shape[0] != seq:
-        raise InputError("x and y hold different numbers of sequences", got=f"{seq} and {y.shape[0]}")
+        raise InputError(
+            "x and y hold different numbers of sequences",
+            got=f"{seq} and {y.shape[0]}",
+            expected="the sequences on the first axis of both",
+        )
     valid = valid_steps(lengths, seq, time, device)
     if mask is not None:
         mask = torch.as_tensor(mask, device=device)
@@ -240,8 +244,8 @@ def check_uncoupled(recurrence: Recurrence, objective: Objective, states: Tensor
     if not callable(objective.loss) or states.shape[0] < 2:
         return
     with torch.no_grad():
-        together = objective(recurrence.head(states, recurrence.head_params))[:1]
-        alone = objective.select(slice(0, 1))(recurrence.head(states[:1], recurrence.head_params))
+        output = recurrence.head(states, recurrence.head_params)  # of all: a head belongs to its whole batch
+        together, alone = objective(output)[:1], objective.select(slice(0, 1))(output[:1])
     tolerance = 1e-3 if together.dtype == torch.float32 else 1e-8
     if not torch.allclose(together, alone, rtol=tolerance, atol=tolerance):
         raise InputError(

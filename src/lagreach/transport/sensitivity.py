@@ -20,10 +20,11 @@ Direction = Mapping[str, Tensor]
 def immediate_sensitivity(part: Rollout, direction: Direction) -> Float[Tensor, "seq time state"]:
     """``B_t w``: how each state moves with the weights when the state before it is held fixed."""
     recurrence = part.recurrence
-    tangent = _check_direction(recurrence, direction)
-    return directional_derivative(
-        lambda params: recurrence.stack.step(part.x, part.previous, params), recurrence.params, tangent
-    )
+    stack, tangent = recurrence.stack, complete_direction(recurrence, direction)
+    if len(stack.cells) == 1:  # a scan of one step from every state
+        x, before = part.x.flatten(0, 1)[:, None], part.previous.flatten(0, 1)
+        return scan_tangent(stack, x, before, recurrence.params, tangent).reshape_as(part.states)
+    return directional_derivative(lambda params: stack.step(part.x, part.previous, params), recurrence.params, tangent)
 
 
 def total_sensitivity(
@@ -35,11 +36,11 @@ def total_sensitivity(
     """
     part = rollout(model, x)
     recurrence = part.recurrence
-    tangent = _check_direction(recurrence, direction)
+    tangent = complete_direction(recurrence, direction)
     return scan_tangent(recurrence.stack, part.x, part.initial, recurrence.params, tangent)
 
 
-def _check_direction(recurrence: Recurrence, direction: Direction) -> dict[str, Tensor]:
+def complete_direction(recurrence: Recurrence, direction: Direction) -> dict[str, Tensor]:
     """Fill weights that the direction does not name with zeros; refuse names and shapes that do not exist."""
     known = recurrence.params
     for name, tangent in direction.items():

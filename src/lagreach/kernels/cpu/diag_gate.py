@@ -80,7 +80,8 @@ def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
         now_dot, act = h_dot[t, lo:hi], run.act[t, lo:hi]
         project(x[t, lo:hi], dot.Wt, dot.b, da)
         add_product(before, dot.Ut, da, 0, 2 * units)
-        add_product(before_dot, w.Ut, da, 0, 2 * units)
+        if t > 0:
+            add_product(before_dot, w.Ut, da, 0, 2 * units)
         if w.gain.size:
             normalise_tangent(da, units, w.gain, run.normal[t, lo:hi], run.inverse[t, lo:hi], dot.gain, dot.shift)
         for i in range(hi - lo):

@@ -106,7 +106,8 @@ def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
         c_before, c_now = run.c[t - 1, lo:hi] if t > 0 else c0[lo:hi], run.c[t, lo:hi]
         c_before_dot, c_now_dot = c_dot[t - 1, lo:hi] if t > 0 else still, c_dot[t, lo:hi]
         add_product(before, dot.Ut, da, 0, 4 * units)
-        add_product(before_dot, w.Ut, da, 0, 4 * units)
+        if t > 0:
+            add_product(before_dot, w.Ut, da, 0, 4 * units)
         if w.gain.size:
             normalise_tangent(da, 2 * units, w.gain, run.normal[t, lo:hi], run.inverse[t, lo:hi], dot.gain, dot.shift)
         for i in range(hi - lo):

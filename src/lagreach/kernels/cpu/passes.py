@@ -24,6 +24,7 @@ from lagreach.kernels.cpu.packing import gradients_like, pack, unpack
 from lagreach.progress import waiting
 
 ROWS = 32  # sequences in a block
+STEPS = 1024  # at least so many steps in a block, if there are so many
 SHARES = 16  # at most so many sums of gradients per replica
 WORTH_THREADS = 2e7  # multiplications
 MODULES = {"const_gate": "leaky", "elman": "leaky"}  # the other kernels are named like their cells
@@ -68,7 +69,7 @@ def forward(cell: Cell, x: torch.Tensor, s0: torch.Tensor, params: Params, *, ke
     run = Run(**{name: empty((replica, *size), dtype) for name, size in sizes.items()})
     done = Forward(cell, inputs, h0, c0, weights, run)
     kernel = _kernel(cell, "forward", dtype)
-    _spread([(kernel, (*done.of(r), *rows)) for r in range(replica) for rows in _blocks(seq)], done.work)
+    _spread([(kernel, (*done.of(r), *rows)) for r in range(replica) for rows in _blocks(done)], done.work)
     return done
 
 
@@ -89,7 +90,7 @@ def backward(
     dh0, dc0 = np.zeros_like(done.h0), np.zeros_like(done.c0)
     dx = np.zeros_like(done.x) if wants_x else np.empty((replica, 1, seq, 0), dtype)
     kernel = _kernel(cell, "backward", dtype)
-    shares = [list(part) for part in np.array_split(_blocks(seq), min(SHARES, len(_blocks(seq))))]
+    shares = [list(part) for part in np.array_split(_blocks(done), min(SHARES, len(_blocks(done))))]
     sums = [[gradients_like(done.weights[r]) for _ in shares] for r in range(replica)]
 
     def one_share(r: int, k: int) -> None:
@@ -105,20 +106,22 @@ def backward(
 
 def tangent(done: Forward, direction: Params) -> tuple[np.ndarray, np.ndarray]:
     """Derivatives of h and c along a direction of the weights."""
-    cell, seq = done.cell, done.x.shape[2]
+    cell = done.cell
     h_dot, c_dot = empty(done.run.h.shape, done.x.dtype), empty(done.run.c.shape, done.x.dtype)
     kernel = _kernel(cell, "tangent", done.x.dtype)
     jobs = []
     for r, dot in enumerate(pack(cell, direction)):
         x, weights, *rest = done.of(r)
-        jobs += [(kernel, (x, weights, dot, *rest, h_dot[r], c_dot[r], *rows)) for rows in _blocks(seq)]
+        jobs += [(kernel, (x, weights, dot, *rest, h_dot[r], c_dot[r], *rows)) for rows in _blocks(done)]
     _spread(jobs, 2 * done.work)
     return h_dot, c_dot
 
 
-def _blocks(seq: int) -> list[tuple[int, int]]:
+def _blocks(done: Forward) -> list[tuple[int, int]]:
     """Rows of each block."""
-    return [(start, min(start + ROWS, seq)) for start in range(0, seq, ROWS)]
+    time, seq = done.x.shape[1:3]
+    rows = max(ROWS, STEPS // time)
+    return [(start, min(start + rows, seq)) for start in range(0, seq, rows)]
 
 
 _ready: set[tuple[str, str, str]] = set()  # kernels that this process has called

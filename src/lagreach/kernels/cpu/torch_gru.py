@@ -91,9 +91,11 @@ def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
         now_dot, act = h_dot[t, lo:hi], run.act[t, lo:hi]
         project(x[t, lo:hi], dot.Wt, dot.b, da)
         add_product(before, dot.Ut, da, 0, 2 * units)
-        add_product(before_dot, w.Ut, da, 0, 2 * units)
+        if t > 0:
+            add_product(before_dot, w.Ut, da, 0, 2 * units)
         add_product(before, dot.Ut, da, 3 * units, 4 * units)
-        add_product(before_dot, w.Ut, da, 3 * units, 4 * units)
+        if t > 0:
+            add_product(before_dot, w.Ut, da, 3 * units, 4 * units)
         for i in range(hi - lo):
             for j in range(n):
                 r, c = act[i, j], act[i, n + n + n + j]

@@ -5,6 +5,9 @@ after it. In between, one program takes 16 sequences of one replica through all 
 shared memory as far as they fit (all of them up to 192 KB); the rest is streamed from the L2 cache at every step.
 Replicas are independent, so a study trains many seeds in the time of one.
 
+Where `plan.SHAPES` says so, *upright* kernels (`upright_parts`) take 8 sequences instead, and `weight_sums` replaces the
+products of the weights' gradients.
+
 Products are of float32 accuracy; ``with precision("float16"):`` trades it for speed. Triton is imported at first use. Set
 ``TRITON_INTERPRET=1`` before that to run the same kernels on the CPU, slowly, as the tests do.
 """
@@ -19,9 +22,9 @@ from torch import Tensor
 
 from lagreach.cells import Cell, Params
 from lagreach.cells.activations import ACTIVATIONS, Activation, get_activation
-from lagreach.kernels.gpu.plan import Plan, current_precision, family_of, precision
+from lagreach.kernels.gpu.plan import Plan, check_precision, chosen_shape, current_precision, family_of, precision
 
-__all__ = ["current_precision", "missing", "precision", "scan"]
+__all__ = ["check_precision", "current_precision", "missing", "precision", "scan"]
 
 
 def missing(cell: Cell, device: torch.device, dtype: torch.dtype) -> str | None:
@@ -54,6 +57,7 @@ def scan(cell: Cell, x: Tensor, s0: Tensor, params: Params) -> Tensor:
         fixed=getattr(cell, "gate", 1.0),
         precision=current_precision(),
         activation=get_activation(getattr(cell, "activation", "tanh")).name,
+        shape=chosen_shape(family.module, s0.shape[-1] // family.state),
     )
     vectors = (params.get(name) for name in ("ln_gain", "ln_shift", "c_n"))
     states: Tensor = Recurrence.apply(plan, x, *stacked(cell, params), s0, *vectors)[0]

@@ -11,6 +11,9 @@ from torch import Tensor
 from lagreach.kernels.gpu.plan import Plan, Tile
 
 PACKED_ROWS = 16  # of weights in a program that packs them
+SUMS_PROGRAMS = 528  # that sum the gradients of the weights, at least: a few for each multiprocessor
+SUMS_TILE, WIDE_SUMS_TILE = (64, 32, 4, 3), (128, 32, 8, 3)  # units, times, warps, stages
+WIDEST_INPUT = 64  # of which the gradient is summed along with that of the recurrent weights
 
 
 class Recurrence(torch.autograd.Function):
@@ -39,18 +42,19 @@ class Recurrence(torch.autograd.Function):
         states = x.new_empty(*sizes, family.state * tile.hidden)
         kept = x.new_empty(*sizes, family.kept * tile.hidden)
         scales = x.new_empty(sizes if plan.layernorm else (0,))
+        pre = torch.bmm(x.flatten(1, 2), W.mT)
         with _on(x):
-            family.kernels.forward[tile.grid](
-                torch.bmm(x.flatten(1, 2), W.mT),
+            plan.kernels(tile).forward[tile.grid](
+                pre,
                 b.contiguous(),
-                *_weights(plan, tile, U, transposed=True),
+                *_weights(plan, tile, U, transposed=not tile.upright),
                 s0.contiguous(),
                 *_vectors(x, gain, shift, extra),
                 states,
                 kept,
                 scales,
                 _staging(tile, x, 2),
-                **_options(plan, tile, x),
+                **_options(plan, tile, x, upright=tile.upright),
             )
         return states, kept, scales
 
@@ -70,11 +74,14 @@ class Recurrence(torch.autograd.Function):
         x, W, *saved = ctx.saved_tensors
         _, s0, _, _, _, states, kept, _ = saved
         d, d_s0, d_gain, d_shift, d_b = Pullback.apply(plan, tile, grad, *saved)
-        d_U = _recurrent_gradient(plan, tile, d, s0, states, kept)
         d_b, d_extra = d_b.sum(1), None
+        if plan.shape.sums and plan.family.dense:
+            d_U, d_W = _weight_gradients(plan, tile, d, s0, states, kept, x)
+        else:
+            d_U, d_W = _recurrent_gradient(plan, tile, d, s0, states, kept), None
         if plan.family.gradients is not None:  # the fourth block of TorchGRU: the hidden part of its candidate
             d, (d_b, d_extra) = d[..., : W.shape[1]], d_b.split((W.shape[1], tile.hidden), dim=1)
-        d_W = _summed(d, x)
+        d_W = _summed(d, x) if d_W is None else d_W[:, : W.shape[1]]
         d_x = torch.matmul(d, W[:, None]) if ctx.needs_input_grad[1] else None
         layernorm = (d_gain.sum(1), d_shift.sum(1)) if plan.layernorm else (None, None)
         return None, d_x, d_W, d_b, d_U, d_s0, *layernorm, d_extra
@@ -82,10 +89,11 @@ class Recurrence(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, None, None]:
         """Tangents of the states."""
-        plan, tile = ctx.plan, ctx.tile
+        plan = ctx.plan.without_upright  # there is no such kernel for tangents, and the usual one needs its own tiles
         _, x_dot, W_dot, b_dot, U_dot, s0_dot, gain_dot, shift_dot, extra_dot = tangents
         x, W, *saved = ctx.saved_tensors
-        _, s0, gain, shift, _, states, kept, _ = saved
+        U, s0, gain, shift, _, states, kept, _ = saved
+        tile = plan.tile(x, U)
         width, blocks = W.shape[1], plan.family.gradients or plan.family.blocks
         known = _recurrent_tangent(plan, tile, U_dot, s0, states, kept)
         if known is None:
@@ -131,9 +139,9 @@ class Pullback(torch.autograd.Function):
         d_b = grad.new_empty(*shares, blocks * tile.hidden)
         d_gain, d_shift = (grad.new_empty((*shares, tile.hidden) if plan.layernorm else (0,)) for _ in range(2))
         with _on(grad):
-            plan.family.kernels.backward[tile.grid](
+            plan.kernels(tile).backward[tile.grid](
                 grad.contiguous(),
-                *_weights(plan, tile, U, transposed=False),
+                *_weights(plan, tile, U, transposed=tile.upright),
                 s0.contiguous(),
                 *_vectors(grad, gain, shift, extra),
                 states,
@@ -145,7 +153,7 @@ class Pullback(torch.autograd.Function):
                 d_gain,
                 d_shift,
                 d_b,
-                **_options(plan, tile, grad),
+                **_options(plan, tile, grad, upright=tile.upright),
             )
         return d_all, d_s0, d_gain, d_shift, d_b
 
@@ -200,7 +208,7 @@ class Tangent(torch.autograd.Function):
 # Launching
 
 
-def _options(plan: Plan, tile: Tile, like: Tensor) -> dict[str, Any]:
+def _options(plan: Plan, tile: Tile, like: Tensor, *, upright: bool = False) -> dict[str, Any]:
     return {
         "fixed": plan.fixed,
         "B": tile.seq,
@@ -217,6 +225,7 @@ def _options(plan: Plan, tile: Tile, like: Tensor) -> dict[str, Any]:
         "num_stages": 1,  # the kernels fetch ahead themselves
         **plan.family.flags,
         **({} if plan.family.dense else {"ACTIVATION": plan.activation}),
+        **({"PTX": like.is_cuda} if upright else {}),
     }
 
 
@@ -289,6 +298,51 @@ def _recurrent_gradient(plan: Plan, tile: Tile, d: Tensor, s0: Tensor, states: T
     if module == "torch_gru":  # U_n acts on the hidden part, the fourth block
         return torch.cat([summed(part, first, later) for part in (d[..., : 2 * hidden], d[..., 3 * hidden :])], dim=1)
     return summed(d, first, later)
+
+
+def _weight_gradients(
+    plan: Plan, tile: Tile, d: Tensor, s0: Tensor, states: Tensor, kept: Tensor, x: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients of U and W in one pass over those of all blocks; that of W is None where the inputs are too wide."""
+    from lagreach.kernels.gpu.weight_sums import sums
+
+    hidden, width, inputs = tile.hidden, d.shape[-1], x.shape[-1]
+    with_inputs = inputs <= WIDEST_INPUT
+    units, times, warps, stages = plan.shape.sums_tile or (SUMS_TILE if tile.padded <= 64 else WIDE_SUMS_TILE)
+    reset_from = 2 * hidden if plan.family.module == "gru" else width  # from where the factor is r h
+    parts = -(-reset_from // units) + -(-(width - reset_from) // units)
+    shares = max(1, min(tile.seq, -(-SUMS_PROGRAMS // (parts * tile.replica))))
+    d_U = d.new_empty(tile.replica, shares, width, hidden)
+    d_W = d.new_empty(tile.replica, shares, width, inputs if with_inputs else 0)
+    with _on(d):
+        sums[(parts, shares, tile.replica)](
+            d,
+            states,
+            s0.contiguous(),
+            kept,
+            x.contiguous(),
+            d_U,
+            d_W,
+            tile.seq,
+            tile.time,
+            shares,
+            G=width,
+            STATE=states.shape[-1],
+            H=hidden,
+            HP=tile.padded,
+            D=inputs if with_inputs else 0,
+            DP=max(16, 1 << (inputs - 1).bit_length()) if with_inputs else 16,
+            RESET_FROM=reset_from,
+            BM=units,
+            BK=times,
+            PRECISION=plan.precision if d.dtype == torch.float32 else "ieee",
+            num_warps=warps,
+            num_stages=stages,
+        )
+    summed = d_U.sum(1)
+    if plan.family.module == "torch_gru":  # U_n acts on the hidden part, the fourth block
+        summed = torch.cat((summed[:, : 2 * hidden], summed[:, 3 * hidden :]), dim=1)
+    return summed, d_W.sum(1) if with_inputs else None
 
 
 def _recurrent_tangent(

@@ -28,7 +28,7 @@ TAIL = tl.constexpr(2.0**11)  # by which the low part of a split number is scale
 
 def jit(function: Callable[..., Any]) -> Any:
     """`triton.jit` of the function itself: the tests wrap functions to check types, and Triton reads the source."""
-    return triton.jit(inspect.unwrap(function), do_not_specialize=("B", "T"))
+    return triton.jit(inspect.unwrap(function), do_not_specialize=("B", "T", "SHARES"))
 
 
 @jit

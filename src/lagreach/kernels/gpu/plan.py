@@ -6,8 +6,9 @@ import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
+from typing import Any
 
 from torch import Tensor
 
@@ -18,9 +19,12 @@ from lagreach.kernels.packing import blocks_of
 PRECISIONS = ("float32", "float16")
 _precision: ContextVar[str] = ContextVar("precision", default="float32")
 
-ROWS = 16  # sequences per program, the least that tensor cores take
+ROWS = 16  # sequences per program, the least that tensor cores take as the left factor
+UPRIGHT_ROWS = 8  # and as the right one
 RESIDENT_BYTES = 192 << 10  # of weights that fit into the shared memory of one multiprocessor beside all else
 STREAMING_BYTES = 128 << 10  # likewise where slices of other weights pass through it
+UPRIGHT_BYTES = 256 << 10  # likewise of an upright kernel, which keeps half of them in registers
+UPRIGHT_WIDEST = 128
 STREAMED_SLICE = 32  # of the summed axis
 WIDEST = 512  # hidden size, padded
 
@@ -36,18 +40,75 @@ def precision(name: str) -> Iterator[None]:
     ...     current_precision()
     'float16'
     """
-    if name not in PRECISIONS:
-        raise InputError("unknown precision", got=repr(name), expected=", ".join(PRECISIONS))
-    token = _precision.set(name)
+    token = _precision.set(check_precision(name))
     try:
         yield
     finally:
         _precision.reset(token)
 
 
+def check_precision(name: str) -> str:
+    """Refuse a name that is not a precision."""
+    if name not in PRECISIONS:
+        raise InputError("unknown precision", got=repr(name), expected=", ".join(PRECISIONS))
+    return name
+
+
 def current_precision() -> str:
     """Accuracy of the recurrent products; see `precision`."""
     return _precision.get()
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Choices that change how fast a launch is, and its results by no more than rounding. None: the usual one.
+
+    upright : tiles of units x sequences (`upright_parts`), where the cell has such kernels and its weights fit
+    rows, warps : sequences and warps of a program
+    resident, slice : blocks of weights that stay in shared memory; how much of the summed axis is streamed at once
+    sums : the gradients of the weights by `weight_sums` rather than by float32 products of torch
+    sums_tile : units, times, warps and stages of its programs
+    """
+
+    upright: bool = False
+    rows: int | None = None
+    warps: int | None = None
+    resident: int | None = None
+    slice: int | None = None
+    sums: bool = False
+    sums_tile: tuple[int, int, int, int] | None = None
+
+
+# By module of the kernels and padded hidden size, where measured to be faster (benchmarks/results/gpu.json).
+SHAPES: dict[tuple[str, int], Shape] = {
+    (module, size): Shape(upright=True, sums=True) for module in ("leaky", "gru", "lstm") for size in (64, 128)
+}
+_shape: ContextVar[Shape | None] = ContextVar("shape", default=None)
+
+
+@contextmanager
+def shaped(shape: Shape | None = None, **choices: Any) -> Iterator[None]:
+    """Use this shape for all launches within a ``with`` block, instead of what `SHAPES` says."""
+    token = _shape.set(replace(shape or Shape(), **choices))
+    try:
+        yield
+    finally:
+        _shape.reset(token)
+
+
+def chosen_shape(module: str, hidden: int) -> Shape:
+    """Return the shape in force for kernels of a module."""
+    given = _shape.get()
+    return given if given is not None else SHAPES.get((module, padded_size(hidden)), Shape())
+
+
+def padded_size(hidden: int) -> int:
+    """Hidden size as tiles have it.
+
+    >>> padded_size(5), padded_size(64), padded_size(65)
+    (16, 64, 128)
+    """
+    return max(16, 1 << (hidden - 1).bit_length())
 
 
 @dataclass(frozen=True)
@@ -60,6 +121,7 @@ class Family:
     state : blocks of the state
     gradients : blocks that get a gradient; more than `blocks` where an input and a recurrent part differ
     dense : whether it has recurrent matrices
+    upright : file of its upright kernels, if it has any
     """
 
     module: str
@@ -68,6 +130,7 @@ class Family:
     state: int = 1
     gradients: int | None = None
     dense: bool = True
+    upright: str | None = None
     flags: dict[str, object] = field(default_factory=dict)
 
     @property
@@ -76,16 +139,16 @@ class Family:
         return importlib.import_module(f"lagreach.kernels.gpu.{self.module}")
 
 
-LEAKY = Family("leaky", blocks=1, kept=1, flags={"GATED": False})
-GATED = Family("leaky", blocks=2, kept=2, flags={"GATED": True})
+LEAKY = Family("leaky", blocks=1, kept=1, upright="leaky_upright", flags={"GATED": False})
+GATED = Family("leaky", blocks=2, kept=2, upright="leaky_upright", flags={"GATED": True})
 FAMILIES = {
     "const_gate": LEAKY,
     "elman": LEAKY,
     "shared_gate": GATED,
     "diag_gate": GATED,
-    "gru": Family("gru", blocks=3, kept=3),
+    "gru": Family("gru", blocks=3, kept=3, upright="gru_upright"),
     "torch_gru": Family("torch_gru", blocks=3, kept=4, gradients=4),
-    "lstm": Family("lstm", blocks=4, kept=4, state=2),
+    "lstm": Family("lstm", blocks=4, kept=4, state=2, upright="lstm_upright"),
     "diag_elman": Family("diag_elman", blocks=1, kept=1, dense=False),
 }
 
@@ -104,16 +167,28 @@ class Plan:
     fixed: float  # the gate of a leaky cell without a learned one
     precision: str
     activation: str = "tanh"
+    shape: Shape = field(default_factory=Shape)
 
     @property
     def planes(self) -> int:
         """Return how many float16 numbers make up a weight."""
         return 2 if self.precision == "float32" else 1
 
+    @property
+    def without_upright(self) -> Plan:
+        """The same with the usual tiles."""
+        return replace(self, shape=Shape(sums=self.shape.sums)) if self.shape.upright else self
+
+    def kernels(self, tile: Tile) -> ModuleType:
+        """Return the module of the forward and backward kernels."""
+        if not tile.upright:
+            return self.family.kernels
+        return importlib.import_module(f"lagreach.kernels.gpu.{self.family.upright}")
+
     def tile(self, x: Tensor, U: Tensor) -> Tile:
         """Tile shape for inputs (replica, seq, time, input) and recurrent weights (replica, ..., unit)."""
         (replica, seq, time, _), hidden = x.shape, U.shape[-1]
-        padded = max(16, 1 << (hidden - 1).bit_length())
+        padded, shape = padded_size(hidden), self.shape
         if padded > WIDEST:
             raise UnsupportedError(
                 "the triton kernel holds a whole row of units in one program",
@@ -122,10 +197,30 @@ class Plan:
                 fix='use kernel="reference"',
             )
         block_bytes = self.planes * 2 * padded * padded
-        resident = self.family.blocks
-        if resident * block_bytes > RESIDENT_BYTES:
-            resident = STREAMING_BYTES // block_bytes
-        return Tile(replica, seq, time, hidden, padded, resident, staged=resident < self.family.blocks)
+        blocks = self.family.blocks
+        fits = blocks * block_bytes <= RESIDENT_BYTES
+        upright = (
+            shape.upright
+            and self.family.upright is not None
+            and padded <= UPRIGHT_WIDEST
+            and blocks * block_bytes <= UPRIGHT_BYTES
+        )
+        resident = shape.resident if shape.resident is not None else blocks if fits else STREAMING_BYTES // block_bytes
+        resident = blocks if upright else resident
+        usual = padded // 16 if upright or padded <= 32 else 8 if padded < WIDEST else 16
+        return Tile(
+            replica,
+            seq,
+            time,
+            hidden,
+            padded,
+            resident,
+            staged=resident < blocks,
+            rows=shape.rows or (UPRIGHT_ROWS if upright else ROWS),
+            warps=shape.warps or usual,
+            slice=shape.slice or min(STREAMED_SLICE if padded < WIDEST else STREAMED_SLICE // 2, padded),
+            upright=upright,
+        )
 
 
 @dataclass(frozen=True)
@@ -139,19 +234,12 @@ class Tile:
     padded: int
     resident: int  # blocks of weights that stay in shared memory
     staged: bool  # whether others are streamed
-    rows: int = ROWS
+    rows: int  # sequences
+    warps: int  # usually a row to each, or more rows where that leaves a thread too little to do
+    slice: int  # of the summed axis that is streamed at once
+    upright: bool
 
     @property
     def grid(self) -> tuple[int, int]:
         """Programs: blocks of rows, replicas."""
         return -(-self.seq // self.rows), self.replica
-
-    @property
-    def slice(self) -> int:
-        """Return how much of the summed axis is streamed at once."""
-        return min(STREAMED_SLICE if self.padded < WIDEST else STREAMED_SLICE // 2, self.padded)
-
-    @property
-    def warps(self) -> int:
-        """Warps of a program: a row to each, or more rows where that leaves a thread too little to do."""
-        return (self.padded // 16 if self.padded <= 32 else 8) if self.padded < WIDEST else 16

@@ -61,7 +61,11 @@ class RayExecutor(Executor):
             try:
                 outcome = ray.get(ready)
             except ray.exceptions.RayError as error:
-                outcome = RunError(f"the worker was lost {RETRIES + 1} times", got=f"{items[index]}: {error}")
+                outcome = RunError(
+                    f"the worker was lost {RETRIES + 1} times",
+                    got=f"{items[index]}: {error}",
+                    fix="see the log of the cluster; is there enough memory?",
+                )
             finished(index, outcome)
 
     def close(self) -> None:

@@ -1,0 +1,1 @@
+"""The documentation: pages in Markdown, and what is made for them from code and stored files."""

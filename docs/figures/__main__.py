@@ -1,0 +1,5 @@
+"""``python -m docs.figures FOLDER``."""
+
+from docs.figures import main
+
+main()

@@ -1,0 +1,104 @@
+"""Tables of the stored benchmarks: times, and how they compare with what one would use instead."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent.parent.parent / "benchmarks" / "results"
+UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+
+
+def duration(seconds: float) -> str:
+    """Three digits and a unit.
+
+    >>> duration(0.0123456), duration(3.1e-8), duration(12.3456)
+    ('12.3 ms', '31 ns', '12.3 s')
+    """
+    size, unit = next((one for one in UNITS if seconds >= one[0]), UNITS[-1])
+    return f"{seconds / size:.3g} {unit}"
+
+
+def times_as_long(ratio: float) -> str:
+    """Two or three digits, written out.
+
+    >>> times_as_long(24.23), times_as_long(17500.0), times_as_long(0.00836)
+    ('24.2x', '17,500x', '0.0084x')
+    """
+    return f"{ratio:,.0f}x" if ratio >= 100 else f"{ratio:.3g}x" if ratio >= 1 else f"{ratio:.2g}x"
+
+
+def table(header: list[str], rows: list[list[str]]) -> list[str]:
+    """Markdown lines of a table."""
+    return [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
+
+
+def times(found: dict[str, Any]) -> list[str]:
+    """One row a case: the time of lagreach, and the others with how many times as long they take."""
+    cases = found["cases"]
+    others = list(dict.fromkeys(name for case in cases for name in case["seconds"] if name != "lagreach"))
+    rows = []
+    for case in cases:
+        medians = {name: timing["median"] for name, timing in case["seconds"].items()}
+        own = medians.get("lagreach")
+        row = [case["name"]] + ([duration(own)] if own is not None else [])
+        for name in others:
+            factor = f" ({times_as_long(medians[name] / own)})" if own and name in medians else ""
+            row.append(duration(medians[name]) + factor if name in medians else "")
+        rows.append(row)
+    own = ["lagreach"] if any("lagreach" in case["seconds"] for case in cases) else []
+    return table(["case", *own, *(name.replace("_", " ") for name in others)], rows)
+
+
+def derived(found: dict[str, Any]) -> list[str]:
+    """What the timings of a case say together, such as exponents of growth."""
+    rows = [[case["name"], name, f"{value:.3g}"] for case in found["cases"] for name, value in case["derived"].items()]
+    return table(["case", "quantity", "value"], rows)
+
+
+def on_gpu(found: dict[str, Any]) -> list[str]:
+    """Milliseconds of a training step by cell, workload and number of models trained together."""
+    cases = [case for case in found["cases"] if "ms" in case]
+    sizes = list(dict.fromkeys((case["workload"], case["replicas"]) for case in cases))
+    cells = list(dict.fromkeys(case["cell"] for case in cases))
+    by = {(case["cell"], case["workload"], case["replicas"]): f"{case['ms']:.3g} ms" for case in cases}
+    header = ["cell", *(f"{workload}, {n} model{'s' if n > 1 else ''}" for workload, n in sizes)]
+    return table(header, [[cell, *(by.get((cell, *size), "") for size in sizes)] for cell in cells])
+
+
+def origin(found: dict[str, Any]) -> str:
+    """When, where and behind which tests it was measured."""
+    machine, versions = found["machine"], found.get("versions", found["machine"])
+    place = machine.get("gpu") or f"{machine['cpu']}, {found['threads']} thread"
+    words = f"*{found['date'][:10]}, {place}, torch {versions['torch']}"
+    if "clock" in found:
+        words += f"; {found['clock']}"
+    if "guards" in found:
+        words += f"; tests run first: {found['guards']['outcome']}"
+    load = max(machine.get("load_before", 0), machine.get("load_after", 0))
+    if load > machine.get("cores", 2):
+        words += f"; the machine was busy (load {load:.1f}), so look at the ratios"
+    return words + ".*"
+
+
+def section(found: dict[str, Any]) -> str:
+    """One benchmark."""
+    lines = [f"## {found['op'].replace('_', ' ')}", "", f"{found['about'][:1].upper()}{found['about'][1:]}."]
+    if "unit" in found:
+        lines[-1] += f" Time of one {found['unit']}."
+    cases = found["cases"]
+    if "clock" in found:
+        grown = any(case.get("derived") for case in cases)
+        tables = [times(found)] if not grown or any(case.get("ratios") for case in cases) else []
+        tables += [derived(found)] if grown else []
+    else:
+        tables = [on_gpu(found)]
+    notes = [f"Note: {note}." for note in dict.fromkeys(case.get("note", "") for case in cases) if note]
+    return "\n".join([*lines, *(line for one in tables for line in ["", *one]), "", *notes, "", origin(found), ""])
+
+
+def text() -> str:
+    """All stored benchmarks."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))]
+    return "\n".join(section(one) for one in found)

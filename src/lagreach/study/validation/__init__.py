@@ -1,0 +1,1 @@
+"""The validation study: does the window predict what networks learn?"""

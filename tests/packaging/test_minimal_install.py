@@ -1,0 +1,115 @@
+"""With the core packages alone everything works but what the extras are for, and that says what to install."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+EXTRAS = [
+    "accelerate", "beartype", "lightning", "mambapy", "minGRU_pytorch", "pmdarima", "pytorch_lightning", "ray",
+    "s5", "sklearn", "statsmodels", "transformers", "triton",
+]  # fmt: skip
+
+
+def run_without(modules, code, cwd=None):
+    """Run code in a fresh interpreter in which these modules cannot be imported."""
+    before = f"import sys\nfor name in {modules!r}:\n    sys.modules[name] = None\n"
+    return subprocess.run([sys.executable, "-c", before + code], capture_output=True, text=True, check=False, cwd=cwd)
+
+
+def printed(done):
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+DIAGNOSIS = """
+import torch, lagreach
+x = torch.randn(64, 12, 2, generator=torch.Generator().manual_seed(0))
+y = torch.roll(x[..., :1], 3, dims=1)
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.read = torch.nn.LSTM(2, 8, batch_first=True), torch.nn.Linear(8, 1)
+    def forward(self, x):
+        return self.read(self.lstm(x)[0])
+torch.manual_seed(0)
+found = lagreach.diagnose(Net(), (x, y), lags=[0, 1, 3])
+print(found.window(64).sequences)
+"""
+
+
+MISSING = """
+import torch, lagreach
+from lagreach.study.executors import make_executor
+def train(name):
+    lagreach.tasks.make_task(name).sample(4, torch.Generator())
+tries = {
+    "lightning": lambda: lagreach.callbacks.LightningCallback(),
+    "transformers": lambda: lagreach.callbacks.TrainerCallback(None),
+    "digits": lambda: train("digits"),
+    "series": lambda: train("series"),
+    "ray": lambda: make_executor("ray"),
+}
+for name, attempt in tries.items():
+    try:
+        attempt()
+    except lagreach.LagreachError as error:
+        print(name, "|", " ".join(str(error).split()))
+"""
+
+
+def test_every_module_loads_without_the_extras():
+    code = """
+import importlib, pkgutil, lagreach
+for module in pkgutil.walk_packages(lagreach.__path__, "lagreach."):
+    if not module.name.startswith(("lagreach.kernels.gpu.", "lagreach.__main__")):
+        importlib.import_module(module.name)
+        print(module.name)
+"""
+    loaded = printed(run_without(EXTRAS, code))
+    assert {"lagreach.pipeline", "lagreach.kernels.gpu", "lagreach.study.runner", "lagreach.callbacks"} <= set(loaded)
+
+
+def test_a_diagnosis_its_file_and_its_pages_without_the_extras(tmp_path):
+    code = (
+        DIAGNOSIS
+        + """
+found.save("run.nc")
+again = lagreach.load("run.nc")
+again.report("run.html")
+print(str(again) == str(found), "<html" in open("run.html").read())
+from lagreach.report.gallery import export
+print(len(export([again], "figures")[0]) > 0)
+"""
+    )
+    sequences, same, figures = printed(run_without(EXTRAS, code, tmp_path))
+    assert (float(sequences), same, figures) == (64.0, "True True", "True")
+
+
+def test_the_extras_say_what_to_install():
+    messages = dict(line.split(" | ", 1) for line in printed(run_without(EXTRAS, MISSING)))
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for name, extra in {
+        "lightning": "lightning", "transformers": "transformers", "digits": "data", "series": "data", "ray": "ray",
+    }.items():  # fmt: skip
+        assert f"lagreach[{extra}]" in messages[name]
+        assert extra in declared
+
+
+def test_without_numba_a_diagnosis_works_and_says_that_it_is_slow():
+    done = run_without(["numba"], DIAGNOSIS)
+    assert printed(done) == ["64.0"]
+    assert "numba is not installed" in done.stderr
+
+
+def test_without_numba_wide_networks_run_in_torch():
+    code = """
+import torch, lagreach
+from lagreach.convergence import streaming, symmetric_init
+weights = symmetric_init(4096, 2, 0.5)
+x = torch.zeros(64, 32, 2, dtype=torch.float64)
+print(streaming.choose_engine("auto", weights, x, streaming.get_activation("tanh")))
+print(float(streaming.outputs(weights, x).abs().max()))
+"""
+    assert printed(run_without(["numba"], code)) == ["torch", "0.0"]

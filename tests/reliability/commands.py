@@ -1,0 +1,325 @@
+"""The command line under random options: every command ends with an exit code and a message, never with a traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_type_hints
+from unittest.mock import patch
+
+import numpy as np
+import torch
+import typer
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+from lagreach.cli import app
+from lagreach.errors import LagreachError
+from tests.reliability.counting import Count, Size, explore, outcome_of
+from tests.reliability.files import SMALL, scratch
+from tests.reliability.soak import diagnose_once
+
+EXAMPLES = {"quick": 5, "full": 400}
+EXAMPLES_OF_SLOW = {"quick": 2, "full": 100}  # commands that train or draw many figures
+SLOW = ("study run", "figures", "diagnose", "report")
+CODES = (0, 2, 3)
+MODELS = """
+import torch
+from torch import nn
+import lagreach
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gru, self.read = nn.GRU(1, 3, batch_first=True), nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.read(self.gru(x)[0])
+
+def build():
+    torch.manual_seed(0)
+    return Net()
+
+def gated():
+    return lagreach.GatedRNN("diag_gate", 1, 2, 1)
+
+def plain():
+    return nn.Linear(1, 1)
+
+def broken():
+    raise KeyError("in the user's own code")
+
+def number():
+    return 3
+
+ready = build()
+"""
+
+
+def commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command with the words that call it."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{before}{name} ")
+        else:
+            yield f"{before}{name}", command
+
+
+def prepare(folder: Path) -> list[str]:
+    """Write files that options can name; return their names, and names of what is not there."""
+    (folder / "mine.py").write_text(MODELS)
+    study = SMALL.read_text()
+    (folder / "study.yaml").write_text(study)
+    (folder / "damaged.yaml").write_text(study.replace("cell: diag_gate", "cell: [1]"))
+    found = diagnose_once()
+    found.save(folder / "good.nc")
+    found.labelled(epoch=1).save(folder / "other.nc")
+    (folder / "damaged.nc").write_bytes((folder / "good.nc").read_bytes()[:3000])
+    (folder / "empty").mkdir()
+    (folder / "diagnoses").mkdir()
+    shutil.copy(folder / "good.nc", folder / "diagnoses")
+    data(folder)
+    odd = [
+        "missing.nc",
+        "missing.npz",
+        "missing/file",
+        "/dev/null",
+        "/dev/null/inside",
+        "/proc/inside",
+        "",
+        ".",
+        "a" * 300,
+    ]
+    return sorted(path.name for path in folder.iterdir() if path.suffix != ".py") + odd
+
+
+def data(folder: Path) -> None:
+    """Write data good and bad."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(16, 8, 1, generator=generator)
+    y = torch.nn.functional.pad(x[:, :-2], (0, 0, 2, 0))
+    nan = x.clone()
+    nan[3, 4] = torch.nan
+    kinds: dict[str, dict[str, torch.Tensor]] = {
+        "good": {"x": x, "y": y},
+        "masked": {"x": x, "y": y, "mask": torch.ones(16, 8), "lengths": torch.full((16,), 8)},
+        "nan": {"x": nan, "y": y},
+        "few": {"x": x[:3], "y": y[:3]},
+        "other_lengths": {"x": x, "y": y[:4]},
+        "wide": {"x": x.expand(16, 8, 3).contiguous(), "y": y},
+        "flat": {"x": x[..., 0].contiguous(), "y": y},
+        "one_axis": {"x": x[:, 0, 0].contiguous(), "y": y},
+        "empty": {"x": x[:0], "y": y[:0]},
+        "no_steps": {"x": x[:, :0].contiguous(), "y": y[:, :0].contiguous()},
+        "constant": {"x": torch.ones(16, 8, 1), "y": y},
+        "huge": {"x": 1e30 * x, "y": y},
+        "huge_target": {"x": x, "y": 1e38 * y},
+        "whole": {"x": (10 * x).long(), "y": (y > 0).long()},
+        "half": {"x": x.half(), "y": y.bfloat16()},
+        "bool": {"x": x > 0, "y": y > 0},
+        "last": {"x": x, "y": y[:, -1].contiguous()},
+        "mask_of_zeros": {"x": x, "y": y, "mask": torch.zeros(16, 8)},
+        "wrong_mask": {"x": x, "y": y, "mask": torch.ones(16, 7)},
+        "wrong_lengths": {"x": x, "y": y, "lengths": torch.full((16,), 99)},
+        "float_lengths": {"x": x, "y": y, "lengths": torch.full((16,), 2.5)},
+        "same": {"x": x[:1].expand(16, 8, 1).contiguous(), "y": y},
+        "no_target": {"x": x},
+    }
+    for name, tensors in kinds.items():
+        save_file(tensors, folder / f"{name}.safetensors")
+    np.savez(folder / "good.npz", x=x.numpy(), y=y.numpy())
+    np.savez(folder / "complex.npz", x=x.numpy() * 1j, y=y.numpy())
+    np.savez(folder / "words.npz", x=np.array(["a", "b"]), y=y.numpy())
+    torch.save({"x": x, "y": y}, folder / "good.pt")
+    torch.save(dict(torch.nn.GRU(1, 3).state_dict()), folder / "weights.pt")
+    torch.save({1: 2, "a": [3]}, folder / "odd_weights.pt")
+
+
+NUMBERS = [
+    "0",
+    "1",
+    "-1",
+    "2",
+    "0.5",
+    "1.5",
+    "100",
+    "1e308",
+    "-1e308",
+    "1e-308",
+    "nan",
+    "inf",
+    "-inf",
+    "10000000000000000000000",
+]
+WHOLE = ["", "0", "1", "2", "4", "7", "-1", "100", "1000", "9223372036854775807", "99999999999999999999999", "1.5", "x"]
+SAFE_WHOLE = {
+    "workers": ["0", "1", "-1", "x"],
+    "seeds": ["0", "1", "-1", "x"],
+}  # more would be more work, not more risk
+KEPT = ("/dev/null", "good.nc", "other.nc", "good.npz", "good.safetensors", "study.yaml")  # not to be written over
+GOOD_MODELS = ["mine:build", "mine:gated", "mine:ready"]
+BAD_MODELS = [
+    "mine:plain",
+    "mine:broken",
+    "mine:number",
+    "mine:nothing",
+    "mine",
+    "nowhere:build",
+    ":build",
+    "mine:",
+    ":",
+    "..:a",
+    "a.b.c:d",
+    "json:loads",
+    "good.nc:x",
+]
+TEXTS = {
+    "model": GOOD_MODELS + BAD_MODELS,
+    "loss": ["mse", "cross_entropy", "mae", ""],
+    "lags": [
+        "",
+        "auto",
+        "0,1,2",
+        "0:8",
+        "0:8:2",
+        "8:0",
+        "::",
+        "0:8:0",
+        "-1",
+        "1e3",
+        "a",
+        "7",
+        "0,0",
+        "99999999999",
+        "0:99999999999",
+    ],
+    "law": ["power", "exponential", "logarithmic", "stretched", "cubic", ""],
+    "kind": ["png", "svg", "pdf", "exe", ""],
+    "figure": ["window", "gain", "noise", "nothing", ""],
+    "study": ["study.yaml", "damaged.yaml", "livi-v11", "", "good.nc", "missing.yaml", "empty"],
+    "scale": ["smoke", "paper", "huge", ""],
+    "executor": ["local", "slurm", ""],
+    "address": ["auto", ""],
+    "device": ["cpu", "cuda", "tpu", "cpu:7", ""],
+    "kernel": ["auto", "reference", "numba", "triton", "fast"],
+    "activation": ["tanh", "logistic", "gaussian", "erf", "sine", "relu", ""],
+    "form": ["corrected", "printed", "both", "other"],
+    "names": ["nothing", "-1"],
+    "title": ["A <title> & more", "", "{{ x }}"],
+}
+
+
+def values(name: str, kind: str, paths: list[str]) -> st.SearchStrategy[str]:
+    """Draw a value for a parameter, most often of its own kind."""
+    if name == "figure" and "Path" in kind:
+        return st.sampled_from(["plan.png", "plan.xyz", "plan", "missing/plan.png", "/proc/inside.png"])
+    if name in SAFE_WHOLE:
+        return st.sampled_from(SAFE_WHOLE[name])
+    if "Path" in kind:
+        return st.sampled_from([path for path in paths if name != "out" or path not in KEPT])
+    if "int" in kind:
+        return st.sampled_from(WHOLE)
+    if "float" in kind:
+        return st.sampled_from(NUMBERS) | st.floats().map(repr)
+    return st.sampled_from(TEXTS.get(name, ["", "a"])) | st.text(
+        st.characters(codec="utf-8", exclude_characters="\0"), max_size=6
+    )
+
+
+GOOD = {  # what makes a command get as far as its work
+    "plan": ["--law", "power", "--sigma", "5", "--beta", "1"],
+    "diagnose": ["--model", "mine:gated", "--data", "good.safetensors", "--out", "result"],
+    "compare": ["good.nc"],
+    "suggest": ["good.nc"],
+    "report": ["good.nc"],
+    "figures": ["good.nc", "--out", "pictures"],
+    "convergence bounds": ["--width", "64", "--alpha", "0.3", "--steps", "4", "--samples", "8"],
+    "convergence plan": ["--error", "0.5", "--alpha", "0.3", "--steps", "4", "--samples", "8"],
+    "study run": ["study.yaml", "--out", "run", "--scale", "smoke", "--workers", "1"],
+    "study show": ["livi-v1"],
+    "study status": ["run"],
+}
+
+
+@st.composite
+def arguments(draw: st.DrawFn, name: str, command: Any, paths: list[str]) -> list[str]:
+    """Draw the words after a command: options that work with some changed, or everything at random."""
+    found = list(GOOD.get(name, [])) if draw(st.integers(0, 3)) else []
+    kinds = get_type_hints(inspect.unwrap(command.callback))
+    parameters = [p for p in command.params if p.name in kinds]
+    chosen = draw(st.lists(st.sampled_from(parameters), max_size=4)) if parameters else []
+    for parameter in chosen:
+        option = next((opt for opt in parameter.opts if opt.startswith("-")), None)
+        if option is not None and getattr(parameter, "is_flag", False):
+            found.append(option)
+            continue
+        value = draw(values(parameter.name, str(kinds[parameter.name]), paths))
+        found += [value] if option is None else [option, value]
+    if draw(st.integers(0, 9)) == 0:
+        found.insert(
+            draw(st.integers(0, len(found))), draw(st.sampled_from(["--no-such", "-x", "--", "extra", "--json"]))
+        )
+    return found
+
+
+@contextlib.contextmanager
+def without_subprocesses() -> Iterator[None]:
+    """Let `lagreach bench` end before it starts the benchmarks, which take minutes."""
+    with patch("lagreach.cli_bench.subprocess.run", lambda *_, **__: SimpleNamespace(returncode=0)):
+        yield
+
+
+def check(size: Size) -> Iterator[Count]:
+    """Call every command with random words."""
+    runner, here = CliRunner(), Path.cwd()
+    with scratch() as folder, without_subprocesses():
+        os.chdir(folder)
+        try:
+            paths = prepare(folder)
+            for name, command in commands(typer.main.get_command(app)):
+                count = Count(f"`lagreach {name}`", "exit code 0, 2 or 3, with a message")
+
+                def trial(words: list[str], name: str = name, count: Count = count) -> None:
+                    one_call(runner, [*name.split(), *words], count)
+
+                most = (EXAMPLES_OF_SLOW if name in SLOW else EXAMPLES)[size]
+                explore(arguments(name, command, paths), trial, most, size)
+                yield count
+            yield every_data(runner, folder, size)
+        finally:
+            os.chdir(here)
+
+
+def every_data(runner: CliRunner, folder: Path, size: Size) -> Count:
+    """Diagnose every model on every file of data, and with every file of weights."""
+    count = Count("`lagreach diagnose`, every model on every file of data", "exit code 0, 2 or 3, with a message")
+    files = sorted(path.name for path in folder.iterdir() if path.suffix in (".npz", ".safetensors", ".pt"))
+    calls = [(model, ["--data", name]) for model in [*GOOD_MODELS[:2], "mine:plain"] for name in files]
+    calls += [("mine:build", ["--data", "good.npz", "--weights", name]) for name in files]
+    calls += [("mine:gated", ["--data", "good.npz", "--lags", lags]) for lags in TEXTS["lags"]]
+    for model, words in calls[:: {"quick": 20, "full": 1}[size]]:
+        one_call(runner, ["diagnose", "--model", model, "--out", "result", *words], count)
+    return count
+
+
+def one_call(runner: CliRunner, words: list[str], count: Count) -> None:
+    """Call the command once and look at how it ended."""
+    ended: list[Any] = []
+    _, problem = outcome_of(lambda: ended.append(runner.invoke(app, words)))
+    if problem is not None:
+        count.add("failed", f"{words}: {problem}")
+        return
+    result = ended[0]
+    error = result.exception
+    if isinstance(error, LagreachError):
+        count.add("refused")
+    elif error is None or (isinstance(error, SystemExit) and result.exit_code in CODES):
+        count.add({0: "done", 2: "refused", 3: "out of reach"}[result.exit_code])
+    else:
+        count.add("failed", f"{words}: {type(error).__name__}: {error}")

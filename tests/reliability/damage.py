@@ -1,0 +1,89 @@
+"""Ways to damage files and values, as hypothesis strategies."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from hypothesis import strategies as st
+
+HUGE = [2**31 - 1, 2**31, 2**63 - 1, 2**64, 10**12, -1, 0]
+NUMBERS = [float("nan"), float("inf"), -float("inf"), 1e308, 5e-324, 0.0, -1.0]
+WORDS = ["", "auto", "nan", "../../etc", "\x00", "é" * 300, "!!python/object:os.system", "{}", "@"]
+
+plain_values: st.SearchStrategy[Any] = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.sampled_from(HUGE),
+    st.integers(-(10**6), 10**6),
+    st.sampled_from(NUMBERS),
+    st.floats(),
+    st.sampled_from(WORDS),
+    st.text(max_size=20),
+)
+nested_values: st.SearchStrategy[Any] = st.recursive(
+    plain_values,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@st.composite
+def damaged_bytes(draw: st.DrawFn, content: bytes) -> bytes:
+    """Draw a copy of a file that was cut, overwritten, shuffled or replaced."""
+    found = bytearray(content)
+    for _ in range(draw(st.integers(1, 3))):
+        way = draw(st.sampled_from(["cut", "flip", "overwrite", "insert", "remove", "repeat", "number", "garbage"]))
+        at = draw(st.integers(0, max(0, len(found) - 1)))
+        # headers decide what is read, so they are hit as often as all the rest
+        at = at % 512 if draw(st.booleans()) else at
+        if way == "cut":
+            del found[at:]
+        elif way == "flip" and found:
+            found[min(at, len(found) - 1)] ^= 1 << draw(st.integers(0, 7))
+        elif way == "overwrite":
+            found[at : at + 16] = draw(st.binary(min_size=1, max_size=16))
+        elif way == "insert":
+            found[at:at] = draw(st.binary(min_size=1, max_size=64))
+        elif way == "remove":
+            del found[at : at + draw(st.integers(1, 64))]
+        elif way == "repeat":
+            found[at:at] = found[at : at + draw(st.integers(1, 256))]
+        elif way == "number":
+            found[at : at + 8] = (draw(st.sampled_from(HUGE)) % 2**64).to_bytes(8, "little")
+        elif way == "garbage":
+            found = bytearray(draw(st.binary(max_size=200)))
+    return bytes(found)
+
+
+def places(value: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Paths to every value inside nested lists and mappings."""
+    found = [before] if before else []
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in inside:
+        found += places(inner, (*before, key))
+    return found
+
+
+@st.composite
+def damaged_values(draw: st.DrawFn, value: Any, replacements: st.SearchStrategy[Any] = nested_values) -> Any:
+    """Draw a copy of nested values in which some are replaced, removed or added."""
+    found = copy.deepcopy(value)
+    for _ in range(draw(st.integers(1, 3))):
+        known = places(found)
+        if not known:
+            return draw(replacements)
+        *path, last = draw(st.sampled_from(known))
+        holder = found
+        for key in path:
+            holder = holder[key]
+        way = draw(st.sampled_from(["replace", "replace", "remove", "add"]))
+        if way == "replace":
+            holder[last] = draw(replacements)
+        elif way == "remove":
+            del holder[last]
+        elif isinstance(holder, dict):
+            holder[draw(st.text(max_size=8))] = draw(replacements)
+        else:
+            holder.insert(last, draw(replacements))
+    return found

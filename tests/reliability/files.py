@@ -1,0 +1,270 @@
+"""Readers of files: damaged, foreign and hostile ones are refused in words, quickly, and without filling the memory."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import torch
+import yaml
+from hypothesis import strategies as st
+from safetensors.torch import save as safetensors_bytes
+
+import lagreach
+from lagreach.cli_diagnose import load_data
+from lagreach.cli_report import read as read_diagnoses
+from lagreach.diagnosis import Diagnosis
+from lagreach.records import encode
+from lagreach.study.config import find_study, read_config
+from lagreach.study.jobs import DiagnoseJob, is_diagnosed, is_trained, study_task
+from lagreach.study.metrics import read_rows, write_rows
+from lagreach.study.progress import run_status
+from lagreach.study.runner import run_study
+from lagreach.study.store import RunDirectory, latest_state, load_tensors, save_tensors
+from lagreach.tensor_files import read_tensors
+from tests.reliability import hostile
+from tests.reliability.counting import Count, Size, explore
+from tests.reliability.damage import damaged_bytes, damaged_values, nested_values, plain_values
+from tests.reliability.soak import diagnose_once
+from tests.study.test_runs import contents
+
+EXAMPLES = {"quick": 12, "full": 500}
+GOOD = "it is read or refused"
+SMALL = Path(__file__).with_name("small.yaml")
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """Give a folder that is gone afterwards."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def use(found: Diagnosis) -> None:
+    """Do with a diagnosis what the commands do with one."""
+    str(found)
+    found.window(1000)
+    found.to_xarray()
+    str(lagreach.suggest(found))
+    str(lagreach.compare([found]))
+
+
+def damaged_files(
+    what: str, content: bytes, suffix: str, read: Callable[[Path], object], size: Size, share: float = 1.0
+) -> Count:
+    """Damage the bytes of a file and read it."""
+    count = Count(f"damaged {what}", GOOD)
+    with scratch() as folder:
+        path = folder / f"file{suffix}"
+
+        def trial(damaged: bytes) -> None:
+            path.write_bytes(damaged)
+            count.attempt(lambda: read(path), damaged[:60])
+
+        explore(damaged_bytes(content), trial, round(share * EXAMPLES[size]), size)
+    return count
+
+
+def damaged_records(size: Size) -> Count:
+    """Put wrong values into the record of a diagnosis, under a checksum that is right."""
+    count = Count("diagnoses with wrong values inside, read and shown", GOOD)
+    found = diagnose_once()
+    record = encode(found)
+    strange = st.one_of(
+        nested_values,
+        st.sampled_from(["map", "tuple", "Window", "tensor", "no such"]).map(lambda kind: {"@": kind, "items": {}}),
+        plain_values.map(lambda value: {"@": "float", "value": value}),
+        plain_values.map(lambda value: {"@": "array", "dtype": "float64", "shape": [value], "values": [value]}),
+    )
+    with scratch() as folder:
+        path = folder / "diagnosis.nc"
+        found.save(path)
+
+        def trial(damaged: Any) -> None:
+            text = json.dumps(damaged)
+            with h5py.File(path, "r+") as file:
+                del file["record"]
+                file["record"] = text
+                file.attrs["record_checksum"] = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+            count.attempt(lambda: use(lagreach.load(path)), _difference(record, damaged))
+
+        explore(damaged_values(record, strange), trial, EXAMPLES[size], size)
+    return count
+
+
+def _difference(whole: Any, damaged: Any) -> str:
+    """Say where two nested values differ first."""
+    if type(whole) is type(damaged) and isinstance(whole, dict):
+        for key in whole.keys() | damaged.keys():
+            if whole.get(key) != damaged.get(key):
+                return f"{key}." + _difference(whole.get(key), damaged.get(key))
+    return f"{str(whole)[:60]} -> {str(damaged)[:100]}"
+
+
+def study_files(size: Size) -> list[Count]:
+    """Read studies: wrong values, wrong YAML, wrong bytes."""
+    whole = yaml.safe_load(SMALL.read_text())
+    wrong, text = Count("studies with wrong values", GOOD), Count("random YAML texts as studies", GOOD)
+    marks = [
+        *"{}[]:,-&*!|>%@?#'\"\n\t ",
+        "- ",
+        "? ",
+        "---\n",
+        "name: a",
+        "title: b\n",
+        "variants:\n",
+        "!!int x",
+        "!!binary x",
+    ]
+    words = ["&a", "*a", "!!", "!!set", "!!timestamp", "<<:*a", "2001-99-99", "0x", "1:99", "~", ".nan", "\ufeff"]
+    pieces = st.sampled_from([*marks, *words, "\x85"])
+    with scratch() as folder:
+        path = folder / "study.yaml"
+
+        def open_study() -> None:
+            config = read_config(path)
+            config = config.at_scale("smoke" if "smoke" in config.scales else "paper")
+            if config.kind == "training":
+                study_task(config)
+            yaml.safe_dump(config.model_dump(mode="json"))
+
+        def wrong_values(content: Any) -> None:
+            path.write_text(yaml.safe_dump(content), encoding="utf-8")
+            wrong.attempt(open_study, _difference(whole, content))
+
+        def random_text(parts: list[str]) -> None:
+            path.write_text("".join(parts), encoding="utf-8", errors="surrogatepass")
+            text.attempt(open_study, parts)
+
+        explore(damaged_values(whole), wrong_values, EXAMPLES[size], size)
+        explore(st.lists(pieces | st.text(max_size=5), max_size=30), random_text, EXAMPLES[size], size)
+    return [wrong, text, damaged_files("study files (YAML)", SMALL.read_bytes(), ".yaml", _study, size)]
+
+
+def _study(path: Path) -> None:
+    read_config(path).at_scale("paper")
+
+
+def data_files(size: Size) -> list[Count]:
+    """Read data and weights in every kind of file."""
+    generator = torch.Generator().manual_seed(0)
+    tensors = {"x": torch.randn(4, 3, 2, generator=generator), "y": torch.randn(4, 3, 1, generator=generator)}
+    archive, pickled = io.BytesIO(), io.BytesIO()
+    np.savez(archive, **{name: value.numpy() for name, value in tensors.items()})
+    torch.save(tensors, pickled)
+    old = io.BytesIO()
+    torch.save(tensors, old, _use_new_zipfile_serialization=False)
+    read = load_data
+    return [
+        damaged_files("data as .npz", archive.getvalue(), ".npz", read, size),
+        damaged_files("data as .safetensors", safetensors_bytes(tensors), ".safetensors", read, size),
+        damaged_files("data as .pt", pickled.getvalue(), ".pt", read, size),
+        damaged_files("data as .pt of old versions of torch", old.getvalue(), ".pt", read_tensors, size),
+        damaged_files("data as .pt under a wrong name", pickled.getvalue(), ".npz", read, size, 0.2),
+    ]
+
+
+def run_files(size: Size) -> list[Count]:
+    """Read checkpoints and tables of a run."""
+    with scratch() as folder:
+        save_tensors(folder / "a.safetensors", {"w": torch.arange(12.0), "n": torch.tensor(3)})
+        write_rows(folder / "a.parquet", [{"epoch": e, "seed": 0, "loss": 0.5, "lags": [1, 2]} for e in range(4)])
+        state, table = (folder / "a.safetensors").read_bytes(), (folder / "a.parquet").read_bytes()
+    return [
+        damaged_files("checkpoints of a run", state, ".safetensors", load_tensors, size),
+        damaged_files("tables of a run (Parquet)", table, ".parquet", lambda p: read_rows(p, ("epoch", "loss")), size),
+    ]
+
+
+def run_folders(size: Size) -> list[Count]:
+    """Damage files of a finished run, look at it in every way, and resume it to the identical result."""
+    looked = Count("runs with damaged files, looked at", GOOD)
+    resumed = Count("runs with damaged files, resumed", "the result is identical to the undamaged one")
+    config = find_study(str(SMALL)).at_scale("smoke")
+    resumes = {"quick": 1, "full": 40}[size]
+    with scratch() as folder:
+        whole = run_study(config, folder / "whole", show_progress=False)
+        names = sorted(str(p.relative_to(whole.path)) for p in whole.path.rglob("*") if p.is_file())
+        before = contents(whole)
+        kinds = st.sampled_from(["damaged", "empty", "missing", "folder", "swapped", "link", "broken link"])
+        other = st.sampled_from(names)
+
+        def trial(example: tuple[list[tuple[str, str, str]], Any]) -> None:
+            changes, data = example
+            copy = folder / "copy"
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(whole.path, copy)
+            for name, kind, from_other in changes:
+                _damage(copy / name, kind, whole.path / from_other, data)
+            looked.attempt(lambda: _look_at(copy), changes)
+            # a configuration that is gone or another is refused; everything else can be made again
+            if resumed.tried < resumes and not any(name == "config.yaml" for name, *_ in changes):
+                outcome = []
+                resumed.attempt(
+                    lambda: outcome.append(contents(run_study(config, copy, resume=True, show_progress=False))), changes
+                )
+                if outcome != [before] and not resumed.failed:
+                    resumed.failed += 1
+                    resumed.failures.append(f"{changes}: another result")
+
+        changes = st.lists(st.tuples(other, kinds, other), min_size=1, max_size=3)
+        explore(st.tuples(changes, st.binary(max_size=30)), trial, {"quick": 4, "full": 300}[size], size)
+    return [looked, resumed]
+
+
+def _damage(path: Path, kind: str, other: Path, garbage: bytes) -> None:
+    if not path.is_file() or path.is_symlink():
+        return
+    content = path.read_bytes()
+    path.unlink()
+    if kind == "damaged":
+        path.write_bytes(content[: len(content) // 2] + garbage)
+    elif kind == "empty":
+        path.touch()
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "swapped":
+        shutil.copy(other, path)
+    elif kind == "link":
+        path.symlink_to(other)
+    elif kind == "broken link":
+        path.symlink_to("nowhere")
+
+
+def _look_at(folder: Path) -> None:
+    run = RunDirectory(folder)
+    str(run_status(folder))
+    config = run.config()
+    for variant in config.variants:
+        is_trained(run, config, variant)
+        latest_state(run.training(variant.name), lambda _: None)
+    for path in sorted(folder.rglob("*.nc")):
+        name = path.stem.split("-")
+        job = DiagnoseJob(str(folder), name[0], int(name[1]), int(name[2]), name[3])
+        is_diagnosed(run, job)
+    read_diagnoses([folder])
+
+
+def check(size: Size) -> list[Count]:
+    """Damage every kind of file that is read, and add the hostile ones."""
+    with scratch() as folder:
+        diagnose_once().save(folder / "d.nc")
+        content = (folder / "d.nc").read_bytes()
+    return [
+        damaged_files("diagnoses (netCDF)", content, ".nc", lambda path: use(lagreach.load(path)), size),
+        damaged_records(size),
+        *data_files(size),
+        *study_files(size),
+        *run_files(size),
+        *run_folders(size),
+        hostile.count_hostile(size),
+    ]

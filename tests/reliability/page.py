@@ -1,0 +1,92 @@
+"""docs/reliability.md, written from results.json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results.json"
+PAGE = HERE.parent.parent / "docs" / "reliability.md"
+
+TITLES = {
+    "files": "Damaged and hostile files",
+    "code": "Files that try to run code",
+    "commands": "The command line",
+    "architectures": "Random architectures",
+    "faults": "Studies under fault",
+    "soak": "Soak",
+    "determinism": "Determinism",
+    "messages": "Error messages",
+}
+INTRODUCTIONS = {
+    "files": """\
+Files are cut, overwritten, swapped for garbage, or built to declare far more than they hold, and then read as the
+commands read them. A trial goes well if the file is read or refused with one of lagreach's own errors, within a minute
+and without filling the memory.""",
+    "code": """\
+Pickles that would create a file when they are opened, through every option that takes a file.""",
+    "commands": """\
+Every command with random options and arguments. A trial goes well if it exits with 0 (done), 2 (refused, with a message)
+or 3 (a required lag is out of reach), and never with a traceback.""",
+    "architectures": """\
+Random cells, layers, widths, lengths, masks, losses and number types, from seeds. The lag gradients must add up to
+autograd's gradient, each must agree with a loop that gives every step its own copy of the weights, and neither the order
+of the sequences nor how they are batched may matter. One setting in ten makes no sense and must be refused.""",
+    "faults": """\
+A small study is stopped by a fault, must say so in a sentence, and must end in the identical result when it is resumed:
+the same weights, metrics, diagnoses and claims, byte for byte.""",
+    "soak": """\
+The same small diagnosis again and again in one process.""",
+    "determinism": """\
+The same diagnosis and training in fresh processes with other numbers of threads, other hash seeds and other states of
+torch's global generator.""",
+    "messages": """\
+Every place in the source that raises one of lagreach's errors, read by a program: is it a plain sentence without internal
+names, does it say what was got, and what was expected or what to do? All were also read by eye.""",
+}
+
+
+def page_text(results: dict[str, Any]) -> str:
+    """Lay out the results as Markdown."""
+    lines = [
+        "# Reliability",
+        "",
+        "What was tried to break lagreach, how often, and what broke. Written by `make reliability`, which takes about half an",
+        "hour; a small version of every check is part of `make test`.",
+        "",
+    ]
+    for name, title in TITLES.items():
+        found = results.get(name)
+        if found is None:
+            continue
+        lines += [f"## {title}", "", INTRODUCTIONS[name], ""]
+        lines += ["| what | goes well if | tried | failed | how it ended |", "| --- | --- | ---: | ---: | --- |"]
+        for count in found["counts"]:
+            ended = ", ".join(f"{number:,} {word}" for word, number in sorted(count["outcomes"].items()))
+            ended += "".join(f"; {word}: {value:.4g}" for word, value in count["measured"].items())
+            tried = f"{count['tried']:,}" + (f" of {count['asked']:,}" if count["asked"] > count["tried"] else "")
+            lines.append(f"| {count['what']} | {count['expected']} | {tried} | {count['failed']} | {ended} |")
+        where = found["where"]
+        lines += [
+            "",
+            f"{where['date']}, lagreach {where['lagreach']}, torch {where['torch']}, Python {where['python']}, "
+            f"{where['machine']}, {found['seconds'] / 60:.1f} minutes.",
+            "",
+        ]
+        failures = [failure for count in found["counts"] for failure in count["failures"]]
+        if failures:
+            lines += ["What failed:", "", *(f"- `{failure.splitlines()[0][:300]}`" for failure in failures), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def read_results() -> dict[str, Any]:
+    """Return what was measured last, by check."""
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+
+
+def write_results(results: dict[str, Any]) -> None:
+    """Store the results and write the page from them."""
+    RESULTS.write_text(json.dumps({name: results[name] for name in TITLES if name in results}, indent=1) + "\n")
+    PAGE.write_text(page_text(results))
