@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import lagreach
 from lagreach.cli_diagnose import load_data, load_model
+from lagreach.convergence import bounds
 from lagreach.disk import disk_errors, make_folder, write_atomically
 from lagreach.errors import InputError, RunError, TooLargeError
 from lagreach.measure import MeasureSettings
@@ -273,3 +274,12 @@ def test_targets_in_bfloat16_are_taken():
     model, (x, y) = small_problem()
     settings = MeasureSettings(blocks=8, probes=1, flips=99)
     assert lagreach.diagnose(model, (x, y.bfloat16()), lags=[0, 2], settings=settings).available == 16
+
+
+def test_a_printed_bound_beyond_all_numbers_is_infinite_and_extreme_sizes_are_refused():
+    common = {"alpha": 0.3, "n": 8, "nu": (0.5, 1.0), "delta": 0.05, "d": 1, "form": "printed"}
+    assert bounds.theorem2("tanh", error=0.5, T=1000, **common).m == float("inf")
+    with pytest.raises(InputError, match="too extreme"):
+        bounds.theorem2("tanh", error=1e-308, T=4, **common)
+    with pytest.raises(InputError, match="counts the steps"):
+        bounds.theorem2("tanh", error=0.5, T=10**12, **common)

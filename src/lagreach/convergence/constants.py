@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from lagreach.arrays import Number
-from lagreach.batch import MOST_STEPS
 from lagreach.cells.activations import Activation, get_activation
 from lagreach.convergence.checks import check_positive
 from lagreach.errors import InputError
 
+MOST_STEPS = 10_000  # the constants are sums over them
 FORMS = ("corrected", "printed")
 
 

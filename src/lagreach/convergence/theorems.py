@@ -325,7 +325,7 @@ def printed_err(
     rho: tuple[float, float], n: int, T: int, delta: float,
 ) -> float:  # fmt: skip
     """``err(T, n, delta)`` of CE (19)."""
-    around = rho[0] ** 2 + rho[1] ** 2
+    around = _square(rho[0]) + _square(rho[1])
     sampling = L * math.hypot(*nu) * math.sqrt(math.log(2 * T * n / delta))
     return sampling + 2 * around * (sigma.sigma_2 * Lam * Lam + sigma.sigma_1 * gam) + 2 * beta * around
 

@@ -156,8 +156,8 @@ def rates_and_matched_statistic(
     >>> model = GatedRNN("const_gate", 2, 3, 1, gate_init=0.25)
     >>> _ = torch.nn.init.zeros_(model.layers[0]["U_h"])
     >>> rates, matched = rates_and_matched_statistic(model, torch.zeros(8, 9, 2), torch.ones(8, 9, 1), lags=[1, 2])
-    >>> rates.envelope.tolist(), matched.values.shape
-    ([2.25, 1.6875], (2, 2))
+    >>> rates.envelope, matched.values.shape
+    (tensor([2.2500, 1.6875], dtype=torch.float64), (2, 2))
     """
     asked = _Asked(orientation, signal, params, direction, generator, chunk)
     opened = open_data(model, x, y, mask=mask, lengths=lengths)

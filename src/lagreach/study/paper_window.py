@@ -14,9 +14,8 @@ from torch import nn
 
 from lagreach.batch import Batch
 from lagreach.detection.sequences import paper_requirement
-from lagreach.gradients.matched import matched_statistic
+from lagreach.gradients.matched import rates_and_matched_statistic
 from lagreach.tails.fit import fit_tail
-from lagreach.transport.first_order import effective_rates
 
 ALPHA_RANGE = (1.01, 2.0)  # (34) has no meaning outside; Hill's estimate often lies above
 
@@ -46,10 +45,9 @@ def paper_window(
 
     ``delta(l)`` is the mean of the statistic, which carries the envelope already (f(l) times the mean alignment).
     """
-    found = matched_statistic(
+    rates, found = rates_and_matched_statistic(
         model, batch.x, batch.y, lags, loss, orientation="same-data", signal="gradient", mask=batch.mask, generator=seed
     )
-    rates = effective_rates(model, batch.x, lags)
     envelope = rates.envelope.numpy()
     hills = np.array([fit_tail(values, "hill", check=False).alpha for values in found.values.T])
     hill = float(np.median(hills[np.isfinite(hills)])) if np.isfinite(hills).any() else np.nan
