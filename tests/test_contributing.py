@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,8 @@ def test_shapes_and_a_step_are_enough(capsys, make):
 
 
 def test_with_its_retention_the_cell_has_a_first_order_and_a_bias(generator, make):
-    cell = make("whole_ugrnn", f"{CELL}\n{MORE}").UGRNN
+    in_the_class = textwrap.indent(textwrap.dedent(MORE), "    ")  # formatters move such blocks to the margin
+    cell = make("whole_ugrnn", f"{CELL}\n{in_the_class}").UGRNN
     check_cell(cell)
     model = lagreach.GatedRNN(cell, 2, 8, 1, chrono=20, generator=generator)
     assert (model.layers[0]["b_g"] >= 0).all()

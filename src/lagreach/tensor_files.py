@@ -53,7 +53,8 @@ def _read(path: Path) -> Any:
     if path.suffix == ".npz":
         import numpy as np
 
-        with np.load(path, allow_pickle=False) as archive:
+        # the file is opened here: numpy leaves it open where it is no archive
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: torch.from_numpy(archive[name]) for name in archive.files}
     return torch.load(path, map_location="cpu", weights_only=True)
 

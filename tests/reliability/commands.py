@@ -26,7 +26,7 @@ from tests.reliability.files import SMALL, scratch
 from tests.reliability.soak import diagnose_once
 
 EXAMPLES = {"quick": 5, "full": 400}
-EXAMPLES_OF_SLOW = {"quick": 2, "full": 100}  # commands that train or draw many figures
+EXAMPLES_OF_SLOW = {"quick": 2, "full": 60}  # commands that train or draw many figures
 SLOW = ("study run", "figures", "diagnose", "report")
 CODES = (0, 2, 3)
 MODELS = """

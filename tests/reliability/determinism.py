@@ -25,9 +25,9 @@ if isinstance(model, lagreach.GatedRNN):
     trained = [value.tolist() for value in done.models[0].state_dict().values()]
 print(hashlib.blake2b((numbers(found) + repr(trained)).encode()).hexdigest())
 """
-MODELS = {"quick": ["gru"], "full": ["gru", "lstm", "diag_gate", "torch.LSTM", "torch.GRU bidirectional"]}
+MODELS = {"quick": ["gru"], "full": ["lstm", "diag_gate", "torch.GRU bidirectional"]}
 THREADS = {"quick": [1, 2, 4], "full": [1, 2, 4]}
-PROCESSES = {"quick": 1, "full": 3}
+PROCESSES = {"quick": 1, "full": 2}
 
 
 def problem(name):

@@ -162,7 +162,7 @@ def losing_workers(rng: random.Random, most: int = 2) -> Iterator[list[int]]:
         thread.join()
 
 
-def check(size: Size) -> list[Count]:
+def check(size: Size) -> Iterator[Count]:
     """Run a small study under every fault."""
     trials, rng = TRIALS[size], random.Random(0)
     config = find_study(str(SMALL)).at_scale("smoke")
@@ -170,20 +170,17 @@ def check(size: Size) -> list[Count]:
         before = contents(run_study(config, folder / "whole", show_progress=False))
         with failing_write(10**9, errno.ENOSPC) as seen:
             run_study(config, folder / "counted", show_progress=False)
-        counts = [_failing_writes(config, folder, before, trials["writes"], seen[0], rng)]
+        yield _failing_writes(config, folder, before, trials["writes"], seen[0], rng)
         mounted = folder / "mounted"
         mounted.mkdir()
         if mounts_allowed(mounted):
-            counts += [
-                _full_disks(config, mounted, before, trials["disks"], rng),
-                _closed_disks(config, mounted, before, trials["closed"]),
-            ]
-        counts.append(_clocks(config, folder, before, trials["clocks"], rng))
+            yield _full_disks(config, mounted, before, trials["disks"], rng)
+            yield _closed_disks(config, mounted, before, trials["closed"])
+        yield _clocks(config, folder, before, trials["clocks"], rng)
         if trials["workers"]:
-            counts.append(_workers(config, folder, before, trials["workers"], rng))
+            yield _workers(config, folder, before, trials["workers"], rng)
         if trials["kills"]:
-            counts.append(_kills(folder, trials["kills"], rng))
-    return counts
+            yield _kills(folder, trials["kills"], rng)
 
 
 def _failing_writes(

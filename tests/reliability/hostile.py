@@ -23,7 +23,7 @@ import h5py
 import numpy as np
 import torch
 
-from tests.reliability.counting import Count, Size, outcome_of
+from tests.reliability.counting import Count, outcome_of
 
 MEMORY = 8 * 2**30  # of address space; the libraries alone take three
 GROWTH = 1024 * 2**20  # allowed, of memory really held
@@ -202,7 +202,7 @@ def read_all(folder: Path) -> dict[str, list[str | None]]:
     return outcomes
 
 
-def count_hostile(size: Size) -> Count:
+def count_hostile() -> Count:
     """Read every hostile file once, in a process of its own."""
     count = Count(
         "hostile files and sizes, with 8 GiB of address space", "it is refused, with less than 1 GiB of memory"
