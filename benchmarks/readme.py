@@ -73,8 +73,12 @@ def diagnosis() -> str:
     timed = {name: t["author"] / t["lagreach"] for name, t in times.items() if "author" in t}
     if not timed:
         return said + "."
-    listed = ", ".join(f"{ratio:.0f} ({name})" for name, ratio in timed.items())
-    return f"{said}. Times faster than the paper author's scripts: {listed}; here W2 has 128 sequences unless it says otherwise."
+    shapes = {case["name"]: case["shape"] for case in found["cases"]}
+    listed = ", ".join(
+        f"{ratio:.0f} ({name.split()[0].rstrip(',')} {shapes[name]['cell']}, {shapes[name]['sequences']} sequences)"
+        for name, ratio in timed.items()
+    )
+    return f"{said}. Times faster than the paper author's scripts: {listed}."
 
 
 def readme_with_table(readme: str) -> str:

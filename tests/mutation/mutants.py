@@ -35,7 +35,7 @@ def mutants(text: str) -> Iterator[Mutant]:
     """All mutants of a source text, in the order of the text.
 
     >>> [m.text for m in mutants("def f(a):\\n    return a + 2\\n")]
-    ['def f(a):\\n    return (a - 2)\\n', 'def f(a):\\n    return a + 3\\n']
+    ['def f(a):\\n    return None\\n', 'def f(a):\\n    return (a - 2)\\n', 'def f(a):\\n    return a + 3\\n']
     """
     starts = [0]
     for line in text.encode().splitlines(keepends=True):
