@@ -283,3 +283,11 @@ def test_a_printed_bound_beyond_all_numbers_is_infinite_and_extreme_sizes_are_re
         bounds.theorem2("tanh", error=1e-308, T=4, **common)
     with pytest.raises(InputError, match="counts the steps"):
         bounds.theorem2("tanh", error=0.5, T=10**12, **common)
+
+
+def test_a_training_that_stopped_between_its_last_weights_and_its_last_metrics_goes_on(tmp_path):
+    whole = run_study(SMOKE, tmp_path / "whole", show_progress=False)
+    again = shutil.copytree(whole.path, tmp_path / "copy") / "trainings" / "a"
+    write_rows(again / "metrics.parquet", read_rows(again / "metrics.parquet")[:1])
+    (again / "state-000002.safetensors").unlink()
+    assert contents(run_study(SMOKE, tmp_path / "copy", resume=True, show_progress=False)) == contents(whole)

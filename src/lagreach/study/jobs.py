@@ -198,10 +198,12 @@ def is_trained(run: RunDirectory, config: StudyConfig, variant: Variant) -> bool
     try:
         for epoch in config.checkpoint_epochs(variant):
             load_tensors(run.model_path(variant.name, epoch))
-        _tables(run.training(variant.name))
+        metrics, scores = _tables(run.training(variant.name))
     except InputError:
         return False
-    return True
+    # weights are written before the rows that belong to them, so a training may have stopped in between
+    wanted = config.checkpoint_epochs(variant)
+    return wanted[-1] in {row["epoch"] for row in metrics} and set(wanted) <= {row["epoch"] for row in scores}
 
 
 def _tables(folder: Path) -> tuple[list[Row], list[Row]]:
