@@ -184,7 +184,7 @@ def run(case: Case) -> dict[str, Timing]:
         check_jax(ours, x[:, :SHORT], y[:, :SHORT])
         steps["jax.scan"] = in_jax
     if theirs is not None:
-        torch.testing.assert_close(theirs(), training_step(ours, x, y)(), rtol=1e-4, atol=0, msg="the author's loss")
+        check_author(ours, x[:, :SHORT], y[:, :SHORT])
         steps["author"] = theirs
     return measure({**steps, "floor": floor(cell, shape)}, case.repeats)
 
@@ -200,6 +200,13 @@ def check_jax(ours: GatedRNN, x: Tensor, y: Tensor) -> None:
     for name, gradient in jax_scan.gradients(found).items():
         error = torch.linalg.norm(gradient - expected[name]) / torch.linalg.norm(expected[name])
         assert error < 1e-4, f"gradient of {name} in JAX: relative difference {error:.2g}"
+
+
+def check_author(ours: GatedRNN, x: Tensor, y: Tensor) -> None:
+    """Compare the author's loss with ours, over a short time: rounding grows in a network that is chaotic."""
+    step = author.training_step(ours, x, y, GATE_INIT)
+    assert step is not None
+    torch.testing.assert_close(step(), training_step(ours, x, y)(), rtol=1e-4, atol=0, msg="the author's loss differs")
 
 
 def floor(cell: str, shape: Mapping[str, Any]) -> Callable[[], None]:

@@ -18,8 +18,9 @@ from lagreach.cells import all_cells
 from lagreach.cells.activations import ACTIVATIONS, Activation
 from lagreach.cells.diag_elman import DiagElman
 from lagreach.cells.diag_gate import DiagGate
+from lagreach.cells.stack import Stack
 from lagreach.errors import InputError, UnsupportedError
-from lagreach.kernels import scan
+from lagreach.kernels import scan, scan_tangent
 from lagreach.kernels.gpu import missing, plan, precision
 
 ROOT = Path(__file__).parent.parent.parent
@@ -130,6 +131,16 @@ def some_tangents(cell):
     return found
 
 
+def along_weights(cell):
+    """Error of `scan_tangent`, which diagnoses ask for: along all weights, inputs and first state held fixed."""
+    inputs, params = problem(cell, 5, 3, 3, replicas=1)
+    (x, s0), params = (v[0] for v in inputs), {name: p[0] for name, p in params.items()}
+    stack = Stack((cell,), 5, ({name: name for name in params},))
+    direction = {name: torch.ones_like(p) for name, p in params.items()}
+    got, expected = (scan_tangent(stack, x, s0, params, direction, kernel=kernel) for kernel in ("triton", "reference"))
+    return float((got - expected).norm() / expected.norm())
+
+
 def broken_sequences(cell):
     """A NaN in one sequence stays there: says which of (replica, sequence, time) are finite."""
     inputs, params = problem(cell, 5, 3, 3)
@@ -165,6 +176,7 @@ def run_all():
         found[f"{name} one step"] = errors(cell, 16, 16, 1)
         found[f"{name} float32"] = errors(cell, 16, 17, 3, torch.float32, size=2.0**-70)
         found[f"{name} tangents"] = some_tangents(cell)
+        found[f"{name} along weights"] = along_weights(cell)
         found[f"{name} broken"] = broken_sequences(cell)
         found[f"{name} alone"] = replicas_alone(cell)
     for name in DENSE:
@@ -198,6 +210,11 @@ def found():
 @pytest.mark.parametrize("case", ["plain", "one step", "tangents"])
 def test_values_gradients_and_tangents(found, name, case):
     assert max(found[f"{name} {case}"].values()) < EXACT
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_tangents_along_weights(found, name):
+    assert found[f"{name} along weights"] < EXACT
 
 
 @pytest.mark.parametrize("name", DENSE)

@@ -24,7 +24,7 @@ from lagreach.cells import Cell, Params
 from lagreach.cells.activations import ACTIVATIONS, Activation, get_activation
 from lagreach.kernels.gpu.plan import Plan, check_precision, chosen_shape, current_precision, family_of, precision
 
-__all__ = ["check_precision", "current_precision", "missing", "precision", "scan"]
+__all__ = ["check_precision", "current_precision", "missing", "precision", "scan", "scan_tangent"]
 
 
 def missing(cell: Cell, device: torch.device, dtype: torch.dtype) -> str | None:
@@ -47,11 +47,30 @@ def missing(cell: Cell, device: torch.device, dtype: torch.dtype) -> str | None:
 def scan(cell: Cell, x: Tensor, s0: Tensor, params: Params) -> Tensor:
     """States after each step; shapes as in `lagreach.kernels.scan`, with the replica axis always there."""
     from lagreach.kernels.gpu.function import Recurrence
-    from lagreach.kernels.gpu.packing import stacked
 
+    W, b, U, *vectors = _weights(cell, params)
+    states: Tensor = Recurrence.apply(_plan(cell, s0), x, W, b, U, s0, *vectors)[0]
+    return states
+
+
+def scan_tangent(cell: Cell, x: Tensor, s0: Tensor, params: Params, direction: Params) -> Tensor:
+    """Derivative of the states along a direction of the weights, in the layout of `scan`."""
+    from lagreach.kernels.gpu.function import Recurrence, tangent_of
+
+    plan, (W, b, U, *vectors), (W_dot, b_dot, U_dot, *vector_dots) = (
+        _plan(cell, s0),
+        _weights(cell, params),
+        _weights(cell, direction),
+    )
+    with torch.no_grad():
+        after = Recurrence.forward(plan, x, W, b, U, s0, *vectors)
+        return tangent_of(plan, (x, W, U, s0, *vectors, *after), (None, W_dot, b_dot, U_dot, None, *vector_dots))
+
+
+def _plan(cell: Cell, s0: Tensor) -> Plan:
     family = family_of(cell)
     assert family is not None, "missing() comes first"
-    plan = Plan(
+    return Plan(
         family,
         layernorm=getattr(cell, "layernorm", False),
         fixed=getattr(cell, "gate", 1.0),
@@ -59,6 +78,10 @@ def scan(cell: Cell, x: Tensor, s0: Tensor, params: Params) -> Tensor:
         activation=get_activation(getattr(cell, "activation", "tanh")).name,
         shape=chosen_shape(family.module, s0.shape[-1] // family.state),
     )
-    vectors = (params.get(name) for name in ("ln_gain", "ln_shift", "c_n"))
-    states: Tensor = Recurrence.apply(plan, x, *stacked(cell, params), s0, *vectors)[0]
-    return states
+
+
+def _weights(cell: Cell, params: Params) -> tuple[Tensor | None, ...]:
+    """W, b, U, and the vectors of the LayerNorm and of TorchGRU's candidate where there are some."""
+    from lagreach.kernels.gpu.packing import stacked
+
+    return *stacked(cell, params), *(params.get(name) for name in ("ln_gain", "ln_shift", "c_n"))

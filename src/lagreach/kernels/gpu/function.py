@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -89,29 +90,7 @@ class Recurrence(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, None, None]:
         """Tangents of the states."""
-        plan = ctx.plan.without_upright  # there is no such kernel for tangents, and the usual one needs its own tiles
-        _, x_dot, W_dot, b_dot, U_dot, s0_dot, gain_dot, shift_dot, extra_dot = tangents
-        x, W, *saved = ctx.saved_tensors
-        U, s0, gain, shift, _, states, kept, _ = saved
-        tile = plan.tile(x, U)
-        width, blocks = W.shape[1], plan.family.gradients or plan.family.blocks
-        known = _recurrent_tangent(plan, tile, U_dot, s0, states, kept)
-        if known is None:
-            known = states.new_zeros(tile.replica, tile.seq, tile.time, blocks * tile.hidden)
-        for part in (
-            None if x_dot is None else torch.matmul(x_dot, W.mT[:, None]),
-            None if W_dot is None else torch.matmul(x, W_dot.mT[:, None]),
-            None if b_dot is None else b_dot[:, None, None],
-        ):
-            if part is not None:
-                known[..., :width] += part
-        if extra_dot is not None:
-            known[..., width:] += extra_dot[:, None, None]
-        s0_dot = torch.zeros_like(s0) if s0_dot is None else s0_dot
-        if plan.layernorm:
-            gain_dot = torch.zeros_like(gain) if gain_dot is None else gain_dot
-            shift_dot = torch.zeros_like(shift) if shift_dot is None else shift_dot
-        return Tangent.apply(plan, tile, known, s0_dot, gain_dot, shift_dot, *saved), None, None
+        return tangent_of(ctx.plan, ctx.saved_tensors, tangents[1:]), None, None
 
 
 class Pullback(torch.autograd.Function):
@@ -203,6 +182,34 @@ class Tangent(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Nothing to keep."""
+
+
+def tangent_of(plan: Plan, saved: Sequence[Any], tangents: Sequence[Tensor | None]) -> Tensor:
+    """Tangents of the states, from what `Recurrence` keeps and the tangents of its tensors (None: held fixed)."""
+    plan = plan.without_upright  # there is no such kernel for tangents, and the usual one needs its own tiles
+    x_dot, W_dot, b_dot, U_dot, s0_dot, gain_dot, shift_dot, extra_dot = tangents
+    x, W, *others = saved
+    U, s0, gain, shift, _, states, kept, _ = others
+    tile = plan.tile(x, U)
+    width, blocks = W.shape[1], plan.family.gradients or plan.family.blocks
+    known = _recurrent_tangent(plan, tile, U_dot, s0, states, kept)
+    if known is None:
+        known = states.new_zeros(tile.replica, tile.seq, tile.time, blocks * tile.hidden)
+    for part in (
+        None if x_dot is None else torch.matmul(x_dot, W.mT[:, None]),
+        None if W_dot is None else torch.matmul(x, W_dot.mT[:, None]),
+        None if b_dot is None else b_dot[:, None, None],
+    ):
+        if part is not None:
+            known[..., :width] += part
+    if extra_dot is not None:
+        known[..., width:] += extra_dot[:, None, None]
+    s0_dot = torch.zeros_like(s0) if s0_dot is None else s0_dot
+    if plan.layernorm:
+        gain_dot = torch.zeros_like(gain) if gain_dot is None else gain_dot
+        shift_dot = torch.zeros_like(shift) if shift_dot is None else shift_dot
+    found: Tensor = Tangent.apply(plan, tile, known, s0_dot, gain_dot, shift_dot, *others)
+    return found
 
 
 # Launching
