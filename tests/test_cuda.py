@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from lagreach import effective_rates, fidelity, lag_gradients, measure_window
+from lagreach import GatedRNN, effective_rates, fidelity, lag_gradients, measure_window
+from lagreach.measure import MeasureSettings
 from tests.cases import CELLS, normal, small_model
 
 pytestmark = [
@@ -44,3 +45,17 @@ def test_windows_agree_with_the_cpu(generator):
     np.testing.assert_allclose(there.required.sequences, here.required.sequences, rtol=1e-8)
     np.testing.assert_allclose(there.probe.sequences, here.probe.sequences, rtol=1e-8)
     assert there.dependences == here.dependences == (3,)
+
+
+@pytest.mark.parametrize("transport", ["exact", "first_order"])
+@pytest.mark.parametrize("cell", ["const_gate", "diag_gate", "gru", "lstm"])
+def test_windows_in_float32_agree_with_the_cpu(cell, transport, generator):
+    """In float32 the fused kernels run, forward, backward and for tangents."""
+    model = GatedRNN(cell, 3, 64, 1, generator=generator)
+    x = normal(generator, 64, 24, 3).float()
+    data = (x, torch.nn.functional.pad(x[:, :-3, :1], (0, 0, 3, 0)))
+    settings = MeasureSettings(transport=transport)
+    here = measure_window(model, data, lags=[0, 1, 3, 8], settings=settings)
+    there = measure_window(model.cuda(), data, lags=[0, 1, 3, 8], settings=settings)
+    np.testing.assert_allclose(there.probe.sequences, here.probe.sequences, rtol=1e-2)
+    assert there.dependences == here.dependences

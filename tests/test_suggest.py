@@ -14,7 +14,7 @@ from lagreach import GatedRNN
 from lagreach.cli import app
 from lagreach.errors import InputError
 from lagreach.gradients.blocks import directions
-from lagreach.measure import MeasureSettings, make_task
+from lagreach.measure import MeasureSettings, make_subject
 from lagreach.suggestion import _Chunks, suggest
 from lagreach.types import Status
 
@@ -71,8 +71,8 @@ def test_the_signal_of_a_lag_falls_with_the_share_of_steps_that_have_it_inside()
     lags, size = [0, 1, 3, 6], {}
     for length in (TIME, 10):
         data = (x.unflatten(1, (-1, length)).flatten(0, 1), y.unflatten(1, (-1, length)).flatten(0, 1))
-        task = make_task(model, data, "mse", lags, settings=SETTINGS)
-        size[length] = np.linalg.norm(np.average(directions(task).probe[:, 0], axis=0), axis=-1)
+        subject = make_subject(model, data, "mse", lags, settings=SETTINGS)
+        size[length] = np.linalg.norm(np.average(directions(subject).probe[:, 0], axis=0), axis=-1)
     expected = [((10 - lag) / 10) / ((TIME - lag) / TIME) for lag in lags]
     np.testing.assert_allclose(size[10] / size[TIME], expected, rtol=0.02)
 

@@ -22,7 +22,7 @@ from lagreach.gradients.significance import (
     null_spread,
     off_diagonal_mean,
 )
-from lagreach.gradients.task import Task
+from lagreach.gradients.subject import Subject
 from lagreach.measure_settings import MeasureSettings
 from lagreach.sequences_needed import exp, log_n, mean_range, robust
 from lagreach.tails.concentration import Concentration, concentration
@@ -30,24 +30,24 @@ from lagreach.types import Status
 from lagreach.window import Requirement, Window
 
 
-def assemble(task: Task, found: Directions, values: NoiseValues, settings: MeasureSettings) -> Window:
+def assemble(subject: Subject, found: Directions, values: NoiseValues, settings: MeasureSettings) -> Window:
     """Turn the merged results of both passes into a window."""
     generator = np.random.default_rng(settings.seed)
-    means = found.data if settings.direction == "matched" else _along_random(found, task, settings)
+    means = found.data if settings.direction == "matched" else _along_random(found, subject, settings)
     test = flip_test(means, flips=settings.flips, generator=generator)
     noise = _noise_scale(values, settings.unit)
     speed = _concentration(values, settings)
     shared: dict[str, Any] = {"value_block": values.block, "blocks": found.block, "speed": speed, "settings": settings}
-    data = _requirement(task.bands, means, values.data, noise=noise[0], test=test, **shared)
-    planted = found.planted(task.probe.group)
+    data = _requirement(subject.bands, means, values.data, noise=noise[0], test=test, **shared)
+    planted = found.planted(subject.probe.group)
     per_probe = [
-        _requirement(task.bands, planted[:, p], values.probe[:, p], noise=noise[1 + p], test=None, **shared)
+        _requirement(subject.bands, planted[:, p], values.probe[:, p], noise=noise[1 + p], test=None, **shared)
         for p in range(planted.shape[1])
     ]
     significant = test.adjusted <= settings.error
-    asked = [lag for lag, use in zip(task.bands.lags, significant, strict=True) if use]
-    edges = task.bands.edges
-    held = memory(task, task.bands.lags, [last - first + 1 for first, last in edges])
+    asked = [lag for lag, use in zip(subject.bands.lags, significant, strict=True) if use]
+    edges = subject.bands.edges
+    held = memory(subject, subject.bands.lags, [last - first + 1 for first, last in edges])
     warnings = _warnings(values, speed, settings)
     if not held.independent_inputs:
         warnings += (
@@ -61,19 +61,19 @@ def assemble(task: Task, found: Directions, values: NoiseValues, settings: Measu
         noise=noise[0],
         concentration=speed,
         design_effect=_design_effect(values),
-        reliance=reliance(task, asked, flips=settings.flips, seed=settings.seed),
+        reliance=reliance(subject, asked, flips=settings.flips, seed=settings.seed),
         memory=held,
-        sequences=task.plan.sequences,
+        sequences=subject.plan.sequences,
         strength=settings.strength,
         error=settings.error,
-        settings=asdict(settings) | {"params": list(task.names), "lags": [list(edge) for edge in edges]},
+        settings=asdict(settings) | {"params": list(subject.names), "lags": [list(edge) for edge in edges]},
         warnings=warnings,
     )
 
 
-def _along_random(found: Directions, task: Task, settings: MeasureSettings) -> np.ndarray:
+def _along_random(found: Directions, subject: Subject, settings: MeasureSettings) -> np.ndarray:
     """Signals along the random direction, as vectors of length one."""
-    along = unit_directions(found, task.probe.group, "random", np.random.default_rng(settings.seed))[:, 0]
+    along = unit_directions(found, subject.probe.group, "random", np.random.default_rng(settings.seed))[:, 0]
     return np.einsum("klp,klp->kl", found.data, along)[..., None]
 
 

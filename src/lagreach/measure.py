@@ -26,7 +26,7 @@ from lagreach.gradients.contrast import make_probe
 from lagreach.gradients.noise import NoiseValues, statistics, unit_directions
 from lagreach.gradients.selection import Selection, select_params
 from lagreach.gradients.sequences import Sequences, as_sequences, plan_blocks
-from lagreach.gradients.task import Task
+from lagreach.gradients.subject import Subject
 from lagreach.measure_settings import MeasureSettings, check_settings
 from lagreach.transport.objective import Loss
 from lagreach.transport.rollout import run
@@ -62,44 +62,44 @@ def measure_window(
         Called with the name of the stage, how many sequences are done, and how many there are.
     """
     settings = settings or MeasureSettings()
-    task = make_task(model, data, loss, lags, params=params, require=require, steps=steps, settings=settings)
-    found = directions(task, progress=_stage(progress, "directions", task.plan.sequences))
-    return _finish(task, found, settings, progress)[0]
+    subject = make_subject(model, data, loss, lags, params=params, require=require, steps=steps, settings=settings)
+    found = directions(subject, progress=_stage(progress, "directions", subject.plan.sequences))
+    return _finish(subject, found, settings, progress)[0]
 
 
 def interruptible_window(
-    task: Task, settings: MeasureSettings, progress: Callable[[str, int, int], None] | None = None
+    subject: Subject, settings: MeasureSettings, progress: Callable[[str, int, int], None] | None = None
 ) -> tuple[Window, np.ndarray, bool]:
     """Measure a window block by block; an interrupt keeps the blocks that are finished.
 
     Returns the window, the noise values at a typical lag, and whether it was cut short. A second interrupt, or one before
     eight blocks are done, goes through.
     """
-    tick = _stage(progress, "directions", task.plan.sequences)
+    tick = _stage(progress, "directions", subject.plan.sequences)
     parts: list[Directions] = []
     cut_short = False
     try:
-        for start in range(0, task.plan.count, GROUP):
-            parts.append(directions(task, range(start, min(start + GROUP, task.plan.count)), progress=tick))
+        for start in range(0, subject.plan.count, GROUP):
+            parts.append(directions(subject, range(start, min(start + GROUP, subject.plan.count)), progress=tick))
     except KeyboardInterrupt:
         if not parts:
             raise
         cut_short = True
-        task = replace(task, plan=task.plan.only(range(GROUP * len(parts))))
-    window, values = _finish(task, Directions.merge(parts), settings, progress)
-    return window, values.probe[:, 0, len(task.bands) // 2], cut_short
+        subject = replace(subject, plan=subject.plan.only(range(GROUP * len(parts))))
+    window, values = _finish(subject, Directions.merge(parts), settings, progress)
+    return window, values.probe[:, 0, len(subject.bands) // 2], cut_short
 
 
 def _finish(
-    task: Task, found: Directions, settings: MeasureSettings, progress: Callable[[str, int, int], None] | None
+    subject: Subject, found: Directions, settings: MeasureSettings, progress: Callable[[str, int, int], None] | None
 ) -> tuple[Window, NoiseValues]:
-    along = unit_directions(found, task.probe.group, settings.direction, np.random.default_rng(settings.seed))
-    tick = _stage(progress, "noise", task.plan.sequences)
-    values = statistics(task, along, noise=settings.noise, unit=settings.unit, progress=tick)
-    return assemble(task, found, values, settings), values
+    along = unit_directions(found, subject.probe.group, settings.direction, np.random.default_rng(settings.seed))
+    tick = _stage(progress, "noise", subject.plan.sequences)
+    values = statistics(subject, along, noise=settings.noise, unit=settings.unit, progress=tick)
+    return assemble(subject, found, values, settings), values
 
 
-def make_task(
+def make_subject(
     model: nn.Module | Recurrence | View,
     data: Any,
     loss: Loss,
@@ -109,7 +109,7 @@ def make_task(
     require: Sequence[int] = (),
     steps: Any = None,
     settings: MeasureSettings,
-) -> Task:
+) -> Subject:
     """Read the data once, pair the sequences, and fix bands and probes: all that both passes must share."""
     check_settings(settings)
     sequences = as_sequences(data)
@@ -118,7 +118,7 @@ def make_task(
     mean, covariance, time = _input_moments(view, sequences)
     out = run(view.bind(sequences.read([0]))).output.shape[-1]
     generator = torch.Generator().manual_seed(settings.seed)
-    return Task(
+    return Subject(
         view=view,
         sequences=sequences,
         plan=plan,

@@ -27,8 +27,8 @@ from lagreach.gradients.noise import statistics, unit_directions
 from lagreach.gradients.optimiser_geometry import optimiser_name, update_scale
 from lagreach.gradients.selection import Selection
 from lagreach.gradients.sequences import Sequences, as_sequences
-from lagreach.gradients.task import Task
-from lagreach.measure import MeasureSettings, interruptible_window, make_task
+from lagreach.gradients.subject import Subject
+from lagreach.measure import MeasureSettings, interruptible_window, make_subject
 from lagreach.model import GatedRNN
 from lagreach.progress import Progress, progress_bar
 from lagreach.regimes import fit_regimes
@@ -39,7 +39,7 @@ from lagreach.transport.first_order import EffectiveRates, effective_rates
 from lagreach.transport.objective import Loss, output_gradient
 from lagreach.window import Window
 
-Measure = Callable[[Task, MeasureSettings, Progress | None], tuple[Window, np.ndarray, bool]]
+Measure = Callable[[Subject, MeasureSettings, Progress | None], tuple[Window, np.ndarray, bool]]
 PILOT = 8  # sequences that are timed to estimate the cost of the rest
 SHOWN = 64  # sequences that gains and rates are averaged over
 
@@ -132,7 +132,7 @@ def diagnose(
     progress
         A function (stage, done, of), or whether to show a bar; by default on terminals.
     measure
-        What measures the window of a task; `lagreach.study.shards` gives one that spreads it over machines.
+        What measures the window of a subject; `lagreach.study.shards` gives one that spreads it over machines.
 
     Examples
     --------
@@ -156,45 +156,45 @@ def diagnose(
     source = as_sequences(data)
     options: dict[str, Any] = {"params": params, "require": require, "steps": steps, "cell": cell, "call": call}
     options["optimizer"] = optimizer
-    tasks = diagnosis_tasks(model, source, loss, lags, settings=chosen, **options)
-    views = [task.view for task in tasks]
-    per_sequence = _pilot_seconds(tasks, chosen) if budget is not None or dry_run else 0.0
+    subjects = diagnosis_subjects(model, source, loss, lags, settings=chosen, **options)
+    views = [subject.view for subject in subjects]
+    per_sequence = _pilot_seconds(subjects, chosen) if budget is not None or dry_run else 0.0
     affordable = len(source) if budget is None else int(max(16, 0.8 * budget / max(per_sequence, 1e-9)))
-    tasks = [replace(task, plan=task.plan.subsample(affordable), memory=memory) for task in tasks]
-    used = tasks[0].plan.sequences
+    subjects = [replace(subject, plan=subject.plan.subsample(affordable), memory=memory) for subject in subjects]
+    used = subjects[0].plan.sequences
     if dry_run:
         return DiagnosisPlan(
             layers=tuple(view.name for view in views),
             available=len(source),
             sequences=used,
-            lags=str(tasks[0].bands),
-            weights=tasks[0].width,
+            lags=str(subjects[0].bands),
+            weights=subjects[0].width,
             seconds=per_sequence * used,
-            memory=_memory(tasks[0]),
+            memory=_memory(subjects[0]),
         )
     layers, partial = [], False
     seconds = {"setting up": time.perf_counter() - started}
-    for task in tasks:
+    for subject in subjects:
         begun = time.perf_counter()
         with progress_bar(progress if isinstance(progress, bool) else None) as bar:
             report = progress if callable(progress) else bar
-            window, noise_sample, cut_short = measure(task, chosen, _named(report, task.view.name))
-            layers.append(_layer(task, window, noise_sample))
+            window, noise_sample, cut_short = measure(subject, chosen, _named(report, subject.view.name))
+            layers.append(_layer(subject, window, noise_sample))
         partial = partial or cut_short
-        seconds[task.view.name] = time.perf_counter() - begun
+        seconds[subject.view.name] = time.perf_counter() - begun
     return Diagnosis(
         layers=tuple(layers),
         sequences=sequences or len(source),
         available=len(source),
         settings={"loss": loss if isinstance(loss, str) else getattr(loss, "__name__", "function"), "used": used}
         | {"optimizer": None if optimizer is None else optimiser_name(optimizer)}
-        | {"time": tasks[0].time, "anchors": _anchors(tasks[0])}
+        | {"time": subjects[0].time, "anchors": _anchors(subjects[0])}
         | dict(layers[0].window.settings),
         versions={"lagreach": __version__} | {name: version(name) for name in ("torch", "numpy", "scipy")},
         fingerprint=_fingerprint(source),
         seconds=seconds,
         partial=partial,
-        warnings=_warnings(model, source, used, partial, tasks),
+        warnings=_warnings(model, source, used, partial, subjects),
         convergence=_convergence(model, source, loss),
     )
 
@@ -212,7 +212,7 @@ def _convergence(model: nn.Module | View, source: Sequences, loss: Loss) -> Mapp
     return {"text": str(found)} | found.to_dict()
 
 
-def diagnosis_tasks(
+def diagnosis_subjects(
     model: nn.Module | View,
     data: Any,
     loss: Loss = "mse",
@@ -225,18 +225,18 @@ def diagnosis_tasks(
     cell: Mapping[str, Cell] | None = None,
     call: Call | None = None,
     optimizer: Any = None,
-) -> list[Task]:
+) -> list[Subject]:
     """Find the recurrences of a model, and fix what is measured of each."""
     source = as_sequences(data)
     sample = source.read(range(min(2, len(source))))
     views = find_views(model, sample, call) if cell is None else _custom(model, cell, sample, call)
-    tasks = [
-        make_task(view, source, loss, lags, params=params, require=require, steps=steps, settings=settings)
+    subjects = [
+        make_subject(view, source, loss, lags, params=params, require=require, steps=steps, settings=settings)
         for view in views
     ]
     if optimizer is None:
-        return tasks
-    return [replace(task, scale=update_scale(optimizer, model, task.names)) for task in tasks]
+        return subjects
+    return [replace(subject, scale=update_scale(optimizer, model, subject.names)) for subject in subjects]
 
 
 def _custom(model: nn.Module | View, cell: Mapping[str, Cell], sample: Batch, call: Call | None) -> list[View]:
@@ -251,30 +251,30 @@ def _named(progress: Progress, name: str) -> Progress:
     return lambda stage, done, of: progress(f"{name}: {stage}", done, of)
 
 
-def _pilot_seconds(tasks: list[Task], settings: MeasureSettings) -> float:
+def _pilot_seconds(subjects: list[Subject], settings: MeasureSettings) -> float:
     """Seconds per sequence, from running both passes on a few sequences."""
     started = time.perf_counter()
-    for task in tasks:
-        small = replace(task, plan=task.plan.subsample(PILOT * 2))
+    for subject in subjects:
+        small = replace(subject, plan=subject.plan.subsample(PILOT * 2))
         found = directions(small)
-        along = unit_directions(found, task.probe.group, settings.direction, np.random.default_rng(settings.seed))
+        along = unit_directions(found, subject.probe.group, settings.direction, np.random.default_rng(settings.seed))
         statistics(small, along, noise=settings.noise, unit=settings.unit)
     return (time.perf_counter() - started) / (2 * PILOT)
 
 
-def _memory(task: Task) -> int:
+def _memory(subject: Subject) -> int:
     """Bytes of block gradients, and of a dozen tensors the size of one piece's states."""
-    blocks = task.plan.count * (1 + len(task.probe.group)) * len(task.bands) * task.width * 8
-    state = task.view.template.stack.state_size * task.time * task.view.template.dtype.itemsize
-    return blocks + 12 * state * max(2, task.plan.sequences // task.plan.count)
+    blocks = subject.plan.count * (1 + len(subject.probe.group)) * len(subject.bands) * subject.width * 8
+    state = subject.view.template.stack.state_size * subject.time * subject.view.template.dtype.itemsize
+    return blocks + 12 * state * max(2, subject.plan.sequences // subject.plan.count)
 
 
-def _layer(task: Task, window: Window, noise_sample: np.ndarray) -> LayerDiagnosis:
+def _layer(subject: Subject, window: Window, noise_sample: np.ndarray) -> LayerDiagnosis:
     """Add gains, rates, their shape and the tail fit to a window."""
-    gains = _gains(task)
+    gains = _gains(subject)
     return LayerDiagnosis(
-        name=task.view.name,
-        local=task.view.local,
+        name=subject.view.name,
+        local=subject.view.local,
         window=window,
         fidelity=gains[0],
         rates=gains[1],
@@ -284,21 +284,21 @@ def _layer(task: Task, window: Window, noise_sample: np.ndarray) -> LayerDiagnos
     )
 
 
-def _gains(task: Task) -> tuple[Fidelity, EffectiveRates | None]:
+def _gains(subject: Subject) -> tuple[Fidelity, EffectiveRates | None]:
     """Exact and first-order gain and the rates, on up to 64 of the sequences."""
-    batch = task.sequences.read(np.sort(task.plan.pairs.ravel()[:SHOWN]).tolist())
-    options = {"mask": batch.mask, "lengths": batch.lengths, "steps": task.steps, "state": batch.state}
-    gains = fidelity(task.view, batch.x, batch.y, task.bands.lags, task.loss, **options)
+    batch = subject.sequences.read(np.sort(subject.plan.pairs.ravel()[:SHOWN]).tolist())
+    options = {"mask": batch.mask, "lengths": batch.lengths, "steps": subject.steps, "state": batch.state}
+    gains = fidelity(subject.view, batch.x, batch.y, subject.bands.lags, subject.loss, **options)
     try:
-        rates = effective_rates(task.view, batch.x, task.bands.lags, lengths=batch.lengths, state=batch.state)
+        rates = effective_rates(subject.view, batch.x, subject.bands.lags, lengths=batch.lengths, state=batch.state)
     except UnsupportedError:  # a projected LSTM has no units to follow
         return gains, None
     return gains, rates
 
 
-def _anchors(task: Task) -> float:
+def _anchors(subject: Subject) -> float:
     """Number of steps whose state the loss looks at: one for a loss at the end, all for a loss at every step."""
-    part, objective = task.run(task.plan.pairs[0].tolist())
+    part, objective = subject.run(subject.plan.pairs[0].tolist())
     delta = output_gradient(part.recurrence, objective, part.states)[0]
     return (delta.abs().amax(-1) > 0).sum(1).double().mean().item()
 
@@ -315,7 +315,7 @@ def _fingerprint(source: Sequences) -> str:
 
 
 def _warnings(
-    model: nn.Module | View, source: Sequences, used: int, partial: bool, tasks: list[Task]
+    model: nn.Module | View, source: Sequences, used: int, partial: bool, subjects: list[Subject]
 ) -> tuple[str, ...]:
     notes = []
     if isinstance(model, nn.Module) and any(isinstance(m, nn.Dropout) and m.training for m in model.modules()):
@@ -330,9 +330,9 @@ def _warnings(
         )
     if partial:
         notes.append("interrupted: only the blocks that were finished are in this result")
-    if any(task.scale is not None for task in tasks):
+    if any(subject.scale is not None for subject in subjects):
         notes.append("signal and noise are those of the optimiser's steps, not of plain gradients")
-    if any(task.view.local for task in tasks):
+    if any(subject.view.local for subject in subjects):
         notes.append("lags are steps within each layer: a dependency carried by one layer shows in another at lag 0")
     return tuple(notes)
 

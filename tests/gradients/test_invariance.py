@@ -13,7 +13,7 @@ from lagreach.gradients.blocks import Directions, directions
 from lagreach.gradients.contrast import make_probe
 from lagreach.gradients.noise import NoiseValues, statistics, unit_directions
 from lagreach.gradients.sequences import SpooledSequences, TensorSequences, as_sequences, plan_blocks
-from lagreach.measure import MeasureSettings, assemble, make_task, measure_window
+from lagreach.measure import MeasureSettings, assemble, make_subject, measure_window
 from lagreach.tasks.multi_lag import MultiLag
 from lagreach.threads import one_thread
 
@@ -110,20 +110,20 @@ def test_a_data_loader_and_a_one_shot_generator_are_accepted(model, data):
 def test_shards_merge_to_the_same_window(model, data, shards, noise):
     settings = dataclasses.replace(SETTINGS, noise=noise)
     whole = measure_window(model, data, settings=settings)
-    task = make_task(model, data, "mse", "auto", settings=settings)
-    found = Directions.merge(directions(task, blocks=blocks) for blocks in shards)
-    along = unit_directions(found, task.probe.group, "matched", np.random.default_rng(0))
-    values = NoiseValues.merge(statistics(task, along, noise=noise, blocks=blocks) for blocks in shards)
-    assert_same(whole, assemble(task, found, values, settings))
+    subject = make_subject(model, data, "mse", "auto", settings=settings)
+    found = Directions.merge(directions(subject, blocks=blocks) for blocks in shards)
+    along = unit_directions(found, subject.probe.group, "matched", np.random.default_rng(0))
+    values = NoiseValues.merge(statistics(subject, along, noise=noise, blocks=blocks) for blocks in shards)
+    assert_same(whole, assemble(subject, found, values, settings))
 
 
 def test_shards_that_overlap_are_refused(model, data):
-    task = make_task(model, data, "mse", [1, 2], settings=SETTINGS)
-    one = directions(task, blocks=[0, 1])
+    subject = make_subject(model, data, "mse", [1, 2], settings=SETTINGS)
+    one = directions(subject, blocks=[0, 1])
     with pytest.raises(InputError, match="same block"):
-        Directions.merge([one, directions(task, blocks=[1])])
-    along = unit_directions(directions(task), task.probe.group, "matched", np.random.default_rng(0))
-    values = statistics(task, along, blocks=[2])
+        Directions.merge([one, directions(subject, blocks=[1])])
+    along = unit_directions(directions(subject), subject.probe.group, "matched", np.random.default_rng(0))
+    values = statistics(subject, along, blocks=[2])
     with pytest.raises(InputError, match="same sequences"):
         NoiseValues.merge([values, values])
 
@@ -162,11 +162,13 @@ def test_a_mask_equals_lengths(model, data, generator):
     with_lengths = measure_window(model, {"x": x, "y": data[1], "lengths": lengths}, settings=SETTINGS)
     with_mask = measure_window(model, (x, data[1], inside), settings=SETTINGS)
     # the pairs come from the inputs as they are given, so pair alike before comparing
-    task = make_task(model, {"x": x, "y": data[1], "lengths": lengths}, "mse", "auto", settings=SETTINGS)
+    subject = make_subject(model, {"x": x, "y": data[1], "lengths": lengths}, "mse", "auto", settings=SETTINGS)
     masked = dataclasses.replace(
-        make_task(model, (x, data[1], inside), "mse", "auto", settings=SETTINGS), plan=task.plan, probe=task.probe
+        make_subject(model, (x, data[1], inside), "mse", "auto", settings=SETTINGS),
+        plan=subject.plan,
+        probe=subject.probe,
     )
-    np.testing.assert_allclose(directions(masked).data, directions(task).data, rtol=1e-10, atol=1e-15)
+    np.testing.assert_allclose(directions(masked).data, directions(subject).data, rtol=1e-10, atol=1e-15)
     assert 2 in with_lengths.dependences
     assert 2 in with_mask.dependences
 
@@ -237,24 +239,24 @@ def test_memory_is_flat_in_the_number_of_sequences(model, generator):
         x, y = dataclasses.replace(TASK, length=6).sample(count, generator)
         watched = Recorder(SpooledSequences(batches((x, y), 100)))
         settings = dataclasses.replace(SETTINGS, probes=1)
-        task = dataclasses.replace(make_task(model, watched, "mse", [1, 2], settings=settings), memory=2**18)
-        found = directions(task)
-        along = unit_directions(found, task.probe.group, "matched", np.random.default_rng(0))
-        values = statistics(task, along)
-        assert 2 in assemble(task, found, values, settings).dependences
+        subject = dataclasses.replace(make_subject(model, watched, "mse", [1, 2], settings=settings), memory=2**18)
+        found = directions(subject)
+        along = unit_directions(found, subject.probe.group, "matched", np.random.default_rng(0))
+        values = statistics(subject, along)
+        assert 2 in assemble(subject, found, values, settings).dependences
         assert len(values.number) == count
         most.append(watched.most)
     assert most[0] == most[1] < 100
 
 
 def test_pieces_of_a_block_add_up(model, data):
-    task = make_task(model, data, "mse", [0, 2, 5], settings=SETTINGS)
-    small = dataclasses.replace(task, memory=1)  # one pair at a time
-    whole, pieces = directions(task), directions(small)
+    subject = make_subject(model, data, "mse", [0, 2, 5], settings=SETTINGS)
+    small = dataclasses.replace(subject, memory=1)  # one pair at a time
+    whole, pieces = directions(subject), directions(small)
     np.testing.assert_allclose(pieces.data, whole.data, rtol=1e-10, atol=1e-16)
-    np.testing.assert_allclose(pieces.planted(task.probe.group), whole.planted(task.probe.group), rtol=1e-10)
-    along = unit_directions(whole, task.probe.group, "matched", np.random.default_rng(0))
-    first, second = (assemble(t, whole, statistics(t, along), SETTINGS) for t in (task, small))
+    np.testing.assert_allclose(pieces.planted(subject.probe.group), whole.planted(subject.probe.group), rtol=1e-10)
+    along = unit_directions(whole, subject.probe.group, "matched", np.random.default_rng(0))
+    first, second = (assemble(t, whole, statistics(t, along), SETTINGS) for t in (subject, small))
     assert_same(first, second)
 
 

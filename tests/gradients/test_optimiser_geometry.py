@@ -17,7 +17,7 @@ from lagreach.gradients.blocks import directions
 from lagreach.gradients.noise import statistics, unit_directions
 from lagreach.gradients.optimiser_geometry import optimiser_name, update_scale
 from lagreach.gradients.significance import flip_test
-from lagreach.measure import MeasureSettings, make_task
+from lagreach.measure import MeasureSettings, make_subject
 from lagreach.study.executors import LocalExecutor
 from lagreach.study.shards import diagnose_sharded
 
@@ -86,24 +86,24 @@ def test_signal_and_noise_are_those_of_the_rescaled_gradient_of_every_sequence(g
     """Against autodiff, one sequence at a time."""
     model, (x, y) = network(generator, "lstm"), sample(generator)
     optimiser = stepped(lambda p: torch.optim.Adam(p, lr=0.05), model, (x, y), steps=3)
-    plain = make_task(model, (x, y), "mse", LAGS, settings=SETTINGS)
-    task = replace(plain, scale=update_scale(optimiser, model, plain.names))
-    found = directions(task)
-    np.testing.assert_allclose(found.data, directions(plain).data * task.scale, rtol=1e-12)
-    np.testing.assert_allclose(found.probe, directions(plain).probe * task.scale, rtol=1e-12)
+    plain = make_subject(model, (x, y), "mse", LAGS, settings=SETTINGS)
+    subject = replace(plain, scale=update_scale(optimiser, model, plain.names))
+    found = directions(subject)
+    np.testing.assert_allclose(found.data, directions(plain).data * subject.scale, rtol=1e-12)
+    np.testing.assert_allclose(found.probe, directions(plain).probe * subject.scale, rtol=1e-12)
 
-    along = unit_directions(found, task.probe.group, "matched", np.random.default_rng(0))
-    values = statistics(task, along)
+    along = unit_directions(found, subject.probe.group, "matched", np.random.default_rng(0))
+    values = statistics(subject, along)
     weights = dict(model.named_parameters())
     for row, number in enumerate(values.number.tolist()):
         loss = (model(x[number : number + 1]) - y[number]).square().mean()
-        grads = torch.autograd.grad(loss, [weights[name] for name in task.names])
-        own = torch.cat([g.ravel() for g in grads]).numpy() * task.scale
+        grads = torch.autograd.grad(loss, [weights[name] for name in subject.names])
+        own = torch.cat([g.ravel() for g in grads]).numpy() * subject.scale
         expected = along[values.block[row]] @ own
         np.testing.assert_allclose(values.data[row], expected[0], rtol=1e-8, atol=1e-12)
         np.testing.assert_allclose(values.probe[row], expected[1:], rtol=1e-8, atol=1e-12)
     # a sequence's value is the mean of its steps' values, along the first block's direction
-    first = statistics(task, np.broadcast_to(along[:1], along.shape), unit="step")
+    first = statistics(subject, np.broadcast_to(along[:1], along.shape), unit="step")
     count, total, _ = np.moveaxis(first.step_sums.sum(0), -1, 0)
     np.testing.assert_allclose(
         total / count, np.concatenate((first.data.mean(0)[None], first.probe.mean(0))), rtol=1e-8
@@ -116,15 +116,15 @@ def test_after_one_full_batch_step_of_adam_all_weights_pull_equally(noise, gener
     model, data = network(generator), sample(generator)
     optimiser = stepped(lambda p: torch.optim.Adam(p, lr=0.0, eps=0.0), model, data)
     settings = replace(SETTINGS, signal="gradient", noise=noise)
-    plain = make_task(model, data, "mse", range(12), settings=settings)
-    task = replace(plain, scale=update_scale(optimiser, model, plain.names))
-    found = directions(task)
+    plain = make_subject(model, data, "mse", range(12), settings=settings)
+    subject = replace(plain, scale=update_scale(optimiser, model, plain.names))
+    found = directions(subject)
     mean = np.average(found.data.sum(1), axis=0, weights=found.size)
-    signs = np.concatenate([dict(model.named_parameters())[name].grad.sign().ravel() for name in task.names])
+    signs = np.concatenate([dict(model.named_parameters())[name].grad.sign().ravel() for name in subject.names])
     np.testing.assert_allclose(mean, signs, rtol=1e-6)
     # along that direction the mean over sequences is the length of a vector of ones
-    along = np.broadcast_to(signs / np.sqrt(len(signs)), (task.plan.count, 3, 12, len(signs)))
-    values = statistics(task, along, noise=noise)
+    along = np.broadcast_to(signs / np.sqrt(len(signs)), (subject.plan.count, 3, 12, len(signs)))
+    values = statistics(subject, along, noise=noise)
     whole = values.data.mean(0)[0] if noise == "gradient" else values.data.mean(0).sum()
     np.testing.assert_allclose(whole, np.sqrt(len(signs)), rtol=1e-6)
 
@@ -283,8 +283,8 @@ def test_no_dependence_is_found_where_there_is_none():
         adam = stepped(torch.optim.Adam, model, (x, y), steps=3)
         independent = torch.randn(y.shape, generator=generator, dtype=torch.float64)
         fresh = torch.randn(x.shape, generator=generator, dtype=torch.float64)
-        task = make_task(model, (fresh, independent), "mse", LAGS, settings=SETTINGS)
-        found = directions(replace(task, scale=update_scale(adam, model, task.names)))
+        subject = make_subject(model, (fresh, independent), "mse", LAGS, settings=SETTINGS)
+        found = directions(replace(subject, scale=update_scale(adam, model, subject.names)))
         test = flip_test(found.data, flips=199, generator=np.random.default_rng(seed))
         wrong += bool(test.adjusted.min() <= error)
     assert binom.cdf(wrong, seeds, error) > 1e-3

@@ -12,7 +12,7 @@ from torch.nn.functional import linear
 from lagreach import Cell, GatedRNN
 from lagreach.gradients.memory import memory
 from lagreach.gradients.reliance import reliance
-from lagreach.measure import MeasureSettings, make_task
+from lagreach.measure import MeasureSettings, make_subject
 from lagreach.threads import one_thread
 
 SETTINGS = MeasureSettings(probes=1, blocks=8)
@@ -29,9 +29,9 @@ def test_it_is_the_loss_of_the_whole_model_with_one_input_replaced(generator):
     model = GatedRNN("lstm", 2, 3, 1, generator=generator, dtype=torch.float64)
     x = torch.randn(20, 9, 2, generator=generator, dtype=torch.float64)
     y = torch.randn(20, 1, generator=generator, dtype=torch.float64)
-    task = make_task(model, (x, y), "mse", [0, 3], settings=SETTINGS)
-    found = reliance(task, [0, 3], flips=19, seed=0)
-    first, second = torch.from_numpy(task.plan.pairs).T
+    subject = make_subject(model, (x, y), "mse", [0, 3], settings=SETTINGS)
+    found = reliance(subject, [0, 3], flips=19, seed=0)
+    first, second = torch.from_numpy(subject.plan.pairs).T
     order, partner = torch.cat((first, second)), torch.cat((second, first))
     with torch.no_grad():
         before = (model(x[order])[:, -1] - y[order]).square().mean()
@@ -50,8 +50,8 @@ def test_without_dependence_it_finds_as_much_as_the_error_allows():
         generator = torch.Generator().manual_seed(seed)
         model = GatedRNN("diag_gate", 2, 4, 1, gate_init=0.3, generator=generator)
         x, y = torch.randn(40, 12, 2, generator=generator), torch.randn(40, 12, 1, generator=generator)
-        task = make_task(model, (x, y), "mse", [1, 2, 6], settings=SETTINGS)
-        found += reliance(task, [1, 2, 6], flips=99, seed=seed).adjusted.min() <= levels
+        subject = make_subject(model, (x, y), "mse", [1, 2, 6], settings=SETTINGS)
+        found += reliance(subject, [1, 2, 6], flips=99, seed=seed).adjusted.min() <= levels
     low, high = (binom.ppf(q, runs, levels) for q in (0.0005, 0.9995))
     assert (low <= found).all()
     assert (found <= high).all()
@@ -83,8 +83,8 @@ def test_a_perfect_predictor_loses_twice_the_explained_variance(generator):
     x = torch.randn(400, 20, 1, generator=generator, dtype=torch.float64)
     y = 0.5 * torch.randn(400, 20, 1, generator=generator, dtype=torch.float64)
     y[:, 2:] += 0.8 * x[:, :-2]
-    task = make_task(delay_line(), (x, y), "mse", [0, 1, 2, 3], settings=SETTINGS)
-    found = reliance(task, [1, 2, 3, 19], flips=99, seed=0)
+    subject = make_subject(delay_line(), (x, y), "mse", [0, 1, 2, 3], settings=SETTINGS)
+    found = reliance(subject, [1, 2, 3, 19], flips=99, seed=0)
     assert abs(found.rise[1] - 2 * 0.64 / 0.25) < 4 * found.standard_error[1]
     assert found.standard_error[1] < 0.5
     assert found.adjusted[1] <= 0.01
@@ -94,8 +94,8 @@ def test_a_perfect_predictor_loses_twice_the_explained_variance(generator):
 
 def test_a_delay_line_remembers_exactly_its_length(generator):
     x = torch.randn(64, 30, 1, generator=generator, dtype=torch.float64)
-    task = make_task(delay_line(), (x, torch.zeros(64, 30, 1)), "mse", [0, 1, 2, 3, 7], settings=SETTINGS)
-    found = memory(task, [0, 1, 2, 3, 7], [1, 1, 1, 1, 1])
+    subject = make_subject(delay_line(), (x, torch.zeros(64, 30, 1)), "mse", [0, 1, 2, 3, 7], settings=SETTINGS)
+    found = memory(subject, [0, 1, 2, 3, 7], [1, 1, 1, 1, 1])
     np.testing.assert_allclose(found.capacity[:3], 1.0, atol=1e-10)
     np.testing.assert_allclose(found.capacity[3:], 0.0, atol=0.02)
     assert found.bound == 3
@@ -105,5 +105,5 @@ def test_a_delay_line_remembers_exactly_its_length(generator):
 
 def test_inputs_that_follow_each_other_are_noticed(generator):
     walk = torch.randn(64, 30, 1, generator=generator, dtype=torch.float64).cumsum(1)
-    task = make_task(delay_line(), (walk, torch.zeros(64, 30, 1)), "mse", [0, 5], settings=SETTINGS)
-    assert not memory(task, [0, 5], [1, 1]).independent_inputs
+    subject = make_subject(delay_line(), (walk, torch.zeros(64, 30, 1)), "mse", [0, 5], settings=SETTINGS)
+    assert not memory(subject, [0, 5], [1, 1]).independent_inputs

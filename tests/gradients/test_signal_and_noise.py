@@ -13,7 +13,7 @@ from lagreach import Cell, GatedRNN, stable
 from lagreach.errors import InputError
 from lagreach.gradients.blocks import directions
 from lagreach.gradients.noise import statistics, unit_directions
-from lagreach.measure import MeasureSettings, make_task, measure_window
+from lagreach.measure import MeasureSettings, make_subject, measure_window
 from lagreach.tasks.multi_lag import MultiLag
 from lagreach.threads import one_thread
 from lagreach.types import Status
@@ -205,30 +205,32 @@ def test_bad_options_name_the_choices(generator, option, value, choices):
 
 def test_stages_check_their_own_options_too(generator):
     model, data = small(generator)
-    task = make_task(model, data, "mse", [1, 2], settings=SETTINGS)
+    subject = make_subject(model, data, "mse", [1, 2], settings=SETTINGS)
     with pytest.raises(InputError, match="input, recurrent, gates, all"):
-        make_task(model, data, "mse", [1], params="readout", settings=SETTINGS)
-    along = np.ones((16, 2, 2, task.width))
+        make_subject(model, data, "mse", [1], params="readout", settings=SETTINGS)
+    along = np.ones((16, 2, 2, subject.width))
     with pytest.raises(InputError, match="gradient or lag"):
-        statistics(task, along, noise="none")
+        statistics(subject, along, noise="none")
     with pytest.raises(InputError, match="sequence or step"):
-        statistics(task, along, unit="none")
+        statistics(subject, along, unit="none")
     with pytest.raises(InputError, match="matched or random"):
         unit_directions(None, (0,), "none", np.random.default_rng(0))
 
 
 def test_the_direction_for_a_sequence_owes_nothing_to_its_block(generator):
     model, data = small(generator)
-    task = make_task(model, data, "mse", [1, 2], settings=SETTINGS)
-    found = directions(task)
+    subject = make_subject(model, data, "mse", [1, 2], settings=SETTINGS)
+    found = directions(subject)
     data_of_3, probe_of_3 = found.data.copy(), found.probe.copy()
     data_of_3[3], probe_of_3[3] = 1e3, -1e3
     other = dataclasses.replace(found, data=data_of_3, probe=probe_of_3)
-    before, after = (unit_directions(f, task.probe.group, "matched", np.random.default_rng(0)) for f in (found, other))
+    before, after = (
+        unit_directions(f, subject.probe.group, "matched", np.random.default_rng(0)) for f in (found, other)
+    )
     np.testing.assert_allclose(after[3], before[3], atol=1e-9)
     assert (np.abs(after[4] - before[4]).max(-1) > 0.01).all()
     np.testing.assert_allclose(np.linalg.norm(before, axis=-1), 1.0, rtol=1e-12)
-    plain = unit_directions(found, task.probe.group, "random", np.random.default_rng(0))
+    plain = unit_directions(found, subject.probe.group, "random", np.random.default_rng(0))
     np.testing.assert_array_equal(plain[0], plain[5])
 
 
@@ -286,9 +288,9 @@ def test_probes_of_several_outputs_use_two_output_directions(generator):
     x, _ = dataclasses.replace(TASK, length=12).sample(64, generator)
     classes = torch.randint(0, 3, (64, 12), generator=generator)
     settings = dataclasses.replace(SETTINGS, probes=4)
-    task = make_task(model, (x, classes), "cross_entropy", [0, 2], settings=settings)
-    assert task.probe.group == (0, 1, 0, 1)
-    for vectors in (task.probe.output, task.probe.direction):
+    subject = make_subject(model, (x, classes), "cross_entropy", [0, 2], settings=settings)
+    assert subject.probe.group == (0, 1, 0, 1)
+    for vectors in (subject.probe.output, subject.probe.direction):
         torch.testing.assert_close(vectors.norm(dim=1), torch.ones(len(vectors), dtype=torch.float64))
     window = measure_window(model, (x, classes), "cross_entropy", [0, 2], settings=settings)
     assert np.isfinite(window.probe.sequences).all()
@@ -298,9 +300,9 @@ def test_inputs_that_say_the_same_twice_are_planted_once(generator):
     model = GatedRNN("diag_gate", 3, 4, 1, gate_init=0.3, generator=generator, dtype=torch.float64)
     x, y = dataclasses.replace(TASK, length=12).sample(64, generator)
     doubled = torch.cat((x, x[..., :1]), dim=-1)
-    task = make_task(model, (doubled, y), "mse", [2], settings=dataclasses.replace(SETTINGS, probes=3))
-    assert task.probe.whitening.shape == (3, 2)
-    planted = task.probe.planted(doubled.double())
+    subject = make_subject(model, (doubled, y), "mse", [2], settings=dataclasses.replace(SETTINGS, probes=3))
+    assert subject.probe.whitening.shape == (3, 2)
+    planted = subject.probe.planted(doubled.double())
     torch.testing.assert_close(planted.square().mean((1, 2)), torch.ones(3, dtype=torch.float64))
 
 

@@ -20,7 +20,7 @@ from lagreach.study.config import find_study
 from lagreach.study.executors import make_executor
 from lagreach.study.export import export_run
 from lagreach.study.jobs import DiagnoseJob, diagnose_jobs
-from lagreach.study.metrics import read_rows
+from lagreach.study.metrics import read_rows, write_rows
 from lagreach.study.progress import run_status
 from lagreach.study.runner import run_study
 from lagreach.study.store import RunDirectory, load_tensors
@@ -67,7 +67,10 @@ def test_a_run_leaves_what_it_promises(finished):
 
 
 def test_the_outcome_can_be_kept_without_the_weights(finished, tmp_path):
+    write_rows(finished.path / "outcomes.parquet", [{"score": 1.0}])  # as a validation study has it
     written = export_run(finished.path, tmp_path / "kept")
+    assert read_rows(tmp_path / "kept" / "outcomes.parquet") == [{"score": 1.0}]
+    (finished.path / "outcomes.parquet").unlink()
     assert {path.name for path in written} >= {"RESULTS.md", "summary.parquet", "metrics.parquet", "recovered.parquet"}
     assert not list((tmp_path / "kept").rglob("*.safetensors"))
     rows = read_rows(tmp_path / "kept" / "metrics.parquet")

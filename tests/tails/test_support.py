@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lagreach.tails import fit_tail, stable, support
+from lagreach.tails import calibration, fit_tail, stable, support
 from lagreach.tails.fit import ESTIMATORS
 from lagreach.types import Status
 from tests.tails.laws import NOT_STABLE, symmetric_stable
@@ -130,7 +130,7 @@ def test_power_at_eight_thousand():
 
 def test_calibration_reproduces_the_table_roughly():
     """Sixty replicates instead of thousands: the limit of G2 comes out within an eighth."""
-    draws = support.simulate(1.55, 400, 60, np.random.default_rng(1))
+    draws = calibration.simulate(1.55, 400, 60, np.random.default_rng(1))
     stored = support.CRITICAL[400][support.ALPHAS.index(1.55)]
     outside = np.mean(draws[:, 2] > stored[2])
     assert outside <= stats.binom.isf(0.0005, 60, support.SIZE) / 60
@@ -139,7 +139,7 @@ def test_calibration_reproduces_the_table_roughly():
 
 
 def test_calibration_is_deterministic_and_ordered():
-    first, again = (support.calibrate(400, 2, 0) for _ in range(2))
+    first, again = (calibration.calibrate(400, 2, 0) for _ in range(2))
     assert first == again
     for low_gap, high_gap, distance, low_mean, high_mean in first:
         assert low_gap <= high_gap

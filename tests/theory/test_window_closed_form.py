@@ -20,7 +20,7 @@ from scipy.stats import binom, norm
 from torch.nn.functional import linear
 
 from lagreach import Cell, GatedRNN
-from lagreach.measure import MeasureSettings, make_task, measure_window
+from lagreach.measure import MeasureSettings, make_subject, measure_window
 from lagreach.threads import one_thread
 
 T, INPUTS, HIDDEN, GATE, BIAS = 20, 2, 3, 0.3, 0.2
@@ -134,7 +134,7 @@ def coverage(student, seeds, sequences, blocks):
         data = teacher(sequences, 1 + seed)
         settings = MeasureSettings(blocks=blocks, probes=1, flips=199, error=ERROR, strength=STRENGTH, seed=seed)
         window = measure_window(student, data, "mse", LAGS, settings=settings)
-        probe = make_task(student, data, "mse", LAGS, settings=settings).probe
+        probe = make_subject(student, data, "mse", LAGS, settings=settings).probe
         v = (probe.whitening @ probe.direction[0]).numpy()
         along_v = gradient_spread(student, v / np.linalg.norm(v))
         truth = {

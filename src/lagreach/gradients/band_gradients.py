@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lagreach.gradients.task import Task, band_cotangents
+from lagreach.gradients.subject import Subject, band_cotangents
 from lagreach.transport.carry import Carry, Steps, WeightSums, weights_of
 from lagreach.transport.rollout import Rollout
 
@@ -22,7 +22,7 @@ Found = Iterator[tuple[np.ndarray, np.ndarray]]
 
 
 def band_gradients(
-    task: Task,
+    subject: Subject,
     part: Rollout,
     signal: Float[Tensor, "seq time state"],
     planted: list[Float[Tensor, "seq time state"]],
@@ -39,19 +39,19 @@ def band_gradients(
     groups
         Ranges of sequences that are summed together.
     """
-    steps = Steps(part, task.names, groups)
-    inputs = task.probe.planted(part.x.double()).movedim(0, -1)  # (seq, time, probe)
-    members = [[p for p, g in enumerate(task.probe.group) if g == group] for group in range(len(planted))]
-    carry = _exact if task.transport == "exact" else _first_order
-    for data, probes in carry(task, part, steps, signal, planted, [inputs[..., own] for own in members]):
-        found = np.empty((len(groups), len(task.probe.group), task.width))
+    steps = Steps(part, subject.names, groups)
+    inputs = subject.probe.planted(part.x.double()).movedim(0, -1)  # (seq, time, probe)
+    members = [[p for p, g in enumerate(subject.probe.group) if g == group] for group in range(len(planted))]
+    carry = _exact if subject.transport == "exact" else _first_order
+    for data, probes in carry(subject, part, steps, signal, planted, [inputs[..., own] for own in members]):
+        found = np.empty((len(groups), len(subject.probe.group), subject.width))
         for own, gradients in zip(members, probes, strict=True):
             found[:, own] = gradients.cpu().numpy()
         yield data[:, 0].cpu().numpy(), found
 
 
 def _exact(
-    task: Task, part: Rollout, steps: Steps, signal: Tensor, planted: list[Tensor], inputs: list[Tensor]
+    subject: Subject, part: Rollout, steps: Steps, signal: Tensor, planted: list[Tensor], inputs: list[Tensor]
 ) -> Iterator[tuple[Tensor, list[Tensor]]]:
     probes = [WeightSums(steps, reached) for reached in inputs]
     carries = [Carry(steps, start) for start in planted]
@@ -59,8 +59,8 @@ def _exact(
     data = WeightSums(steps, anchors=share)
     if share is None:
         carries.append(Carry(steps, signal))
-    last = task.bands.lags[-1]
-    edges = iter(task.bands.edges)
+    last = subject.bands.lags[-1]
+    edges = iter(subject.bands.edges)
     first, edge = next(edges)
     for lag in range(last + 1):
         for i, carry in enumerate(carries):
@@ -74,10 +74,10 @@ def _exact(
 
 
 def _first_order(
-    task: Task, part: Rollout, steps: Steps, signal: Tensor, planted: list[Tensor], inputs: list[Tensor]
+    subject: Subject, part: Rollout, steps: Steps, signal: Tensor, planted: list[Tensor], inputs: list[Tensor]
 ) -> Iterator[tuple[Tensor, list[Tensor]]]:
-    arrivals = [task.carry(part, start, task.bands.lags) for start in planted]
-    for total, *cotangents in zip(band_cotangents(task, part, signal), *arrivals, strict=True):
+    arrivals = [subject.carry(part, start, subject.bands.lags) for start in planted]
+    for total, *cotangents in zip(band_cotangents(subject, part, signal), *arrivals, strict=True):
         probes = [_weights(steps, c.double(), reached) for c, reached in zip(cotangents, inputs, strict=True)]
         yield _weights(steps, total), probes
 

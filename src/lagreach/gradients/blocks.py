@@ -16,7 +16,7 @@ from torch import Tensor
 from lagreach.errors import InputError, TooLargeError
 from lagreach.gradients.band_gradients import band_gradients
 from lagreach.gradients.contrast import planted_gradient, signal_gradient, target_spread
-from lagreach.gradients.task import Piece, Task, select
+from lagreach.gradients.subject import Piece, Subject, select
 
 LIMIT_BYTES = 2**30
 
@@ -57,50 +57,50 @@ class Directions:
 
 
 def directions(
-    task: Task, blocks: Iterable[int] | None = None, progress: Callable[[int], None] | None = None
+    subject: Subject, blocks: Iterable[int] | None = None, progress: Callable[[int], None] | None = None
 ) -> Directions:
     """Measure the block means of the signal gradients for some blocks (all by default)."""
-    numbers = list(range(task.plan.count)) if blocks is None else list(blocks)
-    probes = len(task.probe.group)
-    needed = len(numbers) * (1 + probes) * len(task.bands) * task.width * 8
+    numbers = list(range(subject.plan.count)) if blocks is None else list(blocks)
+    probes = len(subject.probe.group)
+    needed = len(numbers) * (1 + probes) * len(subject.bands) * subject.width * 8
     if needed > LIMIT_BYTES:
         raise TooLargeError(
             "the block gradients would not fit into 1 GiB",
-            got=f"{len(numbers)} blocks x {1 + probes} signals x {len(task.bands)} lags x {task.width} weights",
+            got=f"{len(numbers)} blocks x {1 + probes} signals x {len(subject.bands)} lags x {subject.width} weights",
             fix='ask for fewer lags, blocks or probes, or for fewer weights with params="input" or a function',
         )
-    data = np.zeros((len(numbers), len(task.bands), task.width))
-    probe = np.zeros((len(numbers), probes, len(task.bands), task.width))
-    spread = np.zeros((len(numbers), len(task.probe.output), 2))
+    data = np.zeros((len(numbers), len(subject.bands), subject.width))
+    probe = np.zeros((len(numbers), probes, len(subject.bands), subject.width))
+    spread = np.zeros((len(numbers), len(subject.probe.output), 2))
     size = np.zeros(len(numbers), dtype=int)
     row_of = {number: row for row, number in enumerate(numbers)}
-    for piece in task.pieces(numbers):
-        signal, planted = _starts(task, piece)
-        for direction, sums in enumerate(_spreads(task, piece)):
+    for piece in subject.pieces(numbers):
+        signal, planted = _starts(subject, piece)
+        for direction, sums in enumerate(_spreads(subject, piece)):
             np.add.at(spread[:, direction], [row_of[block] for block in piece.block], sums)
         for own, groups in piece.bundles():
             rows = [row_of[block] for block, _ in groups]
             np.add.at(size, rows, [group.stop - group.start for _, group in groups])
             starts = (signal[own], [start[own] for start in planted])
-            found = band_gradients(task, select(piece.part, own), *starts, [group for _, group in groups])
+            found = band_gradients(subject, select(piece.part, own), *starts, [group for _, group in groups])
             for band, (in_data, in_probe) in enumerate(found):
-                np.add.at(data[:, band], rows, task.scaled(in_data))
-                np.add.at(probe[:, :, band], rows, task.scaled(in_probe))
+                np.add.at(data[:, band], rows, subject.scaled(in_data))
+                np.add.at(probe[:, :, band], rows, subject.scaled(in_probe))
         if progress is not None:
             progress(len(piece.number))
     scale = size[:, None, None]
     return Directions(np.array(numbers), size, data / scale, probe / scale[..., None], spread)
 
 
-def _starts(task: Task, piece: Piece) -> tuple[Tensor, list[Tensor]]:
+def _starts(subject: Subject, piece: Piece) -> tuple[Tensor, list[Tensor]]:
     """Return the gradients at the states whose transport is the data's signal, and the probes' for each output direction."""
     part = piece.part
-    signal = signal_gradient(part.recurrence, piece.objective, piece.swapped, part.states, task.signal)
-    return signal, [planted_gradient(part.recurrence, piece.objective, part.states, d) for d in task.probe.output]
+    signal = signal_gradient(part.recurrence, piece.objective, piece.swapped, part.states, subject.signal)
+    return signal, [planted_gradient(part.recurrence, piece.objective, part.states, d) for d in subject.probe.output]
 
 
-def _spreads(task: Task, piece: Piece) -> Iterator[np.ndarray]:
+def _spreads(subject: Subject, piece: Piece) -> Iterator[np.ndarray]:
     """Two sums per sequence whose ratio is the variance of the target part, for each output direction."""
     part = piece.part
-    for direction in task.probe.output:
+    for direction in subject.probe.output:
         yield target_spread(part.recurrence, piece.objective, piece.swapped, part.states, direction)

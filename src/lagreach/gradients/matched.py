@@ -23,7 +23,7 @@ from lagreach.cells import Factors
 from lagreach.errors import InputError, TooLargeError
 from lagreach.gradients.contrast import signal_gradient
 from lagreach.gradients.selection import Selection, select_params
-from lagreach.gradients.task import select
+from lagreach.gradients.subject import select
 from lagreach.transport.binding import Opened, open_data
 from lagreach.transport.dual import windows
 from lagreach.transport.first_order import EffectiveRates, effective_rates, mean_rates

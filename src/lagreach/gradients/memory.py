@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lagreach.gradients.task import Task
+from lagreach.gradients.subject import Subject
 from lagreach.transport.objective import valid_steps
 
 INDEPENDENT_BELOW = 0.05  # largest autocorrelation of inputs at lags 1..4 that still counts as independent
@@ -34,14 +34,14 @@ class Memory:
     independent_inputs: bool
 
 
-def memory(task: Task, lags: Sequence[int], widths: Sequence[int]) -> Memory:
+def memory(subject: Subject, lags: Sequence[int], widths: Sequence[int]) -> Memory:
     """Fit on the even blocks, score on the odd ones; `widths` says how many lags each entry stands for."""
-    size = task.view.template.stack.state_size
-    width = task.probe.whitening.shape[1]
+    size = subject.view.template.stack.state_size
+    width = subject.probe.whitening.shape[1]
     moments = [_Moments(list(lags), size, width) for _ in range(2)]
     correlation, steps = torch.zeros(5, width, dtype=torch.float64), torch.zeros(5, 1, dtype=torch.float64)
-    for piece in task.pieces(range(task.plan.count)):
-        states, inputs = piece.part.states.double(), task.probe.whiten(piece.part.x.double())
+    for piece in subject.pieces(range(subject.plan.count)):
+        states, inputs = piece.part.states.double(), subject.probe.whiten(piece.part.x.double())
         time = inputs.shape[1]
         inside = valid_steps(piece.part.lengths, len(inputs), time, inputs.device)
         states, inputs = (torch.where(inside[..., None], v, 0.0) for v in (states, inputs))

@@ -19,7 +19,7 @@ from torch import Tensor
 from lagreach.errors import InputError
 from lagreach.gradients.blocks import Directions
 from lagreach.gradients.sequence_gradients import SequenceLinearisation, as_direction, total_adjoint
-from lagreach.gradients.task import Task, band_cotangents
+from lagreach.gradients.subject import Subject, band_cotangents
 from lagreach.transport.objective import output_gradient, valid_steps
 from lagreach.transport.rollout import Rollout
 from lagreach.transport.sensitivity import immediate_sensitivity
@@ -98,7 +98,7 @@ def _normalised(vectors: np.ndarray) -> np.ndarray:
 
 
 def statistics(
-    task: Task,
+    subject: Subject,
     directions: np.ndarray,
     *,
     noise: str = "gradient",
@@ -114,29 +114,29 @@ def statistics(
         raise InputError("unknown noise", got=repr(noise), expected=" or ".join(NOISES))
     if unit not in UNITS:
         raise InputError("unknown unit", got=repr(unit), expected=" or ".join(UNITS))
-    numbers = list(range(task.plan.count)) if blocks is None else list(blocks)
+    numbers = list(range(subject.plan.count)) if blocks is None else list(blocks)
     signals, bands = directions.shape[1:3]
     index, block, values = [], [], []
     step_sums = np.full((len(numbers), signals, bands, 3), np.nan)
     row_of = {number: row for row, number in enumerate(numbers)}
     measured = range(bands) if unit == "step" else sorted({0, bands // 2, bands - 1})
-    for piece in task.pieces(numbers):
+    for piece in subject.pieces(numbers):
         part = piece.part
         adjoint = total_adjoint(part, piece.objective)
-        weights = SequenceLinearisation(part, task.names)
+        weights = SequenceLinearisation(part, subject.names)
         if noise == "gradient":
-            values.append(_along(task.scaled(weights.pull(adjoint)), directions, piece.block))
+            values.append(_along(subject.scaled(weights.pull(adjoint)), directions, piece.block))
             carried = dict.fromkeys(measured, adjoint.double())
         else:
             delta = output_gradient(part.recurrence, piece.objective, part.states)[0]
             found, carried = [], {}
-            for band, arrived in enumerate(band_cotangents(task, part, delta)):
-                found.append(_along(task.scaled(weights.pull(arrived)), directions[:, :, [band]], piece.block))
+            for band, arrived in enumerate(band_cotangents(subject, part, delta)):
+                found.append(_along(subject.scaled(weights.pull(arrived)), directions[:, :, [band]], piece.block))
                 if band in measured:
                     carried[band] = arrived
             values.append(np.concatenate(found, axis=2))
         rows = np.array([row_of[number] for number in piece.block])
-        _add_steps(task, part, carried, task.scaled(directions[0]), rows, step_sums, probes=unit == "step")
+        _add_steps(subject, part, carried, subject.scaled(directions[0]), rows, step_sums, probes=unit == "step")
         index.append(piece.number)
         block.append(piece.block)
         if progress is not None:
@@ -159,7 +159,7 @@ def _along(rows: np.ndarray, directions: np.ndarray, block: np.ndarray) -> np.nd
 
 
 def _add_steps(
-    task: Task,
+    subject: Subject,
     part: Rollout,
     carried: dict[int, Tensor],
     directions: np.ndarray,
@@ -176,7 +176,7 @@ def _add_steps(
     inside = valid_steps(part.lengths, len(part.x), time, part.x.device)
     for signal in range(len(directions)) if probes else [0]:
         for band, arrived in carried.items():
-            direction = as_direction(part.recurrence, task.names, torch.tensor(directions[signal, band]))
+            direction = as_direction(part.recurrence, subject.names, torch.tensor(directions[signal, band]))
             moved = immediate_sensitivity(part, direction).double()
             reached = arrived.shape[1]
             counted = inside[:, time - reached :]  # positions that an anchor within the length reaches

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lagreach.gradients.contrast import step_weights
 from lagreach.gradients.significance import step_down
-from lagreach.gradients.task import Piece, Task
+from lagreach.gradients.subject import Piece, Subject
 from lagreach.kernels import scan_stack
 from lagreach.transport.objective import Objective, output_gradient
 from lagreach.transport.rollout import Rollout
@@ -36,14 +36,14 @@ class Reliance:
     adjusted: Float[np.ndarray, "lag"]
 
 
-def reliance(task: Task, lags: Sequence[int], *, flips: int, seed: int) -> Reliance:
+def reliance(subject: Subject, lags: Sequence[int], *, flips: int, seed: int) -> Reliance:
     """Measure the reliance on each lag, over all pairs of sequences; lags without anchors give NaN."""
-    pairs = len(task.plan.pairs)
+    pairs = len(subject.plan.pairs)
     rises = np.full((pairs, len(lags)), np.nan)
     losses = np.full((pairs, len(lags)), np.nan)
-    for piece in task.pieces(range(task.plan.count)):
+    for piece in subject.pieces(range(subject.plan.count)):
         for column, lag in enumerate(lags):
-            rise, loss = _rise(piece, lag, _scores(piece.pair, lag, task.time, seed))
+            rise, loss = _rise(piece, lag, _scores(piece.pair, lag, subject.time, seed))
             rises[piece.pair, column], losses[piece.pair, column] = rise.numpy(), loss.numpy()
     return _test(tuple(lags), rises, losses, flips, np.random.default_rng(seed))
 

@@ -10,14 +10,15 @@ from lagreach.errors import RunError
 from lagreach.study.metrics import Row, read_rows, write_rows
 from lagreach.study.store import RunDirectory
 
-COPIED = ("config.yaml", "versions.json", "log.txt", "claims.json", "summary.parquet", "RESULTS.md")
+COPIED = ("config.yaml", "versions.json", "log.txt", "claims.json", "RESULTS.md")
 TABLES = ("metrics", "recovered")  # of each training, put together
 
 
 def export_run(folder: str | Path, to: str | Path) -> list[Path]:
     """Copy configuration, log, tables, figures and RESULTS.md of a finished run; return what was written.
 
-    ``metrics.parquet`` and ``recovered.parquet`` hold the rows of all variants, ``summary.parquet`` a row for each diagnosis.
+    ``metrics.parquet`` and ``recovered.parquet`` hold the rows of all variants, ``summary.parquet`` a row for each diagnosis;
+    a validation study has its ``outcomes.parquet`` and ``predictors.parquet``.
     """
     run, target = RunDirectory(folder), Path(to)
     config = run.config()
@@ -28,7 +29,8 @@ def export_run(folder: str | Path, to: str | Path) -> list[Path]:
     make_folder(target)
     written = []
     with disk_errors(target):
-        for name in COPIED:
+        tables = sorted(path.name for path in run.path.glob("*.parquet"))
+        for name in (*COPIED, *tables):
             if (run.path / name).exists():
                 written.append(Path(shutil.copyfile(run.path / name, target / name)))
         make_folder(target / "figures")

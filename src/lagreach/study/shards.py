@@ -19,9 +19,9 @@ from lagreach.diagnosis import Diagnosis
 from lagreach.errors import InputError
 from lagreach.gradients.blocks import Directions, directions
 from lagreach.gradients.noise import NoiseValues, statistics, unit_directions
-from lagreach.gradients.task import Task
+from lagreach.gradients.subject import Subject
 from lagreach.measure_settings import MeasureSettings
-from lagreach.pipeline import diagnose, diagnosis_tasks
+from lagreach.pipeline import diagnose, diagnosis_subjects
 from lagreach.progress import Progress
 from lagreach.study.executors import Executor
 from lagreach.threads import one_thread
@@ -42,25 +42,25 @@ class Shard:
 
 
 @lru_cache(maxsize=1)
-def _tasks(build: Build, options: tuple[tuple[str, Any], ...], settings: MeasureSettings) -> list[Task]:
+def _subjects(build: Build, options: tuple[tuple[str, Any], ...], settings: MeasureSettings) -> list[Subject]:
     """Build model and data once in each worker."""
     model, data = build()
-    return diagnosis_tasks(model, data, settings=settings, **dict(options))
+    return diagnosis_subjects(model, data, settings=settings, **dict(options))
 
 
 @one_thread()
 def measure_directions(shard: Shard) -> Directions:
     """First stage on a shard."""
-    return directions(_tasks(shard.build, shard.options, shard.settings)[shard.layer], shard.blocks)
+    return directions(_subjects(shard.build, shard.options, shard.settings)[shard.layer], shard.blocks)
 
 
 @one_thread()
 def measure_noise(item: tuple[Shard, np.ndarray]) -> NoiseValues:
     """Second stage on a shard, along the directions of the merged first stage."""
     shard, along = item
-    task = _tasks(shard.build, shard.options, shard.settings)[shard.layer]
+    subject = _subjects(shard.build, shard.options, shard.settings)[shard.layer]
     chosen = shard.settings
-    return statistics(task, along, noise=chosen.noise, unit=chosen.unit, blocks=shard.blocks)
+    return statistics(subject, along, noise=chosen.noise, unit=chosen.unit, blocks=shard.blocks)
 
 
 def diagnose_sharded(
@@ -94,21 +94,23 @@ def diagnose_sharded(
     shared = ("loss", "lags", "params", "require", "steps")
     frozen = tuple(sorted((name, _frozen(options[name])) for name in shared if name in options))
 
-    def measure(task: Task, chosen: MeasureSettings, progress: Progress | None) -> tuple[Window, np.ndarray, bool]:
+    def measure(
+        subject: Subject, chosen: MeasureSettings, progress: Progress | None
+    ) -> tuple[Window, np.ndarray, bool]:
         nonlocal layer
         layer += 1
-        count = min(task.plan.count, shards or 4 * executor.workers)
+        count = min(subject.plan.count, shards or 4 * executor.workers)
         parts = [
             Shard(build, frozen, layer, tuple(own.tolist()), chosen)
-            for own in np.array_split(np.arange(task.plan.count), count)
+            for own in np.array_split(np.arange(subject.plan.count), count)
         ]
         found = Directions.merge(
             executor.map(measure_directions, parts, on_result=_tick(progress, "directions", count))
         )
-        along = unit_directions(found, task.probe.group, chosen.direction, np.random.default_rng(chosen.seed))
+        along = unit_directions(found, subject.probe.group, chosen.direction, np.random.default_rng(chosen.seed))
         tick = _tick(progress, "noise", count)
         values = NoiseValues.merge(executor.map(measure_noise, [(part, along) for part in parts], on_result=tick))
-        return assemble(task, found, values, chosen), values.probe[:, 0, len(task.bands) // 2], False
+        return assemble(subject, found, values, chosen), values.probe[:, 0, len(subject.bands) // 2], False
 
     found = diagnose(model, data, settings=settings, measure=measure, **options)
     assert isinstance(found, Diagnosis)

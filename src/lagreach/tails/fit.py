@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lagreach.errors import InputError
-from lagreach.tails import ecf, hill, log_moment, mcculloch, mle
+from lagreach.tails import ecf, hill, log_moment, mcculloch, mle, support
 from lagreach.tails._common import (
     ALPHA_CEILING,
     ALPHA_FLOOR,
@@ -138,8 +138,6 @@ def fit_tail(
     level = require_level(level)
     if isinstance(samples, CharacteristicSums | QuantileSketch):
         return _fit_summary(samples, name, level)
-    from lagreach.tails import support  # not above: it is also run as a script
-
     values = as_samples(samples)
     rng = as_generator(generator)
     n = values.size

@@ -1,11 +1,17 @@
 """Outcomes and predictions made up with known answers, in the columns of real ones."""
 
+from functools import cache
+from itertools import product
+
 import numpy as np
 import pyarrow as pa
 
 from lagreach.study.validation.tables import OUTCOMES, PREDICTIONS, as_table
+from lagreach.study.validation.tails import median_error
+from lagreach.tails import stable
 
 BUDGETS = (100, 670, 4480, 30000)
+TAIL_BUDGETS = (30, 170, 950, 5300, 30000)
 CELLS = ("gru", "lstm", "elman", "diag_gate")
 TASKS = ("recall", "adding", "sparse", "dense")
 
@@ -34,6 +40,8 @@ def outcome_row(condition, task, cell, n, seed, lag, score, **others):
         "floor": np.nan,
         "capacity_binds": task == "dense" and lag >= 64,
         "status": "OK",
+        "ratio": np.nan,
+        "batch": 32.0,
     }
     return row | others
 
@@ -85,24 +93,39 @@ def study(
     return outcomes, predictions
 
 
-def heavy_tails(generator, seeds=5, lags=(2, 4, 8, 16), budgets=BUDGETS, level=0.6):
-    """Trainings on heavy-tailed noise in which N moves as kappa for plain, and as 2 for clipped training."""
-    outcomes, predictions = [], []
-    for clip in (False, True):
-        for alpha in (1.3, 1.6, 2.0):
-            exponent = 2.0 if clip else alpha / (alpha - 1)
-            for seed in range(seeds):
-                for lag in lags:
-                    ratio = level + 0.35 * np.log2(lag)  # log10 of noise over signal
-                    true = exponent * ratio + generator.normal(0, 0.15)
-                    for n in budgets:
-                        score = float(1 / (1 + np.exp(-4 * (np.log10(n) - true))))
-                        row = outcome_row(
-                            f"tails{clip}{alpha}", "tails", "gru", n, seed, lag, score, clip=clip, noise_alpha=alpha
-                        )
-                        outcomes.append(row)
-                        predictions.append(prediction_row(row, "init", "n_probe", 10 ** (2 * ratio)))
-    return outcomes, predictions
+@cache
+def unit_scale(alpha, law):
+    """Scale of a stable law that has the median of the error from one term."""
+    return median_error(alpha, 1.0) / float(stable.ppf(0.75, law))
+
+
+def heavy_tails(
+    generator, exponents=None, seeds=4, lags=(1, 2, 4), ratios=(4, 12, 36, 108), budgets=TAIL_BUDGETS, bias=0.0
+):
+    """Trainings whose recovered shares are off by errors that fall with N as those of plain and clipped training should.
+
+    `exponents` by (clipped, alpha) put others in the place of kappa and 2; `bias` is what N does not help against.
+    """
+    outcomes, length, batch = [], 16, 64
+    for clip, alpha, ratio, n, seed in product((False, True), (1.3, 1.6, 2.0), ratios, budgets, range(seeds)):
+        exponent = (exponents or {}).get((clip, alpha), 2.0 if clip else alpha / (alpha - 1))
+        law = 2.0 if clip else alpha  # of the sum; its median is that of the prediction
+        common = 10 ** generator.normal(0, 0.0 if law == 2 else 0.2)  # the largest noise is shared by all lags
+        drawn = stable.rvs(law, len(lags), generator)
+        for lag, error in zip(lags, drawn.tolist(), strict=True):
+            start = batch * (length - lag) if clip else 1.0
+            scale = unit_scale(alpha, law) * start ** (1 / alpha - 1)
+            fallen = ((length - lag) * n / start) ** (-1 / exponent)
+            share = 1 + bias + ratio * scale * common * error * fallen
+            options = {
+                "clip": clip,
+                "noise_alpha": alpha,
+                "ratio": float(ratio),
+                "batch": float(batch),
+                "length": length,
+            }
+            outcomes.append(outcome_row(f"tails{clip}{alpha}{ratio}", "tails", "gru", n, seed, lag, share, **options))
+    return outcomes
 
 
 def tables(outcomes, predictions) -> tuple[pa.Table, pa.Table]:

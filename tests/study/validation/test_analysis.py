@@ -19,8 +19,7 @@ from lagreach.study.validation.page import page_text, summarise
 from lagreach.study.validation.predictor_scores import score_all
 from lagreach.study.validation.readme import BEGIN, END, readme_text
 from lagreach.study.validation.tables import save_tables
-from lagreach.study.validation.tails import kappa, tail_effects
-from lagreach.study.validation.verdicts import best_simple, uses, warnings
+from lagreach.study.validation.verdicts import best_simple, tail_sentences, uses, warnings
 from tests.study.validation.synthetic import BUDGETS, heavy_tails, outcome_row, prediction_row, study, tables
 
 ROOT = Path(__file__).parents[3]
@@ -32,8 +31,7 @@ def found() -> Analysis:
     generator = np.random.default_rng(0)
     variants = (("n_probe|params=all", 0.0), ("n_probe|strength=0.02", 2.0), ("n_probe|folds=32", 0.5))
     main = study(generator, conditions=12, noise=0.5, bias=10.0, variants=variants)
-    heavy = heavy_tails(generator)
-    return analyse_rows(match(*tables(main[0] + heavy[0], main[1] + heavy[1])), 0, 100, 60)
+    return analyse_rows(match(*tables(*main)), match(*tables(heavy_tails(generator), [])), 0, 100, 60)
 
 
 def test_a_perfect_predictor_is_perfect_whatever_its_scale(found):
@@ -68,36 +66,6 @@ def test_calibration_of_a_biased_predictor(found):
 def test_a_later_stage_with_the_same_numbers_gains_nothing(found):
     gain = found.difference("n_probe", "n_probe", "end")
     assert (gain.value, gain.low, gain.high) == (0.0, 0.0, 0.0)
-
-
-def test_tails_move_as_they_were_made_to():
-    exponents, shifts = [], []
-    for seed in range(12):
-        matched = match(*tables(*heavy_tails(np.random.default_rng(seed))))
-        curves = learning_curves(matched, matched.recovered(), 0.5)
-        effects = {(e.clipped, e.alpha): e for e in tail_effects(matched, curves, 60, 0)}
-        assert len(effects) == 6
-        measured = [effects[key] for key in ((False, 2.0), (False, 1.6), (True, 2.0), (True, 1.6), (True, 1.3))]
-        exponents += [e.exponent.covers(e.predicted_exponent) for e in measured]
-        shifts += [e.shift.covers(e.predicted_shift) for e in measured if e.alpha != 2]
-        assert effects[False, 1.6].shift.above(0.3)
-        assert effects[False, 1.3].learned < 0.5
-        assert effects[False, 1.3].verdict == effects[False, 1.3].shift_verdict == "not measurable"  # out of reach
-    assert np.mean(exponents) >= 0.85  # of 60; below it with probability 0.1 % if 95 % cover
-    assert np.mean(shifts) >= 0.85
-    assert kappa(1.3) == pytest.approx(13 / 3)
-
-
-def test_tails_that_do_not_move_are_found_out():
-    rows, predictions = heavy_tails(np.random.default_rng(1))
-    clipped = {(r["noise_alpha"], r["seed"], r["lag"], r["sequences"]): r["score"] for r in rows if r["clip"]}
-    stuck = [r | {"score": clipped[r["noise_alpha"], r["seed"], r["lag"], r["sequences"]]} for r in rows]
-    matched = match(*tables(stuck, predictions))
-    curves = learning_curves(matched, matched.recovered(), 0.5)
-    effects = {(e.clipped, e.alpha): e for e in tail_effects(matched, curves, 60, 0)}
-    assert effects[False, 1.3].verdict == "not as predicted"
-    assert effects[False, 1.3].shift_verdict == "smaller than predicted"
-    assert effects[True, 1.3].verdict == "as predicted"
 
 
 def test_ablations_are_judged_by_the_rule(found):
@@ -180,7 +148,7 @@ def test_tables_that_do_not_fit_are_refused():
     with pytest.raises(InputError, match="predictions are there twice"):
         match(*tables([row], [said, said]))
     with pytest.raises(InputError, match="nothing to analyse"):
-        analyse_rows(match(*tables([row | {"task": "tails"}], [said])))
+        analyse_rows(match(*tables([row | {"task": "tails"}], [said])))  # of the first design
     assert len(match(*tables([row], [said, said | {"lag": 1}]))) == 1  # a lag without an outcome is passed over
 
 
@@ -219,7 +187,53 @@ def test_every_use_is_in_the_list_that_its_numbers_ask_for(found):
 def test_warnings_follow_the_protocol(found):
     assert best_simple(found, "init") == "data_per_lag"
     assert not any("is better than" in sentence for sentence in warnings(found))
-    assert warnings(found)[-1].startswith("The exponents of heavy tails were not all shown")
+
+
+def with_tails(found, clipped, alpha, exponent):
+    own = next(e for e in found.tails if (e.clipped, e.alpha) == (clipped, alpha))
+    return replace(found, tails=(replace(own, exponent=exponent),))
+
+
+@pytest.mark.parametrize(
+    ("exponent", "said", "warned"),
+    [
+        (Estimate(2.6, 2.2, 3.0), "2.60 [2.20, 3.00], 2.67 being predicted: as predicted.", False),
+        (Estimate(2.2, 1.9, 2.5), "2.20 [1.90, 2.50], 2.67 being predicted: not as predicted.", True),
+        (Estimate(2.4, 1.8, 3.0), "2.40 [1.80, 3.00], 2.67 being predicted: which cannot be told from 2.00.", True),
+        (NOT_MEASURABLE, "the exponent could not be measured.", True),
+    ],
+)
+def test_every_verdict_about_tails_has_its_words(found, exponent, said, warned):
+    changed = with_tails(found, False, 1.6, exponent)
+    (sentence,) = tail_sentences(changed)
+    assert sentence.startswith("Plain training (exponent kappa): at alpha = 1.6 the exponent")
+    assert sentence.endswith(said)
+    assert sentence in page_text(changed)
+    assert any("exponents of heavy tails were not all shown" in one for one in warnings(changed)) == warned
+    verdict = changed.tails[0].verdict
+    assert readme_text(changed).endswith(f"the exponent of N was, of 1 cases, {verdict} in 1.")
+
+
+def test_without_the_part_about_tails_its_claims_are_theory(found):
+    changed = replace(found, tails=())
+    assert warnings(changed)[-1] == "The exponents of heavy tails were not measured: what is said about them is theory."
+    assert "heavy-tailed" not in readme_text(changed)
+
+
+def test_the_part_about_tails_is_found_beside_the_main_one(tmp_path):
+    rows, predictions = study(np.random.default_rng(3), conditions=1, seeds=1, lags=(4,), stages=("init",))
+    first_design = outcome_row("old", "tails", "diag_gate", 100, 0, 4, 0.5, clip=False, noise_alpha=1.3)
+    save_tables(tmp_path / "main", *tables([*rows, first_design], predictions))
+    assert analyse(tmp_path / "main").tails == ()
+    heavy = heavy_tails(np.random.default_rng(0), seeds=2, lags=(1, 2))
+    for name in ("main-tails", "elsewhere"):
+        save_tables(tmp_path / name, *tables(heavy, []))
+    found = analyse(tmp_path / "main")
+    assert found.counts.tail_trainings == len({row["training"] for row in heavy})
+    assert found.tails == analyse(tmp_path / "main", tails=tmp_path / "elsewhere").tails
+    assert [(e.clipped, e.alpha) for e in found.tails] == [(c, a) for c in (False, True) for a in (2.0, 1.6, 1.3)]
+    with pytest.raises(InputError, match="no tables"):
+        analyse(tmp_path / "main", tails=tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(("offset", "words_of_it"), [(1.5, "not be read as enough"), (-1.5, "far fewer"), (0.9, None)])

@@ -1,5 +1,6 @@
 """The fraction of the grid is even, deterministic, and buildable."""
 
+import math
 from collections import Counter
 from itertools import combinations
 
@@ -12,12 +13,18 @@ from lagreach.study.validation.design import balanced_fraction, conditions, vali
 from lagreach.study.validation.tables import FAMILIES
 
 PAPER = find_study("validation").at_scale("paper")
+TAILS = find_study("validation-tails").at_scale("paper")
 CELLS = ("const_gate", "shared_gate", "diag_gate", "gru", "lstm", "elman", "min_gru")
 GATES = ("0.5", "0.2", "0.05", "0.01", "chrono")
 
 
 def fraction(size, seed=0):
     return balanced_fraction(tuple("abcdefghijkl"), CELLS, GATES, ("momentum", "adamw"), size, seed)
+
+
+def count(config):
+    plan = validation_plan(config)
+    return len(conditions(plan, config.seed)) * len(plan.sequences) * config.seeds
 
 
 def test_levels_appear_equally_often():
@@ -63,9 +70,9 @@ def test_the_study_is_within_its_limits():
     plan = validation_plan(PAPER)
     chosen = conditions(plan, PAPER.seed)
     assert len({one.name for one in chosen}) == len(chosen)
-    assert len(chosen) * len(plan.sequences) * PAPER.seeds <= 1500
+    assert count(PAPER) + count(TAILS) <= 1500
     assert (plan.sequences[0], plan.sequences[-1], PAPER.seeds) == (100, 30_000, 5)
-    assert {one.plan.family for one in chosen} == set(FAMILIES)
+    assert {one.plan.family for one in chosen} == set(FAMILIES) - {"tails"}
     lags = {lag for one in chosen for lag in one.task.lags}
     assert min(lags) <= 4
     assert max(lags) == 512
@@ -73,6 +80,25 @@ def test_the_study_is_within_its_limits():
     for one in chosen[::7]:
         x, y = one.task.sample(2, torch.Generator().manual_seed(0))
         assert one.model(0)(x).shape == y.shape
+
+
+def test_tails_are_trained_at_every_index_and_coefficient_both_ways():
+    plan = validation_plan(TAILS)
+    chosen = conditions(plan, TAILS.seed)
+    found = {(one.task.noise_alpha, *one.ratios, one.optimiser.clip is not None) for one in chosen}
+    ratios = [plan.tails.task.build().noise / c for c in plan.tails.coefficients]
+    lags = len(chosen[0].task.lags)
+    assert found == {(a, *[r] * lags, clip) for a in (1.3, 1.6, 2.0) for r in ratios for clip in (False, True)}
+    assert len({one.name for one in chosen}) == len(found) == len(chosen)
+    assert all(math.isnan(ratio) for ratio in conditions(validation_plan(PAPER), 0)[0].ratios)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"conditions": 0}, {"conditions": 2, "cells": []}, {"predictors": {"stages": ["late"]}}]
+)
+def test_a_plan_that_makes_no_sense_is_refused(changes):
+    with pytest.raises(InputError, match="validation plan does not fit"):
+        validation_plan(PAPER.model_copy(update={"validation": PAPER.validation | changes}))
 
 
 def test_capacity_binds_where_every_step_asks_for_more_than_the_units_hold():

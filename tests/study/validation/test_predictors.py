@@ -14,7 +14,7 @@ from lagreach.decays import retention
 from lagreach.errors import InputError
 from lagreach.gradients.blocks import directions
 from lagreach.gradients.noise import statistics, unit_directions
-from lagreach.measure import MeasureSettings, make_task
+from lagreach.measure import MeasureSettings, make_subject
 from lagreach.study.paper_window import paper_window
 from lagreach.study.validation.design import PredictorPlan
 from lagreach.study.validation.last_step import growth_per_step, walk_back
@@ -53,7 +53,7 @@ def by_name(found, name):
 @pytest.mark.parametrize("task", [RECALL, Adding(length=12, bins=3)], ids=["recall", "adding"])
 def test_the_walk_back_equals_transport_from_every_step(task, cell):
     model, batch = case(task, cell)
-    made = make_task(model, batch, "mse", list(task.lags), settings=MeasureSettings(blocks=8, probes=2))
+    made = make_subject(model, batch, "mse", list(task.lags), settings=MeasureSettings(blocks=8, probes=2))
     made = replace(made, bands=task_bands(task))
     walked = walk_back(made, task.lags[-1])
     for signal in ("dependence", "gradient"):

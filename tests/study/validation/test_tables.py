@@ -2,10 +2,12 @@
 
 import math
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lagreach.errors import InputError
-from lagreach.study.validation.tables import OUTCOMES, PREDICTIONS, load_tables, save_tables
+from lagreach.study.validation.tables import ADDED, OUTCOMES, PREDICTIONS, as_table, load_tables, save_tables
 
 EXAMPLES = {"string": "a", "bool": True, "int64": 3, "float64": 0.5}
 
@@ -39,3 +41,13 @@ def test_a_folder_without_tables_is_refused(tmp_path):
         (tmp_path / f"{name}.parquet").write_bytes(b"PAR1 and so on")
     with pytest.raises(InputError, match="no tables"):
         load_tables(tmp_path)
+
+
+def test_tables_from_before_a_column_was_added_are_read(tmp_path):
+    older = {name: kind for name, kind in OUTCOMES.items() if name not in ADDED}
+    pq.write_table(pa.Table.from_pylist([row(older)]), tmp_path / "outcomes.parquet")
+    pq.write_table(as_table([row(PREDICTIONS)], PREDICTIONS), tmp_path / "predictors.parquet")
+    (found,) = load_tables(tmp_path)[0].to_pylist()
+    assert list(found) == list(OUTCOMES)
+    assert all(math.isnan(found.pop(name)) for name in ADDED)
+    assert found == row(older)

@@ -19,7 +19,7 @@ CONDITION = conditions(PLAN, SMOKE.seed)[1]
 
 def pooled(**changes):
     x = torch.arange(40.0).reshape(2, 20, 1, 1)
-    options = {"sequences": (5, 5, 20, 20), "pool": (0, 1, 0, 1), "batch": 4, "steps_per_epoch": 3}
+    options = {"sequences": (5, 5, 20, 20), "pool": (0, 1, 0, 1), "start": (0,) * 4, "batch": 4, "steps_per_epoch": 3}
     return PooledData(x=x, y=-x, mask=None, seeds=(3, 4), **(options | changes))
 
 
@@ -33,6 +33,12 @@ def test_a_replica_sees_the_first_sequences_of_its_own_pool():
             for r in range(4):
                 seen[r] |= set(x[r].flatten().tolist())
     assert seen == [set(range(5)), set(range(20, 25)), set(range(20)), set(range(20, 40))]
+
+
+def test_a_replica_may_have_sequences_of_its_own():
+    whole = pooled(start=(15, 15, 0, 0)).indices(0)
+    assert set(whole[0].flatten().tolist()) == set(range(15, 20))
+    assert torch.equal(whole[:2] - 15, pooled().indices(0)[:2])
 
 
 def test_no_sequence_comes_again_before_all_have_come():

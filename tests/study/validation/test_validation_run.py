@@ -11,11 +11,14 @@ from lagreach.study.config import find_study
 from lagreach.study.executors import LocalExecutor
 from lagreach.study.progress import run_status
 from lagreach.study.runner import run_study
-from lagreach.study.store import load_tensors
+from lagreach.study.store import RunDirectory, load_tensors
 from lagreach.study.validation import run as module
 from lagreach.study.validation.design import conditions, validation_plan
+from lagreach.study.validation.matching import match
 from lagreach.study.validation.run import ablated, pieces_left
 from lagreach.study.validation.tables import OUTCOMES, PREDICTIONS, PREDICTORS, STAGES, load_tables
+from lagreach.study.validation.tails import tail_effects
+from lagreach.study.validation.trainings import ConditionTraining, replicas_of
 
 SMOKE = find_study("validation").at_scale("smoke")
 EVERYTHING = conditions(validation_plan(SMOKE), SMOKE.seed)
@@ -41,12 +44,12 @@ def contents(folder):
 
 def test_the_tables_are_complete(finished):
     out, said = finished
-    assert said == {"run": str(out), "finished": True, "conditions": [3, 3], "predictors": [24, 24]}
+    assert said == {"run": str(out), "finished": True, "conditions": [2, 2], "predictors": [16, 16]}
     outcomes, predictors = (table.to_pylist() for table in load_tables(out))
     assert list(outcomes[0]) == list(OUTCOMES)
     assert list(predictors[0]) == list(PREDICTIONS)
     trainings = {row["training"] for row in outcomes}
-    assert len(trainings) == 3 * 2 * 2
+    assert len(trainings) == 2 * 2 * 2
     for one in EVERYTHING:
         for sequences in (50, 200):
             mine = one.training(sequences, 0)
@@ -85,7 +88,7 @@ def test_a_run_in_parts_and_with_an_interruption_ends_the_same(finished, tmp_pat
     out = tmp_path / "parts"
     run = run_study(SMOKE, out, only="trainings", show_progress=False)
     assert not run.finished
-    assert "pieces of predictors 0 of 24" in str(run_status(out))
+    assert "pieces of predictors 0 of 16" in str(run_status(out))
     done = []
     measure = module.measure_predictors
 
@@ -99,7 +102,7 @@ def test_a_run_in_parts_and_with_an_interruption_ends_the_same(finished, tmp_pat
     with pytest.raises(KeyboardInterrupt):
         run_study(SMOKE, out, resume=True, only="predictors", show_progress=False)
     monkeypatch.undo()
-    assert sum(len(pieces_left(run, SMOKE, one, STAGES)) for one in EVERYTHING) == 15
+    assert sum(len(pieces_left(run, SMOKE, one, STAGES)) for one in EVERYTHING) == 7
     run_study(SMOKE, out, resume=True, show_progress=False)
     assert contents(out) == contents(finished[0])
 
@@ -107,10 +110,41 @@ def test_a_run_in_parts_and_with_an_interruption_ends_the_same(finished, tmp_pat
 def test_predictors_wait_for_their_trainings(tmp_path):
     run = run_study(SMOKE, tmp_path / "run", only="predictors", executor=LocalExecutor(1), show_progress=False)
     assert not run.finished
-    assert "3 of 3 conditions are not trained" in (run.path / "log.txt").read_text()
+    assert "2 of 2 conditions are not trained" in (run.path / "log.txt").read_text()
 
 
 @pytest.mark.parametrize(("study", "only"), [("validation", "nothing"), ("cayci", "trainings")])
 def test_parts_that_do_not_exist_are_refused(tmp_path, study, only):
     with pytest.raises(InputError, match="part"):
         run_study(find_study(study).at_scale("smoke"), tmp_path / "run", only=only, show_progress=False)
+
+
+def test_the_part_about_tails_is_finished_with_its_trainings(tmp_path):
+    config = find_study("validation-tails").at_scale("smoke")
+    run = run_study(config, tmp_path / "run", show_progress=False)
+    assert run.finished
+    assert run_study(config, tmp_path / "run", resume=True, show_progress=False).finished
+    outcomes, predictors = load_tables(run.path)
+    assert len(predictors) == 0
+    everything = conditions(validation_plan(config), config.seed)
+    assert set(outcomes["condition"].to_pylist()) == {one.name for one in everything}
+    assert set(zip(outcomes["clip"].to_pylist(), outcomes["batch"].to_pylist(), strict=True)) == {
+        (False, 128.0),
+        (True, 32.0),
+    }
+    found = tail_effects(match(outcomes, predictors), 20, 0)
+    assert [(e.clipped, e.alpha, e.trainings) for e in found] == [
+        (clipped, alpha, 8) for clipped in (False, True) for alpha in (2.0, 1.3)
+    ]
+
+
+def test_networks_of_the_part_about_tails_have_data_of_their_own(tmp_path):
+    config = find_study("validation-tails").at_scale("smoke")
+    condition = conditions(validation_plan(config), config.seed)[0]
+    data = ConditionTraining(RunDirectory(tmp_path), config, condition, "cpu", "auto").trainer.data
+    seen = {}
+    for (sequences, seed), own in zip(replicas_of(validation_plan(config), [0, 1]), data.indices(0), strict=True):
+        seen[sequences, seed] = set(own.flatten().tolist())
+    assert seen[20, 0] == set(range(20))
+    assert not seen[20, 0] & seen[100, 0]
+    assert max(seen[100, 1]) < data.x.shape[1] == 120

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
+LINE = 64  # bytes in a line of the cache
 ORDER_FREE = {"contract", "reassoc", "nsz", "arcp"}  # sums may be regrouped, so that loops vectorise
 
 

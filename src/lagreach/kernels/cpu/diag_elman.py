@@ -8,7 +8,8 @@ import numpy as np
 
 from lagreach.kernels.cpu.compiled import compiled
 from lagreach.kernels.cpu.nonlinear import activate
-from lagreach.kernels.cpu.products import project, pull_to_input
+from lagreach.kernels.cpu.parts import add_input_gradients, some_steps
+from lagreach.kernels.cpu.tiles import sum_of_products
 
 
 @compiled
@@ -18,7 +19,7 @@ def forward(x, w, h0, c0, run, lo, hi):
     units = h0.shape[1]
     for t in range(x.shape[0]):
         before, now = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi], run.h[t, lo:hi]
-        project(x[t, lo:hi], w.Wt, w.b, now)
+        sum_of_products(now, w.b, ((x[t, lo:hi], w.Wt),), 0, units)
         for i in range(hi - lo):
             for j in range(units):
                 now[i, j] += w.U[0, j] * before[i, j]
@@ -32,8 +33,9 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
     units = h0.shape[1]
     one = h0.dtype.type(1)
     dh = dh0[lo:hi]
-    d = np.empty((hi - lo, units), h0.dtype)
+    recent = some_steps(hi - lo, w.b)
     for t in range(x.shape[0] - 1, -1, -1):
+        d = recent[t % recent.shape[0]]
         before, now = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi], run.h[t, lo:hi]
         out = dh_out[t, lo:hi]
         for i in range(hi - lo):
@@ -43,7 +45,8 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
         for i in range(hi - lo):
             for j in range(units):
                 into.Ut[0, j] += d[i, j] * before[i, j]
-        pull_to_input(x[t, lo:hi], d, w.W, into.Wt, into.b, dx[min(t, dx.shape[0] - 1), lo:hi])
+        if t % recent.shape[0] == 0:
+            add_input_gradients(x, recent, t, lo, hi, w.W, into.Wt, into.b, dx)
 
 
 @compiled
@@ -56,7 +59,7 @@ def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
     for t in range(x.shape[0]):
         before, now = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi], run.h[t, lo:hi]
         before_dot, now_dot = h_dot[t - 1, lo:hi] if t > 0 else still, h_dot[t, lo:hi]
-        project(x[t, lo:hi], dot.Wt, dot.b, now_dot)
+        sum_of_products(now_dot, dot.b, ((x[t, lo:hi], dot.Wt),), 0, units)
         for i in range(hi - lo):
             for j in range(units):
                 moved = now_dot[i, j] + dot.U[0, j] * before[i, j] + w.U[0, j] * before_dot[i, j]

@@ -8,15 +8,16 @@ import numpy as np
 
 from lagreach.kernels.cpu.compiled import compiled
 from lagreach.kernels.cpu.nonlinear import activate, activate_gates, closed, opened
-from lagreach.kernels.cpu.products import (
-    add_product,
+from lagreach.kernels.cpu.parts import (
+    add_input_gradients,
+    add_state_gradients,
     normalise,
     normalise_backward,
     normalise_tangent,
-    project,
-    pull_to_input,
-    pull_to_state,
+    some_steps,
+    step_of,
 )
+from lagreach.kernels.cpu.tiles import sum_of_products
 
 
 @compiled
@@ -29,14 +30,14 @@ def forward(x, w, h0, c0, run, lo, hi):
         k = min(t, run.act.shape[0] - 1)
         before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
         now, act = run.h[t, lo:hi], run.act[k, lo:hi]
-        project(x[t, lo:hi], w.Wt, w.b, act)
-        add_product(before, w.Ut, act, 0, 2 * units)
+        soon = step_of(run.act, k + 1, lo, hi), step_of(run.h, t + 1, lo, hi), step_of(run.rh, k + 1, lo, hi)
+        sum_of_products(act, w.b, ((x[t, lo:hi], w.Wt), (before, w.Ut)), 0, 2 * units, soon)
         activate_gates(act, 0, 2 * units)
         reset = run.rh[k, lo:hi]
         for i in range(hi - lo):
             for j in range(n):
                 reset[i, j] = opened(act[i, n + j]) * before[i, j]
-        add_product(reset, w.Ut, act, 2 * units, 3 * units)
+        sum_of_products(act, w.b, ((x[t, lo:hi], w.Wt), (reset, w.Ut)), 2 * units, 3 * units, soon)
         if w.gain.size:
             normalise(act, 2 * units, w.gain, w.shift, run.normal[k, lo:hi], run.inverse[k, lo:hi])
         activate(act, 2 * units, 3 * units)
@@ -54,9 +55,10 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
     n = np.uint64(units)
     one = h0.dtype.type(1)
     dh = dh0[lo:hi]
-    d = np.empty((hi - lo, w.b.size), h0.dtype)
+    recent = some_steps(hi - lo, w.b)
     through_reset = np.empty((hi - lo, units), h0.dtype)
     for t in range(x.shape[0] - 1, -1, -1):
+        d = recent[t % recent.shape[0]]
         before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
         act, out = run.act[t, lo:hi], dh_out[t, lo:hi]
         for i in range(hi - lo):
@@ -68,14 +70,24 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
         through_reset[:] = 0
         if w.gain.size:
             normalise_backward(d, 2 * units, w.gain, run.normal[t, lo:hi], run.inverse[t, lo:hi], into.gain, into.shift)
-        pull_to_state(run.rh[t, lo:hi], d, w.U, through_reset, into.Ut, 2 * units, 3 * units)
+        soon = (
+            step_of(run.act, t - 1, lo, hi),
+            step_of(run.h, t - 2, lo, hi),
+            step_of(run.rh, t - 1, lo, hi),
+            step_of(dh_out, t - 1, lo, hi),
+        )
+        sum_of_products(through_reset, through_reset, ((d[:, 2 * units :], w.U[2 * units :]),), 0, units, soon)
         for i in range(hi - lo):
             for j in range(n):
                 r, q = act[i, n + j], through_reset[i, j]
                 d[i, n + j] = q * before[i, j] * opened(r) * closed(r)
                 dh[i, j] += q * opened(r)
-        pull_to_state(before, d, w.U, dh, into.Ut, 0, 2 * units)
-        pull_to_input(x[t, lo:hi], d, w.W, into.Wt, into.b, dx[min(t, dx.shape[0] - 1), lo:hi])
+        sum_of_products(dh, dh, ((d[:, : 2 * units], w.U[: 2 * units]),), 0, units, soon)
+        if t % recent.shape[0] == 0:
+            steps = min(recent.shape[0], x.shape[0] - t)
+            add_state_gradients(run.h, h0, recent, t, lo, hi, into.Ut, 0, 2 * units)
+            sum_of_products(into.Ut, into.Ut, ((run.rh[t : t + steps, lo:hi], recent[:steps]),), 2 * units, 3 * units)
+            add_input_gradients(x, recent, t, lo, hi, w.W, into.Wt, into.b, dx)
 
 
 @compiled
@@ -92,16 +104,15 @@ def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
         before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
         before_dot = h_dot[t - 1, lo:hi] if t > 0 else still
         now_dot, act = h_dot[t, lo:hi], run.act[t, lo:hi]
-        project(x[t, lo:hi], dot.Wt, dot.b, da)
-        add_product(before, dot.Ut, da, 0, 2 * units)
+        sum_of_products(da, dot.b, ((x[t, lo:hi], dot.Wt), (before, dot.Ut)), 0, 2 * units)
         if t > 0:
-            add_product(before_dot, w.Ut, da, 0, 2 * units)
+            sum_of_products(da, da, ((before_dot, w.Ut),), 0, 2 * units)
         for i in range(hi - lo):
             for j in range(n):
                 r = act[i, n + j]
                 reset_dot[i, j] = opened(r) * (before_dot[i, j] + closed(r) * da[i, n + j] * before[i, j])
-        add_product(run.rh[t, lo:hi], dot.Ut, da, 2 * units, 3 * units)
-        add_product(reset_dot, w.Ut, da, 2 * units, 3 * units)
+        sum_of_products(da, dot.b, ((x[t, lo:hi], dot.Wt), (run.rh[t, lo:hi], dot.Ut)), 2 * units, 3 * units)
+        sum_of_products(da, da, ((reset_dot, w.Ut),), 2 * units, 3 * units)
         if w.gain.size:
             normalise_tangent(da, 2 * units, w.gain, run.normal[t, lo:hi], run.inverse[t, lo:hi], dot.gain, dot.shift)
         for i in range(hi - lo):

@@ -8,15 +8,16 @@ import numpy as np
 
 from lagreach.kernels.cpu.compiled import compiled
 from lagreach.kernels.cpu.nonlinear import activate, activate_gates, closed, opened, tanh
-from lagreach.kernels.cpu.products import (
-    add_product,
+from lagreach.kernels.cpu.parts import (
+    add_input_gradients,
+    add_state_gradients,
     normalise,
     normalise_backward,
     normalise_tangent,
-    project,
-    pull_to_input,
-    pull_to_state,
+    some_steps,
+    step_of,
 )
+from lagreach.kernels.cpu.tiles import sum_of_products
 
 
 @compiled
@@ -29,9 +30,9 @@ def forward(x, w, h0, c0, run, lo, hi):
         k = min(t, run.act.shape[0] - 1)
         before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
         now, act = run.h[t, lo:hi], run.act[k, lo:hi]
-        project(x[t, lo:hi], w.Wt, w.b, act)
         c_before, c_now = run.c[t - 1, lo:hi] if t > 0 else c0[lo:hi], run.c[t, lo:hi]
-        add_product(before, w.Ut, act, 0, 4 * units)
+        soon = step_of(run.act, k + 1, lo, hi), step_of(run.h, t + 1, lo, hi), step_of(run.c, t + 1, lo, hi)
+        sum_of_products(act, w.b, ((x[t, lo:hi], w.Wt), (before, w.Ut)), 0, 4 * units, soon)
         if w.gain.size:
             normalise(act, 2 * units, w.gain, w.shift, run.normal[k, lo:hi], run.inverse[k, lo:hi])
         activate_gates(act, 0, 2 * units)
@@ -55,11 +56,11 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
     n = np.uint64(units)
     one = h0.dtype.type(1)
     dh = dh0[lo:hi]
-    d = np.empty((hi - lo, w.b.size), h0.dtype)
+    recent = some_steps(hi - lo, w.b)
     dc = dc0[lo:hi]
     squashed = np.empty((hi - lo, units), h0.dtype)
     for t in range(x.shape[0] - 1, -1, -1):
-        before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
+        d = recent[t % recent.shape[0]]
         act, out = run.act[t, lo:hi], dh_out[t, lo:hi]
         c_before, c_now = run.c[t - 1, lo:hi] if t > 0 else c0[lo:hi], run.c[t, lo:hi]
         if dc_out.size:
@@ -85,8 +86,16 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
                 dc[i, j] *= opened(act[i, n + j])
         if w.gain.size:
             normalise_backward(d, 2 * units, w.gain, run.normal[t, lo:hi], run.inverse[t, lo:hi], into.gain, into.shift)
-        pull_to_state(before, d, w.U, dh, into.Ut, 0, 4 * units)
-        pull_to_input(x[t, lo:hi], d, w.W, into.Wt, into.b, dx[min(t, dx.shape[0] - 1), lo:hi])
+        soon = (
+            step_of(run.act, t - 1, lo, hi),
+            step_of(run.h, t - 2, lo, hi),
+            step_of(run.c, t - 2, lo, hi),
+            step_of(dh_out, t - 1, lo, hi),
+        )
+        sum_of_products(dh, dh, ((d[:, : 4 * units], w.U),), 0, units, soon)
+        if t % recent.shape[0] == 0:
+            add_state_gradients(run.h, h0, recent, t, lo, hi, into.Ut, 0, 4 * units)
+            add_input_gradients(x, recent, t, lo, hi, w.W, into.Wt, into.b, dx)
 
 
 @compiled
@@ -102,12 +111,11 @@ def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
         before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
         before_dot = h_dot[t - 1, lo:hi] if t > 0 else still
         now_dot, act = h_dot[t, lo:hi], run.act[t, lo:hi]
-        project(x[t, lo:hi], dot.Wt, dot.b, da)
         c_before, c_now = run.c[t - 1, lo:hi] if t > 0 else c0[lo:hi], run.c[t, lo:hi]
         c_before_dot, c_now_dot = c_dot[t - 1, lo:hi] if t > 0 else still, c_dot[t, lo:hi]
-        add_product(before, dot.Ut, da, 0, 4 * units)
+        sum_of_products(da, dot.b, ((x[t, lo:hi], dot.Wt), (before, dot.Ut)), 0, 4 * units)
         if t > 0:
-            add_product(before_dot, w.Ut, da, 0, 4 * units)
+            sum_of_products(da, da, ((before_dot, w.Ut),), 0, 4 * units)
         if w.gain.size:
             normalise_tangent(da, 2 * units, w.gain, run.normal[t, lo:hi], run.inverse[t, lo:hi], dot.gain, dot.shift)
         for i in range(hi - lo):

@@ -12,6 +12,7 @@ from lagreach.cells import Cell, Params
 from lagreach.cells.diag_elman import DiagElman
 from lagreach.cells.shared_gate import SharedGate
 from lagreach.cells.torch_gru import TorchGRU
+from lagreach.kernels.cpu.buffers import empty
 from lagreach.kernels.cpu.compiled import Gradients, Weights
 from lagreach.kernels.packing import BLOCKS
 
@@ -59,9 +60,16 @@ def pack(cell: Cell, params: Params) -> list[Weights]:
     gate = getattr(cell, "gate", 1.0)
     constants = (b.dtype.type(gate), b.dtype.type(1 - gate))
     return [
-        Weights._make([*(np.ascontiguousarray(a[r]) for a in (W.transpose(0, 2, 1), W, Ut, U, *vectors)), *constants])
+        Weights._make([*(_aligned(a[r]) for a in (W.transpose(0, 2, 1), W, Ut, U, *vectors)), *constants])
         for r in range(len(b))
     ]
+
+
+def _aligned(a: np.ndarray) -> np.ndarray:
+    """A contiguous copy that starts at a line of the cache."""
+    copy = empty(a.shape, a.dtype)
+    copy[...] = a
+    return copy
 
 
 def gradients_like(weights: Weights) -> Gradients:

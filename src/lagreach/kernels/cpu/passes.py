@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ class Forward:
 
 def forward(cell: Cell, x: torch.Tensor, s0: torch.Tensor, params: Params, *, keep: bool) -> Forward:
     """Run the cell; `keep` what a backward or tangent pass needs."""
-    inputs = np.ascontiguousarray(x.detach().transpose(1, 2).numpy())
+    inputs = x.detach().transpose(1, 2).contiguous().numpy()
     h0, *rest = (np.ascontiguousarray(s.detach().numpy()) for s in cell.split(s0))
     replica, time, seq, _ = inputs.shape
     units, dtype = h0.shape[2], inputs.dtype
@@ -98,7 +99,7 @@ def backward(
             kernel(*done.of(r), dh[r], dc[r], sums[r][k], dh0[r], dc0[r], dx[r], int(lo), int(hi))
 
     _spread([(one_share, (r, k)) for r in range(replica) for k in range(len(shares))], 2 * done.work)
-    found = [Gradients(*(np.sum(parts, axis=0) for parts in zip(*of_replica, strict=True))) for of_replica in sums]
+    found = [Gradients(*(reduce(np.add, parts) for parts in zip(*of_replica, strict=True))) for of_replica in sums]
     ds0 = np.concatenate((dh0, dc0), axis=-1) if done.c0.size else dh0
     inputs = torch.from_numpy(dx).transpose(1, 2) if wants_x else None
     return unpack(cell, found, shapes), torch.from_numpy(ds0), inputs

@@ -11,25 +11,29 @@ import numpy as np
 
 from lagreach.kernels.cpu.compiled import compiled
 from lagreach.kernels.cpu.nonlinear import activate, activate_gates, closed, opened
-from lagreach.kernels.cpu.products import (
-    add_product,
+from lagreach.kernels.cpu.parts import (
+    add_input_gradients,
+    add_state_gradients,
     normalise,
     normalise_backward,
     normalise_tangent,
-    project,
-    pull_to_input,
-    pull_to_state,
+    some_steps,
+    step_of,
 )
+from lagreach.kernels.cpu.tiles import sum_of_products
 
 
 @compiled
 @no_type_check
-def _add_dots(A, row, a, column):
-    """``a[:, column] += A @ row``."""
-    for i in range(A.shape[0]):
-        total = a[i, column]
-        for j in range(row.size):
-            total += A[i, j] * row[j]
+def _gate(x, h, w, a, column):
+    """``a[:, column] = b + W x + U h`` for the gate."""
+    W, U = w.W[column], w.U[column]
+    for i in range(a.shape[0]):
+        total = w.b[column]
+        for j in range(W.size):
+            total += x[i, j] * W[j]
+        for j in range(U.size):
+            total += h[i, j] * U[j]
         a[i, column] = total
 
 
@@ -42,9 +46,9 @@ def forward(x, w, h0, c0, run, lo, hi):
         k = min(t, run.act.shape[0] - 1)
         before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
         now, act = run.h[t, lo:hi], run.act[k, lo:hi]
-        project(x[t, lo:hi], w.Wt, w.b, act)
-        add_product(before, w.Ut, act, 0, units)
-        _add_dots(before, w.U[units], act, units)
+        soon = step_of(run.act, k + 1, lo, hi), step_of(run.h, t + 1, lo, hi)
+        sum_of_products(act, w.b, ((x[t, lo:hi], w.Wt), (before, w.Ut)), 0, units, soon)
+        _gate(x[t, lo:hi], before, w, act, units)
         if w.gain.size:
             normalise(act, 0, w.gain, w.shift, run.normal[k, lo:hi], run.inverse[k, lo:hi])
         activate(act, 0, units)
@@ -62,9 +66,11 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
     units = h0.shape[1]
     zero, one = h0.dtype.type(0), h0.dtype.type(1)
     dh = dh0[lo:hi]
-    d = np.zeros((hi - lo, w.b.size), h0.dtype)
-    row, d_row = w.U[units], np.zeros(units, h0.dtype)
+    recent = some_steps(hi - lo, w.b)
+    recent[:] = 0  # what fills the rows up stays zero
+    d_row = np.zeros(units, h0.dtype)  # of the gate's U
     for t in range(x.shape[0] - 1, -1, -1):
+        d = recent[t % recent.shape[0]]
         before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
         act, out = run.act[t, lo:hi], dh_out[t, lo:hi]
         for i in range(hi - lo):
@@ -78,13 +84,14 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
             d[i, units] = toward_gate * s * kept
         if w.gain.size:
             normalise_backward(d, 0, w.gain, run.normal[t, lo:hi], run.inverse[t, lo:hi], into.gain, into.shift)
-        pull_to_state(before, d, w.U, dh, into.Ut, 0, units)
+        soon = step_of(run.act, t - 1, lo, hi), step_of(run.h, t - 2, lo, hi), step_of(dh_out, t - 1, lo, hi)
+        sum_of_products(dh, dh, ((d[:, : units + 1], w.U[: units + 1]),), 0, units, soon)
         for i in range(hi - lo):
-            da_s = d[i, units]
             for j in range(units):
-                dh[i, j] += da_s * row[j]
-                d_row[j] += da_s * before[i, j]
-        pull_to_input(x[t, lo:hi], d, w.W, into.Wt, into.b, dx[min(t, dx.shape[0] - 1), lo:hi])
+                d_row[j] += d[i, units] * before[i, j]
+        if t % recent.shape[0] == 0:
+            add_state_gradients(run.h, h0, recent, t, lo, hi, into.Ut, 0, units)
+            add_input_gradients(x, recent, t, lo, hi, w.W, into.Wt, into.b, dx)
     for j in range(units):
         into.Ut[j, units] += d_row[j]
 
@@ -101,10 +108,9 @@ def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
         before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
         before_dot = h_dot[t - 1, lo:hi] if t > 0 else still
         now_dot, act = h_dot[t, lo:hi], run.act[t, lo:hi]
-        project(x[t, lo:hi], dot.Wt, dot.b, da)
-        add_product(before, dot.Ut, da, 0, units + 1)
+        sum_of_products(da, dot.b, ((x[t, lo:hi], dot.Wt), (before, dot.Ut)), 0, units + 1)
         if t > 0:
-            add_product(before_dot, w.Ut, da, 0, units + 1)
+            sum_of_products(da, da, ((before_dot, w.Ut),), 0, units + 1)
         if w.gain.size:
             normalise_tangent(da, 0, w.gain, run.normal[t, lo:hi], run.inverse[t, lo:hi], dot.gain, dot.shift)
         for i in range(hi - lo):

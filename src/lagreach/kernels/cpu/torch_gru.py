@@ -8,15 +8,16 @@ import numpy as np
 
 from lagreach.kernels.cpu.compiled import compiled
 from lagreach.kernels.cpu.nonlinear import activate, activate_gates, closed, opened
-from lagreach.kernels.cpu.products import (
-    add_product,
+from lagreach.kernels.cpu.parts import (
+    add_input_gradients,
+    add_state_gradients,
     normalise,
     normalise_backward,
     normalise_tangent,
-    project,
-    pull_to_input,
-    pull_to_state,
+    some_steps,
+    step_of,
 )
+from lagreach.kernels.cpu.tiles import sum_of_products
 
 
 @compiled
@@ -29,9 +30,10 @@ def forward(x, w, h0, c0, run, lo, hi):
         k = min(t, run.act.shape[0] - 1)
         before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
         now, act = run.h[t, lo:hi], run.act[k, lo:hi]
-        project(x[t, lo:hi], w.Wt, w.b, act)
-        add_product(before, w.Ut, act, 0, 2 * units)
-        add_product(before, w.Ut, act, 3 * units, 4 * units)
+        soon = step_of(run.act, k + 1, lo, hi), step_of(run.h, t + 1, lo, hi)
+        sum_of_products(act, w.b, ((x[t, lo:hi], w.Wt), (before, w.Ut)), 0, 2 * units, soon)
+        sum_of_products(act, w.b, ((x[t, lo:hi], w.Wt),), 2 * units, 3 * units)
+        sum_of_products(act, w.b, ((before, w.Ut),), 3 * units, 4 * units)
         activate_gates(act, 0, 2 * units)
         for i in range(hi - lo):
             for j in range(n):
@@ -53,8 +55,9 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
     n = np.uint64(units)
     one = h0.dtype.type(1)
     dh = dh0[lo:hi]
-    d = np.empty((hi - lo, w.b.size), h0.dtype)
+    recent = some_steps(hi - lo, w.b)
     for t in range(x.shape[0] - 1, -1, -1):
+        d = recent[t % recent.shape[0]]
         before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
         act, out = run.act[t, lo:hi], dh_out[t, lo:hi]
         for i in range(hi - lo):
@@ -71,9 +74,13 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
                 d[i, j] = da_n * act[i, n + n + n + j] * opened(r) * closed(r)
             for j in range(n):
                 d[i, n + n + n + j] = d[i, n + n + j] * opened(act[i, j])
-        pull_to_state(before, d, w.U, dh, into.Ut, 0, 2 * units)
-        pull_to_state(before, d, w.U, dh, into.Ut, 3 * units, 4 * units)
-        pull_to_input(x[t, lo:hi], d, w.W, into.Wt, into.b, dx[min(t, dx.shape[0] - 1), lo:hi])
+        soon = step_of(run.act, t - 1, lo, hi), step_of(run.h, t - 2, lo, hi), step_of(dh_out, t - 1, lo, hi)
+        sum_of_products(dh, dh, ((d[:, : 2 * units], w.U[: 2 * units]),), 0, units, soon)
+        sum_of_products(dh, dh, ((d[:, 3 * units :], w.U[3 * units :]),), 0, units, soon)
+        if t % recent.shape[0] == 0:
+            add_state_gradients(run.h, h0, recent, t, lo, hi, into.Ut, 0, 2 * units)
+            add_state_gradients(run.h, h0, recent, t, lo, hi, into.Ut, 3 * units, 4 * units)
+            add_input_gradients(x, recent, t, lo, hi, w.W, into.Wt, into.b, dx)
 
 
 @compiled
@@ -89,13 +96,12 @@ def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
         before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
         before_dot = h_dot[t - 1, lo:hi] if t > 0 else still
         now_dot, act = h_dot[t, lo:hi], run.act[t, lo:hi]
-        project(x[t, lo:hi], dot.Wt, dot.b, da)
-        add_product(before, dot.Ut, da, 0, 2 * units)
+        sum_of_products(da, dot.b, ((x[t, lo:hi], dot.Wt), (before, dot.Ut)), 0, 2 * units)
+        sum_of_products(da, dot.b, ((x[t, lo:hi], dot.Wt),), 2 * units, 3 * units)
+        sum_of_products(da, dot.b, ((before, dot.Ut),), 3 * units, 4 * units)
         if t > 0:
-            add_product(before_dot, w.Ut, da, 0, 2 * units)
-        add_product(before, dot.Ut, da, 3 * units, 4 * units)
-        if t > 0:
-            add_product(before_dot, w.Ut, da, 3 * units, 4 * units)
+            sum_of_products(da, da, ((before_dot, w.Ut),), 0, 2 * units)
+            sum_of_products(da, da, ((before_dot, w.Ut),), 3 * units, 4 * units)
         for i in range(hi - lo):
             for j in range(n):
                 r, c = act[i, j], act[i, n + n + n + j]

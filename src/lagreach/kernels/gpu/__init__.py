@@ -47,24 +47,22 @@ def missing(cell: Cell, device: torch.device, dtype: torch.dtype) -> str | None:
 def scan(cell: Cell, x: Tensor, s0: Tensor, params: Params) -> Tensor:
     """States after each step; shapes as in `lagreach.kernels.scan`, with the replica axis always there."""
     from lagreach.kernels.gpu.function import Recurrence
+    from lagreach.kernels.gpu.packing import stacked
 
-    W, b, U, *vectors = _weights(cell, params)
-    states: Tensor = Recurrence.apply(_plan(cell, s0), x, W, b, U, s0, *vectors)[0]
+    states: Tensor = Recurrence.apply(_plan(cell, s0), x, *stacked(cell, params), s0, *_vectors(params))[0]
     return states
 
 
 def scan_tangent(cell: Cell, x: Tensor, s0: Tensor, params: Params, direction: Params) -> Tensor:
     """Derivative of the states along a direction of the weights, in the layout of `scan`."""
     from lagreach.kernels.gpu.function import Recurrence, tangent_of
+    from lagreach.kernels.gpu.packing import stacked
 
-    plan, (W, b, U, *vectors), (W_dot, b_dot, U_dot, *vector_dots) = (
-        _plan(cell, s0),
-        _weights(cell, params),
-        _weights(cell, direction),
-    )
+    plan, vectors, (W, b, U) = _plan(cell, s0), _vectors(params), stacked(cell, params)
     with torch.no_grad():
         after = Recurrence.forward(plan, x, W, b, U, s0, *vectors)
-        return tangent_of(plan, (x, W, U, s0, *vectors, *after), (None, W_dot, b_dot, U_dot, None, *vector_dots))
+        moved = (None, *stacked(cell, direction), None, *_vectors(direction))  # inputs and first state stay
+        return tangent_of(plan, (x, W, U, s0, *vectors, *after), moved)
 
 
 def _plan(cell: Cell, s0: Tensor) -> Plan:
@@ -80,8 +78,6 @@ def _plan(cell: Cell, s0: Tensor) -> Plan:
     )
 
 
-def _weights(cell: Cell, params: Params) -> tuple[Tensor | None, ...]:
-    """W, b, U, and the vectors of the LayerNorm and of TorchGRU's candidate where there are some."""
-    from lagreach.kernels.gpu.packing import stacked
-
-    return *stacked(cell, params), *(params.get(name) for name in ("ln_gain", "ln_shift", "c_n"))
+def _vectors(params: Params) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Gain and shift of a LayerNorm and the hidden bias of TorchGRU's candidate, where there are some."""
+    return params.get("ln_gain"), params.get("ln_shift"), params.get("c_n")

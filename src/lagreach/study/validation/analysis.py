@@ -160,35 +160,43 @@ def prepare(
     return Material(rows, recovered, recovered >= threshold, limit, weights, draws), curves
 
 
-def analyse(folder: str | Path, seed: int = 0) -> Analysis:
-    """Read the tables of a run and compute everything; the same tables and seed give the same numbers."""
-    return analyse_rows(match(*load_tables(folder)), seed)
+def analyse(folder: str | Path, seed: int = 0, tails: str | Path | None = None) -> Analysis:
+    """Read the tables of a run and compute everything; the same tables and seed give the same numbers.
+
+    The part about tails is a run of its own, in the folder of the same name with "-tails" unless told otherwise.
+    """
+    folder = Path(folder)
+    apart = folder.with_name(f"{folder.name}-tails") if tails is None else Path(tails)
+    heavy = match(*load_tables(apart)) if tails is not None or (apart / "outcomes.parquet").exists() else None
+    return analyse_rows(match(*load_tables(folder)), heavy, seed)
 
 
 def analyse_rows(
-    everything: Matched, seed: int = 0, replicates: int = REPLICATES, line_replicates: int = LINE_REPLICATES
+    everything: Matched,
+    heavy: Matched | None = None,
+    seed: int = 0,
+    replicates: int = REPLICATES,
+    line_replicates: int = LINE_REPLICATES,
 ) -> Analysis:
-    """Analyse outcomes with their predictions; rows of the task "tails" are kept apart."""
-    heavy = everything["task"] == "tails"
-    rows, tail_rows = everything.where(~heavy), everything.where(heavy)
+    """Analyse outcomes with their predictions, and those of `heavy` tails.
+
+    The main run once had a part about tails too, which could measure nothing: its rows are left out.
+    """
+    rows = everything.where(everything["task"] != "tails")
     if not len(rows) or not rows.stages:
         raise InputError(
             "there is nothing to analyse", got=f"{len(rows)} outcomes, stages {rows.stages}", fix="run the study first"
         )
     recovered = rows.recovered()
     material, curves = prepare(rows, recovered, THRESHOLD, replicates, seed)
-    tails: tuple[TailEffect, ...] = ()
-    if len(tail_rows):
-        tail_curves = learning_curves(tail_rows, tail_rows.recovered(), THRESHOLD)
-        tails = tail_effects(tail_rows, tail_curves, line_replicates, seed)
     return Analysis(
-        counts=_counts(material, curves, len(np.unique(tail_rows["training"]))),
+        counts=_counts(material, curves, 0 if heavy is None else len(np.unique(heavy["training"]))),
         base_rate=base_rate_brier(material),
         scores=score_all(material),
         differences=differences(material, WINDOW),
         robustness=_robustness(rows, replicates, seed),
         calibrations=calibrate_all(rows, curves, line_replicates, seed),
-        tails=tails,
+        tails=() if heavy is None else tail_effects(heavy, replicates, seed),
         ablations=ablate(material),
         replicates=replicates,
         line_replicates=line_replicates,

@@ -6,10 +6,11 @@ of sequences and every seed, so that the whole curve in N is seen.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any, Literal
 
 import numpy as np
@@ -21,8 +22,9 @@ from lagreach.model import GatedRNN
 from lagreach.study.config import NAME, Part, StudyConfig, parse
 from lagreach.study.data import generator_for
 from lagreach.study.optimisers import OptimiserSettings
-from lagreach.study.validation.tables import FAMILIES
+from lagreach.study.validation.tables import FAMILIES, STAGES
 from lagreach.tasks import Task, make_task
+from lagreach.tasks.multi_lag import MultiLag
 
 CHRONO, NONE = "chrono", "none"
 SWAPS = 3000  # proposals of the search for balance; it has settled long before
@@ -51,7 +53,7 @@ class TaskPlan(Part):
 
 
 class OptimiserPlan(Part):
-    """An optimiser by a name of its own; the other keys are those of `OptimiserSettings`."""
+    """An optimiser by a name of its own; `batch` goes before the plan's, the other keys are those of `OptimiserSettings`."""
 
     name: str = Field(pattern=NAME)
     optimiser: Literal["sgd", "momentum", "adam", "adamw"]
@@ -59,25 +61,28 @@ class OptimiserPlan(Part):
     clip: float | None = None
     weight_decay: float = 0.0
     schedule: Literal["constant", "cosine", "linear", "step"] = "constant"
+    batch: int | None = Field(default=None, ge=1)
 
     def settings(self) -> OptimiserSettings:
         """Return the settings of a training."""
-        return OptimiserSettings(**self.model_dump(exclude={"name"}))
+        return OptimiserSettings(**self.model_dump(exclude={"name", "batch"}))
 
 
 class TailsPlan(Part):
-    """The part about heavy tails: one task with noises of several indices, plain against clipped training."""
+    """Heavy tails: one task with noises of several indices and several sizes of its coefficients, plain against clipped."""
 
     task: TaskPlan | None = None
     alphas: tuple[float, ...] = ()
+    coefficients: tuple[float, ...] = ()  # each one for all lags of the task; none leaves the task as it is
     cells: tuple[str, ...] = ()
     gate: str = "0.05"
     optimisers: tuple[OptimiserPlan, ...] = ()
 
 
 class PredictorPlan(Part):
-    """How predictors are measured."""
+    """How predictors are measured, and when: without stages none are."""
 
+    stages: tuple[str, ...] = STAGES
     sequences: int = Field(default=192, ge=32)
     blocks: int = Field(default=16, ge=6)
     probes: int = Field(default=2, ge=1)
@@ -88,14 +93,15 @@ class PredictorPlan(Part):
 
 
 class ValidationPlan(Part):
-    """Everything that differs from other kinds of studies."""
+    """Everything that differs from other kinds of studies; either part, the fraction of the grid or the tails, may be empty."""
 
-    tasks: tuple[TaskPlan, ...] = Field(min_length=1)
-    cells: tuple[str, ...] = Field(min_length=1)
-    gates: tuple[str, ...] = Field(min_length=1)
-    optimisers: tuple[OptimiserPlan, ...] = Field(min_length=1)
-    conditions: int = Field(ge=1)
+    tasks: tuple[TaskPlan, ...] = ()
+    cells: tuple[str, ...] = ()
+    gates: tuple[str, ...] = ()
+    optimisers: tuple[OptimiserPlan, ...] = ()
+    conditions: int = Field(default=0, ge=0)
     sequences: tuple[int, ...] = Field(min_length=1)
+    nested: bool = True  # whether networks of a seed share the first of their sequences, or have sequences of their own
     steps: int = Field(ge=1)
     batch: int = Field(default=32, ge=1)
     epochs: int = Field(default=100, ge=20)  # pieces of the training: stages and states lie between them
@@ -110,6 +116,12 @@ class ValidationPlan(Part):
         unknown = (set(self.cells) | set(self.tails.cells)) - set(all_cells())
         if unknown:
             raise ValueError(f"unknown cells {sorted(unknown)}; cells are {', '.join(all_cells())}")
+        if not self.conditions and self.tails.task is None:
+            raise ValueError("there is nothing to train")
+        if self.conditions and not all((self.tasks, self.cells, self.gates, self.optimisers)):
+            raise ValueError("conditions need tasks, cells, gates and optimisers")
+        if not set(self.predictors.stages) <= set(STAGES):
+            raise ValueError(f"stages of predictors are {', '.join(STAGES)}")
         if self.steps % self.epochs:
             raise ValueError("steps must be a multiple of epochs")
         if list(self.sequences) != sorted(set(self.sequences)):
@@ -145,6 +157,13 @@ class Condition:
         """For each lag, whether a memory of every step up to it needs as many units as there are."""
         return [self.plan.family in EVERY_STEP and lag >= self.plan.hidden for lag in self.task.lags]
 
+    @property
+    def ratios(self) -> list[float]:
+        """For each lag, the scale of the noise over its coefficient; NaN for a task that has none."""
+        if not isinstance(self.task, MultiLag):
+            return [math.nan] * len(self.task.lags)
+        return [self.task.noise / abs(c) for c in self.task.coefficients]
+
     def model(self, seed: int) -> GatedRNN:
         """Return the network as it starts from a seed: the same for every number of sequences."""
         options: dict[str, Any] = {}
@@ -179,6 +198,8 @@ def validation_plan(config: StudyConfig) -> ValidationPlan:
 
 def conditions(plan: ValidationPlan, seed: int = 0) -> list[Condition]:
     """Return the chosen conditions, then those of the part about tails."""
+    if not plan.conditions:
+        return _tails(plan.tails)
     tasks = {one.name: one for one in plan.tasks}
     optimisers = {one.name: one for one in plan.optimisers}
     rows = balanced_fraction(tuple(tasks), plan.cells, plan.gates, tuple(optimisers), plan.conditions, seed)
@@ -190,9 +211,11 @@ def _tails(plan: TailsPlan) -> list[Condition]:
     if plan.task is None:
         return []
     found = []
-    for alpha in plan.alphas:
-        options = plan.task.task | {"noise_alpha": alpha}
-        task = plan.task.model_copy(update={"name": f"{plan.task.name}_{alpha:g}", "task": options})
+    for alpha, size in product(plan.alphas, plan.coefficients or (None,)):
+        name, options = f"{plan.task.name}_{alpha:g}", plan.task.task | {"noise_alpha": alpha}
+        if size is not None:
+            name, options = f"{name}_{size:g}", options | {"coefficients": [size] * len(options["lags"])}
+        task = plan.task.model_copy(update={"name": name, "task": options})
         found += [Condition(task, cell, plan.gate, optimiser) for cell in plan.cells for optimiser in plan.optimisers]
     return found
 

@@ -17,7 +17,7 @@ from lagreach.cells._pullback import Pullback
 from lagreach.gradients.blocks import Directions
 from lagreach.gradients.contrast import planted_gradient, signal_gradient, target_spread
 from lagreach.gradients.noise import NoiseValues
-from lagreach.gradients.task import Task
+from lagreach.gradients.subject import Subject
 from lagreach.transport.rollout import Rollout
 
 IN_ONE_PIECE = 2**40  # bytes that a piece may take: all sequences are run together
@@ -33,7 +33,7 @@ class LastStep:
     the size of what is carried.
     """
 
-    task: Task
+    subject: Subject
     number: np.ndarray
     block: np.ndarray
     factor: dict[str, np.ndarray]
@@ -45,7 +45,7 @@ class LastStep:
 
     def directions(self, signal: str = "dependence") -> Directions:
         """Block means of a signal's gradients and of the probes', as `lagreach.gradients.blocks.directions` gives them."""
-        members = (self.block[None] == np.arange(self.task.plan.count)[:, None]).astype(float)
+        members = (self.block[None] == np.arange(self.subject.plan.count)[:, None]).astype(float)
         size = members.sum(1)
         own = members / size[:, None]
         probe = np.einsum("ks,sbq,sbp->kqbp", own, self.planted, self.edge, optimize=True)
@@ -56,7 +56,7 @@ class LastStep:
         """Each band's own gradients along directions (block, signal, band, param), as ``statistics(noise="lag")``."""
         own = self.factor["gradient"][:, None, None] * self.data
         values = np.stack([np.einsum("bp,qbp->qb", g, along[k]) for g, k in zip(own, self.block, strict=True)])
-        blocks = np.arange(self.task.plan.count)
+        blocks = np.arange(self.subject.plan.count)
         steps = np.full((len(blocks), *along.shape[1:3], 3), np.nan)  # values by step are not measured here
         return NoiseValues.merge([NoiseValues(self.number, self.block, values[:, 0], values[:, 1:], blocks, steps)])
 
@@ -71,32 +71,32 @@ class LastStep:
         return [float(sums[lag] - sums[0]) / 2 for lag in lags]
 
 
-def walk_back(task: Task, reach: int) -> LastStep:
+def walk_back(subject: Subject, reach: int) -> LastStep:
     """Walk back from the last step, `reach` steps or to the far edge of the last band, in float64."""
-    (piece,) = replace(task, memory=IN_ONE_PIECE).pieces(range(task.plan.count))
-    part, steps = piece.part, task.bands.lags[-1]
-    start = planted_gradient(part.recurrence, piece.objective, part.states, task.probe.output[0])[:, -1].double()
+    (piece,) = replace(subject, memory=IN_ONE_PIECE).pieces(range(subject.plan.count))
+    part, steps = piece.part, subject.bands.lags[-1]
+    start = planted_gradient(part.recurrence, piece.objective, part.states, subject.probe.output[0])[:, -1].double()
     square = start.square().sum(1)
     factor = {}
     for signal in SIGNALS:
         delta = signal_gradient(part.recurrence, piece.objective, piece.swapped, part.states, signal)[:, -1].double()
         factor[signal] = ((delta * start).sum(1) / square).numpy()
-    inputs = task.probe.planted(part.x.double()).permute(1, 2, 0)  # (seq, time, probe)
+    inputs = subject.probe.planted(part.x.double()).permute(1, 2, 0)  # (seq, time, probe)
     walk = Walk(part, start)
-    data = np.zeros((len(start), len(task.bands), task.width))
-    edge, planted = np.zeros_like(data), np.zeros((len(start), len(task.bands), len(task.probe.group)))
+    data = np.zeros((len(start), len(subject.bands), subject.width))
+    edge, planted = np.zeros_like(data), np.zeros((len(start), len(subject.bands), len(subject.probe.group)))
     norms = []
-    band_of = {lag: b for b, (first, last) in enumerate(task.bands.edges) for lag in range(first, last + 1)}
+    band_of = {lag: b for b, (first, last) in enumerate(subject.bands.edges) for lag in range(first, last + 1)}
     for lag in range(max(reach, steps) + 1):
         norms.append(walk.log10_norm())
         if lag in band_of:
-            band, gradients = band_of[lag], walk.gradients(task.names)
+            band, gradients = band_of[lag], walk.gradients(subject.names)
             data[:, band] += gradients
-            if lag == task.bands.lags[band]:
+            if lag == subject.bands.lags[band]:
                 edge[:, band], planted[:, band] = gradients, inputs[:, -1 - lag].numpy()
         walk.step()
-    spread = target_spread(part.recurrence, piece.objective, piece.swapped, part.states, task.probe.output[0])
-    return LastStep(task, piece.number, piece.block, factor, data, edge, planted, spread, np.stack(norms))
+    spread = target_spread(part.recurrence, piece.objective, piece.swapped, part.states, subject.probe.output[0])
+    return LastStep(subject, piece.number, piece.block, factor, data, edge, planted, spread, np.stack(norms))
 
 
 class Walk:

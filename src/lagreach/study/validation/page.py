@@ -20,6 +20,7 @@ from lagreach.study.validation.analysis import (
 from lagreach.study.validation.bootstrap import NOT_MEASURABLE
 from lagreach.study.validation.matching import BASELINES
 from lagreach.study.validation.predictor_scores import GROUPS, LIMITS, NO_CAPACITY_LIMIT
+from lagreach.study.validation.tails import CLOSE_SHIFT, NEAR, NEAREST
 from lagreach.study.validation.verdicts import (
     GUESS,
     ablation_sentence,
@@ -133,17 +134,30 @@ def limit_table(analysis: Analysis) -> list[str]:
 
 def tail_table(analysis: Analysis) -> list[str]:
     """Shifts and exponents by tail index, for plain and clipped training."""
-    headers = ("training", "alpha", "curves (within)", "learned", "shift", "predicted", "", "exponent", "predicted", "")
+    headers = (
+        "training",
+        "alpha",
+        "trainings",
+        "learned",
+        "exponent",
+        "predicted",
+        "",
+        "shift",
+        "predicted",
+        "",
+        "far lag",
+    )
     rows = [
         (
             "clipped" if e.clipped else "plain",
             f"{e.alpha:g}",
-            f"{e.curves} ({e.seen})",
+            str(e.trainings),
             percent(e.learned),
-            *(("reference", "", "") if e.alpha == 2 else (shown(e.shift), number(e.predicted_shift), e.shift_verdict)),
             shown(e.exponent),
             number(e.predicted_exponent),
             e.verdict,
+            *(("reference", "", "") if e.alpha == 2 else (shown(e.shift), number(e.predicted_shift), e.shift_verdict)),
+            f"{shown(e.far)} (predicted {number(e.predicted_far)})",
         )
         for e in analysis.tails
     ]
@@ -205,6 +219,9 @@ def page_text(analysis: Analysis) -> str:
         words=words,
         limits=LIMITS,
         threshold=THRESHOLD,
+        near=NEAR,
+        nearest=NEAREST,
+        close_shift=CLOSE_SHIFT,
         worth=ablations.WORTH_CHANGING,
         tables=_tables(analysis),
         tail_sentences=tail_sentences(analysis),
@@ -230,13 +247,15 @@ def _tables(analysis: Analysis) -> dict[str, Any]:
     return joined
 
 
-def summarise(folder: str | Path, page: str | Path | None = None, seed: int = 0) -> Analysis:
-    """Analyse a folder; write analysis.json into it, and the page with its figures beside the page.
+def summarise(
+    folder: str | Path, page: str | Path | None = None, seed: int = 0, tails: str | Path | None = None
+) -> Analysis:
+    """Analyse a folder, with the part about `tails`; write analysis.json into it, and the page with its figures.
 
     Without `page`, page and figures go into the folder too.
     """
     folder = Path(folder)
-    analysis = analyse(folder, seed)
+    analysis = analyse(folder, seed, tails)
     save_analysis(analysis, folder / "analysis.json")
     target = folder / "index.md" if page is None else Path(page)
     figures.draw_all(analysis, target.parent / "figures")

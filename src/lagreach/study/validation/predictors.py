@@ -16,8 +16,8 @@ from lagreach.errors import InputError
 from lagreach.gradients.bands import Bands
 from lagreach.gradients.blocks import Directions, directions
 from lagreach.gradients.noise import NoiseValues, statistics, unit_directions
-from lagreach.gradients.task import Task as Measured
-from lagreach.measure import MeasureSettings, assemble, make_task
+from lagreach.gradients.subject import Subject
+from lagreach.measure import MeasureSettings, assemble, make_subject
 from lagreach.regimes import timescales
 from lagreach.study.data import generator_for
 from lagreach.study.metrics import Row
@@ -115,14 +115,14 @@ class _Windows:
         self.found = self._directions(self.measured, self.walked, "dependence")
         self.default: Window
 
-    def _measured(self, settings: MeasureSettings, params: str = "input") -> Measured:
-        made = make_task(self.model, self.batch, self.task.loss, self.lags, params=params, settings=settings)
+    def _measured(self, settings: MeasureSettings, params: str = "input") -> Subject:
+        made = make_subject(self.model, self.batch, self.task.loss, self.lags, params=params, settings=settings)
         return replace(made, bands=task_bands(self.task))
 
-    def _walk(self, measured: Measured) -> LastStep | None:
+    def _walk(self, measured: Subject) -> LastStep | None:
         return walk_back(measured, max(1, *self.lags)) if self.last_only else None
 
-    def _directions(self, measured: Measured, walked: LastStep | None, signal: str) -> Directions:
+    def _directions(self, measured: Subject, walked: LastStep | None, signal: str) -> Directions:
         return directions(replace(measured, signal=signal)) if walked is None else walked.directions(signal)
 
     def _along(self, found: Directions, settings: MeasureSettings) -> np.ndarray:

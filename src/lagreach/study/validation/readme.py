@@ -8,6 +8,7 @@ from lagreach.disk import write_atomically
 from lagreach.errors import InputError
 from lagreach.study.validation.analysis import Analysis
 from lagreach.study.validation.predictor_scores import NO_CAPACITY_LIMIT
+from lagreach.study.validation.tails import GAUSSIAN
 from lagreach.study.validation.verdicts import GUESS
 from lagreach.study.validation.words import CLOSE, STAGE_WORDS, calibration_judgement, compared, factor, how_well, shown
 
@@ -39,6 +40,10 @@ def readme_text(analysis: Analysis, predictor: str = "n_probe") -> str:
         trusted = calibration_judgement(line.offset, line.spread) == "good"
         verdict = f"within a factor of {10**CLOSE:.1f}" if trusted else "so it is not a count to rely on"
         parts.append(f"Lags were learned at {factor(line.offset)} times the N predicted before training, {verdict}.")
+    verdicts = [effect.verdict for effect in analysis.tails if effect.alpha != GAUSSIAN]
+    if verdicts:
+        counts = ", ".join(f"{verdict} in {verdicts.count(verdict)}" for verdict in dict.fromkeys(verdicts))
+        parts.append(f"Under heavy-tailed noise, the exponent of N was, of {len(verdicts)} cases, {counts}.")
     return " ".join(parts)
 
 

@@ -25,7 +25,7 @@ from lagreach.study.metrics import Row, read_rows, write_rows
 from lagreach.study.store import RunDirectory, load_tensors
 from lagreach.study.validation.design import Condition, ValidationPlan, conditions, validation_plan
 from lagreach.study.validation.predictors import Prediction, fresh_batch, predict
-from lagreach.study.validation.tables import PREDICTORS, STAGES, save_tables
+from lagreach.study.validation.tables import PREDICTORS, save_tables
 from lagreach.study.validation.trainings import (
     ConditionJob,
     is_trained,
@@ -63,7 +63,8 @@ def run_validation(
     """Train, measure, and write the tables; `only` one of PARTS leaves the other for later."""
     if only is not None and only not in PARTS:
         raise InputError("unknown part of the study", got=repr(only), expected=" or ".join(PARTS))
-    started, everything = time.perf_counter(), conditions(validation_plan(config), config.seed)
+    started, plan = time.perf_counter(), validation_plan(config)
+    everything, stages = conditions(plan, config.seed), plan.predictors.stages
     left = [one for one in everything if not is_trained(run, one)]
     (run.path / "predictors").mkdir(exist_ok=True)
     if only == "predictors" and left:
@@ -72,8 +73,8 @@ def run_validation(
     if only != "predictors":
         _train(run, config, workers, left, progress, device, kernel, predicting=only is None)
     if only != "trainings":
-        _measure(run, config, workers, [one for one in everything if is_trained(run, one)], STAGES, progress)
-    if all(is_trained(run, one) and merged_path(run, one).exists() for one in everything):
+        _measure(run, config, workers, [one for one in everything if is_trained(run, one)], stages, progress)
+    if all(is_trained(run, one) and (merged_path(run, one).exists() or not stages) for one in everything):
         finish(run, config, everything, time.perf_counter() - started, command)
 
 
@@ -89,8 +90,9 @@ class _Counting:
         config: StudyConfig,
         everything: Sequence[Condition],
     ) -> None:
-        pieces = len(everything) * len(STAGES) * config.seeds
-        done = pieces - sum(len(pieces_left(run, config, one, STAGES)) for one in everything)
+        stages = validation_plan(config).predictors.stages
+        pieces = len(everything) * len(stages) * config.seeds
+        done = pieces - sum(len(pieces_left(run, config, one, stages)) for one in everything)
         self._report, self._done = report, {"training": [trained, of], "predictors": [done, pieces]}
         for name, (count, whole) in self._done.items():
             report(name, count, whole)
@@ -115,17 +117,19 @@ def _train(
         jobs = [ConditionJob(str(run.path), (one.name,), device, kernel) for one in left]
         workers.map(train_conditions, jobs, on_result=lambda *_: progress.add("training"))
         return
-    size = validation_plan(config).side_by_side
+    plan = validation_plan(config)
+    size, stages = plan.side_by_side, plan.predictors.stages
     groups = [left[start : start + size] for start in range(0, len(left), size)]
     with ThreadPoolExecutor(1) as behind:  # it only waits for the worker processes
         waiting = []
         if predicting:
-            waiting.append(behind.submit(_measure, run, config, workers, left, ("init",), progress))
+            first = [stage for stage in stages if stage == "init"]
+            waiting.append(behind.submit(_measure, run, config, workers, left, first, progress))
         for group in groups:
             train_conditions(ConditionJob(str(run.path), tuple(one.name for one in group), device, kernel))
             progress.add("training", len(group))
             if predicting:
-                waiting.append(behind.submit(_measure, run, config, workers, group, STAGES, progress))
+                waiting.append(behind.submit(_measure, run, config, workers, group, stages, progress))
         for one in waiting:
             one.result()
 
@@ -139,13 +143,16 @@ def _measure(
     progress: _Counting,
 ) -> None:
     """Measure the pieces that are left, the longest ones first, and put finished conditions together."""
+    if not stages:
+        return
+    all_stages = validation_plan(config).predictors.stages
     longest_first = sorted(chosen, key=lambda one: -one.task.length)
     jobs = [job for one in longest_first for job in pieces_left(run, config, one, stages)]
     workers.map(measure_predictors, jobs, on_result=lambda *_: progress.add("predictors"))
     if jobs:
         run.log(f"predictors: {len(jobs)} pieces measured")
     for one in chosen:
-        if not merged_path(run, one).exists() and not pieces_left(run, config, one, STAGES):
+        if not merged_path(run, one).exists() and not pieces_left(run, config, one, all_stages):
             merge_pieces(run, config, one)
 
 
@@ -171,7 +178,8 @@ def pieces_left(
 
 def merge_pieces(run: RunDirectory, config: StudyConfig, condition: Condition) -> None:
     """Put the pieces of a condition into one file."""
-    paths = [piece_path(run, condition.name, stage, seed) for stage in STAGES for seed in config.seed_list()]
+    stages = validation_plan(config).predictors.stages
+    paths = [piece_path(run, condition.name, stage, seed) for stage in stages for seed in config.seed_list()]
     write_rows(merged_path(run, condition), [row for path in paths for row in read_rows(path)])
     for path in paths:
         path.unlink()
@@ -242,7 +250,10 @@ def finish(
 ) -> None:
     """Write the tables, and last RESULTS.md, which makes a run a finished one."""
     outcomes = [row for one in everything for row in read_rows(outcomes_path(run, one))]
-    predictors = [row for one in everything for row in read_rows(merged_path(run, one))]
+    measured = bool(validation_plan(config).predictors.stages)
+    folders = run.path.name if measured else f"results/validation --tails {run.path.name}"
+    merged = [merged_path(run, one) for one in everything] if measured else []
+    predictors = [row for path in merged for row in read_rows(path)]
     save_tables(run.path, outcomes, predictors)
     run.write_text("claims.json", "[]")
     trainings = {row["training"]: row["status"] for row in outcomes}
@@ -255,7 +266,7 @@ def finish(
         f"({sum(status != 'OK' for status in trainings.values())} diverged), {len(outcomes)} outcomes, "
         f"{len(predictors)} predictions. Made by `{command}`; {seconds / 60:.1f} minutes in the last call.",
         "",
-        f"`python -m lagreach.study.validation {run.path.name}` analyses the tables.",
+        f"`python -m lagreach.study.validation {folders}` analyses the tables.",
     ]
     run.write_text("RESULTS.md", "\n".join(lines) + "\n")
     run.log("tables written")
@@ -263,9 +274,10 @@ def finish(
 
 def validation_status(run: RunDirectory, config: StudyConfig) -> dict[str, tuple[int, int]]:
     """Conditions trained and pieces of predictors measured, of how many."""
-    everything = conditions(validation_plan(config), config.seed)
-    pieces = len(everything) * len(STAGES) * config.seeds
-    left = sum(len(pieces_left(run, config, one, STAGES)) for one in everything)
+    plan = validation_plan(config)
+    everything, stages = conditions(plan, config.seed), plan.predictors.stages
+    pieces = len(everything) * len(stages) * config.seeds
+    left = sum(len(pieces_left(run, config, one, stages)) for one in everything)
     trained = sum(outcomes_path(run, one).exists() for one in everything)
     return {"conditions": (trained, len(everything)), "predictors": (pieces - left, pieces)}
 

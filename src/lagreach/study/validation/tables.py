@@ -48,7 +48,10 @@ OUTCOMES: dict[str, str] = {
     "floor": "float64",  # of the loss, NaN where it has no closed form
     "capacity_binds": "bool",
     "status": "string",  # "OK" or "DIVERGED"
+    "ratio": "float64",  # scale of the noise over the lag's coefficient, NaN where a task has none
+    "batch": "float64",  # sequences a step
 }
+ADDED = ("ratio", "batch")  # columns that older tables are without: NaN there
 
 # One row for each training, stage, lag and predictor. At stage "init" the network depends on condition and seed only, and
 # its rows are repeated for every number of sequences. Variants of a predictor are named like "n_probe|params=all".
@@ -78,6 +81,10 @@ def as_table(rows: pa.Table | Sequence[Row], columns: dict[str, str]) -> pa.Tabl
     import pyarrow as pa
 
     own = schema(columns)
+    if isinstance(rows, pa.Table):
+        for name in ADDED:
+            if name in columns and name not in rows.column_names:
+                rows = rows.append_column(name, pa.array([float("nan")] * len(rows)))
     names = set(rows.column_names) if isinstance(rows, pa.Table) else {name for row in rows for name in row}
     if names and names != set(columns):
         raise InputError(

@@ -30,7 +30,7 @@ CHUNK = 128  # sequences that are tested at a time
 
 @dataclass(frozen=True)
 class PooledData:
-    """Batches from pools: replica r uses the first ``sequences[r]`` sequences of the pool of its seed.
+    """Batches from pools: replica r uses ``sequences[r]`` sequences of the pool of its seed, from ``start[r]`` on.
 
     `x` and `y` are (seed, seq, time, ...), `seeds` names the pools and ``pool[r]`` says which one a replica uses. A replica
     runs through its sequences in a new random order each time, without regard to where epochs end.
@@ -42,6 +42,7 @@ class PooledData:
     seeds: tuple[int, ...]
     sequences: tuple[int, ...]
     pool: tuple[int, ...]
+    start: tuple[int, ...]
     batch: int
     steps_per_epoch: int
 
@@ -49,8 +50,8 @@ class PooledData:
         """Numbers of the sequences of an epoch, (replica, step, batch)."""
         count = self.steps_per_epoch * self.batch
         streams = [
-            stream((self.seeds[pool], "order", own), own, number * count, count)
-            for own, pool in zip(self.sequences, self.pool, strict=True)
+            start + stream((self.seeds[pool], "order", own), own, number * count, count)
+            for own, pool, start in zip(self.sequences, self.pool, self.start, strict=True)
         ]
         return torch.stack(streams).unflatten(1, (self.steps_per_epoch, self.batch))
 
@@ -94,7 +95,10 @@ class ConditionTraining:
         first = {seed: condition.model(seed) for seed in self.seeds}
         held = Replicas([first[seed] for _, seed in replicas], device=device, kernel=kernel)
         task = condition.task
-        x, y = pools(task, condition.plan.name, "data", self.plan.sequences[-1], tuple(self.seeds))
+        budgets = self.plan.sequences
+        start = {n: 0 if self.plan.nested else sum(budgets[:k]) for k, n in enumerate(budgets)}
+        drawn = budgets[-1] if self.plan.nested else sum(budgets)
+        x, y = pools(task, condition.plan.name, "data", drawn, tuple(self.seeds))
         mask = task.mask()
         data = PooledData(
             x.to(self.device),
@@ -103,7 +107,8 @@ class ConditionTraining:
             tuple(self.seeds),
             tuple(sequences for sequences, _ in replicas),
             tuple(self._pool),
-            self.plan.batch,
+            tuple(start[sequences] for sequences, _ in replicas),
+            condition.optimiser.batch or self.plan.batch,
             self.plan.steps // self.plan.epochs,
         )
         self.trainer = Trainer(held, data, task.loss, condition.optimiser.settings(), self.plan.epochs)
@@ -180,10 +185,15 @@ class ConditionTraining:
             "loss_best": loss_best,
             "floor": float("nan") if floor is None else float(floor),
             "status": self.trainer.status[r].name,
+            "batch": float(condition.optimiser.batch or self.plan.batch),
         }
         return [
-            shared | {"lag": lag, "capacity_binds": binds} | {name: float(own[k]) for name, own in scores.items()}
-            for k, (lag, binds) in enumerate(zip(task.lags, condition.capacity_binds, strict=True))
+            shared
+            | {"lag": lag, "capacity_binds": binds, "ratio": ratio}
+            | {name: float(own[k]) for name, own in scores.items()}
+            for k, (lag, binds, ratio) in enumerate(
+                zip(task.lags, condition.capacity_binds, condition.ratios, strict=True)
+            )
         ]
 
     @torch.no_grad()

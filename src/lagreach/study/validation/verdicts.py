@@ -12,7 +12,8 @@ from lagreach.study.validation.bootstrap import Estimate
 from lagreach.study.validation.matching import BASELINES
 from lagreach.study.validation.predictor_scores import LIMITS, NO_CAPACITY_LIMIT, PredictorScore
 from lagreach.study.validation.tables import RANKED
-from lagreach.study.validation.words import label, shown
+from lagreach.study.validation.tails import TailEffect
+from lagreach.study.validation.words import label, number, shown
 
 GUESS = "data_per_lag"  # what can be said without looking at a network
 FAR = 1.0  # decades between N found and N said that call for a warning
@@ -109,8 +110,9 @@ def warnings(analysis: Analysis) -> list[str]:
                 f"Where the limit is {words.LIMIT_WORDS[limit]}, lags were learned at {words.factor(line.offset)} times "
                 f"the N of {label(predictor)}: more than a factor of ten away, {means}."
             )
-    heavy = [e for e in analysis.tails if e.alpha != 2]
-    if heavy and not all(e.verdict == "as predicted" for e in heavy):
+    if not analysis.tails:
+        found.append("The exponents of heavy tails were not measured: what is said about them is theory.")
+    elif not all(e.verdict == "as predicted" for e in analysis.tails):
         found.append("The exponents of heavy tails were not all shown: what is said about them is theory.")
     return found
 
@@ -124,13 +126,22 @@ def tail_sentences(analysis: Analysis) -> list[str]:
     found = []
     for clipped, name, law in ((False, "Plain", "kappa"), (True, "Clipped", "2")):
         heavy = [e for e in analysis.tails if e.clipped == clipped and e.alpha != 2]
-        verdicts = [e.verdict for e in heavy]
         if heavy:
-            counts = ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts))
-            moved = [e.shift_verdict for e in heavy]
-            shifts = ", ".join(f"{moved.count(v)} {v}" for v in dict.fromkeys(moved))
-            found.append(f"{name} training (exponent {law}), by tail index: exponents {counts}; shifts {shifts}.")
+            parts = [f"at alpha = {e.alpha:g} {_tail_words(e)}" for e in heavy]
+            found.append(f"{name} training (exponent {law}): {'; '.join(parts)}.")
     return found
+
+
+def _tail_words(effect: TailEffect) -> str:
+    own = f"the exponent is {shown(effect.exponent)}, {number(effect.predicted_exponent)} being predicted"
+    words_of = {
+        "as predicted": "as predicted",
+        "not as predicted": "not as predicted",
+        "not measurable": f"which cannot be told from {number(effect.rival)}",
+    }
+    if not effect.exponent.measured:
+        return "the exponent could not be measured"
+    return f"{own}: {words_of[effect.verdict]}"
 
 
 def ablation_sentence(analysis: Analysis) -> str:

@@ -27,7 +27,7 @@ GROUP_ROWS = 8192  # steps that are carried back together
 
 
 @dataclass(frozen=True)
-class Task:
+class Subject:
     """What is measured: a model, sequences with their pairs, a loss, weights and bands of lags."""
 
     view: View
@@ -136,12 +136,12 @@ def select(part: Rollout, own: slice) -> Rollout:
     return replace(part, x=part.x[own], initial=part.initial[own], states=part.states[own], lengths=lengths)
 
 
-def band_cotangents(task: Task, part: Rollout, delta: Tensor) -> Iterator[Tensor]:
+def band_cotangents(subject: Subject, part: Rollout, delta: Tensor) -> Iterator[Tensor]:
     """Sum of the carried gradients over the lags of each band, by position reached, in float64."""
-    lags = [lag for first, last in task.bands.edges for lag in range(first, last + 1)]
-    ends = set(task.bands.lags)
+    lags = [lag for first, last in subject.bands.edges for lag in range(first, last + 1)]
+    ends = set(subject.bands.lags)
     total: Tensor | None = None
-    for cotangent in task.carry(part, delta, lags):
+    for cotangent in subject.carry(part, delta, lags):
         carried = cotangent.double()
         if total is None:
             total = carried.clone()

@@ -1,0 +1,120 @@
+"""What the passes of all cells have in common: products with the weights, their gradients, and LayerNorm on rows.
+
+The gradient of a weight is a sum over rows and steps. One step has few rows, so the gradients of pre-activations are kept
+for some steps (`some_steps`) and the products are made for all of them at once (`add_gradients`): then the sums are
+long enough to stay in registers. `lo` and `hi` choose rows, `first` and `last` columns, that is, a group of blocks.
+"""
+
+from __future__ import annotations
+
+from typing import no_type_check
+
+import numpy as np
+
+from lagreach.cells._candidate import EPS
+from lagreach.kernels.cpu.compiled import LINE, compiled
+from lagreach.kernels.cpu.tiles import sum_of_products
+
+TERMS = 256  # rows times steps in one product; so many rows of d stay in the cache
+
+
+@compiled
+@no_type_check
+def step_of(a, t, lo, hi):
+    """Rows of step t, or of the nearest step there is."""
+    return a[min(max(t, 0), a.shape[0] - 1), lo:hi]
+
+
+@compiled
+@no_type_check
+def some_steps(rows, b):
+    """Room for the gradients of pre-activations (step, row, column) of a few steps; starts at a line of the cache."""
+    steps = max(1, TERMS // rows)
+    size = steps * rows * b.size
+    room = np.empty(size + LINE // b.itemsize, b.dtype)
+    start = (-room.ctypes.data) % LINE // b.itemsize
+    return room[start : start + size].reshape(steps, rows, b.size)
+
+
+@compiled
+@no_type_check
+def add_state_gradients(h, h0, d, t, lo, hi, dUt, first, last):
+    """Add the gradients of U over the steps from t on that `d` holds; each step saw the state before it."""
+    steps, start = min(d.shape[0], h.shape[0] - t), max(t, 1)
+    sum_of_products(dUt, dUt, ((h[start - 1 : t + steps - 1, lo:hi], d[start - t : steps]),), first, last)
+    if t == 0:
+        initial = np.empty((1, hi - lo, h0.shape[1]), h0.dtype)
+        for i in range(hi - lo):
+            for j in range(h0.shape[1]):
+                initial[0, i, j] = h0[lo + i, j]
+        sum_of_products(dUt, dUt, ((initial[:, 0 : hi - lo], d[:1]),), first, last)
+
+
+@compiled
+@no_type_check
+def add_input_gradients(x, d, t, lo, hi, W, dWt, db, dx):
+    """Add the gradients of W, b and, if `dx` is not empty, of the input over the steps from t on that `d` holds."""
+    steps, width = min(d.shape[0], x.shape[0] - t), dWt.shape[1]
+    sum_of_products(dWt, dWt, ((x[t : t + steps, lo:hi], d[:steps]),), 0, width)
+    for k in range(steps):
+        for i in range(d.shape[1]):
+            for j in range(d.shape[2]):
+                db[j] += d[k, i, j]
+        if dx.size:
+            sum_of_products(dx[t + k, lo:hi], dx[t + k, lo:hi], ((d[k, :, :width], W),), 0, dx.shape[2])
+
+
+@compiled
+@no_type_check
+def normalise(a, lo, gain, shift, normal, inverse):
+    """LayerNorm of ``a[:, lo:lo+units]`` in place; keep the normalised values and one over the standard deviation."""
+    units = gain.size
+    share, eps = gain.dtype.type(1.0 / units), gain.dtype.type(EPS)
+    for i in range(a.shape[0]):
+        mean = gain.dtype.type(0)
+        for j in range(units):
+            mean += a[i, lo + j] * share
+        variance = gain.dtype.type(0)
+        for j in range(units):
+            centred = a[i, lo + j] - mean
+            variance += centred * centred * share
+        inverse[i] = gain.dtype.type(1) / np.sqrt(variance + eps)
+        for j in range(units):
+            normal[i, j] = (a[i, lo + j] - mean) * inverse[i]
+            a[i, lo + j] = gain[j] * normal[i, j] + shift[j]
+
+
+@compiled
+@no_type_check
+def normalise_backward(d, lo, gain, normal, inverse, d_gain, d_shift):
+    """Turn the gradient of the LayerNorm's result in ``d[:, lo:lo+units]`` into that of its argument."""
+    units = gain.size
+    share = gain.dtype.type(1.0 / units)
+    for i in range(d.shape[0]):
+        mean = gain.dtype.type(0)
+        along = gain.dtype.type(0)
+        for j in range(units):
+            d_gain[j] += d[i, lo + j] * normal[i, j]
+            d_shift[j] += d[i, lo + j]
+            d[i, lo + j] *= gain[j]
+            mean += d[i, lo + j] * share
+            along += d[i, lo + j] * normal[i, j] * share
+        for j in range(units):
+            d[i, lo + j] = (d[i, lo + j] - mean - normal[i, j] * along) * inverse[i]
+
+
+@compiled
+@no_type_check
+def normalise_tangent(da, lo, gain, normal, inverse, gain_dot, shift_dot):
+    """Push a tangent in ``da[:, lo:lo+units]`` through the LayerNorm, in place."""
+    units = gain.size
+    share = gain.dtype.type(1.0 / units)
+    for i in range(da.shape[0]):
+        mean = gain.dtype.type(0)
+        along = gain.dtype.type(0)
+        for j in range(units):
+            mean += da[i, lo + j] * share
+            along += da[i, lo + j] * normal[i, j] * share
+        for j in range(units):
+            moved = (da[i, lo + j] - mean - normal[i, j] * along) * inverse[i]
+            da[i, lo + j] = gain[j] * moved + gain_dot[j] * normal[i, j] + shift_dot[j]
