@@ -290,7 +290,7 @@ def test_a_graph_can_be_kept_and_used_twice():
 
 def test_the_first_use_of_a_kernel_is_announced(monkeypatch):
     said = []
-    monkeypatch.setattr(passes, "_ready", set())
+    monkeypatch.setattr(passes, "_ready", {})
     monkeypatch.setattr(passes, "waiting", lambda text: said.append(text) or contextlib.nullcontext())
     model = GatedRNN("diag_gate", 3, 5, 1)
     for _ in range(2):

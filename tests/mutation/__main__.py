@@ -28,6 +28,7 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from tests.mutation.mutants import Mutant, mutants
@@ -41,7 +42,8 @@ TESTS = {
     "tails": ["src/lagreach/tails", "tests/tails", "tests/test_window.py"],
     "detection": ["src/lagreach/detection", "tests/detection", "tests/test_plan.py"],
     "transport": [
-        "src/lagreach/transport", "tests/transport", "tests/theory", "tests/test_fast_transport.py", "tests/gradients",
+        "src/lagreach/transport", "tests/test_first_order_sums.py", "tests/test_transport_details.py",
+        "tests/theory", "tests/test_fast_transport.py", "tests/gradients",
         "tests/test_lag_gradients.py", "tests/test_linear_scan.py", "tests/test_sensitivity.py",
         "tests/adapters/test_scan_layer.py",
     ],
@@ -133,6 +135,22 @@ def reaching_tests(folder: Path, package: str) -> tuple[dict[tuple[str, int], se
     return reach, seconds
 
 
+def seen_by(folder: Path, path: str, line: int, reach: dict[tuple[str, int], set[str]]) -> set[str]:
+    """Tests that run a line; of lines that only imports or compiled code run, those of its file or of files that name it."""
+
+    def of(wanted: Callable[[str], bool]) -> set[str]:
+        return set().union(*(tests for (name, _), tests in reach.items() if wanted(name)))
+
+    module = Path(path).stem
+    return reach.get((path, line)) or of(lambda name: name == path) or of(lambda name: module in texts(folder)[name])
+
+
+@cache
+def texts(folder: Path) -> dict[str, str]:
+    """Text of every file of the package, by its path in the copy."""
+    return {str(file.relative_to(folder)): file.read_text() for file in (folder / "src").rglob("*.py")}
+
+
 def fastest(tests: set[str], seconds: dict[str, float], budget: float) -> list[str]:
     """As many of the tests as fit into a budget of seconds, the fastest first; at least one."""
     ordered = sorted(tests, key=lambda test: (seconds[test], test))
@@ -171,9 +189,7 @@ def examine(folder: Path, package: str, options: argparse.Namespace) -> dict:
     rows = []
     for path, mutant in sampled(folder, package, options.mutants, options.seed):
         original = (folder / path).read_text()
-        # lines that only imports or compiled code run are shown to all tests of the file
-        of_file = set().union(*(tests for (name, _), tests in reach.items() if name == path))
-        tests = fastest(reach.get((path, mutant.line)) or of_file, seconds, options.budget)
+        tests = fastest(seen_by(folder, path, mutant.line, reach), seconds, options.budget)
         begun = time.monotonic()
         outcome = fate(folder, path, mutant, tests, options.timeout) if tests else "not reached"
         rows.append({"file": path, "line": mutant.line, "change": mutant.change, "fate": outcome})

@@ -62,10 +62,12 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
         before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
         act, out = run.act[t, lo:hi], dh_out[t, lo:hi]
         for i in range(hi - lo):
+            for j in range(n):  # two loops, because the compiler does not make vectors of one
+                z, g, total = act[i, j], act[i, n + n + j], dh[i, j] + out[i, j]
+                d[i, n + n + j] = total * opened(z) * (one - g * g)
             for j in range(n):
                 z, g, total = act[i, j], act[i, n + n + j], dh[i, j] + out[i, j]
                 d[i, j] = total * opened(z) * closed(z) * (g - before[i, j])
-                d[i, n + n + j] = total * opened(z) * (one - g * g)
                 dh[i, j] = total * closed(z)
         through_reset[:] = 0
         if w.gain.size:

@@ -45,24 +45,27 @@ def pack(cell: Cell, params: Params) -> list[Weights]:
     """Put the blocks side by side, one `Weights` for each replica."""
     names = names_of(cell)
     arrays = {name: p.detach().numpy() for name, p in params.items()}
-    b = np.concatenate([arrays[name] for name in names.b], axis=1)
-    W = np.concatenate([arrays[name] for name in names.W], axis=1)
+    fill = -(arrays["b_h"].shape[1] + 1) % 16 if isinstance(cell, SharedGate) else 0
+    W, b = (_side_by_side([arrays[name] for name in part], fill) for part in (names.W, names.b))
     if isinstance(cell, DiagElman):
         U = Ut = arrays["u_h"][:, None]
     else:
-        U = np.concatenate([arrays[name] if name else np.zeros_like(arrays["U_n"]) for name in names.U], axis=1)
-        if isinstance(cell, SharedGate):
-            fill = -b.shape[1] % 16
-            b, W, U = (np.pad(a, ((0, 0), (0, fill), (0, 0))[: a.ndim]) for a in (b, W, U))
-        Ut = U.transpose(0, 2, 1)
+        U = _side_by_side([arrays[name] if name else np.zeros_like(arrays["U_n"]) for name in names.U], fill)
+        Ut = _aligned(U.transpose(0, 2, 1))
     none = np.empty((len(b), 0), b.dtype)
-    vectors = (b, arrays.get("ln_gain", none), arrays.get("ln_shift", none))
+    gain, shift = arrays.get("ln_gain", none), arrays.get("ln_shift", none)
     gate = getattr(cell, "gate", 1.0)
     constants = (b.dtype.type(gate), b.dtype.type(1 - gate))
-    return [
-        Weights._make([*(_aligned(a[r]) for a in (W.transpose(0, 2, 1), W, Ut, U, *vectors)), *constants])
-        for r in range(len(b))
-    ]
+    together = (_aligned(W.transpose(0, 2, 1)), W, Ut, U, b, gain, shift)
+    return [Weights._make([*(a[r] for a in together), *constants]) for r in range(len(b))]
+
+
+def _side_by_side(blocks: list[np.ndarray], fill: int) -> np.ndarray:
+    """Blocks of all replicas along the second axis, and some zeros; starts at a line of the cache."""
+    if fill:
+        blocks = [*blocks, np.zeros((len(blocks[0]), fill, *blocks[0].shape[2:]), blocks[0].dtype)]
+    result = empty((len(blocks[0]), sum(a.shape[1] for a in blocks), *blocks[0].shape[2:]), blocks[0].dtype)
+    return np.concatenate(blocks, axis=1, out=result)
 
 
 def _aligned(a: np.ndarray) -> np.ndarray:

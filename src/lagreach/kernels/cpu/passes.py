@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import reduce
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -91,12 +92,14 @@ def backward(
     dh0, dc0 = np.zeros_like(done.h0), np.zeros_like(done.c0)
     dx = np.zeros_like(done.x) if wants_x else np.empty((replica, 1, seq, 0), dtype)
     kernel = _kernel(cell, "backward", dtype)
-    shares = [list(part) for part in np.array_split(_blocks(done), min(SHARES, len(_blocks(done))))]
+    blocks = _blocks(done)
+    ends = [len(blocks) * k // SHARES for k in range(SHARES + 1)] if len(blocks) > SHARES else range(len(blocks) + 1)
+    shares = [blocks[start:end] for start, end in pairwise(ends)]
     sums = [[gradients_like(done.weights[r]) for _ in shares] for r in range(replica)]
 
     def one_share(r: int, k: int) -> None:
         for lo, hi in shares[k]:
-            kernel(*done.of(r), dh[r], dc[r], sums[r][k], dh0[r], dc0[r], dx[r], int(lo), int(hi))
+            kernel(*done.of(r), dh[r], dc[r], sums[r][k], dh0[r], dc0[r], dx[r], lo, hi)
 
     _spread([(one_share, (r, k)) for r in range(replica) for k in range(len(shares))], 2 * done.work)
     found = [Gradients(*(reduce(np.add, parts) for parts in zip(*of_replica, strict=True))) for of_replica in sums]
@@ -125,20 +128,20 @@ def _blocks(done: Forward) -> list[tuple[int, int]]:
     return [(start, min(start + rows, seq)) for start in range(0, seq, rows)]
 
 
-_ready: set[tuple[str, str, str]] = set()  # kernels that this process has called
+_ready: dict[tuple[str, str, np.dtype[Any]], Callable[..., None]] = {}  # kernels that this process has called
 
 
 def _kernel(cell: Cell, which: str, dtype: np.dtype[Any]) -> Callable[..., None]:
     """Look a kernel up; its first call, which may compile it, says so on the terminal."""
     name = MODULES.get(cell.name, cell.name)
-    function: Callable[..., None] = getattr(importlib.import_module(f"lagreach.kernels.cpu.{name}"), which)
-    key = (name, which, dtype.name)
+    key = (name, which, dtype)
     if key in _ready:
-        return function
+        return _ready[key]
+    function: Callable[..., None] = getattr(importlib.import_module(f"lagreach.kernels.cpu.{name}"), which)
 
     def first(*arguments: Any) -> None:
         shown = key not in _ready
-        _ready.add(key)  # beforehand: only one thread shows a line, the others wait for the compiler
+        _ready[key] = function  # beforehand: only one thread shows a line, the others wait for the compiler
         with waiting(f"compiling the {name} kernel for this machine, once ...") if shown else nullcontext():
             function(*arguments)
 
