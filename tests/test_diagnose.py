@@ -12,7 +12,7 @@ import lagreach
 from lagreach.cells.const_gate import ConstGate
 from lagreach.cells.diag_gate import DiagGate
 from lagreach.errors import InputError, LagreachError, UnsupportedError
-from lagreach.gradients import task as task_module
+from lagreach.gradients import subject as subject_module
 from lagreach.pipeline import DiagnosisPlan
 from lagreach.types import Status
 
@@ -110,7 +110,7 @@ def test_hooks_are_gone_after_a_crash(data):
 
 def test_an_interrupt_keeps_the_finished_blocks(model, data, monkeypatch):
     calls = []
-    original = task_module.Task.pieces
+    original = subject_module.Task.pieces
 
     def pieces(self, blocks):
         calls.append(list(blocks))
@@ -118,7 +118,7 @@ def test_an_interrupt_keeps_the_finished_blocks(model, data, monkeypatch):
             raise KeyboardInterrupt
         return original(self, blocks)
 
-    monkeypatch.setattr(task_module.Task, "pieces", pieces)
+    monkeypatch.setattr(subject_module.Task, "pieces", pieces)
     partial = lagreach.diagnose(model, data, lags=[0, 3])
     assert partial.partial
     assert partial.layers[0].window.sequences == 48  # two groups of 8 blocks of 3 sequences

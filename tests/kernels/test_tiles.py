@@ -83,6 +83,17 @@ def test_an_element_does_not_depend_on_where_it_lies(dtype):
     assert np.unique(C).size == 1
 
 
+@pytest.mark.parametrize("size", [1, 17, 5000])
+def test_asking_for_memory_ahead_changes_nothing(size):
+    rng = np.random.default_rng(size)
+    A, W, later = normal(rng, np.float32, 19, 20), normal(rng, np.float32, 20, 70), normal(rng, np.float32, 1, size)
+    C, plain, untouched = np.zeros((19, 70), np.float32), np.zeros((19, 70), np.float32), later.copy()
+    sum_of_products(plain, plain, ((A, W),), 0, 70)
+    sum_of_products(C, C, ((A, W),), 0, 70, (later, later))
+    np.testing.assert_array_equal(C, plain)
+    np.testing.assert_array_equal(later, untouched)
+
+
 def test_other_layouts_and_mixed_dtypes_are_refused():
     A, W, C = np.ones((3, 4)), np.ones((4, 5)), np.zeros((3, 5))
     with pytest.raises(TypingError, match="contiguous"):

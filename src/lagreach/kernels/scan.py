@@ -73,11 +73,8 @@ def scan_output(
         fused = _fused(kernel, cell, x, state, own)
         if fused is None or not hasattr(fused, "scan_blocks"):
             x = cell.output(scan(cell, x, state, own, kernel=kernel))
-        elif x.ndim == 4:
-            x = fused.scan_blocks(cell, x, state, own)[0].transpose(1, 2)
         else:
-            one = {name: p[None] for name, p in own.items()}
-            x = fused.scan_blocks(cell, x[None], state[None], one)[0].squeeze(0).transpose(0, 1)
+            x = fused.scan_blocks(cell, x, state, own)[0].transpose(-3, -2)
     return x
 
 

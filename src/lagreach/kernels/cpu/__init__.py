@@ -67,7 +67,7 @@ def scan(cell: Cell, x: Tensor, s0: Tensor, params: Params) -> Tensor:
 
 
 def scan_blocks(cell: Cell, x: Tensor, s0: Tensor, params: Params) -> tuple[Tensor, ...]:
-    """Blocks of the state after each step, in the order of `Cell.blocks`, time before sequences."""
+    """Blocks of the state after each step, in the order of `Cell.blocks`, time before sequences; with or without replicas."""
     from lagreach.kernels.cpu.function import blocks
 
     return blocks(cell, x, s0, params)

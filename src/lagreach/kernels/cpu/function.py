@@ -15,16 +15,17 @@ from lagreach.kernels.reference import reference
 
 
 class Scan(torch.autograd.Function):
-    """States of all blocks, each (replica, time, seq, unit), from inputs, initial state and weights.
+    """States of all blocks, each (*replica, time, seq, unit), from inputs, initial state and weights.
 
+    The replica axis that the passes want is added and taken away in here, where autograd does not follow each weight.
     When the gradient is itself to be differentiated, it comes from the reference loop, which autograd can follow.
     """
 
     @staticmethod
     def forward(ctx: Any, cell: Cell, names: tuple[str, ...], x: Tensor, s0: Tensor, *weights: Tensor) -> Any:
         """Run the cell and keep what the way back needs."""
-        done = passes.forward(cell, x, s0, dict(zip(names, weights, strict=True)), keep=True)
-        outputs = states_of(done)
+        done = _run(cell, x, s0, dict(zip(names, weights, strict=True)), keep=True)
+        outputs = states_of(done, alone=x.ndim == 3)
         ctx.set_materialize_grads(False)
         # All that is large is saved through torch, which drops it after the backward pass and notices if it was changed.
         kept = [torch.from_numpy(a) for a in (done.x, *done.run[2:])]
@@ -42,11 +43,17 @@ class Scan(torch.autograd.Function):
         if torch.is_grad_enabled():
             return None, None, *_differentiable(cell, ctx.names, (x, s0, *weights), wanted, grads)
         h, *c, inputs, act, rh, normal, inverse = (v.detach().numpy() for v in ctx.saved_tensors[ctx.inputs :])
+        dh, dc = (*(None if g is None else g.contiguous().numpy() for g in grads), None)[:2]
+        alone = x.ndim == 3
+        if alone:
+            h, dh, dc = h[None], dh if dh is None else dh[None], dc if dc is None else dc[None]
+            c = [c[0][None]] if c else c
         run = Run(h, c[0] if c else np.empty((len(h), 0, 0, 0), h.dtype), act, rh, normal, inverse)
         shapes = {name: w.shape for name, w in zip(ctx.names, weights, strict=True)}
-        dh, dc = (*(None if g is None else g.contiguous().numpy() for g in grads), None)[:2]
         done = passes.Forward(cell=cell, x=inputs, run=run, **ctx.small)
         by_name, ds0, dx = passes.backward(done, dh, dc, shapes, wants_x=wanted[0])
+        if alone:
+            ds0, dx = ds0[0], dx if dx is None else dx[0]
         return None, None, dx, ds0, *(by_name[name] for name in ctx.names)
 
 
@@ -60,7 +67,7 @@ def _differentiable(
     """Gradients that can be differentiated again, by way of the reference loop."""
     x, s0, *weights = inputs
     states = reference(cell, x, s0, dict(zip(names, weights, strict=True)))
-    given = [(b.transpose(1, 2), g) for b, g in zip(cell.split(states), grads, strict=True) if g is not None]
+    given = [(b.transpose(-3, -2), g) for b, g in zip(cell.split(states), grads, strict=True) if g is not None]
     asked = [value for value, want in zip(inputs, wanted, strict=True) if want]
     found = iter(
         torch.autograd.grad(
@@ -70,18 +77,24 @@ def _differentiable(
     return [next(found) if want else None for want in wanted]
 
 
-def states_of(done: passes.Forward) -> tuple[Tensor, ...]:
-    """Blocks of the state, time first."""
-    run = done.run
-    return tuple(torch.from_numpy(a) for a in (run.h, run.c)[: len(done.cell.blocks)])
+def _run(cell: Cell, x: Tensor, s0: Tensor, params: Params, *, keep: bool) -> passes.Forward:
+    if x.ndim == 3:
+        x, s0, params = x[None], s0[None], {name: p[None] for name, p in params.items()}
+    return passes.forward(cell, x, s0, params, keep=keep)
+
+
+def states_of(done: passes.Forward, *, alone: bool) -> tuple[Tensor, ...]:
+    """Blocks of the state, time first, without the replica axis if there is a network alone."""
+    found = (done.run.h, done.run.c)[: len(done.cell.blocks)]
+    return tuple(torch.from_numpy(a[0] if alone else a) for a in found)
 
 
 def blocks(cell: Cell, x: Tensor, s0: Tensor, params: Params) -> tuple[Tensor, ...]:
-    """Blocks of the state after each step, each (replica, time, seq, unit)."""
+    """Blocks of the state after each step, each (*replica, time, seq, unit)."""
     if torch.is_grad_enabled() and any(v.requires_grad for v in (x, s0, *params.values())):
         found: tuple[Tensor, ...] = Scan.apply(cell, tuple(params), x, s0, *params.values())
         return found
-    return states_of(passes.forward(cell, x, s0, params, keep=False))
+    return states_of(_run(cell, x, s0, params, keep=False), alone=x.ndim == 3)
 
 
 def tangent(cell: Cell, x: Tensor, s0: Tensor, params: Params, direction: Params) -> Tensor:

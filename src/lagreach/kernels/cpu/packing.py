@@ -81,8 +81,9 @@ def gradients_like(weights: Weights) -> Gradients:
 
 
 def unpack(cell: Cell, found: list[Gradients], shapes: dict[str, torch.Size]) -> dict[str, Tensor]:
-    """Gradients of each weight by name, from those of each replica."""
+    """Gradients of each weight by name, from those of each replica; of one alone if the shapes have no replica axis."""
     names = names_of(cell)
+    replica_axes = len(shapes[names.b[0]]) - 1
     stacked = {
         "W": np.stack([g.Wt.T for g in found]),
         "U": np.stack([g.Ut if isinstance(cell, DiagElman) else g.Ut.T for g in found]),
@@ -92,11 +93,11 @@ def unpack(cell: Cell, found: list[Gradients], shapes: dict[str, torch.Size]) ->
     for kind, array in stacked.items():
         start = 0
         for name in getattr(names, kind):
-            width = shapes[name][1] if name is not None else array.shape[2]
+            width = shapes[name][replica_axes] if name is not None else array.shape[2]
             if name is not None:
                 result[name] = torch.from_numpy(array[:, start : start + width].reshape(shapes[name]))
             start += width
     if found[0].gain.size:
-        result["ln_gain"] = torch.from_numpy(np.stack([g.gain for g in found]))
-        result["ln_shift"] = torch.from_numpy(np.stack([g.shift for g in found]))
+        for name, vectors in (("ln_gain", [g.gain for g in found]), ("ln_shift", [g.shift for g in found])):
+            result[name] = torch.from_numpy(np.stack(vectors).reshape(shapes[name]))
     return result
