@@ -55,7 +55,7 @@ class Forward:
 
 def forward(cell: Cell, x: torch.Tensor, s0: torch.Tensor, params: Params, *, keep: bool) -> Forward:
     """Run the cell; `keep` what a backward or tangent pass needs."""
-    inputs = x.detach().transpose(1, 2).contiguous().numpy()
+    inputs = _time_first(x.detach())
     h0, *rest = (np.ascontiguousarray(s.detach().numpy()) for s in cell.split(s0))
     replica, time, seq, _ = inputs.shape
     units, dtype = h0.shape[2], inputs.dtype
@@ -73,6 +73,16 @@ def forward(cell: Cell, x: torch.Tensor, s0: torch.Tensor, params: Params, *, ke
     kernel = _kernel(cell, "forward", dtype)
     _spread([(kernel, (*done.of(r), *rows)) for r in range(replica) for rows in _blocks(done)], done.work)
     return done
+
+
+def _time_first(x: torch.Tensor) -> np.ndarray:
+    """(replica, time, seq, input), copied only if it does not lie so in memory already."""
+    turned = x.transpose(1, 2)
+    if turned.is_contiguous():
+        return turned.numpy()
+    copy = empty(tuple(turned.shape), turned.numpy().dtype)
+    torch.from_numpy(copy).copy_(turned)
+    return copy
 
 
 def backward(
