@@ -156,9 +156,16 @@ def test_medians_and_ratios_of_known_times():
 def test_implementations_take_turns():
     order = []
     timings = measure({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, repeats=3, per={"b": 1e9})
-    assert "".join(order) == "ab" + "ababab"  # once to warm up
+    assert "".join(order) == "ab" + 3 * "aabb"  # once to warm up, then each twice, the second time on the clock
     assert {len(values) for t in timings.values() for values in (t.cpu, t.wall)} == {3}
     assert max(timings["b"].wall) < 1e-6
+
+
+def test_what_takes_long_is_not_called_twice(monkeypatch):
+    monkeypatch.setattr(harness, "LONG", 0.0)
+    order = []
+    measure({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, repeats=2)
+    assert "".join(order) == "ab" + 2 * "ab"
 
 
 def test_a_record_is_written_whole_or_not_at_all(tmp_path):
