@@ -13,6 +13,7 @@ from lagreach.cells.const_gate import ConstGate
 from lagreach.cells.diag_gate import DiagGate
 from lagreach.errors import InputError, LagreachError, UnsupportedError
 from lagreach.gradients import subject as subject_module
+from lagreach.measure import MeasureSettings
 from lagreach.pipeline import DiagnosisPlan
 from lagreach.types import Status
 
@@ -110,7 +111,7 @@ def test_hooks_are_gone_after_a_crash(data):
 
 def test_an_interrupt_keeps_the_finished_blocks(model, data, monkeypatch):
     calls = []
-    original = subject_module.Task.pieces
+    original = subject_module.Subject.pieces
 
     def pieces(self, blocks):
         calls.append(list(blocks))
@@ -118,7 +119,7 @@ def test_an_interrupt_keeps_the_finished_blocks(model, data, monkeypatch):
             raise KeyboardInterrupt
         return original(self, blocks)
 
-    monkeypatch.setattr(subject_module.Task, "pieces", pieces)
+    monkeypatch.setattr(subject_module.Subject, "pieces", pieces)
     partial = lagreach.diagnose(model, data, lags=[0, 3])
     assert partial.partial
     assert partial.layers[0].window.sequences == 48  # two groups of 8 blocks of 3 sequences
@@ -212,6 +213,14 @@ def test_dry_run_and_budget(model, data):
     small = lagreach.diagnose(model, data, lags=[0, 3], budget=1e-6)
     assert small.layers[0].window.sequences == 16
     assert any("subsample of 16 of 96" in warning for warning in small.warnings)
+
+
+def test_settings_that_an_argument_would_overrule_are_refused(model, data, found):
+    with pytest.raises(InputError, match=r"settings.seed=3 and seed=0"):
+        lagreach.diagnose(model, data, settings=MeasureSettings(seed=3))
+    same = lagreach.diagnose(model, data, lags=[0, 1, 3, 8], require=[5], settings=MeasureSettings(seed=3), seed=3)
+    assert same.settings["seed"] == 3
+    assert found.settings["seed"] == 0
 
 
 def test_memory_limit_changes_nothing_but_the_pieces(model, data, found):

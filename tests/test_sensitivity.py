@@ -7,7 +7,7 @@ from lagreach import rollout
 from lagreach.cells import unroll
 from lagreach.errors import InputError
 from lagreach.transport.carry import Steps, weights_of
-from lagreach.transport.exact import exact_transport, named_weights
+from lagreach.transport.exact import by_weight, exact_transport
 from lagreach.transport.sensitivity import immediate_sensitivity, total_sensitivity
 from tests.cases import CELLS, normal, small_model
 
@@ -38,7 +38,7 @@ def test_immediate_and_total(cell, generator):
     torch.testing.assert_close(carried, (delta * total).sum(), rtol=1e-10, atol=1e-10)
 
     # and B_t w is the adjoint of the pullback to the weights
-    pulled = named_weights(part, list(direction), weights_of(Steps(part, list(direction)), delta)[0, 0])
+    pulled = by_weight(part.recurrence.params, list(direction), weights_of(Steps(part, list(direction)), delta)[0, 0])
     torch.testing.assert_close(
         sum((pulled[n] * direction[n]).sum() for n in pulled), (delta * immediate).sum(), rtol=1e-10, atol=1e-10
     )

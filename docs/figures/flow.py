@@ -16,7 +16,7 @@ STATIONS = (
     ("block means", "lagreach.gradients.blocks", "mergeable over shards", 4, 1),
     ("noise by sequence", "lagreach.gradients.noise", "the whole gradient, projected", 3, 1),
     ("kappa, tail fit", "lagreach.tails", "how averages settle", 2, 1),
-    ("N(l)", "lagreach.detection", "sequences needed", 1, 1),
+    ("N(l)", "lagreach.assembly", "sequences needed", 1, 1),
     ("Window", "lagreach.window", "reach, limits", 0, 1),
     ("Diagnosis", "lagreach.diagnosis", "frozen, printable", 0, 2),
     ("netCDF", "lagreach.io", "save, load", 1, 2),

@@ -1,7 +1,8 @@
-"""How numbers are annotated: one for static checkers, and what run-time checks should accept for it."""
+"""Numbers: how they are annotated (for static checkers, and what run-time checks should accept), and as JSON."""
 
 from __future__ import annotations
 
+import math
 import numbers
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -17,3 +18,8 @@ if TYPE_CHECKING:
     Number: TypeAlias = float
 else:
     Number = numbers.Real
+
+
+def finite_or_none(value: Number) -> float | None:
+    """Return the number, or None where JSON has none for it."""
+    return float(value) if math.isfinite(value) else None

@@ -112,6 +112,7 @@ def _requirement(
     bands: Bands,
     means: np.ndarray,
     values: np.ndarray,
+    *,
     value_block: np.ndarray,
     blocks: np.ndarray,
     noise: np.ndarray,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import math
 import sys
 import traceback
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from lagreach.arrays import finite_or_none
 from lagreach.batch import MOST_STEPS, Batch
 from lagreach.diagnosis import Diagnosis
 from lagreach.disk import make_folder
@@ -151,7 +151,7 @@ def required_rows(found: Diagnosis, require: Sequence[int]) -> list[dict[str, An
     rows = []
     for lag in require:
         needed = min(one.window.required_if_present().at(lag)["sequences"] for one in found.layers)
-        rows.append({"lag": lag, "sequences": _plain(needed), "within_reach": bool(needed <= found.sequences)})
+        rows.append({"lag": lag, "sequences": finite_or_none(needed), "within_reach": bool(needed <= found.sequences)})
     return rows
 
 
@@ -169,17 +169,13 @@ def summary(found: Diagnosis, require: Sequence[int]) -> dict[str, Any]:
                 "local": one.local,
                 "dependences": list(one.window.dependences),
                 "lags": one.window.lags.tolist(),
-                "required": [_plain(n) for n in one.window.required.sequences],
-                "required_if_present": [_plain(n) for n in one.window.required_if_present().sequences],
-                "kappa": _plain(one.window.concentration.exponent),
-                "alpha": _plain(one.tail.alpha),
+                "required": [finite_or_none(n) for n in one.window.required.sequences],
+                "required_if_present": [finite_or_none(n) for n in one.window.required_if_present().sequences],
+                "kappa": finite_or_none(one.window.concentration.exponent),
+                "alpha": finite_or_none(one.tail.alpha),
                 "limits": {str(lag): one.window.limit(lag, found.sequences).name for lag in one.window.lags.tolist()},
             }
             for one in found.layers
         ],
         "warnings": list(found.warnings),
     }
-
-
-def _plain(number: float) -> float | None:
-    return float(number) if math.isfinite(number) else None

@@ -104,8 +104,11 @@ def show_claims(claims: list[dict[str, str]], console: Console) -> None:
     """Print one line a claim: whether it came out, in each group and under each definition."""
     from rich.table import Table
 
+    from lagreach.study.claims import ClaimResult
+    from lagreach.study.results import verdict_sentence
+
     if all(claim["verdict"] == "not tested" for claim in claims):
-        console.print(f"None of the {len(claims)} claims was tested: that takes five seeds, and more than a smoke run.")
+        console.print(verdict_sentence([ClaimResult(**claim) for claim in claims]))
         return
     columns = list(dict.fromkeys((c["group"], c["definition"]) for c in claims))
     table = Table(title="Did the printed claims come out? RESULTS.md has the numbers, and why not.")

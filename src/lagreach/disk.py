@@ -12,7 +12,11 @@ from typing import Any
 from lagreach.errors import InputError, RunError
 
 TEMPORARY = ".writing-"  # how names of unfinished files begin
-PICTURES = ("png", "svg", "pdf")
+PICTURES: dict[str, dict[str, str | None]] = {  # formats of figures, and what to write into them instead of dates
+    "png": {"Software": "lagreach"},
+    "svg": {"Date": None, "Creator": "lagreach"},
+    "pdf": {"CreationDate": None},
+}
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # libraries that write files report a full disk as errors of their own
 FULL_IN_WORDS = ("No space left on device", "Disk quota exceeded", "File too large")
@@ -64,15 +68,15 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
 
 
-def save_figure(figure: Any, path: Path) -> None:
-    """Write a matplotlib figure in the format its name ends with."""
+def save_figure(figure: Any, path: Path, **options: Any) -> None:
+    """Write a matplotlib figure in the format its name ends with; the same figure gives the same file."""
     kind = path.suffix.removeprefix(".").lower()
     if kind not in PICTURES:
         raise InputError(
             "unknown format of a figure", got=path.name, expected=f"a name ending in .{', .'.join(PICTURES)}"
         )
     with write_atomically(path) as temporary:
-        figure.savefig(temporary, format=kind)
+        figure.savefig(temporary, format=kind, metadata=PICTURES[kind], **options)
 
 
 def is_temporary(name: str) -> bool:

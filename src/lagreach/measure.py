@@ -21,13 +21,15 @@ from lagreach.adapters import Recurrence, View, as_view
 from lagreach.adapters.view import check_finite
 from lagreach.assembly import assemble
 from lagreach.gradients.bands import make_bands
+from lagreach.gradients.block_plan import plan_blocks
 from lagreach.gradients.blocks import Directions, directions
 from lagreach.gradients.contrast import make_probe
 from lagreach.gradients.noise import NoiseValues, statistics, unit_directions
 from lagreach.gradients.selection import Selection, select_params
-from lagreach.gradients.sequences import Sequences, as_sequences, plan_blocks
+from lagreach.gradients.sequences import Sequences, as_sequences
 from lagreach.gradients.subject import Subject
 from lagreach.measure_settings import MeasureSettings, check_settings
+from lagreach.progress import Progress
 from lagreach.transport.objective import Loss
 from lagreach.transport.rollout import run
 from lagreach.window import Window
@@ -68,11 +70,11 @@ def measure_window(
 
 
 def interruptible_window(
-    subject: Subject, settings: MeasureSettings, progress: Callable[[str, int, int], None] | None = None
+    subject: Subject, settings: MeasureSettings, progress: Progress | None = None
 ) -> tuple[Window, np.ndarray, bool]:
     """Measure a window block by block; an interrupt keeps the blocks that are finished.
 
-    Returns the window, the noise values at a typical lag, and whether it was cut short. A second interrupt, or one before
+    Returns the window, a sample of the noise, and whether it was cut short. A second interrupt, or one before
     eight blocks are done, goes through.
     """
     tick = _stage(progress, "directions", subject.plan.sequences)
@@ -87,11 +89,11 @@ def interruptible_window(
         cut_short = True
         subject = replace(subject, plan=subject.plan.only(range(GROUP * len(parts))))
     window, values = _finish(subject, Directions.merge(parts), settings, progress)
-    return window, values.probe[:, 0, len(subject.bands) // 2], cut_short
+    return window, values.sample, cut_short
 
 
 def _finish(
-    subject: Subject, found: Directions, settings: MeasureSettings, progress: Callable[[str, int, int], None] | None
+    subject: Subject, found: Directions, settings: MeasureSettings, progress: Progress | None
 ) -> tuple[Window, NoiseValues]:
     along = unit_directions(found, subject.probe.group, settings.direction, np.random.default_rng(settings.seed))
     tick = _stage(progress, "noise", subject.plan.sequences)
@@ -156,7 +158,7 @@ def _input_moments(view: View, sequences: Sequences, read: int = 64) -> tuple[to
     return mean, squares / count - torch.outer(mean, mean), time
 
 
-def _stage(progress: Callable[[str, int, int], None] | None, name: str, of: int) -> Callable[[int], None] | None:
+def _stage(progress: Progress | None, name: str, of: int) -> Callable[[int], None] | None:
     """Turn counts of newly finished sequences into calls of `progress` with how many are done."""
     if progress is None:
         return None

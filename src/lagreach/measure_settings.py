@@ -13,7 +13,7 @@ from lagreach.gradients.noise import DIRECTIONS, NOISES, UNITS
 
 @dataclass(frozen=True)
 class MeasureSettings:
-    """How a window is measured; the names are those of the theory (2b-2d)."""
+    """How a window is measured; signal and noise are those of docs/theory/detection.md."""
 
     signal: str = "dependence"
     direction: str = "matched"

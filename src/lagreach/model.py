@@ -42,7 +42,7 @@ class GatedRNN(nn.Module):
     activation
         For ``diag_elman``: the name of an activation, or an `Activation` with its bounds.
     kernel
-        How the time loop runs: "auto" (the fastest that can), "reference", "numba" or "triton"; see
+        How the time loop runs: "auto" (the fastest that can), "reference", "numba", "triton" or "parallel"; see
         `lagreach.kernels`. Not part of the weights; the attribute `kernel` can be changed at any time.
     generator
         Where the initial weights come from; the global one if None.

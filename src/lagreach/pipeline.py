@@ -1,11 +1,10 @@
-"""The whole pipeline on one screen: a model and data in, a `Diagnosis` out."""
+"""The whole pipeline: a model and data in, a `Diagnosis` out."""
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -21,12 +20,11 @@ from lagreach.cells import Cell
 from lagreach.cells.diag_elman import DiagElman
 from lagreach.convergence import standing
 from lagreach.diagnosis import Diagnosis, LayerDiagnosis, NoiseSample
+from lagreach.dry_run import DiagnosisPlan, memory_needed, pilot_seconds
 from lagreach.errors import InputError, LagreachError, UnsupportedError
-from lagreach.gradients.blocks import directions
-from lagreach.gradients.noise import statistics, unit_directions
 from lagreach.gradients.optimiser_geometry import optimiser_name, update_scale
 from lagreach.gradients.selection import Selection
-from lagreach.gradients.sequences import Sequences, as_sequences
+from lagreach.gradients.sequences import Sequences, as_sequences, fingerprint
 from lagreach.gradients.subject import Subject
 from lagreach.measure import MeasureSettings, interruptible_window, make_subject
 from lagreach.model import GatedRNN
@@ -40,35 +38,7 @@ from lagreach.transport.objective import Loss, output_gradient
 from lagreach.window import Window
 
 Measure = Callable[[Subject, MeasureSettings, Progress | None], tuple[Window, np.ndarray, bool]]
-PILOT = 8  # sequences that are timed to estimate the cost of the rest
 SHOWN = 64  # sequences that gains and rates are averaged over
-
-
-@dataclass(frozen=True)
-class DiagnosisPlan:
-    """What a diagnosis would do, and what it would cost here."""
-
-    layers: tuple[str, ...]
-    available: int
-    sequences: int
-    lags: str
-    weights: int
-    seconds: float
-    memory: int
-
-    def __str__(self) -> str:
-        widening = (self.available / self.sequences) ** 0.5
-        cost = "" if self.sequences == self.available else f" (intervals {widening:.2f} times as wide as with all)"
-        return "\n".join(
-            [
-                f"recurrences: {', '.join(self.layers)}",
-                f"sequences:   {self.sequences} of {self.available}{cost}",
-                f"lags:        {self.lags}",
-                f"weights:     {self.weights} looked at",
-                f"time:        about {self.seconds:.0f} s",
-                f"memory:      about {self.memory / 2**20:.0f} MiB on top of the model",
-            ]
-        )
 
 
 @one_thread()  # steps of recurrent layers are small: several threads only get in each other's way
@@ -103,8 +73,8 @@ def diagnose(
     Parameters
     ----------
     model
-        Any torch module with an `nn.LSTM`, `nn.GRU`, `nn.RNN` or a loop over their cells inside, or a `GatedRNN`. It is run
-        in evaluation mode and left as it was.
+        Any torch module with an `nn.LSTM`, `nn.GRU`, `nn.RNN`, a loop over their cells or a gated linear layer (Mamba,
+        minGRU, ...; see docs/adapters.md) inside, or a `GatedRNN`. It is run in evaluation mode and left as it was.
     data
         ``(x, y)`` tensors, sequences first (also ``(x, y, mask)``, ``(x, y, mask, lengths)``, or a dict with these names and
         ``state``), or an iterable of such batches, such as a data loader.
@@ -116,10 +86,24 @@ def diagnose(
         Number of sequences to plan for; as many as the data hold, if None.
     strength
         Share of the target's variance that a dependency should explain to be worth noticing.
+    transport
+        "exact", or "first-order" for the paper's approximation.
+    signal
+        "dependence" (what swapping targets changes), or "gradient" (the mean gradient, which is not zero without one).
+    noise
+        "gradient" (fluctuation of the whole gradient along a lag's direction), or "lag" (of the lag's own term).
+    params
+        Weights whose gradient is looked at: "input" (locates lags), "all", "recurrent", "gates", or a function of a name.
+    error
+        Error of the test at every lag, each way.
+    seed
+        Of pairs, probes and sign flips.
     budget, memory
         Seconds and bytes to stay within: a fair subsample is fixed before anything is measured.
     dry_run
         Only say what would be done and what it would cost.
+    steps
+        Which steps targets belong to: "last", or a list of time indices, one a target; by their shape if None.
     cell
         For a recurrent layer of your own: the path of its module and the `Cell` that describes it.
     call
@@ -128,7 +112,7 @@ def diagnose(
         The Adam, AdamW, RMSprop or SGD that trains the model, or its ``state_dict()``: signal and noise are then those of
         its steps, every weight's gradient being divided as the optimiser divides it. Plain gradients if None.
     settings
-        Finer points: blocks, probes, flips, direction, unit.
+        Finer points: blocks, probes, flips, direction, unit. What has an argument of its own here is set by that.
     progress
         A function (stage, done, of), or whether to show a bar; by default on terminals.
     measure
@@ -145,40 +129,38 @@ def diagnose(
     (3,)
     """
     started = time.perf_counter()
-    chosen = replace(
-        settings or MeasureSettings(),
-        signal=signal, noise=noise, transport=transport, strength=strength, error=error, seed=seed,
-    )  # fmt: skip
+    own = {"signal": signal, "noise": noise, "transport": transport, "strength": strength, "error": error, "seed": seed}
+    chosen = _settings(settings or MeasureSettings(), own)
     if sequences is not None and sequences < 1:
         raise InputError(
             "sequences must be a positive number", got=sequences, fix="leave it out to plan for the data's own"
         )
     source = as_sequences(data)
-    options: dict[str, Any] = {"params": params, "require": require, "steps": steps, "cell": cell, "call": call}
-    options["optimizer"] = optimizer
-    subjects = diagnosis_subjects(model, source, loss, lags, settings=chosen, **options)
-    views = [subject.view for subject in subjects]
-    per_sequence = _pilot_seconds(subjects, chosen) if budget is not None or dry_run else 0.0
+    subjects = diagnosis_subjects(
+        model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, cell=cell, call=call,
+        optimizer=optimizer,
+    )  # fmt: skip
+    per_sequence = pilot_seconds(subjects, chosen) if budget is not None or dry_run else 0.0
     affordable = len(source) if budget is None else int(max(16, 0.8 * budget / max(per_sequence, 1e-9)))
     subjects = [replace(subject, plan=subject.plan.subsample(affordable), memory=memory) for subject in subjects]
     used = subjects[0].plan.sequences
     if dry_run:
         return DiagnosisPlan(
-            layers=tuple(view.name for view in views),
+            layers=tuple(subject.view.name for subject in subjects),
             available=len(source),
             sequences=used,
             lags=str(subjects[0].bands),
             weights=subjects[0].width,
             seconds=per_sequence * used,
-            memory=_memory(subjects[0]),
+            memory=memory_needed(subjects[0]),
         )
     layers, partial = [], False
     seconds = {"setting up": time.perf_counter() - started}
     for subject in subjects:
         begun = time.perf_counter()
         with progress_bar(progress if isinstance(progress, bool) else None) as bar:
-            report = progress if callable(progress) else bar
-            window, noise_sample, cut_short = measure(subject, chosen, _named(report, subject.view.name))
+            shown = progress if callable(progress) else bar
+            window, noise_sample, cut_short = measure(subject, chosen, _named(shown, subject.view.name))
             layers.append(_layer(subject, window, noise_sample))
         partial = partial or cut_short
         seconds[subject.view.name] = time.perf_counter() - begun
@@ -191,12 +173,25 @@ def diagnose(
         | {"time": subjects[0].time, "anchors": _anchors(subjects[0])}
         | dict(layers[0].window.settings),
         versions={"lagreach": __version__} | {name: version(name) for name in ("torch", "numpy", "scipy")},
-        fingerprint=_fingerprint(source),
+        fingerprint=fingerprint(source),
         seconds=seconds,
         partial=partial,
         warnings=_warnings(model, source, used, partial, subjects),
         convergence=_convergence(model, source, loss),
     )
+
+
+def _settings(given: MeasureSettings, own: Mapping[str, Any]) -> MeasureSettings:
+    """Put the arguments of a diagnosis into its settings; settings that say something else would be lost silently."""
+    usual = MeasureSettings()
+    lost = [name for name in own if getattr(given, name) not in (getattr(usual, name), own[name])]
+    if lost:
+        raise InputError(
+            "settings and an argument disagree",
+            got=", ".join(f"settings.{name}={getattr(given, name)!r} and {name}={own[name]!r}" for name in lost),
+            fix=f"pass {', '.join(lost)} to diagnose itself",
+        )
+    return replace(given, **own)
 
 
 def _convergence(model: nn.Module | View, source: Sequences, loss: Loss) -> Mapping[str, Any] | None:
@@ -251,35 +246,17 @@ def _named(progress: Progress, name: str) -> Progress:
     return lambda stage, done, of: progress(f"{name}: {stage}", done, of)
 
 
-def _pilot_seconds(subjects: list[Subject], settings: MeasureSettings) -> float:
-    """Seconds per sequence, from running both passes on a few sequences."""
-    started = time.perf_counter()
-    for subject in subjects:
-        small = replace(subject, plan=subject.plan.subsample(PILOT * 2))
-        found = directions(small)
-        along = unit_directions(found, subject.probe.group, settings.direction, np.random.default_rng(settings.seed))
-        statistics(small, along, noise=settings.noise, unit=settings.unit)
-    return (time.perf_counter() - started) / (2 * PILOT)
-
-
-def _memory(subject: Subject) -> int:
-    """Bytes of block gradients, and of a dozen tensors the size of one piece's states."""
-    blocks = subject.plan.count * (1 + len(subject.probe.group)) * len(subject.bands) * subject.width * 8
-    state = subject.view.template.stack.state_size * subject.time * subject.view.template.dtype.itemsize
-    return blocks + 12 * state * max(2, subject.plan.sequences // subject.plan.count)
-
-
 def _layer(subject: Subject, window: Window, noise_sample: np.ndarray) -> LayerDiagnosis:
     """Add gains, rates, their shape and the tail fit to a window."""
-    gains = _gains(subject)
+    gains, rates = _gains(subject)
     return LayerDiagnosis(
         name=subject.view.name,
         local=subject.view.local,
         window=window,
-        fidelity=gains[0],
-        rates=gains[1],
+        fidelity=gains,
+        rates=rates,
         tail=fit_tail(noise_sample),
-        regimes=fit_regimes(gains[0].lags.numpy(), log10_values=gains[0].log10_exact.numpy()),
+        regimes=fit_regimes(gains.lags.numpy(), log10_values=gains.log10_exact.numpy()),
         noise=NoiseSample.of(noise_sample),
     )
 
@@ -301,17 +278,6 @@ def _anchors(subject: Subject) -> float:
     part, objective = subject.run(subject.plan.pairs[0].tolist())
     delta = output_gradient(part.recurrence, objective, part.states)[0]
     return (delta.abs().amax(-1) > 0).sum(1).double().mean().item()
-
-
-def _fingerprint(source: Sequences) -> str:
-    """Hash of the data's contents, independent of the order of the sequences."""
-    total = 0
-    for start in range(0, len(source), 64):
-        batch = source.read(range(start, min(start + 64, len(source))))
-        for x, y in zip(batch.x, batch.y, strict=True):
-            content = x.detach().cpu().numpy().tobytes() + y.detach().cpu().numpy().tobytes()
-            total += int.from_bytes(hashlib.blake2b(content, digest_size=16).digest(), "little")
-    return f"{total % 2**128:032x}"
 
 
 def _warnings(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lagreach.arrays import Array, Number, Numbers
+from lagreach.arrays import Array, Number, Numbers, finite_or_none
 from lagreach.detection import detection_status, required_sequences
 from lagreach.disk import save_figure
 from lagreach.errors import InputError
@@ -149,7 +149,7 @@ class Plan:
 
         def way(aggregation: Aggregation) -> dict[str, Any]:
             return {
-                "required": [_finite(n) for n in aggregation.required],
+                "required": [finite_or_none(n) for n in aggregation.required],
                 "window": aggregation.window,
                 "status": aggregation.status.name,
                 "advice": str(aggregation.status),
@@ -161,7 +161,7 @@ class Plan:
             "signal": self.signal,
             "sigma": self.sigma,
             "alpha": self.alpha,
-            "kappa": _finite(self.kappa),
+            "kappa": finite_or_none(self.kappa),
             "error": self.error,
             "clip": self.clip,
             "batch": self.batch,
@@ -325,10 +325,6 @@ def _window_words(way: Aggregation) -> str:
 
 def _lag(value: float) -> str:
     return f"{value:,.0f}" if value == round(value) else f"{value:.4g}"
-
-
-def _finite(value: Number) -> float | None:
-    return float(value) if math.isfinite(value) else None
 
 
 def _count(number: float) -> str:

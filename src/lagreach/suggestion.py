@@ -18,10 +18,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from lagreach.arrays import finite_or_none
 from lagreach.diagnosis import Diagnosis
 from lagreach.errors import InputError
 from lagreach.report.words import about, listed, share
 from lagreach.types import Status
+from lagreach.window import band_of
 
 HALF = 2  # a chunk of twice the lag leaves half of its signal
 
@@ -62,7 +64,7 @@ class Suggestion:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; what is infinite or unknown is None."""
         values = asdict(self) | {"status": self.status.name, "reasons": list(self.reasons)}
-        return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+        return {k: finite_or_none(v) if isinstance(v, float) else v for k, v in values.items()}
 
     def __str__(self) -> str:
         head = "No length can be suggested."
@@ -230,8 +232,8 @@ def _planted(diagnosis: Diagnosis, lag: int) -> float:
     found = []
     for one in diagnosis.layers:
         planted = one.window.required_if_present()
-        if any(a <= lag <= b for a, b in zip(planted.first.tolist(), planted.lags.tolist(), strict=True)):
-            found.append(planted.at(lag)["sequences"])
+        if (place := band_of(planted, lag)) is not None:
+            found.append(float(planted.sequences[place]))
     if not found:
         raise InputError("this lag was not examined", got=lag, expected=f"one of {_examined(diagnosis)}")
     return min((n for n in found if not math.isnan(n)), default=math.nan)

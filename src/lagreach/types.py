@@ -1,7 +1,9 @@
 """Shared vocabulary: axis names and the `Status` of a result.
 
 Axes, always in this order where several occur: ``seq`` (independent sequences), ``time`` (steps),
-``lag`` (steps back), ``unit`` (state coordinates), ``param`` (entries of one parameter tensor).
+``lag`` (steps back), ``unit`` (state coordinates), ``param`` (entries of one parameter tensor). Some code has further
+ones: ``replica`` (models that run together, before all others), ``block`` (of sequences), ``band`` (of lags) and
+``probe`` (planted dependencies).
 """
 
 from __future__ import annotations

@@ -45,10 +45,10 @@ class Requirement:
 
     def index(self, lag: int) -> int:
         """Position of the band that holds a lag."""
-        inside = np.flatnonzero((self.first <= lag) & (lag <= self.lags))
-        if not len(inside):
+        place = band_of(self, lag)
+        if place is None:
             raise InputError("this lag was not examined", got=lag, expected=f"one of {self.lags.tolist()}")
-        return int(inside[0])
+        return place
 
     def at(self, lag: int) -> dict[str, Any]:
         """Everything about the band that holds one lag."""
@@ -56,6 +56,12 @@ class Requirement:
         names = ("sequences", "low", "high", "pessimistic", "robust")
         band = {"first": int(self.first[i]), "lag": int(self.lags[i]), "status": self.status[i]}
         return band | {name: float(getattr(self, name)[i]) for name in names}
+
+
+def band_of(needed: Requirement, lag: int) -> int | None:
+    """Position of the band that holds a lag, if one does."""
+    inside = np.flatnonzero((needed.first <= lag) & (lag <= needed.lags))
+    return int(inside[0]) if len(inside) else None
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,11 @@ import torch
 from lagreach import GatedRNN
 from lagreach.batch import Batch
 from lagreach.errors import InputError
+from lagreach.gradients.block_plan import plan_blocks
 from lagreach.gradients.blocks import Directions, directions
 from lagreach.gradients.contrast import make_probe
 from lagreach.gradients.noise import NoiseValues, statistics, unit_directions
-from lagreach.gradients.sequences import SpooledSequences, TensorSequences, as_sequences, plan_blocks
+from lagreach.gradients.sequences import SpooledSequences, TensorSequences, as_sequences, cut_series, fingerprint
 from lagreach.measure import MeasureSettings, assemble, make_subject, measure_window
 from lagreach.tasks.multi_lag import MultiLag
 from lagreach.threads import one_thread
@@ -216,6 +217,25 @@ def test_pairs_depend_on_inputs_and_seed_alone(data, generator):
     assert plan.blocks.tolist() == sorted(plan.blocks.tolist())
     sizes = np.bincount(plan.blocks)
     assert sizes.max() - sizes.min() <= 1
+
+
+def test_a_subsample_is_spread_over_a_whole_series(generator):
+    x = torch.randn(1000, 2, generator=generator)
+    plan = plan_blocks(cut_series(x, x[:, :1], length=10), 8, 0)
+    few = plan.subsample(20)
+    assert few.sequences == 20
+    assert few.pairs[:, 0].tolist() == list(range(0, 50, 5))
+    assert plan.subsample(1000).pairs.tolist() == plan.pairs.tolist()
+
+
+def test_the_fingerprint_does_not_see_padding_or_order(data):
+    x, y = data
+    lengths = torch.arange(len(x)) % 5 + 8
+    inside = (torch.arange(TIME) < lengths[:, None])[..., None]
+    padded = fingerprint(as_sequences((torch.where(inside, x, 7.0), torch.where(inside, y, -1.0), None, lengths)))
+    assert padded == fingerprint(as_sequences((x, y, None, lengths)))
+    assert padded == fingerprint(as_sequences((x.flip(0), y.flip(0), None, lengths.flip(0))))
+    assert padded != fingerprint(as_sequences((x, y)))
 
 
 class Recorder:

@@ -8,7 +8,7 @@ import torch
 from lagreach import GatedRNN, effective_rates, fidelity, lag_gradients, rollout
 from lagreach.cells import Dual, Factors, make_cell
 from lagreach.cells.activations import ACTIVATIONS, Activation
-from lagreach.testing import _first_order_product
+from lagreach.testing.cell_checks import first_order_product
 from lagreach.transport.dual import windows
 from lagreach.transport.exact import exact_transport
 from tests.cases import TOLERANCE, VARIANTS, normal, small_model
@@ -36,7 +36,7 @@ def test_lstm_block_against_matrix_products(layernorm, generator):
     T, R = lstm_matrices(cell, part.x, part.previous, p)
     H = model.hidden_size
     for window in windows(cell.factors(part.x, part.previous, p), list(range(1, TIME))):
-        block = _first_order_product(T, R, window.lag)[..., :H, H:]
+        block = first_order_product(T, R, window.lag)[..., :H, H:]
         torch.testing.assert_close(window.rate(), block.diagonal(dim1=-2, dim2=-1), **EXACT)
     zeroth = next(iter(windows(cell.factors(part.x, part.previous, p), [1])))
     assert (zeroth.slope == 0).all()
@@ -213,7 +213,7 @@ def test_gates_saturated_at_exactly_zero_and_one(cell, generator):
         T = torch.diag_embed(model.cell.retention(part.x, part.previous, p))
         R = model.cell.jacobian(part.x, part.previous, p) - T
     for row, lag in zip(rates.rates, range(1, TIME), strict=True):
-        product = _first_order_product(T, R, lag)
+        product = first_order_product(T, R, lag)
         block = product[..., :4, 4:] if cell == "lstm" else product
         torch.testing.assert_close(row, block.diagonal(dim1=-2, dim2=-1).abs().mean((0, 1)), **EXACT)
 

@@ -9,10 +9,8 @@ from torch import Tensor, nn
 
 from lagreach.adapters.calling import Call, as_output, captured, replaced, untouched
 from lagreach.adapters.torch_cells import ROLES, cell_of
-from lagreach.adapters.torch_rnn import _unbound
-from lagreach.adapters.view import Bound, Recurrence, View, check_finite
+from lagreach.adapters.view import Bound, View, bind_to, unbound
 from lagreach.batch import Batch
-from lagreach.cells import Params
 from lagreach.cells.stack import Stack
 from lagreach.errors import UnsupportedError
 
@@ -27,9 +25,7 @@ class CellLoopView(View):
         names = {role: f"{path}.{role}".lstrip(".") for role in ROLES if role in own}
         stack = Stack((cell_of(module),), module.hidden_size, (names,))
         params = {name: own[role].detach() for role, name in names.items()}
-        for name, weight in params.items():
-            check_finite(f"the weight {name}", weight)
-        self.template = Recurrence(stack, params, _unbound, {}, _unbound, module.input_size)
+        self.template = unbound(stack, params, module.input_size)
 
     def bind(self, batch: Batch) -> Bound:
         """Run the model, and put the calls of the cell together into one sequence."""
@@ -37,13 +33,8 @@ class CellLoopView(View):
             self._call(self._model, batch)
         inputs, initial = self._read(calls[self._module])
         time = inputs.shape[1]
-
-        def head(states: Tensor, _: Params) -> Tensor:
-            return self._run(batch, states)[0]
-
-        t = self.template
-        recurrence = Recurrence(t.stack, t.params, head, {}, lambda _: initial, t.input_size)
-        return Bound(recurrence, inputs, batch.lengths if time == batch.x.shape[1] else None)
+        lengths = batch.lengths if time == batch.x.shape[1] else None
+        return bind_to(self.template, inputs, initial, lambda states: self._run(batch, states)[0], lengths)
 
     def _run(self, batch: Batch, states: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Run the model with given states; also return the inputs that the cell was then given."""
@@ -90,10 +81,9 @@ class CellLoopView(View):
 
     def refuse_feedback(self, sample: Batch) -> None:
         """Refuse a loop in which what the cell is given depends on what it returned before."""
-        bound = self.bind(sample)
+        x = self.bind(sample).x
         with torch.enable_grad():
-            states = torch.zeros(len(bound.x), bound.x.shape[1], self.template.stack.state_size).to(bound.x)
-            states = states.requires_grad_()
+            states = torch.zeros(*x.shape[:2], self.template.stack.state_size).to(x).requires_grad_()
             seen = self._run(sample, states)[1]
             total = sum((x.sum() for x in seen), torch.zeros(()).to(states))
             fed_back = total.requires_grad and torch.autograd.grad(total, states, allow_unused=True)[0] is not None

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from lagreach.adapters.calling import Call, as_output, captured, default_call, refuse_coupling, replaced, untouched
-from lagreach.adapters.torch_rnn import _unbound
-from lagreach.adapters.view import Bound, Recurrence, View, check_finite
+from lagreach.adapters.view import Bound, View, bind_to, unbound
 from lagreach.batch import Batch
-from lagreach.cells import Cell, Params, unroll
+from lagreach.cells import Cell, unroll
 from lagreach.cells.stack import Stack
 from lagreach.errors import InputError, UnsupportedError
 
@@ -43,10 +42,8 @@ class CustomView(View):
             )
         names = {name: f"{path}.{name}".lstrip(".") for name in wanted}
         params = {full: own[name].detach() for name, full in names.items()}
-        for full, weight in params.items():
-            check_finite(f"the weight {full}", weight)
         stack = Stack((cell,), hidden, (names,))
-        self.template = Recurrence(stack, params, _unbound, {}, _unbound, x.shape[-1])
+        self.template = unbound(stack, params, x.shape[-1])
         replayed = stack.output(unroll(stack, x, x.new_zeros(len(x), stack.state_size), params))
         tolerance = 1e-8 if x.dtype == torch.float64 else 1e-4
         if not torch.allclose(replayed, output, rtol=tolerance, atol=tolerance):
@@ -81,14 +78,12 @@ class CustomView(View):
         x, _ = self._given(batch)
         stack = self.template.stack
 
-        def head(states: Tensor, _: Params) -> Tensor:
+        def head(states: Tensor) -> Tensor:
             shown = stack.output(states)
             with untouched(self._model), replaced(self._module, lambda *args, **kwargs: shown):
                 return as_output(self._call(self._model, batch), batch, x.shape[1])
 
-        t = self.template
-        zero = x.new_zeros(len(x), stack.state_size)
-        return Bound(Recurrence(stack, t.params, head, {}, lambda _: zero, t.input_size), x, batch.lengths)
+        return bind_to(self.template, x, x.new_zeros(len(x), stack.state_size), head, batch.lengths)
 
 
 def custom_views(model: nn.Module, cells: Mapping[str, Cell], sample: Batch, call: Call | None = None) -> list[View]:

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from lagreach.adapters.scan_cell import ComplexScanCell, Written, sizes_of, steps_of
-from lagreach.adapters.scan_layer import Given, ScanLayer, has
+from lagreach.adapters.scan_cell import ComplexScanCell, Written, sizes_of
+from lagreach.adapters.scan_layer import Given, ScanLayer, has, valid_steps_of
 from lagreach.cells import Params
 from lagreach.errors import UnsupportedError
 
@@ -107,7 +107,7 @@ class LRULayer(ScanLayer):
             raise UnsupportedError(
                 "a layer without a batch axis", got=f"input of shape {tuple(x.shape)}", expected="(seq, time, input)"
             )
-        return Given(x, x.new_zeros(len(x), self.state_size), steps_of(None, x), context={"inputs": x})
+        return Given(x, x.new_zeros(len(x), self.state_size), valid_steps_of(x), context={"inputs": x})
 
     def close(self, given: Given, states: Tensor) -> Tensor:
         """``Re(C z) + D x``."""
@@ -181,7 +181,7 @@ class S5Layer(ScanLayer):
                 "S5 can be replayed for steps of equal size and from a zero state only",
                 fix="call the layer with its input alone",
             )
-        return Given(signal, signal.new_zeros(len(signal), self.state_size), steps_of(None, signal))
+        return Given(signal, signal.new_zeros(len(signal), self.state_size), valid_steps_of(signal))
 
     def close(self, given: Given, states: Tensor) -> Tensor:
         """``Re(C z) + D x``."""

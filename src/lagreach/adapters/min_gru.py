@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, logsigmoid, softplus
 
-from lagreach.adapters.scan_cell import ScanCell, Written, sizes_of, steps_of
-from lagreach.adapters.scan_layer import Given, ScanLayer, has, named_weights, present
+from lagreach.adapters.scan_cell import ScanCell, Written, sizes_of
+from lagreach.adapters.scan_layer import Given, ScanLayer, has, named_weights, present, valid_steps_of
 from lagreach.cells import Cell, Params
 from lagreach.errors import UnsupportedError
 
@@ -138,7 +138,7 @@ class MinGRULayer(ScanLayer):
         """Read ``forward(x, previous)``; the previous state may have a time axis of one."""
         previous = next((a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)), None)
         initial = x.new_zeros(len(x), self._hidden) if previous is None else previous.reshape(len(x), self._hidden)
-        return Given(x, initial.detach(), steps_of(None, x))
+        return Given(x, initial.detach(), valid_steps_of(x))
 
     def close(self, given: Given, states: Tensor) -> Tensor:
         """Project the states, if the layer does."""

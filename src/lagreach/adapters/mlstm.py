@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, logsigmoid
 
-from lagreach.adapters.scan_cell import ScanCell, Written, sizes_of, steps_of
-from lagreach.adapters.scan_layer import Given, ScanLayer, has, named_weights, present
+from lagreach.adapters.scan_cell import ScanCell, Written, sizes_of
+from lagreach.adapters.scan_layer import Given, ScanLayer, has, named_weights, present, valid_steps_of
 from lagreach.cells import Params
 from lagreach.errors import UnsupportedError
 
@@ -148,7 +148,7 @@ class MLSTMLayer(ScanLayer):
         if not self.cell.direct:  # this one starts from a maximum of zero
             highest = torch.maximum(highest, kept)
         initial = x.new_zeros(len(x), self.state_size)
-        return Given(x, initial, steps_of(None, x), context={"highest": highest})
+        return Given(x, initial, valid_steps_of(x), context={"highest": highest})
 
     def close(self, given: Given, states: Tensor) -> Tensor:
         """Read the matrix by the query, divide by the normaliser, then norm, gate and projection."""

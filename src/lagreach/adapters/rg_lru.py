@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from lagreach.adapters.scan_cell import ScanCell, Written, age, projected_convolution, recent_inputs, sizes_of, steps_of
-from lagreach.adapters.scan_layer import Given, ScanLayer, has, inverse_softplus, named_weights
+from lagreach.adapters.scan_cell import ScanCell, Written, age, projected_convolution, recent_inputs, sizes_of
+from lagreach.adapters.scan_layer import Given, ScanLayer, has, inverse_softplus, named_weights, valid_steps_of
 from lagreach.cells import Params
 
 SHARPNESS = 8.0  # the constant c of the RG-LRU
@@ -111,7 +111,7 @@ class RGLRULayer(ScanLayer):
     def open(self, input_states: Tensor, *args: Any, **kwargs: Any) -> Given:
         """Read ``forward(input_states, position_ids, ...)``: a document begins where the position is zero."""
         positions = kwargs.get("position_ids", args[0] if args else None)
-        valid = steps_of(None, input_states)
+        valid = valid_steps_of(input_states)
         reset = torch.zeros_like(valid) if positions is None else (positions == 0).expand_as(valid)
         parts = [recent_inputs(input_states, self.cell.taps), age(input_states, self.cell.taps)]
         x = torch.cat([*parts, reset[..., None].to(input_states)], dim=-1)

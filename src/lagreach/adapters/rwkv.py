@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from lagreach.adapters.scan_cell import ScanCell, Written, recent_inputs, sizes_of, steps_of
-from lagreach.adapters.scan_layer import Given, ScanLayer, has, named_weights
+from lagreach.adapters.scan_cell import ScanCell, Written, recent_inputs, sizes_of
+from lagreach.adapters.scan_layer import Given, ScanLayer, has, named_weights, valid_steps_of
 from lagreach.cells import Params
 from lagreach.errors import UnsupportedError
 
@@ -91,7 +91,7 @@ class RWKVLayer(ScanLayer):
                 fix="convert the model to double precision",
             )
         context = {"key": key, "value": value, "inputs": x}
-        return Given(x, hidden.new_zeros(len(hidden), self.state_size), steps_of(None, hidden), context=context)
+        return Given(x, hidden.new_zeros(len(hidden), self.state_size), valid_steps_of(hidden), context=context)
 
     def close(self, given: Given, states: Tensor) -> Tensor:
         """Weighted mean of the past and, with a bonus, of the present, gated and projected out."""

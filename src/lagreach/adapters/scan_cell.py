@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import linear, pad
 
@@ -164,10 +164,3 @@ def projected_convolution(
     weight, bias = convolve
     convolved = (inner * weight.squeeze(1).transpose(0, 1)).sum(-2)
     return convolved if bias is None else convolved + bias
-
-
-def steps_of(mask: Tensor | None, x: Float[Tensor, "seq time input"]) -> Bool[Tensor, "seq time"]:
-    """Return which steps a layer was told to use; all of them without a mask."""
-    if mask is None:
-        return torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
-    return (mask.to(x.device) != 0).expand(x.shape[:2])

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from lagreach.adapters.scan_cell import ScanCell, steps_of
+from lagreach.adapters.scan_cell import ScanCell
 from lagreach.cells import Cell
 from lagreach.errors import InputError, UnsupportedError
 
@@ -146,12 +146,14 @@ def has(module: nn.Module, *names: str) -> bool:
     return all(getattr(module, name, None) is not None for name in names)
 
 
-def valid_steps_of(x: Tensor, mask: Any) -> Tensor:
-    """Which steps count, from a layer's mask (seq, time); masks of other shapes are refused."""
-    if mask is not None and (not isinstance(mask, Tensor) or mask.ndim != 2):
+def valid_steps_of(x: Float[Tensor, "seq time input"], mask: Any = None) -> Bool[Tensor, "seq time"]:
+    """Which steps count, from a layer's mask (seq, time): all of them without one; masks of other shapes are refused."""
+    if mask is None:
+        return torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+    if not isinstance(mask, Tensor) or mask.ndim != 2:
         got = f"shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
         raise UnsupportedError("a layer's mask must say which steps count", got=got, expected="(seq, time)")
-    return steps_of(mask, x)
+    return (mask.to(x.device) != 0).expand(x.shape[:2])
 
 
 @contextmanager

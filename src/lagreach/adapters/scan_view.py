@@ -14,10 +14,8 @@ from torch import Tensor, nn
 
 from lagreach.adapters.calling import Call, agreement, as_output, captured, replaced, untouched
 from lagreach.adapters.scan_layer import Given, ScanLayer, remembered
-from lagreach.adapters.torch_rnn import _unbound
-from lagreach.adapters.view import Bound, Recurrence, View, check_finite
+from lagreach.adapters.view import Bound, View, bind_to, replayed_output, unbound
 from lagreach.batch import Batch
-from lagreach.cells import Params
 from lagreach.cells.stack import Stack
 from lagreach.errors import InputError, UnsupportedError
 from lagreach.kernels import scan_stack
@@ -36,10 +34,8 @@ class ScanView(View):
         own = self.layer.weights()
         names = {name: f"{self._path}.{name}".lstrip(".") for name in own}
         params = {names[name]: weight for name, weight in own.items()}
-        for name, weight in params.items():
-            check_finite(f"the weight {name}", weight)
         stack = Stack((self.layer.cell,), self.layer.hidden_size, (names,))
-        self.template = Recurrence(stack, params, _unbound, {}, _unbound, -1)
+        self.template = unbound(stack, params, -1)
 
     def given(self, batch: Batch) -> Given:
         """Run the model and read what the layer was given."""
@@ -65,7 +61,7 @@ class ScanView(View):
         given = self.given(batch)
         time = given.x.shape[1]
 
-        def head(states: Tensor, _: Params) -> Tensor:
+        def head(states: Tensor) -> Tensor:
             output, model = self.layer.close(given, states), self._model
 
             def forward(*args: Any, **kwargs: Any) -> Any:
@@ -74,10 +70,8 @@ class ScanView(View):
             with untouched(model), remembered(model), replaced(self.layer.module, forward):
                 return as_output(self._call(model, batch), batch, time)
 
-        t = self.template
-        recurrence = Recurrence(t.stack, t.params, head, {}, lambda _: given.initial, given.x.shape[-1])
         lengths = batch.lengths if batch.x.ndim > 1 and time == batch.x.shape[1] else None
-        return Bound(recurrence, given.x, lengths)
+        return bind_to(self.template, given.x, given.initial, head, lengths)
 
     def check_replay(self, sample: Batch) -> None:
         """Replay the layer from its input, as the first of its variants whose output is the layer's own."""
@@ -119,13 +113,10 @@ def _first_tensor(result: Any) -> Tensor:
 
 def check_output(view: ScanView, sample: Batch) -> None:
     """Check that the model with the replayed layer gives what the model itself gives."""
-    bound = view.bind(sample)
-    recurrence = bound.recurrence
-    with torch.no_grad():
-        states = scan_stack(recurrence.stack, bound.x, recurrence.initial_state(bound.x), recurrence.params)
-        ours = recurrence.head(states, {})
-        with untouched(view._model), remembered(view._model):
-            theirs = as_output(view._call(view._model, sample), sample, bound.x.shape[1])
+    met = view.bind(sample)
+    ours = replayed_output(met)
+    with torch.no_grad(), untouched(view._model), remembered(view._model):
+        theirs = as_output(view._call(view._model, sample), sample, met.x.shape[1])
     tolerance = _tolerance(theirs.dtype)
     if not torch.allclose(ours.to(theirs.dtype), theirs, rtol=tolerance, atol=tolerance):
         raise InputError(

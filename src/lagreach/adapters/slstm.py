@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, silu
 
-from lagreach.adapters.scan_cell import recent_inputs, sizes_of, steps_of
-from lagreach.adapters.scan_layer import Given, ScanLayer, has, named_weights, present
+from lagreach.adapters.scan_cell import recent_inputs, sizes_of
+from lagreach.adapters.scan_layer import Given, ScanLayer, has, named_weights, present, valid_steps_of
 from lagreach.cells import Cell, Factors, Params
 from lagreach.errors import UnsupportedError
 
@@ -133,7 +133,7 @@ class SLSTMLayer(ScanLayer):
     def open(self, x: Tensor, *args: Any, **kwargs: Any) -> Given:
         """Read ``forward(x)``."""
         initial = x.new_zeros(len(x), self.state_size)
-        return Given(recent_inputs(x, self.cell.taps), initial, steps_of(None, x))
+        return Given(recent_inputs(x, self.cell.taps), initial, valid_steps_of(x))
 
     def close(self, given: Given, states: Tensor) -> Tensor:
         """Norm the heads."""

@@ -18,12 +18,11 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from lagreach.adapters.calling import Call, agreement, as_output, captured, replaced, untouched
 from lagreach.adapters.torch_cells import ROLES, cell_of
-from lagreach.adapters.view import Bound, Recurrence, View, check_finite
+from lagreach.adapters.view import Bound, View, bind_to, replayed_output, unbound
 from lagreach.batch import Batch
-from lagreach.cells import Params
 from lagreach.cells.stack import Stack
 from lagreach.errors import InputError, UnsupportedError
-from lagreach.kernels import scan, scan_stack
+from lagreach.kernels import scan
 
 
 @dataclass(frozen=True)
@@ -52,10 +51,7 @@ class TorchRNNView(View):
         stack = Stack(tuple(s.cells[0] for s in stacks), module.hidden_size, tuple(s.names[0] for s in stacks))
         weights = dict(model.named_parameters())
         params = {name: weights[name].detach() for *_, name in stack.weights()}
-        for name, weight in params.items():
-            check_finite(f"the weight {name}", weight)
-        width = params[stack.names[0]["weight_ih"]].shape[1]
-        self.template = Recurrence(stack, params, _unbound, {}, _unbound, width)
+        self.template = unbound(stack, params, params[stack.names[0]["weight_ih"]].shape[1])
 
     def bind(self, batch: Batch) -> Bound:
         """Run the model, capture what the module is given, and replay what comes before this recurrence."""
@@ -66,18 +62,12 @@ class TorchRNNView(View):
         x, initial = lower.input_of(self._part)
         time = given.x.shape[1]
 
-        def head(states: Tensor, _: Params) -> Tensor:
+        def head(states: Tensor) -> Tensor:
             result = lower.result(self._part, states)
             with untouched(self._model), replaced(self._module, lambda *args, **kwargs: result):
                 return as_output(self._call(self._model, batch), batch, time)
 
-        t = self.template
-        recurrence = Recurrence(t.stack, t.params, head, {}, lambda _: initial, t.input_size)
-        return Bound(recurrence, x, given.lengths)
-
-
-def _unbound(*_: Any) -> Tensor:
-    raise RuntimeError("this recurrence is not bound to a batch")
+        return bind_to(self.template, x, initial, head, given.lengths)
 
 
 def _stack(module: nn.RNNBase, path: str, layer: int, direction: int) -> Stack:
@@ -222,14 +212,10 @@ class _Replay:
 
 def check_replay(view: TorchRNNView, sample: Batch) -> None:
     """The replayed recurrence must give what the model itself gives."""
-    bound = view.bind(sample)
-    with torch.no_grad():
-        states = scan_stack(
-            bound.recurrence.stack, bound.x, bound.recurrence.initial_state(bound.x), bound.recurrence.params
-        )
-        ours = bound.recurrence.head(states, {})
-        with untouched(view._model):
-            theirs = as_output(view._call(view._model, sample), sample, bound.x.shape[1])
+    met = view.bind(sample)
+    ours = replayed_output(met)
+    with torch.no_grad(), untouched(view._model):
+        theirs = as_output(view._call(view._model, sample), sample, met.x.shape[1])
     tolerance = agreement(theirs.dtype)
     if not torch.allclose(ours.to(theirs.dtype), theirs, rtol=tolerance, atol=tolerance):
         raise InputError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -19,6 +19,7 @@ from lagreach.batch import Batch
 from lagreach.cells import Params
 from lagreach.cells.stack import Stack
 from lagreach.errors import InputError
+from lagreach.kernels import scan_stack
 from lagreach.model import GatedRNN
 
 
@@ -63,6 +64,35 @@ class View(ABC):
     @abstractmethod
     def bind(self, batch: Batch) -> Bound:
         """Run what stands in front on a batch."""
+
+
+def unbound(stack: Stack, params: dict[str, Tensor], input_size: int) -> Recurrence:
+    """Describe a recurrence before it has met a batch, which gives it its head and initial state; check its weights."""
+    for name, weight in params.items():
+        check_finite(f"the weight {name}", weight)
+    return Recurrence(stack, params, _no_batch_yet, {}, _no_batch_yet, input_size)
+
+
+def _no_batch_yet(*_: object) -> Tensor:
+    raise RuntimeError("this recurrence is not bound to a batch")
+
+
+def bind_to(
+    template: Recurrence, x: Tensor, initial: Tensor, head: Callable[[Tensor], Tensor], lengths: Tensor | None
+) -> Bound:
+    """Bind a recurrence to the inputs and initial states that a batch gives it, and to a head without weights of its own."""
+    recurrence = replace(
+        template, head=lambda states, _: head(states), initial_state=lambda _: initial, input_size=x.shape[-1]
+    )
+    return Bound(recurrence, x, lengths)
+
+
+def replayed_output(met: Bound) -> Tensor:
+    """Run the recurrence step by step, and give its states to the head: what the model's own output must agree with."""
+    recurrence = met.recurrence
+    with torch.no_grad():
+        states = scan_stack(recurrence.stack, met.x, recurrence.initial_state(met.x), recurrence.params)
+        return recurrence.head(states, recurrence.head_params)
 
 
 class GatedView(View):

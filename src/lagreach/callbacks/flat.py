@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
-from lagreach.diagnosis import Diagnosis, LayerDiagnosis
+from lagreach.diagnosis import Diagnosis
 from lagreach.errors import InputError
+from lagreach.window import band_of
 
 PREFIX = "lagreach/"
 FEW = 12  # examined lags up to which all are shown; of more, powers of two
@@ -61,7 +60,7 @@ def metrics(
         found[f"window_{count}"] = _lag(at.lag)
         found[f"window_{count}_low"], found[f"window_{count}_high"] = (_lag(end) for end in at.interval)
     for lag in _lags(diagnosis, lags):
-        place = [(one, i) for one in diagnosis.layers if (i := _index(one, lag)) is not None]
+        place = [(one, i) for one in diagnosis.layers if (i := band_of(one.window.required, lag)) is not None]
         needed = [float(one.window.required_if_present().sequences[i]) for one, i in place]
         found[f"n_lag_{lag}"] = min((n for n in needed if not math.isnan(n)), default=math.nan)
         found[f"gain_lag_{lag}"] = max(float(one.fidelity.exact[i]) for one, i in place)
@@ -84,21 +83,14 @@ def metrics(
 def _lags(diagnosis: Diagnosis, lags: Sequence[int] | None) -> list[int]:
     examined = sorted({lag for one in diagnosis.layers for lag in one.window.lags.tolist()})
     if lags is not None:
-        missing = [lag for lag in lags if all(_index(one, lag) is None for one in diagnosis.layers)]
+        missing = [lag for lag in lags if all(band_of(one.window.required, lag) is None for one in diagnosis.layers)]
         if missing:
             raise InputError("these lags were not examined", got=missing, expected=f"some of {examined}")
         return list(lags)
     if len(examined) <= FEW:
         return examined
     powers = [2**k for k in range(examined[-1].bit_length())]
-    return [lag for lag in powers if any(_index(one, lag) is not None for one in diagnosis.layers)]
-
-
-def _index(layer: LayerDiagnosis, lag: int) -> int | None:
-    """Position of the band that holds a lag, if one does."""
-    needed = layer.window.required
-    inside = np.flatnonzero((needed.first <= lag) & (lag <= needed.lags))
-    return int(inside[0]) if len(inside) else None
+    return [lag for lag in powers if any(band_of(one.window.required, lag) is not None for one in diagnosis.layers)]
 
 
 def _lag(lag: int | None) -> float:

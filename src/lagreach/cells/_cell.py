@@ -28,7 +28,7 @@ class Dual(NamedTuple):
 
 
 class Factors(NamedTuple):
-    """The dual factors whose product over a window of steps is the first-order transport (theory 1b).
+    """The dual factors whose product over a window of steps is the first-order transport (docs/theory/first-order.md).
 
     The transport over lag l anchored at t is ``newest(t) * middle(t-1) * ... * middle(t-l+2) * oldest(t-l+1)``,
     and ``single(t)`` at lag 1. For most cells all four are the same factor; the LSTM's block from c to h is not.

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lagreach.arrays import Array, Number
+from lagreach.arrays import Array, Number, finite_or_none
 from lagreach.cells.activations import Activation, get_activation
 from lagreach.cells.diag_elman import DiagElman
 from lagreach.convergence import ntk
@@ -23,7 +23,6 @@ from lagreach.convergence.constants import Certified, certified, growth, mu0, mu
 from lagreach.convergence.initialise import Weights
 from lagreach.convergence.lags import lag_parts
 from lagreach.convergence.requirements import Requirement, theorem1_requirement, theorem2
-from lagreach.convergence.theorems import finite
 from lagreach.convergence.transport_maps import estimate_norms
 from lagreach.errors import InputError, UnsupportedError
 from lagreach.model import GatedRNN
@@ -115,7 +114,7 @@ class Standing:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; what is infinite or missing becomes None."""
         same = ("m", "T", "d", "n", "activation", "alpha", "gain", "above", "x_bound", "nu_from", "error", "delta")
-        more = {"mu_T": finite(self.mu), "sharpness": self.sharpness, "nu": list(self.nu)}
+        more = {"mu_T": finite_or_none(self.mu), "sharpness": self.sharpness, "nu": list(self.nu)}
         rest = {"retention": self.retention.tolist(), "verdict": self.verdict, "certified": self.certified}
         asked = {"theorem1": self.projected.to_dict(), "theorem2": self.plain.to_dict()}
         return {name: getattr(self, name) for name in same} | more | rest | asked

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from lagreach.arrays import Number
+from lagreach.arrays import Number, finite_or_none
 from lagreach.cells.activations import Activation, get_activation
 from lagreach.convergence.checks import check_pair, check_positive, check_probability, within_range
 from lagreach.convergence.constants import FORMS, certified, certified_over, growth, mu0, printed
-from lagreach.convergence.theorems import Pair, finite, finite_values, printed_err, theorem1
+from lagreach.convergence.theorems import Pair, finite_values, printed_err, theorem1
 from lagreach.errors import InputError
 
 _WIDEST = 2.0**1000
@@ -65,8 +65,14 @@ class Requirement:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, for JSON; what is infinite or missing becomes None."""
-        kept = {"name": self.name, "form": self.form, "m": finite(self.m), "tau": finite(self.tau), "eta": self.eta}
-        asked = {"error": self.error, "delta": self.delta, "guarantee": self.guarantee, "vacuous": self.vacuous}
+        kept = {"name": self.name, "form": self.form, "m": finite_or_none(self.m), "tau": finite_or_none(self.tau)}
+        asked = {
+            "eta": self.eta,
+            "error": self.error,
+            "delta": self.delta,
+            "guarantee": self.guarantee,
+            "vacuous": self.vacuous,
+        }
         return kept | asked | {"quantities": finite_values(self.quantities), "gain": self.gain}
 
     def __str__(self) -> str:
@@ -183,21 +189,22 @@ def theorem2(
     check_probability(delta)
     sigma, norms = get_activation(activation), check_pair("nu", nu)
     if form == "printed":
-        return _printed_theorem2(sigma, float(error), float(alpha), T, n, norms, float(delta), d)
+        sizes: dict[str, Any] = {"alpha": float(alpha), "T": T, "n": n, "nu": norms, "d": d}
+        return _printed_theorem2(sigma, float(error), float(delta), **sizes)
     size = norms[0] ** 2 + norms[1] ** 2
     most = certified(sigma, alpha, T, x_bound).y_max(norms) if y_max is None else float(y_max)
     if gap is not None:
         check_positive(gap=gap)
     gaps = _GAPS if gap is None else np.array([float(gap)])
+    given: dict[str, Any] = {
+        "alpha": float(alpha), "T": T, "n": n, "nu": norms, "y_max": most, "delta": float(delta), "error": error,
+        "x_bound": x_bound,
+    }  # fmt: skip
     if gap is None:  # twice on a grid, the second time around the first answer
-        _, width, *_ = _theorem2_over(
-            sigma, float(alpha), T, n, gaps, size, norms[0], most, float(delta), error, x_bound
-        )
+        _, width, *_ = _theorem2_over(sigma, gaps, **given)
         best = int(np.argmin(width))
         gaps = np.geomspace(_GAPS[max(best - 1, 0)], _GAPS[min(best + 1, len(_GAPS) - 1)], 1001)
-    lam, width, L, beta, err = _theorem2_over(
-        sigma, float(alpha), T, n, gaps, size, norms[0], most, float(delta), error, x_bound
-    )
+    lam, width, L, beta, err = _theorem2_over(sigma, gaps, **given)
     k = int(np.argmin(width))
     a = float(alpha) + float(gaps[k])
     eta = 1 / (T * float(L[k] * L[k]))
@@ -220,20 +227,22 @@ def theorem2(
 
 
 def _theorem2_over(
-    sigma: Activation, alpha: float, T: int, n: int, gaps: Any, size: float, nu_w: float, y_max: float, delta: float,
+    sigma: Activation, gaps: Any, *, alpha: float, T: int, n: int, nu: tuple[float, float], y_max: float, delta: float,
     error: Number, x_bound: Number,
 ) -> tuple[Any, Any, Any, Any, Any]:  # fmt: skip
+    """Lambda, width, L, beta and err for many gaps at once."""
+    size = nu[0] ** 2 + nu[1] ** 2
     found = certified_over(sigma, alpha + gaps, T, float(x_bound))
     with np.errstate(over="ignore"):
         lam = 2 * math.sqrt(T) * found["L"] * size / math.sqrt(error)
         err = found["beta"] * size + 2 * y_max * math.sqrt(math.log(2 * n * T / delta))
         # the transported weights must have room within the gap as well
-        width = np.maximum(16 * T * err**2 / float(error), (np.maximum(lam, nu_w) / gaps) ** 2)
+        width = np.maximum(16 * T * err**2 / float(error), (np.maximum(lam, nu[0]) / gaps) ** 2)
     return lam, width, found["L"], found["beta"], err
 
 
 def _printed_theorem2(
-    sigma: Activation, error: float, alpha: float, T: int, n: int, nu: tuple[float, float], delta: float, d: int
+    sigma: Activation, error: float, delta: float, *, alpha: float, T: int, n: int, nu: tuple[float, float], d: int
 ) -> Requirement:
     a = alpha + math.sqrt(2 * error)
     c = printed(sigma, alpha=alpha, a=a, T=T, d=d)
@@ -243,7 +252,7 @@ def _printed_theorem2(
     y_max = sigma.sigma_1 * mu0(alpha * sigma.sigma_1, T) * (nu[1] + sigma.sigma_0 * nu[0])
     reach = T * c.L * (f_max + y_max)
     eta = error / (2 * reach * reach)
-    err = printed_err(sigma, c.L, c.beta, c.Lam, c.gam, nu, (lam, lam), n, T, delta)
+    err = printed_err(sigma, c, nu=nu, rho=(lam, lam), n=n, delta=delta)
     return Requirement(
         name="Theorem 2",
         form="printed",

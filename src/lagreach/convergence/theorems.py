@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lagreach.arrays import Number
+from lagreach.arrays import Number, finite_or_none
 from lagreach.cells.activations import Activation, get_activation
 from lagreach.convergence.checks import check_pair, check_positive, check_probability, within_range
-from lagreach.convergence.constants import FORMS, certified, growth, mu0, printed
+from lagreach.convergence.constants import FORMS, Printed, certified, growth, mu0, printed
 from lagreach.errors import InputError
 
 Pair = tuple[Number, Number]
@@ -64,8 +64,17 @@ class Bound:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, for JSON; what is infinite or missing becomes None."""
-        kept = {"name": self.name, "form": self.form, "value": finite(self.value), "terms": finite_values(self.terms)}
-        rest = {"quantities": finite_values(self.quantities), "trivial": finite(self.trivial), "vacuous": self.vacuous}
+        kept = {
+            "name": self.name,
+            "form": self.form,
+            "value": finite_or_none(self.value),
+            "terms": finite_values(self.terms),
+        }
+        rest = {
+            "quantities": finite_values(self.quantities),
+            "trivial": finite_or_none(self.trivial),
+            "vacuous": self.vacuous,
+        }
         return kept | rest | {"gain": self.gain, "verdict": self.verdict}
 
     def __str__(self) -> str:
@@ -245,7 +254,8 @@ def theorem1(
     a = float(alpha) + rho_w / math.sqrt(m)
     size = nu_w**2 + nu_u**2
     if form == "printed":
-        return _printed_theorem1(sigma, float(alpha), a, m, T, n, tau, (nu_w, nu_u), (rho_w, rho_u), float(delta), d)
+        sizes: dict[str, Any] = {"alpha": float(alpha), "a": a, "m": m, "T": T, "n": n, "tau": tau, "d": d}
+        return _printed_theorem1(sigma, nu=(nu_w, nu_u), rho=(rho_w, rho_u), delta=float(delta), **sizes)
     c = certified(sigma, a, T, x_bound)
     steep = T * _square(c.L) if sharpness is None else float(sharpness)
     step = 1 / steep if eta is None else float(eta)
@@ -300,13 +310,13 @@ def corollary1(activation: str | Activation, *, form: str = "corrected", **setti
 
 
 def _printed_theorem1(
-    sigma: Activation, alpha: float, a: float, m: int, T: int, n: int, tau: int, nu: tuple[float, float],
+    sigma: Activation, *, alpha: float, a: float, m: int, T: int, n: int, tau: int, nu: tuple[float, float],
     rho: tuple[float, float], delta: float, d: int,
 ) -> Bound:  # fmt: skip
     """CE (18) and (19)."""
     c = printed(sigma, alpha=alpha, a=a, T=T, d=d)
     f_max, y_max = c.L * math.hypot(*rho), _printed_y_max(sigma, alpha, T, nu)
-    err = printed_err(sigma, c.L, c.beta, c.Lam, c.gam, nu, rho, n, T, delta)
+    err = printed_err(sigma, c, nu=nu, rho=rho, n=n, delta=delta)
     far = f_max + y_max
     size = nu[0] ** 2 + nu[1] ** 2
     terms = {
@@ -321,23 +331,17 @@ def _printed_theorem1(
 
 
 def printed_err(
-    sigma: Activation, L: float, beta: float, Lam: float, gam: float, nu: tuple[float, float],
-    rho: tuple[float, float], n: int, T: int, delta: float,
-) -> float:  # fmt: skip
+    sigma: Activation, c: Printed, *, nu: tuple[float, float], rho: tuple[float, float], n: int, delta: float
+) -> float:
     """``err(T, n, delta)`` of CE (19)."""
     around = _square(rho[0]) + _square(rho[1])
-    sampling = L * math.hypot(*nu) * math.sqrt(math.log(2 * T * n / delta))
-    return sampling + 2 * around * (sigma.sigma_2 * Lam * Lam + sigma.sigma_1 * gam) + 2 * beta * around
-
-
-def finite(value: float) -> float | None:
-    """Return the number, or None if it is not finite."""
-    return value if math.isfinite(value) else None
+    sampling = c.L * math.hypot(*nu) * math.sqrt(math.log(2 * c.T * n / delta))
+    return sampling + 2 * around * (sigma.sigma_2 * c.Lam * c.Lam + sigma.sigma_1 * c.gam) + 2 * c.beta * around
 
 
 def finite_values(values: Mapping[str, float]) -> dict[str, float | None]:
-    """Apply `finite` to every value."""
-    return {name: finite(value) for name, value in values.items()}
+    """Apply `finite_or_none` to every value."""
+    return {name: finite_or_none(value) for name, value in values.items()}
 
 
 def _square(value: float) -> float:

@@ -17,6 +17,7 @@ from torch import Tensor
 from lagreach.gradients.subject import Subject, band_cotangents
 from lagreach.transport.carry import Carry, Steps, WeightSums, weights_of
 from lagreach.transport.rollout import Rollout
+from lagreach.transport.scaled import size_in_powers_of_two
 
 Found = Iterator[tuple[np.ndarray, np.ndarray]]
 
@@ -84,8 +85,7 @@ def _first_order(
 
 def _weights(steps: Steps, carried: Tensor, reached: Tensor | None = None) -> Tensor:
     """Gradients of the weights, scaled on the way so that float32 models do not underflow."""
-    size = carried.abs().max()
-    power = 2.0 ** torch.frexp(size).exponent.item() if size > 0 else 1.0
+    power = size_in_powers_of_two(carried)
     return weights_of(steps, (carried / power).to(steps.x.dtype), reached) * power
 
 

@@ -14,11 +14,12 @@ from lagreach.adapters import Recurrence, View
 from lagreach.errors import InputError, TooLargeError
 from lagreach.transport.binding import Opened, open_data
 from lagreach.transport.carry import Steps, weights_of
-from lagreach.transport.exact import exact_transport, named_weights
+from lagreach.transport.exact import by_weight, exact_transport
 from lagreach.transport.first_order import first_order_transport
 from lagreach.transport.lags import check_lags
 from lagreach.transport.objective import Loss, Objective, check_uncoupled, output_gradient
 from lagreach.transport.rollout import Rollout
+from lagreach.transport.sensitivity import check_direction
 
 LIMIT_BYTES = 2**30
 GROUP_BYTES = 2**28  # of lag gradients held at once when they are reduced
@@ -122,7 +123,7 @@ def lag_gradients(
     objective = opened.objective(loss, steps)
     weights = recurrence.params | recurrence.head_params
     if direction is not None:
-        _check_direction(direction, weights)
+        check_direction(direction, weights)
     per_lag = sum(w.numel() * w.element_size() for w in weights.values())
     reduced = reduce is not None or direction is not None
     if per_lag * len(wanted) > LIMIT_BYTES and not reduced:
@@ -145,16 +146,6 @@ def lag_gradients(
         transport=transport,
         reduction="direction" if direction is not None else reduce,
     )
-
-
-def _check_direction(direction: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    for name, tensor in direction.items():
-        if name not in weights or tensor.shape != weights[name].shape:
-            raise InputError(
-                f"the direction does not fit the weight {name!r}",
-                got=f"shape {tuple(tensor.shape)}",
-                expected=tuple(weights[name].shape) if name in weights else f"one of {', '.join(weights)}",
-            )
 
 
 def _sum_over_chunks(
@@ -190,7 +181,7 @@ def _weight_gradients(part: Rollout, delta: Tensor, lags: list[int], transport: 
         return
     steps = Steps(part, names)
     for cotangent in first_order_transport(part, delta, lags):
-        yield named_weights(part, names, weights_of(steps, cotangent.value().to(delta.dtype))[0, 0])
+        yield by_weight(part.recurrence.params, names, weights_of(steps, cotangent.value().to(delta.dtype))[0, 0])
 
 
 def _reduced(grads: dict[str, Tensor], reduce: str | None, direction: Mapping[str, Tensor] | None) -> dict[str, Tensor]:

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from lagreach.errors import InputError
 from lagreach.gradients.blocks import Directions
-from lagreach.gradients.sequence_gradients import SequenceLinearisation, as_direction, total_adjoint
+from lagreach.gradients.sequence_gradients import SequenceLinearisation, total_adjoint
 from lagreach.gradients.subject import Subject, band_cotangents
+from lagreach.transport.exact import by_weight
 from lagreach.transport.objective import output_gradient, valid_steps
 from lagreach.transport.rollout import Rollout
 from lagreach.transport.sensitivity import immediate_sensitivity
@@ -64,6 +65,11 @@ class NoiseValues:
             step_block=steps[by_block],
             step_sums=np.concatenate([p.step_sums for p in found])[by_block],
         )
+
+    @property
+    def sample(self) -> np.ndarray:
+        """Values at the middle band, for the first probe: one sample of the noise, to fit tails to and to draw."""
+        return self.probe[:, 0, self.probe.shape[2] // 2]
 
     def step_spread(self) -> np.ndarray:
         """Standard deviation of the step-by-step values, (1 + probe, band); NaN where they were not measured."""
@@ -176,7 +182,7 @@ def _add_steps(
     inside = valid_steps(part.lengths, len(part.x), time, part.x.device)
     for signal in range(len(directions)) if probes else [0]:
         for band, arrived in carried.items():
-            direction = as_direction(part.recurrence, subject.names, torch.tensor(directions[signal, band]))
+            direction = by_weight(part.recurrence.params, subject.names, torch.tensor(directions[signal, band]))
             moved = immediate_sensitivity(part, direction).double()
             reached = arrived.shape[1]
             counted = inside[:, time - reached :]  # positions that an anchor within the length reaches

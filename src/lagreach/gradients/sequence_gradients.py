@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lagreach.adapters import Recurrence
 from lagreach.transport.objective import Objective
 from lagreach.transport.rollout import Rollout
+from lagreach.transport.scaled import size_in_powers_of_two
 
 
 def total_adjoint(part: Rollout, objective: Objective) -> Float[Tensor, "seq time state"]:
@@ -47,20 +47,10 @@ class SequenceLinearisation:
 
     def pull(self, carried: Float[Tensor, "seq reached state"]) -> Float[np.ndarray, "seq param"]:
         """Gradient of every sequence as a row of float64, scaled so that float32 models do not underflow."""
-        size = carried.abs().max()
-        power = 2.0 ** torch.frexp(size).exponent.item() if size > 0 else 1.0
+        power = size_in_powers_of_two(carried)
         missing = self.time - carried.shape[1]
         cotangent = torch.nn.functional.pad((carried / power).to(self.states.dtype), (0, 0, 0, missing))
         grads = torch.autograd.grad(
             self.states, self.weights, grad_outputs=cotangent, retain_graph=True, materialize_grads=True
         )
         return (torch.cat([g.flatten(1) for g in grads], dim=1).double() * power).cpu().numpy()
-
-
-def as_direction(recurrence: Recurrence, names: list[str], flat: Tensor) -> dict[str, Tensor]:
-    """Cut a flat vector into tensors by the names and shapes of the weights."""
-    pieces = flat.split([recurrence.params[name].numel() for name in names])
-    return {
-        name: piece.view(recurrence.params[name].shape).to(dtype=recurrence.dtype, device=recurrence.device)
-        for name, piece in zip(names, pieces, strict=True)
-    }

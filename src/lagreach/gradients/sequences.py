@@ -11,7 +11,7 @@ import hashlib
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, runtime_checkable
@@ -241,88 +241,23 @@ def _is_array(value: object) -> bool:
     return isinstance(value, Tensor) or hasattr(value, "__array__")
 
 
-@dataclass(frozen=True)
-class BlockPlan:
-    """Which sequences are swapped with which, and in which block each pair counts.
-
-    Pairs come from ranking the sequences by a hash of their inputs and the seed, so they do not depend on order,
-    batches or shards, nor on which target belongs to which input (which keeps the sign-flip test exact).
-    """
-
-    pairs: np.ndarray  # (pair, 2), numbers of sequences
-    blocks: np.ndarray  # (pair,), number of the block
-    count: int
-
-    @property
-    def sequences(self) -> int:
-        """Number of sequences that take part."""
-        return self.pairs.size
-
-    def members(self, block: int) -> tuple[list[int], list[int]]:
-        """Sequences of a block, and the partner of each."""
-        own = self.pairs[self.blocks == block]
-        return own.ravel().tolist(), own[:, ::-1].ravel().tolist()
-
-    def subsample(self, sequences: int) -> BlockPlan:
-        """Keep about this many sequences; the pairs are in random order, so the first ones are a fair sample."""
-        keep = max(8, min(len(self.pairs), sequences // 2))
-        return _dealt(self.pairs[:keep], self.count)
-
-    def only(self, blocks: Iterable[int]) -> BlockPlan:
-        """Keep some of the blocks, numbered anew."""
-        renumbered = {block: new for new, block in enumerate(blocks)}
-        keep = np.isin(self.blocks, list(renumbered))
-        return BlockPlan(self.pairs[keep], np.array([renumbered[b] for b in self.blocks[keep]]), len(renumbered))
-
-
-def _dealt(pairs: np.ndarray, blocks: int) -> BlockPlan:
-    count = min(blocks, len(pairs))
-    return BlockPlan(pairs, np.arange(len(pairs)) * count // len(pairs), count)
-
-
-def plan_blocks(sequences: Sequences, blocks: int, seed: int, read: int = 64) -> BlockPlan:
-    """Pair the sequences and deal the pairs into blocks of nearly equal size.
-
-    Partners are half the ranks apart, so that copies of a sequence, which are neighbours, do not meet as partners (their
-    contrast would be zero) and land in the same block. Windows cut from one series depend on their neighbours. They are
-    paired with windows half the series away, and blocks are contiguous stretches, so that blocks stay nearly independent
-    of each other.
-    """
-    if getattr(sequences, "from_one_series", False):
-        half = len(sequences) // 2
-        return _dealt(_enough(np.stack((np.arange(half), np.arange(half) + half), axis=1), len(sequences)), blocks)
-    keys = []
+def contents(sequences: Sequences, read: int = 64) -> Iterator[tuple[Tensor, Tensor]]:
+    """Input and target of every sequence, without what lies beyond its length, which may hold anything."""
     for start in range(0, len(sequences), read):
-        stop = min(start + read, len(sequences))
-        batch = sequences.read(range(start, stop))
-        for i in range(len(batch)):
-            x, y = _content(batch, i)
-            keys.append((_hash(x, seed), _hash(y, seed), start + i))
-    order = np.array([number for *_, number in sorted(keys)])
-    half = len(order) // 2
-    return _dealt(_enough(np.stack((order[:half], order[half : 2 * half]), axis=1), len(sequences)), blocks)
+        batch = sequences.read(range(start, min(start + read, len(sequences))))
+        for row, (x, y) in enumerate(zip(batch.x, batch.y, strict=True)):
+            if batch.lengths is None:
+                yield x, y
+                continue
+            length = int(batch.lengths[row])
+            per_step = y.ndim > 0 and len(y) == len(x)
+            yield x[:length], y[:length] if per_step else y
 
 
-def _content(batch: Batch, row: int) -> tuple[Tensor, Tensor]:
-    """Input and target of one sequence without what lies beyond its length, which may hold anything."""
-    x, y = batch.x[row], batch.y[row]
-    if batch.lengths is None:
-        return x, y
-    length = int(batch.lengths[row])
-    per_step = y.ndim > 0 and len(y) == len(x)
-    return x[:length], y[:length] if per_step else y
-
-
-def _enough(pairs: np.ndarray, sequences: int) -> np.ndarray:
-    if len(pairs) < 8:
-        raise InputError(
-            "too few sequences to say anything about noise",
-            got=f"{sequences} sequences",
-            expected="at least 16, better 500 or more",
-        )
-    return pairs
-
-
-def _hash(values: Tensor, seed: int) -> bytes:
-    content = np.ascontiguousarray(values.detach().cpu().numpy()).tobytes()
-    return hashlib.blake2b(content, digest_size=8, salt=(seed % 2**64).to_bytes(8, "little")).digest()
+def fingerprint(sequences: Sequences) -> str:
+    """Hash of the data's contents, independent of the order of the sequences and of how they are padded."""
+    total = 0
+    for x, y in contents(sequences):
+        content = b"".join(np.ascontiguousarray(part.detach().cpu().numpy()).tobytes() for part in (x, y))
+        total += int.from_bytes(hashlib.blake2b(content, digest_size=16).digest(), "little")
+    return f"{total % 2**128:032x}"

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lagreach.adapters import View
-from lagreach.batch import Batch
 from lagreach.gradients.bands import Bands
+from lagreach.gradients.block_plan import BlockPlan
 from lagreach.gradients.contrast import Probe
-from lagreach.gradients.sequences import BlockPlan, Sequences
+from lagreach.gradients.sequences import Sequences
 from lagreach.transport.cotangent import Cotangent
 from lagreach.transport.exact import exact_transport
 from lagreach.transport.first_order import first_order_transport
@@ -40,7 +41,7 @@ class Subject:
     time: int
     signal: str = "dependence"
     transport: str = "exact"
-    steps: object = None
+    steps: Any = None  # which steps targets belong to, see `make_objective`
     memory: int | None = None  # bytes to stay within
     scale: np.ndarray | None = None  # (param,): what an optimiser makes of each weight's gradient; one if None
 
@@ -57,14 +58,9 @@ class Subject:
         """Run the model on these sequences; return its states and the objective of its outputs."""
         batch = self.sequences.read(index)
         part = run(self.view.bind(batch))
-        return part, self.objective(batch, part)
-
-    def objective(self, batch: Batch, part: Rollout) -> Objective:
-        """Return the loss of the sequences of a batch."""
-        shape = tuple(part.output.shape)
-        lengths = batch.lengths if shape[1] == part.x.shape[1] else None
-        options = {"mask": batch.mask, "lengths": lengths, "steps": self.steps}
-        return make_objective(self.loss, batch.y, part.recurrence, shape, **options)  # type: ignore[arg-type]
+        seq, positions, out = part.output.shape
+        shape, time = (seq, positions, out), part.x.shape[1]
+        return part, make_objective(self.loss, batch, part.recurrence, shape, input_time=time, steps=self.steps)
 
     def carry(self, part: Rollout, delta: Tensor, lags: list[int]) -> Iterator[Cotangent]:
         """Carry gradients back to each of the lags, exactly or to first order."""

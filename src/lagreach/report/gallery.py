@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from lagreach.diagnosis import Diagnosis
-from lagreach.disk import make_folder, write_atomically
+from lagreach.disk import PICTURES, make_folder, save_figure
 from lagreach.errors import InputError
 from lagreach.progress import Progress
 from lagreach.report import figures, paper_figures
 
-FORMATS = ("png", "svg", "pdf")
 FIGURES: dict[str, Callable[..., Any]] = {
     "window": figures.window,
     "reach": figures.reach,
@@ -44,8 +43,8 @@ def export(
 
     `names` are keys of `FIGURES`; all of them by default.
     """
-    if kind not in FORMATS:
-        raise InputError("unknown format", got=repr(kind), expected=", ".join(FORMATS))
+    if kind not in PICTURES:
+        raise InputError("unknown format", got=repr(kind), expected=", ".join(PICTURES))
     unknown = [name for name in names if name not in FIGURES]
     if unknown:
         raise InputError("unknown figure", got=", ".join(unknown), expected=", ".join(FIGURES))
@@ -71,13 +70,6 @@ def export(
 
 
 def save(drawn: Any, file: Path) -> None:
-    """Write the figure that some axes belong to; the same axes give the same file."""
+    """Write the figure that some axes belong to."""
     axes = drawn[0] if isinstance(drawn, tuple) else drawn
-    kind = file.suffix.removeprefix(".")
-    metadata = {
-        "png": {"Software": "lagreach"},
-        "svg": {"Date": None, "Creator": "lagreach"},
-        "pdf": {"CreationDate": None},
-    }
-    with write_atomically(file) as temporary:
-        axes.figure.savefig(temporary, format=kind, metadata=metadata[kind], dpi=200, bbox_inches="tight")
+    save_figure(axes.figure, file, dpi=200, bbox_inches="tight")

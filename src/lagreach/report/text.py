@@ -8,15 +8,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from lagreach.diagnosis import Diagnosis, LayerDiagnosis
-from lagreach.report.words import LIGHTS, NO_FORECAST, advice, answer, brief, count, retained, short, span
+from lagreach.report.words import LIGHTS, NO_FORECAST, advice, answer, brief, retained, short, span
 from lagreach.types import Status
 from lagreach.window import Requirement
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
-
-__all__ = ["answer", "count", "describe", "renderables", "short", "show", "sparkline"]
 
 WIDTH = 118
 COLOURS = {"good": "green", "fair": "yellow", "bad": "red", "plain": "default"}

@@ -15,6 +15,7 @@ import numpy as np
 from lagreach.errors import InputError
 from lagreach.study.metrics import Row
 
+VERDICTS = {"yes": "holds", "no": "fails", "not tested": "not tested"}  # and how the page says them
 LEAST_SEEDS = 5
 MOST = 0.8  # share of seeds that must agree
 # Definitions of envelope, signal and noise that a claim is read under, and the form of diagnosis each one reads.

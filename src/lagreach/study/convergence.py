@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lagreach.disk import make_folder, write_atomically
 from lagreach.errors import InputError
 from lagreach.report import study_page
-from lagreach.study.claims import ClaimResult
+from lagreach.study.claims import VERDICTS, ClaimResult
 from lagreach.study.figures import save_figure
 from lagreach.study.results import table
 from lagreach.study.store import RunDirectory, versions
@@ -111,8 +111,7 @@ def summarise_experiments(run: RunDirectory, config: StudyConfig, seconds: float
         save_figure(figure(experiment), path)
         pictures.append((f"{experiment.question[0].upper()}{experiment.question[1:]}", path))
     run.write_text("claims.json", json.dumps([vars(claim) for claim in claims], indent=2))
-    labels = {"yes": "holds", "no": "fails", "not tested": "not tested"}
-    rows = [vars(claim) | {"verdict": labels[claim.verdict]} for claim in claims]
+    rows = [vars(claim) | {"verdict": VERDICTS[claim.verdict]} for claim in claims]
     sentences = [f"{sum(c.verdict == 'yes' for c in claims)} of {len(claims)} predicted slopes came out."]
     study_page(config.title, [], rows, pictures, run.path / "report.html", answer=sentences)
     headers = ("claim", "claimed", "obtained", "interval", "agrees?", "why")

@@ -7,8 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lagreach.errors import InputError
-
-LOSSES = ("mse", "cross_entropy")
+from lagreach.transport.objective import LOSSES
 
 
 def check_loss(name: str) -> str:

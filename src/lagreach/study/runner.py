@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -16,10 +16,10 @@ from lagreach.errors import InputError
 from lagreach.io import load
 from lagreach.progress import Progress, progress_bar
 from lagreach.report import study_page
-from lagreach.study.claims import ClaimResult, check_claims
+from lagreach.study.claims import VERDICTS, ClaimResult, check_claims
 from lagreach.study.config import StudyConfig
 from lagreach.study.convergence import ExperimentJob, run_experiment, summarise_experiments
-from lagreach.study.executors import Executor, LocalExecutor
+from lagreach.study.executors import Executor, LocalExecutor, counting
 from lagreach.study.figures import draw_all
 from lagreach.study.jobs import (
     DiagnoseJob,
@@ -37,7 +37,6 @@ from lagreach.study.results import results_text, verdict_sentence
 from lagreach.study.store import RunDirectory
 
 SHOWN_IN_REPORT = 8  # diagnoses side by side on the page
-VERDICTS = {"yes": "holds", "no": "fails", "not tested": "not tested"}
 POLL_SECONDS = 0.5
 
 
@@ -70,7 +69,7 @@ def run_study(
         run.log(f"start: `{command}`, {_plural(workers.workers, 'process')}, {_machine(device)}")
         if config.kind == "convergence":
             experiments = [ExperimentJob(str(run.path), name) for name in config.experiments]
-            workers.map(run_experiment, experiments, on_result=_counting(report, "experiments", 0, len(experiments)))
+            workers.map(run_experiment, experiments, on_result=counting(report, "experiments", len(experiments)))
             summarise_experiments(run, config, time.perf_counter() - started, command)
             run.log("finished")
             return run
@@ -86,7 +85,7 @@ def run_study(
             workers.map(train_variants, [TrainJob(str(run.path), names, device, kernel) for names in together])
         jobs = diagnose_jobs(run, config, device)
         todo = [job for job in jobs if not is_diagnosed(run, job)]
-        count = _counting(report, "diagnosing", len(jobs) - len(todo), len(jobs))
+        count = counting(report, "diagnosing", len(jobs), len(jobs) - len(todo))
         workers.map(diagnose_checkpoint, todo, on_result=count)
         run.log("measured")
         summarise_run(run)
@@ -102,18 +101,6 @@ def _machine(device: str) -> str:
     """What a run is worked on with: the device by its name, and the version of torch."""
     name = "processor" if device == "cpu" else torch.cuda.get_device_name(device)
     return f"{name}, torch {torch.__version__}"
-
-
-def _counting(report: Progress, stage: str, done: int, of: int) -> Callable[[int, object], None]:
-    """Show how many pieces are done, as they come."""
-    report(stage, done, of)
-
-    def count(_: int, __: object) -> None:
-        nonlocal done
-        done += 1
-        report(stage, done, of)
-
-    return count
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from lagreach.gradients.subject import Subject
 from lagreach.measure_settings import MeasureSettings
 from lagreach.pipeline import diagnose, diagnosis_subjects
 from lagreach.progress import Progress
-from lagreach.study.executors import Executor
+from lagreach.study.executors import Executor, counting
 from lagreach.threads import one_thread
 from lagreach.window import Window
 
@@ -105,29 +105,16 @@ def diagnose_sharded(
             for own in np.array_split(np.arange(subject.plan.count), count)
         ]
         found = Directions.merge(
-            executor.map(measure_directions, parts, on_result=_tick(progress, "directions", count))
+            executor.map(measure_directions, parts, on_result=counting(progress, "directions", count))
         )
         along = unit_directions(found, subject.probe.group, chosen.direction, np.random.default_rng(chosen.seed))
-        tick = _tick(progress, "noise", count)
+        tick = counting(progress, "noise", count)
         values = NoiseValues.merge(executor.map(measure_noise, [(part, along) for part in parts], on_result=tick))
-        return assemble(subject, found, values, chosen), values.probe[:, 0, len(subject.bands) // 2], False
+        return assemble(subject, found, values, chosen), values.sample, False
 
     found = diagnose(model, data, settings=settings, measure=measure, **options)
     assert isinstance(found, Diagnosis)
     return found
-
-
-def _tick(progress: Progress | None, stage: str, of: int) -> Callable[[int, Any], None] | None:
-    if progress is None:
-        return None
-    done = 0
-
-    def count(_: int, __: Any) -> None:
-        nonlocal done
-        done += 1
-        progress(stage, done, of)
-
-    return count
 
 
 def _frozen(value: Any) -> Any:

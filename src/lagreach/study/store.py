@@ -18,7 +18,7 @@ import platform
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -257,7 +257,7 @@ def remove_states(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def latest_state(folder: Path, warn: Any) -> dict[str, Tensor] | None:
+def latest_state(folder: Path, warn: Callable[[str], None]) -> dict[str, Tensor] | None:
     """Read the newest state that is whole; `warn` is told of damaged ones."""
     for path in sorted(folder.glob("state-*.safetensors"), reverse=True):
         try:

@@ -24,7 +24,7 @@ class Opened:
     view: View
     batch: Batch
     time: int
-    output_shape: tuple[int, ...]
+    output_shape: tuple[int, int]
 
     def parts(self, chunk: int | None = None) -> Iterator[tuple[slice, Rollout]]:
         """Run the model on chunks of sequences."""
@@ -34,11 +34,8 @@ class Opened:
 
     def objective(self, loss: Loss, steps: str | Sequence[int] | Tensor | None) -> Objective:
         """Return the losses of all sequences."""
-        batch = self.batch
-        shape = (len(batch), *self.output_shape)
-        per_step = self.output_shape[0] == self.time
-        options = {"mask": batch.mask, "lengths": batch.lengths if per_step else None, "steps": steps}
-        return make_objective(loss, batch.y, self.view.template, shape, **options)  # type: ignore[arg-type]
+        shape = (len(self.batch), *self.output_shape)
+        return make_objective(loss, self.batch, self.view.template, shape, input_time=self.time, steps=steps)
 
 
 def open_data(
@@ -73,4 +70,5 @@ def open_data(
     batch = Batch(x, targets, None if mask is None else torch.as_tensor(mask), checked_lengths, state)
     view = as_view(model, batch.select(slice(0, 2)))
     sample = run(view.bind(batch.select(slice(0, 1))))
-    return Opened(view, batch, sample.x.shape[1], tuple(sample.output.shape[1:]))
+    positions, out = sample.output.shape[1:]
+    return Opened(view, batch, sample.x.shape[1], (positions, out))

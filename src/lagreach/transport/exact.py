@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from jaxtyping import Float
 from torch import Tensor
 
+from lagreach.cells import Params
 from lagreach.transport.carry import Carry, Steps, WeightSums
 from lagreach.transport.cotangent import Cotangent
 from lagreach.transport.linear_scan import jumps, scan_transport
@@ -33,7 +34,7 @@ def exact_transport(
     names = list(params)
     if jumps(rollout, lags):
         for arrived, flat in scan_transport(rollout, delta, lags, params=names):
-            yield arrived, {} if flat is None else named_weights(rollout, names, flat)
+            yield arrived, {} if flat is None else by_weight(rollout.recurrence.params, names, flat)
         return
     wanted, last = set(lags), max(lags)
     steps = Steps(rollout, names)
@@ -44,11 +45,10 @@ def exact_transport(
         if collect or lag < last:
             carry.step(collect, go_on=lag < last)
         if lag in wanted:
-            yield arrived, named_weights(rollout, names, sums.take()[0, 0]) if sums is not None else {}
+            yield arrived, by_weight(rollout.recurrence.params, names, sums.take()[0, 0]) if sums is not None else {}
 
 
-def named_weights(rollout: Rollout, names: Sequence[str], flat: Float[Tensor, "param"]) -> dict[str, Tensor]:
-    """Cut a flat gradient into tensors shaped and typed as the weights."""
-    params = rollout.recurrence.params
+def by_weight(params: Params, names: Sequence[str], flat: Float[Tensor, "param"]) -> dict[str, Tensor]:
+    """Cut a flat gradient or direction into tensors shaped and typed as the named weights."""
     pieces = flat.split([params[name].numel() for name in names])
     return {name: piece.view(params[name].shape).to(params[name]) for name, piece in zip(names, pieces, strict=True)}

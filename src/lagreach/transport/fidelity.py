@@ -1,4 +1,4 @@
-"""How far first order can be trusted: its gain beside the exact gain, lag by lag (theory 1c)."""
+"""How far first order can be trusted: its gain beside the exact gain, lag by lag (docs/theory/first-order.md)."""
 
 from __future__ import annotations
 

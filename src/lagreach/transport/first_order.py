@@ -17,7 +17,7 @@ from lagreach.cells.stack import Layer
 from lagreach.errors import InputError, UnsupportedError
 from lagreach.transport.binding import open_data
 from lagreach.transport.cotangent import Cotangent
-from lagreach.transport.dual import Window, windows
+from lagreach.transport.dual import WindowProduct, windows
 from lagreach.transport.first_order_sums import rate_sums, square_sums
 from lagreach.transport.lags import check_lags
 from lagreach.transport.objective import valid_steps
@@ -152,13 +152,13 @@ def mean_rates(
     )
 
 
-def first_order_windows(layer: Layer, lags: Sequence[int]) -> Iterator[Window]:
+def first_order_windows(layer: Layer, lags: Sequence[int]) -> Iterator[WindowProduct]:
     """First-order transport of one layer at ascending lags; lag 0 is the identity."""
     factors = layer.cell.factors(layer.x, layer.previous, layer.params)
     positive = [lag for lag in lags if lag > 0]
     if len(positive) < len(lags):
         like = factors.middle.real.to(torch.float64)
-        yield Window(0, torch.ones_like(like), torch.zeros_like(like))
+        yield WindowProduct(0, torch.ones_like(like), torch.zeros_like(like))
     yield from windows(factors, positive)
 
 
@@ -221,7 +221,7 @@ def _sum_rates(layer: Layer, lags: list[int], anchors: Tensor, form: str) -> dic
     """Sum |rate| and the size of its channels over sequences and anchors, lag by lag, for one layer."""
     if form == "jacobian" and (fused := rate_sums(layer, lags, anchors)) is not None:
         return fused
-    extra: dict[str, Iterator[Window]] = {}
+    extra: dict[str, Iterator[WindowProduct]] = {}
     if form == "paper":
         products = layer.cell.channels(layer.x, layer.previous, layer.params)
         factors = {name: Factors.uniform(Dual(a, torch.zeros_like(a))) for name, a in products.items()}

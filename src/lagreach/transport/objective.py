@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from lagreach.adapters.view import Recurrence, check_finite
+from lagreach.batch import Batch
 from lagreach.errors import InputError
 
 Loss = str | Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -66,22 +67,22 @@ class Objective:
 
 def make_objective(
     loss: Loss,
-    y: Tensor,
+    batch: Batch,
     recurrence: Recurrence,
     output_shape: tuple[int, int, int],
     *,
-    mask: Tensor | None = None,
-    lengths: Tensor | Sequence[int] | None = None,
+    input_time: int,
     steps: str | Sequence[int] | Tensor | None = None,
 ) -> Objective:
-    """Check targets against the output (seq, time, out) and work out which steps count.
+    """Check the targets of a batch against the output (seq, time, out) and work out which steps count.
 
     Targets without a time axis belong to the last (valid) step. `steps` names the steps explicitly: ``"last"``
-    or a list of time indices, one target each.
+    or a list of time indices, one target each. The batch's lengths are those of its inputs, of `input_time` steps: they
+    say which outputs count where there is one for every step.
     """
     seq, time, out = output_shape
-    device = recurrence.device
-    y = torch.as_tensor(y, device=device)
+    device, mask, lengths = recurrence.device, batch.mask, batch.lengths if time == input_time else None
+    y = torch.as_tensor(batch.y, device=device)
     if y.shape[0] != seq:
         raise InputError(
             "x and y hold different numbers of sequences",
@@ -227,7 +228,7 @@ def _check_some_weight(weights: Tensor) -> None:
 def output_gradient(
     recurrence: Recurrence, objective: Objective, states: Float[Tensor, "seq time state"]
 ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-    """Gradient delta_t of each sequence's loss at its states, the states being cut off as leaves (theory 1a).
+    """Gradient delta_t of each sequence's loss at its states, the states being cut off as leaves.
 
     Returns delta (seq, time, state), the summed gradients of the head's weights, and the losses L_n.
     """

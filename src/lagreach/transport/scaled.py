@@ -23,6 +23,12 @@ def times_power_of_two(x: Tensor, exponent: Tensor) -> Tensor:
     return x * torch.exp2(half.to(x.dtype)) * torch.exp2((exponent - half).to(x.dtype))
 
 
+def size_in_powers_of_two(values: Tensor) -> float:
+    """Return the power of two just above the largest entry (1 if all are zero): what to divide by, so that float32 holds them."""
+    size = values.abs().max()
+    return 2.0 ** torch.frexp(size).exponent.item() if size > 0 else 1.0
+
+
 @dataclass(frozen=True)
 class ScaledSum:
     """A sum of nonnegative numbers ``mantissa * 2**exponent`` (float64, int64), elementwise.

@@ -43,13 +43,17 @@ def total_sensitivity(
 def complete_direction(recurrence: Recurrence, direction: Direction) -> dict[str, Tensor]:
     """Fill weights that the direction does not name with zeros; refuse names and shapes that do not exist."""
     known = recurrence.params
+    # the states do not depend on the head
+    check_direction({name: v for name, v in direction.items() if name not in recurrence.head_params}, known)
+    return {name: direction[name].to(p) if name in direction else torch.zeros_like(p) for name, p in known.items()}
+
+
+def check_direction(direction: Direction, weights: Mapping[str, Tensor]) -> None:
+    """Refuse names that no weight has, and shapes that are not theirs."""
     for name, tangent in direction.items():
-        if name in recurrence.head_params:
-            continue  # the states do not depend on the head
-        if name not in known or tangent.shape != known[name].shape:
+        if name not in weights or tangent.shape != weights[name].shape:
             raise InputError(
                 f"the direction does not fit the weight {name!r}",
                 got=f"shape {tuple(tangent.shape)}",
-                expected=f"shape {tuple(known[name].shape)}" if name in known else f"one of {', '.join(known)}",
+                expected=f"shape {tuple(weights[name].shape)}" if name in weights else f"one of {', '.join(weights)}",
             )
-    return {name: direction[name].to(p) if name in direction else torch.zeros_like(p) for name, p in known.items()}

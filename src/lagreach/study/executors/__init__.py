@@ -7,12 +7,12 @@ done again; an error that the work itself raises is not retried, and comes out a
 from __future__ import annotations
 
 from lagreach.errors import InputError
-from lagreach.study.executors._executor import Executor, Resources
+from lagreach.study.executors._executor import Executor, Resources, counting
 from lagreach.study.executors.local import LocalExecutor
 
 EXECUTORS = ("local", "ray")
 
-__all__ = ["EXECUTORS", "Executor", "LocalExecutor", "Resources", "make_executor"]
+__all__ = ["EXECUTORS", "Executor", "LocalExecutor", "Resources", "counting", "make_executor"]
 
 
 def make_executor(

@@ -25,7 +25,7 @@ TOLERANCE = 1e-10  # float64
 
 
 @dataclass(frozen=True)
-class Subject:
+class AdapterCase:
     """A layer of a model on a batch, in double precision: rollout, decays, and random gradients at its states."""
 
     view: ScanView
@@ -36,7 +36,7 @@ class Subject:
     delta: Tensor
 
     @classmethod
-    def of(cls, view: ScanView, model: nn.Module, batch: Batch, seed: int) -> Subject:
+    def of(cls, view: ScanView, model: nn.Module, batch: Batch, seed: int) -> AdapterCase:
         """Run the layer once; what follows does not depend on the precision of the model."""
         bound = view.bind(batch)
         recurrence = replace(bound.recurrence, params={n: p.double() for n, p in bound.recurrence.params.items()})
@@ -68,7 +68,7 @@ class Subject:
             raise self.fail(f"{what} is wrong", f"an error of {error:.3g}", f"at most {TOLERANCE:g}")
 
 
-def check_shapes(t: Subject) -> None:
+def check_shapes(t: AdapterCase) -> None:
     """Check sizes against what the layer says of itself, and that nothing grows by itself."""
     layer, (seq, time), (_, written) = t.view.layer, t.part.x.shape[:2], t.scan
     if len(layer.axes) != len(layer.decay_shape):
@@ -82,7 +82,7 @@ def check_shapes(t: Subject) -> None:
         raise t.fail("a decay is larger than one", written.log_decay.max().item(), "log decays of at most zero")
 
 
-def check_jacobian(t: Subject) -> None:
+def check_jacobian(t: AdapterCase) -> None:
     """Check that the derivative of a step by its state is the decay (turned, for complex units) and nothing else."""
     (cell, written), recurrence = t.scan, t.part.recurrence
     if not cell.diagonal:
@@ -102,7 +102,7 @@ def check_jacobian(t: Subject) -> None:
     t.compare("the Jacobian of a step", found, expected.flatten(2, 3).flatten(3, 4))
 
 
-def check_products(t: Subject) -> None:
+def check_products(t: AdapterCase) -> None:
     """Products of decays against gradients carried step by step.
 
     For complex units their sizes are compared. Where the Jacobian is not diagonal, products are an upper bound on what
@@ -127,7 +127,7 @@ def check_products(t: Subject) -> None:
             carry.step()
 
 
-def check_identity(t: Subject) -> None:
+def check_identity(t: AdapterCase) -> None:
     """Check that lag gradients add up to autograd's gradient of the weights through the scan."""
     recurrence, names = t.part.recurrence, list(t.part.recurrence.params)
     total = {name: torch.zeros_like(p) for name, p in recurrence.params.items()}
@@ -142,7 +142,7 @@ def check_identity(t: Subject) -> None:
         t.compare(f"the sum of the lag gradients of {name}", found, wanted)
 
 
-def check_batches(t: Subject) -> None:
+def check_batches(t: AdapterCase) -> None:
     """Check that a sequence's states do not depend on the others."""
     given, recurrence = t.view.given(t.batch.select(slice(0, 1))), t.part.recurrence
     with torch.no_grad():
@@ -152,7 +152,7 @@ def check_batches(t: Subject) -> None:
         raise t.fail("states depend on the other sequences of a batch", error, "at most 1e-4")
 
 
-def check_traces(t: Subject) -> None:
+def check_traces(t: AdapterCase) -> None:
     """Check that nothing is left behind, also after an exception: hooks, forwards, modes, weights."""
     before = _traces(t.model)
     t.view.bind(t.batch)
@@ -182,7 +182,7 @@ def _traces(model: nn.Module) -> list[object]:
     return found + [(name, p._version) for name, p in model.named_parameters()]
 
 
-CHECKS: dict[str, Callable[[Subject], None]] = {
+CHECKS: dict[str, Callable[[AdapterCase], None]] = {
     "shapes": check_shapes,
     "Jacobian": check_jacobian,
     "products": check_products,
@@ -193,7 +193,7 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
 OF_DECAYS = ("shapes", "Jacobian", "products")  # what is checked of gated linear layers alone
 
 
-def checks_of(view: ScanView) -> dict[str, Callable[[Subject], None]]:
+def checks_of(view: ScanView) -> dict[str, Callable[[AdapterCase], None]]:
     """Return the checks that apply to a layer."""
     linear = isinstance(view.layer.cell, ScanCell)
     return {name: check for name, check in CHECKS.items() if linear or name not in OF_DECAYS}

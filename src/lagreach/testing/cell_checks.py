@@ -1,126 +1,24 @@
-"""The conformance kit: it runs on your own cell, adapter or estimator what the package's tests run on theirs."""
+"""What `lagreach.testing.check_cell` checks, one function each."""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from lagreach.adapter_checks import Subject, checks_of, scan_views
-from lagreach.adapters import find_views
-from lagreach.adapters.calling import Call
-from lagreach.batch import Batch
-from lagreach.cells import Cell, make_cell
-from lagreach.errors import ConformanceError, InputError
+from lagreach.cells import Cell
+from lagreach.errors import ConformanceError
 from lagreach.gradients.lag_gradients import lag_gradients
 from lagreach.model import GatedRNN
 from lagreach.transport.dual import windows
-
-if TYPE_CHECKING:
-    from lagreach.tails.fit import Estimator
 
 TOLERANCE = 1e-10  # float64
 INPUT, HIDDEN, SEQUENCES, TIME = 3, 4, 2, 7
 
 
-@dataclass(frozen=True)
-class ConformanceReport:
-    """Names of the checks that a cell, an adapter or an estimator has passed."""
-
-    cell: str
-    passed: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"{self.cell}: passed {len(self.passed)} checks ({', '.join(self.passed)})"
-
-
-def check_cell(cell: str | type[Cell] | Cell, *, seed: int = 0) -> ConformanceReport:
-    """Check a cell against its protocol; raise `ConformanceError` at the first thing that is wrong.
-
-    Examples
-    --------
-    >>> print(check_cell("const_gate"))
-    const_gate: passed 8 checks (shapes, vectorises, gates, diagonal, claims, first order, identity, float32)
-    """
-    built = make_cell(cell)
-    subject = _Subject(built, torch.Generator().manual_seed(seed))
-    checks: dict[str, Callable[[_Subject], None]] = {
-        "shapes": _check_shapes,
-        "vectorises": _check_vectorises,
-        "gates": _check_gates,
-        "diagonal": _check_diagonal,
-        "claims": _check_claims,
-        "first order": _check_first_order,
-        "identity": _check_identity,
-        "float32": _check_float32,
-    }
-    for check in checks.values():
-        check(subject)
-    return ConformanceReport(built.name, tuple(checks))
-
-
-def check_adapter(model: nn.Module, x: Tensor, *, call: Call | None = None, seed: int = 0) -> list[ConformanceReport]:
-    """Check the adapter of every gated linear layer in a model; raise `ConformanceError` at the first thing wrong.
-
-    Finding the layers already replays each from its input, and compares its output with the layer's own. Then: shapes,
-    the step's Jacobian against autodiff, products of decays against gradients carried step by step, lag gradients
-    against autograd, independence of the batch, and that the model is left as it was.
-
-    Examples
-    --------
-    >>> class MinGRU(nn.Module):
-    ...     def __init__(self):
-    ...         super().__init__()
-    ...         self.linear_h, self.linear_z = nn.Linear(3, 4), nn.Linear(3, 4)
-    ...     def forward(self, x):
-    ...         h, states = x.new_zeros(len(x), 4), []
-    ...         for x_t in x.unbind(1):
-    ...             z = torch.sigmoid(self.linear_z(x_t))
-    ...             h = (1 - z) * h + z * self.linear_h(x_t)
-    ...             states.append(h)
-    ...         return torch.stack(states, 1)
-    >>> print(*check_adapter(MinGRU(), torch.randn(2, 6, 3)))
-    minGRU: passed 7 checks (replay, shapes, Jacobian, products, identity, batches, traces)
-    """
-    batch = Batch(x, torch.zeros(len(x)))
-    views = scan_views(find_views(model, batch, call))
-    if not views:
-        raise InputError("no gated linear layer was found in the model", fix="register an adapter for it")
-    for view in views:
-        subject = Subject.of(view, model, batch, seed)
-        for check in checks_of(view).values():
-            check(subject)
-    return [ConformanceReport(view.layer.family, ("replay", *checks_of(view))) for view in views]
-
-
-def check_estimator(
-    estimate: Estimator, *, alphas: Sequence[float] = (1.2, 1.5, 1.8), tolerance: float = 0.1, seed: int = 0
-) -> ConformanceReport:
-    """Check an estimator of stable laws; raise `ConformanceError` at the first thing that is wrong.
-
-    Checked: that it returns an `Estimate` whose interval holds its alpha, that order and sign of the samples do not matter,
-    that it follows a change of units, that wider levels give wider intervals, that it recovers `alphas` within
-    `tolerance` on samples of stable laws, and that its 95 % intervals cover.
-
-    Examples
-    --------
-    >>> from lagreach.tails import mcculloch
-    >>> print(check_estimator(mcculloch.estimate))
-    estimate: passed 6 checks (result, order and sign, units, levels, recovery, coverage)
-    """
-    from lagreach.tails.conformance import checks_of  # needs scipy, which cells and adapters do not
-
-    checks = checks_of(tuple(alphas), tolerance, seed)
-    for check in checks.values():
-        check(estimate)
-    return ConformanceReport(getattr(estimate, "__name__", type(estimate).__name__), tuple(checks))
-
-
-class _Subject:
+class CellCase:
     """A cell at a random point: inputs, states before each step of short sequences, and weights."""
 
     def __init__(self, cell: Cell, generator: torch.Generator) -> None:
@@ -140,7 +38,8 @@ class _Subject:
             raise self.fail(f"{what} is wrong", f"an error of {error:.3g}", f"at most {TOLERANCE:g}", fix)
 
 
-def _check_shapes(t: _Subject) -> None:
+def check_shapes(t: CellCase) -> None:
+    """A step leaves the shape of the state as it is."""
     after = t.cell.step(t.x, t.s, t.params)
     if after.shape != t.s.shape:
         raise t.fail(
@@ -151,14 +50,16 @@ def _check_shapes(t: _Subject) -> None:
         )
 
 
-def _check_vectorises(t: _Subject) -> None:
+def check_vectorises(t: CellCase) -> None:
+    """Many rows at once give what each row gives alone."""
     whole = t.cell.step(t.x, t.s, t.params)
     rows = [t.cell.step(x, s, t.params) for x, s in zip(t.x.flatten(0, 1), t.s.flatten(0, 1), strict=True)]
     single = torch.stack(rows).view_as(whole)
     t.compare("step over many rows at once", whole, single, "treat all leading axes as independent rows")
 
 
-def _check_gates(t: _Subject) -> None:
+def check_gates(t: CellCase) -> None:
+    """The gates are those that are named, and lie in [0, 1]."""
     gates = t.cell.gates(t.x, t.s, t.params)
     if tuple(gates) != t.cell.gate_names:
         raise t.fail("gates() does not return the gates it names", tuple(gates), t.cell.gate_names)
@@ -168,13 +69,15 @@ def _check_gates(t: _Subject) -> None:
             raise t.fail(f"the gate {name} leaves [0, 1]", f"values in [{low:.3g}, {high:.3g}]", "values in [0, 1]")
 
 
-def _check_diagonal(t: _Subject) -> None:
+def check_diagonal(t: CellCase) -> None:
+    """Retention and correction together are the diagonal of the Jacobian."""
     parts = t.cell.retention(t.x, t.s, t.params) + t.cell.correction(t.x, t.s, t.params)
     diagonal = t.cell.jacobian(t.x, t.s, t.params).diagonal(dim1=-2, dim2=-1)
     t.compare("retention + correction", parts, diagonal, "together they are the diagonal of the one-step Jacobian")
 
 
-def _check_claims(t: _Subject) -> None:
+def check_claims(t: CellCase) -> None:
+    """First order is what the cell says of it."""
     kinds = ("approximate", "exact", "vanishes")
     if t.cell.first_order not in kinds:
         raise t.fail("first_order is not a known kind", t.cell.first_order, " or ".join(kinds))
@@ -185,7 +88,7 @@ def _check_claims(t: _Subject) -> None:
         t.compare("the claim that nothing is retained", retention, torch.zeros_like(t.s), "claim 'approximate'")
 
 
-def _check_first_order(t: _Subject) -> None:
+def check_first_order(t: CellCase) -> None:
     """Windows of dual numbers against explicit matrix products."""
     factors = t.cell.factors(t.x, t.s, t.params)
     jacobian = t.cell.jacobian(t.x, t.s, t.params)
@@ -193,14 +96,14 @@ def _check_first_order(t: _Subject) -> None:
     for window in windows(factors, list(lags)):
         if factors.is_uniform:
             retained = torch.diag_embed(t.cell.retention(t.x, t.s, t.params))
-            expected = _first_order_product(retained, jacobian - retained, window.lag).diagonal(dim1=-2, dim2=-1)
+            expected = first_order_product(retained, jacobian - retained, window.lag).diagonal(dim1=-2, dim2=-1)
         else:  # a block of the Jacobian: from the block that retains to the output
             row = t.cell.output(jacobian.transpose(-1, -2)).transpose(-1, -2)
             expected = t.cell.block(row, t.cell.rate_block).diagonal(dim1=-2, dim2=-1)[:, 1:]
         t.compare(f"the first-order rate at lag {window.lag}", window.rate(), expected, "check factors()")
 
 
-def _first_order_product(retained: Tensor, rest: Tensor, lag: int) -> Tensor:
+def first_order_product(retained: Tensor, rest: Tensor, lag: int) -> Tensor:
     """``T..T + sum_p T..T R_p T..T`` over every window of `lag` steps, newest on the left."""
     products = []
     for oldest in range(1, retained.shape[1] - lag + 1):
@@ -215,7 +118,8 @@ def _first_order_product(retained: Tensor, rest: Tensor, lag: int) -> Tensor:
     return torch.stack(products, dim=1)
 
 
-def _check_identity(t: _Subject) -> None:
+def check_identity(t: CellCase) -> None:
+    """Lag gradients of a stack of two add up to autograd's gradient."""
     model = GatedRNN(t.cell, INPUT, HIDDEN, 2, num_layers=2, generator=t.generator, dtype=torch.float64)
     y = torch.randn(SEQUENCES, TIME, 2, generator=t.generator, dtype=torch.float64)
     total = lag_gradients(model, t.x, y).total()
@@ -225,9 +129,22 @@ def _check_identity(t: _Subject) -> None:
         t.compare(f"the sum of the lag gradients of {name}", total[name], expected, "step must be a pure function")
 
 
-def _check_float32(t: _Subject) -> None:
+def check_float32(t: CellCase) -> None:
+    """The cell survives a copy by pickle, and works in single precision."""
     cell = pickle.loads(pickle.dumps(t.cell))
     params = {name: p.float() for name, p in t.params.items()}
     after = cell.step(t.x.float(), t.s.float(), params)
     if after.dtype != torch.float32 or not torch.isfinite(after).all():
         raise t.fail("step does not work in float32", after.dtype, "finite float32", "create tensors like the inputs")
+
+
+CHECKS: dict[str, Callable[[CellCase], None]] = {
+    "shapes": check_shapes,
+    "vectorises": check_vectorises,
+    "gates": check_gates,
+    "diagonal": check_diagonal,
+    "claims": check_claims,
+    "first order": check_first_order,
+    "identity": check_identity,
+    "float32": check_float32,
+}

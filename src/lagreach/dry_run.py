@@ -1,0 +1,60 @@
+"""What a diagnosis would do here and what it would cost, before anything is measured."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lagreach.gradients.blocks import directions
+from lagreach.gradients.noise import statistics, unit_directions
+from lagreach.gradients.subject import Subject
+from lagreach.measure_settings import MeasureSettings
+
+PILOT = 16  # sequences that are timed to estimate the cost of the rest: eight pairs, the fewest that a plan has
+
+
+@dataclass(frozen=True)
+class DiagnosisPlan:
+    """What a diagnosis would do, and what it would cost here."""
+
+    layers: tuple[str, ...]
+    available: int
+    sequences: int
+    lags: str
+    weights: int
+    seconds: float
+    memory: int
+
+    def __str__(self) -> str:
+        widening = (self.available / self.sequences) ** 0.5
+        cost = "" if self.sequences == self.available else f" (intervals {widening:.2f} times as wide as with all)"
+        return "\n".join(
+            [
+                f"recurrences: {', '.join(self.layers)}",
+                f"sequences:   {self.sequences} of {self.available}{cost}",
+                f"lags:        {self.lags}",
+                f"weights:     {self.weights} looked at",
+                f"time:        about {self.seconds:.0f} s",
+                f"memory:      about {self.memory / 2**20:.0f} MiB on top of the model",
+            ]
+        )
+
+
+def pilot_seconds(subjects: list[Subject], settings: MeasureSettings) -> float:
+    """Seconds per sequence, from running both passes on a few sequences."""
+    started = time.perf_counter()
+    for subject in subjects:
+        small = replace(subject, plan=subject.plan.subsample(PILOT))
+        found = directions(small)
+        along = unit_directions(found, subject.probe.group, settings.direction, np.random.default_rng(settings.seed))
+        statistics(small, along, noise=settings.noise, unit=settings.unit)
+    return (time.perf_counter() - started) / PILOT
+
+
+def memory_needed(subject: Subject) -> int:
+    """Bytes of block gradients, and of a dozen tensors the size of one piece's states."""
+    blocks = subject.plan.count * (1 + len(subject.probe.group)) * len(subject.bands) * subject.width * 8
+    state = subject.view.template.stack.state_size * subject.time * subject.view.template.dtype.itemsize
+    return blocks + 12 * state * max(2, subject.plan.sequences // subject.plan.count)
