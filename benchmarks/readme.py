@@ -49,6 +49,9 @@ def text() -> str:
         f"W1: 16 sequences of 1,024 steps, 16 inputs, 64 units; W2: 512 sequences, 128 units. The floor is the time of the "
         f"products and nonlinearities alone, measured in the same run ({machine}, torch {found['versions']['torch']}).",
     ]
+    if all("author" in times[f"W1 {cell}"] for cell in CELLS):
+        limits = ", ".join(f"{times[f'W1 {cell}']['author'] / times[f'W1 {cell}']['floor']:.0f}" for cell in CELLS)
+        lines[-1] += f" At W1 the floor itself is {limits} times faster than the author's loop: nothing can be more."
     lines += ["", diagnosis()]
     gpu = stored("gpu")
     on_gpu = {(c["cell"], c["workload"], c["replicas"]): c["ms"] for c in gpu["cases"] if "ms" in c}
