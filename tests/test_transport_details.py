@@ -77,3 +77,23 @@ def test_a_loss_of_ones_own_is_told_what_does_not_count(generator):
     lag_gradients(model, x, y, loss, lags=[1], mask=mask)
     assert seen
     assert all(torch.equal(counts, mask[: len(counts)]) for counts in seen)  # the first sequence is also asked alone
+
+
+@pytest.mark.parametrize("loss", ["mse", lambda output, target, counts: (output - target).square().mean((1, 2))])
+def test_targets_that_are_no_numbers_are_refused(loss, generator):
+    model = GatedRNN("diag_gate", 2, 4, 1, generator=generator)
+    x, y = torch.randn(2, 5, 2, generator=generator), torch.zeros(2, 5, 1)
+    y[1, 3] = torch.nan
+    with pytest.raises(InputError, match="target y"):
+        lag_gradients(model, x, y, loss, lags=[1])
+
+
+def test_targets_may_leave_out_the_axis_of_a_single_output(generator):
+    model = GatedRNN("diag_gate", 2, 4, 1, generator=generator)
+    x, y = torch.randn(2, 5, 2, generator=generator), torch.randn(2, 5, 1, generator=generator)
+    whole, short = (lag_gradients(model, x, target, "mse", lags=[1]).grads for target in (y, y[..., 0]))
+    last, shorter = (lag_gradients(model, x, target, "mse", lags=[1]).grads for target in (y[:, -1], y[:, -1, 0]))
+    for name in whole:
+        torch.testing.assert_close(short[name], whole[name])
+        torch.testing.assert_close(shorter[name], last[name])
+    assert any(not torch.equal(last[name], whole[name]) for name in whole)

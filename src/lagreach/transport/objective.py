@@ -137,9 +137,9 @@ def make_objective(
 def _mse_targets(y: Tensor, shape: tuple[int, int, int], steps: object) -> tuple[Tensor, int | None]:
     """Bring y to (seq, target, out); the second value is the number of targets, None for one per step."""
     seq, time, out = shape
-    if y.ndim == 2 and steps is None and y.shape == (seq, time) and out == 1:
+    if steps is None and out == 1 and y.shape == (seq, time):
         return y[..., None], None
-    if y.ndim == 2 and y.shape == (seq, out):
+    if y.shape == (seq, out):
         return y[:, None], 1
     if y.ndim == 1 and out == 1:
         return y[:, None, None], 1
