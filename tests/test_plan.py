@@ -206,3 +206,11 @@ def test_bad_plans_are_refused(arguments):
     base = {"law": "power", "beta": 1.0} if "law" not in arguments else {}
     with pytest.raises(InputError):
         plan(**{**base, **arguments})
+
+
+def test_whole_numbers_of_any_size_are_sequences():
+    many = plan("power", beta=1, sigma=5, sequences=10**23)
+    assert many.sequences == 1e23
+    assert many.mean.window == plan("power", beta=1, sigma=5, sequences=1e23).mean.window
+    with pytest.raises(InputError, match="at least one sequence"):
+        plan("power", beta=1, sigma=5, sequences=10**400)

@@ -8,6 +8,7 @@ back would my N reach?* Signal strength and noise are taken as equal at all lags
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -240,8 +241,10 @@ def plan(
     for name, value in (("signal", signal), ("sigma", sigma)):
         if not (np.isfinite(value) and value > 0):
             raise InputError(f"{name} must be positive and finite", got=value, expected=f"{name} > 0")
-    if sequences is not None and not (np.isfinite(sequences) and sequences >= 1):
-        raise InputError("there must be at least one sequence", got=sequences, expected="sequences >= 1")
+    if sequences is not None:
+        if not 1 <= sequences <= sys.float_info.max:
+            raise InputError("there must be at least one sequence", got=sequences, expected="sequences >= 1, finite")
+        sequences = float(sequences)  # a whole number may be too large for numpy's
     if batch != int(batch) or batch < 1:
         raise InputError("batch is a whole number of sequences", got=batch, expected="batch >= 1")
 
@@ -276,7 +279,7 @@ def plan(
         lags=shown,
         envelope=envelope,
         separation=signal * envelope,
-        sequences=None if sequences is None else float(sequences),
+        sequences=sequences,
         mean=mean,
         clipped=clipped,
     )
