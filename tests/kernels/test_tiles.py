@@ -18,7 +18,7 @@ def normal(rng, dtype, *shape):
     return rng.standard_normal(shape).astype(dtype)
 
 
-def check(C, start, pairs, lo, hi, exact):
+def assert_sum(C, start, pairs, lo, hi, exact):
     """Compare with the exact sum, and the other columns with what they were."""
     expected = C.astype(np.float64)
     expected[:, lo:hi] = exact[:, lo:hi]
@@ -34,7 +34,7 @@ def test_a_product_is_added_to_some_columns(dtype, sizes):
     rng = np.random.default_rng(seed)
     lo, hi = sorted(rng.integers(0, columns + 1, 2))
     A, W, C = normal(rng, dtype, rows, terms), normal(rng, dtype, terms, columns), normal(rng, dtype, rows, columns)
-    check(C, C, ((A, W),), lo, hi, C + A.astype(np.float64) @ W)
+    assert_sum(C, C, ((A, W),), lo, hi, C + A.astype(np.float64) @ W)
 
 
 @DTYPES
@@ -46,7 +46,7 @@ def test_two_products_on_top_of_one_row(dtype, sizes, more):
     C, row = normal(rng, dtype, rows, columns), normal(rng, dtype, columns)
     A, W = normal(rng, dtype, 2 * terms, 2 * rows).T[::2, ::2], normal(rng, dtype, terms, columns)
     B, V = normal(rng, dtype, rows, more), normal(rng, dtype, more, columns)
-    check(C, row, ((A, W), (B, V)), 0, columns, row + A.astype(np.float64) @ W + B.astype(np.float64) @ V)
+    assert_sum(C, row, ((A, W), (B, V)), 0, columns, row + A.astype(np.float64) @ W + B.astype(np.float64) @ V)
 
 
 @DTYPES
@@ -57,7 +57,7 @@ def test_sums_over_two_axes_of_terms(dtype, sizes, steps):
     rng = np.random.default_rng(seed)
     A = normal(rng, dtype, steps, terms + 2, rows)[:, 1 : terms + 1]
     W, C = normal(rng, dtype, steps, terms, columns), normal(rng, dtype, rows, columns)
-    check(C, C, ((A, W),), 0, columns, C + np.einsum("str,stc->rc", A.astype(np.float64), W))
+    assert_sum(C, C, ((A, W),), 0, columns, C + np.einsum("str,stc->rc", A.astype(np.float64), W))
 
 
 @DTYPES

@@ -275,8 +275,7 @@ def _smallest(enough: Callable[[float], bool]) -> float:
         low, high = high, high * high
         if high > _WIDEST:
             return math.inf
-    while high - low > 2 and high / max(low, 1.0) > 1 + 1e-12:
-        middle = 2.0 * math.floor((low + high) / 4)
+    while low < (middle := 2.0 * math.floor((low + high) / 4)) < high:  # until floats have no even width in between
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
 

@@ -88,33 +88,35 @@ def normalise(a, lo, gain, shift, normal, inverse):
 @no_type_check
 def normalise_backward(d, lo, gain, normal, inverse, d_gain, d_shift):
     """Turn the gradient of the LayerNorm's result in ``d[:, lo:lo+units]`` into that of its argument."""
-    units = gain.size
-    share = gain.dtype.type(1.0 / units)
     for i in range(d.shape[0]):
-        mean = gain.dtype.type(0)
-        along = gain.dtype.type(0)
-        for j in range(units):
+        for j in range(gain.size):
             d_gain[j] += d[i, lo + j] * normal[i, j]
             d_shift[j] += d[i, lo + j]
             d[i, lo + j] *= gain[j]
-            mean += d[i, lo + j] * share
-            along += d[i, lo + j] * normal[i, j] * share
-        for j in range(units):
-            d[i, lo + j] = (d[i, lo + j] - mean - normal[i, j] * along) * inverse[i]
+    normalise_slope(d, lo, normal, inverse)
 
 
 @compiled
 @no_type_check
 def normalise_tangent(da, lo, gain, normal, inverse, gain_dot, shift_dot):
     """Push a tangent in ``da[:, lo:lo+units]`` through the LayerNorm, in place."""
-    units = gain.size
-    share = gain.dtype.type(1.0 / units)
+    normalise_slope(da, lo, normal, inverse)
     for i in range(da.shape[0]):
-        mean = gain.dtype.type(0)
-        along = gain.dtype.type(0)
+        for j in range(gain.size):
+            da[i, lo + j] = gain[j] * da[i, lo + j] + gain_dot[j] * normal[i, j] + shift_dot[j]
+
+
+@compiled
+@no_type_check
+def normalise_slope(v, lo, normal, inverse):
+    """Multiply ``v[:, lo:lo+units]`` by the derivative of the normalised values, which is symmetric, in place."""
+    units = normal.shape[1]
+    share = v.dtype.type(1.0 / units)
+    for i in range(v.shape[0]):
+        mean = v.dtype.type(0)
+        along = v.dtype.type(0)
         for j in range(units):
-            mean += da[i, lo + j] * share
-            along += da[i, lo + j] * normal[i, j] * share
+            mean += v[i, lo + j] * share
+            along += v[i, lo + j] * normal[i, j] * share
         for j in range(units):
-            moved = (da[i, lo + j] - mean - normal[i, j] * along) * inverse[i]
-            da[i, lo + j] = gain[j] * moved + gain_dot[j] * normal[i, j] + shift_dot[j]
+            v[i, lo + j] = (v[i, lo + j] - mean - normal[i, j] * along) * inverse[i]
