@@ -48,7 +48,7 @@ def raise_if_refused(path: Path, error: BaseException | None) -> None:
         raise RunError(
             "this cannot be written",
             got=f"{path}: {os.strerror(number)}",
-            fix="choose another place, or see to what is in the way there",
+            fix="choose another place, or see to its permissions and to what is in the way",
         ) from error
 
 
