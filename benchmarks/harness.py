@@ -29,7 +29,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-QUICK_RESULTS = ROOT / "runs" / "benchmarks"  # not committed: quick numbers must not replace full ones
+QUICK_RESULTS = ROOT / "runs" / "benchmarks"  # not committed: quick or few numbers must not replace full ones
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 CLOCKS = {"cpu": "process CPU time", "wall": "wall time"}
 SIZES = ("full", "quick", "tiny")  # tiny: for the tests, where the answers matter and the times do not
@@ -276,13 +276,18 @@ def run_op(
     size: str = "full",
     log: Callable[[str], None] = lambda _: None,
     time_case: Callable[[Op, str, int], Mapping[str, Timing]] = in_own_process,
+    only: str = "",
 ) -> dict[str, Any]:
-    """Guard, time and describe one op; raise `RefusedError` when it is not known to be right."""
+    """Guard, time and describe one op, or only its cases with a word in their names; `RefusedError` if it is not right."""
+    chosen = [(i, case) for i, case in enumerate(op.cases(size)) if only in case.name]
+    if not chosen:
+        names = ", ".join(case.name for case in op.cases(size))
+        raise RefusedError(f"{op.name}: no case has {only!r} in its name; there are {names}")
     log(f"{op.name}: tests first")
     guarded = run_guards(op)
     log(f"{op.name}: {guarded}")
     load, cases = os.getloadavg(), []
-    for i, case in enumerate(op.cases(size)):
+    for i, case in chosen:
         log(f"{op.name}: {case.name}")
         try:
             cases.append(summarise(op, case, time_case(op, size, i)))
@@ -376,8 +381,9 @@ def main(arguments: Sequence[str] | None = None, ops: Mapping[str, Op] | None = 
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"what to time (default all): {', '.join(known)}")
     parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer repeats")
+    parser.add_argument("--only", default="", metavar="WORD", help="only cases with this word in their names, such as W1")
     parser.add_argument(
-        "--out", type=Path, help="where to write <name>.json (default benchmarks/results; quick: runs/)"
+        "--out", type=Path, help="where to write <name>.json (default benchmarks/results; quick, only: runs/)"
     )
     parser.add_argument("--author", type=Path, help="the paper author's scripts, checked out, to be timed as well")
     options = parser.parse_args(arguments)
@@ -387,13 +393,13 @@ def main(arguments: Sequence[str] | None = None, ops: Mapping[str, Op] | None = 
     unknown = [name for name in options.names if name not in known]
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(known)}")
-    folder = options.out or (QUICK_RESULTS if options.quick else RESULTS)
+    folder = options.out or (QUICK_RESULTS if options.quick or options.only else RESULTS)
     size, time_case = "quick" if options.quick else "full", in_own_process if ops is None else in_this_process
     progress, console = Console(stderr=True, highlight=False), Console(width=120, highlight=False)
     refused = []
     for name in options.names or known:
         try:
-            record = run_op(known[name], size, lambda line: progress.print(f"  {line}"), time_case)
+            record = run_op(known[name], size, lambda line: progress.print(f"  {line}"), time_case, options.only)
         except RefusedError as reason:
             refused.append(name)
             console.print(f"refused to time {reason}", style="bold red", markup=False)

@@ -32,6 +32,7 @@ def training_step(ours: GatedRNN, x: Tensor, y: Tensor) -> Callable[[], tuple[An
     if importlib.util.find_spec("jax") is None:
         return None
     os.environ.setdefault("XLA_FLAGS", ONE_THREAD)
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # it would take a GPU where there is one
     import jax
 
     cell, gate = ours.cell.name, getattr(ours.cell, "gate", None)

@@ -115,6 +115,17 @@ def test_the_record_has_everything(fake, tmp_path, capsys):
     assert "a note" in printed
 
 
+def test_only_the_cases_that_were_asked_for(fake, tmp_path, capsys):
+    op, calls = fake(PASSING)
+    two = replace(op, cases=lambda size: [Case("one", {"points": 1}, 3), Case("two", {"points": 2}, 3)])
+    assert main(["--only", "tw", "--out", str(tmp_path)], ops={"fake": two}) == 0
+    assert calls == ["two"]
+    assert [case["name"] for case in json.loads((tmp_path / "fake.json").read_text())["cases"]] == ["two"]
+    assert main(["--only", "six", "--out", str(tmp_path)], ops={"fake": two}) == 1
+    assert calls == ["two"]
+    assert "no case has 'six' in its name; there are one, two" in capsys.readouterr().out
+
+
 def check_record(record, implementations, repeats):
     assert record["schema"] == harness.SCHEMA
     assert record["threads"] == 1

@@ -47,7 +47,7 @@ def test_windows_agree_with_the_cpu(generator):
     assert there.dependences == here.dependences == (3,)
 
 
-@pytest.mark.parametrize("transport", ["exact", "first_order"])
+@pytest.mark.parametrize("transport", ["exact", "first-order"])
 @pytest.mark.parametrize("cell", ["const_gate", "diag_gate", "gru", "lstm"])
 def test_windows_in_float32_agree_with_the_cpu(cell, transport, generator):
     """In float32 the fused kernels run, forward, backward and for tangents."""

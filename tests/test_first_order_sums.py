@@ -1,5 +1,6 @@
 """The compiled sweep over lags and the closed forms that feed it, beside the plain windows and autodiff."""
 
+import copy
 import dataclasses
 import math
 
@@ -119,21 +120,24 @@ def test_both_together_without_the_compiled_sweep(monkeypatch, generator):
 
 
 def drawn(generator, kind, time, dtype):
-    """Factors of one window's step: hardly any decay, fast decay, growth, or one that changes in the middle."""
+    """Factors of one window's step: hardly any decay, fast decay, growth, or one that changes on the way."""
     shape = (2, time, 18)
     slow = 1 - 0.02 * torch.rand(*shape, generator=generator)
+    t = torch.arange(time)[:, None]
     real = {
         "slow": slow,
         "fast": 0.02 * slow,
         "growing": 1.5 * slow,
-        "sudden": torch.where(torch.arange(time)[:, None] < time // 2, slow, 0.9 * slow),  # too much for float32
+        "sudden": torch.where(t < time // 2, slow, 0.9 * slow),  # too much for float32
+        "forgetting": torch.where((t > time // 3) & (t < time // 2), 1e-7 * slow, slow),  # and this for float64
+        "erasing": torch.where(t == time // 2, 0.0, torch.where(t > time // 2, 1e-3 * slow, slow)),
     }[kind].to(dtype)
     return Dual(real, 0.1 * real * torch.randn(*shape, generator=generator).to(dtype))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("ends", [False, True])
-@pytest.mark.parametrize("kind", ["slow", "fast", "growing", "sudden"])
+@pytest.mark.parametrize("kind", ["slow", "fast", "growing", "sudden", "forgetting", "erasing"])
 def test_sums_of_sizes_squares_and_products_equal_those_of_plain_windows(kind, ends, dtype, generator):
     time, lags = 1100, [1, 2, 3, 8, 9, 30, 64, 65, 200, 1040]  # more anchors than a block holds
     middle = drawn(generator, kind, time, dtype)
@@ -168,17 +172,18 @@ def test_products_of_very_small_numbers_are_kept_in_float32(generator):
     np.testing.assert_allclose(2.0**220 * small, usual, rtol=1e-5, atol=1e-5)
 
 
-def test_windows_that_differ_too_much_are_refused_and_leave_no_trace(generator):
-    lags = [1, 2, 300]
-    good = Factors.uniform(drawn(generator, "slow", 400, torch.float64))
-    shut = torch.where(torch.arange(400)[:, None] < 200, 1.0, 1e-3)
-    bad = Factors.uniform(Dual(good.middle.real * shut, good.middle.slope * shut))
-    once, twice = WindowSums(lags, 18, "sizes"), WindowSums(lags, 18, "sizes")
-    assert once.add(good) is not None
-    assert twice.add(good) is not None
-    assert twice.add(bad) is None
-    for name, sums in once.sizes().items():
-        torch.testing.assert_close(twice.sizes()[name].log10(), sums.log10(), rtol=0, atol=0)
+def test_a_gate_that_opens_wide_for_a_while(monkeypatch, generator):
+    model = GatedRNN("diag_gate", 1, 3, 1, generator=generator, dtype=torch.float64)
+    with torch.no_grad():
+        model.layers[0]["W_s"][:] = 1.0
+    x = torch.where((torch.arange(300) // 60 % 2 == 1)[:, None], 8.0, -8.0).double()[None]
+    lags = [1, 2, 30, 59, 60, 61, 150, 250]
+    fused, single = effective_rates(model, x, lags), effective_rates(copy.deepcopy(model).float(), x.float(), lags)
+    monkeypatch.setattr(first_order_sums, "kernels", lambda: None)
+    plain = effective_rates(model, x, lags)
+    assert plain.log10_rates[-1].max() < -350
+    torch.testing.assert_close(fused.log10_rates, plain.log10_rates, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(single.log10_rates, plain.log10_rates, rtol=1e-4, atol=1e-4)
 
 
 def log10_sum(values, exponents, dim):

@@ -2,8 +2,8 @@
 
 A unit of a sequence is followed on its own: for a block of anchors, the dual product over the window grows by two steps
 per pass and is summed while it lies in the nearest cache. A block carries one power of two, so that nothing under- or
-overflows. Should the products of a block differ by more than their type can hold (gates that let through 1e-38), the
-sweep gives up: float32 is followed by float64, and that by the plain version in `lagreach.transport.dual`.
+overflows. Should the products of a block differ by more than their type can hold (a gate that is wide open for a while),
+the block is followed again in float64, with a power of two for each window.
 
 What is not asked for is passed as None, and numba compiles the sweep without it.
 """
@@ -26,6 +26,7 @@ RANGES = {  # a block is rescaled beyond 2**+-first; windows below 2**-second ar
     np.dtype(np.float32): (2.0**20, 2.0**-60),
     np.dtype(np.float64): (2.0**300, 2.0**-500),
 }
+EACH = (2.0**-100, 2.0**100)  # a window with a power of two of its own is rescaled outside
 SINGLE = 2.0**-100  # float32's `least` lies above, float64's below; an exact zero may be a lost float32
 MIDDLE, NEWEST, OLDEST, ONLY, DELTA, MOVED = 0, 2, 4, 6, 8, 9  # rows of a unit; factors have two, real and slope
 UNSET = np.iinfo(np.int64).min // 4  # exponent of a sum without terms
@@ -251,6 +252,76 @@ def _follow(large, least, start, stop, lags, real, slope, rows, ends, sizes, squ
 
 @compiled
 @no_type_check
+def _follow_each(start, stop, lags, rows, ends, sizes, squares, products, terms, powers):
+    """Do what `_follow` does, lag by lag, with a power of two for every window: however unequal they are."""
+    real, slope, exponents = np.ones(stop), np.zeros(stop), np.zeros(stop, np.int64)
+    at, column = BEFORE + start, 0
+    for lag in range(1, lags[-1] + 1):
+        low = max(0, lag - start)
+        if low >= stop:
+            break
+        older, grown = at - lag + 1, MIDDLE
+        if lags[column] == lag:
+            end = MIDDLE if ends is None else ONLY if lag == 1 else OLDEST
+            powers[column] = _sum_each(
+                real, slope, exponents, low, stop, rows, end, older, at, at - lag, sizes, squares, products, terms, column
+            )  # fmt: skip
+            column += 1
+        if ends is not None and lag == 1:
+            grown = NEWEST
+        factor, slant, drifted = rows[grown], rows[grown + 1], 0
+        for k in range(stop - low):
+            i, j = uintp(k + low), uintp(k + low + older)
+            x, y = real[i], slope[i]
+            a, b = np.float64(factor[j]), np.float64(slant[j])
+            x, y = x * a, x * b + y * a
+            real[i], slope[i] = x, y
+            own = abs(x) + abs(y)
+            drifted += ((own < EACH[0]) | (own > EACH[1])) & (own > 0)
+        if drifted:
+            for i in range(low, stop):
+                own = abs(real[i]) + abs(slope[i])
+                if (own < EACH[0] or own > EACH[1]) and own > 0:
+                    shift = math.frexp(own)[1]
+                    real[i], slope[i] = math.ldexp(real[i], -shift), math.ldexp(slope[i], -shift)
+                    exponents[i] += shift
+    return column
+
+
+@compiled
+@no_type_check
+def _sum_each(
+    real, slope, exponents, low, stop, rows, end, older, anchor, reached, sizes, squares, products, terms, column
+):  # fmt: skip
+    """Sum windows with powers of two of their own, closed by the factors `end`; return the power of two of the sums."""
+    top = UNSET
+    for i in range(low, stop):
+        if real[i] != 0 or slope[i] != 0:
+            top = max(top, exponents[i])
+    retained = corrected = rate = square = plain = weighted = 0.0
+    for i in range(low, stop):
+        x, y = _scaled(real[i], exponents[i] - top), _scaled(slope[i], exponents[i] - top)
+        a, b = np.float64(rows[end, older + i]), np.float64(rows[end + 1, older + i])
+        x, y = x * a, x * b + y * a
+        if sizes is not None:
+            retained += abs(x)
+            corrected += abs(y)
+            rate += abs(x + y)
+        if squares is not None:
+            value = (x + y) * rows[DELTA, anchor + i]
+            square += value * value
+        if products is not None:
+            zeta = np.float64(rows[DELTA, anchor + i]) * rows[MOVED, reached + i]
+            plain += zeta
+            weighted += (x + y) * zeta
+    terms[0][column, 0], terms[0][column, 1], terms[0][column, 2] = retained, corrected, rate
+    terms[1][column, 0] = square
+    terms[2][column, 0], terms[2][column, 1] = plain, weighted
+    return 0 if top == UNSET else top
+
+
+@compiled
+@no_type_check
 def sweep(large, least, middle, ends, delta, moved, scales, lags, lengths, sizes, squares, exponents, products):
     """Sum over anchors what first-order windows say at ascending lags >= 1.
 
@@ -276,10 +347,6 @@ def sweep(large, least, middle, ends, delta, moved, scales, lags, lengths, sizes
         (unit, lag): powers of two of `sizes` or `squares`.
     products
         (seq, unit, lag, 2): sums of zeta = delta moved and of rate zeta, or None.
-
-    Returns
-    -------
-    Whether it worked: False if windows of one block differ by more than their type can hold.
     """
     count, time, units = middle[0].shape
     long = BEFORE + time + PAD
@@ -309,7 +376,9 @@ def sweep(large, least, middle, ends, delta, moved, scales, lags, lengths, sizes
                         large, least, start, stop, lags, real, slope, rows[q], ends, sizes, squares, products, terms, powers
                     )  # fmt: skip
                     if reached < 0:
-                        return False
+                        reached = _follow_each(
+                            start, stop, lags, rows[q], ends, sizes, squares, products, terms, powers
+                        )  # fmt: skip
                     if sizes is not None:
                         _add(sizes[unit], exponents[unit], terms[0], powers, reached)
                     if products is not None:
@@ -319,4 +388,3 @@ def sweep(large, least, middle, ends, delta, moved, scales, lags, lengths, sizes
                     if squares is not None:
                         powers *= 2
                         _add(squares[unit], exponents[unit], terms[1], powers, reached)
-    return True

@@ -1,7 +1,7 @@
 """Sums over anchors of first-order windows, compiled.
 
-`rate_sums`, `square_sums` and `WindowSums.add` return None where the compiled sweep cannot work: without numba, on another
-device, or when products differ too much. The caller then adds up the plain windows.
+`rate_sums`, `square_sums` and `WindowSums.add` return None where the compiled sweep cannot work: without numba, or on
+another device. The caller then adds up the plain windows.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class WindowSums:
     ) -> Float[np.ndarray, "2 seq lag unit"] | None:
         """Add sequences; return for each of them the sums of zeta = delta moved and of rate zeta (none without `moved`).
 
-        Anchors beyond a sequence's length do not count. None if the sweep cannot work; nothing is added then.
+        Anchors beyond a sequence's length do not count. None if the sweep cannot work.
         """
         compiled, real = kernels(), factors.middle.real
         if compiled is None or real.device.type != "cpu" or real.dtype not in (torch.float32, torch.float64):
@@ -80,32 +80,24 @@ class WindowSums:
         products = np.zeros((count, units, len(self._lags), 2)) if moved is not None else None
         if not len(self._lags):
             return np.zeros((2, count, 0, units))
-        exponents = np.full(self._sums.shape[:2], compiled.UNSET) if self._exponents is None else self._exponents
+        if self._exponents is None:
+            self._exponents = np.full(self._sums.shape[:2], compiled.UNSET)
         stops = np.full(count, time) if lengths is None else lengths.cpu().numpy()
         places = [factors.middle], [] if factors.is_uniform else [factors.newest, factors.oldest, factors.single]
         scales = [1.0 if moved is None or v is None else _power_of_two(v) for v in (delta, moved)]
         inverse = (1 / scales[0], 1 / scales[1])
-        for dtype in dict.fromkeys((real.dtype, torch.float64)):
-            middle, ends = (tuple(_array(part, dtype) for dual in group for part in dual) for group in places)
-            other = [None if v is None else _array(v, dtype) for v in (delta, moved)]
-            found, new_exponents = self._sums.copy(), exponents.copy()
-            sums = [found if self._of == kind else None for kind in ("sizes", "squares")]
-            if products is not None:
-                products[:] = 0
-            how = (*compiled.RANGES[middle[0].dtype], middle, ends or None, *other, inverse, self._lags, stops)
-            key = (str(dtype), factors.is_uniform, self._of, products is None)
-            shown = (
-                nullcontext() if key in _ready else waiting("compiling the sweep over lags for this machine, once ...")
-            )
-            _ready.add(key)
-            with shown:
-                worked = compiled.sweep(*how, *sums, new_exponents, products)
-            if worked:
-                self._sums, self._exponents = found, new_exponents
-                if products is None:
-                    return np.zeros((2, count, 0, units))
-                return products.transpose(3, 0, 2, 1) * (scales[0] * scales[1])
-        return None
+        middle, ends = (tuple(_array(part, real.dtype) for dual in group for part in dual) for group in places)
+        other = [None if v is None else _array(v, real.dtype) for v in (delta, moved)]
+        sums = [self._sums if self._of == kind else None for kind in ("sizes", "squares")]
+        how = (*compiled.RANGES[middle[0].dtype], middle, ends or None, *other, inverse, self._lags, stops)
+        key = (str(real.dtype), factors.is_uniform, self._of, products is None)
+        shown = nullcontext() if key in _ready else waiting("compiling the sweep over lags for this machine, once ...")
+        _ready.add(key)
+        with shown:
+            compiled.sweep(*how, *sums, self._exponents, products)
+        if products is None:
+            return np.zeros((2, count, 0, units))
+        return products.transpose(3, 0, 2, 1) * (scales[0] * scales[1])
 
     def sizes(self, anchors: int | None = None) -> dict[str, ScaledSum]:
         """Sums of |retention|, |correction| and |rate|, (lag, unit); first those of lag 0 if the anchors there are given."""
