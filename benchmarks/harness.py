@@ -381,7 +381,9 @@ def main(arguments: Sequence[str] | None = None, ops: Mapping[str, Op] | None = 
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"what to time (default all): {', '.join(known)}")
     parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer repeats")
-    parser.add_argument("--only", default="", metavar="WORD", help="only cases with this word in their names, such as W1")
+    parser.add_argument(
+        "--only", default="", metavar="WORD", help="only cases with this word in their names, such as W1"
+    )
     parser.add_argument(
         "--out", type=Path, help="where to write <name>.json (default benchmarks/results; quick, only: runs/)"
     )

@@ -36,9 +36,9 @@ def build(name, **options):
     return all_cells()[name](**options)
 
 
-def problem(cell, hidden, sequences, time, dtype=torch.float64, replicas=2):
+def problem(cell, hidden, sequences, time, dtype=torch.float64, replicas=2, inputs=3):
     generator = torch.Generator().manual_seed(hidden + sequences)
-    sizes = {"input_size": 3, "hidden_size": hidden, "sequences": sequences, "time": time}
+    sizes = {"input_size": inputs, "hidden_size": hidden, "sequences": sequences, "time": time}
     drawn = [cell.example(generator, **sizes) for _ in range(replicas)]
     params = {name: torch.stack([p[name] for _, _, p in drawn]).to(dtype) for name in drawn[0][2]}
     return [torch.stack([d[0] for d in drawn]).to(dtype), torch.stack([d[1][:, 0] for d in drawn]).to(dtype)], params
@@ -57,8 +57,8 @@ def measured(cell, kernel, inputs, params, pull, push, dtype):
     return dict(zip(["states", "tangent", "x", "s0", *params], [states.detach(), tangent, *gradients], strict=True))
 
 
-def errors(cell, hidden, sequences, time, dtype=torch.float64, size=1.0, replicas=1):
-    inputs, params = problem(cell, hidden, sequences, time, dtype, replicas)
+def errors(cell, hidden, sequences, time, dtype=torch.float64, size=1.0, replicas=1, inputs=3):
+    inputs, params = problem(cell, hidden, sequences, time, dtype, replicas, inputs)
     generator = torch.Generator().manual_seed(1)
 
     def like(v):
@@ -86,8 +86,11 @@ def in_half_precision(cell):
 
 
 def upright(name):
-    """Errors of the upright kernels: with LayerNorm and more sequences than one program takes; plain, in float32."""
-    with plan.shaped(upright=True):
+    """Errors of the upright kernels: with LayerNorm and more sequences than one program takes; plain, in float32.
+
+    The weights' gradients are summed on the scale that the upright kernels found.
+    """
+    with plan.shaped(upright=True, **SMALL_SUMS):
         exact = [errors(build(name), 5, 9, 2), errors(build(name, layernorm=True), 5, 3, 3, replicas=2)]
         return {
             "exact": max(e for found in exact for e in found.values()),
@@ -101,12 +104,12 @@ def tile_of(name, hidden):
     return given.tile(torch.empty(1, 9, 2, 3), torch.empty(1, hidden, hidden))
 
 
-def summed(name, time, hidden):
+def summed(name, time, hidden, inputs=3):
     """Errors of the weights' gradients when one kernel sums them all."""
     with plan.shaped(**SMALL_SUMS):
         exact, single = (
-            errors(build(name), hidden, 3, time),
-            errors(build(name), hidden, 3, time, torch.float32, 2.0**-70),
+            errors(build(name), hidden, 3, time, inputs=inputs),
+            errors(build(name), hidden, 3, time, torch.float32, 2.0**-70, inputs=inputs),
         )
     return {"exact": max(exact.values()), "float32": max(single.values())}
 
@@ -188,6 +191,7 @@ def run_all():
     for name in UPRIGHT:
         found[f"{name} upright"] = upright(name)
     found["long sums"] = summed("gru", 17, 20)  # several tiles of units and of times, and the factor r h
+    found["even sums"] = summed("gru", 32, 16, inputs=16)  # tiles that end where their tensors do
     with plan.shaped(**SMALL_SUMS):
         found["wide inputs"] = wide_inputs()
     found["lstm all streamed"] = streamed(build("lstm"), 0)
@@ -232,7 +236,7 @@ def test_upright_kernels(found, name):
     assert own["float32"] < SINGLE
 
 
-@pytest.mark.parametrize("case", [*(f"{name} sums" for name in SUMMED), "long sums"])
+@pytest.mark.parametrize("case", [*(f"{name} sums" for name in SUMMED), "long sums", "even sums"])
 def test_gradients_of_weights_in_one_pass(found, case):
     assert found[case]["exact"] < EXACT
     assert found[case]["float32"] < SINGLE

@@ -82,14 +82,23 @@ def forward(
     V_i, V_f = low_part(weights, 0, HP, PRECISION, PTX), low_part(weights, 1, HP, PRECISION, PTX)
     V_g, V_o = low_part(weights, 2, HP, PRECISION, PTX), low_part(weights, 3, HP, PRECISION, PTX)
     c += nothing
+    i, f, keeping, o = next_i, next_f, next_g, next_o
     for t in range(T):
         a_i, a_f, a_g, a_o = next_i + b_i, next_f + b_f, next_g + b_g, next_o + b_o
+        high, low = split(h, up, PRECISION)
+        p_i = multiplied(U_i, V_i, high, low, HP, ROWS, PRECISION)
+        p_g = multiplied(U_g, V_g, high, low, HP, ROWS, PRECISION)
+        p_f = multiplied(U_f, V_f, high, low, HP, ROWS, PRECISION)
+        p_o = multiplied(U_o, V_o, high, low, HP, ROWS, PRECISION)
+        # While the tensor cores work: store the step before (at first something that is overwritten), fetch the next.
+        put_step(at_h, at_kept, h, c, i, f, keeping, o, keep, H, EVEN, PTX)
+        at_h += tl.where(t > 0, 2 * H, 0)
+        at_kept += tl.where(t > 0, 4 * H, 0)
         ahead = at_pre + tl.minimum(t + 1, T - 1).to(tl.int64) * (4 * H)
         next_i, next_f = fetch(ahead, keep, EVEN, PTX), fetch(ahead + H, keep, EVEN, PTX)
         next_g, next_o = fetch(ahead + 2 * H, keep, EVEN, PTX), fetch(ahead + 3 * H, keep, EVEN, PTX)
-        high, low = split(h, up, PRECISION)
-        i = logistic(a_i + down * multiplied(U_i, V_i, high, low, HP, ROWS, PRECISION), PTX)
-        a_g += down * multiplied(U_g, V_g, high, low, HP, ROWS, PRECISION)
+        i = logistic(a_i + down * p_i, PTX)
+        a_g += down * p_g
         if LAYERNORM:
             keeping, scale = normalised(a_g, real, H)
             g = hyperbolic(keeping * ln_gain + ln_shift, PTX)
@@ -97,18 +106,22 @@ def forward(
         else:
             g = hyperbolic(a_g, PTX)
             keeping = g
-        f = logistic(a_f + down * multiplied(U_f, V_f, high, low, HP, ROWS, PRECISION), PTX)
-        o = logistic(a_o + down * multiplied(U_o, V_o, high, low, HP, ROWS, PRECISION), PTX)
+        f = logistic(a_f + down * p_f, PTX)
+        o = logistic(a_o + down * p_o, PTX)
         c = f * c + i * g
         h = o * hyperbolic(c, PTX)
-        put(at_h, h, keep, EVEN, PTX)
-        put(at_h + H, c, keep, EVEN, PTX)
-        put(at_kept, i, keep, EVEN, PTX)
-        put(at_kept + H, f, keep, EVEN, PTX)
-        put(at_kept + 2 * H, keeping, keep, EVEN, PTX)
-        put(at_kept + 3 * H, o, keep, EVEN, PTX)
-        at_h += 2 * H
-        at_kept += 4 * H
+    put_step(at_h, at_kept, h, c, i, f, keeping, o, keep, H, EVEN, PTX)
+
+
+@jit
+def put_step(at_h, at_kept, h, c, i, f, g, o, keep, H: tl.constexpr, EVEN: tl.constexpr, PTX: tl.constexpr):
+    """Store what a step made."""
+    put(at_h, h, keep, EVEN, PTX)
+    put(at_h + H, c, keep, EVEN, PTX)
+    put(at_kept, i, keep, EVEN, PTX)
+    put(at_kept + H, f, keep, EVEN, PTX)
+    put(at_kept + 2 * H, g, keep, EVEN, PTX)
+    put(at_kept + 3 * H, o, keep, EVEN, PTX)
 
 
 @jit
