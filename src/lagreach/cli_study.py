@@ -167,7 +167,7 @@ def status(
 
     Example: `lagreach study status runs/livi`
     """
-    from lagreach.study.progress import run_status
+    from lagreach.study.status import run_status
 
     found = run_status(folder)
     if as_json:

@@ -26,9 +26,9 @@ from lagreach.diagnosis import Diagnosis
 from lagreach.records import encode
 from lagreach.study.config import find_study, read_config
 from lagreach.study.jobs import DiagnoseJob, is_diagnosed, is_trained, study_task
-from lagreach.study.metrics import read_rows, write_rows
-from lagreach.study.progress import run_status
+from lagreach.study.rows import read_rows, write_rows
 from lagreach.study.runner import run_study
+from lagreach.study.status import run_status
 from lagreach.study.store import RunDirectory, latest_state, load_tensors, save_tensors
 from lagreach.tensor_files import read_tensors
 from tests.reliability import hostile

@@ -145,9 +145,9 @@ def trials(folder: Path) -> dict[str, Callable[[], object]]:
     import lagreach
     from lagreach.cli_diagnose import load_data
     from lagreach.study.config import read_config
-    from lagreach.study.metrics import read_rows
-    from lagreach.study.progress import run_status
+    from lagreach.study.rows import read_rows
     from lagreach.study.runner import run_study
+    from lagreach.study.status import run_status
     from lagreach.study.store import RunDirectory, load_tensors
 
     readers: dict[str, list[Callable[[Path], object]]] = {

@@ -19,9 +19,9 @@ from lagreach.errors import InputError, RunError, TooLargeError
 from lagreach.measure import MeasureSettings
 from lagreach.records import decode, encode
 from lagreach.study.config import find_study, read_config
-from lagreach.study.metrics import read_rows, write_rows
-from lagreach.study.progress import run_status
+from lagreach.study.rows import read_rows, write_rows
 from lagreach.study.runner import run_study
+from lagreach.study.status import run_status
 from lagreach.study.store import RunDirectory
 from lagreach.tasks import make_task
 from lagreach.tensor_files import read_tensors

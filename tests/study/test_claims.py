@@ -11,18 +11,18 @@ from lagreach.study.config import ClaimTest
 BUDGETS = (100, 8000)
 
 
-def row(role, seed, form="exact", **values):
+def row(role, seed, recipe="exact", **values):
     base = {
         "retention_tau": 1.2, "retention_tau_r2": 0.99, "retention_beta": 1.0, "retention_beta_r2": 0.98,
         "retention_exponential_weight": 0.99, "exact_tau": 5.0, "exact_tau_r2": 0.9, "exact_beta": 1.0,
         "exact_beta_r2": 0.9, "exact_exponential_weight": 0.9, "windows": [4.0, 8.0], "slope": 2.0, "slope_r2": 0.99,
         "kappa": 2.0, "alpha": 1.5, "alpha_high": 1.7, "hill": 1.5, "stable_supported": True, "time_scales": [1.2, 1.2, 1.2],
     }  # fmt: skip
-    return {"role": role, "group": "", "form": form, "seed": seed} | base | values
+    return {"role": role, "group": "", "recipe": recipe, "seed": seed} | base | values
 
 
 def rows(role, **values):
-    """Five seeds in both forms; lists of values run over seeds."""
+    """Five seeds in both recipes; lists of values run over seeds."""
     found = []
     for seed in range(5):
         own = {k: v[seed] if isinstance(v, tuple) else v for k, v in values.items()}

@@ -42,6 +42,13 @@ def test_checkpoints_are_fractions_and_the_end_is_always_there():
     assert config.checkpoint_epochs(config.variants[0]) == [0, 20, 40]
 
 
+def test_files_that_say_forms_for_recipes_are_still_read():
+    old = SMALL | {"diagnosis": {"forms": ["exact", "paper"]}, "scales": {"small": {"diagnosis": {"forms": ["exact"]}}}}
+    config = parse(StudyConfig, old, "study")
+    assert config.diagnosis.recipes == ("exact", "paper")
+    assert config.at_scale("small").diagnosis.recipes == ("exact",)
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [
@@ -56,7 +63,7 @@ def test_checkpoints_are_fractions_and_the_end_is_always_there():
         ({"variants": []}, "at least one variant"),
         ({"variants": [SMALL["variants"][0]] * 2}, "same name"),
         ({"variants": [{"name": "../a", "network": {"cell": "lstm"}}]}, "variants.0.name"),
-        ({"diagnosis": {"forms": ["fast"]}}, "unknown form"),
+        ({"diagnosis": {"recipes": ["fast"]}}, "unknown recipe"),
         ({"name": None}, "name"),
     ],
 )

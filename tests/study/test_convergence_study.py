@@ -8,8 +8,8 @@ import pytest
 from lagreach.convergence.curves import Curve, Experiment
 from lagreach.study.config import find_study
 from lagreach.study.convergence import experiment_path, read_experiment, slope_claims
-from lagreach.study.progress import run_status
 from lagreach.study.runner import run_study
+from lagreach.study.status import run_status
 
 CONFIG = find_study("cayci").at_scale("smoke").model_copy(update={"experiments": ("kernel",)})
 

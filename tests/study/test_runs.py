@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import xarray as xr
 
 import lagreach
@@ -19,11 +20,12 @@ from lagreach.errors import InputError, RunError
 from lagreach.study.config import find_study
 from lagreach.study.executors import make_executor
 from lagreach.study.export import export_run
-from lagreach.study.jobs import DiagnoseJob, diagnose_jobs
-from lagreach.study.metrics import read_rows, write_rows
-from lagreach.study.progress import run_status
+from lagreach.study.jobs import DiagnoseJob, diagnose_jobs, summary_row
+from lagreach.study.rows import read_rows, write_rows
 from lagreach.study.runner import run_study
+from lagreach.study.status import run_status
 from lagreach.study.store import RunDirectory, load_tensors
+from lagreach.study.summary import summarise
 
 FILE = Path(__file__).with_name("tiny.yaml")
 TINY = find_study(str(FILE)).at_scale("smoke")
@@ -53,7 +55,7 @@ def test_a_run_leaves_what_it_promises(finished):
     assert len(diagnoses) == 8  # 2 variants x 2 seeds x 2 checkpoints
     found = lagreach.load(diagnoses[0])
     assert found.labels["study"] == "tiny"
-    assert {"variant", "seed", "epoch", "form"} <= set(found.labels)
+    assert {"variant", "seed", "epoch", "recipe"} <= set(found.labels)
     rows = read_rows(path / "trainings" / "diag" / "metrics.parquet")
     assert [row["epoch"] for row in rows if row["seed"] == 1] == [1, 2, 3, 4, 5, 6]
     scores = read_rows(path / "trainings" / "diag" / "recovered.parquet")
@@ -124,10 +126,10 @@ def test_a_damaged_diagnosis_is_made_again(finished, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(finished.path, copy)
     job = diagnose_jobs(finished, TINY)[0]
-    victim = RunDirectory(copy).diagnosis_path(job.variant, job.seed, job.epoch, job.form)
+    victim = RunDirectory(copy).diagnosis_path(job.variant, job.seed, job.epoch, job.recipe)
     victim.write_bytes(victim.read_bytes()[:500])
     again = run_study(TINY, copy, resume=True, show_progress=False)
-    whole = finished.diagnosis_path(job.variant, job.seed, job.epoch, job.form)
+    whole = finished.diagnosis_path(job.variant, job.seed, job.epoch, job.recipe)
     xr.testing.assert_equal(lagreach.load(victim).to_xarray(), lagreach.load(whole).to_xarray())
     assert contents(again) == contents(finished)
 
@@ -220,10 +222,32 @@ def test_command_line(finished, tmp_path):
     assert shown["state"] == "finished"
 
 
+def test_rows_of_a_run_that_says_form_for_recipe_are_still_read(finished, tmp_path):
+    job = next(job for job in diagnose_jobs(finished, TINY) if job.recipe == "paper")
+    now = summary_row(finished, job, (100,))
+    old = RunDirectory(tmp_path)
+    path = old.diagnosis_path(job.variant, job.seed, job.epoch, job.recipe)
+    path.parent.mkdir()
+    write_rows(path, [{("form" if name == "recipe" else name): value for name, value in now.items()}])
+    np.testing.assert_equal(summary_row(old, job, (100,)), now | {"form": "paper"})
+
+
+def test_the_slope_is_over_the_gain_that_was_carried(generator):
+    x = torch.randn(64, 24, 2, generator=generator)
+    model = lagreach.GatedRNN("diag_gate", 2, 6, 1, generator=generator)
+    for transport in ("exact", "first-order"):
+        found = lagreach.diagnose(model, (x, x.roll(2, 1)[..., :1]), lags=[1, 2, 3, 5, 8], transport=transport)
+        gains = found.layers[0].fidelity
+        carried = (gains.log10_exact if transport == "exact" else gains.log10_first_order).numpy()
+        needed = found.layers[0].window.required_if_present().sequences
+        expected = np.polyfit(-carried * np.log(10), np.log(needed), 1)[0]
+        assert summarise(found, (100,))["slope"] == pytest.approx(expected)
+
+
 def test_summary_rows_hold_what_the_diagnoses_say(finished):
     rows = read_rows(finished.path / "summary.parquet")
     row = next(
-        r for r in rows if r["form"] == "exact" and r["variant"] == "diag" and r["seed"] == 1 and r["epoch"] == 6
+        r for r in rows if r["recipe"] == "exact" and r["variant"] == "diag" and r["seed"] == 1 and r["epoch"] == 6
     )
     found = lagreach.load(finished.diagnosis_path("diag", 1, 6, "exact"))
     np.testing.assert_allclose(row["n_probe"], found.layers[0].window.required_if_present().sequences)

@@ -12,7 +12,7 @@ import torch
 
 from lagreach.errors import InputError, RunError
 from lagreach.study.config import find_study
-from lagreach.study.metrics import read_rows, write_rows
+from lagreach.study.rows import read_rows, write_rows
 from lagreach.study.store import RunDirectory, disk_errors, latest_state, load_tensors, save_state, save_tensors
 
 TINY = find_study(str(Path(__file__).with_name("tiny.yaml"))).at_scale("smoke")

@@ -52,9 +52,9 @@ def affine_tanh(activation: Activation) -> AffineTanh | None:
 def with_slope(activation: Activation, z: Tensor) -> tuple[Tensor, Tensor]:
     """``sigma(z)`` and ``sigma'(z)``."""
     value = activation(z)
-    form = affine_tanh(activation)
-    if form is not None:
-        return value, form.inner * (form.outer - (value - form.shift) ** 2 / form.outer)
+    affine = affine_tanh(activation)
+    if affine is not None:
+        return value, affine.inner * (affine.outer - (value - affine.shift) ** 2 / affine.outer)
     if activation is ACTIVATIONS["gaussian"]:
         return value, -z * value
     if activation is ACTIVATIONS["erf"]:
@@ -67,9 +67,9 @@ def with_slope(activation: Activation, z: Tensor) -> tuple[Tensor, Tensor]:
 def curvature(activation: Activation, z: Tensor) -> Tensor:
     """``sigma''(z)``."""
     value, slope = with_slope(activation, z)
-    form = affine_tanh(activation)
-    if form is not None:
-        return -2 * form.inner / form.outer * (value - form.shift) * slope
+    affine = affine_tanh(activation)
+    if affine is not None:
+        return -2 * affine.inner / affine.outer * (value - affine.shift) * slope
     if activation is ACTIVATIONS["gaussian"]:
         return (z * z - 1) * value
     if activation is ACTIVATIONS["erf"]:

@@ -52,9 +52,9 @@ def pullback(
 
 
 def _form(sigma: Activation) -> tuple[float, float, float]:
-    form = affine_tanh(sigma)
-    assert form is not None  # streaming asks before it comes here
-    return form.outer, form.inner, form.shift
+    affine = affine_tanh(sigma)
+    assert affine is not None  # streaming asks before it comes here
+    return affine.outer, affine.inner, affine.shift
 
 
 def _blocks(weights: Weights) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from lagreach.adapters import Recurrence, View
 from lagreach.errors import InputError, TooLargeError
-from lagreach.transport.binding import Opened, open_data
 from lagreach.transport.carry import Steps, weights_of
 from lagreach.transport.exact import by_weight, exact_transport
 from lagreach.transport.first_order import first_order_transport
 from lagreach.transport.lags import check_lags
 from lagreach.transport.objective import Loss, Objective, check_uncoupled, output_gradient
+from lagreach.transport.prepare import Prepared, prepare
 from lagreach.transport.rollout import Rollout
 from lagreach.transport.sensitivity import check_direction
 
@@ -111,8 +111,8 @@ def lag_gradients(
     >>> all(torch.allclose(total[name], p.grad) for name, p in model.named_parameters())
     True
     """
-    opened = open_data(model, x, y, mask=mask, lengths=lengths, state=state)
-    recurrence, time = opened.view.template, opened.time
+    prepared = prepare(model, x, y, mask=mask, lengths=lengths, state=state)
+    recurrence, time = prepared.view.template, prepared.time
     wanted = check_lags(range(time) if lags is None else lags, time)
     if transport not in TRANSPORTS:
         raise InputError("unknown transport", got=repr(transport), expected=" or ".join(TRANSPORTS))
@@ -120,7 +120,7 @@ def lag_gradients(
         raise InputError(
             "unknown reduction", got=f"reduce={reduce!r}", expected='None or "norm", and not with a direction'
         )
-    objective = opened.objective(loss, steps)
+    objective = prepared.objective(loss, steps)
     weights = recurrence.params | recurrence.head_params
     if direction is not None:
         check_direction(direction, weights)
@@ -136,7 +136,7 @@ def lag_gradients(
     group = len(wanted) if not reduced else max(1, GROUP_BYTES // per_lag)
     parts = []
     for start in range(0, len(wanted), group):
-        grads, mean_loss = _sum_over_chunks(opened, objective, wanted[start : start + group], transport, chunk)
+        grads, mean_loss = _sum_over_chunks(prepared, objective, wanted[start : start + group], transport, chunk)
         parts.append(_reduced(grads, reduce, direction))
     return LagGradients(
         lags=torch.tensor(wanted),
@@ -149,17 +149,17 @@ def lag_gradients(
 
 
 def _sum_over_chunks(
-    opened: Opened,
+    prepared: Prepared,
     objective: Objective,
     lags: list[int],
     transport: str,
     chunk: int | None,
 ) -> tuple[dict[str, Tensor], Tensor]:
-    recurrence, count = opened.view.template, len(opened.batch)
+    recurrence, count = prepared.view.template, len(prepared.batch)
     weights = recurrence.params | recurrence.head_params
     grads = {name: torch.zeros(len(lags), *w.shape, dtype=w.dtype, device=w.device) for name, w in weights.items()}
     total = torch.zeros((), dtype=recurrence.dtype, device=recurrence.device)
-    for rows, part in opened.parts(chunk):
+    for rows, part in prepared.parts(chunk):
         own = objective.select(rows)
         if rows.start == 0:
             check_uncoupled(part.recurrence, own, part.states)

@@ -24,12 +24,12 @@ from lagreach.errors import InputError, TooLargeError
 from lagreach.gradients.contrast import signal_gradient
 from lagreach.gradients.selection import Selection, select_params
 from lagreach.gradients.subject import select
-from lagreach.transport.binding import Opened, open_data
 from lagreach.transport.dual import windows
 from lagreach.transport.first_order import EffectiveRates, effective_rates, mean_rates
 from lagreach.transport.first_order_sums import WindowSums, groups, steps_of
 from lagreach.transport.lags import check_lags
 from lagreach.transport.objective import Loss, valid_steps
+from lagreach.transport.prepare import Prepared, prepare
 from lagreach.transport.rollout import Rollout
 from lagreach.transport.scaled import times_power_of_two
 from lagreach.transport.sensitivity import complete_direction, immediate_sensitivity
@@ -121,7 +121,7 @@ def matched_statistic(
     """
     return _measured(
         _Asked(orientation, signal, params, direction, generator, chunk),
-        open_data(model, x, y, mask=mask, lengths=lengths),
+        prepare(model, x, y, mask=mask, lengths=lengths),
         lags,
         loss,
         steps,
@@ -160,12 +160,12 @@ def rates_and_matched_statistic(
     (tensor([2.2500, 1.6875], dtype=torch.float64), (2, 2))
     """
     asked = _Asked(orientation, signal, params, direction, generator, chunk)
-    opened = open_data(model, x, y, mask=mask, lengths=lengths)
-    matched, sums = _measured(asked, opened, lags, loss, steps, with_rates=lengths is None)
+    prepared = prepare(model, x, y, mask=mask, lengths=lengths)
+    matched, sums = _measured(asked, prepared, lags, loss, steps, with_rates=lengths is None)
     if sums is None:  # anchors beyond a sequence's length count for one of them only
         return effective_rates(model, x, matched.lags, lr=lr, lengths=lengths, chunk=chunk), matched
-    recurrence = opened.view.template
-    valid = valid_steps(None, len(x), opened.time, recurrence.device)
+    recurrence = prepared.view.template
+    valid = valid_steps(None, len(x), prepared.time, recurrence.device)
     first = int(valid.sum()) if matched.lags[0] == 0 else None
     return mean_rates(recurrence, [own.sizes(first) for own in sums], list(matched.lags), valid, lr=lr), matched
 
@@ -188,7 +188,7 @@ class _Asked:
 
 def _measured(
     asked: _Asked,
-    opened: Opened,
+    prepared: Prepared,
     lags: Iterable[int],
     loss: Loss,
     steps: str | Sequence[int] | Tensor | None,
@@ -198,13 +198,13 @@ def _measured(
     """Measure the statistic and, if wanted and possible, the sums behind the rates of every layer."""
     given = asked.generator
     random = torch.Generator().manual_seed(given) if isinstance(given, int) else given
-    recurrence = opened.view.template
-    wanted = check_lags(lags, opened.time)
+    recurrence = prepared.view.template
+    wanted = check_lags(lags, prepared.time)
     along = _random_direction(recurrence, asked.params, random) if asked.direction is None else asked.direction
     tangent = complete_direction(recurrence, along)
-    objective = opened.objective(loss, steps)
+    objective = prepared.objective(loss, steps)
     layers, hidden = len(recurrence.stack.cells), recurrence.stack.hidden_size
-    count, units = len(opened.batch), hidden * layers
+    count, units = len(prepared.batch), hidden * layers
     if 16 * count * len(wanted) * units > LIMIT_BYTES:
         raise TooLargeError(
             "the alignments of all units would not fit into 1 GiB",
@@ -217,9 +217,9 @@ def _measured(
     sums = [WindowSums(wanted, hidden, "sizes" if with_rates else "") for _ in range(layers)]
     plain, weighted = (torch.zeros(count, len(wanted), units, dtype=torch.float64) for _ in range(2))
     complete = with_rates
-    for rows, part in opened.parts(asked.chunk):
+    for rows, part in prepared.parts(asked.chunk):
         delta = signal_gradient(part.recurrence, objective.select(rows), other.select(rows), part.states, asked.signal)
-        for own in groups(len(part.x), opened.time):
+        for own in groups(len(part.x), prepared.time):
             place = slice(rows.start + own.start, rows.start + own.stop)
             found = _alignments(select(part, own), delta[own], tangent, wanted, sums)
             plain[place], weighted[place] = found.plain.cpu(), found.weighted.cpu()

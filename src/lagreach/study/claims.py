@@ -1,6 +1,6 @@
 """Claims of a paper, put to the test: what is printed, what came out, with an interval over seeds, and why it differs.
 
-Claims are tested, not enforced. A test is a function of the rows of a study (one for each seed and form of diagnosis after
+Claims are tested, not enforced. A test is a function of the rows of a study (one for each seed and recipe of diagnosis after
 the last epoch) that returns an `Outcome`. Below five seeds, or at scale "smoke", the verdict is "not tested".
 """
 
@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from lagreach.errors import InputError
-from lagreach.study.metrics import Row
+from lagreach.study.rows import Row
 
 VERDICTS = {"yes": "holds", "no": "fails", "not tested": "not tested"}  # and how the page says them
 LEAST_SEEDS = 5
 MOST = 0.8  # share of seeds that must agree
-# Definitions of envelope, signal and noise that a claim is read under, and the form of diagnosis each one reads.
-FORM = {"paper": "paper", "first order": "first_order", "lagreach": "exact", "lag noise": "exact_lag_noise"}
+# Definitions of envelope, signal and noise that a claim is read under, and the recipe of diagnosis each one reads.
+RECIPE = {"paper": "paper", "first order": "first_order", "lagreach": "exact", "lag noise": "exact_lag_noise"}
 # What some tests look at has no version under every definition: time scales of single units are first-order quantities,
 # and an envelope does not depend on the noise.
 ONLY = {
@@ -61,14 +61,14 @@ class Evidence:
     definition: str
     budgets: Sequence[int]
 
-    def of(self, role: str, form: str | None = None) -> list[Row]:
+    def of(self, role: str, recipe: str | None = None) -> list[Row]:
         """Rows of one variant after training, a seed each."""
-        wanted = form or FORM[self.definition]
-        return [row for row in self.rows if row["role"] == role and row["form"] == wanted]
+        wanted = recipe or RECIPE[self.definition]
+        return [row for row in self.rows if row["role"] == role and row["recipe"] == wanted]
 
-    def values(self, role: str, name: str, form: str | None = None) -> np.ndarray:
+    def values(self, role: str, name: str, recipe: str | None = None) -> np.ndarray:
         """A number for each seed; NaN where there is none."""
-        found = [row.get(name) for row in self.of(role, form)]
+        found = [row.get(name) for row in self.of(role, recipe)]
         return np.array([np.nan if value is None else value for value in found], dtype=float)
 
     def window(self, role: str, budget: int) -> np.ndarray:
@@ -254,7 +254,7 @@ def check_claims(
     claims: Sequence[Any], rows: Sequence[Row], budgets: Sequence[int], *, seeds: int, scale: str
 ) -> list[ClaimResult]:
     """Put every claim to its test, for each group of variants and under each definition that was measured."""
-    measured = {row["form"] for row in rows}
+    measured = {row["recipe"] for row in rows}
     enough = seeds >= LEAST_SEEDS and scale != "smoke"
     results = []
     for claim in claims:
@@ -262,8 +262,8 @@ def check_claims(
             raise InputError("unknown test of a claim", got=claim.test, expected=", ".join(TESTS))
         for group in dict.fromkeys(row["group"] for row in rows):
             own = [row for row in rows if row["group"] == group]
-            for definition in ONLY.get(claim.test, tuple(FORM)):
-                if FORM[definition] not in measured:
+            for definition in ONLY.get(claim.test, tuple(RECIPE)):
+                if RECIPE[definition] not in measured:
                     continue
                 outcome = TESTS[claim.test](Evidence(own, definition, budgets), claim.options)
                 if not enough:

@@ -68,7 +68,7 @@ class TrainingPlan(Part):
 
 
 class DiagnosisSettings(Part):
-    """How checkpoints are diagnosed, in each of `forms`."""
+    """How checkpoints are diagnosed, by each of `recipes`."""
 
     sequences: int = Field(default=512, ge=16, le=10**7)
     lags: tuple[int, ...] | Literal["auto"] = "auto"
@@ -76,12 +76,22 @@ class DiagnosisSettings(Part):
     error: float = 0.05
     blocks: int = Field(default=16, ge=4, le=10**5)
     probes: int = Field(default=4, ge=1, le=10**3)
-    forms: tuple[str, ...] = ("exact",)
+    recipes: tuple[str, ...] = ("exact",)
     budget_grid: tuple[int, ...] = (100, 300, 1000, 3000, 8000, 30000)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _word_of_version_0_1(cls, content: Any) -> Any:
+        """Recipes were called forms, and studies of that time are still read."""
+        return (
+            {("recipes" if k == "forms" else k): v for k, v in content.items()}
+            if isinstance(content, dict)
+            else content
+        )
 
-# Forms of a diagnosis, in the names of `lagreach.diagnose`; "paper" is the printed recipe (see `paper_window`).
-FORMS: dict[str, dict[str, str]] = {
+
+# Recipes of a diagnosis, in the names of `lagreach.diagnose`; "paper" is the printed one (see `paper_window`).
+RECIPES: dict[str, dict[str, str]] = {
     "exact": {"transport": "exact", "signal": "dependence", "noise": "gradient"},
     "first_order": {"transport": "first-order", "signal": "dependence", "noise": "gradient"},
     "exact_lag_noise": {"transport": "exact", "signal": "dependence", "noise": "lag"},
@@ -137,9 +147,9 @@ class StudyConfig(Part):
             raise ValueError("two variants have the same name")
         if not all(0 <= at <= 1 for at in self.checkpoints):
             raise ValueError("checkpoints are fractions of the training, from 0 to 1")
-        unknown = set(self.diagnosis.forms) - set(FORMS)
+        unknown = set(self.diagnosis.recipes) - set(RECIPES)
         if unknown:
-            raise ValueError(f"unknown form {sorted(unknown)}; forms are {', '.join(FORMS)}")
+            raise ValueError(f"unknown recipe {sorted(unknown)}; recipes are {', '.join(RECIPES)}")
         if self.kind == "convergence":
             if not self.experiments:
                 raise ValueError("a study of this kind needs experiments")
@@ -154,7 +164,7 @@ class StudyConfig(Part):
                 self.training_of(variant)
                 if network.num_layers * network.hidden_size**2 * self.seeds > LARGEST_NETWORK:
                     raise ValueError(f"the networks of {variant.name} would not fit into memory")
-        if len(self.variants) * self.seeds * len(self.checkpoints) * len(self.diagnosis.forms) > MOST_DIAGNOSES:
+        if len(self.variants) * self.seeds * len(self.checkpoints) * len(self.diagnosis.recipes) > MOST_DIAGNOSES:
             raise ValueError(f"more than {MOST_DIAGNOSES} diagnoses in one study")
         return self
 

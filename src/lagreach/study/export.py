@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lagreach.disk import disk_errors, make_folder
 from lagreach.errors import RunError
-from lagreach.study.metrics import Row, read_rows, write_rows
+from lagreach.study.rows import Row, read_rows, write_rows
 from lagreach.study.store import RunDirectory
 
 COPIED = ("config.yaml", "versions.json", "log.txt", "claims.json", "RESULTS.md")

@@ -81,9 +81,9 @@ def envelopes(material: Material) -> Figure:
 def windows(material: Material) -> Figure:
     """H_N against N, ours and by the printed recipe."""
     figure, axes = sheet(2)
-    for ax, form, title in zip(axes, ("exact", "paper"), ("corrected (exact)", "as printed"), strict=True):
+    for ax, recipe, title in zip(axes, ("exact", "paper"), ("corrected (exact)", "as printed"), strict=True):
         for i, role in enumerate(material.roles()):
-            rows = material.rows(role, form)
+            rows = material.rows(role, recipe)
             if rows:
                 reach = np.nan_to_num(stacked(rows, "windows"))
                 band(ax, np.array(material.budgets, dtype=float), reach, i, role)
@@ -96,12 +96,12 @@ def windows(material: Material) -> Figure:
 def scaling(material: Material) -> Figure:
     """Log N against -log f, with the line of the corrected exponent."""
     figure, axes = sheet(2)
-    for ax, form, curve, needed in (
+    for ax, recipe, curve, needed in (
         (axes[0], "exact", "log10_gain", "n_probe"),
         (axes[1], "paper", "log10_envelope", "n_data"),
     ):
         for i, role in enumerate(material.roles()):
-            rows = material.rows(role, form)
+            rows = material.rows(role, recipe)
             if not rows:
                 continue
             x, n = -stacked(rows, curve), stacked(rows, needed)
@@ -116,7 +116,7 @@ def scaling(material: Material) -> Figure:
             ax.plot(ends, guide, color=FAINT, linewidth=1, linestyle="--", label="slope 2")
             ax.set_xlim(*ends)
             ax.set_ylim(*heights)
-        label(ax, "1 / f(lag)", "N(lag)", "corrected: probe, exact gain" if form == "exact" else "as printed: (34)")
+        label(ax, "1 / f(lag)", "N(lag)", "corrected: probe, exact gain" if recipe == "exact" else "as printed: (34)")
         legend(ax)
     return figure
 
@@ -226,7 +226,7 @@ def over_training(material: Material) -> Figure:
     budget = material.budgets[-2] if len(material.budgets) > 1 else material.budgets[-1]
     place = list(material.budgets).index(budget)
     for i, role in enumerate(material.roles()):
-        rows = [row for row in material.every if row["role"] == role and row["form"] == "exact"]
+        rows = [row for row in material.every if row["role"] == role and row["recipe"] == "exact"]
         epochs = sorted({row["epoch"] for row in rows})
         if not rows:
             continue

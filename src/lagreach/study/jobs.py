@@ -20,12 +20,12 @@ from lagreach.io import load
 from lagreach.measure import MeasureSettings
 from lagreach.model import GatedRNN
 from lagreach.pipeline import diagnose
-from lagreach.study.config import FORMS, DiagnosisSettings, StudyConfig, Variant
+from lagreach.study.config import RECIPES, DiagnosisSettings, StudyConfig, Variant
 from lagreach.study.data import FreshData, HeldData, TrainingData, generator_for, hold
-from lagreach.study.metrics import Row, read_rows, write_rows
 from lagreach.study.optimisers import OptimiserSettings
 from lagreach.study.paper_window import paper_window
 from lagreach.study.replicas import Replicas
+from lagreach.study.rows import Row, read_rows, write_rows
 from lagreach.study.store import RunDirectory, latest_state, load_tensors, remove_states, save_state, save_tensors
 from lagreach.study.summary import summarise, summarise_paper
 from lagreach.study.trainer import Trainer, run_epoch
@@ -46,13 +46,13 @@ class TrainJob:
 
 @dataclass(frozen=True)
 class DiagnoseJob:
-    """Diagnose one seed of a variant after an epoch, in one form."""
+    """Diagnose one seed of a variant after an epoch, by one recipe."""
 
     run: str
     variant: str
     seed: int
     epoch: int
-    form: str
+    recipe: str
     device: str = "cpu"
 
 
@@ -223,7 +223,7 @@ def stored_model(run: RunDirectory, config: StudyConfig, variant: Variant, seed:
 def diagnose_checkpoint(job: DiagnoseJob) -> None:
     """Diagnose and save; a diagnosis that is there and whole is left alone."""
     run = RunDirectory(job.run)
-    path = run.diagnosis_path(job.variant, job.seed, job.epoch, job.form)
+    path = run.diagnosis_path(job.variant, job.seed, job.epoch, job.recipe)
     if is_diagnosed(run, job):
         return
     config = run.config()
@@ -231,8 +231,8 @@ def diagnose_checkpoint(job: DiagnoseJob) -> None:
     model = stored_model(run, config, variant, job.seed, job.epoch).to(job.device)
     batch = task.batch(own.sequences, generator_for(job.seed, "diagnosis"))
     labels: Row = {"study": config.name, "scale": config.scale, "variant": variant.name, "seed": job.seed}
-    labels |= {"epoch": job.epoch, "form": job.form}
-    if job.form == "paper":
+    labels |= {"epoch": job.epoch, "recipe": job.recipe}
+    if job.recipe == "paper":
         lags_seen = [lag for lag in _explicit_lags(own, task) if lag > 0]
         printed = paper_window(model.cpu(), batch, lags_seen, task.loss, own.error, config.seed)
         write_rows(path, [summarise_paper(labels, printed, own.budget_grid)])
@@ -251,7 +251,7 @@ def diagnose_checkpoint(job: DiagnoseJob) -> None:
         require=[lag for lag in task.lags if lag < task.length],
         settings=MeasureSettings(blocks=own.blocks, probes=own.probes),
         progress=False,
-        **FORMS[job.form],  # type: ignore[arg-type]
+        **RECIPES[job.recipe],  # type: ignore[arg-type]
     )
     assert isinstance(found, Diagnosis)
     replace(found, labels=labels).save(path)
@@ -268,9 +268,9 @@ def _explicit_lags(settings: DiagnosisSettings, task: Task) -> list[int]:
 
 def is_diagnosed(run: RunDirectory, job: DiagnoseJob) -> bool:
     """Whether the diagnosis is there and can be read."""
-    path = run.diagnosis_path(job.variant, job.seed, job.epoch, job.form)
+    path = run.diagnosis_path(job.variant, job.seed, job.epoch, job.recipe)
     try:
-        if job.form == "paper":
+        if job.recipe == "paper":
             return len(read_rows(path, ("lags", "n_data", "windows"))) == 1
         load(path)
     except InputError:
@@ -280,17 +280,18 @@ def is_diagnosed(run: RunDirectory, job: DiagnoseJob) -> bool:
 
 def summary_row(run: RunDirectory, job: DiagnoseJob, budgets: tuple[int, ...]) -> Row:
     """Numbers of a finished diagnosis."""
-    path = run.diagnosis_path(job.variant, job.seed, job.epoch, job.form)
-    return read_rows(path)[0] if job.form == "paper" else summarise(load(path), budgets)
+    path = run.diagnosis_path(job.variant, job.seed, job.epoch, job.recipe)
+    row = read_rows(path)[0] if job.recipe == "paper" else summarise(load(path), budgets)
+    return row | {"recipe": job.recipe}  # files of version 0.1.0 call it their form
 
 
 def diagnose_jobs(run: RunDirectory, config: StudyConfig, device: str = "cpu") -> list[DiagnoseJob]:
-    """Every diagnosis of a study: forms beyond the first only after the last epoch."""
+    """Every diagnosis of a study: recipes beyond the first only after the last epoch."""
     jobs = []
     for variant in config.variants:
         epochs = config.checkpoint_epochs(variant)
         for seed in config.seed_list():
             for epoch in epochs:
-                forms = config.diagnosis.forms if epoch == epochs[-1] else config.diagnosis.forms[:1]
-                jobs += [DiagnoseJob(str(run.path), variant.name, seed, epoch, form, device) for form in forms]
+                recipes = config.diagnosis.recipes if epoch == epochs[-1] else config.diagnosis.recipes[:1]
+                jobs += [DiagnoseJob(str(run.path), variant.name, seed, epoch, recipe, device) for recipe in recipes]
     return jobs

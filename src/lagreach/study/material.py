@@ -9,7 +9,7 @@ import numpy as np
 
 from lagreach.study.config import StudyConfig
 from lagreach.study.jobs import diagnose_jobs, study_task, summary_row
-from lagreach.study.metrics import Row, read_rows
+from lagreach.study.rows import Row, read_rows
 from lagreach.study.store import RunDirectory
 
 
@@ -17,7 +17,7 @@ from lagreach.study.store import RunDirectory
 class Material:
     """What figures are drawn from: rows of the summary, epochs of training, recovered lags."""
 
-    final: Sequence[Row]  # after training, all forms
+    final: Sequence[Row]  # after training, by all recipes
     every: Sequence[Row]  # at all checkpoints
     metrics: Sequence[Row]
     recovered: Sequence[Row]
@@ -29,9 +29,9 @@ class Material:
         """Roles in the order of the study."""
         return list(dict.fromkeys(row["role"] for row in self.final))
 
-    def rows(self, role: str, form: str) -> list[Row]:
+    def rows(self, role: str, recipe: str) -> list[Row]:
         """Rows of a role after training, one a seed."""
-        return [row for row in self.final if row["role"] == role and row["form"] == form]
+        return [row for row in self.final if row["role"] == role and row["recipe"] == recipe]
 
 
 def stacked(rows: Sequence[Row], name: str) -> np.ndarray:

@@ -82,8 +82,8 @@ def numbers_text(material: Material) -> list[str]:
     rows = []
     for role in material.roles():
         names = {"exact": "lagreach", "first_order": "first order", "exact_lag_noise": "lag noise", "paper": "paper"}
-        for form, name in names.items():
-            own = material.rows(role, form)
+        for recipe, name in names.items():
+            own = material.rows(role, recipe)
             if own:
                 reach = np.median(np.nan_to_num(stacked(own, "windows")), axis=0)
                 rows.append([role, name, *(number(w) for w in reach)])

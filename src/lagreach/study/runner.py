@@ -31,9 +31,9 @@ from lagreach.study.jobs import (
     train_variants,
 )
 from lagreach.study.material import gather
-from lagreach.study.metrics import write_rows
-from lagreach.study.progress import epochs_done
 from lagreach.study.results import results_text, verdict_sentence
+from lagreach.study.rows import write_rows
+from lagreach.study.status import epochs_done
 from lagreach.study.store import RunDirectory
 
 SHOWN_IN_REPORT = 8  # diagnoses side by side on the page
@@ -138,7 +138,7 @@ def summarise_run(run: RunDirectory) -> list[ClaimResult]:
     ]
     study_page(
         config.title,
-        [load(run.diagnosis_path(j.variant, j.seed, j.epoch, j.form)) for j in shown],
+        [load(run.diagnosis_path(j.variant, j.seed, j.epoch, j.recipe)) for j in shown],
         [_page_claim(claim) for claim in claims],
         [picture for made in figures.values() for picture in made],
         run.path / "report.html",

@@ -3,7 +3,7 @@
 - ``config.yaml``: what was asked for, scale and defaults put in; ``versions.json``: what it ran with; ``log.txt``
 - ``trainings/NAME/``: ``state-EPOCH.safetensors`` (the two latest, each with its checksum), ``metrics.parquet`` (loss and
   gradient norm by epoch and seed), ``model-EPOCH.safetensors`` (weights to be diagnosed), ``recovered.parquet``
-- ``diagnoses/NAME-SEED-EPOCH-FORM.nc``: read by `lagreach.load`
+- ``diagnoses/NAME-SEED-EPOCH-RECIPE.nc``: read by `lagreach.load`
 - ``summary.parquet``, ``claims.json``, ``figures/``, ``report.html``, and last ``RESULTS.md``
 """
 
@@ -187,10 +187,10 @@ class RunDirectory:
         """File with the weights of all seeds of a variant after an epoch."""
         return self.training(variant) / f"model-{epoch:06d}.safetensors"
 
-    def diagnosis_path(self, variant: str, seed: int, epoch: int, form: str) -> Path:
+    def diagnosis_path(self, variant: str, seed: int, epoch: int, recipe: str) -> Path:
         """File of one diagnosis."""
-        suffix = "parquet" if form == "paper" else "nc"  # the printed recipe gives a row of numbers, not a diagnosis
-        return self.path / "diagnoses" / f"{variant}-{seed}-{epoch:06d}-{form}.{suffix}"
+        suffix = "parquet" if recipe == "paper" else "nc"  # the printed recipe gives a row of numbers, not a diagnosis
+        return self.path / "diagnoses" / f"{variant}-{seed}-{epoch:06d}-{recipe}.{suffix}"
 
 
 def versions() -> dict[str, str]:
@@ -228,13 +228,21 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     from safetensors import safe_open
 
     if not is_file(path):
-        raise InputError("this checkpoint cannot be read: there is no such file", got=str(path))
+        raise InputError(
+            "this checkpoint cannot be read: there is no such file",
+            got=str(path),
+            fix="resume the run: it is made again",
+        )
     try:
         with safe_open(path, framework="pt") as file:
             metadata: dict[str, Any] = file.metadata() or {}
             found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except Exception as error:  # a library that reads damaged files raises anything, and all of it means the same here
-        raise InputError("this checkpoint cannot be read", got=f"{path.name}: {error}") from error
+        raise InputError(
+            "this checkpoint cannot be read",
+            got=f"{path.name}: {error}",
+            fix="remove it and resume: it is made again",
+        ) from error
     if metadata.get("checksum") != checksum(found):
         raise InputError(
             "this checkpoint is damaged: its checksum does not match",

@@ -10,8 +10,8 @@ import numpy as np
 from lagreach.diagnosis import Diagnosis
 from lagreach.regimes import fit_regimes
 from lagreach.regimes.spectrum import timescales
-from lagreach.study.metrics import Row
 from lagreach.study.paper_window import PaperWindow
+from lagreach.study.rows import Row
 
 LEAST_POINTS = 3  # for a slope
 
@@ -74,7 +74,7 @@ def summarise(found: Diagnosis, budgets: Sequence[int]) -> Row:
         "verdict": layer.fidelity.verdict,
     }
     row |= shape("exact", lags, exact)
-    carried = layer.fidelity.log10_first_order.numpy() if row.get("form") == "first_order" else exact
+    carried = layer.fidelity.log10_first_order.numpy() if window.settings["transport"] == "first-order" else exact
     with np.errstate(divide="ignore"):
         row |= slope(np.log(10.0) * carried, np.log(probe.sequences))
     if layer.rates is not None:

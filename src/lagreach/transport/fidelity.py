@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from lagreach.adapters import Recurrence, View
 from lagreach.errors import UnsupportedError
-from lagreach.transport.binding import open_data
 from lagreach.transport.cotangent import Cotangent
 from lagreach.transport.exact import exact_transport
 from lagreach.transport.first_order import first_order_norms
 from lagreach.transport.lags import check_lags
 from lagreach.transport.objective import Loss, output_gradient
+from lagreach.transport.prepare import prepare
 from lagreach.transport.rollout import Rollout
 from lagreach.transport.scaled import ScaledSum
 from lagreach.types import Status
@@ -96,12 +96,12 @@ def fidelity(
     >>> fidelity(model, x, y, lags=[1, 2, 4]).verdict
     "first order is exact for this cell: the step's Jacobian is diagonal"
     """
-    opened = open_data(model, x, y, mask=mask, lengths=lengths, state=state)
-    kind = opened.view.template.stack.first_order
-    wanted = check_lags(lags, opened.time)
-    objective = opened.objective(loss, steps)
+    prepared = prepare(model, x, y, mask=mask, lengths=lengths, state=state)
+    kind = prepared.view.template.stack.first_order
+    wanted = check_lags(lags, prepared.time)
+    objective = prepared.objective(loss, steps)
     sums: list[list[ScaledSum]] = []
-    for rows, part in opened.parts(chunk):
+    for rows, part in prepared.parts(chunk):
         delta = output_gradient(part.recurrence, objective.select(rows), part.states)[0]
         exact = [c.square_norm() for c, _ in exact_transport(part, delta, wanted)]
         first = _first_order_norms(part, delta, wanted)

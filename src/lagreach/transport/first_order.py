@@ -15,12 +15,12 @@ from lagreach.cells import Dual, Factors
 from lagreach.cells.lstm import LSTM
 from lagreach.cells.stack import Layer
 from lagreach.errors import InputError, UnsupportedError
-from lagreach.transport.binding import open_data
 from lagreach.transport.cotangent import Cotangent
 from lagreach.transport.dual import WindowProduct, windows
 from lagreach.transport.first_order_sums import rate_sums, square_sums
 from lagreach.transport.lags import check_lags
 from lagreach.transport.objective import valid_steps
+from lagreach.transport.prepare import prepare
 from lagreach.transport.rollout import Rollout
 from lagreach.transport.scaled import LOWEST, ScaledSum, times_power_of_two
 from lagreach.types import Status
@@ -110,14 +110,14 @@ def effective_rates(
     >>> effective_rates(model, torch.zeros(1, 9, 2), lags=[1, 2, 4]).envelope
     tensor([2.2500, 1.6875, 0.9492], dtype=torch.float64)
     """
-    opened = open_data(model, x, lengths=lengths, state=state)
-    recurrence = opened.view.template
-    wanted = check_lags(lags, opened.time)
+    prepared = prepare(model, x, lengths=lengths, state=state)
+    recurrence = prepared.view.template
+    wanted = check_lags(lags, prepared.time)
     _check_form(recurrence, form)
-    valid = valid_steps(lengths, len(x), opened.time, recurrence.device)
+    valid = valid_steps(lengths, len(x), prepared.time, recurrence.device)
 
     sums: list[dict[str, ScaledSum]] = []
-    for rows, part in opened.parts(chunk):
+    for rows, part in prepared.parts(chunk):
         anchors = valid[rows]
         merged = [_sum_rates(layer, wanted, anchors, form) for layer in _layers(part)]
         sums = merged if not sums else [_merge(old, new) for old, new in zip(sums, merged, strict=True)]

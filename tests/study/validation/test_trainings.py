@@ -5,7 +5,7 @@ import torch
 
 from lagreach.study.config import find_study
 from lagreach.study.data import TrainingData
-from lagreach.study.metrics import read_rows
+from lagreach.study.rows import read_rows
 from lagreach.study.store import RunDirectory, load_tensors
 from lagreach.study.trainer import run_epoch
 from lagreach.study.validation import trainings

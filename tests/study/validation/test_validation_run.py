@@ -9,8 +9,8 @@ import pytest
 from lagreach.errors import InputError
 from lagreach.study.config import find_study
 from lagreach.study.executors import LocalExecutor
-from lagreach.study.progress import run_status
 from lagreach.study.runner import run_study
+from lagreach.study.status import run_status
 from lagreach.study.store import RunDirectory, load_tensors
 from lagreach.study.validation import run as module
 from lagreach.study.validation.design import conditions, validation_plan

@@ -20,8 +20,8 @@ from lagreach.gradients.subject import Subject
 from lagreach.measure import MeasureSettings, assemble, make_subject
 from lagreach.regimes import timescales
 from lagreach.study.data import generator_for
-from lagreach.study.metrics import Row
 from lagreach.study.paper_window import paper_window
+from lagreach.study.rows import Row
 from lagreach.study.validation.design import Condition, PredictorPlan
 from lagreach.study.validation.last_step import LastStep, growth_per_step, walk_back
 from lagreach.tasks import Task

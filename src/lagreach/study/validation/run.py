@@ -21,7 +21,7 @@ from lagreach.errors import InputError, LagreachError, RunError
 from lagreach.progress import Progress
 from lagreach.study.config import StudyConfig
 from lagreach.study.executors import Executor
-from lagreach.study.metrics import Row, read_rows, write_rows
+from lagreach.study.rows import Row, read_rows, write_rows
 from lagreach.study.store import RunDirectory, load_tensors
 from lagreach.study.validation.design import Condition, ValidationPlan, conditions, validation_plan
 from lagreach.study.validation.predictors import Prediction, fresh_batch, predict

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lagreach.disk import disk_errors, make_folder, write_atomically
 from lagreach.errors import InputError
-from lagreach.study.metrics import Row
+from lagreach.study.rows import Row
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,8 +18,8 @@ from lagreach.errors import InputError
 from lagreach.study.config import StudyConfig
 from lagreach.study.data import generator_for
 from lagreach.study.losses import replica_losses
-from lagreach.study.metrics import Row, read_rows, write_rows
 from lagreach.study.replicas import Replicas
+from lagreach.study.rows import Row, read_rows, write_rows
 from lagreach.study.store import RunDirectory, latest_state, load_tensors, save_state, save_tensors
 from lagreach.study.trainer import Trainer, run_epoch
 from lagreach.study.validation.design import Condition, ValidationPlan, conditions, validation_plan

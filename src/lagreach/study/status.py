@@ -54,7 +54,7 @@ def run_status(folder: str | Path) -> RunStatus:
     """Read the status of a run without disturbing it."""
     run = RunDirectory(folder)
     config = run.config()
-    paths = [run.diagnosis_path(j.variant, j.seed, j.epoch, j.form) for j in diagnose_jobs(run, config)]
+    paths = [run.diagnosis_path(j.variant, j.seed, j.epoch, j.recipe) for j in diagnose_jobs(run, config)]
     paths += [experiment_path(run, name) for name in config.experiments]
     made = (sum(path.exists() for path in paths), len(paths))
     epochs = epochs_done(run, config)

@@ -1,4 +1,4 @@
-"""Metrics as Parquet tables, rewritten whole: at most a few thousand rows."""
+"""Rows of numbers, kept as Parquet tables that are rewritten whole: at most a few thousand rows each."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from lagreach.errors import InputError, TooLargeError
 
 Row = dict[str, Any]
 MOST_ROWS = 10**7
+MENDED = "run the study again with --resume: it makes anew what is missing or damaged"
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
@@ -27,16 +28,20 @@ def read_rows(path: Path, columns: Sequence[str] = ()) -> list[Row]:
     import pyarrow.parquet as pq
 
     if not is_file(path):
-        raise InputError("this table cannot be read: there is no such file", got=str(path))
+        raise InputError("this table cannot be read: there is no such file", got=str(path), fix=MENDED)
     try:
         with pq.ParquetFile(path) as file:
             rows, missing = file.metadata.num_rows, set(columns) - set(file.schema_arrow.names)
             # repeated values take no room in a file, so its size says nothing about the table's
             found = file.read().to_pylist() if rows <= MOST_ROWS and not missing else []
     except Exception as error:  # a library that reads damaged files raises anything, and all of it means the same here
-        raise InputError("this table cannot be read", got=f"{path.name}: {error}") from error
+        raise InputError("this table cannot be read", got=f"{path.name}: {error}", fix=MENDED) from error
     if rows > MOST_ROWS:
         raise TooLargeError("this table is too large for a study", got=f"{rows} rows", expected=f"at most {MOST_ROWS}")
     if missing:
-        raise InputError("this table cannot be read: columns are missing", got=", ".join(sorted(missing)))
+        raise InputError(
+            "this table cannot be read: columns are missing",
+            got=f"{path.name} without {', '.join(sorted(missing))}",
+            fix=MENDED,
+        )
     return found

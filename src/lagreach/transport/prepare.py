@@ -1,4 +1,4 @@
-"""From a model and tensors to what transport runs on: the checks that come first."""
+"""A model and data, checked and paired before anything is computed: what transport runs on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lagreach.transport.rollout import Rollout, chunks, run
 
 
 @dataclass(frozen=True)
-class Opened:
+class Prepared:
     """A model and checked data: the sequences, their number of steps, and the shape of one sequence's output."""
 
     view: View
@@ -38,7 +38,7 @@ class Opened:
         return make_objective(loss, self.batch, self.view.template, shape, input_time=self.time, steps=steps)
 
 
-def open_data(
+def prepare(
     model: nn.Module | Recurrence | View,
     x: Tensor,
     y: Tensor | None = None,
@@ -46,7 +46,7 @@ def open_data(
     mask: Tensor | None = None,
     lengths: Tensor | Sequence[int] | None = None,
     state: Any = None,
-) -> Opened:
+) -> Prepared:
     """Check a model and its data before anything is computed."""
     x = torch.as_tensor(x)
     if x.ndim < 2 or 0 in x.shape[:2]:
@@ -71,4 +71,4 @@ def open_data(
     view = as_view(model, batch.select(slice(0, 2)))
     sample = run(view.bind(batch.select(slice(0, 1))))
     positions, out = sample.output.shape[1:]
-    return Opened(view, batch, sample.x.shape[1], (positions, out))
+    return Prepared(view, batch, sample.x.shape[1], (positions, out))
