@@ -3,6 +3,8 @@
 import math
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import mpmath as mp
 import numpy as np
@@ -329,6 +331,16 @@ def test_samples_know_their_tail() -> None:
     # share beyond the 1e-4 quantile among 1e6: binomial, 5 standard deviations
     x = stable.rvs(1.5, 1_000_000, 5)
     assert abs(np.sum(x > stable.isf(1e-4, 1.5)) - 100) < 50
+
+
+@pytest.mark.parametrize(
+    "source", [lambda: 7, lambda: np.random.default_rng(7), lambda: torch.Generator().manual_seed(7)]
+)
+def test_no_size_and_plain_numbers_give_one_number(source: Callable[[], Any]) -> None:
+    one = stable.rvs(1.5, None, source(), 2.0)
+    assert isinstance(one, np.float64)
+    np.testing.assert_array_equal(one, stable.rvs(1.5, (), source(), 2.0))
+    np.testing.assert_array_equal([one], stable.rvs(1.5, 1, source(), 2.0))
 
 
 def test_generators() -> None:

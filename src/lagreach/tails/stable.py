@@ -127,7 +127,7 @@ def rvs(alpha: Numbers, size: int | tuple[int, ...] | None, generator: Any, scal
     alpha, scale
         Parameters; arrays must broadcast to ``size``.
     size
-        Shape of the result; None takes the broadcast shape of alpha and scale.
+        Shape of the result; None takes the broadcast shape of alpha and scale, and so one number if both are numbers.
     generator
         A ``numpy.random.Generator``, a ``torch.Generator``, or an int seed.
 
@@ -347,5 +347,5 @@ def _draw(shape: tuple[int, ...], generator: Any) -> tuple[FloatArray, FloatArra
             expected="numpy.random.Generator, torch.Generator or an int seed",
         )
     # the generators draw multiples of 2^-53 including 0, which stands for the first half step
-    first, second = np.where(draws == 0.0, 2.0**-54, draws)
-    return first, second
+    inside = np.where(draws == 0.0, 2.0**-54, draws)
+    return inside[0, ...], inside[1, ...]  # the dots keep arrays of no dimension arrays
