@@ -1,6 +1,7 @@
 """diagnose() as a user meets it: results, files, budgets, interrupts, and a model left as it was."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import lagreach
 from lagreach.cells.const_gate import ConstGate
 from lagreach.cells.diag_gate import DiagGate
+from lagreach.dry_run import affordable
 from lagreach.errors import InputError, LagreachError, UnsupportedError
 from lagreach.gradients import subject as subject_module
 from lagreach.measure import MeasureSettings
@@ -213,6 +215,20 @@ def test_dry_run_and_budget(model, data):
     small = lagreach.diagnose(model, data, lags=[0, 3], budget=1e-6)
     assert small.layers[0].window.sequences == 16
     assert any("subsample of 16 of 96" in warning for warning in small.warnings)
+
+
+def test_what_a_budget_affords():
+    assert affordable(10.0, 0.1, available=1000) == 80  # a fifth is kept in hand
+    assert affordable(10.0, 0.1, available=80) == 80
+    assert affordable(1e-6, 0.1, available=1000) == 16
+    assert affordable(1e-6, 0.0, available=1000) == 1000  # too quick for the clock
+    assert affordable(math.inf, 0.1, available=1000) == 1000
+
+
+@pytest.mark.parametrize("budget", [0.0, -1.0, math.nan])
+def test_a_budget_that_is_no_time_is_refused(model, data, budget):
+    with pytest.raises(InputError, match=f"budget={budget}"):
+        lagreach.diagnose(model, data, lags=[0, 3], budget=budget)
 
 
 def test_settings_that_an_argument_would_overrule_are_refused(model, data, found):

@@ -13,6 +13,7 @@ from lagreach.gradients.subject import Subject
 from lagreach.measure_settings import MeasureSettings
 
 PILOT = 16  # sequences that are timed to estimate the cost of the rest: eight pairs, the fewest that a plan has
+SPENT = 0.8  # share of a budget that is planned with: the estimate is a rough one
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,18 @@ def pilot_seconds(subjects: list[Subject], settings: MeasureSettings) -> float:
         along = unit_directions(found, subject.probe.group, settings.direction, np.random.default_rng(settings.seed))
         statistics(small, along, noise=settings.noise, unit=settings.unit)
     return (time.perf_counter() - started) / PILOT
+
+
+def affordable(budget: float, per_sequence: float, available: int) -> int:
+    """Sequences that can be measured in `budget` seconds: all of them, or a part, but never fewer than were timed.
+
+    >>> affordable(10.0, 0.1, available=1000), affordable(10.0, 0.1, available=50)
+    (80, 50)
+    """
+    # below, a sequence takes some time; one that takes less than the clock can tell is among these
+    if per_sequence * available <= SPENT * budget:
+        return available
+    return max(PILOT, int(SPENT * budget / per_sequence))
 
 
 def memory_needed(subject: Subject) -> int:

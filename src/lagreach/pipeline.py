@@ -20,7 +20,7 @@ from lagreach.cells import Cell
 from lagreach.cells.diag_elman import DiagElman
 from lagreach.convergence import standing
 from lagreach.diagnosis import Diagnosis, LayerDiagnosis, NoiseSample
-from lagreach.dry_run import DiagnosisPlan, memory_needed, pilot_seconds
+from lagreach.dry_run import DiagnosisPlan, affordable, memory_needed, pilot_seconds
 from lagreach.errors import InputError, LagreachError, UnsupportedError
 from lagreach.gradients.optimiser_geometry import optimiser_name, update_scale
 from lagreach.gradients.selection import Selection
@@ -135,14 +135,21 @@ def diagnose(
         raise InputError(
             "sequences must be a positive number", got=sequences, fix="leave it out to plan for the data's own"
         )
+    if budget is not None and not budget > 0:
+        raise InputError(
+            "a budget is a time",
+            got=f"budget={budget}",
+            expected="seconds, more than 0",
+            fix="leave it out for no limit",
+        )
     source = as_sequences(data)
     subjects = diagnosis_subjects(
         model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, cell=cell, call=call,
         optimizer=optimizer,
     )  # fmt: skip
     per_sequence = pilot_seconds(subjects, chosen) if budget is not None or dry_run else 0.0
-    affordable = len(source) if budget is None else int(max(16, 0.8 * budget / max(per_sequence, 1e-9)))
-    subjects = [replace(subject, plan=subject.plan.subsample(affordable), memory=memory) for subject in subjects]
+    planned = len(source) if budget is None else affordable(budget, per_sequence, len(source))
+    subjects = [replace(subject, plan=subject.plan.subsample(planned), memory=memory) for subject in subjects]
     used = subjects[0].plan.sequences
     if dry_run:
         return DiagnosisPlan(

@@ -6,7 +6,7 @@ import xarray as xr
 
 import lagreach
 from lagreach.errors import InputError, RunError, UnsupportedError
-from lagreach.study.executors import make_executor
+from lagreach.study.executors import Resources, make_executor
 from lagreach.study.shards import diagnose_sharded
 from tests.study import work
 
@@ -64,6 +64,12 @@ def test_work_that_always_kills_its_worker_gives_up():
 def test_bad_executors_are_refused(options, match):
     with pytest.raises(InputError, match=match):
         make_executor(**options)
+
+
+@pytest.mark.parametrize("needs", [{"cpus": 0.0}, {"cpus": -1.0}, {"gpus": -0.5}])
+def test_work_that_needs_no_processor_is_refused(needs):
+    with pytest.raises(InputError, match="cpus above 0"):
+        Resources(**needs)
 
 
 def same(one, other):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from lagreach.errors import LagreachError, RunError
+from lagreach.errors import InputError, LagreachError, RunError
 from lagreach.progress import Progress
 
 RETRIES = 3  # of a piece whose worker died
@@ -20,6 +20,14 @@ class Resources:
 
     cpus: float = 1.0
     gpus: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (self.cpus > 0 and self.gpus >= 0):
+            raise InputError(
+                "a piece of work needs some of a processor",
+                got=f"cpus={self.cpus}, gpus={self.gpus}",
+                expected="cpus above 0, gpus 0 or more; fractions are fine",
+            )
 
 
 def counting(progress: Progress | None, stage: str, of: int, done: int = 0) -> Callable[[int, Any], None] | None:

@@ -42,8 +42,12 @@ class RayExecutor(Executor):
             try:
                 ray.init(**own, log_to_driver=False, logging_level=logging.WARNING, configure_logging=False)
             except (ConnectionError, RuntimeError, ValueError) as error:
-                raise RunError("the Ray cluster cannot be reached", got=f"{address or 'local'}: {error}") from error
-        self.workers = max(1, int(ray.cluster_resources().get("CPU", 1) / max(resources.cpus, 1e-9)))
+                raise RunError(
+                    "the Ray cluster cannot be reached",
+                    got=f"{address or 'local'}: {error}",
+                    fix="start one with `ray start --head` and pass its --address, or use --executor local",
+                ) from error
+        self.workers = max(1, int(ray.cluster_resources().get("CPU", 1) / resources.cpus))
 
     def outcomes(
         self, function: Callable[[Any], Any], items: Sequence[Any], finished: Callable[[int, Any], None]
