@@ -34,7 +34,11 @@ def read_tensors(path: Path) -> dict[str, Any]:
     except LagreachError:
         raise
     except Exception as error:  # readers of foreign files raise anything, and all of it means the same to the user
-        raise InputError("this file cannot be read, or holds more than tensors", got=f"{path.name}: {error}") from error
+        raise InputError(
+            "this file cannot be read, or holds more than tensors",
+            got=f"{path.name}: {error}",
+            expected="named tensors and nothing else, as np.savez, safetensors or torch.save write them",
+        ) from error
     if not isinstance(found, dict):
         raise InputError(
             "this file does not hold named tensors", got=type(found).__name__, expected="a dict of tensors"

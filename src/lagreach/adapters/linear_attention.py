@@ -94,7 +94,9 @@ class FlaLayer(ScanLayer):
             refused.append("num_kv_heads")
         if refused:
             raise UnsupportedError(
-                f"{type(module).__name__} uses an option that cannot be replayed", got=", ".join(refused)
+                f"{type(module).__name__} uses an option that cannot be replayed",
+                got=", ".join(refused),
+                fix="build the layer without it, or describe it as a Cell and pass cell=",
             )
 
     def _own_weights(self) -> dict[str, Tensor]:

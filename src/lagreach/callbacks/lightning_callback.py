@@ -69,7 +69,11 @@ class LightningCallback(_Base):
         options.setdefault("logger", list(trainer.loggers))
         if self._optimizer:
             if len(trainer.optimizers) != 1:
-                raise InputError("optimizer=True needs one optimiser", got=f"{len(trainer.optimizers)} optimisers")
+                raise InputError(
+                    "optimizer=True needs one optimiser",
+                    got=f"{len(trainer.optimizers)} optimisers",
+                    fix="leave it out, and windows are those of plain gradients",
+                )
             options["optimizer"] = trainer.optimizers[0]
         model = pl_module if self._find is None else self._find(pl_module)
         self.watch = Watch(model, self._held_out(trainer), **options)
