@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # two test processes on two cores: more threads would only get in each other's way
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-.PHONY: setup demo test test-all reliability test-browser test-gpu lint bench docs screenshot clean coverage dist mutation
+.PHONY: setup demo test test-all reliability test-browser test-gpu test-lowest lint bench docs screenshot clean coverage dist mutation
 
 setup: $(STAMP)
 
@@ -46,6 +46,17 @@ test-browser: setup
 
 test-gpu: setup
 	$(BIN)/pytest -m gpu
+
+# the lowest versions of other packages that pyproject.toml allows, in an environment of their own; a quick choice of tests.
+# Old packages on new ones warn of what will go away, which is no concern here.
+LOWEST := build/lowest
+test-lowest:
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -c constraints-lowest.txt \
+	  -e . beartype hypothesis mpmath pytest
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -W ignore::DeprecationWarning -m "not slow and not gpu and not browser" \
+	  tests/test_house.py tests/test_cli.py tests/test_cli_diagnose.py tests/test_diagnose.py tests/test_plan.py tests/test_window.py \
+	  tests/kernels/test_cpu.py tests/tails tests/detection tests/regimes tests/report tests/study/test_config.py tests/study/test_store.py
 
 bench: setup
 	$(BIN)/python -m benchmarks

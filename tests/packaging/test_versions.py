@@ -1,6 +1,7 @@
 """One version everywhere, and a changelog that knows it."""
 
 import re
+import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
@@ -20,3 +21,12 @@ def test_the_changelog_has_a_section_on_this_version():
     releases = [tuple(map(int, heading.split(" ")[0].split("."))) for heading in headings[1:]]
     assert headings[1].split(" ")[0] == __version__
     assert releases == sorted(set(releases), reverse=True)
+
+
+def test_the_lowest_versions_that_are_tested_are_the_lowest_that_are_allowed():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    allowed = dict(dependency.split(">=") for dependency in project["dependencies"])
+    pinned = dict(re.findall(r"^(\S+)==(\S+)$", (ROOT / "constraints-lowest.txt").read_text(), re.M))
+    assert set(pinned) == set(allowed) - {"torch"}
+    for name, lowest in pinned.items():
+        assert re.fullmatch(rf"{re.escape(allowed[name])}(\.0)*", lowest), name

@@ -340,7 +340,8 @@ def test_no_size_and_plain_numbers_give_one_number(source: Callable[[], Any]) ->
     one = stable.rvs(1.5, None, source(), 2.0)
     assert isinstance(one, np.float64)
     np.testing.assert_array_equal(one, stable.rvs(1.5, (), source(), 2.0))
-    np.testing.assert_array_equal([one], stable.rvs(1.5, 1, source(), 2.0))
+    # numpy may round the last digit of a power in another way for arrays
+    np.testing.assert_allclose([one], stable.rvs(1.5, 1, source(), 2.0), rtol=1e-15)
 
 
 def test_generators() -> None:
