@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import resource
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,7 @@ def test_without_a_whole_state_there_is_none(tmp_path):
 def test_a_run_is_made_once_and_kept(tmp_path):
     run = RunDirectory.create(tmp_path / "run", TINY)
     assert run.config() == TINY
-    assert json.loads((run.path / "versions.json").read_text())["torch"] == torch.__version__
+    assert json.loads((run.path / "versions.json").read_text())["torch"] == version("torch")
     with pytest.raises(RunError, match="unfinished run"):
         RunDirectory.create(run.path, TINY)
     assert RunDirectory.create(run.path, TINY, resume=True).config() == TINY
