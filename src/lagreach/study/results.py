@@ -41,6 +41,20 @@ def verdict_sentence(claims: Sequence[ClaimResult]) -> str:
     return f"{verdicts.count('yes')} of {tested} tests of printed claims came out as printed: {shares}."
 
 
+def work_sentence(sessions: Sequence[Session]) -> str:
+    """How long the run was worked on, and on what.
+
+    >>> work_sentence([Session("", "`command`, 6 processes, NVIDIA H200, torch 2.11.0", 90.0, 0.0)])
+    '1.5 minutes of work (1.5 on NVIDIA H200)'
+    """
+    minutes: dict[str, float] = {}
+    for session in sessions:
+        _, device, _ = session.what.rsplit(", ", 2)
+        minutes[device] = minutes.get(device, 0.0) + session.seconds / 60
+    where = ", ".join(f"{spent:.1f} on {device}" for device, spent in minutes.items())
+    return f"{sum(minutes.values()):.1f} minutes of work ({where})"
+
+
 def results_text(
     config: StudyConfig,
     claims: Sequence[ClaimResult],
@@ -54,7 +68,7 @@ def results_text(
         lines += [config.about.strip(), ""]
     lines += [
         f"Scale **{config.scale}**, {config.seeds} seeds, {len(config.variants)} variants. "
-        f"{sum(s.seconds for s in sessions) / 60:.1f} minutes of work:",
+        f"{work_sentence(sessions)}:",
         "",
         *(f"- {session.started}, {session.seconds / 60:.1f} minutes: {session.what}" for session in sessions),
         "",
