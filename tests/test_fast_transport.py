@@ -70,6 +70,28 @@ def test_closed_pullbacks_equal_autodiff(cells, generator):
     torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    "names",
+    [["0.W_i"], ["1.U_z", "1.b_r"], ["2.W_s"], ["2.b_h", "0.U_f", "1.W_h"], ["1.W_h", "1.W_z", "0.b_g"]],
+    ids="-".join,
+)
+@pytest.mark.parametrize("group", [slice(0, 3), slice(1, 2), slice(0, 2), slice(2, 3)], ids=str)
+def test_some_weights_of_some_layers_in_any_order(names, group, generator):
+    """Of three layers that use different factors; the rows are three positions of three sequences."""
+    cells = all_cells()
+    recurrence = recurrence_of((cells["lstm"](), cells["gru"](), cells["diag_gate"]()), generator)
+    x, s = normal(generator, ROWS, INPUT), normal(generator, ROWS, recurrence.stack.state_size)
+    by, cotangent = normal(generator, ROWS, 2), normal(generator, *s.shape)
+    found = []
+    for linear in (linearise(recurrence, x, s, names), Autodiff(recurrence, x, s, names)):
+        spread = torch.full((ROWS, linear.width), math.nan).double()
+        linear.spread(cotangent, spread)
+        found.append(linear.flat(linear.weights(spread, linear.weighted(by), group, 3)))
+    assert isinstance(linearise(recurrence, x, s, names), Closed)
+    assert found[0].shape == (2, sum(recurrence.params[name].numel() for name in names))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=1e-12)
+
+
 def test_what_a_closed_form_does_not_know_goes_through_autodiff(generator):
     class Leak(Cell):
         name = "leak"

@@ -15,7 +15,8 @@ from lagreach.transport.exact import exact_transport
 from lagreach.transport.first_order import first_order_transport
 from lagreach.transport.linear_scan import decay_products, jumps, scan_transport
 from lagreach.transport.rollout import run
-from tests.adapters.scan_cases import Wrapped, numbers
+from tests.adapters.scan_cases import Wrapped, numbers, randomise
+from tests.adapters.test_linear_attention import GLA, WIDTH
 from tests.adapters.test_min_gru import MinGRU
 
 TIME = 40
@@ -34,21 +35,31 @@ def test_a_constant_decay_far_below_the_float_range():
     assert_close(found, torch.full((1, 1, 1), 4000 * math.log(0.01), dtype=torch.float64), rtol=1e-6, atol=0)
 
 
-@pytest.fixture(name="part")
-def _part():
-    torch.manual_seed(0)
-    model = Wrapped(MinGRU()).double()
-    x = numbers(3, TIME, 2)
+def rolled_out(model, x):
     (view,) = find_views(model, Batch(x, x))
     return run(view.bind(Batch(x, x)))
 
 
-def test_the_jump_to_a_lag_is_what_step_by_step_gives(part):
-    delta, names, lags = numbers(3, TIME, 6, seed=1), list(part.recurrence.params), [0, 7, 30]
+@pytest.fixture(name="part")
+def _part():
+    torch.manual_seed(0)
+    return rolled_out(Wrapped(MinGRU()).double(), numbers(3, TIME, 2))
+
+
+@pytest.fixture(name="shared")
+def _shared():
+    """Every decay rules several units that lie side by side."""
+    torch.manual_seed(0)
+    return rolled_out(randomise(Wrapped(GLA(), width=WIDTH).double()), numbers(3, TIME, 2))
+
+
+@pytest.mark.parametrize("which", ["part", "shared"])
+def test_the_jump_to_a_lag_is_what_step_by_step_gives(which, request):
+    part = request.getfixturevalue(which)
+    delta, names, lags = numbers(*part.states.shape, seed=1), list(part.recurrence.params), [0, 7, 30]
     assert jumps(part, lags)
     assert not jumps(part, range(TIME))
-    steps, carry, slow = Steps(part, names), None, {}
-    carry = Carry(steps, delta)
+    carry, slow = Carry(Steps(part, names), delta), {}
     for lag in range(31):
         if lag in lags:
             slow[lag] = carry.cotangent().double().clone()
@@ -58,6 +69,15 @@ def test_the_jump_to_a_lag_is_what_step_by_step_gives(part):
         assert_close(cotangent.double(), slow[cotangent.lag], rtol=1e-11, atol=1e-16)
         for name in names:
             assert_close(grads[name], everything[cotangent.lag][name], rtol=1e-10, atol=1e-16)
+
+
+def test_jumps_are_taken_when_they_are_less_work(part, shared):
+    """To each of the lags directly, or through all up to the largest one; only through a single linear layer."""
+    for each in (part, shared):
+        assert jumps(each, [1, 4])
+        assert not jumps(each, [1, 3])
+    for model in (lagreach.GatedRNN("gru", 2, 3, 1), lagreach.GatedRNN("min_gru", 2, 3, 1, num_layers=2)):
+        assert not jumps(lagreach.rollout(model, torch.zeros(2, TIME, 2)), [30])
 
 
 def test_first_order_is_exact(part):

@@ -47,7 +47,8 @@ TESTS = {
     "detection": ["src/lagreach/detection", "tests/detection", "tests/test_plan.py"],
     "transport": [
         "src/lagreach/transport", "tests/test_first_order_sums.py", "tests/test_transport_details.py",
-        "tests/theory", "tests/test_fast_transport.py", "tests/gradients",
+        "tests/test_fidelity.py", "tests/test_objective.py", "tests/test_scaled_numbers.py",
+        "tests/test_first_order_kernels.py", "tests/theory", "tests/test_fast_transport.py", "tests/gradients",
         "tests/test_lag_gradients.py", "tests/test_linear_scan.py", "tests/test_sensitivity.py",
         "tests/adapters/test_scan_layer.py",
     ],

@@ -48,14 +48,17 @@ def mutants(text: str) -> Iterator[Mutant]:
 
 
 def _changes(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
-    """Nodes with the text that takes their place. Annotations, decorators, messages and docstrings stay as they are."""
+    """Nodes with the text that takes their place.
+
+    Annotations, decorators, messages and docstrings stay as they are, and so do assertions, also that of ``zip(strict=True)``.
+    """
     for name, value in ast.iter_fields(tree):
         if name in ("annotation", "returns", "decorator_list", "type_params"):
             continue
         for node in value if isinstance(value, list) else [value]:
             if not isinstance(node, ast.AST) or isinstance(node, (ast.JoinedStr, ast.Raise, ast.Assert)):
                 continue
-            if _does_nothing_at_run_time(node) or _is_a_table(node):
+            if _does_nothing_at_run_time(node) or _is_a_table(node) or getattr(node, "arg", "") == "strict":
                 continue
             yield from _own_changes(node)
             yield from _changes(node)

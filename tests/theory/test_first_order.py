@@ -57,6 +57,10 @@ def test_lstm_equation_13_is_another_number(generator):
             literal[:, start] += e[:, m] * f[:, start + 1 : m].prod(dim=1)
     printed = effective_rates(model, x, lags=[lag], form="paper-eq13")
     torch.testing.assert_close(printed.channels["retention"][0], literal.mean((0, 1)), **EXACT)
+    from_zero = effective_rates(model, x, lags=[0, 1, lag], form="paper-eq13")
+    torch.testing.assert_close(from_zero.rates[0], torch.ones(4).double(), **EXACT)
+    torch.testing.assert_close(from_zero.channels["retention"][1], e[:, 1:].abs().mean((0, 1)), **EXACT)
+    torch.testing.assert_close(from_zero.rates[2], printed.rates[0], **EXACT)
     right = effective_rates(model, x, lags=[lag])
     assert (printed.channels["retention"] / right.channels["retention"]).min() > 2
 
@@ -74,6 +78,10 @@ def test_gru_paper_form_adds_reset_and_mixed_products(generator):
     mixed = torch.stack([((1 - gates["z"]) * gates["r"])[:, rows_t].prod(1) for rows_t in rows], 1)
     torch.testing.assert_close(printed.channels["reset"][0], 0.1 * reset.mean((0, 1)), **EXACT)
     torch.testing.assert_close(printed.channels["mixed"][0], 0.1 * mixed.mean((0, 1)), **EXACT)
+    from_zero = effective_rates(model, x, lags=[0, 1, lag], form="paper")
+    torch.testing.assert_close(from_zero.channels["reset"][0], torch.ones(4).double(), **EXACT)
+    torch.testing.assert_close(from_zero.channels["reset"][1], gates["r"][:, 1:].mean((0, 1)), **EXACT)
+    torch.testing.assert_close(from_zero.channels["mixed"][2], mixed.mean((0, 1)), **EXACT)
     assert set(right.channels) == {"retention", "correction"}
     retained = torch.stack([(1 - gates["z"])[:, rows_t].prod(1) for rows_t in rows], 1)
     torch.testing.assert_close(right.channels["retention"][0], retained.mean((0, 1)), **EXACT)
@@ -120,6 +128,12 @@ def test_const_gate_without_recurrence_is_closed_form(generator):
     rates = effective_rates(model, x, lags=lags)
     expected = torch.tensor([H * (1 - s) ** lag for lag in lags], dtype=torch.float64)
     torch.testing.assert_close(rates.envelope, expected, rtol=1e-10, atol=0)
+    torch.testing.assert_close(rates.channels["retention"].sum(1), expected, rtol=1e-10, atol=0)
+    assert (rates.channels["correction"] == 0).all()
+    # a mean over anchors, however many there are; beyond the longest sequence there are none
+    short = effective_rates(model, x, lags=lags, lengths=[100, 18], lr=0.1)
+    torch.testing.assert_close(short.envelope[:6], 0.1 * expected[:6], rtol=1e-10, atol=0)
+    assert short.envelope[6:].isnan().all()
     found = fidelity(model, x, y, lags=lags)
     torch.testing.assert_close(found.exact, expected / H, rtol=1e-10, atol=0)
     torch.testing.assert_close(found.first_order, expected / H, rtol=1e-10, atol=0)

@@ -54,7 +54,7 @@ class WeightSums:
         weighted, top = self._weighted[block], 0
         if exponent is not None:
             top = int(exponent[started].max())
-            weighted = weighted * torch.exp2((exponent[started] - top).clamp(min=-1000).to(spread.dtype))
+            weighted = weighted * torch.exp2((exponent[started] - top).to(spread.dtype))
         if self._anchors is not None:
             weighted = weighted * self._anchors[started]
         step, count = self._steps.blocks[block][0], self._steps.count

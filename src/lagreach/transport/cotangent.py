@@ -40,5 +40,5 @@ class Cotangent:
         """Build one from values whose units have exponents of their own."""
         top = torch.where(values == 0, LOWEST, exponents).amax(-1, keepdim=True)
         top = torch.where(top == LOWEST, 0, top)
-        mantissa = times_power_of_two(values, (exponents - top).clamp(-2000, 0))
+        mantissa = times_power_of_two(values, (exponents - top).clamp(max=0))
         return cls(lag, mantissa, top if top.any() else None)

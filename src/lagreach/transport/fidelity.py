@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from lagreach.adapters import Recurrence, View
 from lagreach.errors import UnsupportedError
-from lagreach.transport.cotangent import Cotangent
 from lagreach.transport.exact import exact_transport
 from lagreach.transport.first_order import first_order_norms
 from lagreach.transport.lags import check_lags
@@ -105,7 +104,7 @@ def fidelity(
         delta = output_gradient(part.recurrence, objective.select(rows), part.states)[0]
         exact = [c.square_norm() for c, _ in exact_transport(part, delta, wanted)]
         first = _first_order_norms(part, delta, wanted)
-        start = [Cotangent(0, delta[:, lag:]).square_norm() for lag in wanted]
+        start = [ScaledSum.of_squares(delta[:, lag:]) for lag in wanted]
         new = [exact, first, start]
         sums = (
             new
@@ -138,8 +137,8 @@ def _status(kind: str, lag: int, log_exact: float, log_first: float) -> Status:
         return Status.FIRST_ORDER_EXACT
     if kind == "vanishes" and lag > 1:
         return Status.FIRST_ORDER_VANISHES
-    apart = abs(log_first - log_exact)
-    return Status.OK if 10**apart <= DISAGREEMENT else Status.FIRST_ORDER_MISLEADS
+    close = log_first == log_exact or abs(log_first - log_exact) <= math.log10(DISAGREEMENT)  # both may be -inf
+    return Status.OK if close else Status.FIRST_ORDER_MISLEADS
 
 
 def _overall(kind: str, by_lag: tuple[Status, ...]) -> Status:

@@ -198,7 +198,7 @@ def first_order_norms(part: Rollout, delta: Float[Tensor, "seq time state"], lag
         if sums is None:
             return [cotangent.square_norm() for cotangent in first_order_transport(part, delta, lags)]
         total = [a + b for a, b in zip(total, sums, strict=True)] if total else sums
-    return [Cotangent(0, delta).square_norm(), *total] if lags[0] == 0 else total
+    return [ScaledSum.of_squares(delta), *total] if lags[0] == 0 else total
 
 
 def _layers(part: Rollout) -> list[Layer]:
@@ -251,7 +251,7 @@ def _total(parts: list[tuple[Tensor, Tensor | None]]) -> tuple[Tensor, Tensor | 
     visible = [torch.where(v == 0, LOWEST, e) for (v, _), e in zip(parts, exponents, strict=True)]
     top = torch.stack(visible).amax(0)
     top = torch.where(top == LOWEST, 0, top)
-    shifted = [times_power_of_two(v, (e - top).clamp(-2000, 0)) for (v, _), e in zip(parts, exponents, strict=True)]
+    shifted = [times_power_of_two(v, (e - top).clamp(max=0)) for (v, _), e in zip(parts, exponents, strict=True)]
     return torch.stack(shifted).sum(0), top
 
 
@@ -266,10 +266,11 @@ def _eq13_windows(layer: Layer, lags: list[int]) -> Iterator[Tensor]:
     """
     assert isinstance(layer.cell, LSTM)
     e, f = (v.to(torch.float64) for v in layer.cell.expression(layer.x, layer.previous, layer.params))
+    if 0 in lags:
+        yield torch.ones_like(e)  # a gradient that stays where it is
     total = torch.zeros_like(e)  # S over an empty window, stored by the position reached
-    for lag in range(max(lags) + 1):
-        if lag > 0:
-            left = e.shape[1] - lag
-            total = e[:, 1 : left + 1] + f[:, 1 : left + 1] * total[:, 1:]
+    for lag in range(1, max(lags) + 1):
+        left = e.shape[1] - lag
+        total = e[:, 1 : left + 1] + f[:, 1 : left + 1] * total[:, 1:]
         if lag in lags:
             yield total

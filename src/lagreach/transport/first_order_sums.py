@@ -118,7 +118,9 @@ class WindowSums:
 
     def _scaled(self, part: int) -> ScaledSum:
         exponents = np.zeros(self._sums.shape[:2], np.int64) if self._exponents is None else self._exponents
-        exponents = np.where(self._sums.any(-1), exponents, 0)  # an anchor that reaches back so far may not exist
+        exponents = np.where(
+            self._sums[..., part] > 0, exponents, 0
+        )  # no anchor may reach back so far, or the part be zero
         return ScaledSum(*(torch.from_numpy(np.ascontiguousarray(v.T)) for v in (self._sums[..., part], exponents)))
 
 

@@ -180,7 +180,7 @@ def _step_indices(
         return None
     seq, time = valid.shape
     if (steps is None and targets == 1) or (isinstance(steps, str) and steps == "last"):
-        if targets not in (1, None):
+        if targets != 1:
             raise InputError('steps="last" needs one target per sequence', got=f"{targets} targets")
         return valid.sum(1, keepdim=True) - 1
     if steps is None or isinstance(steps, str):
@@ -190,7 +190,7 @@ def _step_indices(
             fix='pass steps="last" or a list of time indices, one per target',
         )
     index = torch.as_tensor(steps, device=valid.device, dtype=torch.long)
-    if index.ndim != 1 or (targets is not None and len(index) != targets) or (index < 0).any() or (index >= time).any():
+    if index.ndim != 1 or len(index) != targets or (index < 0).any() or (index >= time).any():
         raise InputError(
             "steps must list one time index per target",
             got=f"{index.tolist()} for {targets} targets",

@@ -25,8 +25,7 @@ def times_power_of_two(x: Tensor, exponent: Tensor) -> Tensor:
 
 def size_in_powers_of_two(values: Tensor) -> float:
     """Return the power of two just above the largest entry (1 if all are zero): what to divide by, so that float32 holds them."""
-    size = values.abs().max()
-    return 2.0 ** torch.frexp(size).exponent.item() if size > 0 else 1.0
+    return 2.0 ** torch.frexp(values.abs().max()).exponent.item()
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class ScaledSum:
 
     @classmethod
     def of(cls, values: Tensor, exponents: Tensor | None, dim: int | tuple[int, ...]) -> ScaledSum:
-        """Sum ``values * 2**exponents`` over `dim`."""
+        """Sum ``values * 2**exponents`` over `dim`. A zero may have any exponent."""
         values = values.to(torch.float64)
         if exponents is None:
             total = values.sum(dim)
@@ -52,8 +51,13 @@ class ScaledSum:
         exponents = exponents.expand_as(values).to(torch.int64)
         top = torch.where(values > 0, exponents, LOWEST).amax(dim, keepdim=True)
         top = torch.where(top == LOWEST, 0, top)
-        total = times_power_of_two(values, (exponents - top).clamp(min=-2000)).sum(dim)
+        total = times_power_of_two(values, (exponents - top).clamp(max=0)).sum(dim)  # only zeros lie above the top
         return cls(total, top.reshape(total.shape))
+
+    @classmethod
+    def of_squares(cls, values: Tensor) -> ScaledSum:
+        """Sum the squares of all values."""
+        return cls.of(values.to(torch.float64).square(), None, dim=tuple(range(values.ndim)))
 
     @classmethod
     def stack(cls, sums: Sequence[ScaledSum]) -> ScaledSum:
@@ -67,7 +71,3 @@ class ScaledSum:
     def log10(self) -> Tensor:
         """Base-10 logarithm; -inf for an exact zero."""
         return torch.log10(self.mantissa) + LOG10_2 * self.exponent.to(torch.float64)
-
-    def value(self) -> Tensor:
-        """Plain float64, zero or inf outside its range."""
-        return times_power_of_two(self.mantissa, self.exponent.clamp(-4000, 4000))
