@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from lagreach import LagreachError, effective_rates, lag_gradients
@@ -166,3 +167,25 @@ def test_what_lies_beyond_the_lengths_may_be_anything(model, x):
     padded[0, 1] = torch.inf
     with pytest.raises(InputError, match="the input x"):
         effective_rates(model, padded, [0, 1], lengths=lengths)
+
+
+def test_one_sequence_is_enough_for_a_model_of_ones_own(x, generator):
+    """The model is run on a few sequences to be understood: there may be just one."""
+
+    class Reader(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.memory, self.read = nn.GRU(3, 4, batch_first=True), nn.Linear(4, OUT)
+
+        def forward(self, x):
+            if len(x) == 0:
+                raise ValueError("nothing to read")
+            return self.read(self.memory(x)[0])
+
+    torch.manual_seed(0)
+    model, y = Reader().double(), normal(generator, 1, TIME, OUT)
+    expected = autograd_gradient(model, (model(x[:1]) - y).square().mean())
+    found = lag_gradients(model, x[:1], y).total()
+    assert len(found) == 4  # the weights of the recurrence
+    for name, grad in found.items():
+        torch.testing.assert_close(grad, expected[name], **EXACT)
