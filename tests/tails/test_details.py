@@ -8,8 +8,9 @@ import pytest
 from scipy import optimize, stats
 
 from lagreach.errors import ConformanceError, InputError
-from lagreach.tails import concentration, ecf, hill, mcculloch, mle, stable
+from lagreach.tails import _stable_quadrature, _stable_table, concentration, ecf, hill, mcculloch, mle, stable
 from lagreach.tails._common import Estimate
+from lagreach.tails.concentration import _spreads
 from lagreach.tails.sketches import GRID, CharacteristicSums
 from lagreach.testing import check_estimator
 from tests.tails.laws import symmetric_stable
@@ -115,3 +116,23 @@ def test_the_least_resampling_is_enough_and_less_is_refused():
 def test_an_estimator_must_return_numbers(alpha, scale):
     with pytest.raises(ConformanceError, match="not a number"):
         check_estimator(lambda samples, level: Estimate(alpha, scale, (1.0, 2.0)))
+
+
+@pytest.mark.parametrize("engine", [_stable_quadrature.law, _stable_table.law], ids=["quadrature", "table"])
+@pytest.mark.parametrize("alpha", [0.6, 1.0, 1.5, 1.999, 2.0])
+def test_what_lies_beyond_and_what_lies_before_are_one_half_together(engine, alpha):
+    """Near the centre, in the tail, and where one law takes over from the other."""
+    x = np.array([0.0, 1e-8, 0.3, 5.0, 19.999, 20.0, 20.001, 300.0, 1e9])
+    found = engine(x, alpha, ("half", "sf"))
+    np.testing.assert_allclose(found["half"] + found["sf"], 0.5, rtol=0, atol=4e-16)
+    assert found["half"][0] == 0.0
+    assert (np.diff(found["half"]) >= 0.0).all()
+
+
+@pytest.mark.parametrize("n", [9, 10, 13, 16, 17, 24, 31, 40])
+def test_no_value_enters_a_mean_twice(n):
+    """One value differs from the others by 1: the means that hold it, and not all do, differ by 1/m."""
+    values = np.zeros(n)
+    values[n // 2] = 1.0
+    (found,) = _spreads(values, (8,), 0.0, 200, np.random.default_rng(0))
+    assert found == pytest.approx(1 / 8 / math.sqrt(1 - 8 / n), rel=1e-12)
