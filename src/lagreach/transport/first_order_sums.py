@@ -118,10 +118,11 @@ class WindowSums:
 
     def _scaled(self, part: int) -> ScaledSum:
         exponents = np.zeros(self._sums.shape[:2], np.int64) if self._exponents is None else self._exponents
+        sums = self._sums[..., part]
         exponents = np.where(
-            self._sums[..., part] > 0, exponents, 0
-        )  # no anchor may reach back so far, or the part be zero
-        return ScaledSum(*(torch.from_numpy(np.ascontiguousarray(v.T)) for v in (self._sums[..., part], exponents)))
+            sums > 0, exponents, 0
+        )  # a zero has none: no anchor reaches back so far, or this part is zero
+        return ScaledSum(*(torch.from_numpy(np.ascontiguousarray(v.T)) for v in (sums, exponents)))
 
 
 def rate_sums(layer: Layer, lags: Sequence[int], anchors: Bool[Tensor, "seq time"]) -> dict[str, ScaledSum] | None:
