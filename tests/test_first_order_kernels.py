@@ -107,6 +107,7 @@ def test_ordinary_windows_need_no_double_precision(monkeypatch, speed, length, g
 
 
 @pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.parametrize("step", [200, 398])  # beyond the last but one there is one window, or two
 @pytest.mark.parametrize(
     ("dtype", "value", "tried"),
     [
@@ -116,10 +117,10 @@ def test_ordinary_windows_need_no_double_precision(monkeypatch, speed, length, g
         (torch.float64, 1e-200, [("float64", False)]),
     ],
 )
-def test_a_gate_that_shuts_leaves_float32_and_then_the_sweep(monkeypatch, dtype, value, tried, ends, generator):
+def test_a_gate_that_shuts_leaves_float32_and_then_the_sweep(monkeypatch, dtype, value, tried, step, ends, generator):
     """Windows that hold the shut step are lost beside those that do not; in float32 a zero may be one of them."""
     factors = factors_of(generator, [1.0, 1.0], 400, dtype=dtype, ends=ends)
-    factors.middle.real[:, 200], factors.middle.slope[:, 200] = value, 0.0
+    factors.middle.real[:, step], factors.middle.slope[:, step] = value, 0.0
     assert precisions(monkeypatch, factors, [1, 2, 300]) == tried
 
 

@@ -169,6 +169,20 @@ def test_what_lies_beyond_the_lengths_may_be_anything(model, x):
         effective_rates(model, padded, [0, 1], lengths=lengths)
 
 
+def test_a_memory_that_nobody_reads_has_no_gradient(x, generator):
+    class Blind(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.memory, self.read = nn.GRU(3, 4, batch_first=True), nn.Linear(3, OUT)
+
+        def forward(self, x):
+            self.memory(x)
+            return self.read(x)
+
+    found = lag_gradients(Blind().double(), x, normal(generator, SEQ, TIME, OUT))
+    assert all((grad == 0).all() for grad in found.total().values())
+
+
 def test_one_sequence_is_enough_for_a_model_of_ones_own(x, generator):
     """The model is run on a few sequences to be understood: there may be just one."""
 

@@ -82,10 +82,10 @@ def test_sums_of_squares(generator):
 
 def at_rest(gain, dtype, time=12):
     """Rollout of units at zero that hand on `gain` times their state: transport is a power of it."""
-    model = GatedRNN("diag_elman", 1, 3, 1, dtype=dtype)
+    model = GatedRNN("diag_elman", 2, 3, 1, dtype=dtype)
     torch.nn.init.constant_(model.layers[0]["u_h"], gain)
     torch.nn.init.zeros_(model.layers[0]["b_h"])
-    return rollout(model, torch.zeros(2, time, 1, dtype=dtype))
+    return rollout(model, torch.zeros(2, time, 2, dtype=dtype))
 
 
 @pytest.mark.parametrize(
