@@ -81,47 +81,39 @@ def test_any_number_of_units(units, generator):
     assert_like_plain_windows(factors, [1, 2, 5], [9, 9], generator)
 
 
-def precisions(monkeypatch, factors, lags, lengths=None, **given):
-    """Which precisions the sweep tried, and what it returned."""
-    compiled, tried = first_order_sums.kernels(), []
-    assert compiled is not None
-
-    def sweep(*arguments):
-        worked = compiled.sweep(*arguments)
-        tried.append((str(arguments[2][0].dtype), worked))
-        return worked
-
-    stand_in = SimpleNamespace(sweep=sweep, RANGES=compiled.RANGES, UNSET=compiled.UNSET)
-    monkeypatch.setattr(first_order_sums, "kernels", lambda: stand_in)
-    WindowSums(lags, factors.middle.real.shape[2], "sizes").add(factors, lengths, **given)
-    return tried
+def unequal_blocks(factors, lags, lengths=None):
+    """How many blocks had to be followed with a power of two for each window."""
+    compiled, found = first_order_sums.kernels(), []
+    stand_in = SimpleNamespace(
+        sweep=lambda *given: found.append(compiled.sweep(*given)), RANGES=compiled.RANGES, UNSET=compiled.UNSET
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(first_order_sums, "kernels", lambda: stand_in)
+        WindowSums(lags, factors.middle.real.shape[2], "sizes").add(factors, lengths)
+    return found
 
 
 @pytest.mark.parametrize("length", [1, 40, 64, 100, 1024, 1100])
 @pytest.mark.parametrize("speed", [0.05, 0.5, 0.98, 1.0, 1.02, 1.5, 20.0])
-def test_ordinary_windows_need_no_double_precision(monkeypatch, speed, length, generator):
+def test_ordinary_windows_share_a_power_of_two_in_float32(speed, length, generator):
     """However fast they decay or grow, and wherever sequences end."""
     factors = factors_of(generator, [speed, speed], 1100, dtype=torch.float32)
     lags = [1, 2, 30, 64, 65, 1000, 1099]
-    assert precisions(monkeypatch, factors, lags, torch.tensor([length, 1100])) == [("float32", True)]
+    assert unequal_blocks(factors, lags, torch.tensor([length, 1100])) == [0]
 
 
 @pytest.mark.parametrize("ends", [False, True])
 @pytest.mark.parametrize("step", [200, 398])  # beyond the last but one there is one window, or two
 @pytest.mark.parametrize(
-    ("dtype", "value", "tried"),
-    [
-        (torch.float32, 1e-20, [("float32", False), ("float64", True)]),
-        (torch.float32, 0.0, [("float32", False), ("float64", True)]),
-        (torch.float64, 0.0, [("float64", True)]),
-        (torch.float64, 1e-200, [("float64", False)]),
-    ],
+    ("dtype", "value", "blocks"),
+    [(torch.float32, 1e-20, 6), (torch.float32, 0.0, 6), (torch.float64, 0.0, 0), (torch.float64, 1e-200, 6)],
 )
-def test_a_gate_that_shuts_leaves_float32_and_then_the_sweep(monkeypatch, dtype, value, tried, step, ends, generator):
-    """Windows that hold the shut step are lost beside those that do not; in float32 a zero may be one of them."""
+def test_a_gate_that_shuts_makes_windows_unequal(dtype, value, blocks, step, ends, generator):
+    """Windows with the shut step are lost beside those without, unless it is zero; in float32 a zero may be one of them."""
     factors = factors_of(generator, [1.0, 1.0], 400, dtype=dtype, ends=ends)
     factors.middle.real[:, step], factors.middle.slope[:, step] = value, 0.0
-    assert precisions(monkeypatch, factors, [1, 2, 300]) == tried
+    assert unequal_blocks(factors, [1, 2, 300]) == [blocks]
+    assert_like_plain_windows(factors, [1, 2, 300], [400, 350], generator, 1e-10 if dtype == torch.float64 else 2e-5)
 
 
 def test_what_grows_without_a_correction_has_none():

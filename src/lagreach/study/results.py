@@ -67,8 +67,7 @@ def results_text(
     if config.about:
         lines += [config.about.strip(), ""]
     lines += [
-        f"Scale **{config.scale}**, {config.seeds} seeds, {len(config.variants)} variants. "
-        f"{work_sentence(sessions)}:",
+        f"Scale **{config.scale}**, {config.seeds} seeds, {len(config.variants)} variants. {work_sentence(sessions)}:",
         "",
         *(f"- {session.started}, {session.seconds / 60:.1f} minutes: {session.what}" for session in sessions),
         "",

@@ -347,6 +347,10 @@ def sweep(large, least, middle, ends, delta, moved, scales, lags, lengths, sizes
         (unit, lag): powers of two of `sizes` or `squares`.
     products
         (seq, unit, lag, 2): sums of zeta = delta moved and of rate zeta, or None.
+
+    Returns
+    -------
+    The number of blocks whose windows were too unequal to share one power of two.
     """
     count, time, units = middle[0].shape
     long = BEFORE + time + PAD
@@ -354,7 +358,7 @@ def sweep(large, least, middle, ends, delta, moved, scales, lags, lengths, sizes
     real, slope = np.zeros(ANCHORS, middle[0].dtype), np.zeros(ANCHORS, middle[0].dtype)
     many_terms = len(lags) + 1
     terms = np.zeros((many_terms, 3)), np.zeros((many_terms, 1)), np.zeros((many_terms, 2))
-    powers = np.zeros(many_terms, np.int64)
+    powers, unequal = np.zeros(many_terms, np.int64), 0
     for n in range(count):
         for first in range(0, units, UNITS):
             many = min(UNITS, units - first)
@@ -376,6 +380,7 @@ def sweep(large, least, middle, ends, delta, moved, scales, lags, lengths, sizes
                         large, least, start, stop, lags, real, slope, rows[q], ends, sizes, squares, products, terms, powers
                     )  # fmt: skip
                     if reached < 0:
+                        unequal += 1
                         reached = _follow_each(
                             start, stop, lags, rows[q], ends, sizes, squares, products, terms, powers
                         )  # fmt: skip
@@ -388,3 +393,4 @@ def sweep(large, least, middle, ends, delta, moved, scales, lags, lengths, sizes
                     if squares is not None:
                         powers *= 2
                         _add(squares[unit], exponents[unit], terms[1], powers, reached)
+    return unequal
