@@ -2,6 +2,7 @@
 
 import io
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -48,9 +49,30 @@ def test_the_answer_says_reach_what_lies_beyond_and_what_the_data_depend_on():
     at = gated().window()
     assert f"({at.interval[0]} to {at.interval[1]})" in said
     assert "The data depend on lags 3 and 9" in said
-    assert "what lag 16 needs cannot be said (refused" in answer(refused())
-    assert "at any lag that was examined" in answer(refused())
     assert "this lstm would" in answer(gated().labelled(cell="lstm"))
+
+
+def test_an_unknown_number_is_neither_a_refusal_nor_a_promise():
+    text = " ".join(str(refused()).split())
+    assert "How far back this model would notice" in text
+    assert "cannot be said (refused: kappa may be 11 or more" in text
+    assert "would not notice" not in text
+    assert "The data depend on lags 3 and 9; what lags 3 and 9 need cannot be said." in text
+    assert "the data depend on lags 3, 9; what 3, 9 need cannot be said" in text
+    found, rows = refused().layers[0].window.required, describe(refused()).splitlines()
+    for lag, status in zip(found.lags.tolist(), found.status, strict=True):
+        row = next(line for line in rows if line.split()[:1] == [str(lag)])
+        assert ("none found" in row) == (status is Status.NOT_SIGNIFICANT)
+        assert row.count("unknown") == (1 if status is Status.NOT_SIGNIFICANT else 2)
+
+
+def test_a_longest_lag_of_unknown_number_is_said():
+    window = gated().layers[0].window
+    last = np.arange(len(window.lags)) == len(window.lags) - 1
+    lost = {name: np.where(last, np.nan, getattr(window.probe, name)) for name in ("sequences", "low", "high")}
+    status = tuple(Status.KAPPA_REFUSED if one else s for one, s in zip(last, window.probe.status, strict=True))
+    said = answer(with_window(gated(), probe=replace(window.probe, **lost, status=status)))
+    assert f"what lag {window.lags[-1]} needs cannot be said (refused" in said
 
 
 def test_what_is_out_of_reach_is_said():

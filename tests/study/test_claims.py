@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from lagreach.errors import InputError
-from lagreach.study.claims import TESTS, Evidence, check_claims, interval
+from lagreach.study.claims import TESTS, Evidence, check_claims, interval, shown
 from lagreach.study.config import ClaimTest
 
 BUDGETS = (100, 8000)
@@ -115,6 +115,16 @@ def test_intervals_are_students():
     expected = stats.t.interval(0.95, 4, values.mean(), stats.sem(values))
     np.testing.assert_allclose(interval(values), expected, rtol=1e-12)
     assert np.isnan(interval(np.array([1.0]))).all()
+
+
+def test_a_factor_has_its_geometric_mean_and_stays_positive():
+    seeds = np.array([1.0, 100.0, 10.0, 1000.0, 0.1])
+    words, ends = shown("longest/shortest", seeds, factor=True)
+    low, high = (float(end) for end in ends.split("[")[1].rstrip("]").split(", "))
+    assert words == "longest/shortest 10"
+    np.testing.assert_allclose(np.log10([low, high]), interval(np.log10(seeds)), atol=0.005)
+    assert shown("longest/shortest", seeds)[1].split("[")[1].startswith("-")
+    assert shown("r2", np.array([0.9, 1.0, 1.0]))[1].endswith(", 1]")
 
 
 def test_intervals_cover_the_mean_they_estimate():

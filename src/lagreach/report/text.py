@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from lagreach.diagnosis import Diagnosis, LayerDiagnosis
-from lagreach.report.words import LIGHTS, NO_FORECAST, advice, answer, brief, retained, short, span
+from lagreach.report.words import LIGHTS, NO_FORECAST, advice, answer, brief, retained, short, span, unreached
 from lagreach.types import Status
 from lagreach.window import Requirement
 
@@ -99,7 +99,7 @@ def _table(diagnosis: Diagnosis, layer: LayerDiagnosis) -> Table:
     for i, lag in enumerate(window.lags.tolist()):
         limit = window.limit(lag, diagnosis.sequences)
         bound = "" if math.isnan(seen.low[i]) else f" (> {brief(seen.low[i])})"
-        data = _number(seen, i) if math.isfinite(seen.sequences[i]) else f"none found{bound}"
+        data = f"none found{bound}" if seen.status[i] is Status.NOT_SIGNIFICANT else _number(seen, i)
         table.add_row(
             span(int(seen.first[i]), lag),
             _number(probe, i),
@@ -147,11 +147,12 @@ def _dependences(layer: LayerDiagnosis, diagnosis: Diagnosis) -> str:
     found = layer.window.dependences
     if not found:
         return "no dependence of the target on any lag was found"
-    detectable = layer.window.at(diagnosis.sequences).detectable
-    hidden = [lag for lag in found if lag not in detectable]
+    beyond, unknown = unreached(layer, diagnosis)
     words = f"the data depend on lag{'s' if len(found) > 1 else ''} {', '.join(map(str, found))}"
-    if hidden:
-        words += f"; {', '.join(map(str, hidden))} need{'s' if len(hidden) == 1 else ''} more sequences"
+    if beyond:
+        words += f"; {', '.join(map(str, beyond))} need{'s' if len(beyond) == 1 else ''} more sequences"
+    if unknown:
+        words += f"; what {', '.join(map(str, unknown))} need{'s' if len(unknown) == 1 else ''} cannot be said"
     return words
 
 

@@ -130,6 +130,8 @@ def _reach(diagnosis: Diagnosis) -> str:
     who = f"this {diagnosis.labels['cell']}" if "cell" in diagnosis.labels else "this model"
     start = f"With {count(at.sequences)} sequences {who} would"
     what = f"notice a dependency explaining {share(at.strength)} of the target"
+    if at.lag is None and at.status is not Status.WINDOW_EMPTY:
+        return f"How far back {who} would {what} with {count(at.sequences)} sequences cannot be said ({at.status})."
     if at.lag is None:
         return f"{start} not {what} at any lag that was examined{_beyond(diagnosis, -1)}."
     low, high = ("none" if end is None else str(end) for end in at.interval)
@@ -158,11 +160,22 @@ def depends(diagnosis: Diagnosis) -> str:
     if not found:
         return "No dependence of the target on any examined lag was found in the data."
     visible = {lag for layer in diagnosis.layers for lag in layer.window.at(diagnosis.sequences).detectable}
-    hidden = [lag for lag in found if lag not in visible]
+    beyond = {lag for layer in diagnosis.layers for lag in unreached(layer, diagnosis)[0]} - visible
+    unknown = set(found) - visible - beyond
     words = f"The data depend on {listed(found)}"
-    if not hidden:
-        return f"{words}, within reach."
-    return f"{words}; {listed(hidden)} {'is' if len(hidden) == 1 else 'are'} out of reach."
+    if beyond:
+        words += f"; {listed(sorted(beyond))} {'is' if len(beyond) == 1 else 'are'} out of reach"
+    if unknown:
+        words += f"; what {listed(sorted(unknown))} {'needs' if len(unknown) == 1 else 'need'} cannot be said"
+    return f"{words}." if beyond or unknown else f"{words}, within reach."
+
+
+def unreached(layer: LayerDiagnosis, diagnosis: Diagnosis) -> tuple[list[int], list[int]]:
+    """Lags that the data depend on and that need more sequences, and those whose N is not known."""
+    window = layer.window
+    needed = {lag: float(window.required.sequences[window.required.index(lag)]) for lag in window.dependences}
+    beyond = [lag for lag, n in needed.items() if n > diagnosis.sequences]
+    return beyond, [lag for lag, n in needed.items() if math.isnan(n)]
 
 
 def time_scales(layer: LayerDiagnosis) -> TimeScales | None:

@@ -92,13 +92,22 @@ def interval(values: np.ndarray) -> tuple[float, float]:
     return float(usable.mean() - half), float(usable.mean() + half)
 
 
-def shown(name: str, values: np.ndarray) -> tuple[str, str]:
-    """Mean and interval in words."""
+def shown(name: str, values: np.ndarray, *, factor: bool = False) -> tuple[str, str]:
+    """Mean and interval in words.
+
+    A `factor` (positive, over orders of magnitude) has its geometric mean. An r2 is never above 1.
+    """
     usable = values[np.isfinite(values)]
     if not len(usable):
         return f"no {name}", ""
-    low, high = interval(usable)
-    return f"{name} {usable.mean():.3g}", "" if np.isnan(low) else f"{name} [{low:.3g}, {high:.3g}]"
+    if factor:
+        usable = np.log(usable)
+    mean, (low, high) = usable.mean(), interval(usable)
+    if factor:
+        mean, low, high = np.exp([mean, low, high])
+    if name == "r2":
+        high = np.minimum(high, 1.0)
+    return f"{name} {mean:.3g}", "" if np.isnan(low) else f"{name} [{low:.3g}, {high:.3g}]"
 
 
 def join(*parts: tuple[str, str]) -> tuple[str, str]:
@@ -209,7 +218,8 @@ def spectrum(evidence: Evidence, options: Mapping[str, Any]) -> Outcome:
         return Outcome("no time scales", "", None, "no unit's rate decays over the lags examined")
     median, longest = (np.array([f(tau) for tau in finite]) for f in (np.median, np.max))
     ratio = np.array([tau.max() / tau.min() for tau in finite])
-    words = join(shown("median", median), shown("longest", longest), shown("longest/shortest", ratio))
+    scales = {"median": median, "longest": longest, "longest/shortest": ratio}
+    words = join(*(shown(name, values, factor=True) for name, values in scales.items()))
     is_broad = ratio >= options.get("ratio", 5.0)
     share = float(np.mean(is_broad == broad))
     why = "" if share >= MOST else f"time scales are {'not ' if broad else ''}broad in {1 - share:.0%} of the seeds"

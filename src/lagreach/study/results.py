@@ -25,9 +25,19 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def number(value: float) -> str:
     """Format a count of sequences, or a lag."""
-    if np.isnan(value):
-        return "none"
     return "inf" if np.isinf(value) else f"{value:.3g}"
+
+
+def middle(values: np.ndarray) -> str:
+    """Median over the seeds whose number is known, and how many they are if not all.
+
+    >>> middle(np.array([3.0, np.nan, 5.0])), middle(np.array([np.nan]))
+    ('4 (2 of 3)', 'unknown')
+    """
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return "unknown"
+    return number(float(np.median(known))) + ("" if len(known) == len(values) else f" ({len(known)} of {len(values)})")
 
 
 def verdict_sentence(claims: Sequence[ClaimResult]) -> str:
@@ -102,7 +112,12 @@ def numbers_text(material: Material) -> list[str]:
                 rows.append([role, name, *(number(w) for w in reach)])
     lines += table(["network", "definition", *(f"N = {n}" for n in material.budgets)], rows)
     lags = [int(lag) for lag in material.task_lags]
-    lines += ["", "At the planted lags (median over seeds): share recovered / N in the data / N for a planted 5 %:", ""]
+    lines += [
+        "",
+        "At the planted lags (median over seeds): share recovered / N in the data / N for a planted 5 %. In brackets, of how "
+        "many seeds, where the noise of the others is too heavy for any N:",
+        "",
+    ]
     rows = []
     for role in material.roles():
         own = material.rows(role, "exact")
@@ -116,8 +131,8 @@ def numbers_text(material: Material) -> list[str]:
             share = [row["recovered"] for row in scores if row["lag"] == lag and row["epoch"] == last]
             shown = f"{np.median(share):.2f}" if share else "-"
             if at is not None:
-                found, planted = (np.median(stacked(own, name)[:, at]) for name in ("n_data", "n_probe"))
-                shown += f" / {number(found)} / {number(planted)}"
+                found, planted = (middle(stacked(own, name)[:, at]) for name in ("n_data", "n_probe"))
+                shown += f" / {found} / {planted}"
             cells.append(shown)
         rows.append([role, *cells])
     return lines + table(["network", *(f"lag {lag}" for lag in lags)], rows)

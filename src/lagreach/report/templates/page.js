@@ -49,13 +49,17 @@ const Report = (() => {
 
   function sentence(result) {
     const { sequences, strength } = state.setting;
-    const what = `With ${Charts.count(sequences)} sequences, a dependency explaining ${say("strength", strength)} of the target`;
+    const start = `With ${Charts.count(sequences)} sequences,`;
+    const what = `a dependency explaining ${say("strength", strength)} of the target would be noticed`;
     const found = result.detectable.length ? result.detectable.join(", ") : "none";
     const tail = ` Lags found in the data and within reach: ${found}.`;
-    if (result.lag === null) return `${what} would be noticed at no examined lag: ${result.status}.${tail}`;
+    if (result.lag === null) {
+      const empty = result.status === page.status.empty;
+      return `${start} ${empty ? `${what} at no examined lag` : `how far back ${what} cannot be said`}: ${result.status}.${tail}`;
+    }
     const ends = result.interval.map((lag) => lag ?? "none").join(" to ");
     const note = result.status === page.status.censored ? `, the longest examined` : "";
-    return `${what} would be noticed up to lag ${result.lag}${note} (${ends}).${tail}`;
+    return `${start} ${what} up to lag ${result.lag}${note} (${ends}).${tail}`;
   }
 
   function update() {
