@@ -11,7 +11,7 @@ import numpy as np
 
 from lagreach.disk import write_atomically
 from lagreach.report.style import FAINT, SHADE, label, legend, look, new_axes
-from lagreach.study.material import Material, stacked
+from lagreach.study.material import Material, reach, stacked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,7 +66,7 @@ def envelopes(material: Material) -> Figure:
         lags = np.array(rows[0]["lags"], dtype=float)
         printed, exact = stacked(rows, "log10_retention"), stacked(rows, "log10_gain")
         for ax in axes:
-            for values, name, dash in ((printed, f"{role}, first order", "-"), (exact, f"{role}, exact gain", ":")):
+            for values, name, dash in ((printed, role, "-"), (exact, "", ":")):
                 seen = np.where(values > FLOOR, values, np.nan)
                 band(ax, lags, np.power(10.0, seen), i, name, linestyle=dash, markersize=3)
     axes[1].set_yscale("log")
@@ -74,7 +74,7 @@ def envelopes(material: Material) -> Figure:
     axes[2].set_xscale("log")
     for ax, title in zip(axes, ("linear", "semi-logarithmic", "log-log"), strict=True):
         label(ax, "lag", "envelope f(lag), gain", title)
-    legend(axes[0])
+    legend(axes[0], title="solid: first order\ndotted: exact gain", title_fontsize=8.5)
     return figure
 
 
@@ -85,8 +85,7 @@ def windows(material: Material) -> Figure:
         for i, role in enumerate(material.roles()):
             rows = material.rows(role, recipe)
             if rows:
-                reach = np.nan_to_num(stacked(rows, "windows"))
-                band(ax, np.array(material.budgets, dtype=float), reach, i, role)
+                band(ax, np.array(material.budgets, dtype=float), reach(rows), i, role)
         ax.set_xscale("log")
         label(ax, "sequences N", "window H_N (lag)", title)
         legend(ax)
@@ -204,8 +203,8 @@ def noise_floor(material: Material) -> Figure:
             continue
         lags = np.array(rows[0]["lags"], dtype=float)
         signal, noise = stacked(rows, "signal"), stacked(rows, "noise")
-        band(axes[0], lags, np.where(noise > 0, noise, np.nan), i, f"{role}, noise of a sequence")
-        band(axes[0], lags, np.where(signal > 0, signal, np.nan), i, f"{role}, signal", linestyle=":", markersize=3)
+        band(axes[0], lags, np.where(noise > 0, noise, np.nan), i, "", linestyle="-")
+        band(axes[0], lags, np.where(signal > 0, signal, np.nan), i, "", linestyle=":", markersize=3)
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where((signal > 0) & (noise > 0), signal / noise, np.nan)
         band(axes[1], lags, ratio, i, role)
@@ -214,7 +213,8 @@ def noise_floor(material: Material) -> Figure:
         ax.set_xscale("log", base=2)
         plain_numbers(ax)
         label(ax, "lag", name)
-        legend(ax)
+    legend(axes[1])
+    axes[0].set_title("solid: noise of a sequence, dotted: signal", loc="left", fontsize=11)
     axes[1].axhline(8000**-0.5, color=FAINT, linestyle="--", linewidth=1)
     axes[1].set_title("dashed: the floor of 8,000 sequences", loc="left", fontsize=11)
     return figure
@@ -232,8 +232,8 @@ def over_training(material: Material) -> Figure:
             continue
         seeds = sorted({row["seed"] for row in rows})
         by = {(row["seed"], row["epoch"]): row for row in rows}
-        reach = np.array([[by[s, e]["windows"][place] for e in epochs] for s in seeds], dtype=float)
-        band(axes[0], np.array(epochs, dtype=float), np.nan_to_num(reach), i, role)
+        windows_at = np.array([reach([by[s, e] for e in epochs])[:, place] for s in seeds])
+        band(axes[0], np.array(epochs, dtype=float), windows_at, i, role)
         longest = max(lag for lag in material.task_lags if lag in rows[0]["lags"])
         at = rows[0]["lags"].index(longest)
         needed = np.array([[by[s, e]["n_probe"][at] for e in epochs] for s in seeds], dtype=float)

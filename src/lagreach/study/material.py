@@ -39,6 +39,16 @@ def stacked(rows: Sequence[Row], name: str) -> np.ndarray:
     return np.array([[np.nan if v is None else v for v in row[name]] for row in rows], dtype=float)
 
 
+def reach(rows: Sequence[Row]) -> np.ndarray:
+    """Windows (seed, budget): 0 where nothing lies within reach, NaN where no N is known."""
+    found = np.nan_to_num(stacked(rows, "windows"))
+    for own, row in zip(found, rows, strict=True):
+        needed = row["n_data"] if row.get("n_probe") is None else row["n_probe"]  # the printed recipe has one N only
+        if all(n is None or np.isnan(n) for n in needed):
+            own[:] = np.nan
+    return found
+
+
 def gather(run: RunDirectory, config: StudyConfig) -> dict[str, Material]:
     """Read a finished run's numbers, one `Material` for each group of variants."""
     task, budgets = study_task(config), config.diagnosis.budget_grid

@@ -8,7 +8,7 @@ import numpy as np
 
 from lagreach.study.claims import ClaimResult
 from lagreach.study.config import StudyConfig
-from lagreach.study.material import Material, stacked
+from lagreach.study.material import Material, reach, stacked
 from lagreach.study.store import Session
 
 
@@ -101,23 +101,21 @@ def results_text(
 
 def numbers_text(material: Material) -> list[str]:
     """Tables of windows, sequences needed at planted lags, and recovered shares; medians over seeds."""
-    lines = ["Windows H_N (median over seeds):", ""]
+    lines = [
+        "Windows H_N (median over seeds). In brackets, here and below, of how many seeds, where the noise of the others is "
+        "too heavy for any N:",
+        "",
+    ]
     rows = []
     for role in material.roles():
         names = {"exact": "lagreach", "first_order": "first order", "exact_lag_noise": "lag noise", "paper": "paper"}
         for recipe, name in names.items():
             own = material.rows(role, recipe)
             if own:
-                reach = np.median(np.nan_to_num(stacked(own, "windows")), axis=0)
-                rows.append([role, name, *(number(w) for w in reach)])
+                rows.append([role, name, *map(middle, reach(own).T)])
     lines += table(["network", "definition", *(f"N = {n}" for n in material.budgets)], rows)
     lags = [int(lag) for lag in material.task_lags]
-    lines += [
-        "",
-        "At the planted lags (median over seeds): share recovered / N in the data / N for a planted 5 %. In brackets, of how "
-        "many seeds, where the noise of the others is too heavy for any N:",
-        "",
-    ]
+    lines += ["", "At the planted lags (median over seeds): share recovered / N in the data / N for a planted 5 %:", ""]
     rows = []
     for role in material.roles():
         own = material.rows(role, "exact")
