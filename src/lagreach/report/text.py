@@ -129,7 +129,8 @@ def _facts(layer: LayerDiagnosis) -> list[str]:
     window = layer.window
     gain = layer.fidelity.log10_exact.tolist()
     finite = [value for value in gain if math.isfinite(value)]
-    ends = f"1e{max(finite):.1f} to 1e{min(finite):.1f}" if finite else "nothing arrives"
+    powers = [round(end(finite), 1) + 0.0 for end in (max, min) if finite]  # 0.0, never -0.0
+    ends = " to ".join(f"1e{power:.1f}" for power in powers) or "nothing arrives"
     supported = {True: "supported", False: "not supported", None: "not checked"}[layer.tail.stable_supported]
     within = "" if window.memory.independent_inputs else " (inputs are correlated in time, so the bound does not apply)"
     return [
