@@ -119,9 +119,8 @@ class WindowSums:
     def _scaled(self, part: int) -> ScaledSum:
         exponents = np.zeros(self._sums.shape[:2], np.int64) if self._exponents is None else self._exponents
         sums = self._sums[..., part]
-        exponents = np.where(
-            sums > 0, exponents, 0
-        )  # a zero has none: no anchor reaches back so far, or this part is zero
+        # a zero has no exponent: no anchor reaches back so far, or this part is zero
+        exponents = np.where(sums > 0, exponents, 0)
         return ScaledSum(*(torch.from_numpy(np.ascontiguousarray(v.T)) for v in (sums, exponents)))
 
 
