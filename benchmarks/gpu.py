@@ -290,8 +290,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "cases": [],
     }
     for case in timings([name for name in names if name not in wrong], QUICK_CASES if options.quick else CASES):
-        record["cases"].append(case)  # written as it comes: the time on a GPU may end before the work does
-        write(record, options.out or (QUICK_RESULTS if options.quick else RESULTS))
+        record["cases"].append(case)
+        # kept as it comes, since the time on a GPU may end before the work does; only the whole replaces what is stored
+        unfinished = write(record | {"op": "gpu_unfinished"}, options.out or QUICK_RESULTS)
+    write(record, options.out or (QUICK_RESULTS if options.quick else RESULTS))
+    if record["cases"]:
+        unfinished.unlink()
     from rich.console import Console  # late: the numbers are safe by now
 
     console = Console(width=120, highlight=False)

@@ -92,10 +92,10 @@ def interval(values: np.ndarray) -> tuple[float, float]:
     return float(usable.mean() - half), float(usable.mean() + half)
 
 
-def shown(name: str, values: np.ndarray, *, factor: bool = False) -> tuple[str, str]:
-    """Mean and interval in words.
+def shown(name: str, values: np.ndarray, *, factor: bool = False, most: float = np.inf) -> tuple[str, str]:
+    """Mean and interval in words; a `factor` (positive, over orders of magnitude) has its geometric mean.
 
-    A `factor` (positive, over orders of magnitude) has its geometric mean. An r2 is never above 1.
+    An interval ends at what the number can be at `most`.
     """
     usable = values[np.isfinite(values)]
     if not len(usable):
@@ -105,9 +105,7 @@ def shown(name: str, values: np.ndarray, *, factor: bool = False) -> tuple[str, 
     mean, (low, high) = usable.mean(), interval(usable)
     if factor:
         mean, low, high = np.exp([mean, low, high])
-    if name == "r2":
-        high = np.minimum(high, 1.0)
-    return f"{name} {mean:.3g}", "" if np.isnan(low) else f"{name} [{low:.3g}, {high:.3g}]"
+    return f"{name} {mean:.3g}", "" if np.isnan(low) else f"{name} [{low:.3g}, {min(high, most):.3g}]"
 
 
 def join(*parts: tuple[str, str]) -> tuple[str, str]:
@@ -126,7 +124,7 @@ def exponential_envelope(evidence: Evidence, options: Mapping[str, Any]) -> Outc
     tau = evidence.values(role, f"{curve}_tau", "exact")
     weight = evidence.values(role, f"{curve}_exponential_weight", "exact")
     preferred = float(np.mean(weight > 0.5)) if len(weight) else np.nan
-    words = join(shown("tau", tau), shown("r2", evidence.values(role, f"{curve}_tau_r2", "exact")))
+    words = join(shown("tau", tau), shown("r2", evidence.values(role, f"{curve}_tau_r2", "exact"), most=1.0))
     agrees = preferred >= MOST
     why = "" if agrees else f"a power law is preferred in {100 * (1 - preferred):.0f} % of the seeds"
     printed = options.get("tau")
@@ -146,7 +144,7 @@ def power_envelope(evidence: Evidence, options: Mapping[str, Any]) -> Outcome:
     preferred = float(np.mean(weight < 0.5)) if len(weight) else np.nan
     words = join(
         shown("beta", beta),
-        shown("r2", evidence.values(role, f"{curve}_beta_r2", "exact")),
+        shown("r2", evidence.values(role, f"{curve}_beta_r2", "exact"), most=1.0),
         shown("tau", evidence.values(role, f"{curve}_tau", "exact")),
     )
     printed = options["beta"]
@@ -194,7 +192,7 @@ def scaling_slope(evidence: Evidence, options: Mapping[str, Any]) -> Outcome:
     slope, r2 = evidence.values(role, "slope"), evidence.values(role, "slope_r2")
     name = "alpha" if evidence.definition == "paper" else "kappa"
     target = evidence.values(role, name)
-    words = join(shown("slope", slope), shown("r2", r2), shown(name, target))
+    words = join(shown("slope", slope), shown("r2", r2, most=1.0), shown(name, target))
     linear = float(np.mean(r2 >= options.get("r2", 0.9))) if len(r2) else np.nan
     away = np.abs(slope - target)
     near = float(np.mean(away <= options.get("tolerance", 0.25) * target)) if len(slope) else np.nan

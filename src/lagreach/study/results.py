@@ -56,10 +56,13 @@ def work_sentence(sessions: Sequence[Session]) -> str:
 
     >>> work_sentence([Session("", "`command`, 6 processes, NVIDIA H200, torch 2.11.0", 90.0, 0.0)])
     '1.5 minutes of work (1.5 on NVIDIA H200)'
+    >>> work_sentence([Session("", "`comm", 60.0, 0.0)])
+    '1.0 minutes of work (1.0 on an unknown machine)'
     """
     minutes: dict[str, float] = {}
     for session in sessions:
-        _, device, _ = session.what.rsplit(", ", 2)
+        parts = session.what.rsplit(", ", 2)  # command and processes, device, version; or what is left of a damaged log
+        device = parts[1] if len(parts) == 3 else "an unknown machine"
         minutes[device] = minutes.get(device, 0.0) + session.seconds / 60
     where = ", ".join(f"{spent:.1f} on {device}" for device, spent in minutes.items())
     return f"{sum(minutes.values()):.1f} minutes of work ({where})"
