@@ -88,6 +88,16 @@ def test_random_settings_give_what_python_computes(open_page, name):
     assert (set(reached) == {None}) == (name == "refused")
 
 
+@pytest.mark.parametrize("name", ["gated", "refused", "unreachable"])
+def test_the_table_of_lags_fits_a_desktop(name, open_page):
+    """Reasons for what is not known are long, and wrap."""
+    driver = open_page(name)
+    wide, room = driver.execute_script(
+        "const lags = document.querySelector('table.lags'); return [lags.scrollWidth, lags.parentElement.clientWidth]"
+    )
+    assert 0 < wide <= room
+
+
 def test_an_exact_number_of_sequences_can_be_typed_and_reset(open_page):
     driver = open_page("gated")
     box = driver.find_element("id", "exact-sequences")

@@ -211,11 +211,14 @@ def _row(diagnosis: Diagnosis, layer: LayerDiagnosis, i: int, limit: Status) -> 
     lag = int(window.lags[i])
     planted, seen = window.required_if_present(), window.required
     missing = "none found" if seen.status[i] is Status.NOT_SIGNIFICANT else str(seen.status[i])
+    if math.isnan(seen.sequences[i]) and seen.status[i] is planted.status[i]:
+        missing = "unknown"  # the reason stands beside it
     found = brief(seen.sequences[i]) if math.isfinite(seen.sequences[i]) else missing
     return {
         "lags": span(int(seen.first[i]), lag),
         "planted": brief(planted.sequences[i]) if math.isfinite(planted.sequences[i]) else _unknown(planted, i),
         "planted_range": _range(planted, i),
+        "planted_kind": "number" if math.isfinite(planted.sequences[i]) else "words",  # words may be many, and wrap
         "found": found,
         "found_range": _range(seen, i) if math.isfinite(seen.sequences[i]) else _bound(seen, i),
         "light": LIGHTS[limit],
