@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lagreach.cells import all_cells
 from lagreach.cells.activations import ACTIVATIONS, Activation
@@ -164,6 +165,28 @@ def wide_inputs():
     return float((found[0] - found[1]).norm() / found[1].norm())
 
 
+class Zeros(TorchDispatchMode):
+    """Notes how many zeros are written at once, at most."""
+
+    most = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **kwargs or {})
+        if function in (torch.ops.aten.zeros.default, torch.ops.aten.zeros_like.default):
+            self.most = max(self.most, result.numel())
+        return result
+
+
+def zeros_on_the_way_back(cell):
+    """Most zeros written at once by a backward pass, over the number of states: 0 but for small ones."""
+    inputs, params = problem(cell, 5, 3, 20)
+    leaf = next(iter(params.values())).requires_grad_()
+    states = scan(cell, *inputs, params, kernel="triton")
+    with Zeros() as seen:
+        torch.autograd.grad(states.square().sum(), leaf)
+    return seen.most / states.numel()
+
+
 def replicas_alone(cell):
     inputs, params = problem(cell, 16, 3, 2, torch.float32)
     together = scan(cell, *inputs, params, kernel="triton")
@@ -182,6 +205,7 @@ def run_all():
         found[f"{name} along weights"] = along_weights(cell)
         found[f"{name} broken"] = broken_sequences(cell)
         found[f"{name} alone"] = replicas_alone(cell)
+        found[f"{name} zeros"] = zeros_on_the_way_back(cell)
     for name in DENSE:
         found[f"{name} layernorm"] = errors(build(name, layernorm=True), 5, 3, 2)
         found[f"{name} streamed"] = streamed(build(name, layernorm=True), 1)
@@ -270,6 +294,12 @@ def test_a_broken_sequence_stays_alone(found, name):
 @pytest.mark.parametrize("name", CELLS)
 def test_a_replica_is_the_same_alone(found, name):
     assert found[f"{name} alone"]
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_no_gradients_of_what_is_only_kept(found, name):
+    """Autograd would fill them with zeros, which took as long as the input's products."""
+    assert found[f"{name} zeros"] < 0.2
 
 
 @dataclass(frozen=True)

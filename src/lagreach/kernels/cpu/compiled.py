@@ -10,10 +10,11 @@ The cache of a function notices changes of its own file only. After editing a fi
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, no_type_check
 
 import numpy as np
-from numba import njit
+from numba import njit, types
+from numba.extending import intrinsic
 
 LINE = 64  # bytes in a line of the cache
 ORDER_FREE = {"contract", "reassoc", "nsz", "arcp"}  # sums may be regrouped, so that loops vectorise
@@ -22,6 +23,23 @@ ORDER_FREE = {"contract", "reassoc", "nsz", "arcp"}  # sums may be regrouped, so
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile on first use, per dtype."""
     return njit(cache=True, nogil=True, error_model="numpy", fastmath=ORDER_FREE)(function)
+
+
+@intrinsic
+@no_type_check
+def use_whole_registers(typing_context):
+    """Let loops of the function that calls this use vectors of 512 bits, where there are such.
+
+    On processors of Intel LLVM makes them half as long, because long ones slow down what else runs there. Here little else
+    runs: the products use long ones in any case.
+    """
+
+    def call(context, builder, signature, arguments):
+        # `add` of llvmlite's own set knows only attributes that all processors have in common
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+        return context.get_dummy_value()
+
+    return types.void(), call
 
 
 class Weights(NamedTuple):

@@ -6,7 +6,7 @@ from typing import no_type_check
 
 import numpy as np
 
-from lagreach.kernels.cpu.compiled import compiled
+from lagreach.kernels.cpu.compiled import compiled, use_whole_registers
 from lagreach.kernels.cpu.nonlinear import activate
 from lagreach.kernels.cpu.parts import add_input_gradients, some_steps
 from lagreach.kernels.cpu.tiles import sum_of_products
@@ -16,6 +16,7 @@ from lagreach.kernels.cpu.tiles import sum_of_products
 @no_type_check
 def forward(x, w, h0, c0, run, lo, hi):
     """``h' = tanh(W x + b + u h)``."""
+    use_whole_registers()
     units = h0.shape[1]
     for t in range(x.shape[0]):
         before, now = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi], run.h[t, lo:hi]
@@ -30,6 +31,7 @@ def forward(x, w, h0, c0, run, lo, hi):
 @no_type_check
 def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
     """``da = dh (1 - h'^2)``, ``du = da h``."""
+    use_whole_registers()
     units = h0.shape[1]
     one = h0.dtype.type(1)
     dh = dh0[lo:hi]
@@ -53,6 +55,7 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
 @no_type_check
 def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
     """``dh' = (1 - h'^2) (dW x + db + du h + u dh)``."""
+    use_whole_registers()
     units = h0.shape[1]
     one = h0.dtype.type(1)
     still = np.zeros((hi - lo, units), h0.dtype)

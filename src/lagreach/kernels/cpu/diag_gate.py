@@ -6,7 +6,7 @@ from typing import no_type_check
 
 import numpy as np
 
-from lagreach.kernels.cpu.compiled import compiled
+from lagreach.kernels.cpu.compiled import compiled, use_whole_registers
 from lagreach.kernels.cpu.nonlinear import activate, activate_gates, closed, opened
 from lagreach.kernels.cpu.parts import (
     add_input_gradients,
@@ -24,6 +24,7 @@ from lagreach.kernels.cpu.tiles import sum_of_products
 @no_type_check
 def forward(x, w, h0, c0, run, lo, hi):
     """``h' = (1-s) h + s g``."""
+    use_whole_registers()
     units = h0.shape[1]
     n = np.uint64(units)
     for t in range(x.shape[0]):
@@ -46,6 +47,7 @@ def forward(x, w, h0, c0, run, lo, hi):
 @no_type_check
 def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
     """``da_s = dh (g-h) s(1-s)``, ``da_h = dh s (1-g^2)``."""
+    use_whole_registers()
     units = h0.shape[1]
     n = np.uint64(units)
     one = h0.dtype.type(1)
@@ -74,6 +76,7 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
 @no_type_check
 def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
     """``dh' = (1-s) dh + s (1-g^2) da_h + (g-h) s(1-s) da_s``."""
+    use_whole_registers()
     units = h0.shape[1]
     n = np.uint64(units)
     one = h0.dtype.type(1)

@@ -6,7 +6,7 @@ from typing import no_type_check
 
 import numpy as np
 
-from lagreach.kernels.cpu.compiled import compiled
+from lagreach.kernels.cpu.compiled import compiled, use_whole_registers
 from lagreach.kernels.cpu.nonlinear import activate, activate_gates, closed, opened
 from lagreach.kernels.cpu.parts import (
     add_input_gradients,
@@ -24,6 +24,7 @@ from lagreach.kernels.cpu.tiles import sum_of_products
 @no_type_check
 def forward(x, w, h0, c0, run, lo, hi):
     """``h' = (1-z) h + z g``, where g sees ``r h``."""
+    use_whole_registers()
     units = h0.shape[1]
     n = np.uint64(units)
     for t in range(x.shape[0]):
@@ -51,6 +52,7 @@ def forward(x, w, h0, c0, run, lo, hi):
 @no_type_check
 def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
     """``da_z = dh (g-h) z(1-z)``, ``da_h = dh z (1-g^2)``, and with ``q = U_h^T da_h``: ``da_r = q h r(1-r)``."""
+    use_whole_registers()
     units = h0.shape[1]
     n = np.uint64(units)
     one = h0.dtype.type(1)
@@ -96,6 +98,7 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
 @no_type_check
 def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
     """``dh' = (1-z) dh + z dg + (g-h) dz``, where dg sees ``r dh + h dr``."""
+    use_whole_registers()
     units = h0.shape[1]
     n = np.uint64(units)
     one = h0.dtype.type(1)

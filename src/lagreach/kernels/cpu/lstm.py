@@ -6,7 +6,7 @@ from typing import no_type_check
 
 import numpy as np
 
-from lagreach.kernels.cpu.compiled import compiled
+from lagreach.kernels.cpu.compiled import compiled, use_whole_registers
 from lagreach.kernels.cpu.nonlinear import activate, activate_gates, closed, opened, tanh
 from lagreach.kernels.cpu.parts import (
     add_input_gradients,
@@ -24,6 +24,7 @@ from lagreach.kernels.cpu.tiles import sum_of_products
 @no_type_check
 def forward(x, w, h0, c0, run, lo, hi):
     """``c' = f c + i g``, ``h' = o tanh(c')``."""
+    use_whole_registers()
     units = h0.shape[1]
     n = np.uint64(units)
     for t in range(x.shape[0]):
@@ -52,6 +53,7 @@ def forward(x, w, h0, c0, run, lo, hi):
 @no_type_check
 def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
     """``da_o = dh tanh(c') o(1-o)``; with ``e = dc + dh o (1 - tanh(c')^2)``: ``e g i(1-i)``, ``e c f(1-f)``, ``e i (1-g^2)``."""
+    use_whole_registers()
     units = h0.shape[1]
     n = np.uint64(units)
     one = h0.dtype.type(1)
@@ -102,6 +104,7 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
 @no_type_check
 def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
     """``dc' = f dc + c df + i dg + g di``, ``dh' = tanh(c') do + o (1 - tanh(c')^2) dc'``."""
+    use_whole_registers()
     units = h0.shape[1]
     n = np.uint64(units)
     one = h0.dtype.type(1)

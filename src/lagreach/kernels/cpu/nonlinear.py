@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
-from lagreach.kernels.cpu.compiled import compiled
+from lagreach.kernels.cpu.compiled import compiled, use_whole_registers
 
 # The reduction of the argument depends on the order of its operations, so nothing may be regrouped here.
 OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy"}
@@ -130,6 +130,7 @@ def _closed(folded):
 @no_type_check
 def activate(a, lo, hi):
     """``a[:, lo:hi] = tanh(a[:, lo:hi])``."""
+    use_whole_registers()
     start, count = np.uint64(lo), np.uint64(hi - lo)
     for i in range(a.shape[0]):
         for j in range(count):
@@ -140,6 +141,7 @@ def activate(a, lo, hi):
 @no_type_check
 def activate_gates(a, lo, hi):
     """``a[:, lo:hi] = sigmoid(a[:, lo:hi])``, folded."""
+    use_whole_registers()
     start, count = np.uint64(lo), np.uint64(hi - lo)
     for i in range(a.shape[0]):
         for j in range(count):

@@ -9,7 +9,7 @@ from typing import no_type_check
 
 import numpy as np
 
-from lagreach.kernels.cpu.compiled import compiled
+from lagreach.kernels.cpu.compiled import compiled, use_whole_registers
 from lagreach.kernels.cpu.nonlinear import activate, activate_gates, closed, opened
 from lagreach.kernels.cpu.parts import (
     add_input_gradients,
@@ -41,6 +41,7 @@ def _gate(x, h, w, a, column):
 @no_type_check
 def forward(x, w, h0, c0, run, lo, hi):
     """``h' = (1-s) h + s g`` with one s for all units."""
+    use_whole_registers()
     units = h0.shape[1]
     for t in range(x.shape[0]):
         k = min(t, run.act.shape[0] - 1)
@@ -63,6 +64,7 @@ def forward(x, w, h0, c0, run, lo, hi):
 @no_type_check
 def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
     """``da_s = s(1-s) sum_j dh_j (g_j - h_j)``, ``da_h = dh s (1-g^2)``."""
+    use_whole_registers()
     units = h0.shape[1]
     zero, one = h0.dtype.type(0), h0.dtype.type(1)
     dh = dh0[lo:hi]
@@ -100,6 +102,7 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
 @no_type_check
 def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
     """``dh' = (1-s) dh + s (1-g^2) da_h + (g-h) s(1-s) da_s``."""
+    use_whole_registers()
     units = h0.shape[1]
     one = h0.dtype.type(1)
     da = np.empty((hi - lo, w.b.size), h0.dtype)

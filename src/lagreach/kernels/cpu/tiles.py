@@ -41,7 +41,8 @@ def _tile(rows: int, vectors: int, masked: bool) -> Callable[..., int]:
     """Build the function that makes one tile, at row i and column j; a `masked` one ends at the column `stop`.
 
     Rows beyond the last one are the last one again: they end up with the same numbers, so that storing them is harmless.
-    It takes the number of the first line of the arrays in `soon` to ask for, and returns that of the next one.
+    The arrays in `soon` count as one row of lines. It takes the number of the first one to ask for, and returns that of the
+    next one; a tile asks for lines of one array alone, since looking for the array at every term would cost too much.
     """
 
     @intrinsic
@@ -80,27 +81,27 @@ def _tile(rows: int, vectors: int, masked: bool) -> Callable[..., int]:
         begin = [start.at(r) if start_type.ndim == 2 else start.at() for r in which]
         carried = [line, *(code.load(address, mask) for row in begin for address in vectors_of(row))]
         needed = [code.array(kind, builder.extract_value(soon_value, n)) for n, kind in enumerate(soon_type)]
-        needed = [(array, code.last_line(array)) for array in needed]
+        origin, end = code.lines_at(needed, line) if needed else (None, None)
         for n, pair_type in enumerate(pairs_type):
             pair = cgutils.unpack_tuple(builder, builder.extract_value(pairs_value, n), 2)
             A, W = (code.array(kind, value) for kind, value in zip(pair_type, pair, strict=True))
 
             def add_term(indices, carried, A=A, W=W, upright=pair_type[0].ndim == 2):
                 line, *sums = carried
-                for array, last_line in needed:
-                    code.fetch(array, code.smaller(line, last_line))
+                if needed:
+                    code.fetch(builder.add(origin, code.smaller(line, end)))
                 weights = [code.load(address, mask) for address in vectors_of(W.at(*indices))]
                 factors = [code.spread(A.at(r, *indices) if upright else A.at(*indices, r)) for r in which]
                 products = [(a, w) for a in factors for w in weights]
                 sums = [code.multiply_add(a, w, s) for (a, w), s in zip(products, sums, strict=True)]
-                return [builder.add(line, code.integer(1)), *sums]
+                return [builder.add(line, code.integer(LINE)), *sums]
 
             carried = code.for_all(W.shape[:-1], carried, add_term)
         line, *sums = carried
         targets = [address for r in which for address in vectors_of(C.at(r))]
         for address, value in zip(targets, sums, strict=True):
             code.store(address, value, mask)
-        return line
+        return code.smaller(line, builder.add(end, code.integer(LINE))) if needed else line
 
     return tile
 
@@ -178,16 +179,29 @@ class _Code:
         full_name = f"llvm.{name}.{self.name}{suffix}"
         return self.builder.call(cgutils.get_or_insert_function(self.builder.module, kind, full_name), arguments)
 
-    def last_line(self, array: _Array) -> Any:
-        """Number of the last line of the cache in a contiguous array."""
-        size = self.integer(self.bytes)
-        for length in array.shape:
-            size = self.builder.mul(size, length)
-        return self.builder.sdiv(self.builder.sub(size, self.integer(1)), self.integer(LINE))
+    def lines_at(self, arrays: list[_Array], line: Any) -> tuple[Any, Any]:
+        """Where to look for a line of the cache among those of contiguous arrays, which count on from array to array.
 
-    def fetch(self, array: _Array, line: Any) -> None:
-        """Ask for a line of an array, without waiting for it."""
-        address = self.builder.add(array.start, self.builder.mul(line, self.integer(LINE)))
+        `line` is its number, in bytes. Returns what to add to it for its address, and the last one of the same array.
+        """
+        builder, begin = self.builder, self.integer(0)
+        origin = end = None
+        for array in arrays:
+            size = self.integer(self.bytes)
+            for length in array.shape:
+                size = builder.mul(size, length)
+            last = builder.add(begin, builder.and_(builder.sub(size, self.integer(1)), self.integer(-LINE)))
+            offset = builder.sub(array.start, begin)
+            if end is None:
+                origin, end = offset, last
+            else:
+                later = builder.icmp_signed(">", line, end)
+                origin, end = builder.select(later, offset, origin), builder.select(later, last, end)
+            begin = builder.add(last, self.integer(LINE))
+        return origin, end
+
+    def fetch(self, address: Any) -> None:
+        """Ask for the line of the cache at an address, without waiting for it."""
         pointer = self.builder.inttoptr(address, ir.IntType(8).as_pointer())
         to_read, into_second_cache, data = (ir.IntType(32)(option) for option in (0, 2, 1))
         kind = ir.FunctionType(ir.VoidType(), (pointer.type, *[ir.IntType(32)] * 3))

@@ -13,7 +13,8 @@ from lagreach.kernels.gpu.plan import Plan, Tile
 
 PACKED_ROWS = 16  # of weights in a program that packs them
 SUMS_PROGRAMS = 528  # that sum the gradients of the weights, at least: a few for each multiprocessor
-SUMS_TILE, WIDE_SUMS_TILE = (64, 32, 4, 3), (128, 32, 8, 3)  # units, times, warps, stages
+# units, times, warps and stages of theirs: for blocks of up to 64 units, two of them if they come in pairs, and for wider ones
+SUMS_TILE, PAIRED_SUMS_TILE, WIDE_SUMS_TILE = (64, 32, 4, 4), (128, 32, 4, 3), (128, 32, 8, 3)
 WIDEST_INPUT = 64  # of which the gradient is summed along with that of the recurrent weights
 
 
@@ -64,6 +65,7 @@ class Recurrence(torch.autograd.Function):
         """Keep what backward and tangent need."""
         plan, x, W, _, U, *others = inputs
         ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)  # or zeros as large as what is kept would be written at every step
         ctx.plan, ctx.tile = plan, plan.tile(x, U)
         ctx.save_for_backward(x, W, U, *others, *output)
         ctx.save_for_forward(x, W, U, *others, *output)
@@ -74,10 +76,10 @@ class Recurrence(torch.autograd.Function):
         plan, tile = ctx.plan, ctx.tile
         x, W, *saved = ctx.saved_tensors
         _, s0, _, _, _, states, kept, _ = saved
-        d, d_s0, d_gain, d_shift, d_b = Pullback.apply(plan, tile, grad, *saved)
+        d, d_s0, d_gain, d_shift, d_b, d_bound = Pullback.apply(plan, tile, grad, *saved)
         d_b, d_extra = d_b.sum(1), None
         if plan.shape.sums and plan.family.dense:
-            d_U, d_W = _weight_gradients(plan, tile, d, s0, states, kept, x)
+            d_U, d_W = _weight_gradients(plan, tile, d, d_bound, s0, states, kept, x)
         else:
             d_U, d_W = _recurrent_gradient(plan, tile, d, s0, states, kept), None
         if plan.family.gradients is not None:  # the fourth block of TorchGRU: the hidden part of its candidate
@@ -109,14 +111,18 @@ class Pullback(torch.autograd.Function):
         states: Tensor,
         kept: Tensor,
         scales: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Gradients of all blocks and of the first state; each program's share of those of LayerNorm and biases."""
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Gradients of all blocks and of the first state; each program's share of those of LayerNorm and biases.
+
+        The last are the largest gradients of the blocks that each program saw; empty if it does not look at them.
+        """
         blocks = plan.family.gradients or plan.family.blocks
         d_all = grad.new_empty(tile.replica, tile.seq, tile.time, blocks * tile.hidden)
         d_s0 = torch.empty_like(s0, memory_format=torch.contiguous_format)
         shares = (tile.replica, tile.grid[0])
         d_b = grad.new_empty(*shares, blocks * tile.hidden)
         d_gain, d_shift = (grad.new_empty((*shares, tile.hidden) if plan.layernorm else (0,)) for _ in range(2))
+        d_bound = grad.new_empty(shares if tile.upright else (0,))
         with _on(grad):
             plan.kernels(tile).backward[tile.grid](
                 grad.contiguous(),
@@ -132,9 +138,10 @@ class Pullback(torch.autograd.Function):
                 d_gain,
                 d_shift,
                 d_b,
+                *([d_bound] if tile.upright else []),
                 **_options(plan, tile, grad, upright=tile.upright),
             )
-        return d_all, d_s0, d_gain, d_shift, d_b
+        return d_all, d_s0, d_gain, d_shift, d_b, d_bound
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -308,26 +315,31 @@ def _recurrent_gradient(plan: Plan, tile: Tile, d: Tensor, s0: Tensor, states: T
 
 
 def _weight_gradients(
-    plan: Plan, tile: Tile, d: Tensor, s0: Tensor, states: Tensor, kept: Tensor, x: Tensor
+    plan: Plan, tile: Tile, d: Tensor, d_bound: Tensor, s0: Tensor, states: Tensor, kept: Tensor, x: Tensor
 ) -> tuple[Tensor, Tensor | None]:
     """Gradients of U and W in one pass over those of all blocks; that of W is None where the inputs are too wide."""
     from lagreach.kernels.gpu.weight_sums import sums
 
-    hidden, width, inputs = tile.hidden, d.shape[-1], x.shape[-1]
-    with_inputs = inputs <= WIDEST_INPUT
-    units, times, warps, stages = plan.shape.sums_tile or (SUMS_TILE if tile.padded <= 64 else WIDE_SUMS_TILE)
+    hidden, width, inputs = tile.hidden, d.shape[-1], x.shape[-1] if x.shape[-1] <= WIDEST_INPUT else 0
+    padded_inputs = max(16, 1 << (inputs - 1).bit_length()) if inputs else 16
     reset_from = 2 * hidden if plan.family.module == "gru" else width  # from where the factor is r h
+    paired = reset_from % PAIRED_SUMS_TILE[0] == (width - reset_from) % PAIRED_SUMS_TILE[0] == 0
+    usual = WIDE_SUMS_TILE if tile.padded > 64 else PAIRED_SUMS_TILE if paired else SUMS_TILE
+    units, times, warps, stages = plan.shape.sums_tile or usual
     parts = -(-reset_from // units) + -(-(width - reset_from) // units)
     shares = max(1, min(tile.seq, -(-SUMS_PROGRAMS // (parts * tile.replica))))
     d_U = d.new_empty(tile.replica, shares, width, hidden)
-    d_W = d.new_empty(tile.replica, shares, width, inputs if with_inputs else 0)
+    d_W = d.new_empty(tile.replica, shares, width, inputs)
+    first, x = s0[..., :hidden], x.contiguous()
     with _on(d):
         sums[(parts, shares, tile.replica)](
             d,
             states,
-            s0.contiguous(),
             kept,
-            x.contiguous(),
+            x,
+            d_bound.amax(1) if tile.upright else _largest(d),
+            _largest(first).clamp(min=1.0),  # outputs lie between the first ones and 1
+            _largest(x),
             d_U,
             d_W,
             tile.seq,
@@ -337,19 +349,29 @@ def _weight_gradients(
             STATE=states.shape[-1],
             H=hidden,
             HP=tile.padded,
-            D=inputs if with_inputs else 0,
-            DP=max(16, 1 << (inputs - 1).bit_length()) if with_inputs else 16,
+            D=inputs,
+            DP=padded_inputs,
             RESET_FROM=reset_from,
             BM=units,
             BK=times,
             PRECISION=plan.precision if d.dtype == torch.float32 else "ieee",
+            EVEN=tile.time % times == reset_from % units == (width - reset_from) % units == 0
+            and (hidden, inputs or padded_inputs) == (tile.padded, padded_inputs),
             num_warps=warps,
             num_stages=stages,
         )
-    summed = d_U.sum(1)
+    at_first = [torch.bmm(d[:, :, 0, :reset_from].mT, first)]
+    if reset_from < width:
+        at_first.append(torch.bmm(d[:, :, 0, reset_from:].mT, kept[:, :, 0, hidden : 2 * hidden] * first))
+    summed = d_U.sum(1) + torch.cat(at_first, dim=1)
     if plan.family.module == "torch_gru":  # U_n acts on the hidden part, the fourth block
         summed = torch.cat((summed[:, : 2 * hidden], summed[:, 3 * hidden :]), dim=1)
-    return summed, d_W.sum(1) if with_inputs else None
+    return summed, d_W.sum(1) if inputs else None
+
+
+def _largest(a: Tensor) -> Tensor:
+    """Largest size in each replica."""
+    return torch.linalg.vector_norm(a, torch.inf, dim=tuple(range(1, a.dim())))
 
 
 def _recurrent_tangent(

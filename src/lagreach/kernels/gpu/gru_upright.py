@@ -124,6 +124,7 @@ def backward(
     d_gain,
     d_shift,
     d_bias,
+    d_bound,
     fixed,
     B,
     T,
@@ -161,6 +162,7 @@ def backward(
     next_h = tl.where(last > 0, fetch(states + tl.maximum(last - 1, 0) * H + narrow, keep, EVEN, PTX), first_h)
     sum_z = tl.zeros([HP, ROWS], next_d.dtype)
     sum_r, sum_h, sum_gain, sum_shift = sum_z, sum_z, sum_z, sum_z
+    peak = tl.zeros([1, ROWS], next_d.dtype)
     # The high parts are multiplied once before the low parts are loaded: they move to registers, and make room for these.
     nothing = settled(U_z, HP, ROWS, PRECISION) + settled(U_r, HP, ROWS, PRECISION) + settled(U_h, HP, ROWS, PRECISION)
     V_z, V_r = low_part(weights, 0, HP, PRECISION, PTX), low_part(weights, 1, HP, PRECISION, PTX)
@@ -186,13 +188,15 @@ def backward(
             sum_gain += d_h * kept_g
             sum_shift += d_h
             d_h = normalised_slope(d_h * ln_gain, kept_g, scale, real, H)
-        up, down = scaling(largest_column(tl.maximum(tl.abs(d_h), tl.abs(d_z))), weights_bound, PRECISION)
+        most = largest_column(tl.maximum(tl.abs(d_h), tl.abs(d_z)))
+        up, down = scaling(most, weights_bound, PRECISION)
         high_h, low_h = split(d_h, up, PRECISION)  # both before the first product: they share their barriers
         high_z, low_z = split(d_z, up, PRECISION)
         d_reset = down * multiplied(U_h, V_h, high_h, low_h, HP, ROWS, PRECISION)
         dh = dh * (1.0 - z) + d_reset * r + down * multiplied(U_z, V_z, high_z, low_z, HP, ROWS, PRECISION)
         d_r = d_reset * h * r * (1.0 - r)
-        up, down = scaling(largest_column(d_r), weights_bound, PRECISION)
+        most_r = largest_column(d_r)
+        up, down = scaling(most_r, weights_bound, PRECISION)
         high_r, low_r = split(d_r, up, PRECISION)
         dh += down * multiplied(U_r, V_r, high_r, low_r, HP, ROWS, PRECISION)
         at_d = d_all + t * (3 * H) + wide
@@ -202,7 +206,9 @@ def backward(
         sum_z += d_z
         sum_r += d_r
         sum_h += d_h
+        peak = tl.maximum(peak, tl.maximum(most, most_r))
     put(d_s0 + line * H + units, dh, keep, EVEN, PTX)
+    tl.store(d_bound + program, tl.max(tl.max(peak, axis=1), axis=0))
     unit = tl.arange(0, HP)
     at_bias = d_bias + program * 3 * H + unit
     tl.store(at_bias, tl.sum(sum_z, axis=1), mask=unit < H)

@@ -131,6 +131,7 @@ def backward(
     d_gain,
     d_shift,
     d_bias,
+    d_bound,
     fixed,
     B,
     T,
@@ -172,6 +173,7 @@ def backward(
     next_h = tl.where(last > 0, fetch(states + tl.maximum(last - 1, 0) * H + narrow, keep, EVEN, PTX), first_h)
     sum_s = tl.zeros([HP, ROWS], next_d.dtype)
     sum_h, sum_gain, sum_shift = sum_s, sum_s, sum_s
+    peak = tl.zeros([1, ROWS], next_d.dtype)
     # The high parts are multiplied once before the low parts are loaded: they move to registers, and make room for these.
     nothing = settled(U_h, HP, ROWS, PRECISION)
     if GATED:
@@ -205,7 +207,8 @@ def backward(
         at_d = d_all + t * (N * H) + wide
         if GATED:
             d_s = dh * (g - h) * s * (1.0 - s)
-            up, down = scaling(largest_column(tl.maximum(tl.abs(d_h), tl.abs(d_s))), weights_bound, PRECISION)
+            most = largest_column(tl.maximum(tl.abs(d_h), tl.abs(d_s)))
+            up, down = scaling(most, weights_bound, PRECISION)
             high_h, low_h = split(d_h, up, PRECISION)  # both before the first product: they share their barriers
             high_s, low_s = split(d_s, up, PRECISION)
             p = multiplied(U_h, V_h, high_h, low_h, HP, ROWS, PRECISION)
@@ -213,13 +216,16 @@ def backward(
             put(at_d, d_s, keep, EVEN, PTX)
             sum_s += d_s
         else:
-            up, down = scaling(largest_column(d_h), weights_bound, PRECISION)
+            most = largest_column(d_h)
+            up, down = scaling(most, weights_bound, PRECISION)
             high_h, low_h = split(d_h, up, PRECISION)
             p = multiplied(U_h, V_h, high_h, low_h, HP, ROWS, PRECISION)
         put(at_d + (N - 1) * H, d_h, keep, EVEN, PTX)
         sum_h += d_h
+        peak = tl.maximum(peak, most)
         dh = dh * (1.0 - s) + down * p
     put(d_s0 + line * H + units, dh, keep, EVEN, PTX)
+    tl.store(d_bound + program, tl.max(tl.max(peak, axis=1), axis=0))
     unit = tl.arange(0, HP)
     tl.store(d_bias + (program * N + N - 1) * H + unit, tl.sum(sum_h, axis=1), mask=unit < H)
     if GATED:

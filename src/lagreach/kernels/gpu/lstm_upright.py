@@ -142,6 +142,7 @@ def backward(
     d_gain,
     d_shift,
     d_bias,
+    d_bound,
     fixed,
     B,
     T,
@@ -182,6 +183,7 @@ def backward(
     )
     dc = tl.zeros([HP, ROWS], next_dh.dtype)
     sum_i, sum_f, sum_g, sum_o, sum_gain, sum_shift = dc, dc, dc, dc, dc, dc
+    peak = tl.zeros([1, ROWS], next_dh.dtype)
     # The high parts are multiplied once before the low parts are loaded: they move to registers, and make room for these.
     nothing = settled(U_i, HP, ROWS, PRECISION) + settled(U_f, HP, ROWS, PRECISION)
     nothing += settled(U_g, HP, ROWS, PRECISION) + settled(U_o, HP, ROWS, PRECISION)
@@ -217,7 +219,8 @@ def backward(
             d_g = normalised_slope(d_g * ln_gain, kept_g, scale, real, H)
         dc = dc * f
         most = tl.maximum(tl.maximum(tl.abs(d_i), tl.abs(d_f)), tl.maximum(tl.abs(d_g), tl.abs(d_o)))
-        up, down = scaling(largest_column(most), weights_bound, PRECISION)
+        most = largest_column(most)
+        up, down = scaling(most, weights_bound, PRECISION)
         high_i, low_i = split(d_i, up, PRECISION)  # all four before the first product: they share their barriers
         high_f, low_f = split(d_f, up, PRECISION)
         high_g, low_g = split(d_g, up, PRECISION)
@@ -236,8 +239,10 @@ def backward(
         sum_f += d_f
         sum_g += d_g
         sum_o += d_o
+        peak = tl.maximum(peak, most)
     put(d_s0 + line * (2 * H) + units, dh, keep, EVEN, PTX)
     put(d_s0 + line * (2 * H) + (H + units), dc, keep, EVEN, PTX)
+    tl.store(d_bound + program, tl.max(tl.max(peak, axis=1), axis=0))
     unit = tl.arange(0, HP)
     at_bias = d_bias + program * 4 * H + unit
     tl.store(at_bias, tl.sum(sum_i, axis=1), mask=unit < H)

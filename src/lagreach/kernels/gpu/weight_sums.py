@@ -1,7 +1,8 @@
 """Gradients of all weights in one pass: ``sum d^T [h, x]`` over sequences and times, on tensor cores at float32 accuracy.
 
 One program sums some rows of the gradients (those of BM units) over a share of the sequences; the shares are added later,
-in a fixed order. Both factors are split into two float16 numbers, scaled by the largest of each tile.
+in a fixed order. Both factors are split into two float16 numbers, scaled by the largest of the replica: what is 2^-40 of it
+or less is lost, and cannot be seen in the sum.
 """
 
 # mypy: disable-error-code=no-untyped-def
@@ -9,43 +10,58 @@ from __future__ import annotations
 
 import triton.language as tl
 
-from lagreach.kernels.gpu.parts import SCALE, TAIL, halves, jit, power_of_two
+from lagreach.kernels.gpu.parts import TAIL, halves, jit, scaling
 
 
 @jit
-def scaled(a, PRECISION: tl.constexpr):
-    """High and low parts of a tile, and the factor that takes its scaling back."""
-    if PRECISION == "ieee":
-        return a, a, 1.0
+def take(at, keep, EVEN: tl.constexpr):
+    """Load a tile, zero where `keep` is false; EVEN says that it is true everywhere."""
+    if EVEN:
+        return tl.load(at)
     else:
-        unit, inverse = power_of_two(tl.max(tl.max(tl.abs(a), axis=1), axis=0))
-        high, low = halves(a, inverse * SCALE)
-        return high, low, unit / SCALE
+        return tl.load(at, mask=keep, other=0.0)
 
 
 @jit
-def add_product(total, d_high, d_low, d_unit, a, BM: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr):
-    """Add the product of split gradients (times x units) with a tile (times x WIDTH)."""
-    high, low, unit = scaled(a, PRECISION)
+def factor(a, up, PRECISION: tl.constexpr):
+    """High and low parts of a tile."""
     if PRECISION == "ieee":
-        return total + tl.dot(tl.trans(d_high), high, input_precision="ieee")
+        return a, a
     else:
-        d_high = tl.trans(d_high)
-        product = tl.dot(d_high, high, tl.zeros([BM, WIDTH], tl.float32))
+        return halves(a, up)
+
+
+@jit
+def add_product(main, cross, d_high, d_low, a, up, PRECISION: tl.constexpr):
+    """Add the product of split gradients (units x times) with a tile (times x columns) to ``main + cross / TAIL``."""
+    high, low = factor(a, up, PRECISION)
+    if PRECISION == "ieee":
+        main = tl.dot(d_high, high, main, input_precision="ieee")
+    else:
+        # Tensor cores cut their sums off, which would add up over time: only the small part stays with them.
+        main -= tl.dot(d_high, high, tl.zeros_like(main)) * -1.0
         if PRECISION == "float32":
-            cross = tl.dot(d_high, low, tl.zeros([BM, WIDTH], tl.float32))
-            cross = tl.dot(tl.trans(d_low), high, cross)
-            product += cross * (1.0 / TAIL)
-        return total + product * (d_unit * unit)
+            cross = tl.dot(d_low, high, tl.dot(d_high, low, cross))
+    return main, cross
+
+
+@jit
+def joined(main, cross, down, PRECISION: tl.constexpr):
+    """The sum of both parts, on the scale it belongs to."""
+    if PRECISION == "float32":
+        main += cross * (1.0 / TAIL)
+    return main * down
 
 
 @jit
 def sums(
     d,
     states,
-    s0,
     kept,
     x,
+    d_bound,
+    h_bound,
+    x_bound,
     d_U,
     d_W,
     B,
@@ -61,37 +77,51 @@ def sums(
     BM: tl.constexpr,
     BK: tl.constexpr,
     PRECISION: tl.constexpr,
+    EVEN: tl.constexpr,
 ):
-    """Shares of d_U (replica, SHARES, G, H) and d_W (replica, SHARES, G, D).
+    """Shares of d_U (replica, SHARES, G, H), without the first step, and of d_W (replica, SHARES, G, D).
 
     `states` (replica, B, T, STATE) begin with the outputs h. From row RESET_FROM of the gradients on the factor is r h,
-    with r in the second block of `kept` (replica, B, T, 3 H): the candidate of the GRU.
+    with r in the second block of `kept` (replica, B, T, 3 H): the candidate of the GRU. The bounds are the largest sizes of
+    d, h and x in each replica. EVEN says that no tile reaches beyond its tensor.
     """
     FIRST_PARTS: tl.constexpr = (RESET_FROM + BM - 1) // BM  # no program has rows on both sides of RESET_FROM
     part, share, replica = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     first, end = part * BM, RESET_FROM
     if part >= FIRST_PARTS:
         first, end = RESET_FROM + (part - FIRST_PARTS) * BM, G
+    step = tl.arange(0, BK)[:, None]
     units, cols, inputs = (first + tl.arange(0, BM))[None, :], tl.arange(0, HP)[None, :], tl.arange(0, DP)[None, :]
-    total_U = tl.zeros([BM, HP], d.dtype.element_ty)
-    total_W = tl.zeros([BM, DP], d.dtype.element_ty)
+    largest_d, largest_h = tl.load(d_bound + replica), tl.load(h_bound + replica)
+    d_up, h_down = scaling(largest_d, largest_h, PRECISION)
+    h_up, _ = scaling(largest_h, largest_d, PRECISION)
+    x_up, x_down = scaling(tl.load(x_bound + replica), largest_d, PRECISION)
+    main_U, main_W = tl.zeros([BM, HP], d.dtype.element_ty), tl.zeros([BM, DP], d.dtype.element_ty)
+    cross_U, cross_W = main_U, main_W
     for b in range(share, B, SHARES):
-        line = replica * B + b
+        row = (replica * B + b) * T
+        at_d, at_x = d + (row + step) * G + units, x + (row + step) * D + inputs
+        at_r = kept + (row + step) * (3 * H) + (H + cols)
         for begin in range(0, T, BK):
-            t = (begin + tl.arange(0, BK))[:, None]
-            row = line * T + t
-            d_tile = tl.load(d + row * G + units, mask=(t < T) & (units < end), other=0.0)
-            d_high, d_low, d_unit = scaled(d_tile, PRECISION)
-            before = tl.where(t > 0, states + (row - 1) * STATE, s0 + (line + tl.zeros([BK, 1], tl.int64)) * STATE)
-            h = tl.load(before + cols, mask=(t < T) & (cols < H), other=0.0)
-            if part >= FIRST_PARTS:
-                h *= tl.load(kept + row * (3 * H) + H + cols, mask=(t < T) & (cols < H), other=0.0)
-            total_U = add_product(total_U, d_high, d_low, d_unit, h, BM, HP, PRECISION)
+            t = begin + step
+            d_high, d_low = factor(take(at_d, (t < T) & (units < end), EVEN), d_up, PRECISION)
+            d_high, d_low = tl.trans(d_high), tl.trans(d_low)
+            at_h = (
+                states + (row + tl.maximum(t - 1, 0)) * STATE + cols
+            )  # never before the tensor, though not read there
+            h = take(at_h, (t > 0) & (t < T) & (cols < H), False)
+            if RESET_FROM < G:  # noqa: SIM102 (known when compiling; the next is not)
+                if part >= FIRST_PARTS:
+                    h *= take(at_r, (t < T) & (cols < H), EVEN)
+            main_U, cross_U = add_product(main_U, cross_U, d_high, d_low, h, h_up, PRECISION)
             if D > 0:
-                u = tl.load(x + row * D + inputs, mask=(t < T) & (inputs < D), other=0.0)
-                total_W = add_product(total_W, d_high, d_low, d_unit, u, BM, DP, PRECISION)
+                u = take(at_x, (t < T) & (inputs < D), EVEN)
+                main_W, cross_W = add_product(main_W, cross_W, d_high, d_low, u, x_up, PRECISION)
+            at_d += BK * G
+            at_r += BK * (3 * H)
+            at_x += BK * D
     units = (first + tl.arange(0, BM))[:, None]
     at = (replica * SHARES + share) * G + units
-    tl.store(d_U + at * H + cols, total_U, mask=(units < end) & (cols < H))
+    tl.store(d_U + at * H + cols, joined(main_U, cross_U, h_down, PRECISION), mask=(units < end) & (cols < H))
     if D > 0:
-        tl.store(d_W + at * D + inputs, total_W, mask=(units < end) & (inputs < D))
+        tl.store(d_W + at * D + inputs, joined(main_W, cross_W, x_down, PRECISION), mask=(units < end) & (inputs < D))
