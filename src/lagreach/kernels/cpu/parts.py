@@ -15,7 +15,7 @@ from lagreach.cells._candidate import EPS
 from lagreach.kernels.cpu.compiled import LINE, compiled
 from lagreach.kernels.cpu.tiles import sum_of_products
 
-TERMS = 256  # rows times steps in one product; so many rows of d stay in the cache
+TERMS = 128  # rows times steps in one product; so many parts of rows of d stay in the first cache
 
 
 @compiled

@@ -1,8 +1,8 @@
 """Products of small matrices with a tile of the result in registers, as in a BLAS, but without the set-up of one.
 
 A compiler makes vector instructions of a loop along rows, but it loads and stores the result again for every few terms,
-and that takes longer than the multiplications. So the innermost part is written in LLVM's own vector instructions: a tile
-of `ROWS` rows by `VECTORS` vectors is loaded once, collects all terms, and is stored once. LLVM turns the vectors into
+and that takes longer than the multiplications. So the inner part is written in LLVM's own vector instructions: a tile of
+`ROWS` rows by `VECTORS` vectors is loaded once, collects all terms, and is stored once. LLVM turns the vectors into
 whatever the machine has. Every element is the sum of its terms in their order, wherever it lies in a tile.
 
 While it multiplies, memory is idle. So a tile can ask for memory that will be needed soon, a line of the cache with every
@@ -30,32 +30,34 @@ from lagreach.kernels.cpu.compiled import LINE, compiled
 _CHOSEN: str | None = getattr(config, "CPU_FEATURES", None)
 _FEATURES = (get_host_cpu_features() if _CHOSEN is None else _CHOSEN).split(",")
 VECTOR_BYTES = 64 if "+avx512f" in _FEATURES else 32 if "+avx2" in _FEATURES else 16
-# Sums take half of the registers: of 32, or of the 16 that x86 has without AVX-512.
-ROWS = 8 if "+avx512f" in _FEATURES or "+neon" in _FEATURES else 4
-VECTORS = 2
-FEW = ROWS // 4  # up to so many rows are faster one by one
+# Sums take half of the registers: of 32, or of the 16 that x86 has without AVX-512. Four rows by four vectors need fewer
+# loads than eight by two; at the right end, where there is one vector, more rows keep the multipliers busy.
+ROWS = 4
+VECTORS = 4 if "+avx512f" in _FEATURES or "+neon" in _FEATURES else 2
+TALL_ROWS = 2 * ROWS
 
 
 @no_type_check
-def _tile(rows: int, vectors: int, masked: bool) -> Callable[..., int]:
-    """Build the function that makes one tile, at row i and column j; a `masked` one ends at the column `stop`.
+def _tiles(rows: int, vectors: int, masked: bool) -> Callable[..., int]:
+    """Build the function that makes the tiles in the rows from `top` to `bottom`, columns from `left` to `right`.
 
+    Unless `masked`, the columns must be a whole number of tiles.
     Rows beyond the last one are the last one again: they end up with the same numbers, so that storing them is harmless.
     The arrays in `soon` count as one row of lines. It takes the number of the first one to ask for, and returns that of the
     next one; a tile asks for lines of one array alone, since looking for the array at every term would cost too much.
     """
 
     @intrinsic
-    def tile(typing_context, C, start, pairs, i, j, stop, soon, line):
+    def tiles(typing_context, C, start, pairs, top, bottom, left, right, soon, line):
         if any(array.layout != "C" for array in (C, start, *soon, *(W for _, W in pairs))):
             raise TypingError("all arrays but A must be contiguous")
         if any(array.dtype != C.dtype for array in (start, *(array for pair in pairs for array in pair))):
             raise TypingError("all arrays must have the same dtype")
-        return types.intp(C, start, pairs, i, j, stop, soon, types.intp), call
+        return types.intp(C, start, pairs, *[types.intp] * 4, soon, types.intp), call
 
     def call(context, builder, signature, arguments):
         """A function of its own, which is not copied to where it is called: that would take long to compile."""
-        name = mangle(f"tile_{rows}_{vectors}_{masked}", signature.args)
+        name = mangle(f"tiles_{rows}_{vectors}_{masked}", signature.args)
         kind = ir.FunctionType(cgutils.intp_t, [value.type for value in arguments])
         function = cgutils.get_or_insert_function(builder.module, kind, name)
         if function.is_declaration:
@@ -67,43 +69,59 @@ def _tile(rows: int, vectors: int, masked: bool) -> Callable[..., int]:
 
     def emit(context, builder, signature, arguments):
         C_type, start_type, pairs_type, *_, soon_type, _ = signature.args
-        C_value, start_value, pairs_value, i, j, stop, soon_value, line = arguments
+        C_value, start_value, pairs_value, top, bottom, left, right, soon_value, line = arguments
         code = _Code(context, builder, C_type.dtype)
         C, start = code.array(C_type, C_value), code.array(start_type, start_value)
-        last = builder.sub(C.shape[0], code.integer(1))
-        which = [code.smaller(builder.add(i, code.integer(r)), last) for r in range(rows)]
-        mask = code.first_lanes(builder.sub(stop, j)) if masked else None
-
-        def vectors_of(row):
-            first = builder.add(row, builder.mul(j, code.integer(code.bytes)))
-            return [builder.add(first, code.integer(v * VECTOR_BYTES)) for v in range(vectors)]
-
-        begin = [start.at(r) if start_type.ndim == 2 else start.at() for r in which]
-        carried = [line, *(code.load(address, mask) for row in begin for address in vectors_of(row))]
-        needed = [code.array(kind, builder.extract_value(soon_value, n)) for n, kind in enumerate(soon_type)]
-        origin, end = code.lines_at(needed, line) if needed else (None, None)
+        pairs = []
         for n, pair_type in enumerate(pairs_type):
             pair = cgutils.unpack_tuple(builder, builder.extract_value(pairs_value, n), 2)
             A, W = (code.array(kind, value) for kind, value in zip(pair_type, pair, strict=True))
+            pairs.append((A, W, pair_type[0].ndim == 2))
+        needed = [code.array(kind, builder.extract_value(soon_value, n)) for n, kind in enumerate(soon_type)]
+        last = builder.sub(C.shape[0], code.integer(1))
 
-            def add_term(indices, carried, A=A, W=W, upright=pair_type[0].ndim == 2):
-                line, *sums = carried
-                if needed:
-                    code.fetch(builder.add(origin, code.smaller(line, end)))
-                weights = [code.load(address, mask) for address in vectors_of(W.at(*indices))]
-                factors = [code.spread(A.at(r, *indices) if upright else A.at(*indices, r)) for r in which]
-                products = [(a, w) for a in factors for w in weights]
-                sums = [code.multiply_add(a, w, s) for (a, w), s in zip(products, sums, strict=True)]
-                return [builder.add(line, code.integer(LINE)), *sums]
+        def one_tile(indices, carried):
+            (line,) = carried
+            j, i = (
+                builder.add(begin, builder.mul(index, code.integer(size)))
+                for begin, index, size in zip((left, top), indices, (vectors * code.width, rows), strict=True)
+            )
+            which = [code.smaller(builder.add(i, code.integer(r)), last) for r in range(rows)]
+            mask = code.first_lanes(builder.sub(right, j)) if masked else None
 
-            carried = code.for_all(W.shape[:-1], carried, add_term)
-        line, *sums = carried
-        targets = [address for r in which for address in vectors_of(C.at(r))]
-        for address, value in zip(targets, sums, strict=True):
-            code.store(address, value, mask)
-        return code.smaller(line, builder.add(end, code.integer(LINE))) if needed else line
+            def vectors_of(row):
+                first = builder.add(row, builder.mul(j, code.integer(code.bytes)))
+                return [builder.add(first, code.integer(v * VECTOR_BYTES)) for v in range(vectors)]
 
-    return tile
+            begin = [start.at(r) if start_type.ndim == 2 else start.at() for r in which]
+            sums = [code.load(address, mask) for row in begin for address in vectors_of(row)]
+            origin, end = code.lines_at(needed, line) if needed else (None, None)
+            for A, W, upright in pairs:
+
+                def add_term(indices, carried, A=A, W=W, upright=upright):
+                    line, *sums = carried
+                    if needed:
+                        code.fetch(builder.add(origin, code.smaller(line, end)))
+                    weights = [code.load(address, mask) for address in vectors_of(W.at(*indices))]
+                    factors = [code.spread(A.at(r, *indices) if upright else A.at(*indices, r)) for r in which]
+                    products = [(a, w) for a in factors for w in weights]
+                    sums = [code.multiply_add(a, w, s) for (a, w), s in zip(products, sums, strict=True)]
+                    return [builder.add(line, code.integer(LINE)), *sums]
+
+                line, *sums = code.for_all(W.shape[:-1], [line, *sums], add_term)
+            targets = [address for r in which for address in vectors_of(C.at(r))]
+            for address, value in zip(targets, sums, strict=True):
+                code.store(address, value, mask)
+            return [code.smaller(line, builder.add(end, code.integer(LINE))) if needed else line]
+
+        counts = [
+            code.steps(begin, end, size)
+            for begin, end, size in ((left, right, vectors * code.width), (top, bottom, rows))
+        ]
+        (line,) = code.for_all(counts, [line], one_tile)
+        return line
+
+    return tiles
 
 
 class _Array:
@@ -143,6 +161,11 @@ class _Code:
 
     def smaller(self, a: Any, b: Any) -> Any:
         return self.builder.select(self.builder.icmp_signed("<", a, b), a, b)
+
+    def steps(self, begin: Any, end: Any, size: int) -> Any:
+        """How many steps of this size it takes from begin to end."""
+        beyond = self.builder.add(self.builder.sub(end, begin), self.integer(size - 1))
+        return self.builder.sdiv(beyond, self.integer(size))
 
     def in_all_lanes(self, value: Any) -> Any:
         nothing = ir.Constant(ir.VectorType(value.type, self.width), ir.Undefined)
@@ -231,8 +254,16 @@ class _Code:
         return values
 
 
-_many_wide, _many_narrow = _tile(ROWS, VECTORS, masked=False), _tile(ROWS, 1, masked=True)
-_one_wide, _one_narrow = _tile(1, VECTORS, masked=False), _tile(1, 1, masked=True)
+_many_wide, _one_wide = (_tiles(rows, VECTORS, masked=False) for rows in (ROWS, 1))
+_many_narrow, _one_narrow = (_tiles(rows, 1, masked=True) for rows in (TALL_ROWS, 1))
+
+
+@compiled
+@no_type_check
+def _in_tiles(rows, size):
+    """How many rows to make in tiles of this size: not the last ones if they are so few that they are faster one by one."""
+    rest = rows % size
+    return rows - rest if rest <= size // 4 else rows
 
 
 @compiled
@@ -244,18 +275,16 @@ def sum_of_products(C, start, pairs, first, last, soon=()):
     terms. A may be any view, all else is contiguous.
     `start` is one row, or of the shape of C, and may be C itself. `soon` are arrays that will be needed next.
     """
-    rows, vector = C.shape[0], VECTOR_BYTES // C.itemsize
-    wide = VECTORS * vector
+    rows, wide = C.shape[0], VECTORS * VECTOR_BYTES // C.itemsize
     narrow = first + (last - first) // wide * wide
-    alone = rows - (rows % ROWS if rows % ROWS <= FEW else 0)
     line = 0
-    for j in range(first, narrow, wide):
-        for i in range(0, alone, ROWS):
-            line = _many_wide(C, start, pairs, i, j, last, soon, line)
-        for i in range(alone, rows):
-            line = _one_wide(C, start, pairs, i, j, last, soon, line)
-    for j in range(narrow, last, vector):
-        for i in range(0, alone, ROWS):
-            line = _many_narrow(C, start, pairs, i, j, last, soon, line)
-        for i in range(alone, rows):
-            line = _one_narrow(C, start, pairs, i, j, last, soon, line)
+    if first < narrow:
+        alone = _in_tiles(rows, ROWS)
+        line = _many_wide(C, start, pairs, 0, alone, first, narrow, soon, line)
+        if alone < rows:
+            line = _one_wide(C, start, pairs, alone, rows, first, narrow, soon, line)
+    if narrow < last:
+        alone = _in_tiles(rows, TALL_ROWS)
+        line = _many_narrow(C, start, pairs, 0, alone, narrow, last, soon, line)
+        if alone < rows:
+            _one_narrow(C, start, pairs, alone, rows, narrow, last, soon, line)
