@@ -34,6 +34,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 CLOCKS = {"cpu": "process CPU time", "wall": "wall time"}
 SIZES = ("full", "quick", "tiny")  # tiny: for the tests, where the answers matter and the times do not
 SCHEMA = 1
+UNFINISHED = "_unfinished"  # behind the name of an op that has not been timed to its end
 LONG = 1.0  # seconds of a call that caches make no difference to
 
 
@@ -276,24 +277,23 @@ def run_op(
     size: str = "full",
     log: Callable[[str], None] = lambda _: None,
     time_case: Callable[[Op, str, int], Mapping[str, Timing]] = in_own_process,
-    only: str = "",
+    only: Sequence[str] = (),
+    keep: Callable[[Mapping[str, Any]], object] = lambda _: None,
 ) -> dict[str, Any]:
-    """Guard, time and describe one op, or only its cases with a word in their names; `RefusedError` if it is not right."""
-    chosen = [(i, case) for i, case in enumerate(op.cases(size)) if only in case.name]
+    """Guard, time and describe one op, or only its cases with one of these words in their names.
+
+    `keep` gets the record after every case but the last: the time on a machine may end before the work does.
+    `RefusedError` if the op is not right.
+    """
+    chosen = [(i, case) for i, case in enumerate(op.cases(size)) if not only or any(word in case.name for word in only)]
     if not chosen:
-        names = ", ".join(case.name for case in op.cases(size))
-        raise RefusedError(f"{op.name}: no case has {only!r} in its name; there are {names}")
+        names, words = ", ".join(case.name for case in op.cases(size)), " or ".join(map(repr, only))
+        raise RefusedError(f"{op.name}: no case has {words} in its name; there are {names}")
     log(f"{op.name}: tests first")
     guarded = run_guards(op)
     log(f"{op.name}: {guarded}")
     load, cases = os.getloadavg(), []
-    for i, case in chosen:
-        log(f"{op.name}: {case.name}")
-        try:
-            cases.append(summarise(op, case, time_case(op, size, i)))
-        except AssertionError as error:
-            raise RefusedError(f"{op.name}: {case.name}: the implementations disagree\n{error}") from error
-    return {
+    record: dict[str, Any] = {
         "schema": SCHEMA,
         "op": op.name,
         "about": op.about,
@@ -303,12 +303,21 @@ def run_op(
         "threads": 1,
         "baseline": op.baseline,
         "guards": {"tests": list(op.guards), "outcome": guarded},
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
-        "machine": machine() | {"load_before": round(load[0], 2), "load_after": round(os.getloadavg()[0], 2)},
         "versions": versions(),
         "cases": cases,
     }
+    for i, case in chosen:
+        log(f"{op.name}: {case.name}")
+        try:
+            cases.append(summarise(op, case, time_case(op, size, i)))
+        except AssertionError as error:
+            raise RefusedError(f"{op.name}: {case.name}: the implementations disagree\n{error}") from error
+        record["date"] = datetime.now(UTC).isoformat(timespec="seconds")
+        record["machine"] = machine() | {"load_before": round(load[0], 2), "load_after": round(os.getloadavg()[0], 2)}
+        if len(cases) < len(chosen):
+            keep(record)
+    return record
 
 
 def write(record: Mapping[str, Any], folder: Path) -> Path:
@@ -382,7 +391,11 @@ def main(arguments: Sequence[str] | None = None, ops: Mapping[str, Op] | None = 
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"what to time (default all): {', '.join(known)}")
     parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer repeats")
     parser.add_argument(
-        "--only", default="", metavar="WORD", help="only cases with this word in their names, such as W1"
+        "--only",
+        action="append",
+        default=[],
+        metavar="WORD",
+        help="only cases with this word in their names, such as W1; may be given again for more cases",
     )
     parser.add_argument(
         "--out", type=Path, help="where to write <name>.json (default benchmarks/results; quick, only: runs/)"
@@ -399,14 +412,19 @@ def main(arguments: Sequence[str] | None = None, ops: Mapping[str, Op] | None = 
     size, time_case = "quick" if options.quick else "full", in_own_process if ops is None else in_this_process
     progress, console = Console(stderr=True, highlight=False), Console(width=120, highlight=False)
     refused = []
+
+    def keep(record: Mapping[str, Any]) -> None:
+        write({**record, "op": record["op"] + UNFINISHED}, folder)
+
     for name in options.names or known:
         try:
-            record = run_op(known[name], size, lambda line: progress.print(f"  {line}"), time_case, options.only)
+            record = run_op(known[name], size, lambda line: progress.print(f"  {line}"), time_case, options.only, keep)
         except RefusedError as reason:
             refused.append(name)
             console.print(f"refused to time {reason}", style="bold red", markup=False)
             continue
         write(record, folder)
+        (folder / f"{record['op']}{UNFINISHED}.json").unlink(missing_ok=True)
         show(record, console)
     if refused:
         console.print(f"not timed, because not known to be right: {', '.join(refused)}", style="bold red")

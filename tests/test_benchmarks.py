@@ -124,6 +124,27 @@ def test_only_the_cases_that_were_asked_for(fake, tmp_path, capsys):
     assert main(["--only", "six", "--out", str(tmp_path)], ops={"fake": two}) == 1
     assert calls == ["two"]
     assert "no case has 'six' in its name; there are one, two" in capsys.readouterr().out
+    assert main(["--only", "tw", "--only", "on", "--out", str(tmp_path)], ops={"fake": two}) == 0
+    assert calls == ["two", "one", "two"]
+
+
+def test_what_was_timed_survives_an_interruption(fake, tmp_path):
+    op, calls = fake(PASSING)
+    two = replace(op, cases=lambda size: [Case("one", {"points": 1}, 3), Case("two", {"points": 2}, 3)])
+
+    def cut(case):
+        if case.name == "two":
+            raise KeyboardInterrupt
+        return op.run(case)
+
+    with pytest.raises(KeyboardInterrupt):
+        main(["--out", str(tmp_path)], ops={"fake": replace(two, run=cut)})
+    (left,) = tmp_path.glob("*.json")
+    assert left.name == "fake_unfinished.json"
+    assert [case["name"] for case in json.loads(left.read_text())["cases"]] == ["one"]
+    assert main(["--out", str(tmp_path)], ops={"fake": two}) == 0
+    assert [path.name for path in tmp_path.glob("*.json")] == ["fake.json"]
+    assert calls == ["one", "one", "two"]
 
 
 def check_record(record, implementations, repeats):
