@@ -37,7 +37,8 @@ W1 = {"sequences": 16, "time": 1024, "input": 16, "hidden": 64}
 W2 = {"sequences": 512, "time": 1024, "input": 16, "hidden": 128}
 CASES = (("W1", W1, 1), ("W1", W1, 132), ("W2", W2, 1), ("W2", W2, 5))
 QUICK_CASES = (("W1", W1, 1), ("W1", W1, 132))
-SMALLEST = {"sequences": 8, "time": 1024, "input": 16, "hidden": 16}  # its time is that of the chain of steps
+# The time of the fastest of these is that of the chain of steps; the wider one has the faster kernels.
+SMALLEST = tuple({"sequences": 8, "time": 1024, "input": 16, "hidden": hidden} for hidden in (16, 64))
 TIMED = ("const_gate", "shared_gate", "diag_gate", "gru", "lstm", "torch_gru")
 
 
@@ -173,7 +174,7 @@ def rivals(name: str, shape: Mapping[str, int]) -> dict[str, float]:
 def timings(names: Sequence[str], cases: Sequence[tuple[str, dict[str, int], int]]) -> Iterator[dict[str, Any]]:
     """Time every case, one after the other."""
     rates = device_rates(milliseconds)
-    latency = median(milliseconds(training_step("elman", SMALLEST, 1))) / SMALLEST["time"]
+    latency = min(median(milliseconds(training_step("elman", shape, 1))) / shape["time"] for shape in SMALLEST)
     for name in names:
         for workload, shape, replicas in cases:
             step = training_step(name, shape, replicas)

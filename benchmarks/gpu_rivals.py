@@ -149,7 +149,7 @@ def floors(
 ) -> dict[str, float]:
     """Milliseconds that no version of a step can do without: its memory traffic, its products, and its chain of steps.
 
-    `step_latency_ms` is that of one time step of the smallest fused recurrence, forward and backward.
+    `step_latency_ms` is that of one time step of the fastest fused recurrence, forward and backward.
     """
     moved, operations = counts(cell, shape, replicas)
     return {
