@@ -25,7 +25,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.gpu_rivals import cudnn_step, device_rates, eager_step, floors, jax_ms
-from benchmarks.harness import QUICK_RESULTS, RESULTS, commit, in_words, write
+from benchmarks.harness import QUICK_RESULTS, RESULTS, commit, write
+from benchmarks.printing import in_words
 from lagreach.cells import Cell, all_cells
 from lagreach.errors import UnsupportedError
 from lagreach.kernels import scan

@@ -67,6 +67,31 @@ def on_gpu(found: dict[str, Any]) -> list[str]:
     return table(header, [[cell, *(by.get((cell, *size), "") for size in sizes)] for cell in cells])
 
 
+def beside_others(found: dict[str, Any]) -> list[str]:
+    """One model of each size: what one would use instead, and what memory and products alone would take."""
+    cases = [case for case in found["cases"] if case.get("rivals_ms")]
+    names = list(dict.fromkeys(name for case in cases for name in case["rivals_ms"]))
+    rows = []
+    for case in cases:
+        shown = [f"{case['cell']}, {case['workload']}", duration(case["ms"] / 1e3)]
+        for ms in map(case["rivals_ms"].get, names):
+            shown.append("" if ms is None else f"{duration(ms / 1e3)} ({times_as_long(ms / case['ms'])})")
+        rows.append([*shown, *(duration(case["floors_ms"][what] / 1e3) for what in ("memory", "products"))])
+    return table(["one model", "lagreach", *names, "memory alone", "products alone"], rows)
+
+
+def where_time_goes(found: dict[str, Any]) -> list[str]:
+    """The profile of a step of many models: the kernels of lagreach, and the rest."""
+    kernels = ("forward", "backward", "sums")
+    rows = []
+    for case in found["cases"]:
+        if case["replicas"] > 1:
+            own = [case["kernels"].get(name, 0.0) for name in kernels]
+            times = [f"{ms:.2f} ms" if ms else "" for ms in (*own, case["ms"] - sum(own))]
+            rows.append([f"{case['cell']}, {case['workload']}, {case['replicas']} models", *times])
+    return table(["profile", "forward", "backward", "gradients of the weights", "the rest, in torch"], rows)
+
+
 def origin(found: dict[str, Any]) -> str:
     """When, where and behind which tests it was measured."""
     machine, versions = found["machine"], found.get("versions", found["machine"])
@@ -93,7 +118,7 @@ def section(found: dict[str, Any]) -> str:
         tables = [times(found)] if not grown or any(case.get("ratios") for case in cases) else []
         tables += [derived(found)] if grown else []
     else:
-        tables = [on_gpu(found)]
+        tables = [on_gpu(found), beside_others(found), where_time_goes(found)]
     notes = [f"Note: {note}." for note in dict.fromkeys(case.get("note", "") for case in cases) if note]
     return "\n".join([*lines, *(line for one in tables for line in ["", *one]), "", *notes, "", origin(found), ""])
 

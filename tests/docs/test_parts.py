@@ -50,10 +50,17 @@ def test_tables_hold_the_stored_numbers(path):
     assert text.startswith(f"## {found['op'].replace('_', ' ')}\n")
     assert found["date"][:10] in text
     rows = [line for line in text.splitlines() if line.startswith("| ")]
-    assert len({line.count("|") for line in rows}) <= 2  # one table, or two of different widths
+    assert len({line.count("|") for line in rows}) <= 2  # tables of at most two widths
     for case in found["cases"]:
         if "ms" in case:
             assert any(line.startswith(f"| {case['cell']} |") and f"{case['ms']:.3g} ms" in line for line in rows)
+            if case["rivals_ms"]:
+                (row,) = [line for line in rows if line.startswith(f"| {case['cell']}, {case['workload']} |")]
+                assert all(benchmarks.duration(ms / 1e3) in row for ms in case["rivals_ms"].values())
+            if case["replicas"] > 1:
+                name = f"| {case['cell']}, {case['workload']}, {case['replicas']} models |"
+                (row,) = [line for line in rows if line.startswith(name)]
+                assert sum(map(float, re.findall(r"([\d.]+) ms", row))) == pytest.approx(case["ms"], abs=0.021)
         elif case.get("ratios"):
             (row,) = [line for line in rows if line.startswith(f"| {case['name']} |") and "x)" in line] or [""]
             if "lagreach" in case["seconds"]:

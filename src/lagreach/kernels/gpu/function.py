@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lagreach.kernels.gpu.plan import Plan, Tile
+from lagreach.kernels.gpu.products import (
+    on_device_of,
+    recurrent_gradient,
+    recurrent_tangent,
+    summed_products,
+    weight_gradients,
+)
 
 PACKED_ROWS = 16  # of weights in a program that packs them
-SUMS_PROGRAMS = 528  # that sum the gradients of the weights, at least: a few for each multiprocessor
-# units, times, warps and stages of theirs: for blocks of up to 64 units, two of them if they come in pairs, and for wider ones
-SUMS_TILE, PAIRED_SUMS_TILE, WIDE_SUMS_TILE = (64, 32, 4, 4), (128, 32, 4, 3), (128, 32, 8, 3)
-WIDEST_INPUT = 64  # of which the gradient is summed along with that of the recurrent weights
 
 
 class Recurrence(torch.autograd.Function):
@@ -45,7 +47,7 @@ class Recurrence(torch.autograd.Function):
         kept = x.new_empty(*sizes, family.kept * tile.hidden)
         scales = x.new_empty(sizes if plan.layernorm else (0,))
         pre = torch.bmm(x.flatten(1, 2), W.mT)
-        with _on(x):
+        with on_device_of(x):
             plan.kernels(tile).forward[tile.grid](
                 pre,
                 b.contiguous(),
@@ -79,12 +81,12 @@ class Recurrence(torch.autograd.Function):
         d, d_s0, d_gain, d_shift, d_b, d_bound = Pullback.apply(plan, tile, grad, *saved)
         d_b, d_extra = d_b.sum(1), None
         if plan.shape.sums and plan.family.dense:
-            d_U, d_W = _weight_gradients(plan, tile, d, d_bound, s0, states, kept, x)
+            d_U, d_W = weight_gradients(plan, tile, d, d_bound, s0, states, kept, x)
         else:
-            d_U, d_W = _recurrent_gradient(plan, tile, d, s0, states, kept), None
+            d_U, d_W = recurrent_gradient(plan, tile, d, s0, states, kept), None
         if plan.family.gradients is not None:  # the fourth block of TorchGRU: the hidden part of its candidate
             d, (d_b, d_extra) = d[..., : W.shape[1]], d_b.split((W.shape[1], tile.hidden), dim=1)
-        d_W = _summed(d, x) if d_W is None else d_W[:, : W.shape[1]]
+        d_W = summed_products(d, x) if d_W is None else d_W[:, : W.shape[1]]
         d_x = torch.matmul(d, W[:, None]) if ctx.needs_input_grad[1] else None
         layernorm = (d_gain.sum(1), d_shift.sum(1)) if plan.layernorm else (None, None)
         return None, d_x, d_W, d_b, d_U, d_s0, *layernorm, d_extra
@@ -123,7 +125,7 @@ class Pullback(torch.autograd.Function):
         d_b = grad.new_empty(*shares, blocks * tile.hidden)
         d_gain, d_shift = (grad.new_empty((*shares, tile.hidden) if plan.layernorm else (0,)) for _ in range(2))
         d_bound = grad.new_empty(shares if tile.upright else (0,))
-        with _on(grad):
+        with on_device_of(grad):
             plan.kernels(tile).backward[tile.grid](
                 grad.contiguous(),
                 *_weights(plan, tile, U, transposed=tile.upright),
@@ -170,7 +172,7 @@ class Tangent(torch.autograd.Function):
     ) -> Tensor:
         """Tangents of the states."""
         states_dot = torch.empty_like(states)
-        with _on(states):
+        with on_device_of(states):
             plan.family.kernels.tangent[tile.grid](
                 known,
                 *_weights(plan, tile, U, transposed=True),
@@ -199,7 +201,7 @@ def tangent_of(plan: Plan, saved: Sequence[Any], tangents: Sequence[Tensor | Non
     U, s0, gain, shift, _, states, kept, _ = others
     tile = plan.tile(x, U)
     width, blocks = W.shape[1], plan.family.gradients or plan.family.blocks
-    known = _recurrent_tangent(plan, tile, U_dot, s0, states, kept)
+    known = recurrent_tangent(plan, tile, U_dot, s0, states, kept)
     if known is None:
         known = states.new_zeros(tile.replica, tile.seq, tile.time, blocks * tile.hidden)
     for part in (
@@ -243,11 +245,6 @@ def _options(plan: Plan, tile: Tile, like: Tensor, *, upright: bool = False) -> 
     }
 
 
-def _on(like: Tensor) -> AbstractContextManager[Any]:
-    """Triton launches on the current device."""
-    return torch.cuda.device(like.device) if like.is_cuda else nullcontext()
-
-
 def _vectors(like: Tensor, *vectors: Tensor | None) -> tuple[Tensor, ...]:
     """Stand in an empty tensor for what a cell does not have."""
     empty = like.new_empty(0)
@@ -284,111 +281,3 @@ def _staging(tile: Tile, like: Tensor, factors: int) -> Tensor:
     """Two slots of each staged factor for every program; nothing where all weights are resident."""
     programs = tile.grid[0] * tile.replica if tile.staged else 0
     return like.new_empty(programs * 2 * factors * tile.rows * tile.padded)
-
-
-# Products over all times, before and after the loop
-
-
-def _summed(d: Tensor, a: Tensor) -> Tensor:
-    """Sum of d^T a over sequences and times: a product for each sequence, then their sum (one long product is slow)."""
-    each = torch.bmm(d.flatten(0, 1).mT, a.flatten(0, 1))
-    return each.unflatten(0, d.shape[:2]).sum(1)
-
-
-def _recurrent_gradient(plan: Plan, tile: Tile, d: Tensor, s0: Tensor, states: Tensor, kept: Tensor) -> Tensor:
-    """Gradient of U, given those of all blocks."""
-    hidden, module = tile.hidden, plan.family.module
-    first, later = s0[..., :hidden], states[:, :, :-1, :hidden]  # the outputs before each step
-
-    def summed(d: Tensor, first: Tensor, later: Tensor) -> Tensor:
-        return _summed(d[:, :, 1:], later) + torch.bmm(d[:, :, 0].mT, first)
-
-    if not plan.family.dense:
-        return (d[:, :, 1:] * later).sum((1, 2)) + (d[:, :, 0] * first).sum(1)
-    if module == "gru":  # the candidate's factor is r h
-        r = kept[..., hidden : 2 * hidden]
-        reset = summed(d[..., 2 * hidden :], r[:, :, 0] * first, r[:, :, 1:] * later)
-        return torch.cat((summed(d[..., : 2 * hidden], first, later), reset), dim=1)
-    if module == "torch_gru":  # U_n acts on the hidden part, the fourth block
-        return torch.cat([summed(part, first, later) for part in (d[..., : 2 * hidden], d[..., 3 * hidden :])], dim=1)
-    return summed(d, first, later)
-
-
-def _weight_gradients(
-    plan: Plan, tile: Tile, d: Tensor, d_bound: Tensor, s0: Tensor, states: Tensor, kept: Tensor, x: Tensor
-) -> tuple[Tensor, Tensor | None]:
-    """Gradients of U and W in one pass over those of all blocks; that of W is None where the inputs are too wide."""
-    from lagreach.kernels.gpu.weight_sums import sums
-
-    hidden, width, inputs = tile.hidden, d.shape[-1], x.shape[-1] if x.shape[-1] <= WIDEST_INPUT else 0
-    padded_inputs = max(16, 1 << (inputs - 1).bit_length()) if inputs else 16
-    reset_from = 2 * hidden if plan.family.module == "gru" else width  # from where the factor is r h
-    paired = reset_from % PAIRED_SUMS_TILE[0] == (width - reset_from) % PAIRED_SUMS_TILE[0] == 0
-    usual = WIDE_SUMS_TILE if tile.padded > 64 else PAIRED_SUMS_TILE if paired else SUMS_TILE
-    units, times, warps, stages = plan.shape.sums_tile or usual
-    parts = -(-reset_from // units) + -(-(width - reset_from) // units)
-    shares = max(1, min(tile.seq, -(-SUMS_PROGRAMS // (parts * tile.replica))))
-    d_U = d.new_empty(tile.replica, shares, width, hidden)
-    d_W = d.new_empty(tile.replica, shares, width, inputs)
-    first, x = s0[..., :hidden], x.contiguous()
-    with _on(d):
-        sums[(parts, shares, tile.replica)](
-            d,
-            states,
-            kept,
-            x,
-            d_bound.amax(1) if tile.upright else _largest(d),
-            _largest(first).clamp(min=1.0),  # outputs lie between the first ones and 1
-            _largest(x),
-            d_U,
-            d_W,
-            tile.seq,
-            tile.time,
-            shares,
-            G=width,
-            STATE=states.shape[-1],
-            H=hidden,
-            HP=tile.padded,
-            D=inputs,
-            DP=padded_inputs,
-            RESET_FROM=reset_from,
-            BM=units,
-            BK=times,
-            PRECISION=plan.precision if d.dtype == torch.float32 else "ieee",
-            EVEN=tile.time % times == reset_from % units == (width - reset_from) % units == 0
-            and (hidden, inputs or padded_inputs) == (tile.padded, padded_inputs),
-            num_warps=warps,
-            num_stages=stages,
-        )
-    at_first = [torch.bmm(d[:, :, 0, :reset_from].mT, first)]
-    if reset_from < width:
-        at_first.append(torch.bmm(d[:, :, 0, reset_from:].mT, kept[:, :, 0, hidden : 2 * hidden] * first))
-    summed = d_U.sum(1) + torch.cat(at_first, dim=1)
-    if plan.family.module == "torch_gru":  # U_n acts on the hidden part, the fourth block
-        summed = torch.cat((summed[:, : 2 * hidden], summed[:, 3 * hidden :]), dim=1)
-    return summed, d_W.sum(1) if inputs else None
-
-
-def _largest(a: Tensor) -> Tensor:
-    """Largest size in each replica."""
-    return torch.linalg.vector_norm(a, torch.inf, dim=tuple(range(1, a.dim())))
-
-
-def _recurrent_tangent(
-    plan: Plan, tile: Tile, U_dot: Tensor | None, s0: Tensor, states: Tensor, kept: Tensor
-) -> Tensor | None:
-    """Tangents of all blocks that come from a tangent of U at the old states."""
-    if U_dot is None:
-        return None
-    hidden, module = tile.hidden, plan.family.module
-    old = torch.cat((s0[:, :, None, :hidden], states[:, :, :-1, :hidden]), dim=2)
-    if not plan.family.dense:
-        return U_dot[:, None, None] * old
-    change = torch.matmul(old, U_dot.mT[:, None])
-    gates, inner = change[..., : 2 * hidden], slice(2 * hidden, 3 * hidden)
-    if module == "gru":
-        r = kept[..., hidden : 2 * hidden]
-        return torch.cat((gates, torch.matmul(r * old, U_dot[:, inner].mT[:, None])), dim=-1)
-    if module == "torch_gru":
-        return torch.cat((gates, torch.zeros_like(old), change[..., inner]), dim=-1)
-    return change
