@@ -30,8 +30,8 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 def use_whole_registers(typing_context):
     """Let loops of the function that calls this use vectors of 512 bits, where there are such.
 
-    On processors of Intel LLVM makes them half as long, because long ones slow down what else runs there. Here little else
-    runs: the products use long ones in any case.
+    On processors of Intel LLVM makes them half as long, because long ones lower the clock for all else. Here that price is
+    paid in any case: the products use long ones.
     """
 
     def call(context, builder, signature, arguments):
