@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.gpu_rivals import cudnn_step, device_rates, eager_step, floors, jax_ms
-from benchmarks.harness import QUICK_RESULTS, RESULTS, commit, write
+from benchmarks.harness import commit, finish, keep_unfinished
 from benchmarks.printing import in_words
 from lagreach.cells import Cell, all_cells
 from lagreach.errors import UnsupportedError
@@ -293,11 +293,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     for case in timings([name for name in names if name not in wrong], QUICK_CASES if options.quick else CASES):
         record["cases"].append(case)
-        # kept as it comes, since the time on a GPU may end before the work does; only the whole replaces what is stored
-        unfinished = write(record | {"op": "gpu_unfinished"}, options.out or QUICK_RESULTS)
-    write(record, options.out or (QUICK_RESULTS if options.quick else RESULTS))
-    if record["cases"]:
-        unfinished.unlink()
+        keep_unfinished(record, options.out)  # the time on a GPU may end before the work does
+    finish(record, options.out, stored=not options.quick)
     from rich.console import Console  # late: the numbers are safe by now
 
     console = Console(width=120, highlight=False)

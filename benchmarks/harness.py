@@ -339,6 +339,17 @@ def write(record: Mapping[str, Any], folder: Path) -> Path:
     return target
 
 
+def keep_unfinished(record: Mapping[str, Any], out: Path | None) -> None:
+    """Write down what an op has so far, away from what is stored: only the whole replaces that."""
+    write({**record, "op": record["op"] + UNFINISHED}, out or QUICK_RESULTS)
+
+
+def finish(record: Mapping[str, Any], out: Path | None, *, stored: bool) -> None:
+    """Write the whole record, where it is `stored` or among the others, in place of what was kept before."""
+    write(record, out or (RESULTS if stored else QUICK_RESULTS))
+    ((out or QUICK_RESULTS) / f"{record['op']}{UNFINISHED}.json").unlink(missing_ok=True)
+
+
 # The command
 
 
@@ -370,13 +381,12 @@ def main(arguments: Sequence[str] | None = None, ops: Mapping[str, Op] | None = 
     unknown = [name for name in options.names if name not in known]
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(known)}")
-    folder = options.out or (QUICK_RESULTS if options.quick or options.only else RESULTS)
     size, time_case = "quick" if options.quick else "full", in_own_process if ops is None else in_this_process
     progress, console = Console(stderr=True, highlight=False), Console(width=120, highlight=False)
     refused = []
 
     def keep(record: Mapping[str, Any]) -> None:
-        write({**record, "op": record["op"] + UNFINISHED}, folder)
+        keep_unfinished(record, options.out)
 
     for name in options.names or known:
         try:
@@ -385,8 +395,7 @@ def main(arguments: Sequence[str] | None = None, ops: Mapping[str, Op] | None = 
             refused.append(name)
             console.print(f"refused to time {reason}", style="bold red", markup=False)
             continue
-        write(record, folder)
-        (folder / f"{record['op']}{UNFINISHED}.json").unlink(missing_ok=True)
+        finish(record, options.out, stored=not (options.quick or options.only))
         show(record, console)
     if refused:
         console.print(f"not timed, because not known to be right: {', '.join(refused)}", style="bold red")

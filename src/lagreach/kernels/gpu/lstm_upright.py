@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import triton.language as tl
 
-from lagreach.kernels.gpu.parts import jit, scaling
+from lagreach.kernels.gpu.parts import jit, scaling, split
 from lagreach.kernels.gpu.upright_parts import (
     column,
     fetch,
@@ -24,7 +24,6 @@ from lagreach.kernels.gpu.upright_parts import (
     put,
     put_scale,
     settled,
-    split,
 )
 
 

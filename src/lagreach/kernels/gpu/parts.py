@@ -82,6 +82,18 @@ def halves(a, up):
 
 
 @jit
+def split(a, up, PRECISION: tl.constexpr):
+    """High and low parts of ``a * up``, as far as the precision has them."""
+    if PRECISION == "float32":
+        return halves(a, up)
+    elif PRECISION == "float16":
+        high = (a * up).to(tl.float16)
+        return high, high
+    else:
+        return a, a
+
+
+@jit
 def products(main, cross, a, up, high, low, PRECISION: tl.constexpr):
     """Add ``(a * up) @ (high + low / TAIL)`` to ``main + cross / TAIL``, without the product of the two tails (2^-22)."""
     if PRECISION == "float32":

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import triton.language as tl
 
-from lagreach.kernels.gpu.parts import EPS, TAIL, halves, jit
+from lagreach.kernels.gpu.parts import EPS, TAIL, jit
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
@@ -89,18 +89,6 @@ def low_part(weights, BLOCK: tl.constexpr, HP: tl.constexpr, PRECISION: tl.const
         )
     else:
         return tl.load(at)
-
-
-@jit
-def split(a, up, PRECISION: tl.constexpr):
-    """The right factor of `multiplied`: high and low parts of ``a * up``."""
-    if PRECISION == "float32":
-        return halves(a, up)
-    elif PRECISION == "float16":
-        high = (a * up).to(tl.float16)
-        return high, high
-    else:
-        return a, a
 
 
 @jit

@@ -2,7 +2,7 @@
 
 One program sums some rows of the gradients (those of BM units) over a share of the sequences; the shares are added later,
 in a fixed order. Both factors are split into two float16 numbers, scaled by the largest of the replica: what is 2^-40 of it
-or less is lost, and cannot be seen in the sum.
+or less is lost.
 """
 
 # mypy: disable-error-code=no-untyped-def
@@ -10,31 +10,13 @@ from __future__ import annotations
 
 import triton.language as tl
 
-from lagreach.kernels.gpu.parts import TAIL, halves, jit, scaling
-
-
-@jit
-def take(at, keep, EVEN: tl.constexpr):
-    """Load a tile, zero where `keep` is false; EVEN says that it is true everywhere."""
-    if EVEN:
-        return tl.load(at)
-    else:
-        return tl.load(at, mask=keep, other=0.0)
-
-
-@jit
-def factor(a, up, PRECISION: tl.constexpr):
-    """High and low parts of a tile."""
-    if PRECISION == "ieee":
-        return a, a
-    else:
-        return halves(a, up)
+from lagreach.kernels.gpu.parts import TAIL, jit, load, scaling, split
 
 
 @jit
 def add_product(main, cross, d_high, d_low, a, up, PRECISION: tl.constexpr):
     """Add the product of split gradients (units x times) with a tile (times x columns) to ``main + cross / TAIL``."""
-    high, low = factor(a, up, PRECISION)
+    high, low = split(a, up, PRECISION)
     if PRECISION == "ieee":
         main = tl.dot(d_high, high, main, input_precision="ieee")
     else:
@@ -104,18 +86,18 @@ def sums(
         at_r = kept + (row + step) * (3 * H) + (H + cols)
         for begin in range(0, T, BK):
             t = begin + step
-            d_high, d_low = factor(take(at_d, (t < T) & (units < end), EVEN), d_up, PRECISION)
+            d_high, d_low = split(load(at_d, (t < T) & (units < end), EVEN), d_up, PRECISION)
             d_high, d_low = tl.trans(d_high), tl.trans(d_low)
             at_h = (
                 states + (row + tl.maximum(t - 1, 0)) * STATE + cols
             )  # never before the tensor, though not read there
-            h = take(at_h, (t > 0) & (t < T) & (cols < H), False)
+            h = load(at_h, (t > 0) & (t < T) & (cols < H), False)
             if RESET_FROM < G:  # noqa: SIM102 (known when compiling; the next is not)
                 if part >= FIRST_PARTS:
-                    h *= take(at_r, (t < T) & (cols < H), EVEN)
+                    h *= load(at_r, (t < T) & (cols < H), EVEN)
             main_U, cross_U = add_product(main_U, cross_U, d_high, d_low, h, h_up, PRECISION)
             if D > 0:
-                u = take(at_x, (t < T) & (inputs < D), EVEN)
+                u = load(at_x, (t < T) & (inputs < D), EVEN)
                 main_W, cross_W = add_product(main_W, cross_W, d_high, d_low, u, x_up, PRECISION)
             at_d += BK * G
             at_r += BK * (3 * H)
