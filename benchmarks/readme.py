@@ -24,38 +24,45 @@ def medians(result: dict[str, Any]) -> dict[str, dict[str, float]]:
 
 def text() -> str:
     """Lay out the table: ratios within one run, so that the machine matters little. The rest is on the benchmarks page."""
-    found = stored("training_step")
-    times = medians(found)
+    found, other = stored("training_step"), stored("xeon/training_step")
+    here, there = found["machine"]["cpu"], other["machine"]["cpu"]
+    times, elsewhere = medians(found), medians(other)
 
-    def row(label: str, show: Callable[[dict[str, float]], str], workload: str = "W1") -> str:
-        return f"| {label} | " + " | ".join(show(times[f"{workload} {cell}"]) for cell in CELLS) + " |"
+    def row(label: str, times: dict[str, dict[str, float]], ratio: str, digits: int = 2, workload: str = "W1") -> str:
+        over, under = ratio.split(" / ")
+        chosen = [times[f"{workload} {cell}"] for cell in CELLS]
+        return f"| {label} | " + " | ".join(f"{t[over] / t[under]:.{digits}f}" for t in chosen) + " |"
 
-    def over_floor(t: dict[str, float]) -> str:
-        return f"{t['lagreach'] / t['floor']:.2f}"
-
+    beside, floor = "author / lagreach", "lagreach / floor"
     gpu = stored("gpu")
     on_gpu = {(c["cell"], c["workload"], c["replicas"]): c["ms"] for c in gpu["cases"] if "ms" in c}
     one, many = (", ".join(f"{on_gpu[cell, 'W1', n]:.1f}" for cell in CELLS) for n in (1, 132))
-    rows = [row("W1: times the machine's floor", over_floor), row("W2: times the machine's floor", over_floor, "W2")]
+    rows = [
+        row(f"W1: times the floor, {here}", times, floor),
+        row(f"the same, {there}", elsewhere, floor),
+        row(f"W2: times the floor, {here}", times, floor, workload="W2"),
+    ]
     limits = ""
     if all("author" in times[f"W1 {cell}"] for cell in CELLS):  # for those who timed it
-        rows.insert(
-            0, row("W1: times faster than the paper author's loop", lambda t: f"{t['author'] / t['lagreach']:.1f}")
-        )
+        rows[:0] = [
+            row(f"W1: times faster than the paper author's loop, {here}", times, beside, 1),
+            row(f"the same, {there}", elsewhere, beside, 1),
+        ]
         ratios = ", ".join(f"{times[f'W1 {cell}']['author'] / times[f'W1 {cell}']['floor']:.0f}" for cell in CELLS)
-        limits = f"; at W1 it is itself {ratios} times faster than the author's loop"
+        limits = f"; on the {here} it is itself {ratios} times faster than the author's loop"
+    milliseconds = " | ".join(f"{1e3 * times[f'W1 {cell}']['lagreach']:.1f}" for cell in CELLS)
     return "\n".join(
         [
             "| one training step, one thread | " + " | ".join(CELLS) + " |",
             "|---|" + "---|" * len(CELLS),
-            row("W1: milliseconds", lambda t: f"{1e3 * t['lagreach']:.1f}"),
+            f"| W1: milliseconds, {here} | {milliseconds} |",
             *rows,
             "",
             "W1: 16 sequences of 1,024 steps, 16 inputs, 64 units; W2: 512 sequences, 128 units. The floor is the time of "
-            "the products and nonlinearities alone, measured in the same run "
-            f"({found['machine']['cpu']}, torch {found['versions']['torch']}){limits}. {diagnosis()} On an "
-            f"{gpu['machine']['gpu']} the same W1 steps take {one} ms for one model and {many} ms for 132 models together "
-            "(`python -m benchmarks.gpu`).",
+            f"the products and nonlinearities alone, measured in the same run{limits} (torch "
+            f"{found['versions']['torch']}; Xeon: {other['machine']['instructions']}, torch {other['versions']['torch']}). "
+            f"{diagnosis()} On an {gpu['machine']['gpu']} the same W1 steps take {one} ms for one model and {many} ms for "
+            "132 models together (`python -m benchmarks.gpu`).",
         ]
     )
 

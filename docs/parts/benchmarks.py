@@ -68,16 +68,17 @@ def on_gpu(found: dict[str, Any]) -> list[str]:
 
 
 def beside_others(found: dict[str, Any]) -> list[str]:
-    """One model of each size: what one would use instead, and what memory and products alone would take."""
+    """One model of each size: what one would use instead, and what memory, products or the chain of steps alone take."""
     cases = [case for case in found["cases"] if case.get("rivals_ms")]
     names = list(dict.fromkeys(name for case in cases for name in case["rivals_ms"]))
+    floors = {"memory": "memory alone", "products": "products alone", "latency": "chain of steps"}
     rows = []
     for case in cases:
         shown = [f"{case['cell']}, {case['workload']}", duration(case["ms"] / 1e3)]
         for ms in map(case["rivals_ms"].get, names):
             shown.append("" if ms is None else f"{duration(ms / 1e3)} ({times_as_long(ms / case['ms'])})")
-        rows.append([*shown, *(duration(case["floors_ms"][what] / 1e3) for what in ("memory", "products"))])
-    return table(["one model", "lagreach", *names, "memory alone", "products alone"], rows)
+        rows.append([*shown, *(duration(case["floors_ms"][what] / 1e3) for what in floors)])
+    return table(["one model", "lagreach", *names, *floors.values()], rows)
 
 
 def where_time_goes(found: dict[str, Any]) -> list[str]:
@@ -107,9 +108,10 @@ def origin(found: dict[str, Any]) -> str:
     return words + ".*"
 
 
-def section(found: dict[str, Any]) -> str:
-    """One benchmark."""
-    lines = [f"## {found['op'].replace('_', ' ')}", "", f"{found['about'][:1].upper()}{found['about'][1:]}."]
+def section(found: dict[str, Any], machine: str = "") -> str:
+    """One benchmark; `machine` where it is not the one of the others."""
+    where = f" ({machine})" if machine else ""
+    lines = [f"## {found['op'].replace('_', ' ')}{where}", "", f"{found['about'][:1].upper()}{found['about'][1:]}."]
     if "unit" in found:
         lines[-1] += f" Time of one {found['unit']}."
     cases = found["cases"]
@@ -124,6 +126,9 @@ def section(found: dict[str, Any]) -> str:
 
 
 def text() -> str:
-    """All stored benchmarks."""
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))]
-    return "\n".join(section(one) for one in found)
+    """All stored benchmarks; those of another machine lie in a folder with its name."""
+    sections = []
+    for path in sorted(RESULTS.rglob("*.json"), key=lambda path: (path.name, path)):
+        machine = path.relative_to(RESULTS).parent.name
+        sections.append(section(json.loads(path.read_text(encoding="utf-8")), machine.capitalize()))
+    return "\n".join(sections)

@@ -43,7 +43,7 @@ def test_marks_become_parts():
     assert all(callable(part) for part in PARTS.values())
 
 
-@pytest.mark.parametrize("path", sorted(benchmarks.RESULTS.glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(benchmarks.RESULTS.rglob("*.json")), ids=lambda path: path.stem)
 def test_tables_hold_the_stored_numbers(path):
     found = json.loads(path.read_text(encoding="utf-8"))
     text = benchmarks.section(found)
@@ -56,7 +56,8 @@ def test_tables_hold_the_stored_numbers(path):
             assert any(line.startswith(f"| {case['cell']} |") and f"{case['ms']:.3g} ms" in line for line in rows)
             if case["rivals_ms"]:
                 (row,) = [line for line in rows if line.startswith(f"| {case['cell']}, {case['workload']} |")]
-                assert all(benchmarks.duration(ms / 1e3) in row for ms in case["rivals_ms"].values())
+                shown = [*case["rivals_ms"].values(), *case["floors_ms"].values()]
+                assert all(benchmarks.duration(ms / 1e3) in row for ms in shown)
             if case["replicas"] > 1:
                 name = f"| {case['cell']}, {case['workload']}, {case['replicas']} models |"
                 (row,) = [line for line in rows if line.startswith(name)]
@@ -65,6 +66,13 @@ def test_tables_hold_the_stored_numbers(path):
             (row,) = [line for line in rows if line.startswith(f"| {case['name']} |") and "x)" in line] or [""]
             if "lagreach" in case["seconds"]:
                 assert benchmarks.duration(case["seconds"]["lagreach"]["median"]) in row
+
+
+def test_benchmarks_of_another_machine_are_told_apart():
+    headings = [line for line in benchmarks.text().splitlines() if line.startswith("## ")]
+    assert len(headings) == len(set(headings))
+    own = headings.index("## training step")
+    assert headings[own + 1] == "## training step (Xeon)"
 
 
 def test_ratios_are_those_of_the_medians():
