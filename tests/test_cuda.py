@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from lagreach import GatedRNN, effective_rates, fidelity, lag_gradients, measure_window
+from lagreach import GatedRNN, diagnose, effective_rates, fidelity, lag_gradients, measure_window
 from lagreach.measure import MeasureSettings
 from tests.cases import CELLS, normal, small_model
 
@@ -59,3 +59,36 @@ def test_windows_in_float32_agree_with_the_cpu(cell, transport, generator):
     there = measure_window(model.cuda(), data, lags=[0, 1, 3, 8], settings=settings)
     np.testing.assert_allclose(there.probe.sequences, here.probe.sequences, rtol=1e-2)
     assert there.dependences == here.dependences
+
+
+WIDE_OUTPUT = {"hidden": 16, "length": 64, "out": 1000, "loss": "cross_entropy"}
+MANY_WEIGHTS = {"hidden": 128, "length": 8, "params": "all", "sequences": 2000}
+
+
+@pytest.mark.parametrize("noise", ["gradient", "lag"])
+@pytest.mark.parametrize("transport", ["exact", "first-order"])
+@pytest.mark.parametrize(
+    ("cell", "shape"),
+    [("diag_gate", {}), ("torch_gru", {}), ("lstm", {}), ("gru", WIDE_OUTPUT), ("lstm", MANY_WEIGHTS)],
+    ids=["diag_gate", "torch_gru", "lstm", "wide output", "many weights"],
+)
+def test_a_diagnosis_stays_within_its_memory(cell, shape, transport, noise):
+    given = {"hidden": 64, "length": 256, "out": 1, "loss": "mse", "params": "input", "sequences": 400} | shape
+    size, length, memory = given["sequences"], given["length"], 256 * 2**20
+    model = GatedRNN(cell, 4, given["hidden"], given["out"]).cuda()
+    x = torch.randn(size, length, 4)
+    y = torch.randint(given["out"], (size, length)) if given["out"] > 1 else torch.randn(size, length, 1)
+
+    def run(sequences):
+        diagnose(
+            model, (x[:sequences], y[:sequences]), given["loss"], [0, 1, 5], params=given["params"], progress=False,
+            transport=transport, noise=noise, memory=memory,
+        )  # fmt: skip
+
+    run(32)  # compiles
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    run(size)
+    taken = torch.cuda.max_memory_allocated() - before
+    assert memory / 8 < taken <= memory

@@ -67,7 +67,7 @@ def affordable(budget: float, per_sequence: float, available: int) -> int:
 
 
 def memory_needed(subject: Subject) -> int:
-    """Bytes of block gradients, and of a dozen tensors the size of one piece's states."""
+    """Bytes of the gradients by block, signal and lag, and of the sequences that are run together."""
     blocks = subject.plan.count * (1 + len(subject.probe.group)) * len(subject.bands) * subject.width * 8
-    state = subject.view.template.stack.state_size * subject.time * subject.view.template.dtype.itemsize
-    return blocks + 12 * state * max(2, subject.plan.sequences // subject.plan.count)
+    together = max(1, min(subject.room // subject.pair_bytes, len(subject.plan.pairs)))
+    return blocks + together * subject.pair_bytes

@@ -34,6 +34,7 @@ from lagreach.transport.objective import Loss
 from lagreach.transport.rollout import run
 from lagreach.window import Window
 
+READ_SEQUENCES, READ_VALUES = 64, 2**22  # inputs that are read at once, at most
 GROUP = 8  # blocks that are measured together; an interrupt keeps whole groups
 
 
@@ -118,7 +119,7 @@ def make_subject(
     view = as_view(model, sequences.read(range(min(2, len(sequences)))))
     plan = plan_blocks(sequences, settings.blocks, settings.seed)
     mean, covariance, time = _input_moments(view, sequences)
-    out = run(view.bind(sequences.read([0]))).output.shape[-1]
+    _, positions, out = run(view.bind(sequences.read([0]))).output.shape
     generator = torch.Generator().manual_seed(settings.seed)
     return Subject(
         view=view,
@@ -129,19 +130,21 @@ def make_subject(
         bands=make_bands(lags, time, require),
         probe=make_probe(mean, covariance, out, settings.probes, generator),
         time=time,
+        outputs=out * (1 if positions == 1 else time),
         signal=settings.signal,
         transport=settings.transport,
         steps=steps,
     )
 
 
-def _input_moments(view: View, sequences: Sequences, read: int = 64) -> tuple[torch.Tensor, torch.Tensor, int]:
+def _input_moments(view: View, sequences: Sequences) -> tuple[torch.Tensor, torch.Tensor, int]:
     """Mean and covariance of the recurrent layer's inputs over valid steps, and the longest sequence."""
     total, squares, count, time = None, None, 0, 0
+    read = min(READ_SEQUENCES, max(1, READ_VALUES // view.bind(sequences.read([0])).x.numel()))
     for start in range(0, len(sequences), read):
         batch = sequences.read(range(start, min(start + read, len(sequences))))
         if batch.lengths is None:
-            check_finite("the input x", batch.x)
+            check_finite("the input x", batch.x, start)
         bound = view.bind(batch)
         time = max(time, bound.x.shape[1])
         x = bound.x.double().cpu()

@@ -98,8 +98,11 @@ def diagnose(
         Error of the test at every lag, each way.
     seed
         Of pairs, probes and sign flips.
-    budget, memory
-        Seconds and bytes to stay within: a fair subsample is fixed before anything is measured.
+    budget
+        Seconds to stay within: a fair subsample is fixed before anything is measured.
+    memory
+        Bytes for the sequences that are run together, at least one pair. Gradients by block and lag come on top; `dry_run`
+        says how much that is in all.
     dry_run
         Only say what would be done and what it would cost.
     steps

@@ -13,6 +13,7 @@ import torch
 import lagreach
 from lagreach.errors import InputError
 from lagreach.tasks import Task, all_tasks, make_task
+from lagreach.tasks._real import MissingDataError
 
 SMALL = {
     "multi_lag": {"lags": (2, 5), "coefficients": (0.6, 0.3), "length": 20, "input_size": 3, "noise": 0.0},
@@ -235,7 +236,10 @@ def test_generated_tasks_load_torch_alone():
 @every_task
 def test_data_are_made_where_the_generator_lives(task):
     generator = torch.Generator("cuda").manual_seed(0)
-    batch = task.batch(200, generator)
+    try:
+        batch = task.batch(200, generator)
+    except MissingDataError as missing:
+        pytest.skip(str(missing))
     assert batch.x.is_cuda
     assert batch.y.is_cuda
     assert batch.mask is None or batch.mask.is_cuda

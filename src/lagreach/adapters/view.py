@@ -149,14 +149,17 @@ def check_input(recurrence: Recurrence, x: Tensor) -> Tensor:
     return x.to(device=recurrence.device, dtype=recurrence.dtype)
 
 
-def check_finite(what: str, values: Tensor) -> None:
-    """Raise an error that names the first entry that is NaN or infinite."""
+def check_finite(what: str, values: Tensor, first: int = 0) -> None:
+    """Raise an error that names the first entry that is NaN or infinite; `first` is the number of the first row."""
     if not values.is_floating_point() or torch.isfinite(values).all():
         return
     position = (~torch.isfinite(values)).nonzero()[0].tolist()
+    value = values[tuple(position)].item()
+    if first:
+        position[0] += first
     raise InputError(
         f"{what} holds a value that is not finite",
-        got=f"{values[tuple(position)].item()} at index {position} of shape {tuple(values.shape)}",
+        got=f"{value} at index {position}" + ("" if first else f" of shape {tuple(values.shape)}"),
         expected="finite numbers",
         fix="clean the data or the checkpoint; nothing was computed",
     )

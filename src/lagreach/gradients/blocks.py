@@ -88,8 +88,9 @@ def directions(
                 np.add.at(probe[:, :, band], rows, subject.scaled(in_probe))
         if progress is not None:
             progress(len(piece.number))
-    scale = size[:, None, None]
-    return Directions(np.array(numbers), size, data / scale, probe / scale[..., None], spread)
+    data /= size[:, None, None]
+    probe /= size[:, None, None, None]
+    return Directions(np.array(numbers), size, data, probe, spread)
 
 
 def _starts(subject: Subject, piece: Piece) -> tuple[Tensor, list[Tensor]]:

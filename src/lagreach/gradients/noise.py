@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -130,19 +131,19 @@ def statistics(
         part = piece.part
         adjoint = total_adjoint(part, piece.objective)
         weights = SequenceLinearisation(part, subject.names)
+        rows = np.array([row_of[number] for number in piece.block])
+        add_steps = partial(_add_steps, subject, part, subject.scaled(directions[0]), rows, step_sums)
         if noise == "gradient":
             values.append(_along(subject.scaled(weights.pull(adjoint)), directions, piece.block))
-            carried = dict.fromkeys(measured, adjoint.double())
+            add_steps(adjoint.double(), measured, probes=unit == "step")
         else:
             delta = output_gradient(part.recurrence, piece.objective, part.states)[0]
-            found, carried = [], {}
+            found = []
             for band, arrived in enumerate(band_cotangents(subject, part, delta)):
                 found.append(_along(subject.scaled(weights.pull(arrived)), directions[:, :, [band]], piece.block))
                 if band in measured:
-                    carried[band] = arrived
+                    add_steps(arrived, [band], probes=unit == "step")
             values.append(np.concatenate(found, axis=2))
-        rows = np.array([row_of[number] for number in piece.block])
-        _add_steps(subject, part, carried, subject.scaled(directions[0]), rows, step_sums, probes=unit == "step")
         index.append(piece.number)
         block.append(piece.block)
         if progress is not None:
@@ -167,21 +168,23 @@ def _along(rows: np.ndarray, directions: np.ndarray, block: np.ndarray) -> np.nd
 def _add_steps(
     subject: Subject,
     part: Rollout,
-    carried: dict[int, Tensor],
     directions: np.ndarray,
     rows: np.ndarray,
     sums: np.ndarray,
+    arrived: Tensor,
+    bands: Iterable[int],
     *,
     probes: bool,
 ) -> None:
     """Add count, sum and squares of the values by step; a sequence's value is the mean of its steps' values.
 
-    One direction (that of the first block) serves all sequences here: only a spread is wanted.
+    `arrived` is what is carried to each step, for all of these bands. One direction (that of the first block)
+    serves all sequences here: only a spread is wanted.
     """
     time = part.x.shape[1]
     inside = valid_steps(part.lengths, len(part.x), time, part.x.device)
     for signal in range(len(directions)) if probes else [0]:
-        for band, arrived in carried.items():
+        for band in bands:
             direction = by_weight(part.recurrence.params, subject.names, torch.tensor(directions[signal, band]))
             moved = immediate_sensitivity(part, direction).double()
             reached = arrived.shape[1]

@@ -21,9 +21,11 @@ from lagreach.transport.first_order import first_order_transport
 from lagreach.transport.objective import Loss, Objective, make_objective
 from lagreach.transport.rollout import Rollout, run
 
-PIECE_BYTES = 4 * 2**20  # of states; a dozen tensors of this size are alive at the peak
-TENSORS_ALIVE = 24
-GPU_SHARE = 256  # that part of a GPU's memory instead: many small kernels would leave it waiting for the host
+ROOM = 208 * 2**20  # bytes that a piece takes at the peak
+GPU_SHARE = 6  # that part of a GPU's memory instead: many small kernels would leave it waiting for the host
+# Tensors of each kind that are alive at the peak, at most, as tests/gradients/test_room.py and tests/test_cuda.py measure it.
+STATES_ALIVE = {"exact": 52, "first-order": 90}
+INPUTS_ALIVE, OUTPUTS_ALIVE, GRADIENTS_ALIVE = 12, 8, 10
 GROUP_ROWS = 8192  # steps that are carried back together
 
 
@@ -39,6 +41,7 @@ class Subject:
     bands: Bands
     probe: Probe
     time: int
+    outputs: int = 1  # values of the model's output, a sequence
     signal: str = "dependence"
     transport: str = "exact"
     steps: Any = None  # which steps targets belong to, see `make_objective`
@@ -68,17 +71,25 @@ class Subject:
             return (cotangent for cotangent, _ in exact_transport(part, delta, lags))
         return first_order_transport(part, delta, lags)
 
-    def _piece_bytes(self) -> int:
+    @property
+    def room(self) -> int:
+        """Bytes that a piece may take at the peak."""
         device = self.view.template.device
-        if device.type != "cuda":
-            return PIECE_BYTES
-        return int(torch.cuda.get_device_properties(device).total_memory) // GPU_SHARE
+        if self.memory is not None:
+            return self.memory
+        return ROOM if device.type != "cuda" else torch.cuda.get_device_properties(device).total_memory // GPU_SHARE
+
+    @property
+    def pair_bytes(self) -> int:
+        """Bytes that two sequences take at the peak: states, inputs, outputs, and gradients of the weights by sequence."""
+        template = self.view.template
+        step = STATES_ALIVE[self.transport] * template.stack.state_size + INPUTS_ALIVE * len(self.probe.mean)
+        values = self.time * step + OUTPUTS_ALIVE * self.outputs + GRADIENTS_ALIVE * self.width
+        return 2 * values * template.dtype.itemsize
 
     def pieces(self, blocks: Iterable[int]) -> Iterator[Piece]:
         """Cut the sequences of some blocks into pieces that fit into memory; pairs stay together."""
-        per_pair = 2 * self.time * self.view.template.stack.state_size * self.view.template.dtype.itemsize
-        room = self._piece_bytes() if self.memory is None else self.memory // TENSORS_ALIVE
-        chunk = max(1, room // per_pair)
+        chunk = max(1, self.room // self.pair_bytes)
         pairs = np.flatnonzero(np.isin(self.plan.blocks, list(blocks)))
         for start in range(0, len(pairs), chunk):
             chosen = pairs[start : start + chunk]

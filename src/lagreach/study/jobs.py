@@ -54,6 +54,7 @@ class DiagnoseJob:
     epoch: int
     recipe: str
     device: str = "cpu"
+    memory: int | None = None  # bytes to stay within
 
 
 def study_task(config: StudyConfig) -> Task:
@@ -250,6 +251,7 @@ def diagnose_checkpoint(job: DiagnoseJob) -> None:
         seed=config.seed,
         require=[lag for lag in task.lags if lag < task.length],
         settings=MeasureSettings(blocks=own.blocks, probes=own.probes),
+        memory=job.memory,
         progress=False,
         **RECIPES[job.recipe],  # type: ignore[arg-type]
     )
@@ -285,13 +287,23 @@ def summary_row(run: RunDirectory, job: DiagnoseJob, budgets: tuple[int, ...]) -
     return row | {"recipe": job.recipe}  # files of version 0.1.0 call it their form
 
 
-def diagnose_jobs(run: RunDirectory, config: StudyConfig, device: str = "cpu") -> list[DiagnoseJob]:
+def diagnose_jobs(run: RunDirectory, config: StudyConfig, device: str = "cpu", workers: int = 1) -> list[DiagnoseJob]:
     """Every diagnosis of a study: recipes beyond the first only after the last epoch."""
     jobs = []
+    memory = shared_memory(device, workers)
     for variant in config.variants:
         epochs = config.checkpoint_epochs(variant)
         for seed in config.seed_list():
             for epoch in epochs:
                 recipes = config.diagnosis.recipes if epoch == epochs[-1] else config.diagnosis.recipes[:1]
-                jobs += [DiagnoseJob(str(run.path), variant.name, seed, epoch, recipe, device) for recipe in recipes]
+                jobs += [
+                    DiagnoseJob(str(run.path), variant.name, seed, epoch, recipe, device, memory) for recipe in recipes
+                ]
     return jobs
+
+
+def shared_memory(device: str, workers: int) -> int | None:
+    """Bytes of a GPU for each process that works on it; half is left, because each keeps what it has freed."""
+    if device == "cpu" or workers == 1:
+        return None
+    return int(torch.cuda.get_device_properties(device).total_memory) // (2 * workers)

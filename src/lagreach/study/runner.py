@@ -83,7 +83,7 @@ def run_study(
         together = [tuple(left)] if device != "cpu" and left else [(name,) for name in left]
         with _watching(run, config, report):
             workers.map(train_variants, [TrainJob(str(run.path), names, device, kernel) for names in together])
-        jobs = diagnose_jobs(run, config, device)
+        jobs = diagnose_jobs(run, config, device, workers.workers)
         todo = [job for job in jobs if not is_diagnosed(run, job)]
         count = counting(report, "diagnosing", len(jobs), len(jobs) - len(todo))
         workers.map(diagnose_checkpoint, todo, on_result=count)
