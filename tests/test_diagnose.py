@@ -17,6 +17,7 @@ from lagreach.errors import InputError, LagreachError, UnsupportedError
 from lagreach.gradients import subject as subject_module
 from lagreach.measure import MeasureSettings
 from lagreach.pipeline import DiagnosisPlan
+from lagreach.transport import prepare as prepare_module
 from lagreach.types import Status
 
 
@@ -242,6 +243,26 @@ def test_settings_that_an_argument_would_overrule_are_refused(model, data, found
 def test_memory_limit_changes_nothing_but_the_pieces(model, data, found):
     tight = lagreach.diagnose(model, data, lags=[0, 1, 3, 8], require=[5], memory=200_000)
     np.testing.assert_allclose(tight.required.values, found.required.values, rtol=1e-4)
+    for name in ("gain", "envelope"):
+        np.testing.assert_allclose(getattr(tight, name).values, getattr(found, name).values, rtol=1e-4)
+
+
+def test_no_stage_runs_more_sequences_together_than_fit(model, data, monkeypatch):
+    """Gains and rates are measured outside the two passes, on fewer sequences, but within the same memory."""
+    together = []
+    for module in (subject_module, prepare_module):
+        original = module.run
+
+        def recorded(bound, *options, original=original):
+            together.append(len(bound.x))
+            return original(bound, *options)
+
+        monkeypatch.setattr(module, "run", recorded)
+    lagreach.diagnose(model, data, lags=[0, 1, 3], memory=200_000)
+    limited = max(together)
+    together.clear()
+    lagreach.diagnose(model, data, lags=[0, 1, 3])
+    assert 2 <= limited < 64 <= max(together)
 
 
 def test_series_are_accepted_with_a_warning(model):

@@ -69,5 +69,4 @@ def affordable(budget: float, per_sequence: float, available: int) -> int:
 def memory_needed(subject: Subject) -> int:
     """Bytes of the gradients by block, signal and lag, and of the sequences that are run together."""
     blocks = subject.plan.count * (1 + len(subject.probe.group)) * len(subject.bands) * subject.width * 8
-    together = max(1, min(subject.room // subject.pair_bytes, len(subject.plan.pairs)))
-    return blocks + together * subject.pair_bytes
+    return blocks + min(subject.pairs_together, len(subject.plan.pairs)) * subject.pair_bytes

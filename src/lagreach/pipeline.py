@@ -274,10 +274,13 @@ def _layer(subject: Subject, window: Window, noise_sample: np.ndarray) -> LayerD
 def _gains(subject: Subject) -> tuple[Fidelity, EffectiveRates | None]:
     """Exact and first-order gain and the rates, on up to 64 of the sequences."""
     batch = subject.sequences.read(np.sort(subject.plan.pairs.ravel()[:SHOWN]).tolist())
-    options = {"mask": batch.mask, "lengths": batch.lengths, "steps": subject.steps, "state": batch.state}
-    gains = fidelity(subject.view, batch.x, batch.y, subject.bands.lags, subject.loss, **options)
+    own = {"lengths": batch.lengths, "state": batch.state}
+    if subject.memory is not None:
+        own["chunk"] = 2 * replace(subject, transport="first-order").pairs_together
+    view, lags = subject.view, subject.bands.lags
+    gains = fidelity(view, batch.x, batch.y, lags, subject.loss, mask=batch.mask, steps=subject.steps, **own)
     try:
-        rates = effective_rates(subject.view, batch.x, subject.bands.lags, lengths=batch.lengths, state=batch.state)
+        rates = effective_rates(view, batch.x, lags, **own)
     except UnsupportedError:  # a projected LSTM has no units to follow
         return gains, None
     return gains, rates

@@ -87,9 +87,14 @@ class Subject:
         values = self.time * step + OUTPUTS_ALIVE * self.outputs + GRADIENTS_ALIVE * self.width
         return 2 * values * template.dtype.itemsize
 
+    @property
+    def pairs_together(self) -> int:
+        """Pairs of sequences that are run together."""
+        return max(1, self.room // self.pair_bytes)
+
     def pieces(self, blocks: Iterable[int]) -> Iterator[Piece]:
         """Cut the sequences of some blocks into pieces that fit into memory; pairs stay together."""
-        chunk = max(1, self.room // self.pair_bytes)
+        chunk = self.pairs_together
         pairs = np.flatnonzero(np.isin(self.plan.blocks, list(blocks)))
         for start in range(0, len(pairs), chunk):
             chosen = pairs[start : start + chunk]
