@@ -247,6 +247,14 @@ def test_memory_limit_changes_nothing_but_the_pieces(model, data, found):
         np.testing.assert_allclose(getattr(tight, name).values, getattr(found, name).values, rtol=1e-4)
 
 
+def test_a_plan_says_what_the_memory_leaves(model, data):
+    room = [
+        lagreach.diagnose(model, data, lags=[0, 3], dry_run=True, memory=memory).memory for memory in (1, 10**6, 10**12)
+    ]
+    assert room[0] < room[1] < room[2]
+    assert room[1] - room[0] < 10**6 < room[2] - room[0]  # a pair and the gradients are always there
+
+
 def test_no_stage_runs_more_sequences_together_than_fit(model, data, monkeypatch):
     """Gains and rates are measured outside the two passes, on fewer sequences, but within the same memory."""
     together = []
@@ -263,6 +271,14 @@ def test_no_stage_runs_more_sequences_together_than_fit(model, data, monkeypatch
     together.clear()
     lagreach.diagnose(model, data, lags=[0, 1, 3])
     assert 2 <= limited < 64 <= max(together)
+
+
+def test_an_input_that_is_not_finite_is_named_by_its_number(model, data):
+    x, y = data
+    spoilt = x.clone()
+    spoilt[90, 7, 1] = math.nan
+    with pytest.raises(InputError, match=r"nan at index \[90, 7, 1\]"):
+        lagreach.diagnose(model, (spoilt, y), lags=[0, 3])
 
 
 def test_series_are_accepted_with_a_warning(model):

@@ -67,6 +67,6 @@ def affordable(budget: float, per_sequence: float, available: int) -> int:
 
 
 def memory_needed(subject: Subject) -> int:
-    """Bytes of the gradients by block, signal and lag, and of the sequences that are run together."""
+    """Bytes of the gradients by block, signal and lag (and of their directions), and of the sequences run together."""
     blocks = subject.plan.count * (1 + len(subject.probe.group)) * len(subject.bands) * subject.width * 8
-    return blocks + min(subject.pairs_together, len(subject.plan.pairs)) * subject.pair_bytes
+    return 2 * blocks + min(subject.pairs_together, len(subject.plan.pairs)) * subject.pair_bytes

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from lagreach.errors import InputError, RunError
 from lagreach.study.config import find_study
 from lagreach.study.executors import make_executor
 from lagreach.study.export import export_run
-from lagreach.study.jobs import DiagnoseJob, diagnose_jobs, summary_row
+from lagreach.study.jobs import DiagnoseJob, diagnose_jobs, shared_memory, summary_row
 from lagreach.study.rows import read_rows, write_rows
 from lagreach.study.runner import run_study
 from lagreach.study.status import run_status
@@ -252,3 +253,10 @@ def test_summary_rows_hold_what_the_diagnoses_say(finished):
     found = lagreach.load(finished.diagnosis_path("diag", 1, 6, "exact"))
     np.testing.assert_allclose(row["n_probe"], found.layers[0].window.required_if_present().sequences)
     assert row["windows"][0] == pytest.approx(found.window(100).lag or float("nan"), nan_ok=True)
+
+
+def test_processes_share_the_memory_of_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=80 * 2**30))
+    assert shared_memory("cpu", 4) is None
+    assert shared_memory("cuda", 1) is None
+    assert 4 * shared_memory("cuda", 4) == 40 * 2**30
