@@ -25,6 +25,7 @@ QUICK = {**W1, "time": 256, "lags": 64, "anchors_visited": 8}
 TINY = {**W1, "sequences": 2, "time": 12, "input": 3, "hidden": 5, "lags": 6, "anchors_visited": 12}
 MANY = {**W1, "sequences": 256, "anchors_visited": 0}  # one chunk of what a diagnosis carries
 WORKLOADS = {"full": {"W1": W1, "W1 of 256": MANY, "small": SMALL}, "quick": {"quick": QUICK}, "tiny": {"tiny": TINY}}
+PAPER_CELLS = ("const_gate", "shared_gate", "diag_gate", "gru", "lstm")
 NOTE = "per_anchor leaves out its forward pass, and is scaled up from the anchors it visited where it skips some"
 
 
@@ -34,7 +35,7 @@ def cases(size: str) -> list[Case]:
         Case(f"{workload} {cell}", {"cell": cell, **shape}, repeats=repeats(size, workload), note=NOTE)
         for workload, shape in WORKLOADS[size].items()
         for cell in all_cells()
-        if workload != "W1 of 256" or cell in ("diag_gate", "lstm")
+        if workload != "W1 of 256" or cell in PAPER_CELLS
     ]
 
 
