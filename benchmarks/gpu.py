@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.gpu_rivals import cudnn_step, device_rates, eager_step, floors, jax_ms
-from benchmarks.harness import commit, finish, keep_unfinished
+from benchmarks.harness import PAPER_CELLS, commit, finish, keep_unfinished
 from benchmarks.printing import in_words
 from lagreach.cells import Cell, all_cells
 from lagreach.errors import UnsupportedError
@@ -40,7 +40,7 @@ CASES = (("W1", W1, 1), ("W1", W1, 132), ("W2", W2, 1), ("W2", W2, 5))
 QUICK_CASES = (("W1", W1, 1), ("W1", W1, 132))
 # The time of the fastest of these is that of the chain of steps; the wider one has the faster kernels.
 SMALLEST = tuple({"sequences": 8, "time": 1024, "input": 16, "hidden": hidden} for hidden in (16, 64))
-TIMED = ("const_gate", "shared_gate", "diag_gate", "gru", "lstm", "torch_gru")
+TIMED = (*PAPER_CELLS, "torch_gru")
 
 
 def problem(cell: Cell, replicas: int, sequences: int, time: int, hidden: int, size: int) -> tuple[Tensor, ...]:

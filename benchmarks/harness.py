@@ -29,6 +29,7 @@ from typing import Any
 
 from benchmarks.printing import show
 
+PAPER_CELLS = ("const_gate", "shared_gate", "diag_gate", "gru", "lstm")
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 QUICK_RESULTS = ROOT / "runs" / "benchmarks"  # not committed: quick or few numbers must not replace full ones

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from benchmarks.harness import RESULTS, ROOT
+from benchmarks.harness import PAPER_CELLS, RESULTS, ROOT
 
 START, END = "<!-- speed: python -m benchmarks.readme -->", "<!-- end of speed -->"
-CELLS = ("const_gate", "shared_gate", "diag_gate", "gru", "lstm")
 
 
 def stored(op: str) -> dict[str, Any]:
@@ -29,31 +28,33 @@ def text() -> str:
 
     def row(label: str, times: dict[str, dict[str, float]], ratio: str, digits: int = 2, workload: str = "W1") -> str:
         over, under = ratio.split(" / ")
-        chosen = [times[f"{workload} {cell}"] for cell in CELLS]
+        chosen = [times[f"{workload} {cell}"] for cell in PAPER_CELLS]
         return f"| {label} | " + " | ".join(f"{t[over] / t[under]:.{digits}f}" for t in chosen) + " |"
 
     beside, floor = "author / lagreach", "lagreach / floor"
     gpu = stored("gpu")
     on_gpu = {(c["cell"], c["workload"], c["replicas"]): c["ms"] for c in gpu["cases"] if "ms" in c}
-    one, many = (", ".join(f"{on_gpu[cell, 'W1', n]:.1f}" for cell in CELLS) for n in (1, 132))
+    one, many = (", ".join(f"{on_gpu[cell, 'W1', n]:.1f}" for cell in PAPER_CELLS) for n in (1, 132))
     rows = [
         row(f"W1: times the floor, {here}", times, floor),
         row(f"the same, {there}", elsewhere, floor),
         row(f"W2: times the floor, {here}", times, floor, workload="W2"),
     ]
     limits = ""
-    if all("author" in times[f"W1 {cell}"] for cell in CELLS):  # for those who timed it
+    if all("author" in times[f"W1 {cell}"] for cell in PAPER_CELLS):  # for those who timed it
         rows[:0] = [
             row(f"W1: times faster than the paper author's loop, {here}", times, beside, 1),
             row(f"the same, {there}", elsewhere, beside, 1),
         ]
-        ratios = ", ".join(f"{times[f'W1 {cell}']['author'] / times[f'W1 {cell}']['floor']:.0f}" for cell in CELLS)
+        ratios = ", ".join(
+            f"{times[f'W1 {cell}']['author'] / times[f'W1 {cell}']['floor']:.0f}" for cell in PAPER_CELLS
+        )
         limits = f"; on the {here} it is itself {ratios} times faster than the author's loop"
-    milliseconds = " | ".join(f"{1e3 * times[f'W1 {cell}']['lagreach']:.1f}" for cell in CELLS)
+    milliseconds = " | ".join(f"{1e3 * times[f'W1 {cell}']['lagreach']:.1f}" for cell in PAPER_CELLS)
     return "\n".join(
         [
-            "| one training step, one thread | " + " | ".join(CELLS) + " |",
-            "|---|" + "---|" * len(CELLS),
+            "| one training step, one thread | " + " | ".join(PAPER_CELLS) + " |",
+            "|---|" + "---|" * len(PAPER_CELLS),
             f"| W1: milliseconds, {here} | {milliseconds} |",
             *rows,
             "",

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 from torch import Tensor
 
-from benchmarks.harness import Case, Op, Timing, measure
+from benchmarks.harness import PAPER_CELLS, Case, Op, Timing, measure
 from lagreach import GatedRNN, all_cells, rollout
 from lagreach.transport.exact import exact_transport
 from lagreach.transport.rollout import Rollout
@@ -25,7 +25,6 @@ QUICK = {**W1, "time": 256, "lags": 64, "anchors_visited": 8}
 TINY = {**W1, "sequences": 2, "time": 12, "input": 3, "hidden": 5, "lags": 6, "anchors_visited": 12}
 MANY = {**W1, "sequences": 256, "anchors_visited": 0}  # one chunk of what a diagnosis carries
 WORKLOADS = {"full": {"W1": W1, "W1 of 256": MANY, "small": SMALL}, "quick": {"quick": QUICK}, "tiny": {"tiny": TINY}}
-PAPER_CELLS = ("const_gate", "shared_gate", "diag_gate", "gru", "lstm")
 NOTE = "per_anchor leaves out its forward pass, and is scaled up from the anchors it visited where it skips some"
 
 

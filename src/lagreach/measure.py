@@ -118,8 +118,10 @@ def make_subject(
     sequences = as_sequences(data)
     view = as_view(model, sequences.read(range(min(2, len(sequences)))))
     plan = plan_blocks(sequences, settings.blocks, settings.seed)
-    mean, covariance, time = _input_moments(view, sequences)
-    _, positions, out = run(view.bind(sequences.read([0]))).output.shape
+    first = run(view.bind(sequences.read([0])))
+    _, positions, out = first.output.shape
+    read = min(READ_SEQUENCES, max(1, READ_VALUES // first.x.numel()))
+    mean, covariance, time = _input_moments(view, sequences, read)
     generator = torch.Generator().manual_seed(settings.seed)
     return Subject(
         view=view,
@@ -137,10 +139,9 @@ def make_subject(
     )
 
 
-def _input_moments(view: View, sequences: Sequences) -> tuple[torch.Tensor, torch.Tensor, int]:
+def _input_moments(view: View, sequences: Sequences, read: int) -> tuple[torch.Tensor, torch.Tensor, int]:
     """Mean and covariance of the recurrent layer's inputs over valid steps, and the longest sequence."""
     total, squares, count, time = None, None, 0, 0
-    read = min(READ_SEQUENCES, max(1, READ_VALUES // view.bind(sequences.read([0])).x.numel()))
     for start in range(0, len(sequences), read):
         batch = sequences.read(range(start, min(start + read, len(sequences))))
         if batch.lengths is None:

@@ -74,9 +74,9 @@ class Subject:
     @property
     def room(self) -> int:
         """Bytes that a piece may take at the peak."""
-        device = self.view.template.device
         if self.memory is not None:
             return self.memory
+        device = self.view.template.device
         return ROOM if device.type != "cuda" else torch.cuda.get_device_properties(device).total_memory // GPU_SHARE
 
     @property
