@@ -62,21 +62,20 @@ def candidate_diagonal(
 
 
 class CandidateSlope:
-    """Pulls gradients at ``factor * candidate(a)`` back to the pre-activation a, row by row."""
+    """Pulls gradients at ``factor * g``, ``g = candidate(a)``, back to the pre-activation a, row by row."""
 
-    def __init__(self, layernorm: bool, a: Tensor, params: Params, factor: Tensor | float) -> None:
-        g = candidate(layernorm, a, params)
-        self._slope = (1 - g * g) * factor
+    def __init__(self, layernorm: bool, a: Tensor, params: Params, g: Tensor, factor: Tensor | float) -> None:
+        self.elementwise = (1 - g * g) * factor  # all there is, without LayerNorm
         self._normed: Tensor | None = None
         if layernorm:
             centred = a - a.mean(-1, keepdim=True)
             std = (centred.square().mean(-1, keepdim=True) + EPS).sqrt()
             self._normed = centred / std
-            self._slope = self._slope * params["ln_gain"] / std
+            self.elementwise = self.elementwise * params["ln_gain"] / std
 
     def pull(self, cotangent: Tensor, out: Tensor) -> None:
         """Write the gradient at a."""
-        torch.mul(cotangent, self._slope, out=out)
+        torch.mul(cotangent, self.elementwise, out=out)
         if self._normed is not None:
             along = (out * self._normed).mean(-1, keepdim=True)
             out.sub_(out.mean(-1, keepdim=True)).addcmul_(self._normed, along, value=-1)

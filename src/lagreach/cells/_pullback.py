@@ -24,6 +24,18 @@ class Use(NamedTuple):
     factor: str
 
 
+class OnePass(NamedTuple):
+    """A pullback that is one pass over the rows and one product: ``retained * lambda + spread recurrent``.
+
+    The spread is ``lambda * own`` and, in one last column, the row sums of ``lambda * shared``.
+    """
+
+    own: Tensor
+    shared: Tensor
+    retained: Tensor  # one column
+    recurrent: Tensor
+
+
 class Pullback(ABC):
     """``J^T`` of a cell whose state is h alone: ``retained * lambda + spread(lambda)[:, recurrent] U``.
 
@@ -42,6 +54,8 @@ class Pullback(ABC):
     retained
         Elementwise factor on the gradient itself; None if nothing is retained.
     """
+
+    one_pass: OnePass | None = None  # if it has that form: a compiled kernel then saves passes over memory
 
     def __init__(
         self,

@@ -70,5 +70,6 @@ class ConstGate(Cell):
 
     def pullback(self, x: Tensor, s: Tensor, params: Params) -> Pullback:
         """One product with U_h."""
-        slope = CandidateSlope(self.layernorm, self._preactivation(x, s, params), params, self.gate)
+        a = self._preactivation(x, s, params)
+        slope = CandidateSlope(self.layernorm, a, params, candidate(self.layernorm, a, params), self.gate)
         return CandidatePullback(x, s, params, slope, s.new_full((1, 1), 1 - self.gate).expand_as(s))

@@ -79,8 +79,9 @@ class _DiagGatePullback(Pullback):
             recurrent=torch.cat((p["U_s"], p["U_h"])),
             retained=1 - gate,
         )
-        self._gate_slope = (candidate(cell.layernorm, a, p) - h) * gate * (1 - gate)
-        self._slope = CandidateSlope(cell.layernorm, a, p, gate)
+        g = candidate(cell.layernorm, a, p)
+        self._gate_slope = (g - h) * gate * (1 - gate)
+        self._slope = CandidateSlope(cell.layernorm, a, p, g, gate)
 
     def spread(self, cotangent: Tensor, out: Tensor) -> None:
         width = cotangent.shape[1]

@@ -46,5 +46,6 @@ class Elman(Cell):
 
     def pullback(self, x: Tensor, s: Tensor, params: Params) -> Pullback:
         """One product with U_h."""
-        slope = CandidateSlope(self.layernorm, self._preactivation(x, s, params), params, 1.0)
+        a = self._preactivation(x, s, params)
+        slope = CandidateSlope(self.layernorm, a, params, candidate(self.layernorm, a, params), 1.0)
         return CandidatePullback(x, s, params, slope, None)

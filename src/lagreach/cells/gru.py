@@ -98,8 +98,9 @@ class _GRUPullback(Pullback):
             retained=1 - z,
         )
         self._U_h, self._reset, self._reset_slope = p["U_h"], r, h * r * (1 - r)
-        self._update_slope = (candidate(cell.layernorm, a, p) - h) * z * (1 - z)
-        self._slope = CandidateSlope(cell.layernorm, a, p, z)
+        g = candidate(cell.layernorm, a, p)
+        self._update_slope = (g - h) * z * (1 - z)
+        self._slope = CandidateSlope(cell.layernorm, a, p, g, z)
 
     def spread(self, cotangent: Tensor, out: Tensor) -> None:
         a, z, r, through = out.chunk(4, dim=1)

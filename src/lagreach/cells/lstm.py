@@ -140,10 +140,11 @@ class _LSTMPullback(Pullback):
         )
         tanh_c = torch.tanh(v.c_after)
         self._f, self._e = v.f, v.o * (1 - tanh_c * tanh_c)
-        self._i_slope = candidate(cell.layernorm, v.a, p) * v.i * (1 - v.i)
+        g = candidate(cell.layernorm, v.a, p)
+        self._i_slope = g * v.i * (1 - v.i)
         self._f_slope = v.c * v.f * (1 - v.f)
         self._o_slope = tanh_c * v.o * (1 - v.o)
-        self._slope = CandidateSlope(cell.layernorm, v.a, p, v.i)
+        self._slope = CandidateSlope(cell.layernorm, v.a, p, g, v.i)
 
     def spread(self, cotangent: Tensor, out: Tensor) -> None:
         h, c = cotangent.chunk(2, dim=1)

@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 
 from lagreach.cells._candidate import CandidateSlope, candidate, candidate_diagonal, candidate_shapes
 from lagreach.cells._cell import Cell, Params
-from lagreach.cells._pullback import Pullback, Use, gate_uses
+from lagreach.cells._pullback import OnePass, Pullback, Use, gate_uses
 
 
 @dataclass(frozen=True)
@@ -70,16 +70,20 @@ class _SharedGatePullback(Pullback):
         gate, a = cell._preactivations(x, h, p)
         width = h.shape[1]
         column = (slice(width, width + 1),)
+        recurrent = torch.cat((p["U_h"], p["U_s"]))
         super().__init__(
             {"x": x, "h": h},
             gate_uses("h", width) | {"W_s": Use(column, "x"), "U_s": Use(column, "h"), "b_s": Use(column, "1")},
             width=width + 1,
             reads=torch.cat((p["W_h"], p["W_s"])),
-            recurrent=torch.cat((p["U_h"], p["U_s"])),
+            recurrent=recurrent,
             retained=(1 - gate).expand_as(h),
         )
-        self._gate_slope = (candidate(cell.layernorm, a, p) - h) * gate * (1 - gate)
-        self._slope = CandidateSlope(cell.layernorm, a, p, gate)
+        g = candidate(cell.layernorm, a, p)
+        self._gate_slope = (g - h) * (gate * (1 - gate))
+        self._slope = CandidateSlope(cell.layernorm, a, p, g, gate)
+        if not cell.layernorm:
+            self.one_pass = OnePass(self._slope.elementwise, self._gate_slope, 1 - gate, recurrent)
 
     def spread(self, cotangent: Tensor, out: Tensor) -> None:
         width = cotangent.shape[1]

@@ -88,8 +88,9 @@ class _TorchGRUPullback(Pullback):
             retained=z,
         )
         self._reset, self._reset_slope = r, hidden * r * (1 - r)
-        self._update_slope = (h - candidate(cell.layernorm, a, p)) * z * (1 - z)
-        self._slope = CandidateSlope(cell.layernorm, a, p, 1 - z)
+        n = candidate(cell.layernorm, a, p)
+        self._update_slope = (h - n) * z * (1 - z)
+        self._slope = CandidateSlope(cell.layernorm, a, p, n, 1 - z)
 
     def spread(self, cotangent: Tensor, out: Tensor) -> None:
         n, r, z, weakened = out.chunk(4, dim=1)

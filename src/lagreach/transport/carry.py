@@ -117,9 +117,10 @@ class Carry:
         self._steps = steps
         count, size = steps.count, steps.state_size
         # one position in front, for what the first step hands to the initial state
-        self._now = delta.new_zeros(len(steps.x) + count, size)
-        self._next = torch.zeros_like(self._now)
-        self._now[count:] = steps.rows(delta)
+        self._now = steps.x.new_empty(len(steps.x) + count, size)
+        self._next = torch.empty_like(self._now)  # the first step writes all of it
+        self._now[:count] = 0
+        self._now[count:].unflatten(0, (steps.time, count)).copy_(delta.transpose(0, 1))
         self._exponent: Tensor | None = None  # by anchor, not by position: then it need not move
         self._rescale()
 
@@ -145,12 +146,13 @@ class Carry:
                 break
             here = self._now[place.start + count : place.stop + count]
             spread = steps.buffer(i)
-            block.spread(here, spread)
+            if go_on:
+                block.back(here, spread, self._next[place])
+            else:
+                block.spread(here, spread)
             for total in sums:
                 started = slice(place.start + self.lag * count, place.stop + self.lag * count)
                 total.add(i, spread, started, self._exponent)
-            if go_on:
-                block.state(here, spread, self._next[place])
         if go_on:
             self._next[self.left * count : (self.left + 2) * count] = 0  # what lies beyond is zero already
             self._now, self._next = self._next, self._now

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lagreach.adapters import Recurrence
 from lagreach.cells._pullback import Pullback
+from lagreach.kernels.cpu import pull_back
 
 
 class Linearised(ABC):
@@ -33,6 +34,11 @@ class Linearised(ABC):
     @abstractmethod
     def state(self, cotangent: Tensor, spread: Tensor, out: Float[Tensor, "row state"]) -> None:
         """Write the gradient at the states before the steps."""
+
+    def back(self, cotangent: Tensor, spread: Tensor, out: Tensor) -> None:
+        """Both at once."""
+        self.spread(cotangent, spread)
+        self.state(cotangent, spread, out)
 
     @abstractmethod
     def weighted(self, by: Float[Tensor, "row k"]) -> Tensor:
@@ -106,6 +112,12 @@ class Closed(Linearised):
         full = [*whole, cotangent.split(self._states, dim=1)[-1]]
         for layer, own, part, target in zip(self._layers, full, spreads, out.split(self._states, dim=1), strict=True):
             layer.state(own, part, target)
+
+    def back(self, cotangent: Tensor, spread: Tensor, out: Tensor) -> None:
+        """Spread and lead on, in one pass over the rows where a layer alone allows that."""
+        known = self._layers[0].one_pass if len(self._layers) == 1 else None
+        if known is None or not pull_back(cotangent, known, spread, out):
+            super().back(cotangent, spread, out)
 
     def _split(self, spread: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         parts = spread.split(self._parts, dim=1)

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from lagreach.cells import Cell, Params
+from lagreach.cells._pullback import OnePass
 from lagreach.kernels.packing import blocks_of
 
-__all__ = ["SlowWarning", "missing", "scan", "scan_blocks", "scan_tangent"]
+__all__ = ["SlowWarning", "missing", "pull_back", "scan", "scan_blocks", "scan_tangent"]
 
 
 class SlowWarning(UserWarning):
@@ -78,3 +79,17 @@ def scan_tangent(cell: Cell, x: Tensor, s0: Tensor, params: Params, direction: P
     from lagreach.kernels.cpu.function import tangent
 
     return tangent(cell, x, s0, params, direction)
+
+
+def pull_back(cotangent: Tensor, known: OnePass, spread: Tensor, before: Tensor) -> bool:
+    """Write the spread of a gradient and the gradient one step before; False, with nothing done, where that cannot be."""
+    given = (cotangent, *known, spread, before)
+    if any(v.device.type != "cpu" or v.dtype != spread.dtype or not v.is_contiguous() for v in given):
+        return False
+    if spread.dtype not in (torch.float32, torch.float64) or not _has_numba():
+        return False
+    from lagreach.kernels.cpu.rows import scale_and_sum
+
+    scale_and_sum(cotangent, known.own, known.shared, known.retained, spread, before)
+    before.addmm_(spread, known.recurrent)
+    return True
