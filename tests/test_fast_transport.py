@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from lagreach.cells import Cell
 from lagreach.cells.stack import Stack
 from lagreach.gradients.band_gradients import proportion
 from lagreach.gradients.matched import matched_statistic
+from lagreach.kernels.cpu import rows
 from lagreach.transport import first_order, first_order_sums
 from lagreach.transport.carry import Carry, Steps, WeightSums
 from lagreach.transport.exact import exact_transport
@@ -38,6 +40,12 @@ def recurrence_of(cells, generator, input_size=INPUT):
     model = GatedRNN("elman", input_size, HIDDEN, 1, dtype=torch.float64)
     template = rollout(model, torch.zeros(1, 2, input_size, dtype=torch.float64)).recurrence
     return dataclasses.replace(template, stack=Stack(tuple(cells), HIDDEN, tuple(names)), params=params)
+
+
+def carried(part, delta, lags):
+    """Copies of what exact transport gives for all weights."""
+    found = exact_transport(part, delta, lags, params=list(part.recurrence.params))
+    return [(c.value().clone(), {n: g.clone() for n, g in grads.items()}) for c, grads in found]
 
 
 def built_in():
@@ -65,6 +73,9 @@ def test_closed_pullbacks_equal_autodiff(cells, generator):
         spread, before = torch.full((ROWS, linear.width), math.nan).double(), torch.full_like(s, math.nan)
         linear.spread(cotangent, spread)
         linear.state(cotangent, spread, before)
+        at_once = torch.full_like(spread, math.nan), torch.full_like(s, math.nan)
+        linear.back(cotangent, *at_once)
+        torch.testing.assert_close(at_once, (spread, before), rtol=1e-12, atol=1e-12)
         found.append((before, linear.flat(linear.weights(spread, linear.weighted(by), slice(0, 1), 1))))
     assert isinstance(linearise(recurrence, x, s, names), Closed)
     torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=1e-12)
@@ -109,20 +120,85 @@ def test_what_a_closed_form_does_not_know_goes_through_autodiff(generator):
         assert isinstance(linearise(recurrence, x, s, names), Autodiff)
 
 
+class TestOnePass:
+    """SharedGate alone is pulled back by one compiled pass over the rows and one product."""
+
+    def pulled(self, generator, dtype=torch.float32, scale=1.0, layers=1):
+        """Spread and gradient one step before, with the compiled pass allowed and in plain torch."""
+        recurrence = recurrence_of([all_cells()["shared_gate"]()] * layers, generator)
+        params = {name: p.to(dtype) for name, p in recurrence.params.items()}
+        recurrence = dataclasses.replace(recurrence, params=params)
+        size = recurrence.stack.state_size
+        x, s = normal(generator, 70, INPUT).to(dtype), normal(generator, 70, size).to(dtype)
+        cotangent = (scale * normal(generator, 70, size)).to(dtype)
+        linear = linearise(recurrence, x, s, [])
+        found = [(cotangent.new_full((70, linear.width), math.nan), torch.full_like(s, math.nan)) for _ in range(2)]
+        linear.back(cotangent, *found[0])
+        linear.spread(cotangent, found[1][0])
+        linear.state(cotangent, *found[1])
+        return found
+
+    @pytest.fixture
+    def calls(self, monkeypatch):
+        made = []
+
+        def scale_and_sum(*arguments):
+            made.append(arguments[0].dtype)
+            rows_before(*arguments)
+
+        rows_before = rows.scale_and_sum
+        monkeypatch.setattr(rows, "scale_and_sum", scale_and_sum)
+        return made
+
+    @pytest.mark.parametrize("scale", [1.0, 1e-30, math.inf, math.nan])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_equals_plain_torch(self, generator, calls, dtype, scale):
+        compiled, plain = self.pulled(generator, dtype, scale)
+        assert calls == [dtype]
+        rtol = {torch.float32: 1e-5, torch.float64: 1e-13}[dtype]
+        atol = rtol * scale if math.isfinite(scale) else 0.0
+        torch.testing.assert_close(compiled, plain, rtol=rtol, atol=atol, equal_nan=True)
+
+    def test_is_left_out_where_it_does_not_fit(self, generator, calls, monkeypatch):
+        for dtype, layers in ((torch.bfloat16, 1), (torch.float32, 2)):
+            torch.testing.assert_close(*self.pulled(generator, dtype, layers=layers))
+        monkeypatch.setattr("lagreach.kernels.cpu._has_numba", lambda: False)
+        torch.testing.assert_close(*self.pulled(generator))
+        assert calls == []
+
+    def test_compiling_is_announced_once_for_each_precision(self, generator, monkeypatch):
+        shown = []
+        monkeypatch.setattr(rows, "waiting", lambda text: shown.append(text) or nullcontext())
+        monkeypatch.setattr(rows, "_ready", set())
+        for dtype, announced in ((torch.float32, 1), (torch.float32, 1), (torch.float64, 2)):
+            self.pulled(generator, dtype)
+            assert len(shown) == announced
+
+
+@pytest.mark.parametrize("name", ["shared_gate", "diag_gate"])
+def test_nothing_is_read_before_it_is_written(generator, name):
+    """Buffers are not cleared first; here they start as NaN."""
+    part = rollout(GatedRNN(name, 2, 3, 1, generator=generator), torch.randn(3, 8, 2, generator=generator))
+    delta = torch.randn(part.states.shape, generator=generator)
+
+    plain = carried(part, delta, range(8))
+    torch.use_deterministic_algorithms(True)  # torch.empty is then full of NaN
+    try:
+        assert torch.empty(3).isnan().all()
+        torch.testing.assert_close(carried(part, delta, range(8)), plain, rtol=0, atol=0)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 @pytest.mark.parametrize("rows", [1, 5, 6, 1000])
 @pytest.mark.parametrize("layers", [1, 2])
 def test_blocks_of_rows_do_not_matter(monkeypatch, generator, rows, layers):
     model = GatedRNN("gru", 2, 3, 1, num_layers=layers, generator=generator, dtype=torch.float64)
     part = rollout(model, normal(generator, 3, 8, 2))
-    delta, names = normal(generator, *part.states.shape), list(part.recurrence.params)
-
-    def carried():
-        found = exact_transport(part, delta, [0, 1, 4, 7], params=names)
-        return [(c.value().clone(), {n: g.clone() for n, g in grads.items()}) for c, grads in found]
-
-    whole = carried()
+    delta = normal(generator, *part.states.shape)
+    whole = carried(part, delta, [0, 1, 4, 7])
     monkeypatch.setattr("lagreach.transport.carry.ROWS", rows)
-    torch.testing.assert_close(carried(), whole, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(carried(part, delta, [0, 1, 4, 7]), whole, rtol=1e-12, atol=1e-14)
 
 
 def test_weights_of_anchors_and_of_positions_reached(generator):

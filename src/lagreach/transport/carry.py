@@ -119,7 +119,6 @@ class Carry:
         # one position in front, for what the first step hands to the initial state
         self._now = steps.x.new_empty(len(steps.x) + count, size)
         self._next = torch.empty_like(self._now)  # the first step writes all of it
-        self._now[:count] = 0
         self._now[count:].unflatten(0, (steps.time, count)).copy_(delta.transpose(0, 1))
         self._exponent: Tensor | None = None  # by anchor, not by position: then it need not move
         self._rescale()
