@@ -15,7 +15,7 @@ from lagreach.cells import Cell
 from lagreach.cells.stack import Stack
 from lagreach.gradients.band_gradients import proportion
 from lagreach.gradients.matched import matched_statistic
-from lagreach.kernels.cpu import rows
+from lagreach.kernels.cpu import pullback
 from lagreach.transport import first_order, first_order_sums
 from lagreach.transport.carry import Carry, Steps, WeightSums
 from lagreach.transport.exact import exact_transport
@@ -29,17 +29,17 @@ def normal(generator, *shape):
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-def recurrence_of(cells, generator, input_size=INPUT):
+def recurrence_of(cells, generator, input_size=INPUT, hidden=HIDDEN):
     """A recurrence with random weights; only what `linearise` looks at."""
     names, params, width = [], {}, input_size
     for k, cell in enumerate(cells):
-        shapes = cell.shapes(width, HIDDEN)
+        shapes = cell.shapes(width, hidden)
         names.append({own: f"{k}.{own}" for own in shapes})
         params |= {f"{k}.{own}": 0.5 * normal(generator, *shape) for own, shape in shapes.items()}
-        width = HIDDEN
-    model = GatedRNN("elman", input_size, HIDDEN, 1, dtype=torch.float64)
+        width = hidden
+    model = GatedRNN("elman", input_size, hidden, 1, dtype=torch.float64)
     template = rollout(model, torch.zeros(1, 2, input_size, dtype=torch.float64)).recurrence
-    return dataclasses.replace(template, stack=Stack(tuple(cells), HIDDEN, tuple(names)), params=params)
+    return dataclasses.replace(template, stack=Stack(tuple(cells), hidden, tuple(names)), params=params)
 
 
 def carried(part, delta, lags):
@@ -75,7 +75,9 @@ def test_closed_pullbacks_equal_autodiff(cells, generator):
         linear.state(cotangent, spread, before)
         at_once = torch.full_like(spread, math.nan), torch.full_like(s, math.nan)
         linear.back(cotangent, *at_once)
-        torch.testing.assert_close(at_once, (spread, before), rtol=1e-12, atol=1e-12)
+        used = slice(getattr(linear, "_columns", None))  # a kernel may leave columns out that no weight reads
+        found_twice = [(columns[:, used], state) for columns, state in (at_once, (spread, before))]
+        torch.testing.assert_close(*found_twice, rtol=1e-12, atol=1e-12)
         found.append((before, linear.flat(linear.weights(spread, linear.weighted(by), slice(0, 1), 1))))
     assert isinstance(linearise(recurrence, x, s, names), Closed)
     torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=1e-12)
@@ -120,58 +122,64 @@ def test_what_a_closed_form_does_not_know_goes_through_autodiff(generator):
         assert isinstance(linearise(recurrence, x, s, names), Autodiff)
 
 
-class TestOnePass:
-    """SharedGate alone is pulled back by one compiled pass over the rows and one product."""
+KNOWN = [name for name in sorted(all_cells()) if name not in ("diag_elman", "min_gru")]  # these have no products
 
-    def pulled(self, generator, dtype=torch.float32, scale=1.0, layers=1):
-        """Spread and gradient one step before, with the compiled pass allowed and in plain torch."""
-        recurrence = recurrence_of([all_cells()["shared_gate"]()] * layers, generator)
+
+class TestCompiledPullbacks:
+    """A layer alone is pulled back by one compiled call, a few rows at a time."""
+
+    def pulled(self, generator, cells, dtype=torch.float32, hidden=HIDDEN, count=ROWS, scale=1.0, whole=True):
+        """Spread, as far as weights read it, and gradient one step before: in one call, and one after the other."""
+        recurrence = recurrence_of(cells, generator, hidden=hidden)
         params = {name: p.to(dtype) for name, p in recurrence.params.items()}
-        recurrence = dataclasses.replace(recurrence, params=params)
-        size = recurrence.stack.state_size
-        x, s = normal(generator, 70, INPUT).to(dtype), normal(generator, 70, size).to(dtype)
-        cotangent = (scale * normal(generator, 70, size)).to(dtype)
-        linear = linearise(recurrence, x, s, [])
-        found = [(cotangent.new_full((70, linear.width), math.nan), torch.full_like(s, math.nan)) for _ in range(2)]
-        linear.back(cotangent, *found[0])
+        recurrence, size = dataclasses.replace(recurrence, params=params), recurrence.stack.state_size
+        x, s = normal(generator, count, INPUT).to(dtype), normal(generator, count, size).to(dtype)
+        cotangent = (scale * normal(generator, count, size)).to(dtype)
+        linear = linearise(recurrence, x, s, [name for name in params if "ln_" not in name])
+        found = [(cotangent.new_full((count, linear.width), math.nan), torch.full_like(s, math.nan)) for _ in range(2)]
+        linear.back(cotangent, *found[0], whole=whole)
         linear.spread(cotangent, found[1][0])
         linear.state(cotangent, *found[1])
-        return found
+        return linear.compiled, *((spread[:, : linear._columns], before) for spread, before in found)
 
-    @pytest.fixture
-    def calls(self, monkeypatch):
-        made = []
-
-        def scale_and_sum(*arguments):
-            made.append(arguments[0].dtype)
-            rows_before(*arguments)
-
-        rows_before = rows.scale_and_sum
-        monkeypatch.setattr(rows, "scale_and_sum", scale_and_sum)
-        return made
-
-    @pytest.mark.parametrize("scale", [1.0, 1e-30, math.inf, math.nan])
+    @pytest.mark.parametrize("count", [1, 64, 200])
+    @pytest.mark.parametrize("hidden", [1, 5, 64, 67])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-    def test_equals_plain_torch(self, generator, calls, dtype, scale):
-        compiled, plain = self.pulled(generator, dtype, scale)
-        assert calls == [dtype]
-        rtol = {torch.float32: 1e-5, torch.float64: 1e-13}[dtype]
-        atol = rtol * scale if math.isfinite(scale) else 0.0
-        torch.testing.assert_close(compiled, plain, rtol=rtol, atol=atol, equal_nan=True)
+    @pytest.mark.parametrize("name", KNOWN)
+    def test_equal_plain_torch(self, generator, name, dtype, hidden, count):
+        for whole in (True, False):
+            compiled, found, plain = self.pulled(generator, [all_cells()[name]()], dtype, hidden, count, whole=whole)
+            assert compiled
+            tolerance = {torch.float32: 1e-5, torch.float64: 1e-13}[dtype] * hidden**0.5
+            torch.testing.assert_close(found[1], plain[1], rtol=tolerance, atol=tolerance)
+            if whole:
+                torch.testing.assert_close(found[0], plain[0], rtol=tolerance, atol=tolerance)
 
-    def test_is_left_out_where_it_does_not_fit(self, generator, calls, monkeypatch):
-        for dtype, layers in ((torch.bfloat16, 1), (torch.float32, 2)):
-            torch.testing.assert_close(*self.pulled(generator, dtype, layers=layers))
+    @pytest.mark.parametrize("scale", [1e-30, 1e30, math.inf, math.nan])
+    @pytest.mark.parametrize("name", KNOWN)
+    def test_keep_what_is_tiny_and_what_is_not_finite(self, generator, name, scale):
+        compiled, found, plain = self.pulled(generator, [all_cells()[name]()], scale=scale)
+        assert compiled
+        atol = 1e-5 * scale if math.isfinite(scale) else 0.0
+        torch.testing.assert_close(found, plain, rtol=1e-5, atol=atol, equal_nan=True)
+
+    def test_are_left_out_where_they_do_not_fit(self, generator, monkeypatch):
+        shared, normed = all_cells()["shared_gate"](), all_cells()["diag_gate"](layernorm=True)
+        for cells, dtype in (([shared], torch.bfloat16), ([shared, shared], torch.float32), ([normed], torch.float32)):
+            compiled, found, plain = self.pulled(generator, cells, dtype)
+            assert not compiled
+            torch.testing.assert_close(found, plain)
         monkeypatch.setattr("lagreach.kernels.cpu._has_numba", lambda: False)
-        torch.testing.assert_close(*self.pulled(generator))
-        assert calls == []
+        compiled, found, plain = self.pulled(generator, [shared])
+        assert not compiled
+        torch.testing.assert_close(found, plain)
 
     def test_compiling_is_announced_once_for_each_precision(self, generator, monkeypatch):
         shown = []
-        monkeypatch.setattr(rows, "waiting", lambda text: shown.append(text) or nullcontext())
-        monkeypatch.setattr(rows, "_ready", set())
+        monkeypatch.setattr(pullback, "waiting", lambda text: shown.append(text) or nullcontext())
+        monkeypatch.setattr(pullback, "_ready", set())
         for dtype, announced in ((torch.float32, 1), (torch.float32, 1), (torch.float64, 2)):
-            self.pulled(generator, dtype)
+            self.pulled(generator, [all_cells()["gru"]()], dtype)
             assert len(shown) == announced
 
 

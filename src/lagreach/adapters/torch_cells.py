@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from lagreach.cells import Cell, Factors, Params
-from lagreach.cells._pullback import Pullback, Use
+from lagreach.cells._pullback import Pullback, Use, elementwise
 from lagreach.cells.elman import Elman
 from lagreach.cells.lstm import LSTM
 from lagreach.cells.torch_gru import TorchGRU
@@ -101,6 +101,7 @@ class _RNNPullback(Pullback):
             {"x": x, "h": h}, _uses(every, every), width=h.shape[1], reads=p["weight_ih"], recurrent=recurrent
         )
         self._slope = slope
+        self.form = elementwise(slope, recurrent)
 
     def spread(self, cotangent: Tensor, out: Tensor) -> None:
         torch.mul(cotangent, self._slope, out=out)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import layer_norm
 
 from lagreach.cells._cell import Params
-from lagreach.cells._pullback import Pullback, gate_uses
+from lagreach.cells._pullback import Pullback, elementwise, gate_uses
 
 EPS = 1e-5  # as torch.nn.LayerNorm
 
@@ -62,16 +62,32 @@ def candidate_diagonal(
 
 
 class CandidateSlope:
-    """Pulls gradients at ``factor * g``, ``g = candidate(a)``, back to the pre-activation a, row by row."""
+    """Pulls gradients at ``factor * g``, ``g = candidate(a)``, back to the pre-activation a, row by row.
 
-    def __init__(self, layernorm: bool, a: Tensor, params: Params, g: Tensor, factor: Tensor | float) -> None:
-        self.elementwise = (1 - g * g) * factor  # all there is, without LayerNorm
+    Without LayerNorm it is `elementwise` and nothing else. That may be written to `out`.
+    """
+
+    def __init__(
+        self,
+        layernorm: bool,
+        a: Tensor,
+        params: Params,
+        g: Tensor,
+        factor: Tensor | float,
+        out: Tensor | None = None,
+    ) -> None:
+        self.elementwise = torch.mul(1 - g * g, factor, out=out)
         self._normed: Tensor | None = None
         if layernorm:
             centred = a - a.mean(-1, keepdim=True)
             std = (centred.square().mean(-1, keepdim=True) + EPS).sqrt()
             self._normed = centred / std
-            self.elementwise = self.elementwise * params["ln_gain"] / std
+            self.elementwise.mul_(params["ln_gain"]).div_(std)
+
+    @property
+    def mixes(self) -> bool:
+        """Whether there is a LayerNorm, which mixes the units."""
+        return self._normed is not None
 
     def pull(self, cotangent: Tensor, out: Tensor) -> None:
         """Write the gradient at a."""
@@ -95,6 +111,8 @@ class CandidatePullback(Pullback):
             retained=retained,
         )
         self._slope = slope
+        if not slope.mixes:
+            self.form = elementwise(slope.elementwise, p["U_h"], retained)
 
     def spread(self, cotangent: Tensor, out: Tensor) -> None:
         """To the candidate alone."""

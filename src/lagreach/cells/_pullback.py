@@ -24,16 +24,15 @@ class Use(NamedTuple):
     factor: str
 
 
-class OnePass(NamedTuple):
-    """A pullback that is one pass over the rows and one product: ``retained * lambda + spread recurrent``.
+class RowForm(NamedTuple):
+    """What a compiled kernel must know to do the same: its name, arrays with one row per step, and weights.
 
-    The spread is ``lambda * own`` and, in one last column, the row sums of ``lambda * shared``.
+    The kernels are in `lagreach.kernels.cpu.pullback`, with what each of them takes.
     """
 
-    own: Tensor
-    shared: Tensor
-    retained: Tensor  # one column
-    recurrent: Tensor
+    kernel: str
+    arrays: tuple[Tensor, ...]
+    weights: tuple[Tensor, ...]
 
 
 class Pullback(ABC):
@@ -55,7 +54,7 @@ class Pullback(ABC):
         Elementwise factor on the gradient itself; None if nothing is retained.
     """
 
-    one_pass: OnePass | None = None  # if it has that form: a compiled kernel then saves passes over memory
+    form: RowForm | None = None  # if a compiled kernel knows it
 
     def __init__(
         self,
@@ -105,6 +104,18 @@ class Pullback(ABC):
         x = self._factors["x"]
         parts = [x.new_ones(len(x), 1) if f == "1" else self._factors[f] for f in self.places(names)]
         return torch.cat(parts, dim=1)
+
+
+def elementwise(
+    slopes: Tensor, recurrent: Tensor, retained: Tensor | None = None, shared: Tensor | None = None
+) -> RowForm:
+    """Form of a pullback whose spread is the gradient times slopes, some blocks of them side by side.
+
+    If some are `shared`, the row sums of the gradient times these are one more column.
+    """
+    nothing = slopes.new_empty(len(slopes), 0)
+    arrays = (slopes, nothing if shared is None else shared, nothing if retained is None else retained)
+    return RowForm("elementwise", arrays, (recurrent,))
 
 
 def gate_uses(gates: str, width: int) -> dict[str, Use]:

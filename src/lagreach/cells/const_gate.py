@@ -72,4 +72,4 @@ class ConstGate(Cell):
         """One product with U_h."""
         a = self._preactivation(x, s, params)
         slope = CandidateSlope(self.layernorm, a, params, candidate(self.layernorm, a, params), self.gate)
-        return CandidatePullback(x, s, params, slope, s.new_full((1, 1), 1 - self.gate).expand_as(s))
+        return CandidatePullback(x, s, params, slope, s.new_full((len(s), 1), 1 - self.gate))

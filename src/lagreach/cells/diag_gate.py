@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 
 from lagreach.cells._candidate import CandidateSlope, candidate, candidate_diagonal, candidate_shapes
 from lagreach.cells._cell import Cell, Dual, Factors, Params
-from lagreach.cells._pullback import Pullback, gate_uses
+from lagreach.cells._pullback import Pullback, elementwise, gate_uses
 
 
 @dataclass(frozen=True)
@@ -71,17 +71,21 @@ class _DiagGatePullback(Pullback):
     def __init__(self, cell: DiagGate, x: Tensor, h: Tensor, p: Params) -> None:
         gate, a = cell._preactivations(x, h, p)
         width = h.shape[1]
+        recurrent = torch.cat((p["U_s"], p["U_h"]))
         super().__init__(
             {"x": x, "h": h},
             gate_uses("sh", width),
             width=2 * width,
             reads=torch.cat((p["W_s"], p["W_h"])),
-            recurrent=torch.cat((p["U_s"], p["U_h"])),
+            recurrent=recurrent,
             retained=1 - gate,
         )
         g = candidate(cell.layernorm, a, p)
-        self._gate_slope = (g - h) * gate * (1 - gate)
-        self._slope = CandidateSlope(cell.layernorm, a, p, g, gate)
+        slopes = h.new_empty(len(h), 2 * width)
+        self._gate_slope = torch.mul((g - h) * gate, 1 - gate, out=slopes[:, :width])
+        self._slope = CandidateSlope(cell.layernorm, a, p, g, gate, out=slopes[:, width:])
+        if not self._slope.mixes:
+            self.form = elementwise(slopes, recurrent, self._retained)
 
     def spread(self, cotangent: Tensor, out: Tensor) -> None:
         width = cotangent.shape[1]

@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 
 from lagreach.cells._candidate import CandidateSlope, candidate, candidate_diagonal, candidate_shapes
 from lagreach.cells._cell import Cell, Dual, Factors, Params
-from lagreach.cells._pullback import Pullback, gate_uses
+from lagreach.cells._pullback import Pullback, RowForm, gate_uses
 
 
 class Advanced(NamedTuple):
@@ -130,12 +130,13 @@ class _LSTMPullback(Pullback):
     def __init__(self, cell: LSTM, x: Tensor, s: Tensor, p: Params) -> None:
         v = cell._forward(x, s, p)
         width = v.c.shape[1]
+        recurrent = torch.cat([p[f"U_{k}"] for k in "ifgo"])
         super().__init__(
             {"x": x, "h": v.h},
             gate_uses("ifgo", width),
             width=5 * width,
             reads=torch.cat([p[f"W_{k}"] for k in "ifgo"]),
-            recurrent=torch.cat([p[f"U_{k}"] for k in "ifgo"]),
+            recurrent=recurrent,
             columns=slice(4 * width),
         )
         tanh_c = torch.tanh(v.c_after)
@@ -145,6 +146,9 @@ class _LSTMPullback(Pullback):
         self._f_slope = v.c * v.f * (1 - v.f)
         self._o_slope = tanh_c * v.o * (1 - v.o)
         self._slope = CandidateSlope(cell.layernorm, v.a, p, g, v.i)
+        if not self._slope.mixes:
+            slopes = (self._i_slope, self._f_slope, self._slope.elementwise, self._o_slope)
+            self.form = RowForm("lstm", (self._e, *slopes, v.f), (recurrent,))
 
     def spread(self, cotangent: Tensor, out: Tensor) -> None:
         h, c = cotangent.chunk(2, dim=1)

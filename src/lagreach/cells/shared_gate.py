@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 
 from lagreach.cells._candidate import CandidateSlope, candidate, candidate_diagonal, candidate_shapes
 from lagreach.cells._cell import Cell, Params
-from lagreach.cells._pullback import OnePass, Pullback, Use, gate_uses
+from lagreach.cells._pullback import Pullback, Use, elementwise, gate_uses
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,13 @@ class _SharedGatePullback(Pullback):
             width=width + 1,
             reads=torch.cat((p["W_h"], p["W_s"])),
             recurrent=recurrent,
-            retained=(1 - gate).expand_as(h),
+            retained=1 - gate,
         )
         g = candidate(cell.layernorm, a, p)
         self._gate_slope = (g - h) * (gate * (1 - gate))
         self._slope = CandidateSlope(cell.layernorm, a, p, g, gate)
-        if not cell.layernorm:
-            self.one_pass = OnePass(self._slope.elementwise, self._gate_slope, 1 - gate, recurrent)
+        if not self._slope.mixes:
+            self.form = elementwise(self._slope.elementwise, recurrent, self._retained, self._gate_slope)
 
     def spread(self, cotangent: Tensor, out: Tensor) -> None:
         width = cotangent.shape[1]

@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 
 from lagreach.cells._candidate import CandidateSlope, candidate, candidate_diagonal, candidate_shapes
 from lagreach.cells._cell import Cell, Params
-from lagreach.cells._pullback import Pullback, Use, gate_uses
+from lagreach.cells._pullback import Pullback, Use, elementwise, gate_uses
 
 
 @dataclass(frozen=True)
@@ -78,23 +78,32 @@ class _TorchGRUPullback(Pullback):
         r, z, hidden, a = cell._forward(x, h, p)
         width = h.shape[1]
         weakened = (slice(3 * width, 4 * width),)
+        recurrent = torch.cat((p["U_r"], p["U_z"], p["U_n"]))
         super().__init__(
             {"x": x, "h": h},
             gate_uses("nrz", width) | {"U_n": Use(weakened, "h"), "c_n": Use(weakened, "1")},
             width=4 * width,
             reads=torch.cat((p["W_n"], p["W_r"], p["W_z"])),
-            recurrent=torch.cat((p["U_r"], p["U_z"], p["U_n"])),
+            recurrent=recurrent,
             columns=slice(width, None),
             retained=z,
         )
-        self._reset, self._reset_slope = r, hidden * r * (1 - r)
         n = candidate(cell.layernorm, a, p)
-        self._update_slope = (h - n) * z * (1 - z)
-        self._slope = CandidateSlope(cell.layernorm, a, p, n, 1 - z)
+        slopes = h.new_empty(len(h), 4 * width)
+        slope, self._reset_slope, self._update_slope, self._reset = slopes.chunk(4, dim=1)
+        torch.mul(hidden * r, 1 - r, out=self._reset_slope)
+        torch.mul((h - n) * z, 1 - z, out=self._update_slope)
+        self._reset.copy_(r)
+        self._slope = CandidateSlope(cell.layernorm, a, p, n, 1 - z, out=slope)
+        if not self._slope.mixes:  # then all goes straight from the gradient to its column
+            self._reset_slope.mul_(slope)
+            self._reset.mul_(slope)
+            self.form = elementwise(slopes, recurrent, z)
 
     def spread(self, cotangent: Tensor, out: Tensor) -> None:
         n, r, z, weakened = out.chunk(4, dim=1)
         self._slope.pull(cotangent, n)
-        torch.mul(n, self._reset_slope, out=r)
+        before_reset = n if self._slope.mixes else cotangent
+        torch.mul(before_reset, self._reset_slope, out=r)
         torch.mul(cotangent, self._update_slope, out=z)
-        torch.mul(n, self._reset, out=weakened)
+        torch.mul(before_reset, self._reset, out=weakened)

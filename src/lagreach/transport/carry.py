@@ -7,12 +7,14 @@ the cache. Positions that no anchor reaches hold zeros.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lagreach.threads import Workers
 from lagreach.transport.cotangent import SAFE_EXPONENT, Cotangent
 from lagreach.transport.linearised import linearise
 from lagreach.transport.rollout import Rollout
@@ -21,6 +23,7 @@ from lagreach.transport.scaled import LOWEST, times_power_of_two
 ROWS = 1024  # of a block; half as many where there are few, since the last block counts whole until it is passed
 GPU_ROWS = 2**22  # there, starting a kernel costs more than what a cache could save
 RESCALE_EVERY = 4  # lags
+WORTH_THREAD = 2  # blocks: fewer take no longer than waking a thread
 
 
 class WeightSums:
@@ -93,17 +96,27 @@ class Steps:
         rows = self.per_block * self.count
         places = [slice(start, min(start + rows, len(self.x))) for start in range(0, len(self.x), rows)]
         self.blocks = [(linearise(part.recurrence, self.x[p], previous[p], names), p) for p in places]
-        self.scratch = [
-            self.x.new_empty(p.stop - p.start, block.width) for block, p in self.blocks[:1] + self.blocks[-1:]
-        ]
+        self.workers = Workers()
+        self._scratch: list[Tensor] = []
 
     def rows(self, values: Float[Tensor, "seq time k"]) -> Float[Tensor, "row k"]:
         """Lay values out by position and then by sequence."""
         return values.to(self.x).transpose(0, 1).flatten(0, 1)
 
-    def buffer(self, block: int) -> Tensor:
-        """Where a block's spread goes: the same memory for all blocks but the last, which may be shorter."""
-        return self.scratch[block == len(self.blocks) - 1]
+    def buffer(self, block: int, thread: int) -> Tensor:
+        """Where a block's spread goes: for every thread the same memory again and again."""
+        while len(self._scratch) <= thread:
+            step, largest = self.blocks[0]
+            self._scratch.append(self.x.new_empty(largest.stop, step.width))
+        place = self.blocks[block][1]
+        return self._scratch[thread][: place.stop - place.start]
+
+    def shares(self, count: int, *, one_by_one: bool) -> Iterator[list[range]]:
+        """The first blocks in turns: a range of blocks for each thread, each of a single one if they are asked for so."""
+        threads = torch.get_num_threads() if all(block.compiled for block, _ in self.blocks) else 1
+        size = 1 if one_by_one else -(-count // min(threads, max(1, count // WORTH_THREAD)))
+        ranges = [range(start, min(start + size, count)) for start in range(0, count, size)]
+        yield from (ranges[start : start + threads] for start in range(0, len(ranges), threads))
 
 
 class Carry:
@@ -140,24 +153,31 @@ class Carry:
     def step(self, sums: Sequence[WeightSums] = (), *, go_on: bool = True) -> None:
         """Collect weights' gradients at this lag, and go on to the next one."""
         steps, count = self._steps, self._steps.count
-        for i, (block, place) in enumerate(steps.blocks):
-            if place.start >= self.left * count:
-                break
-            here = self._now[place.start + count : place.stop + count]
-            spread = steps.buffer(i)
-            if go_on:
-                block.back(here, spread, self._next[place])
-            else:
-                block.spread(here, spread)
-            for total in sums:
+        reached = sum(place.start < self.left * count for _, place in steps.blocks)
+        for turn in steps.shares(reached, one_by_one=bool(sums)):
+            steps.workers.run([partial(self._pull, own, thread, go_on, bool(sums)) for thread, own in enumerate(turn)])
+            for thread, (i, *_) in enumerate(turn):
+                place = steps.blocks[i][1]
                 started = slice(place.start + self.lag * count, place.stop + self.lag * count)
-                total.add(i, spread, started, self._exponent)
+                for total in sums:
+                    total.add(i, steps.buffer(i, thread), started, self._exponent)
         if go_on:
             self._next[self.left * count : (self.left + 2) * count] = 0  # what lies beyond is zero already
             self._now, self._next = self._next, self._now
             self.lag += 1
             if self.lag % RESCALE_EVERY == 0:
                 self._rescale()
+
+    def _pull(self, blocks: range, thread: int, go_on: bool, whole: bool) -> None:
+        """Spread what has reached these blocks and lead it on; the spread of the last one remains."""
+        steps, count = self._steps, self._steps.count
+        for i in blocks:
+            block, place = steps.blocks[i]
+            here, spread = self._now[place.start + count : place.stop + count], steps.buffer(i, thread)
+            if go_on:
+                block.back(here, spread, self._next[place], whole=whole)
+            else:
+                block.spread(here, spread)
 
     def _rescale(self) -> None:
         """Bring anchors that drift out of the float range back to order one."""

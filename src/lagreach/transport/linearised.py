@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lagreach.adapters import Recurrence
 from lagreach.cells._pullback import Pullback
-from lagreach.kernels.cpu import pull_back
+from lagreach.kernels.cpu import row_pass
 
 
 class Linearised(ABC):
@@ -26,6 +26,7 @@ class Linearised(ABC):
     """
 
     width: int
+    compiled = False  # then `back` lets go of the interpreter, and can run on a thread of its own
 
     @abstractmethod
     def spread(self, cotangent: Float[Tensor, "row state"], out: Float[Tensor, "row width"]) -> None:
@@ -35,8 +36,8 @@ class Linearised(ABC):
     def state(self, cotangent: Tensor, spread: Tensor, out: Float[Tensor, "row state"]) -> None:
         """Write the gradient at the states before the steps."""
 
-    def back(self, cotangent: Tensor, spread: Tensor, out: Tensor) -> None:
-        """Both at once."""
+    def back(self, cotangent: Tensor, spread: Tensor, out: Tensor, *, whole: bool = True) -> None:
+        """Do both at once; unless `whole`, the spread is of no use afterwards."""
         self.spread(cotangent, spread)
         self.state(cotangent, spread, out)
 
@@ -80,6 +81,8 @@ class Closed(Linearised):
     def __init__(self, recurrence: Recurrence, layers: Sequence[Pullback], names: Sequence[str]) -> None:
         stack = recurrence.stack
         self._layers = layers
+        self._row_pass = row_pass(layers[0].form) if len(layers) == 1 else None
+        self.compiled = self._row_pass is not None
         self._states = [cell.state_size(stack.hidden_size) for cell in stack.cells]
         self._parts = [layer.width for layer in layers] + self._states[:-1]
         self.width = sum(self._parts)
@@ -113,11 +116,12 @@ class Closed(Linearised):
         for layer, own, part, target in zip(self._layers, full, spreads, out.split(self._states, dim=1), strict=True):
             layer.state(own, part, target)
 
-    def back(self, cotangent: Tensor, spread: Tensor, out: Tensor) -> None:
-        """Spread and lead on, in one pass over the rows where a layer alone allows that."""
-        known = self._layers[0].one_pass if len(self._layers) == 1 else None
-        if known is None or not pull_back(cotangent, known, spread, out):
+    def back(self, cotangent: Tensor, spread: Tensor, out: Tensor, *, whole: bool = True) -> None:
+        """Spread and lead on, in one pass over the rows where there is one layer that a kernel knows."""
+        if self._row_pass is None:
             super().back(cotangent, spread, out)
+        else:
+            self._row_pass(cotangent, spread, out, whole=whole)
 
     def _split(self, spread: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         parts = spread.split(self._parts, dim=1)

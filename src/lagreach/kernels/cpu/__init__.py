@@ -10,15 +10,19 @@ from __future__ import annotations
 import functools
 import importlib.util
 import warnings
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from lagreach.cells import Cell, Params
-from lagreach.cells._pullback import OnePass
+from lagreach.cells._pullback import RowForm
 from lagreach.kernels.packing import blocks_of
 
-__all__ = ["SlowWarning", "missing", "pull_back", "scan", "scan_blocks", "scan_tangent"]
+if TYPE_CHECKING:
+    from lagreach.kernels.cpu.pullback import RowPass
+
+__all__ = ["SlowWarning", "missing", "row_pass", "scan", "scan_blocks", "scan_tangent"]
 
 
 class SlowWarning(UserWarning):
@@ -81,15 +85,15 @@ def scan_tangent(cell: Cell, x: Tensor, s0: Tensor, params: Params, direction: P
     return tangent(cell, x, s0, params, direction)
 
 
-def pull_back(cotangent: Tensor, known: OnePass, spread: Tensor, before: Tensor) -> bool:
-    """Write the spread of a gradient and the gradient one step before; False, with nothing done, where that cannot be."""
-    given = (cotangent, *known, spread, before)
-    if any(v.device.type != "cpu" or v.dtype != spread.dtype or not v.is_contiguous() for v in given):
-        return False
-    if spread.dtype not in (torch.float32, torch.float64) or not _has_numba():
-        return False
-    from lagreach.kernels.cpu.rows import scale_and_sum
+def row_pass(form: RowForm | None) -> RowPass | None:
+    """Return the compiled pullback of this form; None if it has none here."""
+    if form is None:
+        return None
+    given, dtype = (*form.arrays, *form.weights), form.arrays[0].dtype
+    if any(v.device.type != "cpu" or v.dtype != dtype or not v.is_contiguous() for v in given):
+        return None
+    if dtype not in (torch.float32, torch.float64) or not _has_numba():
+        return None
+    from lagreach.kernels.cpu.pullback import RowPass
 
-    scale_and_sum(cotangent, known.own, known.shared, known.retained, spread, before)
-    before.addmm_(spread, known.recurrent)
-    return True
+    return RowPass(form)
