@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import threading
 from contextlib import nullcontext
 
 import numpy as np
@@ -16,6 +17,7 @@ from lagreach.cells.stack import Stack
 from lagreach.gradients.band_gradients import proportion
 from lagreach.gradients.matched import matched_statistic
 from lagreach.kernels.cpu import pullback
+from lagreach.threads import one_thread
 from lagreach.transport import first_order, first_order_sums
 from lagreach.transport.carry import Carry, Steps, WeightSums
 from lagreach.transport.exact import exact_transport
@@ -74,7 +76,8 @@ def test_closed_pullbacks_equal_autodiff(cells, generator):
         linear.spread(cotangent, spread)
         linear.state(cotangent, spread, before)
         at_once = torch.full_like(spread, math.nan), torch.full_like(s, math.nan)
-        linear.back(cotangent, *at_once)
+        with one_thread():
+            linear.back(cotangent, *at_once)
         used = slice(getattr(linear, "_columns", None))  # a kernel may leave columns out that no weight reads
         found_twice = [(columns[:, used], state) for columns, state in (at_once, (spread, before))]
         torch.testing.assert_close(*found_twice, rtol=1e-12, atol=1e-12)
@@ -137,7 +140,8 @@ class TestCompiledPullbacks:
         cotangent = (scale * normal(generator, count, size)).to(dtype)
         linear = linearise(recurrence, x, s, [name for name in params if "ln_" not in name])
         found = [(cotangent.new_full((count, linear.width), math.nan), torch.full_like(s, math.nan)) for _ in range(2)]
-        linear.back(cotangent, *found[0], whole=whole)
+        with one_thread():  # on several, a whole spread is left to torch
+            linear.back(cotangent, *found[0], whole=whole)
         linear.spread(cotangent, found[1][0])
         linear.state(cotangent, *found[1])
         return linear.compiled, *((spread[:, : linear._columns], before) for spread, before in found)
@@ -174,6 +178,22 @@ class TestCompiledPullbacks:
         assert not compiled
         torch.testing.assert_close(found, plain)
 
+    def test_a_whole_spread_is_left_to_torch_on_several_threads(self, generator, monkeypatch):
+        calls = []
+        monkeypatch.setitem(pullback.KERNELS, "lstm", lambda *_: calls.append("called"))
+        recurrence = recurrence_of([all_cells()["lstm"]()], generator)
+        x, s = normal(generator, ROWS, INPUT), normal(generator, ROWS, 2 * HIDDEN)
+        linear = linearise(recurrence, x, s, [])
+        before = torch.get_num_threads()
+        try:
+            for threads, whole in ((2, True), (2, False), (1, True), (1, False)):
+                torch.set_num_threads(threads)
+                linear.back(s, s.new_empty(ROWS, linear.width), torch.empty_like(s), whole=whole)
+                assert bool(calls) == (threads == 1 or not whole)
+                calls.clear()
+        finally:
+            torch.set_num_threads(before)
+
     def test_compiling_is_announced_once_for_each_precision(self, generator, monkeypatch):
         shown = []
         monkeypatch.setattr(pullback, "waiting", lambda text: shown.append(text) or nullcontext())
@@ -196,6 +216,26 @@ def test_nothing_is_read_before_it_is_written(generator, name):
         torch.testing.assert_close(carried(part, delta, range(8)), plain, rtol=0, atol=0)
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("name", ["shared_gate", "lstm"])
+def test_the_number_of_threads_does_not_matter(monkeypatch, generator, name):
+    monkeypatch.setattr("lagreach.transport.carry.ROWS", 6)
+    part = rollout(GatedRNN(name, 2, 3, 1, generator=generator), torch.randn(3, 40, 2, generator=generator))
+    delta = torch.randn(part.states.shape, generator=generator)
+    before, seen = torch.get_num_threads(), set()
+    pull = Carry._pull
+    monkeypatch.setattr(Carry, "_pull", lambda *a, **k: seen.add(threading.get_ident()) or pull(*a, **k))
+    found = []
+    try:
+        for number in (1, 3, 2):
+            torch.set_num_threads(number)
+            found.append([c.value().clone() for c, _ in exact_transport(part, delta, range(0, 40, 3))])
+    finally:
+        torch.set_num_threads(before)
+    assert len(seen) > 1
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("rows", [1, 5, 6, 1000])

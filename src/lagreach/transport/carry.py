@@ -7,7 +7,7 @@ the cache. Positions that no anchor reaches hold zeros.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -103,7 +103,7 @@ class Steps:
         """Lay values out by position and then by sequence."""
         return values.to(self.x).transpose(0, 1).flatten(0, 1)
 
-    def buffer(self, block: int, thread: int) -> Tensor:
+    def buffer(self, block: int, thread: int = 0) -> Tensor:
         """Where a block's spread goes: for every thread the same memory again and again."""
         while len(self._scratch) <= thread:
             step, largest = self.blocks[0]
@@ -111,12 +111,12 @@ class Steps:
         place = self.blocks[block][1]
         return self._scratch[thread][: place.stop - place.start]
 
-    def shares(self, count: int, *, one_by_one: bool) -> Iterator[list[range]]:
-        """The first blocks in turns: a range of blocks for each thread, each of a single one if they are asked for so."""
-        threads = torch.get_num_threads() if all(block.compiled for block, _ in self.blocks) else 1
-        size = 1 if one_by_one else -(-count // min(threads, max(1, count // WORTH_THREAD)))
-        ranges = [range(start, min(start + size, count)) for start in range(0, count, size)]
-        yield from (ranges[start : start + threads] for start in range(0, len(ranges), threads))
+    def shares(self, count: int) -> list[range]:
+        """The first blocks, as a range for each thread; all for one if torch does the work, which has threads of its own."""
+        compiled = all(block.compiled for block, _ in self.blocks)
+        threads = min(torch.get_num_threads(), count // WORTH_THREAD) if compiled else 1
+        size = -(-count // max(threads, 1))
+        return [range(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 class Carry:
@@ -154,13 +154,16 @@ class Carry:
         """Collect weights' gradients at this lag, and go on to the next one."""
         steps, count = self._steps, self._steps.count
         reached = sum(place.start < self.left * count for _, place in steps.blocks)
-        for turn in steps.shares(reached, one_by_one=bool(sums)):
-            steps.workers.run([partial(self._pull, own, thread, go_on, bool(sums)) for thread, own in enumerate(turn)])
-            for thread, (i, *_) in enumerate(turn):
+        if sums:
+            for i in range(reached):
+                self._pull(range(i, i + 1), go_on=go_on, whole=True)
                 place = steps.blocks[i][1]
                 started = slice(place.start + self.lag * count, place.stop + self.lag * count)
                 for total in sums:
-                    total.add(i, steps.buffer(i, thread), started, self._exponent)
+                    total.add(i, steps.buffer(i), started, self._exponent)
+        else:
+            shares = enumerate(steps.shares(reached))
+            steps.workers.run([partial(self._pull, own, thread, go_on=go_on) for thread, own in shares])
         if go_on:
             self._next[self.left * count : (self.left + 2) * count] = 0  # what lies beyond is zero already
             self._now, self._next = self._next, self._now
@@ -168,8 +171,8 @@ class Carry:
             if self.lag % RESCALE_EVERY == 0:
                 self._rescale()
 
-    def _pull(self, blocks: range, thread: int, go_on: bool, whole: bool) -> None:
-        """Spread what has reached these blocks and lead it on; the spread of the last one remains."""
+    def _pull(self, blocks: range, thread: int = 0, *, go_on: bool, whole: bool = False) -> None:
+        """Spread what has reached these blocks and lead it on; if `whole`, the spread of the last one remains."""
         steps, count = self._steps, self._steps.count
         for i in blocks:
             block, place = steps.blocks[i]

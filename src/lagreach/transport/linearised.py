@@ -118,7 +118,7 @@ class Closed(Linearised):
 
     def back(self, cotangent: Tensor, spread: Tensor, out: Tensor, *, whole: bool = True) -> None:
         """Spread and lead on, in one pass over the rows where there is one layer that a kernel knows."""
-        if self._row_pass is None:
+        if self._row_pass is None or (whole and torch.get_num_threads() > 1):  # whose sums follow, on torch's threads
             super().back(cotangent, spread, out)
         else:
             self._row_pass(cotangent, spread, out, whole=whole)
