@@ -20,7 +20,7 @@ from lagreach.transport.linearised import linearise
 from lagreach.transport.rollout import Rollout
 from lagreach.transport.scaled import LOWEST, times_power_of_two
 
-ROWS = 1024  # of a block; half as many where there are few, since the last block counts whole until it is passed
+ROWS = 1024  # of a block; more where a kernel is compiled, which keeps fewer rows in the cache by itself
 GPU_ROWS = 2**22  # there, starting a kernel costs more than what a cache could save
 RESCALE_EVERY = 4  # lags
 WORTH_THREAD = 2  # blocks: fewer take no longer than waking a thread
@@ -90,14 +90,22 @@ class Steps:
         self.x = part.x
         self.x, previous = self.rows(part.x), self.rows(part.previous)
         self.state_size = previous.shape[1]
-        rows = ROWS if len(self.x) >= 8 * ROWS else ROWS // 2
-        rows = GPU_ROWS if self.x.is_cuda else rows
-        self.per_block = max(1, rows // self.count)  # positions
-        rows = self.per_block * self.count
+        rows = max(1, self._rows_of_block(part, previous, names) // self.count) * self.count
         places = [slice(start, min(start + rows, len(self.x))) for start in range(0, len(self.x), rows)]
         self.blocks = [(linearise(part.recurrence, self.x[p], previous[p], names), p) for p in places]
         self.workers = Workers()
         self._scratch: list[Tensor] = []
+
+    def _rows_of_block(self, part: Rollout, previous: Tensor, names: Sequence[str]) -> int:
+        if self.x.is_cuda:
+            return GPU_ROWS
+        compiled = linearise(part.recurrence, self.x[:1], previous[:1], names).compiled
+        if names and torch.get_num_threads() > 1:
+            compiled = False
+        rows = ROWS if not compiled else 2 * ROWS if names else 4 * ROWS
+        while len(self.x) < 8 * rows and rows > ROWS // 2:  # the last block may count whole until it is passed
+            rows //= 2
+        return rows
 
     def rows(self, values: Float[Tensor, "seq time k"]) -> Float[Tensor, "row k"]:
         """Lay values out by position and then by sequence."""
@@ -134,6 +142,8 @@ class Carry:
         self._next = torch.empty_like(self._now)  # the first step writes all of it
         self._now[count:].unflatten(0, (steps.time, count)).copy_(delta.transpose(0, 1))
         self._exponent: Tensor | None = None  # by anchor, not by position: then it need not move
+        pieces = self._now.split(GPU_ROWS if self._now.is_cuda else ROWS)
+        self._sizes = torch.cat([rows.abs().amax(1) for rows in pieces])  # of rows; made anew when they are looked at
         self._rescale()
 
     @property
@@ -176,9 +186,12 @@ class Carry:
         steps, count = self._steps, self._steps.count
         for i in blocks:
             block, place = steps.blocks[i]
+            if block.compiled and not whole:  # it can do with fewer rows
+                place = slice(place.start, min(place.stop, self.left * count))
             here, spread = self._now[place.start + count : place.stop + count], steps.buffer(i, thread)
             if go_on:
-                block.back(here, spread, self._next[place], whole=whole)
+                sizes = self._sizes[place] if (self.lag + 1) % RESCALE_EVERY == 0 else None
+                block.back(here, spread, self._next[place], whole=whole, sizes=sizes)
             else:
                 block.spread(here, spread)
 
@@ -187,8 +200,7 @@ class Carry:
         count, steps = self._steps.count, self._steps
         bound = 2.0 ** SAFE_EXPONENT[self._now.dtype]
         reached = self._now[count : (self.left + 1) * count]
-        pieces = reached.split(GPU_ROWS if reached.is_cuda else ROWS)
-        size = torch.cat([rows.abs().amax(1, keepdim=True) for rows in pieces])
+        size = self._sizes[count : (self.left + 1) * count, None]
         drifted = (size > 0) & ((size < 1 / bound) | (size > bound))
         if not drifted.any():
             return

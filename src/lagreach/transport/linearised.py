@@ -36,10 +36,14 @@ class Linearised(ABC):
     def state(self, cotangent: Tensor, spread: Tensor, out: Float[Tensor, "row state"]) -> None:
         """Write the gradient at the states before the steps."""
 
-    def back(self, cotangent: Tensor, spread: Tensor, out: Tensor, *, whole: bool = True) -> None:
-        """Do both at once; unless `whole`, the spread is of no use afterwards."""
+    def back(
+        self, cotangent: Tensor, spread: Tensor, out: Tensor, *, whole: bool = True, sizes: Tensor | None = None
+    ) -> None:
+        """Do both at once, and write the largest absolute value of each row; the spread may be lost unless `whole`."""
         self.spread(cotangent, spread)
         self.state(cotangent, spread, out)
+        if sizes is not None:
+            torch.amax(out.abs(), 1, out=sizes)
 
     @abstractmethod
     def weighted(self, by: Float[Tensor, "row k"]) -> Tensor:
@@ -116,12 +120,14 @@ class Closed(Linearised):
         for layer, own, part, target in zip(self._layers, full, spreads, out.split(self._states, dim=1), strict=True):
             layer.state(own, part, target)
 
-    def back(self, cotangent: Tensor, spread: Tensor, out: Tensor, *, whole: bool = True) -> None:
+    def back(
+        self, cotangent: Tensor, spread: Tensor, out: Tensor, *, whole: bool = True, sizes: Tensor | None = None
+    ) -> None:
         """Spread and lead on, in one pass over the rows where there is one layer that a kernel knows."""
         if self._row_pass is None or (whole and torch.get_num_threads() > 1):  # whose sums follow, on torch's threads
-            super().back(cotangent, spread, out)
+            super().back(cotangent, spread, out, sizes=sizes)
         else:
-            self._row_pass(cotangent, spread, out, whole=whole)
+            self._row_pass(cotangent, spread, out, whole=whole, sizes=sizes)
 
     def _split(self, spread: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         parts = spread.split(self._parts, dim=1)

@@ -5,7 +5,7 @@ multiplied while they lie in the cache, and the memory of the next rows is asked
 
 All functions take the gradient at the states after the steps, the arrays and weights of a `RowForm`, and two arrays to
 write to: the spread and the gradient at the states before the steps. Of the spread only the rows in work are kept, in the
-first rows of its array, unless it is wanted `whole`.
+first rows of its array, unless it is wanted `whole`. `sizes` takes the largest entry of each row before, if it has room.
 """
 
 from __future__ import annotations
@@ -27,7 +27,20 @@ ROWS = 64  # in work at a time
 
 @compiled
 @no_type_check
-def elementwise(after, slopes, shared, retained, recurrent, spread, before, whole):
+def _measure(rows, sizes):
+    """Largest absolute value of each row. Bits of positive numbers are in their order, and whole numbers are faster."""
+    bits = rows.view(sizes.dtype)
+    positive = np.iinfo(sizes.dtype).max  # all but the sign
+    for i in range(sizes.shape[0]):
+        largest = sizes.dtype.type(0)
+        for j in range(np.uint64(bits.shape[1])):
+            largest = max(largest, bits[i, j] & positive)
+        sizes[i] = largest
+
+
+@compiled
+@no_type_check
+def elementwise(after, slopes, shared, retained, recurrent, spread, before, whole, sizes):
     """``retained * after + spread recurrent``; the spread is after times slopes and the row sums of after times shared.
 
     `slopes` has some blocks side by side, `retained` a column for each unit, one for all, or none; `shared` may have none.
@@ -63,11 +76,12 @@ def elementwise(after, slopes, shared, retained, recurrent, spread, before, whol
                     to[i, j] = here[i, j] * by[i, j]
         soon = after[then], slopes[then], shared[then], retained[then], before[then]
         sum_of_products(to, to, ((d[:, first:], recurrent),), 0, units, soon)
+        _measure(to, sizes[lo:hi])
 
 
 @compiled
 @no_type_check
-def gru(after, slope, update, reset_slope, reset, retained, U_h, gates, spread, before, whole):
+def gru(after, slope, update, reset_slope, reset, retained, U_h, gates, spread, before, whole, sizes):
     """Spread to the candidate and the gates z and r; the columns behind them, for ``r h``, are left alone."""
     use_whole_registers()
     units = after.shape[1]
@@ -90,11 +104,12 @@ def gru(after, slope, update, reset_slope, reset, retained, U_h, gates, spread, 
                 to[i, j] = here[i, j] * by[i, j] + via[i, j] * r[i, j]
         soon = reset_slope[then], reset[then], retained[then], before[then]
         sum_of_products(to, to, ((d[:, units : 3 * units], gates),), 0, units, soon)
+        _measure(to, sizes[lo:hi])
 
 
 @compiled
 @no_type_check
-def lstm(after, output, i_slope, f_slope, g_slope, o_slope, forget, recurrent, spread, before, whole):
+def lstm(after, output, i_slope, f_slope, g_slope, o_slope, forget, recurrent, spread, before, whole, sizes):
     """Spread to the gates i, f, g, o; the columns behind them, for the new c, are left alone. `output` is dh/dc."""
     use_whole_registers()
     units = output.shape[1]
@@ -120,9 +135,11 @@ def lstm(after, output, i_slope, f_slope, g_slope, o_slope, forget, recurrent, s
         for i in range(hi - lo):
             for j in range(n):
                 to[i, j] = dh[i, j]
+        _measure(to, sizes[lo:hi])
 
 
 KERNELS = {"elementwise": elementwise, "gru": gru, "lstm": lstm}
+BITS = {torch.float32: np.int32, torch.float64: np.int64}
 _ready: set[tuple[str, torch.dtype]] = set()  # kernels that this process has called
 
 
@@ -133,10 +150,14 @@ class RowPass:
         self._kernel, self._dtype = form.kernel, form.arrays[0].dtype
         self._arguments = [v.detach().numpy() for v in (*form.arrays, *form.weights)]
 
-    def __call__(self, after: Tensor, spread: Tensor, before: Tensor, *, whole: bool) -> None:
-        """Write the spread and the gradient at the states before the steps; all three are contiguous."""
+    def __call__(self, after: Tensor, spread: Tensor, before: Tensor, *, whole: bool, sizes: Tensor | None) -> None:
+        """Write the spread, the gradient at the states before the steps and the sizes of its rows; all are contiguous.
+
+        There may be fewer rows than the form has.
+        """
+        bits = (before[:0, 0] if sizes is None else sizes).numpy().view(BITS[before.dtype])
         key = self._kernel, self._dtype
         shown = nullcontext() if key in _ready else waiting("compiling exact transport for this machine, once ...")
         _ready.add(key)
         with shown:
-            KERNELS[self._kernel](after.numpy(), *self._arguments, spread.numpy(), before.numpy(), whole)
+            KERNELS[self._kernel](after.numpy(), *self._arguments, spread.numpy(), before.numpy(), whole, bits)
