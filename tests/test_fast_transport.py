@@ -218,6 +218,22 @@ def test_nothing_is_read_before_it_is_written(generator, name):
         torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.parametrize("count", [1, 2, 70])
+@pytest.mark.parametrize("name", KNOWN)
+def test_passing_gradients_need_no_second_buffer(generator, name, count):
+    """Rows are written over rows that have been read before, however few sequences stand between them."""
+    part = rollout(GatedRNN(name, 2, 5, 1, generator=generator), torch.randn(count, 90, 2, generator=generator))
+    delta = torch.randn(part.states.shape, generator=generator)
+    with one_thread():
+        steps = Steps(part)
+        passing, plain = Carry(steps, delta, passing=True), Carry(steps, delta)
+        assert passing._next is passing._now
+        for _ in range(90):
+            torch.testing.assert_close(passing.cotangent().value(), plain.cotangent().value(), rtol=0, atol=0)
+            passing.step()
+            plain.step()
+
+
 @pytest.mark.parametrize("name", ["shared_gate", "lstm"])
 def test_the_number_of_threads_does_not_matter(monkeypatch, generator, name):
     monkeypatch.setattr("lagreach.transport.carry.ROWS", 6)

@@ -93,6 +93,9 @@ class Steps:
         rows = max(1, self._rows_of_block(part, previous, names) // self.count) * self.count
         places = [slice(start, min(start + rows, len(self.x))) for start in range(0, len(self.x), rows)]
         self.blocks = [(linearise(part.recurrence, self.x[p], previous[p], names), p) for p in places]
+        compiled = all(block.compiled for block, _ in self.blocks)
+        self.in_order = compiled and torch.get_num_threads() == 1  # row by row, from the first to the last
+        self._threads = torch.get_num_threads() if compiled else 1  # torch has threads of its own
         self.workers = Workers()
         self._scratch: list[Tensor] = []
 
@@ -120,26 +123,27 @@ class Steps:
         return self._scratch[thread][: place.stop - place.start]
 
     def shares(self, count: int) -> list[range]:
-        """The first blocks, as a range for each thread; all for one if torch does the work, which has threads of its own."""
-        compiled = all(block.compiled for block, _ in self.blocks)
-        threads = min(torch.get_num_threads(), count // WORTH_THREAD) if compiled else 1
-        size = -(-count // max(threads, 1))
+        """The first blocks, as a range for each thread."""
+        threads = max(1, min(self._threads, count // WORTH_THREAD))
+        size = -(-count // threads)
         return [range(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 class Carry:
     """Loss gradients that start at every state and travel back step by step.
 
-    What `cotangent` returns is a view. It outlives the next `step`, but not the one after.
+    What `cotangent` returns is a view. It outlives the next `step`, but not the one after; if the gradients are `passing`, not
+    even that one.
     """
 
-    def __init__(self, steps: Steps, delta: Float[Tensor, "seq time state"]) -> None:
+    def __init__(self, steps: Steps, delta: Float[Tensor, "seq time state"], *, passing: bool = False) -> None:
         self.lag = 0
         self._steps = steps
         count, size = steps.count, steps.state_size
         # one position in front, for what the first step hands to the initial state
         self._now = steps.x.new_empty(len(steps.x) + count, size)
-        self._next = torch.empty_like(self._now)  # the first step writes all of it
+        # A row goes to where one stood that has been read before. With two buffers, the first step writes all of the other.
+        self._next = self._now if passing and steps.in_order else torch.empty_like(self._now)
         self._now[count:].unflatten(0, (steps.time, count)).copy_(delta.transpose(0, 1))
         self._exponent: Tensor | None = None  # by anchor, not by position: then it need not move
         pieces = self._now.split(GPU_ROWS if self._now.is_cuda else ROWS)

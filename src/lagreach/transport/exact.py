@@ -29,7 +29,7 @@ def exact_transport(
     """Yield the cotangent at each wanted lag (ascending) and its gradients of the weights named in `params`.
 
     The gradients are ``sum_{n,t} B_{t-l}^T lambda_{t,l}``: summed over the sequences of the rollout. A cotangent's values
-    are overwritten when the next lag is asked for: copy what is to be kept.
+    are overwritten when the next lag is asked for: copy what is to be kept, and change nothing.
     """
     names = list(params)
     if jumps(rollout, lags):
@@ -38,14 +38,20 @@ def exact_transport(
         return
     wanted, last = set(lags), max(lags)
     steps = Steps(rollout, names)
-    sums = WeightSums(steps) if names else None
-    carry = Carry(steps, delta)
+    if not names:
+        carry = Carry(steps, delta, passing=True)
+        for lag in range(last + 1):
+            if lag > 0:
+                carry.step()
+            if lag in wanted:
+                yield carry.cotangent(), {}
+        return
+    carry, sums = Carry(steps, delta), WeightSums(steps)
     for lag in range(last + 1):
-        arrived, collect = carry.cotangent(), [sums] if sums is not None and lag in wanted else []
-        if collect or lag < last:
-            carry.step(collect, go_on=lag < last)
-        if lag in wanted:
-            yield arrived, by_weight(rollout.recurrence.params, names, sums.take()[0, 0]) if sums is not None else {}
+        arrived, here = carry.cotangent(), lag in wanted
+        carry.step([sums] if here else [], go_on=lag < last)
+        if here:
+            yield arrived, by_weight(rollout.recurrence.params, names, sums.take()[0, 0])
 
 
 def by_weight(params: Params, names: Sequence[str], flat: Float[Tensor, "param"]) -> dict[str, Tensor]:
