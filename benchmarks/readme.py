@@ -7,6 +7,7 @@ from typing import Any
 
 from benchmarks.harness import PAPER_CELLS, RESULTS, ROOT
 
+MANY = "W1 of 256"  # workload of exact transport
 START, END = "<!-- speed: python -m benchmarks.readme -->", "<!-- end of speed -->"
 
 
@@ -61,8 +62,8 @@ def text() -> str:
             "W1: 16 sequences of 1,024 steps, 16 inputs, 64 units; W2: 512 sequences, 128 units. The floor is the time of "
             f"the products and nonlinearities alone, measured in the same run{limits} (torch "
             f"{found['versions']['torch']}; Xeon: {other['machine']['instructions']}, torch {other['versions']['torch']}). "
-            f"{diagnosis()} On an {gpu['machine']['gpu']} the same W1 steps take {one} ms for one model and {many} ms for "
-            "132 models together (`python -m benchmarks.gpu`).",
+            f"{diagnosis()} {exact_transport()} On an {gpu['machine']['gpu']} the same W1 steps take {one} ms for one model "
+            f"and {many} ms for 132 models together (`python -m benchmarks.gpu`).",
         ]
     )
 
@@ -79,6 +80,19 @@ def diagnosis() -> str:
     if not ratios:
         return f"{said}."
     return f"{said}; such diagnoses are {min(ratios):.0f} to {max(ratios):.0f} times faster than the author's scripts."
+
+
+def exact_transport() -> str:
+    """Say how long exact transport takes beside its products."""
+    found = stored("transport")
+    times = medians(found)
+    (shape,) = (case["shape"] for case in found["cases"] if case["name"] == f"{MANY} {PAPER_CELLS[0]}")
+    chosen = [times[f"{MANY} {cell}"] for cell in PAPER_CELLS]
+    ratios = ", ".join(f"{t['lagreach'] / t['gemms']:.2f}" for t in chosen)
+    return (
+        f"Exact transport of {shape['sequences']} sequences over {shape['lags']} lags takes {ratios} times as long as its "
+        "matrix products made by torch alone."
+    )
 
 
 def readme_with_table(readme: str) -> str:
