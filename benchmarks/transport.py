@@ -2,7 +2,7 @@
 
 Workload W1 of the paper: 16 sequences (or 256 at once), T=1024, D=16, H=64, lags up to 128, float32. "gemms" does the
 matrix products that a lag step cannot avoid, ``lambda U`` for every H x H matrix U of the cell over all anchors
-left, and nothing else: the floor. "per_anchor" is what one writes first: a graph over the loop, and one backward
+left, in torch, and nothing else. "per_anchor" is what one writes first: a graph over the loop, and one backward
 pass from every anchor t to the states t-1 .. t-L. At W1 it visits a few anchors and is scaled to all of them; at
 the small size it visits all.
 """

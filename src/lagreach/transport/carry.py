@@ -102,9 +102,8 @@ class Steps:
     def _rows_of_block(self, part: Rollout, previous: Tensor, names: Sequence[str]) -> int:
         if self.x.is_cuda:
             return GPU_ROWS
-        compiled = linearise(part.recurrence, self.x[:1], previous[:1], names).compiled
-        if names and torch.get_num_threads() > 1:
-            compiled = False
+        by_torch = names and torch.get_num_threads() > 1  # see `Closed.back`
+        compiled = not by_torch and linearise(part.recurrence, self.x[:1], previous[:1], names).compiled
         rows = ROWS if not compiled else 2 * ROWS if names else 4 * ROWS
         while len(self.x) < 8 * rows and rows > ROWS // 2:  # the last block may count whole until it is passed
             rows //= 2

@@ -3,9 +3,10 @@
 torch would go over memory once for every factor and again for the products. Here a few rows at a time are scaled and
 multiplied while they lie in the cache, and the memory of the next rows is asked for meanwhile.
 
-All functions take the gradient at the states after the steps, the arrays and weights of a `RowForm`, and two arrays to
-write to: the spread and the gradient at the states before the steps. Of the spread only the rows in work are kept, in the
-first rows of its array, unless it is wanted `whole`. `sizes` takes the largest entry of each row before, if it has room.
+All functions take the gradient at the states after the steps, the arrays and weights of a `RowForm`, and arrays to write
+to: the spread, the gradient at the states before the steps and, unless `sizes` is empty, the largest absolute value in each
+row of it. Of the spread only the rows in work are kept, in the first rows of its array, unless it is wanted `whole`.
+Both gradients may lie in one array, if each row before stands earlier in it than the row after that it comes from.
 """
 
 from __future__ import annotations
