@@ -28,11 +28,13 @@ ROWS = 64  # in work at a time
 
 @compiled
 @no_type_check
-def _measure(rows, sizes):
-    """Largest absolute value of each row. Bits of positive numbers are in their order, and whole numbers are faster."""
-    bits = rows.view(sizes.dtype)
+def _measure(values, lo, hi, sizes):
+    """Largest absolute value of some rows. Bits of positive numbers are in their order, and whole numbers are faster."""
+    if not sizes.size:
+        return
+    bits = values.view(sizes.dtype)
     positive = np.iinfo(sizes.dtype).max  # all but the sign
-    for i in range(sizes.shape[0]):
+    for i in range(lo, hi):
         largest = sizes.dtype.type(0)
         for j in range(np.uint64(bits.shape[1])):
             largest = max(largest, bits[i, j] & positive)
@@ -55,29 +57,28 @@ def elementwise(after, slopes, shared, retained, recurrent, spread, before, whol
         hi = min(lo + ROWS, after.shape[0])
         then = slice(hi, min(hi + ROWS, after.shape[0]))
         start = lo if whole else 0
-        here, to, d = after[lo:hi], before[lo:hi], spread[start : start + hi - lo]
-        slope, sharing, by = slopes[lo:hi], shared[lo:hi], retained[lo:hi]
-        for i in range(hi - lo):
+        to, d = before[lo:hi], spread[start : start + hi - lo]
+        for i in range(lo, hi):
             for k in range(blocks):
                 for j in range(n):
-                    d[i, k * n + j] = here[i, j] * slope[i, k * n + j]
-            if sharing.shape[1]:
+                    d[i - lo, k * n + j] = after[i, j] * slopes[i, k * n + j]
+            if shared.shape[1]:
                 total = zero
                 for j in range(n):
-                    total += here[i, j] * sharing[i, j]
-                d[i, blocks * n] = total
-            if by.shape[1] == 0:
+                    total += after[i, j] * shared[i, j]
+                d[i - lo, blocks * n] = total
+            if retained.shape[1] == 0:
                 for j in range(n):
-                    to[i, j] = zero
-            elif by.shape[1] == 1:
+                    before[i, j] = zero
+            elif retained.shape[1] == 1:
                 for j in range(n):
-                    to[i, j] = here[i, j] * by[i, 0]
+                    before[i, j] = after[i, j] * retained[i, 0]
             else:
                 for j in range(n):
-                    to[i, j] = here[i, j] * by[i, j]
+                    before[i, j] = after[i, j] * retained[i, j]
         soon = after[then], slopes[then], shared[then], retained[then], before[then]
         sum_of_products(to, to, ((d[:, first:], recurrent),), 0, units, soon)
-        _measure(to, sizes[lo:hi])
+        _measure(before, lo, hi, sizes)
 
 
 @compiled
@@ -92,20 +93,19 @@ def gru(after, slope, update, reset_slope, reset, retained, U_h, gates, spread, 
         hi = min(lo + ROWS, after.shape[0])
         then = slice(hi, min(hi + ROWS, after.shape[0]))
         start = lo if whole else 0
-        here, to, d, via = after[lo:hi], before[lo:hi], spread[start : start + hi - lo], through[: hi - lo]
-        own, z, r_slope, r, by = slope[lo:hi], update[lo:hi], reset_slope[lo:hi], reset[lo:hi], retained[lo:hi]
-        for i in range(hi - lo):
+        to, d, via = before[lo:hi], spread[start : start + hi - lo], through[: hi - lo]
+        for i in range(lo, hi):
             for j in range(n):
-                d[i, j], d[i, n + j] = here[i, j] * own[i, j], here[i, j] * z[i, j]
+                d[i - lo, j], d[i - lo, n + j] = after[i, j] * slope[i, j], after[i, j] * update[i, j]
         soon = after[then], slope[then], update[then]
         sum_of_products(via, nothing, ((d[:, :units], U_h),), 0, units, soon)
-        for i in range(hi - lo):
+        for i in range(lo, hi):
             for j in range(n):
-                d[i, n + n + j] = via[i, j] * r_slope[i, j]
-                to[i, j] = here[i, j] * by[i, j] + via[i, j] * r[i, j]
+                d[i - lo, n + n + j] = via[i - lo, j] * reset_slope[i, j]
+                before[i, j] = after[i, j] * retained[i, j] + via[i - lo, j] * reset[i, j]
         soon = reset_slope[then], reset[then], retained[then], before[then]
         sum_of_products(to, to, ((d[:, units : 3 * units], gates),), 0, units, soon)
-        _measure(to, sizes[lo:hi])
+        _measure(before, lo, hi, sizes)
 
 
 @compiled
@@ -120,23 +120,21 @@ def lstm(after, output, i_slope, f_slope, g_slope, o_slope, forget, recurrent, s
         hi = min(lo + ROWS, after.shape[0])
         then = slice(hi, min(hi + ROWS, after.shape[0]))
         start = lo if whole else 0
-        here, to, d, dh = after[lo:hi], before[lo:hi], spread[start : start + hi - lo], led[: hi - lo]
-        e, f, o = output[lo:hi], forget[lo:hi], o_slope[lo:hi]
-        slope_i, slope_f, slope_g = i_slope[lo:hi], f_slope[lo:hi], g_slope[lo:hi]
-        for i in range(hi - lo):
+        d, dh = spread[start : start + hi - lo], led[: hi - lo]
+        for i in range(lo, hi):
             for j in range(n):
-                h = here[i, j]
-                c = here[i, n + j] + h * e[i, j]
-                d[i, j], d[i, n + j], d[i, n + n + j] = c * slope_i[i, j], c * slope_f[i, j], c * slope_g[i, j]
-                d[i, n + n + n + j] = h * o[i, j]
-                to[i, n + j] = c * f[i, j]
+                h = after[i, j]
+                c = after[i, n + j] + h * output[i, j]
+                d[i - lo, j], d[i - lo, n + j] = c * i_slope[i, j], c * f_slope[i, j]
+                d[i - lo, n + n + j], d[i - lo, n + n + n + j] = c * g_slope[i, j], h * o_slope[i, j]
+                before[i, n + j] = c * forget[i, j]
         slopes = i_slope[then], f_slope[then], g_slope[then], o_slope[then]
         soon = after[then], output[then], *slopes, forget[then], before[then]
         sum_of_products(dh, nothing, ((d[:, : 4 * units], recurrent),), 0, units, soon)
-        for i in range(hi - lo):
+        for i in range(lo, hi):
             for j in range(n):
-                to[i, j] = dh[i, j]
-        _measure(to, sizes[lo:hi])
+                before[i, j] = dh[i - lo, j]
+        _measure(before, lo, hi, sizes)
 
 
 KERNELS = {"elementwise": elementwise, "gru": gru, "lstm": lstm}
