@@ -167,6 +167,19 @@ class TestCompiledPullbacks:
         atol = 1e-5 * scale if math.isfinite(scale) else 0.0
         torch.testing.assert_close(found, plain, rtol=1e-5, atol=atol, equal_nan=True)
 
+    @pytest.mark.parametrize("scale", [1.0, 1e-42, math.inf, math.nan])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("name", ["shared_gate", "gru", "lstm"])
+    def test_tell_the_largest_value_of_each_row(self, generator, name, dtype, scale):
+        recurrence = recurrence_of([all_cells()[name]()], generator)
+        recurrence = dataclasses.replace(recurrence, params={n: p.to(dtype) for n, p in recurrence.params.items()})
+        x, s = normal(generator, 70, INPUT).to(dtype), normal(generator, 70, recurrence.stack.state_size).to(dtype)
+        linear = linearise(recurrence, x, s, [])
+        cotangent, before, sizes = (scale * s).contiguous(), torch.empty_like(s), s.new_full((70,), -1)
+        linear.back(cotangent, s.new_empty(70, linear.width), before, whole=False, sizes=sizes)
+        assert linear.compiled
+        torch.testing.assert_close(sizes, before.abs().amax(1), rtol=0, atol=0, equal_nan=True)
+
     def test_are_left_out_where_they_do_not_fit(self, generator, monkeypatch):
         shared, normed = all_cells()["shared_gate"](), all_cells()["diag_gate"](layernorm=True)
         for cells, dtype in (([shared], torch.bfloat16), ([shared, shared], torch.float32), ([normed], torch.float32)):
