@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
 import torch
@@ -21,18 +21,20 @@ def one_thread() -> Iterator[None]:
 
 
 class Workers:
-    """Threads for functions that let go of the interpreter; as many as there are jobs, and they end with this object."""
+    """Threads for functions that let go of the interpreter: as many as torch has. They end with this object."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
-        self._threads = 0
 
     def run(self, jobs: Sequence[Callable[[], None]]) -> None:
-        """Run all jobs at once, and wait for them."""
-        if len(jobs) == 1:
-            jobs[0]()
+        """Run all jobs, and wait for them."""
+        if len(jobs) == 1 or torch.get_num_threads() == 1:
+            for job in jobs:
+                job()
             return
-        if self._pool is None or self._threads < len(jobs):
-            self._pool, self._threads = ThreadPoolExecutor(len(jobs)), len(jobs)
-        for running in [self._pool.submit(job) for job in jobs]:
-            running.result()
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(torch.get_num_threads())  # which starts them as they are needed
+        running = [self._pool.submit(job) for job in jobs]
+        wait(running)
+        for done in running:
+            done.result()  # which raises what the job raised

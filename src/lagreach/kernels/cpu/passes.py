@@ -8,11 +8,10 @@ a fixed order, so the answer does not depend on the number of threads.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from itertools import pairwise
 from typing import Any
 
@@ -24,6 +23,7 @@ from lagreach.kernels.cpu.buffers import empty
 from lagreach.kernels.cpu.compiled import Gradients, Run, Weights
 from lagreach.kernels.cpu.packing import gradients_like, pack, unpack
 from lagreach.progress import waiting
+from lagreach.threads import Workers
 
 ROWS = 32  # sequences in a block
 STEPS = 1024  # at least so many steps in a block, if there are so many
@@ -71,7 +71,7 @@ def forward(cell: Cell, x: torch.Tensor, s0: torch.Tensor, params: Params, *, ke
     run = Run(**{name: empty((replica, *size), dtype) for name, size in sizes.items()})
     done = Forward(cell, inputs, h0, c0, weights, run)
     kernel = _kernel(cell, "forward", dtype)
-    _spread([(kernel, (*done.of(r), *rows)) for r in range(replica) for rows in _blocks(done)], done.work)
+    _spread([partial(kernel, *done.of(r), *rows) for r in range(replica) for rows in _blocks(done)], done.work)
     return done
 
 
@@ -111,7 +111,7 @@ def backward(
         for lo, hi in shares[k]:
             kernel(*done.of(r), dh[r], dc[r], sums[r][k], dh0[r], dc0[r], dx[r], lo, hi)
 
-    _spread([(one_share, (r, k)) for r in range(replica) for k in range(len(shares))], 2 * done.work)
+    _spread([partial(one_share, r, k) for r in range(replica) for k in range(len(shares))], 2 * done.work)
     found = [Gradients(*(reduce(np.add, parts) for parts in zip(*of_replica, strict=True))) for of_replica in sums]
     ds0 = np.concatenate((dh0, dc0), axis=-1) if done.c0.size else dh0
     inputs = torch.from_numpy(dx).transpose(1, 2) if wants_x else None
@@ -126,7 +126,7 @@ def tangent(done: Forward, direction: Params) -> tuple[np.ndarray, np.ndarray]:
     jobs = []
     for r, dot in enumerate(pack(cell, direction)):
         x, weights, *rest = done.of(r)
-        jobs += [(kernel, (x, weights, dot, *rest, h_dot[r], c_dot[r], *rows)) for rows in _blocks(done)]
+        jobs += [partial(kernel, x, weights, dot, *rest, h_dot[r], c_dot[r], *rows) for rows in _blocks(done)]
     _spread(jobs, 2 * done.work)
     return h_dot, c_dot
 
@@ -158,13 +158,10 @@ def _kernel(cell: Cell, which: str, dtype: np.dtype[Any]) -> Callable[..., None]
     return first
 
 
-def _spread(jobs: list[tuple[Callable[..., None], tuple[Any, ...]]], work: float) -> None:
+def _spread(jobs: Sequence[Callable[[], None]], work: float) -> None:
     """Run all jobs, on several threads if torch has them and the work is worth it."""
-    threads = min(torch.get_num_threads(), len(jobs))
-    if threads == 1 or work < WORTH_THREADS:
-        for function, arguments in jobs:
-            function(*arguments)
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        for running in [pool.submit(function, *arguments) for function, arguments in jobs]:
-            running.result()
+    if work < WORTH_THREADS:
+        for job in jobs:
+            job()
+    else:
+        Workers().run(jobs)

@@ -28,6 +28,15 @@ ROWS = 64  # in work at a time
 
 @compiled
 @no_type_check
+def _places(lo, rows, whole):
+    """Where the rows in work end, where the next ones are, and where the spread of these goes."""
+    hi = min(lo + ROWS, rows)
+    start = lo if whole else 0
+    return hi, slice(hi, min(hi + ROWS, rows)), slice(start, start + hi - lo)
+
+
+@compiled
+@no_type_check
 def _measure(values, lo, hi, sizes):
     """Largest absolute value of some rows. Bits of positive numbers are in their order, and whole numbers are faster."""
     if not sizes.size:
@@ -54,10 +63,8 @@ def elementwise(after, slopes, shared, retained, recurrent, spread, before, whol
     n, blocks, first = np.uint64(units), np.uint64(slopes.shape[1] // units), spread.shape[1] - recurrent.shape[0]
     zero = after.dtype.type(0)
     for lo in range(0, after.shape[0], ROWS):
-        hi = min(lo + ROWS, after.shape[0])
-        then = slice(hi, min(hi + ROWS, after.shape[0]))
-        start = lo if whole else 0
-        to, d = before[lo:hi], spread[start : start + hi - lo]
+        hi, then, own = _places(lo, after.shape[0], whole)
+        to, d = before[lo:hi], spread[own]
         for i in range(lo, hi):
             for k in range(blocks):
                 for j in range(n):
@@ -90,10 +97,8 @@ def gru(after, slope, update, reset_slope, reset, retained, U_h, gates, spread, 
     n = np.uint64(units)
     nothing, through = np.zeros(units, after.dtype), np.empty((ROWS, units), after.dtype)
     for lo in range(0, after.shape[0], ROWS):
-        hi = min(lo + ROWS, after.shape[0])
-        then = slice(hi, min(hi + ROWS, after.shape[0]))
-        start = lo if whole else 0
-        to, d, via = before[lo:hi], spread[start : start + hi - lo], through[: hi - lo]
+        hi, then, own = _places(lo, after.shape[0], whole)
+        to, d, via = before[lo:hi], spread[own], through[: hi - lo]
         for i in range(lo, hi):
             for j in range(n):
                 d[i - lo, j], d[i - lo, n + j] = after[i, j] * slope[i, j], after[i, j] * update[i, j]
@@ -117,10 +122,8 @@ def lstm(after, output, i_slope, f_slope, g_slope, o_slope, forget, recurrent, s
     n = np.uint64(units)
     nothing, led = np.zeros(units, after.dtype), np.empty((ROWS, units), after.dtype)
     for lo in range(0, after.shape[0], ROWS):
-        hi = min(lo + ROWS, after.shape[0])
-        then = slice(hi, min(hi + ROWS, after.shape[0]))
-        start = lo if whole else 0
-        d, dh = spread[start : start + hi - lo], led[: hi - lo]
+        hi, then, own = _places(lo, after.shape[0], whole)
+        d, dh = spread[own], led[: hi - lo]
         for i in range(lo, hi):
             for j in range(n):
                 h = after[i, j]
