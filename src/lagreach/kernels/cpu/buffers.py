@@ -40,6 +40,13 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
+def zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    """Return an array of zeros that starts at a cache line."""
+    array = empty(shape, dtype)
+    array[...] = 0
+    return array
+
+
 def clear() -> None:
     """Give all idle memory back to the system."""
     _idle.clear()

@@ -42,6 +42,16 @@ def use_whole_registers(typing_context):
     return types.void(), call
 
 
+@compiled
+@no_type_check
+def aligned(rows, columns, like):
+    """Room for rows of numbers that starts at a line of the cache: a vector that lies in two lines takes twice as long."""
+    size = rows * columns
+    room = np.empty(size + LINE // like.itemsize, like.dtype)
+    start = (-room.ctypes.data) % LINE // like.itemsize
+    return room[start : start + size].reshape(rows, columns)
+
+
 class Weights(NamedTuple):
     """Weights of one replica, blocks side by side. Both orientations, since every product here runs along rows.
 

@@ -6,7 +6,7 @@ from typing import no_type_check
 
 import numpy as np
 
-from lagreach.kernels.cpu.compiled import compiled, use_whole_registers
+from lagreach.kernels.cpu.compiled import aligned, compiled, use_whole_registers
 from lagreach.kernels.cpu.nonlinear import activate, activate_gates, closed, opened
 from lagreach.kernels.cpu.parts import (
     add_input_gradients,
@@ -80,7 +80,7 @@ def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
     units = h0.shape[1]
     n = np.uint64(units)
     one = h0.dtype.type(1)
-    da = np.empty((hi - lo, w.b.size), h0.dtype)
+    da = aligned(hi - lo, w.b.size, h0)
     still = np.zeros((hi - lo, units), h0.dtype)
     for t in range(x.shape[0]):
         before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]

@@ -6,7 +6,7 @@ from typing import no_type_check
 
 import numpy as np
 
-from lagreach.kernels.cpu.compiled import compiled, use_whole_registers
+from lagreach.kernels.cpu.compiled import aligned, compiled, use_whole_registers
 from lagreach.kernels.cpu.nonlinear import activate, activate_gates, closed, opened
 from lagreach.kernels.cpu.parts import (
     add_input_gradients,
@@ -58,7 +58,7 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
     one = h0.dtype.type(1)
     dh = dh0[lo:hi]
     recent = some_steps(hi - lo, w.b)
-    through_reset = np.empty((hi - lo, units), h0.dtype)
+    through_reset = aligned(hi - lo, units, h0)
     for t in range(x.shape[0] - 1, -1, -1):
         d = recent[t % recent.shape[0]]
         before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
@@ -102,9 +102,9 @@ def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
     units = h0.shape[1]
     n = np.uint64(units)
     one = h0.dtype.type(1)
-    da = np.empty((hi - lo, w.b.size), h0.dtype)
+    da = aligned(hi - lo, w.b.size, h0)
     still = np.zeros((hi - lo, units), h0.dtype)
-    reset_dot = np.empty((hi - lo, units), h0.dtype)
+    reset_dot = aligned(hi - lo, units, h0)
     for t in range(x.shape[0]):
         before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
         before_dot = h_dot[t - 1, lo:hi] if t > 0 else still

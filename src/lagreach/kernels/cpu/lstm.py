@@ -6,7 +6,7 @@ from typing import no_type_check
 
 import numpy as np
 
-from lagreach.kernels.cpu.compiled import compiled, use_whole_registers
+from lagreach.kernels.cpu.compiled import aligned, compiled, use_whole_registers
 from lagreach.kernels.cpu.nonlinear import activate, activate_gates, closed, opened, tanh
 from lagreach.kernels.cpu.parts import (
     add_input_gradients,
@@ -60,7 +60,7 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
     dh = dh0[lo:hi]
     recent = some_steps(hi - lo, w.b)
     dc = dc0[lo:hi]
-    squashed = np.empty((hi - lo, units), h0.dtype)
+    squashed = aligned(hi - lo, units, h0)
     for t in range(x.shape[0] - 1, -1, -1):
         d = recent[t % recent.shape[0]]
         act, out = run.act[t, lo:hi], dh_out[t, lo:hi]
@@ -108,7 +108,7 @@ def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
     units = h0.shape[1]
     n = np.uint64(units)
     one = h0.dtype.type(1)
-    da = np.empty((hi - lo, w.b.size), h0.dtype)
+    da = aligned(hi - lo, w.b.size, h0)
     still = np.zeros((hi - lo, units), h0.dtype)
     for t in range(x.shape[0]):
         before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]

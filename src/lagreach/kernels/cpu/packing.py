@@ -12,7 +12,7 @@ from lagreach.cells import Cell, Params
 from lagreach.cells.diag_elman import DiagElman
 from lagreach.cells.shared_gate import SharedGate
 from lagreach.cells.torch_gru import TorchGRU
-from lagreach.kernels.cpu.buffers import empty
+from lagreach.kernels.cpu.buffers import empty, zeros
 from lagreach.kernels.cpu.compiled import Gradients, Weights
 from lagreach.kernels.packing import BLOCKS
 
@@ -77,7 +77,7 @@ def _aligned(a: np.ndarray) -> np.ndarray:
 
 def gradients_like(weights: Weights) -> Gradients:
     """Zeros for the gradients of one replica."""
-    return Gradients(*(np.zeros_like(getattr(weights, field)) for field in Gradients._fields))
+    return Gradients(*(zeros(getattr(weights, field).shape, weights.b.dtype) for field in Gradients._fields))
 
 
 def unpack(cell: Cell, found: list[Gradients], shapes: dict[str, torch.Size]) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from typing import no_type_check
 import numpy as np
 
 from lagreach.cells._candidate import EPS
-from lagreach.kernels.cpu.compiled import LINE, compiled
+from lagreach.kernels.cpu.compiled import aligned, compiled
 from lagreach.kernels.cpu.tiles import sum_of_products
 
 TERMS = 128  # rows times steps in one product; so many parts of rows of d stay in the first cache
@@ -28,12 +28,9 @@ def step_of(a, t, lo, hi):
 @compiled
 @no_type_check
 def some_steps(rows, b):
-    """Room for the gradients of pre-activations (step, row, column) of a few steps; starts at a line of the cache."""
+    """Room for the gradients of pre-activations (step, row, column) of a few steps."""
     steps = max(1, TERMS // rows)
-    size = steps * rows * b.size
-    room = np.empty(size + LINE // b.itemsize, b.dtype)
-    start = (-room.ctypes.data) % LINE // b.itemsize
-    return room[start : start + size].reshape(steps, rows, b.size)
+    return aligned(steps * rows, b.size, b).reshape(steps, rows, b.size)
 
 
 @compiled

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from lagreach.cells import Cell, Params
-from lagreach.kernels.cpu.buffers import empty
+from lagreach.kernels.cpu.buffers import empty, zeros
 from lagreach.kernels.cpu.compiled import Gradients, Run, Weights
 from lagreach.kernels.cpu.packing import gradients_like, pack, unpack
 from lagreach.progress import waiting
@@ -96,11 +96,10 @@ def backward(
     cell, dtype = done.cell, done.x.dtype
     replica, _, seq, _ = done.x.shape
     if dh is None:
-        dh = empty(done.run.h.shape, dtype)
-        dh[:] = 0
+        dh = zeros(done.run.h.shape, dtype)
     dc = np.empty((replica, 0, 0, 0), dtype) if dc is None else dc
-    dh0, dc0 = np.zeros_like(done.h0), np.zeros_like(done.c0)
-    dx = np.zeros_like(done.x) if wants_x else np.empty((replica, 1, seq, 0), dtype)
+    dh0, dc0 = zeros(done.h0.shape, dtype), zeros(done.c0.shape, dtype)
+    dx = zeros(done.x.shape, dtype) if wants_x else np.empty((replica, 1, seq, 0), dtype)
     kernel = _kernel(cell, "backward", dtype)
     blocks = _blocks(done)
     ends = [len(blocks) * k // SHARES for k in range(SHARES + 1)] if len(blocks) > SHARES else range(len(blocks) + 1)

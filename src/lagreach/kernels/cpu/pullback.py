@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from lagreach.cells._pullback import RowForm
-from lagreach.kernels.cpu.compiled import compiled, use_whole_registers
+from lagreach.kernels.cpu.compiled import aligned, compiled, use_whole_registers
 from lagreach.kernels.cpu.tiles import sum_of_products
 from lagreach.progress import waiting
 
@@ -95,7 +95,7 @@ def gru(after, slope, update, reset_slope, reset, retained, U_h, gates, spread, 
     use_whole_registers()
     units = after.shape[1]
     n = np.uint64(units)
-    nothing, through = np.zeros(units, after.dtype), np.empty((ROWS, units), after.dtype)
+    nothing, through = np.zeros(units, after.dtype), aligned(ROWS, units, after)
     for lo in range(0, after.shape[0], ROWS):
         hi, then, own = _places(lo, after.shape[0], whole)
         to, d, via = before[lo:hi], spread[own], through[: hi - lo]
@@ -120,7 +120,7 @@ def lstm(after, output, i_slope, f_slope, g_slope, o_slope, forget, recurrent, s
     use_whole_registers()
     units = output.shape[1]
     n = np.uint64(units)
-    nothing, led = np.zeros(units, after.dtype), np.empty((ROWS, units), after.dtype)
+    nothing, led = np.zeros(units, after.dtype), aligned(ROWS, units, after)
     for lo in range(0, after.shape[0], ROWS):
         hi, then, own = _places(lo, after.shape[0], whole)
         d, dh = spread[own], led[: hi - lo]
