@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lagreach.threads import Workers
 from lagreach.transport.cotangent import SAFE_EXPONENT, Cotangent
-from lagreach.transport.linearised import linearise
+from lagreach.transport.linearised import Joined, Linearised, linearise
 from lagreach.transport.rollout import Rollout
 from lagreach.transport.scaled import LOWEST, times_power_of_two
 
@@ -44,7 +44,7 @@ class WeightSums:
         anchors: Float[Tensor, "seq time"] | None = None,
     ) -> None:
         self._steps = steps
-        rows = torch.ones_like(steps.x[:, :1]) if reached is None else steps.rows(reached)
+        rows = steps.x.new_ones(steps.total, 1) if reached is None else steps.rows(reached)
         self._weighted = [block.weighted(rows[place]) for block, place in steps.blocks]
         self._anchors = None
         if anchors is not None:
@@ -73,8 +73,19 @@ class WeightSums:
         return found
 
 
+def linearised(part: Rollout, positions: slice, names: Sequence[str]) -> Linearised:
+    """Steps at some positions, linearised; rows are ordered by position and then by sequence."""
+    before = part.states[:, max(positions.start - 1, 0) : positions.stop - 1]
+    if positions.start == 0:
+        before = torch.cat((part.initial[:, None], before), dim=1)
+    x, s = (v.to(part.x).transpose(0, 1).flatten(0, 1) for v in (part.x[:, positions], before))
+    return linearise(part.recurrence, x, s, names)
+
+
 class Steps:
     """All steps of a rollout, linearised in blocks of rows; any number of gradients can use them.
+
+    If nobody can ask for gradients of weights, and a kernel knows the cell, the blocks are `joined` into one.
 
     Parameters
     ----------
@@ -87,25 +98,29 @@ class Steps:
     def __init__(self, part: Rollout, names: Sequence[str] = (), groups: Sequence[slice] | None = None) -> None:
         self.count, self.time = part.x.shape[:2]
         self.groups = [slice(0, self.count)] if groups is None else list(groups)
-        self.x = part.x
-        self.x, previous = self.rows(part.x), self.rows(part.previous)
-        self.state_size = previous.shape[1]
-        rows = max(1, self._rows_of_block(part, previous, names) // self.count) * self.count
-        places = [slice(start, min(start + rows, len(self.x))) for start in range(0, len(self.x), rows)]
-        self.blocks = [(linearise(part.recurrence, self.x[p], previous[p], names), p) for p in places]
-        compiled = all(block.compiled for block, _ in self.blocks)
-        self.in_order = compiled and torch.get_num_threads() == 1  # row by row, from the first to the last
-        self._threads = torch.get_num_threads() if compiled else 1  # torch has threads of its own
+        self.x, self.total, self.state_size = part.x, self.count * self.time, part.states.shape[2]
+        first, one_thread = linearised(part, slice(0, 1), names), torch.get_num_threads() == 1
+        by_torch = names and not one_thread  # see `Closed.back`
+        size = max(1, self._rows_of_block(first.compiled and not by_torch, bool(names)) // self.count)
+        self.joined: Joined | None = None
+        self.blocks: list[tuple[Linearised, slice]] = []
+        if first.compiled and one_thread and not names:
+            rest = (slice(t, min(t + size, self.time)) for t in range(1, self.time, size))
+            self.joined = Joined(first, (linearised(part, place, names) for place in rest), self.total)
+        else:
+            for t in range(0, self.time, size):
+                place = slice(t, min(t + size, self.time))
+                rows = slice(place.start * self.count, place.stop * self.count)
+                self.blocks.append((linearised(part, place, names), rows))
+        self._threads = torch.get_num_threads() if first.compiled else 1  # torch has threads of its own
         self.workers = Workers()
         self._scratch: list[Tensor] = []
 
-    def _rows_of_block(self, part: Rollout, previous: Tensor, names: Sequence[str]) -> int:
+    def _rows_of_block(self, compiled: bool, with_weights: bool) -> int:
         if self.x.is_cuda:
             return GPU_ROWS
-        by_torch = names and torch.get_num_threads() > 1  # see `Closed.back`
-        compiled = not by_torch and linearise(part.recurrence, self.x[:1], previous[:1], names).compiled
-        rows = ROWS if not compiled else 2 * ROWS if names else 4 * ROWS
-        while len(self.x) < 8 * rows and rows > ROWS // 2:  # the last block may count whole until it is passed
+        rows = ROWS if not compiled else 2 * ROWS if with_weights else 4 * ROWS
+        while self.total < 8 * rows and rows > ROWS // 2:  # the last block may count whole until it is passed
             rows //= 2
         return rows
 
@@ -140,9 +155,9 @@ class Carry:
         self._steps = steps
         count, size = steps.count, steps.state_size
         # one position in front, for what the first step hands to the initial state
-        self._now = steps.x.new_empty(len(steps.x) + count, size)
+        self._now = steps.x.new_empty(steps.total + count, size)
         # A row goes to where one stood that has been read before. With two buffers, the first step writes all of the other.
-        self._next = self._now if passing and steps.in_order else torch.empty_like(self._now)
+        self._next = self._now if passing and steps.joined else torch.empty_like(self._now)
         self._now[count:].unflatten(0, (steps.time, count)).copy_(delta.transpose(0, 1))
         self._exponent: Tensor | None = None  # by anchor, not by position: then it need not move
         pieces = self._now.split(GPU_ROWS if self._now.is_cuda else ROWS)
@@ -167,7 +182,11 @@ class Carry:
         """Collect weights' gradients at this lag, and go on to the next one."""
         steps, count = self._steps, self._steps.count
         reached = sum(place.start < self.left * count for _, place in steps.blocks)
-        if sums:
+        if steps.joined is not None:
+            if go_on:
+                end = self.left * count
+                steps.joined.back(self._now[count : end + count], self._next[:end], self._measured(slice(0, end)))
+        elif sums:
             for i in range(reached):
                 self._pull(range(i, i + 1), go_on=go_on, whole=True)
                 place = steps.blocks[i][1]
@@ -193,10 +212,13 @@ class Carry:
                 place = slice(place.start, min(place.stop, self.left * count))
             here, spread = self._now[place.start + count : place.stop + count], steps.buffer(i, thread)
             if go_on:
-                sizes = self._sizes[place] if (self.lag + 1) % RESCALE_EVERY == 0 else None
-                block.back(here, spread, self._next[place], whole=whole, sizes=sizes)
+                block.back(here, spread, self._next[place], whole=whole, sizes=self._measured(place))
             else:
                 block.spread(here, spread)
+
+    def _measured(self, rows: slice) -> Tensor | None:
+        """Where the sizes of rows after this step go, if they will be looked at."""
+        return self._sizes[rows] if (self.lag + 1) % RESCALE_EVERY == 0 else None
 
     def _rescale(self) -> None:
         """Bring anchors that drift out of the float range back to order one."""
@@ -208,7 +230,7 @@ class Carry:
         if not drifted.any():
             return
         if self._exponent is None:  # an exact zero must not set the scale of a sum; nor must anchors that do not exist
-            exponent = torch.full((2 * len(steps.x), 1), LOWEST, dtype=torch.int32, device=size.device)
+            exponent = torch.full((2 * steps.total, 1), LOWEST, dtype=torch.int32, device=size.device)
             exponent[self.lag * count : steps.time * count] = torch.where(size > 0, 0, LOWEST)
         else:
             exponent = self._exponent.clone()  # views of the old one may be about

@@ -7,15 +7,17 @@ else, and every weight that a closed form leaves out, goes through autodiff, whi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from lagreach.adapters import Recurrence
-from lagreach.cells._pullback import Pullback
+from lagreach.cells._pullback import Pullback, RowForm
 from lagreach.kernels.cpu import row_pass
+from lagreach.kernels.cpu.buffers import empty
 
 
 class Linearised(ABC):
@@ -26,6 +28,7 @@ class Linearised(ABC):
     """
 
     width: int
+    form: RowForm | None = None  # all of it, if a kernel knows it
     compiled = False  # then `back` lets go of the interpreter, and can run on a thread of its own
 
     @abstractmethod
@@ -85,7 +88,8 @@ class Closed(Linearised):
     def __init__(self, recurrence: Recurrence, layers: Sequence[Pullback], names: Sequence[str]) -> None:
         stack = recurrence.stack
         self._layers = layers
-        self._row_pass = row_pass(layers[0].form) if len(layers) == 1 else None
+        self.form = layers[0].form if len(layers) == 1 else None
+        self._row_pass = row_pass(self.form)
         self.compiled = self._row_pass is not None
         self._states = [cell.state_size(stack.hidden_size) for cell in stack.cells]
         self._parts = [layer.width for layer in layers] + self._states[:-1]
@@ -157,6 +161,32 @@ class Closed(Linearised):
             mine = torch.cat([products[..., columns] for columns in use.columns], dim=2)[:, places[k][use.factor]]
             found.append(mine.transpose(1, 2).flatten(1))
         return torch.cat(found, dim=1)
+
+
+class Joined:
+    """Any number of steps that a kernel pulls back in one call, for gradients that only pass by.
+
+    The steps come in pieces, so that what else it takes to linearise them is needed for a piece at a time.
+    """
+
+    def __init__(self, first: Linearised, others: Iterable[Linearised], rows: int) -> None:
+        known = first.form
+        assert known is not None, "only what a kernel knows can be joined"
+        arrays = [torch.from_numpy(empty((rows, a.shape[1]), a.numpy().dtype)) for a in known.arrays]
+        start = 0
+        for piece in chain([first], others):
+            assert piece.form is not None
+            end = start + len(piece.form.arrays[0])
+            for whole, own in zip(arrays, piece.form.arrays, strict=True):
+                whole[start:end] = own
+            start = end
+        found = row_pass(known._replace(arrays=tuple(arrays)))
+        assert found is not None
+        self._row_pass, self._spread = found, arrays[0].new_empty(found.rows_in_work, first.width)
+
+    def back(self, cotangent: Tensor, out: Tensor, sizes: Tensor | None) -> None:
+        """Pull back the first rows, as many as the cotangent has; see `Linearised.back`."""
+        self._row_pass(cotangent, self._spread, out, whole=False, sizes=sizes)
 
 
 class Autodiff(Linearised):

@@ -148,6 +148,8 @@ _ready: set[tuple[str, torch.dtype]] = set()  # kernels that this process has ca
 class RowPass:
     """A pullback in one compiled call."""
 
+    rows_in_work = ROWS  # of the spread, unless it is wanted whole
+
     def __init__(self, form: RowForm) -> None:
         self._kernel, self._dtype = form.kernel, form.arrays[0].dtype
         self._arguments = [v.detach().numpy() for v in (*form.arrays, *form.weights)]
