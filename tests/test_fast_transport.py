@@ -18,7 +18,7 @@ from lagreach.gradients.band_gradients import proportion
 from lagreach.gradients.matched import matched_statistic
 from lagreach.kernels.cpu import pullback
 from lagreach.threads import one_thread
-from lagreach.transport import first_order, first_order_sums
+from lagreach.transport import first_order, first_order_sums, linearised
 from lagreach.transport.carry import Carry, Steps, WeightSums
 from lagreach.transport.exact import exact_transport
 from lagreach.transport.linearised import Autodiff, Closed, linearise
@@ -217,16 +217,22 @@ class TestCompiledPullbacks:
 
 
 @pytest.mark.parametrize("name", ["shared_gate", "diag_gate"])
-def test_nothing_is_read_before_it_is_written(generator, name):
+def test_nothing_is_read_before_it_is_written(monkeypatch, generator, name):
     """Buffers are not cleared first; here they start as NaN."""
     part = rollout(GatedRNN(name, 2, 3, 1, generator=generator), torch.randn(3, 8, 2, generator=generator))
     delta = torch.randn(part.states.shape, generator=generator)
 
-    plain = carried(part, delta, range(8))
+    def everything():
+        with one_thread():
+            passing = [c.value().clone() for c, _ in exact_transport(part, delta, range(8))]
+        return carried(part, delta, range(8)), passing
+
+    plain = everything()
+    monkeypatch.setattr(linearised, "empty", lambda shape, dtype: np.full(shape, np.nan, dtype))
     torch.use_deterministic_algorithms(True)  # torch.empty is then full of NaN
     try:
         assert torch.empty(3).isnan().all()
-        torch.testing.assert_close(carried(part, delta, range(8)), plain, rtol=0, atol=0)
+        torch.testing.assert_close(everything(), plain, rtol=0, atol=0)
     finally:
         torch.use_deterministic_algorithms(False)
 

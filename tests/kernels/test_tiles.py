@@ -1,4 +1,4 @@
-"""Products in register tiles against numpy: any shape, any view, and nothing beyond the columns that were asked for."""
+"""Products in register tiles against numpy: any shape, views, and nothing beyond the columns that were asked for."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ def test_two_products_on_top_of_one_row(dtype, sizes, more):
     rows, terms, columns, seed = sizes
     rng = np.random.default_rng(seed)
     C, row = normal(rng, dtype, rows, columns), normal(rng, dtype, columns)
-    A, W = normal(rng, dtype, 2 * terms, 2 * rows).T[::2, ::2], normal(rng, dtype, terms, columns)
+    A, W = normal(rng, dtype, 2 * rows, terms + 3)[::2, 2 : terms + 2], normal(rng, dtype, terms, columns)
     B, V = normal(rng, dtype, rows, more), normal(rng, dtype, more, columns)
     assert_sum(C, row, ((A, W), (B, V)), 0, columns, row + A.astype(np.float64) @ W + B.astype(np.float64) @ V)
 
@@ -100,6 +100,8 @@ def test_other_layouts_and_mixed_dtypes_are_refused():
     A, W, C = np.ones((3, 4)), np.ones((4, 5)), np.zeros((3, 5))
     with pytest.raises(TypingError, match="contiguous"):
         sum_of_products(C, C, ((A, np.asfortranarray(W)),), 0, 5)
+    with pytest.raises(TypingError, match="last axis of A"):
+        sum_of_products(C, C, ((np.asfortranarray(A), W),), 0, 5)
     with pytest.raises(TypingError, match="dtype"):
         sum_of_products(C, C, ((A.astype(np.float32), W),), 0, 5)
 

@@ -99,20 +99,19 @@ class Steps:
         self.count, self.time = part.x.shape[:2]
         self.groups = [slice(0, self.count)] if groups is None else list(groups)
         self.x, self.total, self.state_size = part.x, self.count * self.time, part.states.shape[2]
-        first, one_thread = linearised(part, slice(0, 1), names), torch.get_num_threads() == 1
+        compiled, one_thread = linearised(part, slice(0, 1), names).compiled, torch.get_num_threads() == 1
         by_torch = names and not one_thread  # see `Closed.back`
-        size = max(1, self._rows_of_block(first.compiled and not by_torch, bool(names)) // self.count)
+        size = max(1, self._rows_of_block(compiled and not by_torch, bool(names)) // self.count)
+        places = [slice(t, min(t + size, self.time)) for t in range(0, self.time, size)]
+        made = (linearised(part, place, names) for place in places)
         self.joined: Joined | None = None
         self.blocks: list[tuple[Linearised, slice]] = []
-        if first.compiled and one_thread and not names:
-            rest = (slice(t, min(t + size, self.time)) for t in range(1, self.time, size))
-            self.joined = Joined(first, (linearised(part, place, names) for place in rest), self.total)
+        if compiled and one_thread and not names:
+            self.joined = Joined(made, self.total)
         else:
-            for t in range(0, self.time, size):
-                place = slice(t, min(t + size, self.time))
-                rows = slice(place.start * self.count, place.stop * self.count)
-                self.blocks.append((linearised(part, place, names), rows))
-        self._threads = torch.get_num_threads() if first.compiled else 1  # torch has threads of its own
+            rows = [slice(place.start * self.count, place.stop * self.count) for place in places]
+            self.blocks = list(zip(made, rows, strict=True))
+        self._threads = torch.get_num_threads() if compiled else 1  # torch has threads of its own
         self.workers = Workers()
         self._scratch: list[Tensor] = []
 

@@ -7,7 +7,7 @@ else, and every weight that a closed form leaves out, goes through autodiff, whi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import torch
@@ -169,12 +169,13 @@ class Joined:
     The steps come in pieces, so that what else it takes to linearise them is needed for a piece at a time.
     """
 
-    def __init__(self, first: Linearised, others: Iterable[Linearised], rows: int) -> None:
+    def __init__(self, pieces: Iterator[Linearised], rows: int) -> None:
+        first = next(pieces)
         known = first.form
         assert known is not None, "only what a kernel knows can be joined"
         arrays = [torch.from_numpy(empty((rows, a.shape[1]), a.numpy().dtype)) for a in known.arrays]
         start = 0
-        for piece in chain([first], others):
+        for piece in chain([first], pieces):
             assert piece.form is not None
             end = start + len(piece.form.arrays[0])
             for whole, own in zip(arrays, piece.form.arrays, strict=True):

@@ -58,7 +58,7 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
     one = h0.dtype.type(1)
     dh = dh0[lo:hi]
     recent = some_steps(hi - lo, w.b)
-    through_reset = aligned(hi - lo, units, h0)
+    through_reset, nothing = aligned(hi - lo, units, h0), np.zeros(units, h0.dtype)
     for t in range(x.shape[0] - 1, -1, -1):
         d = recent[t % recent.shape[0]]
         before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
@@ -71,7 +71,6 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
                 z, g, total = act[i, j], act[i, n + n + j], dh[i, j] + out[i, j]
                 d[i, j] = total * opened(z) * closed(z) * (g - before[i, j])
                 dh[i, j] = total * closed(z)
-        through_reset[:] = 0
         if w.gain.size:
             normalise_backward(d, 2 * units, w.gain, run.normal[t, lo:hi], run.inverse[t, lo:hi], into.gain, into.shift)
         soon = (
@@ -80,7 +79,7 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
             step_of(run.rh, t - 1, lo, hi),
             step_of(dh_out, t - 1, lo, hi),
         )
-        sum_of_products(through_reset, through_reset, ((d[:, 2 * units :], w.U[2 * units :]),), 0, units, soon)
+        sum_of_products(through_reset, nothing, ((d[:, 2 * units :], w.U[2 * units :]),), 0, units, soon)
         for i in range(hi - lo):
             for j in range(n):
                 r, q = act[i, n + j], through_reset[i, j]

@@ -60,7 +60,7 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
     dh = dh0[lo:hi]
     recent = some_steps(hi - lo, w.b)
     dc = dc0[lo:hi]
-    squashed = aligned(hi - lo, units, h0)
+    squashed, nothing = aligned(hi - lo, units, h0), np.zeros(units, h0.dtype)
     for t in range(x.shape[0] - 1, -1, -1):
         d = recent[t % recent.shape[0]]
         act, out = run.act[t, lo:hi], dh_out[t, lo:hi]
@@ -77,7 +77,6 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
                 o, th, total = act[i, n + n + n + j], squashed[i, j], dh[i, j] + out[i, j]
                 d[i, n + n + n + j] = total * th * opened(o) * closed(o)
                 dc[i, j] += total * opened(o) * (one - th * th)
-                dh[i, j] = 0
         for i in range(hi - lo):
             for j in range(n):
                 d[i, j] = dc[i, j] * act[i, n + n + j] * opened(act[i, j]) * closed(act[i, j])
@@ -94,7 +93,7 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
             step_of(run.c, t - 2, lo, hi),
             step_of(dh_out, t - 1, lo, hi),
         )
-        sum_of_products(dh, dh, ((d[:, : 4 * units], w.U),), 0, units, soon)
+        sum_of_products(dh, nothing, ((d, w.U),), 0, units, soon)
         if t % recent.shape[0] == 0:
             add_state_gradients(run.h, h0, recent, t, lo, hi, into.Ut, 0, 4 * units)
             add_input_gradients(x, recent, t, lo, hi, w.W, into.Wt, into.b, dx)

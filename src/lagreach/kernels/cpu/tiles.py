@@ -51,6 +51,8 @@ def _tiles(rows: int, vectors: int, masked: bool) -> Callable[..., int]:
     def tiles(typing_context, C, start, pairs, top, bottom, left, right, soon, line):
         if any(array.layout != "C" for array in (C, start, *soon, *(W for _, W in pairs))):
             raise TypingError("all arrays but A must be contiguous")
+        if any(A.layout == "F" for A, _ in pairs):
+            raise TypingError("the last axis of A must be contiguous")
         if any(array.dtype != C.dtype for array in (start, *(array for pair in pairs for array in pair))):
             raise TypingError("all arrays must have the same dtype")
         return types.intp(C, start, pairs, *[types.intp] * 4, soon, types.intp), call
@@ -155,8 +157,7 @@ class _Code:
         array = make_array(array_type)(self.context, self.builder, value)
         start = self.builder.ptrtoint(array.data, cgutils.intp_t)
         shape, strides = (cgutils.unpack_tuple(self.builder, values) for values in (array.shape, array.strides))
-        if array_type.layout == "C":
-            strides[-1] = self.integer(self.bytes)  # known to the compiler
+        strides[-1] = self.integer(self.bytes)  # known to the compiler
         return _Array(self.builder, start, shape, strides)
 
     def smaller(self, a: Any, b: Any) -> Any:
@@ -272,7 +273,7 @@ def sum_of_products(C, start, pairs, first, last, soon=()):
     """``C = start + sum A W`` over the pairs (A, W), in the columns from first to last alone.
 
     A is (row, term) and W (term, column), or A is (term, term, row) and W (term, term, column), summed over both axes of
-    terms. A may be any view, all else is contiguous.
+    terms. A may be any view whose last axis is contiguous, all else is contiguous.
     `start` is one row, or of the shape of C, and may be C itself. `soon` are arrays that will be needed next.
     """
     rows, wide = C.shape[0], VECTORS * VECTOR_BYTES // C.itemsize
