@@ -84,13 +84,15 @@ def diagnosis() -> str:
 
 def exact_transport() -> str:
     """Say how long exact transport takes beside its products."""
-    found = stored("transport")
-    times = medians(found)
+    said = []
+    for found in (stored("transport"), stored("xeon/transport")):
+        times = medians(found)
+        chosen = [times[f"{MANY} {cell}"] for cell in PAPER_CELLS]
+        ratios = ", ".join(f"{t['lagreach'] / t['gemms']:.2f}" for t in chosen)
+        said.append(f"{ratios} times as long ({found['machine']['cpu']})")
     (shape,) = (case["shape"] for case in found["cases"] if case["name"] == f"{MANY} {PAPER_CELLS[0]}")
-    chosen = [times[f"{MANY} {cell}"] for cell in PAPER_CELLS]
-    ratios = ", ".join(f"{t['lagreach'] / t['gemms']:.2f}" for t in chosen)
     return (
-        f"Exact transport of {shape['sequences']} sequences over {shape['lags']} lags takes {ratios} times as long as its "
+        f"Exact transport of {shape['sequences']} sequences over {shape['lags']} lags takes {' and '.join(said)} as its "
         "matrix products made by torch alone."
     )
 
