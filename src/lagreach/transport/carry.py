@@ -85,7 +85,7 @@ def linearised(part: Rollout, positions: slice, names: Sequence[str]) -> Lineari
 class Steps:
     """All steps of a rollout, linearised in blocks of rows; any number of gradients can use them.
 
-    If nobody can ask for gradients of weights, and a kernel knows the cell, the blocks are `joined` into one.
+    On one thread, if nobody can ask for gradients of weights and a kernel knows the cell, the blocks are `joined` into one.
 
     Parameters
     ----------
