@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -18,6 +19,7 @@ from lagreach.errors import InputError
 from lagreach.kernels import check_kernel, scan_stack
 from lagreach.kernels.gpu import check_precision, precision
 from lagreach.model import GatedRNN
+from lagreach.threads import one_thread
 
 READOUT = ("readout.weight", "readout.bias")
 
@@ -79,7 +81,10 @@ class Replicas:
         weight, bias = (self.params[name] for name in READOUT)
         # the readout reads the whole state, with zeros where it has no weights: cheaper than cutting the state up
         whole = torch.nn.functional.pad(weight, self._beside_output)
-        return torch.einsum("rbts,ros->rbto", states, whole) + bias[:, None, None]
+        if states.is_cuda:
+            return read(states, whole, bias)
+        found: Tensor = Readout.apply(states, whole, bias)
+        return found
 
     def gradient(self, losses: Float[Tensor, "replica"]) -> Float[Tensor, "replica param"]:
         """Gradient of each model's own loss; models do not share weights, so one backward pass gives them all."""
@@ -97,6 +102,29 @@ class Replicas:
         own = {name: p[replica].detach().cpu() for name, p in self.params.items()}
         built.load_state_dict(own, strict=False)
         return built
+
+
+def read(states: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """``W s + b`` for each replica."""
+    return torch.einsum("rbts,ros->rbto", states, weight) + bias[:, None, None]
+
+
+class Readout(torch.autograd.Function):
+    """`read` on the CPU. Sums over all rows are made on one thread: on several they would be cut by the number of these."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """Read every state."""
+        ctx.save_for_backward(states, weight)
+        return read(states, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of the states, of W and of b."""
+        states, weight = ctx.saved_tensors
+        with one_thread():
+            sums = torch.einsum("rbto,rbts->ros", grad, states), grad.sum((1, 2))
+        return torch.einsum("rbto,ros->rbts", grad, weight), *sums
 
 
 def _check_same_shape(first: GatedRNN, other: GatedRNN, number: int) -> None:
