@@ -1,4 +1,4 @@
-"""Products in register tiles against numpy: any shape, views, and nothing beyond the columns that were asked for."""
+"""Products in register tiles against numpy: any shape, strided rows, and nothing beyond the columns that were asked for."""
 
 import numpy as np
 import pytest
