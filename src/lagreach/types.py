@@ -97,6 +97,10 @@ class Status(Enum):
     LIMIT_OUT_OF_REACH = (
         "no dependency found, and one of the given strength could not have been noticed with these sequences"
     )
+    LIMIT_CANNOT_BE_TOLD = (
+        "cannot be told: the series holds too few stretches that are independent of each other for a test; a longer series, "
+        "or differences instead of levels, would tell"
+    )
     LIMIT_SAMPLE_SIZE = "transport / sample size: the dependence needs more sequences than there are"
     LIMIT_CAPACITY = "capacity: enough sequences, but the state's linear memory is full and does not hold this lag"
     LIMIT_UNDETERMINED = (
@@ -128,5 +132,6 @@ _NOT_USABLE = frozenset(
         Status.KAPPA_NOT_ESTIMABLE,
         Status.KAPPA_REFUSED,
         Status.ORIENTED_BY_ITSELF,
+        Status.LIMIT_CANNOT_BE_TOLD,
     }
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -33,8 +33,11 @@ from lagreach.types import Status
 def assemble(subject: Subject, found: Directions, values: NoiseValues, settings: MeasureSettings) -> Window:
     """Turn the merged results of both passes into a window."""
     generator = np.random.default_rng(settings.seed)
-    means = found.data if settings.direction == "matched" else _along_random(found, subject, settings)
-    test = flip_test(means, flips=settings.flips, generator=generator)
+    pairings = found.pairings if settings.direction == "matched" else _along_random(found, subject, settings)
+    means = pairings.mean(1)
+    test = flip_test(pairings, flips=settings.flips, generator=generator)
+    if subject.plan.untold:
+        test = replace(test, p_value=np.full(len(subject.bands), np.nan), adjusted=np.full(len(subject.bands), np.nan))
     noise = _noise_scale(values, settings.unit)
     speed = _concentration(values, settings)
     shared: dict[str, Any] = {"value_block": values.block, "blocks": found.block, "speed": speed, "settings": settings}
@@ -49,6 +52,8 @@ def assemble(subject: Subject, found: Directions, values: NoiseValues, settings:
     edges = subject.bands.edges
     held = memory(subject, subject.bands.lags, [last - first + 1 for first, last in edges])
     warnings = _warnings(values, speed, settings)
+    if subject.plan.untold:
+        warnings += (subject.plan.untold,)
     if not held.independent_inputs:
         warnings += (
             "inputs are correlated in time: the dependences found are marginal, lags may stand in for each other",
@@ -72,9 +77,9 @@ def assemble(subject: Subject, found: Directions, values: NoiseValues, settings:
 
 
 def _along_random(found: Directions, subject: Subject, settings: MeasureSettings) -> np.ndarray:
-    """Signals along the random direction, as vectors of length one."""
+    """Signals along the random direction, as vectors of length one, (block, pairing, band, 1)."""
     along = unit_directions(found, subject.probe.group, "random", np.random.default_rng(settings.seed))[:, 0]
-    return np.einsum("klp,klp->kl", found.data, along)[..., None]
+    return np.einsum("kglp,klp->kgl", found.pairings, along)[..., None]
 
 
 def _noise_scale(values: NoiseValues, unit: str) -> np.ndarray:
@@ -160,9 +165,11 @@ def _requirement(
         status = [speed.status] * len(bands)
         numbers = {name: n if name == "robust" else np.full(len(bands), np.nan) for name, n in numbers.items()}
     if test is not None:
-        found = test.adjusted <= settings.error
+        found, untold = test.adjusted <= settings.error, np.isnan(test.adjusted)
         numbers = {name: np.where(found, n, bound if name == "low" else np.inf) for name, n in numbers.items()}
-        status = [s if yes else Status.NOT_SIGNIFICANT for s, yes in zip(status, found, strict=True)]
+        numbers = {name: np.where(untold, np.nan, n) for name, n in numbers.items()}
+        other = np.where(untold, Status.LIMIT_CANNOT_BE_TOLD, Status.NOT_SIGNIFICANT)
+        status = [s if yes else no for s, yes, no in zip(status, found, other, strict=True)]
     first = np.array([edge[0] for edge in bands.edges])
     return Requirement(np.array(bands.lags), first, **numbers, status=tuple(status))
 

@@ -45,13 +45,14 @@ class DiagnosisPlan:
 
 def pilot_seconds(subjects: list[Subject], settings: MeasureSettings) -> float:
     """Seconds per sequence, from running both passes on a few sequences."""
-    started = time.perf_counter()
+    started, timed = time.perf_counter(), PILOT
     for subject in subjects:
         small = replace(subject, plan=subject.plan.subsample(PILOT))
         found = directions(small)
         along = unit_directions(found, subject.probe.group, settings.direction, np.random.default_rng(settings.seed))
         statistics(small, along, noise=settings.noise, unit=settings.unit)
-    return (time.perf_counter() - started) / PILOT
+        timed = small.plan.sequences  # of a series, some of every stretch
+    return (time.perf_counter() - started) / timed
 
 
 def affordable(budget: float, per_sequence: float, available: int) -> int:
@@ -68,5 +69,6 @@ def affordable(budget: float, per_sequence: float, available: int) -> int:
 
 def memory_needed(subject: Subject) -> int:
     """Bytes of the gradients by block, signal and lag (and of their directions), and of the sequences run together."""
-    blocks = subject.plan.count * (1 + len(subject.probe.group)) * len(subject.bands) * subject.width * 8
-    return 2 * blocks + min(subject.pairs_together, len(subject.plan.pairs)) * subject.pair_bytes
+    signals = subject.pairings + 2 * len(subject.probe.group) + 2  # every pairing and their mean; probes; directions
+    blocks = subject.plan.count * signals * len(subject.bands) * subject.width * 8
+    return blocks + min(subject.pairs_together, len(subject.plan.pairs)) * subject.pair_bytes

@@ -21,6 +21,7 @@ from lagreach.cells import Cell
 from lagreach.cells.diag_elman import DiagElman
 from lagreach.data.batch import Batch
 from lagreach.data.sequences import Sequences, as_sequences, fingerprint
+from lagreach.data.survey import survey
 from lagreach.diagnosis.cost import DiagnosisPlan, affordable, memory_needed, pilot_seconds
 from lagreach.diagnosis.measure import MeasureSettings, interruptible_window, make_subject
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
@@ -151,13 +152,14 @@ def diagnose(
         optimizer=optimizer,
     )  # fmt: skip
     per_sequence = pilot_seconds(subjects, chosen) if budget is not None or dry_run else 0.0
-    planned = len(source) if budget is None else affordable(budget, per_sequence, len(source))
+    available = subjects[0].plan.available
+    planned = available if budget is None else affordable(budget, per_sequence, available)
     subjects = [replace(subject, plan=subject.plan.subsample(planned), memory=memory) for subject in subjects]
     used = subjects[0].plan.sequences
     if dry_run:
         return DiagnosisPlan(
             layers=tuple(subject.view.name for subject in subjects),
-            available=len(source),
+            available=available,
             sequences=used,
             lags=str(subjects[0].bands),
             weights=subjects[0].width,
@@ -176,8 +178,8 @@ def diagnose(
         seconds[subject.view.name] = time.perf_counter() - begun
     return Diagnosis(
         layers=tuple(layers),
-        sequences=sequences or len(source),
-        available=len(source),
+        sequences=sequences or available,
+        available=available,
         settings={"loss": loss if isinstance(loss, str) else getattr(loss, "__name__", "function"), "used": used}
         | {"optimizer": None if optimizer is None else optimiser_name(optimizer)}
         | {"time": subjects[0].time, "anchors": _anchors(subjects[0])}
@@ -186,7 +188,7 @@ def diagnose(
         fingerprint=fingerprint(source),
         seconds=seconds,
         partial=partial,
-        warnings=_warnings(model, source, used, partial, subjects),
+        warnings=_warnings(model, planned < available, partial, subjects),
         convergence=_convergence(model, source, loss),
     )
 
@@ -235,8 +237,9 @@ def diagnosis_subjects(
     source = as_sequences(data)
     sample = source.read(range(min(2, len(source))))
     views = find_views(model, sample, call) if cell is None else _custom(model, cell, sample, call)
+    seen = survey(source)
     subjects = [
-        make_subject(view, source, loss, lags, params=params, require=require, steps=steps, settings=settings)
+        make_subject(view, source, loss, lags, params=params, require=require, steps=steps, settings=settings, seen=seen)
         for view in views
     ]
     if optimizer is None:
@@ -294,18 +297,16 @@ def _anchors(subject: Subject) -> float:
 
 
 def _warnings(
-    model: nn.Module | View, source: Sequences, used: int, partial: bool, subjects: list[Subject]
+    model: nn.Module | View, subsample: bool, partial: bool, subjects: list[Subject]
 ) -> tuple[str, ...]:
-    notes = []
+    plan = subjects[0].plan
+    notes = list(plan.notes)
     if isinstance(model, nn.Module) and any(isinstance(m, nn.Dropout) and m.training for m in model.modules()):
         notes.append("the model was in training mode; it was diagnosed in evaluation mode, without dropout")
-    if getattr(source, "from_one_series", False):
+    if subsample:
         notes.append(
-            "windows of one series are not independent: N counts windows, and intervals come from stretches of them"
-        )
-    if used < len(source) - 1:  # an odd one out has no partner
-        notes.append(
-            f"a subsample of {used} of {len(source)} sequences; intervals are {(len(source) / used) ** 0.5:.2f} times as wide"
+            f"a subsample of {plan.sequences} of {plan.available} sequences; intervals are "
+            f"{(plan.available / plan.sequences) ** 0.5:.2f} times as wide"
         )
     if partial:
         notes.append("interrupted: only the blocks that were finished are in this result")

@@ -21,12 +21,13 @@ from lagreach._util.progress import Progress
 from lagreach.adapters import Recurrence, View, as_view
 from lagreach.adapters.view import check_finite
 from lagreach.data.bands import make_bands
-from lagreach.data.pairs import plan_blocks
+from lagreach.data.pairs import check_enough, plan_blocks
 from lagreach.data.sequences import Sequences, as_sequences
+from lagreach.data.survey import Survey
 from lagreach.diagnosis.assemble import assemble
 from lagreach.diagnosis.settings import MeasureSettings, check_settings
 from lagreach.diagnosis.window import Window
-from lagreach.gradients.blocks import Directions, directions
+from lagreach.gradients.blocks import LIMIT_BYTES, Directions, directions
 from lagreach.gradients.contrast import make_probe
 from lagreach.gradients.noise import NoiseValues, statistics, unit_directions
 from lagreach.gradients.selection import Selection, select_params
@@ -112,31 +113,50 @@ def make_subject(
     require: Sequence[int] = (),
     steps: Any = None,
     settings: MeasureSettings,
+    seen: Survey | None = None,
 ) -> Subject:
-    """Read the data once, pair the sequences, and fix bands and probes: all that both passes must share."""
+    """Read the data once, group the sequences, and fix bands and probes: all that both passes must share.
+
+    `seen` is what `survey` saw in the data, if it has been called already.
+    """
     check_settings(settings)
     sequences = as_sequences(data)
+    check_enough(len(sequences))
     view = as_view(model, sequences.read(range(min(2, len(sequences)))))
-    plan = plan_blocks(sequences, settings.blocks, settings.seed)
     first = run(view.bind(sequences.read([0])))
     _, positions, out = first.output.shape
+    names = select_params(view.template, params)
     read = min(READ_SEQUENCES, max(1, READ_VALUES // first.x.numel()))
     mean, covariance, time = _input_moments(view, sequences, read)
     generator = torch.Generator().manual_seed(settings.seed)
+    bands = make_bands(lags, time, require)
+    width = sum(view.template.params[name].numel() for name in names)
+    probe = make_probe(mean, covariance, out, settings.probes, generator)
+    members = _members(settings, out, len(bands) * width)
     return Subject(
         view=view,
         sequences=sequences,
-        plan=plan,
+        plan=plan_blocks(sequences, settings.blocks, settings.seed, members=members, seen=seen),
         loss=loss,
-        names=select_params(view.template, params),
-        bands=make_bands(lags, time, require),
-        probe=make_probe(mean, covariance, out, settings.probes, generator),
+        names=names,
+        bands=bands,
+        probe=probe,
         time=time,
         outputs=out * (1 if positions == 1 else time),
         signal=settings.signal,
         transport=settings.transport,
         steps=steps,
     )
+
+
+def _members(settings: MeasureSettings, outputs: int, values: int) -> int:
+    """Sequences that exchange targets with each other: as many as cost little.
+
+    Where the loss sees one output, one transport serves all exchanges. Block gradients of `values` numbers must fit.
+    """
+    wanted = 8 if outputs == 1 and settings.transport == "exact" else 4
+    fits = [m for m in (8, 4) if settings.blocks * (m - 1 + settings.probes) * values * 8 <= LIMIT_BYTES]
+    return max([m for m in fits if m <= wanted], default=2)
 
 
 def _input_moments(view: View, sequences: Sequences, read: int) -> tuple[torch.Tensor, torch.Tensor, int]:

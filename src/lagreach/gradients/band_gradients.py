@@ -25,16 +25,16 @@ Found = Iterator[tuple[np.ndarray, np.ndarray]]
 def band_gradients(
     subject: Subject,
     part: Rollout,
-    signal: Float[Tensor, "seq time state"],
+    signals: list[Float[Tensor, "seq time state"]],
     planted: list[Float[Tensor, "seq time state"]],
     groups: Sequence[slice],
 ) -> Found:
-    """Yield, band by band, the data's gradients (group, param) and the probes' (group, probe, param).
+    """Yield, band by band, the data's gradients (group, signal, param) and the probes' (group, probe, param).
 
     Parameters
     ----------
-    signal
-        Gradient at the states whose transport is the data's signal.
+    signals
+        Gradients at the states whose transport is the data's signal, one for each pairing.
     planted
         The same for the probes, one for each output direction.
     groups
@@ -44,43 +44,47 @@ def band_gradients(
     inputs = subject.probe.planted(part.x.double()).movedim(0, -1)  # (seq, time, probe)
     members = [[p for p, g in enumerate(subject.probe.group) if g == group] for group in range(len(planted))]
     carry = _exact if subject.transport == "exact" else _first_order
-    for data, probes in carry(subject, part, steps, signal, planted, [inputs[..., own] for own in members]):
+    for data, probes in carry(subject, part, steps, signals, planted, [inputs[..., own] for own in members]):
         found = np.empty((len(groups), len(subject.probe.group), subject.width))
         for own, gradients in zip(members, probes, strict=True):
             found[:, own] = gradients.cpu().numpy()
-        yield data[:, 0].cpu().numpy(), found
+        yield torch.cat(data, dim=1).cpu().numpy(), found
 
 
 def _exact(
-    subject: Subject, part: Rollout, steps: Steps, signal: Tensor, planted: list[Tensor], inputs: list[Tensor]
-) -> Iterator[tuple[Tensor, list[Tensor]]]:
+    subject: Subject, part: Rollout, steps: Steps, signals: list[Tensor], planted: list[Tensor], inputs: list[Tensor]
+) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
     probes = [WeightSums(steps, reached) for reached in inputs]
     carries = [Carry(steps, start) for start in planted]
-    share = proportion(signal, planted[0]) if len(planted) == 1 else None
-    data = WeightSums(steps, anchors=share)
-    if share is None:
-        carries.append(Carry(steps, signal))
+    shares = [proportion(signal, planted[0]) for signal in signals] if len(planted) == 1 else []
+    if shares and all(share is not None for share in shares):  # one transport carries the probes and every signal
+        data = [WeightSums(steps, anchors=share) for share in shares]
+        carried_with = [data]
+    else:
+        carries += [Carry(steps, signal) for signal in signals]
+        data = [WeightSums(steps) for _ in signals]
+        carried_with = [*([] for _ in planted), *([sums] for sums in data)]
     last = subject.bands.lags[-1]
     edges = iter(subject.bands.edges)
     first, edge = next(edges)
     for lag in range(last + 1):
-        for i, carry in enumerate(carries):
-            collect = probes[i : i + 1] if lag == edge else []
-            if i == len(carries) - 1 and lag >= first:  # the one that carries the signal, alone or with a probe's
-                collect = [*collect, data]
-            carry.step(collect, go_on=lag < last)
+        for i, (carry, sums) in enumerate(zip(carries, carried_with, strict=True)):
+            at_edge = probes[i : i + 1] if lag == edge else []
+            carry.step([*at_edge, *(sums if lag >= first else [])], go_on=lag < last)
         if lag == edge:
-            yield data.take(), [sums.take() for sums in probes]
+            yield [sums.take() for sums in data], [sums.take() for sums in probes]
             first, edge = next(edges, (lag, lag))
 
 
 def _first_order(
-    subject: Subject, part: Rollout, steps: Steps, signal: Tensor, planted: list[Tensor], inputs: list[Tensor]
-) -> Iterator[tuple[Tensor, list[Tensor]]]:
+    subject: Subject, part: Rollout, steps: Steps, signals: list[Tensor], planted: list[Tensor], inputs: list[Tensor]
+) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
     arrivals = [subject.carry(part, start, subject.bands.lags) for start in planted]
-    for total, *cotangents in zip(band_cotangents(subject, part, signal), *arrivals, strict=True):
+    totals = [band_cotangents(subject, part, signal) for signal in signals]
+    for band in zip(*totals, *arrivals, strict=True):
+        data, cotangents = band[: len(signals)], band[len(signals) :]
         probes = [_weights(steps, c.double(), reached) for c, reached in zip(cotangents, inputs, strict=True)]
-        yield _weights(steps, total), probes
+        yield [_weights(steps, total) for total in data], probes
 
 
 def _weights(steps: Steps, carried: Tensor, reached: Tensor | None = None) -> Tensor:

@@ -146,6 +146,8 @@ def _facts(layer: LayerDiagnosis) -> list[str]:
 
 def _dependences(layer: LayerDiagnosis, diagnosis: Diagnosis) -> str:
     found = layer.window.dependences
+    if not found and any(map(math.isnan, layer.window.adjusted_p)):
+        return "whether the target depends on any lag cannot be told"
     if not found:
         return "no dependence of the target on any lag was found"
     beyond, unknown = unreached(layer, diagnosis)
