@@ -14,7 +14,7 @@ import numpy as np
 
 from lagreach.data.sequences import Sequences
 from lagreach.data.sketch import digest
-from lagreach.data.stretches import Layout, recordings, stretches
+from lagreach.data.stretches import Layout, blocks_for, recordings, stretches
 from lagreach.data.survey import Survey, survey
 from lagreach.errors import InputError
 
@@ -94,7 +94,7 @@ def _dealt(ranked: np.ndarray, most: int, members: int) -> dict[str, object]:
     """Groups whose members are far apart in rank, and blocks of nearly equal size."""
     size = members_of(len(ranked), members)
     groups = ranked[: len(ranked) // size * size].reshape(size, -1).T
-    count = min(most, len(groups))
+    count = min(blocks_for(most, size), len(groups))
     return _arrays(groups, np.arange(len(groups)) * count // len(groups))
 
 
@@ -155,7 +155,7 @@ def _by_length(seen: Survey, keys: list[tuple[bytes, ...]], most: int, size: int
     order = sorted(range(len(keys)), key=lambda i: (seen.lengths[i], keys[i]))  # type: ignore[index]
     bundles = [order[start : start + size] for start in range(0, len(order) - size + 1, size)]
     bundles.sort(key=lambda bundle: keys[bundle[0]])
-    count = min(most, len(bundles))
+    count = min(blocks_for(most, size), len(bundles))
     return _arrays(seen.kept[np.array(bundles)], np.arange(len(bundles)) * count // len(bundles))
 
 

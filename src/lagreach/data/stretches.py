@@ -21,9 +21,15 @@ from lagreach.data.windows import Windows
 
 ALIKE = 0.03  # correlation of neighbouring stretches that moves a test of 5 % by less than half a percent
 FEWEST_BLOCKS = 8  # 128 patterns of signs
+EXCHANGES = 128  # blocks times members of a group, at most
 MOST_INPUTS, MOST_OUTPUTS = 8, 4  # columns whose correlations are looked at, those that vary most
 GAPS = (0, 1, 2)  # windows between stretches, beyond those that would overlap
 RECORDINGS = 16  # series from which each of them can be a unit
+
+
+def blocks_for(most: int, members: int) -> int:
+    """Blocks there may be: with more exchanges in each, fewer of them tell as much."""
+    return min(most, max(FEWEST_BLOCKS, EXCHANGES // members))
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ def recordings(windows: Windows, most: int, members: int) -> Layout | None:
         shortest = len(bundle[-1])
         groups.append(windows.number[np.stack([chain[:shortest] for chain in bundle], axis=1)])
         unit.append(np.full(shortest, number))
-    count = min(most, len(bundles))
+    count = min(blocks_for(most, size), len(bundles))
     blocks = np.concatenate(unit) * count // len(bundles)
     note = f"the sequences are windows of {len(chains)} series that overlap: each series counts as one unit in the test for dependence"
     return Layout(np.concatenate(groups), blocks, (note,))
@@ -101,8 +107,7 @@ class _Series:
     def __init__(self, sequences: Sequences, windows: Windows, chains: list[np.ndarray]) -> None:
         self._sequences, self._windows, self._chains = sequences, windows, chains
         self.length = sequences.read([int(windows.number[0])]).x.shape[1]
-        gaps = np.concatenate([np.diff(windows.start[chain]) for chain in chains])
-        self.stride = max(1, int(np.median(gaps))) if len(gaps) else self.length
+        self.stride = windows.stride or self.length
         self.total = sum(int(windows.start[chain[-1]] - windows.start[chain[0]]) + self.length for chain in chains)
 
     def steps(self, cut: _Cut) -> int:
@@ -117,12 +122,12 @@ class _Series:
         """All ways to cut it into enough stretches, the most efficient first."""
         found = []
         for size in (m for m in (8, 4, 2) if m <= members):
-            sections = [len(chain) // size for chain in self._chains]
+            sections, allowed = [len(chain) // size for chain in self._chains], blocks_for(most, size)
             for gap in GAPS:
                 left_out = -(-((1 + gap) * self.length) // self.stride) - 1
-                for room in {max(sections) // k for k in range(1, most + 1)}:  # windows of a stretch and the gap behind it
+                for room in {max(sections) // k for k in range(1, allowed + 1)}:  # windows of a stretch and the gap behind it
                     if (taken := room - left_out) > 0:
-                        count = min(most, sum(section // room for section in sections))
+                        count = min(allowed, sum(section // room for section in sections))
                         if count >= FEWEST_BLOCKS:
                             found.append(_Cut(size, count, taken, left_out))
         yield from sorted(found, key=lambda cut: -cut.efficiency(self.steps(cut), self.total))

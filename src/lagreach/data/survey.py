@@ -61,7 +61,12 @@ def survey(sequences: Sequences) -> Survey:
     if len(kept) < count:
         notes.append(f"{count - len(kept)} of {count} sequences are copies of others: {len(kept)} differ, and each counts once")
     windows = find_windows(sequences, kept) if len(kept) > 1 else None
-    if windows is None:
+    if windows is not None:
+        notes.append(
+            f"the sequences overlap: each repeats steps of another that starts about {windows.stride} steps earlier; they are "
+            "treated as windows of a series, as from lagreach.cut_series"
+        )
+    else:
         order = np.argsort([inputs[number] + contents[number] for number in kept], kind="stable")
         new = without_near_copies(*(sketches[name].take()[kept] for name in SKETCH), order)
         if len(new) < len(kept):

@@ -31,6 +31,12 @@ class Windows:
         """Windows of one series, each `stride` steps after the one before."""
         return cls(np.arange(count), np.zeros(count, dtype=int), stride * np.arange(count))
 
+    @property
+    def stride(self) -> int:
+        """Steps from one window of a series to the next, usually; 0 if no series has two."""
+        gaps = np.concatenate([np.diff(self.start[chain]) for chain in self.chains()])
+        return int(np.median(gaps)) if len(gaps) else 0
+
     def chains(self) -> list[np.ndarray]:
         """The windows of each series in order, as positions in these arrays; the longest series first."""
         order = np.lexsort((self.start, self.series))

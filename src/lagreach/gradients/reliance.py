@@ -45,7 +45,9 @@ def reliance(subject: Subject, lags: Sequence[int], *, flips: int, seed: int) ->
         for column, lag in enumerate(lags):
             rise, loss = _rise(piece, lag, _scores(piece.pair, lag, subject.time, seed))
             rises[piece.pair, column], losses[piece.pair, column] = rise.numpy(), loss.numpy()
-    return _test(tuple(lags), rises, losses, flips, np.random.default_rng(seed))
+    # pairs of windows from one stretch of a series depend on each other: their signs are flipped together
+    unit = subject.plan.blocks if subject.plan.of_series else np.arange(pairs)
+    return _test(tuple(lags), rises, losses, unit, flips, np.random.default_rng(seed))
 
 
 def _scores(pairs: np.ndarray, lag: int, time: int, seed: int) -> Tensor:
@@ -108,11 +110,17 @@ def _anchor_shares(part: Rollout, objective: Objective) -> Tensor:
 
 
 def _test(
-    lags: tuple[int, ...], rises: np.ndarray, losses: np.ndarray, flips: int, generator: np.random.Generator
+    lags: tuple[int, ...],
+    rises: np.ndarray,
+    losses: np.ndarray,
+    unit: np.ndarray,
+    flips: int,
+    generator: np.random.Generator,
 ) -> Reliance:
+    """Test the mean of the rises (pair, lag); `unit` (pair,) numbers what is independent."""
     seen = np.isfinite(rises)
     count = seen.sum(0)
-    values = np.where(seen, rises, 0.0)
+    values = _by_unit(np.where(seen, rises, 0.0), unit)
     safe = np.maximum(count, 1)
     mean = values.sum(0) / safe
     scale = np.sqrt(np.square(values).sum(0))  # of squares, so that flips leave it alone
@@ -121,8 +129,17 @@ def _test(
         turned.append(generator.choice([-1.0, 1.0], size=(min(FLIPS, flips - start), len(values))) @ values)
     z = np.concatenate(turned) / np.where(scale > 0, scale, 1.0)
     level = np.where(seen, losses, 0.0).sum(0) / safe
-    spread = np.sqrt(np.where(seen, np.square(rises - mean), 0.0).sum(0) / np.maximum(count - 1, 1) / safe)
+    units = np.maximum((_by_unit(seen.astype(float), unit) > 0).sum(0), 1)
+    apart = _by_unit(np.where(seen, rises - mean, 0.0), unit)
+    spread = np.sqrt(np.square(apart).sum(0) * units / np.maximum(units - 1, 1)) / safe
     with np.errstate(invalid="ignore", divide="ignore"):
         share = np.where(count > 0, mean / level, np.nan)
         error = np.where(count > 0, spread / level, np.nan)
     return Reliance(lags, share, error, np.where(count > 0, step_down(z), np.nan))
+
+
+def _by_unit(values: Float[np.ndarray, "pair lag"], unit: np.ndarray) -> Float[np.ndarray, "unit lag"]:
+    """Sums over the pairs of each unit."""
+    sums = np.zeros((int(unit.max()) + 1, values.shape[1]))
+    np.add.at(sums, unit, values)
+    return sums
