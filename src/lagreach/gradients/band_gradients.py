@@ -16,6 +16,7 @@ from torch import Tensor
 
 from lagreach.gradients.subject import Subject, band_cotangents
 from lagreach.transport.carry import Carry, Steps, WeightSums, weights_of
+from lagreach.transport.exact import walk_back
 from lagreach.transport.rollout import Rollout
 from lagreach.transport.scaled import size_in_powers_of_two
 
@@ -56,24 +57,24 @@ def _exact(
 ) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
     probes = [WeightSums(steps, reached) for reached in inputs]
     carries = [Carry(steps, start) for start in planted]
-    shares = [proportion(signal, planted[0]) for signal in signals] if len(planted) == 1 else []
-    if shares and all(share is not None for share in shares):  # one transport carries the probes and every signal
-        data = [WeightSums(steps, anchors=share) for share in shares]
-        carried_with = [data]
+    shares = [proportion(signal, planted[0]) for signal in signals] if len(planted) == 1 else [None]
+    known = [share for share in shares if share is not None]
+    if len(known) == len(signals):  # one transport carries the probes and every signal
+        data = [WeightSums(steps, anchors=torch.stack(known, dim=-1))]
     else:
         carries += [Carry(steps, signal) for signal in signals]
         data = [WeightSums(steps) for _ in signals]
-        carried_with = [*([] for _ in planted), *([sums] for sums in data)]
-    last = subject.bands.lags[-1]
-    edges = iter(subject.bands.edges)
-    first, edge = next(edges)
-    for lag in range(last + 1):
-        for i, (carry, sums) in enumerate(zip(carries, carried_with, strict=True)):
-            at_edge = probes[i : i + 1] if lag == edge else []
-            carry.step([*at_edge, *(sums if lag >= first else [])], go_on=lag < last)
-        if lag == edge:
+    examined = {lag for first, last in subject.bands.edges for lag in range(first, last + 1)}
+    edges, alone = set(subject.bands.lags), len(carries) - len(data)  # carries of probes alone
+
+    def collected(lag: int, number: int) -> list[WeightSums]:
+        """A probe's sums at the edge of a band; the data's, with the last carries, all over it."""
+        planted_here = probes[number : number + 1] if lag in edges else []
+        return [*planted_here, data[number - alone]] if number >= alone and lag in examined else planted_here
+
+    for lag, _ in walk_back(carries, subject.bands.lags[-1], collected):
+        if lag in edges:
             yield [sums.take() for sums in data], [sums.take() for sums in probes]
-            first, edge = next(edges, (lag, lag))
 
 
 def _first_order(
