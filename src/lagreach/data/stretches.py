@@ -21,15 +21,15 @@ from lagreach.data.windows import Windows
 
 ALIKE = 0.03  # correlation of neighbouring stretches that moves a test of 5 % by less than half a percent
 FEWEST_BLOCKS = 8  # 128 patterns of signs
-EXCHANGES = 128  # blocks times members of a group, at most
+ENOUGH_BLOCKS = 16  # where there are many patterns of exchanges in each
 MOST_INPUTS, MOST_OUTPUTS = 8, 4  # columns whose correlations are looked at, those that vary most
 GAPS = (0, 1, 2)  # windows between stretches, beyond those that would overlap
 RECORDINGS = 16  # series from which each of them can be a unit
 
 
 def blocks_for(most: int, members: int) -> int:
-    """Blocks there may be: with more exchanges in each, fewer of them tell as much."""
-    return min(most, max(FEWEST_BLOCKS, EXCHANGES // members))
+    """Blocks there may be: where groups have more exchanges than one, fewer blocks tell as much."""
+    return most if members == 2 else min(most, ENOUGH_BLOCKS)
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,9 @@ class _Series:
             sections, allowed = [len(chain) // size for chain in self._chains], blocks_for(most, size)
             for gap in GAPS:
                 left_out = -(-((1 + gap) * self.length) // self.stride) - 1
-                for room in {max(sections) // k for k in range(1, allowed + 1)}:  # windows of a stretch and the gap behind it
+                for room in {
+                    max(sections) // k for k in range(1, allowed + 1)
+                }:  # windows of a stretch and the gap behind it
                     if (taken := room - left_out) > 0:
                         count = min(allowed, sum(section // room for section in sections))
                         if count >= FEWEST_BLOCKS:

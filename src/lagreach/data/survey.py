@@ -13,7 +13,10 @@ from lagreach.data.sketch import Sketch, batches, digest, plain
 from lagreach.data.windows import Windows, find_windows
 
 SKETCH = {"x": 16, "y": 8}  # numbers that stand for a sequence when near copies are looked for
-CONTINUED, SURE = 0.3, 5.0  # correlation, and standard errors of it, from which sequences may be pieces of one recording
+CONTINUED, SURE = (
+    0.3,
+    5.0,
+)  # correlation, and standard errors of it, from which sequences may be pieces of one recording
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,9 @@ def survey(sequences: Sequences) -> Survey:
         edges.add(x, y)
     kept, notes = distinct(contents), []
     if len(kept) < count:
-        notes.append(f"{count - len(kept)} of {count} sequences are copies of others: {len(kept)} differ, and each counts once")
+        notes.append(
+            f"{count - len(kept)} of {count} sequences are copies of others: {len(kept)} differ, and each counts once"
+        )
     windows = find_windows(sequences, kept) if len(kept) > 1 else None
     if windows is not None:
         notes.append(

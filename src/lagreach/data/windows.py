@@ -61,7 +61,9 @@ def find_windows(sequences: Sequences, kept: np.ndarray) -> Windows | None:
     heads = np.concatenate([run_codes(own, length)[:, 0] for own in _each(sequences, kept, length)])
     following, step = _starts_within(codes, length, heads)
     overlap = step > 0
-    if overlap.mean() < OFTEN or not _targets_agree(sequences, kept[chosen][overlap], kept[following[overlap]], step[overlap]):
+    if overlap.mean() < OFTEN or not _targets_agree(
+        sequences, kept[chosen][overlap], kept[following[overlap]], step[overlap]
+    ):
         return None
     parts = [_starts_within(own, length, heads) for own in _each(sequences, kept, time)]
     return Windows(kept, *_chained(*(np.concatenate(side) for side in zip(*parts, strict=True))))
@@ -124,7 +126,10 @@ def _chained(following: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.nd
     led_to = np.zeros(count, dtype=bool)
     led_to[following[step > 0]] = True
     lines = 0
-    for first in [*np.flatnonzero(~led_to).tolist(), *np.flatnonzero(led_to).tolist()]:  # then what goes round in a circle
+    for first in [
+        *np.flatnonzero(~led_to).tolist(),
+        *np.flatnonzero(led_to).tolist(),
+    ]:  # then what goes round in a circle
         now, at = first, 0
         if series[first] >= 0:
             continue

@@ -281,7 +281,9 @@ def diagnosis_subjects(
     views = find_views(model, sample, call) if cell is None else _custom(model, cell, sample, call)
     seen = survey(source)
     subjects = [
-        make_subject(view, source, loss, lags, params=params, require=require, steps=steps, settings=settings, seen=seen)
+        make_subject(
+            view, source, loss, lags, params=params, require=require, steps=steps, settings=settings, seen=seen
+        )
         for view in views
     ]
     if optimizer is None:
@@ -338,9 +340,7 @@ def _anchors(subject: Subject) -> float:
     return (delta.abs().amax(-1) > 0).sum(1).double().mean().item()
 
 
-def _warnings(
-    model: nn.Module | View, subsample: bool, partial: bool, subjects: list[Subject]
-) -> tuple[str, ...]:
+def _warnings(model: nn.Module | View, subsample: bool, partial: bool, subjects: list[Subject]) -> tuple[str, ...]:
     plan = subjects[0].plan
     notes = list(plan.notes)
     if isinstance(model, nn.Module) and any(isinstance(m, nn.Dropout) and m.training for m in model.modules()):
