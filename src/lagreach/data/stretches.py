@@ -73,7 +73,7 @@ def recordings(windows: Windows, most: int, members: int) -> Layout | None:
         unit.append(np.full(shortest, number))
     count = min(blocks_for(most, size), len(bundles))
     blocks = np.concatenate(unit) * count // len(bundles)
-    note = f"the sequences are windows of {len(chains)} series that overlap: each series counts as one unit in the test for dependence"
+    note = f"the sequences come from {len(chains)} series: each series counts as one unit in the test for dependence"
     return Layout(np.concatenate(groups), blocks, (note,))
 
 
@@ -84,9 +84,9 @@ def stretches(sequences: Sequences, windows: Windows, most: int, members: int) -
     best = next((cut for cut in series.cuts(most, members) if series.alike(cut) <= ALIKE), None)
     if best is None:
         return (
-            "whether the target depends on any lag cannot be told from this series: inputs and targets vary so slowly that it does "
-            f"not hold {2 * FEWEST_BLOCKS} stretches that are independent of each other; a longer series would tell, or differences "
-            "(torch.diff) instead of levels where it drifts like a random walk"
+            "whether the target depends on any lag cannot be told from this series: inputs and targets vary so slowly that it "
+            f"does not hold {2 * FEWEST_BLOCKS} stretches that are independent of each other; a longer series would tell, or "
+            "differences (torch.diff) instead of levels where it drifts like a random walk"
         )
     groups, blocks = series.laid_out(best)
     notes = [
@@ -95,8 +95,8 @@ def stretches(sequences: Sequences, windows: Windows, most: int, members: int) -
     ]
     if series.periods:
         notes.append(
-            f"inputs and targets both repeat every {max(series.periods):.3g} steps: what only comes from that season is found "
-            "as a dependence too"
+            f"inputs and targets both repeat every {series.periods[0]:.3g} steps: what only comes from that season counts as a "
+            "dependence too"
         )
     return Layout(groups, blocks, tuple(notes))
 
@@ -122,7 +122,7 @@ class _Series:
         """All ways to cut it into enough stretches, the most efficient first."""
         found = []
         for size in (m for m in (8, 4, 2) if m <= members):
-            sections, allowed = [len(chain) // size for chain in self._chains], blocks_for(most, size)
+            sections, allowed = [self._section(chain, size) for chain in self._chains], blocks_for(most, size)
             for gap in GAPS:
                 left_out = -(-((1 + gap) * self.length) // self.stride) - 1
                 for room in {
@@ -134,11 +134,24 @@ class _Series:
                             found.append(_Cut(size, count, taken, left_out))
         yield from sorted(found, key=lambda cut: -cut.efficiency(self.steps(cut), self.total))
 
+    def _section(self, chain: np.ndarray, members: int) -> int:
+        """Windows of a section: as many as there are, or some fewer, so that sections begin at different times of a season.
+
+        Between windows at the same time of the season, an exchange would leave what comes from it unseen.
+        """
+        longest = len(chain) // members
+        if not self.periods or longest * self.stride < 4 * self.periods[0]:
+            return longest
+        period = self.periods[0]
+        choices = np.arange(longest, longest - int(period / self.stride) - 1, -1)
+        away = np.abs(np.mod(choices * self.stride / period, 1.0) - 1 / members)
+        return int(choices[np.argmin(np.round(np.minimum(away, 1 - away), 2))])
+
     def laid_out(self, cut: _Cut) -> tuple[np.ndarray, np.ndarray]:
         """Windows that exchange targets lie a section apart; blocks are stretches of each section."""
         groups, blocks, block = [], [], 0
         for chain in self._chains:
-            section = len(chain) // cut.members
+            section = self._section(chain, cut.members)
             for start in range(0, section - cut.taken - cut.left_out + 1, cut.taken + cut.left_out):
                 if block < cut.blocks:
                     first = np.arange(start, start + cut.taken)

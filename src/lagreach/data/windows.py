@@ -20,16 +20,20 @@ BEYOND_CHANCE = 10  # bits by which a match must be rarer than all chances there
 
 @dataclass(frozen=True)
 class Windows:
-    """Numbers of sequences, the series that each was cut from, and the step where it starts there."""
+    """Numbers of sequences, the series that each was cut from, and the step where it starts there.
+
+    `mark` holds a code of the contents of each; it puts series of the same length into an order of their own.
+    """
 
     number: np.ndarray
     series: np.ndarray
     start: np.ndarray
+    mark: np.ndarray
 
     @classmethod
     def consecutive(cls, count: int, stride: int) -> Windows:
         """Windows of one series, each `stride` steps after the one before."""
-        return cls(np.arange(count), np.zeros(count, dtype=int), stride * np.arange(count))
+        return cls(np.arange(count), np.zeros(count, dtype=int), stride * np.arange(count), np.zeros(count))
 
     @property
     def stride(self) -> int:
@@ -41,7 +45,7 @@ class Windows:
         """The windows of each series in order, as positions in these arrays; the longest series first."""
         order = np.lexsort((self.start, self.series))
         parts = np.split(order, np.flatnonzero(np.diff(self.series[order])) + 1)
-        return sorted(parts, key=lambda part: (-len(part), int(part[0])))
+        return sorted(parts, key=lambda part: (-len(part), self.mark[part[0]]))
 
 
 def find_windows(sequences: Sequences, kept: np.ndarray) -> Windows | None:
@@ -66,7 +70,8 @@ def find_windows(sequences: Sequences, kept: np.ndarray) -> Windows | None:
     ):
         return None
     parts = [_starts_within(own, length, heads) for own in _each(sequences, kept, time)]
-    return Windows(kept, *_chained(*(np.concatenate(side) for side in zip(*parts, strict=True))))
+    series, start = _chained(*(np.concatenate(side) for side in zip(*parts, strict=True)))
+    return Windows(kept, series, start, heads)
 
 
 def _each(sequences: Sequences, kept: np.ndarray, steps: int) -> Iterator[np.ndarray]:
