@@ -114,6 +114,7 @@ def check_enough(sequences: int, copies: int = 0) -> None:
             "too few sequences to say anything about noise",
             got=f"{sequences} sequences" + (f", {copies} of them copies of others" if copies else ""),
             expected=f"at least {FEWEST}, better 500 or more",
+            fix="cut one long series into windows with lagreach.cut_series(x, y, length)" if sequences == 1 else None,
         )
 
 
@@ -179,5 +180,5 @@ def _of_series(sequences: Sequences, seen: Survey, most: int, members: int) -> B
         available=len(seen.kept),
         of_series=True,
         untold=found,
-        notes=seen.notes,
+        notes=(*seen.notes, "windows of one series are not independent: N counts windows, intervals come from stretches of them"),
     )
