@@ -126,7 +126,10 @@ def test_sequences_that_are_close_by_chance_all_count(count, directions):
         lambda rng: (noise(rng, 200, 24, 1), torch.from_numpy(rng.integers(0, 3, 200))),
         lambda rng: (torch.from_numpy(rng.integers(0, 9, (200, 24))), torch.from_numpy(rng.integers(0, 9, (200, 24)))),
         lambda rng: (noise(rng, 200, 24, 1) + 10 * noise(rng, 200, 1, 1), noise(rng, 200, 24, 1)),
-        lambda rng: (torch.from_numpy(rng.standard_t(1.2, (200, 24, 1))), torch.from_numpy(rng.standard_t(1.2, (200, 24, 1)))),
+        lambda rng: (
+            torch.from_numpy(rng.standard_t(1.2, (200, 24, 1))),
+            torch.from_numpy(rng.standard_t(1.2, (200, 24, 1))),
+        ),
     ],
     ids=["the same input", "one class", "three classes", "tokens", "levels", "heavy tails"],
 )

@@ -166,5 +166,5 @@ def test_pieces_that_go_on_where_others_ended_are_pointed_out():
 
 def test_one_long_sequence_is_told_what_to_do(generator):
     model = GatedRNN("gru", 1, 4, 1, generator=generator)
-    with pytest.raises(lagreach.LagreachError, match="lagreach.cut_series"):
+    with pytest.raises(lagreach.LagreachError, match=r"lagreach\.cut_series"):
         lagreach.diagnose(model, (torch.zeros(1, 500, 1), torch.zeros(1, 500, 1)))

@@ -16,6 +16,7 @@ from lagreach.data.sequences import Sequences
 from lagreach.data.sketch import digest
 from lagreach.data.stretches import Layout, blocks_for, recordings, stretches
 from lagreach.data.survey import Survey, survey
+from lagreach.data.windows import Windows
 from lagreach.errors import InputError
 
 GROUPS = 12  # that there must be, if they have more than two members
@@ -56,21 +57,25 @@ class BlockPlan:
         order = [i for one in first for i in (one, one ^ shift)]
         return replace(self, pairs=self.groups[:, order].reshape(-1, 2))
 
+    def dealt(self, groups: np.ndarray, blocks: np.ndarray) -> BlockPlan:
+        """The same plan with other groups (group, member), in these blocks."""
+        members = groups.shape[1]
+        pairs, home = groups.reshape(-1, 2), np.repeat(blocks, members // 2)
+        return replace(self, pairs=pairs, blocks=home, count=int(blocks[-1]) + 1, members=members)
+
     def subsample(self, sequences: int) -> BlockPlan:
         """Keep about this many sequences, evenly spaced: a series keeps all its stretches."""
         keep = max(FEWEST, min(self.sequences, sequences))
         if keep == self.sequences:
             return self
-        if self.of_series:
-            size = np.bincount(self.blocks[:: self.members // 2], minlength=self.count)
-            share = np.maximum(1, size * keep // self.sequences)
-            chosen = [np.arange(n) * have // n for n, have in zip(share, size, strict=True)]
-            rows = np.concatenate([own + start for own, start in zip(chosen, np.cumsum(size) - size, strict=True)])
-            blocks = np.repeat(np.arange(self.count), share)
-            return replace(self, **_arrays(self.groups[rows], blocks))
-        ranked = self.groups.T.ravel()
-        few = ranked[np.arange(keep) * len(ranked) // keep]
-        return replace(self, **_dealt(few, self.count, self.members))
+        if not self.of_series:
+            ranked = self.groups.T.ravel()
+            return self.dealt(*_far_apart(ranked[np.arange(keep) * len(ranked) // keep], self.count, self.members))
+        size = np.bincount(self.blocks[:: self.members // 2], minlength=self.count)
+        share = np.maximum(1, size * keep // self.sequences)
+        chosen = [np.arange(n) * have // n for n, have in zip(share, size, strict=True)]
+        rows = np.concatenate([own + start for own, start in zip(chosen, np.cumsum(size) - size, strict=True)])
+        return self.dealt(self.groups[rows], np.repeat(np.arange(self.count), share))
 
     def only(self, blocks: Iterable[int]) -> BlockPlan:
         """Keep some of the blocks, numbered anew."""
@@ -80,22 +85,16 @@ class BlockPlan:
         return replace(self, pairs=self.pairs[keep], blocks=numbers, count=len(renumbered))
 
 
-def _arrays(groups: np.ndarray, blocks: np.ndarray) -> dict[str, object]:
-    members = groups.shape[1]
-    return {
-        "pairs": groups.reshape(-1, 2),
-        "blocks": np.repeat(blocks, members // 2),
-        "count": int(blocks[-1]) + 1,
-        "members": members,
-    }
-
-
-def _dealt(ranked: np.ndarray, most: int, members: int) -> dict[str, object]:
+def _far_apart(ranked: np.ndarray, most: int, members: int) -> tuple[np.ndarray, np.ndarray]:
     """Groups whose members are far apart in rank, and blocks of nearly equal size."""
     size = members_of(len(ranked), members)
     groups = ranked[: len(ranked) // size * size].reshape(size, -1).T
-    count = min(blocks_for(most, size), len(groups))
-    return _arrays(groups, np.arange(len(groups)) * count // len(groups))
+    return groups, _even(len(groups), blocks_for(most, size))
+
+
+def _even(groups: int, blocks: int) -> np.ndarray:
+    """Number of the block of each group."""
+    return np.arange(groups) * min(blocks, groups) // groups
 
 
 def members_of(sequences: int, most: int) -> int:
@@ -137,48 +136,37 @@ def plan_blocks(
     """
     seen = survey(sequences) if seen is None else seen
     check_enough(len(sequences), len(sequences) - len(seen.kept))
+    about = BlockPlan(
+        np.empty((0, 2), dtype=int), np.empty(0, dtype=int), 0, available=len(seen.kept), notes=seen.notes
+    )
     if seen.windows is not None:
-        return _of_series(sequences, seen, blocks, members)
+        return _of_series(sequences, seen.windows, about, blocks, members)
     if seen.masks_differ:
         members = 2  # only steps that count in all sequences of a group can be compared
     keys = [tuple(digest(np.frombuffer(own, np.uint8), salt=seed) for own in hashes) for hashes in seen.hashes]
     if seen.lengths is None:
         ranked = seen.kept[np.array(sorted(range(len(keys)), key=lambda i: keys[i]))]
-        arrays = _dealt(ranked, blocks, members)
-    else:
-        arrays = _by_length(seen, keys, blocks, members_of(len(keys), members))
-    return BlockPlan(**arrays, available=len(seen.kept), notes=seen.notes)  # type: ignore[arg-type]
+        return about.dealt(*_far_apart(ranked, blocks, members))
+    groups = seen.kept[_by_length(seen.lengths, keys, members_of(len(keys), members))]
+    return about.dealt(groups, _even(len(groups), blocks_for(blocks, groups.shape[1])))
 
 
-def _by_length(seen: Survey, keys: list[tuple[bytes, ...]], most: int, size: int) -> dict[str, object]:
+def _by_length(lengths: np.ndarray, keys: list[tuple[bytes, ...]], size: int) -> np.ndarray:
     """Groups of sequences of similar length, in an order that has nothing to do with it."""
-    assert seen.lengths is not None
-    order = sorted(range(len(keys)), key=lambda i: (seen.lengths[i], keys[i]))  # type: ignore[index]
+    order = sorted(range(len(keys)), key=lambda i: (lengths[i], keys[i]))
     bundles = [order[start : start + size] for start in range(0, len(order) - size + 1, size)]
-    bundles.sort(key=lambda bundle: keys[bundle[0]])
-    count = min(blocks_for(most, size), len(bundles))
-    return _arrays(seen.kept[np.array(bundles)], np.arange(len(bundles)) * count // len(bundles))
+    return np.array(sorted(bundles, key=lambda bundle: keys[bundle[0]]))
 
 
-def _of_series(sequences: Sequences, seen: Survey, most: int, members: int) -> BlockPlan:
-    assert seen.windows is not None
-    windows = seen.windows
-    found: Layout | str | None = recordings(windows, most, members)
-    if found is None:
-        found = stretches(sequences, windows, most, members)
-    if isinstance(found, Layout):
-        arrays = _arrays(found.groups, found.blocks)
-        return BlockPlan(**arrays, available=len(seen.kept), of_series=True, notes=(*seen.notes, *found.notes))  # type: ignore[arg-type]
+def _of_series(sequences: Sequences, windows: Windows, about: BlockPlan, most: int, members: int) -> BlockPlan:
+    about = replace(about, of_series=True)
+    layout: Layout | str | None = recordings(windows, most, members)
+    if layout is None:
+        layout = stretches(sequences, windows, most, members)
+    if isinstance(layout, Layout):
+        return replace(about, notes=about.notes + layout.notes).dealt(layout.groups, layout.blocks)
     order = windows.number[np.concatenate(windows.chains())]
     half = len(order) // 2
     pairs = np.stack((order[:half], order[half : 2 * half]), axis=1)
-    count = min(most, half)
-    return BlockPlan(
-        pairs,
-        np.arange(half) * count // half,
-        count,
-        available=len(seen.kept),
-        of_series=True,
-        untold=found,
-        notes=(*seen.notes, "windows of one series are not independent: N counts windows, intervals come from stretches of them"),
-    )
+    note = "windows of one series are not independent: N counts windows, and intervals come from stretches of them"
+    return replace(about, untold=layout, notes=(*about.notes, note)).dealt(pairs, _even(half, most))

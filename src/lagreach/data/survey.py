@@ -12,11 +12,10 @@ from lagreach.data.sequences import Sequences
 from lagreach.data.sketch import Sketch, batches, digest, plain
 from lagreach.data.windows import Windows, find_windows
 
+IGNORED = -100  # torch's convention for class targets that do not count
 SKETCH = {"x": 16, "y": 8}  # numbers that stand for a sequence when near copies are looked for
-CONTINUED, SURE = (
-    0.3,
-    5.0,
-)  # correlation, and standard errors of it, from which sequences may be pieces of one recording
+# correlation, and standard errors of it, from which sequences may be pieces of one recording
+CONTINUED, SURE = 0.3, 5.0
 
 
 @dataclass(frozen=True)
@@ -42,19 +41,23 @@ def survey(sequences: Sequences) -> Survey:
     if getattr(sequences, "from_one_series", False):
         stride = getattr(sequences, "stride", 0) or sequences.read([0]).x.shape[1]
         return Survey(np.arange(count), windows=Windows.consecutive(count, stride))
-    inputs, contents, lengths, masks = [], [], [], set()
+    inputs: list[bytes] = []
+    contents: list[bytes] = []
+    lengths: list[int] = []
+    masks: set[bytes] = set()
     sketches = {name: Sketch(size, seed) for seed, (name, size) in enumerate(SKETCH.items())}
     edges = _Edges()
     for batch in batches(sequences):
         x, y = plain(batch.x), plain(batch.y)
         own = [x.shape[1] if x.ndim > 1 else 1] * len(x) if batch.lengths is None else batch.lengths.tolist()
-        mask = None if batch.mask is None else plain(batch.mask)
+        mask, classes = None if batch.mask is None else plain(batch.mask), not batch.y.is_floating_point()
         for row, length in enumerate(own):
             target = y[row][:length] if y.ndim > 1 and x.ndim > 1 and y.shape[1] == x.shape[1] else y[row]
             weight = np.ones(0) if mask is None else mask[row][:length]
             inputs.append(digest(x[row][:length] if x.ndim > 1 else x[row]))
             contents.append(digest(np.frombuffer(inputs[-1], np.uint8), target, weight, *_state(batch.state, row)))
-            masks.add(digest(weight) if mask is not None else b"")
+            uneven, left_out = np.flatnonzero(weight != 1), np.flatnonzero(target == IGNORED) if classes else np.ones(0)
+            masks.add(digest(uneven, weight[uneven], left_out))
         lengths += own
         inside = None if batch.lengths is None else np.arange(x.shape[1]) < np.array(own)[:, None]
         sketches["x"].add(batch.x, inside)
@@ -73,7 +76,7 @@ def survey(sequences: Sequences) -> Survey:
         )
     else:
         order = np.argsort([inputs[number] + contents[number] for number in kept], kind="stable")
-        new = without_near_copies(*(sketches[name].take()[kept] for name in SKETCH), order)
+        new = without_near_copies(sketches["x"].take()[kept], sketches["y"].take()[kept], order)
         if len(new) < len(kept):
             notes.append(
                 f"{len(kept) - len(new)} of {len(kept)} sequences are nearly copies of others (inputs and targets less than a "

@@ -69,9 +69,7 @@ def find_windows(sequences: Sequences, kept: np.ndarray) -> Windows | None:
         sequences, kept[chosen][overlap], kept[following[overlap]], step[overlap]
     ):
         return None
-    parts = [
-        (*_starts_within(own, length, heads), run_codes(own, time)[:, 0]) for own in _each(sequences, kept, time)
-    ]
+    parts = [(*_starts_within(own, length, heads), run_codes(own, time)[:, 0]) for own in _each(sequences, kept, time)]
     following, step, mark = (np.concatenate(side) for side in zip(*parts, strict=True))
     return Windows(kept, *_chained(following, step), mark)
 

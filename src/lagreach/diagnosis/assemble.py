@@ -174,8 +174,8 @@ def _requirement(
         found, untold = test.adjusted <= settings.error, np.isnan(test.adjusted)
         numbers = {name: np.where(found, n, bound if name == "low" else np.inf) for name, n in numbers.items()}
         numbers = {name: np.where(untold, np.nan, n) for name, n in numbers.items()}
-        other = np.where(untold, Status.LIMIT_CANNOT_BE_TOLD, Status.NOT_SIGNIFICANT)
-        status = [s if yes else no for s, yes, no in zip(status, found, other, strict=True)]
+        other = Status.LIMIT_CANNOT_BE_TOLD if untold.all() else Status.NOT_SIGNIFICANT
+        status = [s if yes else other for s, yes in zip(status, found, strict=True)]
     first = np.array([edge[0] for edge in bands.edges])
     return Requirement(np.array(bands.lags), first, **numbers, status=tuple(status))
 
