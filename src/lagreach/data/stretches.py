@@ -130,7 +130,7 @@ class _Series:
                 }:  # windows of a stretch and the gap behind it
                     if (taken := room - left_out) > 0:
                         count = min(allowed, sum(section // room for section in sections))
-                        if count >= FEWEST_BLOCKS:
+                        if count >= min(FEWEST_BLOCKS, most):
                             found.append(_Cut(size, count, taken, left_out))
         yield from sorted(found, key=lambda cut: -cut.efficiency(self.steps(cut), self.total))
 

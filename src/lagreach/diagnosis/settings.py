@@ -28,7 +28,7 @@ class MeasureSettings:
     transport: str = _choice("exact", "exact or first-order", among=TRANSPORTS)
     strength: float = _choice(0.05, "share of the target's variance that a dependency should explain")
     error: float = _choice(0.05, "error of the test at every lag, each way")
-    blocks: int = _choice(32, "groups of sequences that signs are flipped by")
+    blocks: int = _choice(32, "blocks of sequences, at most, within which targets are exchanged together")
     probes: int = _choice(4, "planted dependencies that N is averaged over")
     flips: int = _choice(1999, "patterns of signs in the test")
     seed: int = _choice(0, "seed of pairs, probes and flips")
