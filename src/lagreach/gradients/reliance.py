@@ -43,12 +43,12 @@ def reliance(subject: Subject, lags: Sequence[int], *, flips: int, seed: int) ->
     losses = np.full((pairs, len(lags)), np.nan)
     for piece in subject.pieces(range(subject.plan.count)):
         for column, lag in enumerate(lags):
-            rise, loss = _rise(piece, lag, _scores(piece.pair, lag, subject.time, seed))
+            rise, loss = _rise(piece, lag, anchor_scores(piece.pair, lag, subject.time, seed))
             rises[piece.pair, column], losses[piece.pair, column] = rise.numpy(), loss.numpy()
     return _test(tuple(lags), rises, losses, flips, np.random.default_rng(seed))
 
 
-def _scores(pairs: np.ndarray, lag: int, time: int, seed: int) -> Tensor:
+def anchor_scores(pairs: np.ndarray, lag: int, time: int, seed: int) -> Tensor:
     """Random numbers (pair, time) that choose anchors.
 
     A stream for every pair and lag: the choice does not depend on how pairs are cut into pieces, and none is stored.
