@@ -95,14 +95,14 @@ class Exchanged:
         """D with the chance of the drawn positions taken out, given the swap contrast over all positions.
 
         The difference of the two contrasts has mean zero, whatever the data, so any multiple of it may be subtracted. The
-        best one comes from products of both, which do not change when a block's sign is flipped: the test stays exact.
+        share of the contrast that D is comes from products, which do not change when a block's sign is flipped: sign flips
+        stay valid. It is one for a linear network.
         """
         if self.everywhere.all():
             return self.data
-        chance = self.kept - everywhere
-        square = np.einsum("blp,blp->l", chance, chance)
-        share = np.einsum("blp,blp->l", self.data, chance) / np.where(square > 0, square, 1.0)
-        return self.data - share[None, :, None] * chance
+        square = np.einsum("blp,blp->l", self.kept, self.kept)
+        share = np.einsum("blp,blp->l", self.data, self.kept) / np.where(square > 0, square, 1.0)
+        return self.data - share[None, :, None] * (self.kept - everywhere)
 
 
 def exchange(
