@@ -23,12 +23,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from lagreach.adapters import Recurrence
+from lagreach.data.pairs import pair_scores
 from lagreach.errors import InputError
 from lagreach.gradients.contrast import signal_gradient
 from lagreach.gradients.head_reach import EVERYTHING, NOTHING
 from lagreach.gradients.lag_contrasts import same_neighbours
 from lagreach.gradients.partial_inputs import Neighbours
-from lagreach.gradients.reliance import anchor_scores
 from lagreach.gradients.step_inputs import PartReading, StepInput, part_reading, step_input
 from lagreach.gradients.subject import Piece, Subject
 from lagreach.kernels import scan_stack
@@ -163,7 +163,7 @@ class _Work:
         thinned = (number > plan.positions).numpy()
         scores = useful.double()
         if thinned.any():
-            scores *= anchor_scores(self.piece.pair, self.lags[-1], time, plan.seed)
+            scores *= pair_scores(self.piece.pair, self.lags[-1], time, plan.seed)
         best = scores.topk(min(plan.positions, int(number.max())), dim=1)
         share = number / number.clamp(min=1, max=plan.positions)
         weights = torch.where(best.values > 0, share[:, None].double(), 0.0)
