@@ -66,16 +66,12 @@ def affordable_positions(lags: Sequence[int], time: int) -> int:
 
 @dataclass(frozen=True)
 class Exchanged:
-    """Block means of D, `data` (block, lag, param), and of the swap contrast at the same positions, `kept`.
-
-    `everywhere` (block,) says whether all positions of the block's pairs were used.
-    """
+    """Block means of D, `data` (block, lag, param), and of the swap contrast at the same positions, `kept`."""
 
     block: np.ndarray
     lags: tuple[int, ...]
     data: np.ndarray
     kept: np.ndarray
-    everywhere: np.ndarray
 
     @classmethod
     def merge(cls, parts: Iterable[Exchanged]) -> Exchanged:
@@ -85,11 +81,8 @@ class Exchanged:
         if len(set(block.tolist())) != len(block):
             raise InputError("two parts hold the same block", got=sorted(block.tolist()), fix="merge every part once")
         order = np.argsort(block)
-        joined = {
-            name: np.concatenate([getattr(part, name) for part in listed])[order]
-            for name in ("data", "kept", "everywhere")
-        }
-        return cls(block=block[order], lags=listed[0].lags, **joined)
+        data, kept = (np.concatenate([getattr(part, name) for part in listed])[order] for name in ("data", "kept"))
+        return cls(block[order], listed[0].lags, data, kept)
 
     def controlled(self, everywhere: Float[np.ndarray, "block lag param"]) -> Float[np.ndarray, "block lag param"]:
         """D with the chance of the drawn positions taken out, given the swap contrast over all positions.
@@ -98,38 +91,48 @@ class Exchanged:
         share of the contrast that D is comes from products, which do not change when a block's sign is flipped: sign flips
         stay valid. It is one for a linear network.
         """
-        if self.everywhere.all():
-            return self.data
         square = np.einsum("blp,blp->l", self.kept, self.kept)
         share = np.einsum("blp,blp->l", self.data, self.kept) / np.where(square > 0, square, 1.0)
         return self.data - share[None, :, None] * (self.kept - everywhere)
+
+
+class ExchangeSums:
+    """D of some blocks while it is summed; `result` divides by the numbers of sequences."""
+
+    def __init__(self, subject: Subject, plan: ExchangePlan, numbers: list[int]) -> None:
+        self._subject, self._plan, self._numbers = subject, plan, numbers
+        self._data, self._kept = (np.zeros((len(numbers), len(plan.lags), subject.width)) for _ in range(2))
+        self._size = np.zeros(len(numbers))
+        self._row_of = {number: row for row, number in enumerate(numbers)}
+
+    def add(self, piece: Piece) -> None:
+        """Exchange inputs within the pairs of a piece."""
+        subject, plan = self._subject, self._plan
+        np.add.at(self._size, [self._row_of[number] for number in piece.block], 1)
+        for after, lags in same_neighbours(plan.lags, plan.neighbours):
+            columns = [plan.lags.index(lag) for lag in lags]
+            for block, as_it_is, exchanged, contrast in _Work(subject, piece, plan, lags, after).sums():
+                row = self._row_of[block]
+                self._data[row, columns] += subject.scaled((as_it_is - exchanged) / 2)
+                self._kept[row, columns] += subject.scaled(contrast)
+
+    def result(self) -> Exchanged:
+        """Means by block."""
+        size = self._size[:, None, None]
+        return Exchanged(np.array(self._numbers), self._plan.lags, self._data / size, self._kept / size)
 
 
 def exchange(
     subject: Subject,
     plan: ExchangePlan,
     blocks: Iterable[int] | None = None,
-    progress: Callable[[int], None] | None = None,
+    tick: Callable[[int], None] | None = None,
 ) -> Exchanged:
     """Measure the block means of D at the planned lags for some blocks (all by default)."""
     numbers = list(range(subject.plan.count)) if blocks is None else list(blocks)
-    data, kept = (np.zeros((len(numbers), len(plan.lags), subject.width)) for _ in range(2))
-    size, everywhere = np.zeros(len(numbers)), np.ones(len(numbers), dtype=bool)
-    row_of = {number: row for row, number in enumerate(numbers)}
-    for piece in subject.pieces(numbers):
-        rows = np.array([row_of[number] for number in piece.block])
-        np.add.at(size, rows, 1)
-        for after, lags in same_neighbours(plan.lags, plan.neighbours):
-            columns = [plan.lags.index(lag) for lag in lags]
-            work = _Work(subject, piece, plan, lags, after)
-            everywhere[rows[::2][work.thinned]] = False
-            for block, as_it_is, exchanged, contrast in work.sums():
-                data[row_of[block], columns] += subject.scaled((as_it_is - exchanged) / 2)
-                kept[row_of[block], columns] += subject.scaled(contrast)
-        if progress is not None:
-            progress(len(piece.number))
-    count = size[:, None, None]
-    return Exchanged(np.array(numbers), plan.lags, data / count, kept / count, everywhere)
+    sums = ExchangeSums(subject, plan, numbers)
+    subject.feed([sums], numbers, tick)
+    return sums.result()
 
 
 class _Work:
@@ -146,13 +149,13 @@ class _Work:
         difference = newest - newest[piece.partner]
         self.left = difference if plan.neighbours is None else plan.neighbours.unpredicted(difference, after).to(part.x)
         self.reading = None if plan.neighbours is None else part_reading(part, subject.names)
-        self.positions, self.weights, self.thinned = self._positions(plan)
+        self.positions, self.weights = self._positions(plan)
         # zeros behind the end, for windows that reach beyond it
         self.span = part.x.shape[1] if plan.reach == EVERYTHING else lags[-1] + 1
         self.x, self.before, self.starts = (pad(v, (0, 0, 0, self.span)) for v in (part.x, part.previous, self.signal))
 
-    def _positions(self, plan: ExchangePlan) -> tuple[Tensor, Tensor, np.ndarray]:
-        """Positions (draw, row), by how much each counts, and which pairs (pair,) have more of them than are used."""
+    def _positions(self, plan: ExchangePlan) -> tuple[Tensor, Tensor]:
+        """Positions (draw, row), and by how much each counts."""
         counted = (self.signal.abs().amax(-1) > 0).cpu()
         anchors = counted[::2] | counted[1::2]
         time = anchors.shape[1]
@@ -160,16 +163,14 @@ class _Work:
         for lag in self.lags:
             useful[:, : time - lag] |= anchors[:, lag:]
         number = useful.sum(1)
-        thinned = (number > plan.positions).numpy()
         scores = useful.double()
-        if thinned.any():
+        if (number > plan.positions).any():
             scores *= pair_scores(self.piece.pair, self.lags[-1], time, plan.seed)
         best = scores.topk(min(plan.positions, int(number.max())), dim=1)
         share = number / number.clamp(min=1, max=plan.positions)
         weights = torch.where(best.values > 0, share[:, None].double(), 0.0)
-        both = (v.T.repeat_interleave(2, dim=1).to(self.signal.device) for v in (best.indices, weights))
-        positions, by_row = both
-        return positions, by_row.to(self.signal), thinned
+        by_row = [v.T.repeat_interleave(2, dim=1).to(self.signal.device) for v in (best.indices, weights)]
+        return by_row[0], by_row[1].to(self.signal)
 
     def sums(self) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
         """Yield a block and its sums (lag, param): of C, of C with the input exchanged, and of the contrast to compare with."""

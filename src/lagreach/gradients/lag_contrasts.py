@@ -16,7 +16,7 @@ from lagreach.errors import InputError
 from lagreach.gradients.contrast import signal_gradient
 from lagreach.gradients.partial_inputs import Neighbours
 from lagreach.gradients.step_inputs import part_reading
-from lagreach.gradients.subject import Subject, select
+from lagreach.gradients.subject import Piece, Subject, select
 from lagreach.transport.carry import Carry, Steps, WeightSums
 from lagreach.transport.rollout import Rollout
 
@@ -53,38 +53,56 @@ def same_neighbours(lags: Sequence[int], neighbours: Neighbours | None) -> Itera
             yield after, mine
 
 
+class ContrastSums:
+    """Contrasts of some blocks while they are summed; `result` divides by the numbers of sequences."""
+
+    def __init__(
+        self, subject: Subject, lags: Sequence[int], neighbours: Neighbours | None, numbers: list[int]
+    ) -> None:
+        self._subject, self._lags, self._neighbours, self._numbers = subject, list(lags), neighbours, numbers
+        self._data = np.zeros((len(numbers), len(self._lags), subject.width))
+        self._size = np.zeros(len(numbers))
+        self._row_of = {number: row for row, number in enumerate(numbers)}
+
+    def add(self, piece: Piece) -> None:
+        """Carry the signals of some pairs back, exactly."""
+        part, names, neighbours = piece.part, self._subject.names, self._neighbours
+        np.add.at(self._size, [self._row_of[number] for number in piece.block], 1)
+        signal = signal_gradient(part.recurrence, piece.objective, piece.swapped, part.states, "dependence")
+        reading = None if neighbours is None else part_reading(part, names)
+        difference = part.x - part.x[piece.partner]
+        for rows, groups in piece.bundles():
+            slices = [group for _, group in groups]
+            for after, lags in same_neighbours(self._lags, neighbours if reading else None):
+                chosen = select(part, rows)
+                if reading is not None and neighbours is not None:
+                    left = neighbours.unpredicted(difference[rows], after) / 2  # the other half is the partner's
+                    chosen = reading.widened(chosen, left)
+                for lag, sums in _by_lag(chosen, names, signal[rows], lags, slices):
+                    columns = sums if reading is None else reading.part_columns(sums)
+                    self._add(lag, [block for block, _ in groups], columns.cpu().numpy())
+
+    def _add(self, lag: int, blocks: list[int], sums: np.ndarray) -> None:
+        rows = [self._row_of[block] for block in blocks]
+        np.add.at(self._data[:, self._lags.index(lag)], rows, self._subject.scaled(sums))
+
+    def result(self) -> LagContrasts:
+        """Means by block."""
+        return LagContrasts(np.array(self._numbers), tuple(self._lags), self._data / self._size[:, None, None])
+
+
 def lag_contrasts(
     subject: Subject,
     lags: Sequence[int],
     neighbours: Neighbours | None = None,
     blocks: Iterable[int] | None = None,
-    progress: Callable[[int], None] | None = None,
+    tick: Callable[[int], None] | None = None,
 ) -> LagContrasts:
-    """Measure the block means of the contrast of single lags for some blocks (all by default), by exact transport."""
+    """Measure the block means of the contrast of single lags for some blocks (all by default)."""
     numbers = list(range(subject.plan.count)) if blocks is None else list(blocks)
-    data = np.zeros((len(numbers), len(lags), subject.width))
-    size = np.zeros(len(numbers))
-    row_of = {number: row for row, number in enumerate(numbers)}
-    place = {lag: column for column, lag in enumerate(lags)}
-    for piece in subject.pieces(numbers):
-        part = piece.part
-        signal = signal_gradient(part.recurrence, piece.objective, piece.swapped, part.states, "dependence")
-        reading = None if neighbours is None else part_reading(part, subject.names)
-        difference = part.x - part.x[piece.partner]
-        for rows, groups in piece.bundles():
-            own_blocks = [row_of[block] for block, _ in groups]
-            np.add.at(size, own_blocks, [group.stop - group.start for _, group in groups])
-            chosen, slices = select(part, rows), [group for _, group in groups]
-            for after, mine in same_neighbours(lags, neighbours if reading else None):
-                if reading is not None and neighbours is not None:
-                    left = neighbours.unpredicted(difference[rows], after) / 2  # a partner has the other half
-                    chosen = reading.widened(select(part, rows), left)
-                for lag, sums in _by_lag(chosen, subject.names, signal[rows], mine, slices):
-                    columns = sums if reading is None else reading.part_columns(sums)
-                    np.add.at(data[:, place[lag]], own_blocks, subject.scaled(columns.cpu().numpy()))
-        if progress is not None:
-            progress(len(piece.number))
-    return LagContrasts(np.array(numbers), tuple(lags), data / size[:, None, None])
+    sums = ContrastSums(subject, lags, neighbours, numbers)
+    subject.feed([sums], numbers, tick)
+    return sums.result()
 
 
 def _by_lag(

@@ -133,7 +133,9 @@ def fit_neighbours(moments: NeighbourMoments) -> Neighbours | None:
     error = {0: 1.0} | {
         order: sum(_unexplained(halves[i], halves[1 - i], order, order) for i in (0, 1)) / 2 for order in orders
     }
-    best = min(error, key=lambda order: error[order])
+    largest = min(error, key=lambda order: error[order])
+    chance = 2 * np.sqrt(4 * largest * whole.shape[-1]) / moments.steps[:, 0].sum()  # more neighbours must gain more
+    best = min(order for order in error if error[order] <= error[largest] * (1 + chance))
     return Neighbours(best, whole[: 2 * best + 1]) if best else None
 
 
