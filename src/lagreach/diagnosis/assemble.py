@@ -41,13 +41,10 @@ def assemble(
 ) -> Window:
     """Turn the merged results of both passes into a window. Nothing is run here: it is small and on the processor."""
     means, values, test = first.means, second.noise, between.test
-    signal = means.data
-    if settings.direction == "random":
-        signal = np.einsum("klp,klp->kl", means.data, between.along[:, 0])[..., None]
     noise = _noise_scale(values, settings.unit)
     speed = _concentration(values, settings)
     shared: dict[str, Any] = {"value_block": values.block, "blocks": means.block, "speed": speed, "settings": settings}
-    data = _requirement(subject.bands, signal, values.data, noise=noise[0], test=test, **shared)
+    data = _requirement(subject.bands, between.signal, values.data, noise=noise[0], test=test, **shared)
     planted = means.planted(subject.probe.group)
     per_probe = [
         _requirement(subject.bands, planted[:, p], values.probe[:, p], noise=noise[1 + p], test=None, **shared)
@@ -55,14 +52,12 @@ def assemble(
     ]
     memory = first.collected["memory"].result() if "memory" in first.collected else Memory.unknown(subject.bands.lags)
     reliance = second.collected["reliance"].result(settings.flips) if "reliance" in second.collected else NO_RELIANCE
-    warnings = _warnings(values, speed, settings)
-    if not memory.independent_inputs:
-        warnings += (
-            "inputs are correlated in time: the dependences found are marginal, lags may stand in for each other",
-        )
+    if first.inputs is not None:
+        memory = replace(memory, independent_inputs=between.left == 1.0)
+    probe = _geometric_mean(per_probe)
     window = Window(
         required=data,
-        probe=_geometric_mean(per_probe),
+        probe=probe if between.told.all() else _untold(probe, between.told),
         adjusted_p=test.adjusted,
         delta=test.delta,
         noise=noise[0],
@@ -74,7 +69,10 @@ def assemble(
         strength=settings.strength,
         error=settings.error,
         settings=asdict(settings) | {"params": list(subject.names), "lags": [list(e) for e in subject.bands.edges]},
-        warnings=warnings,
+        warnings=(*_warnings(values, speed, settings), *_dependence_notes(between, settings)),
+        marginal_p=between.marginal,
+        named=between.dependences,
+        left=between.left,
     )
     collected = first.collected | second.collected
     return replace(window, curves=draw_curves(statistics, Measured(window), collected))
@@ -173,7 +171,16 @@ def _requirement(
         numbers = {name: np.where(found, n, bound if name == "low" else np.inf) for name, n in numbers.items()}
         status = [s if yes else Status.NOT_SIGNIFICANT for s, yes in zip(status, found, strict=True)]
     first = np.array([edge[0] for edge in bands.edges])
-    return Requirement(np.array(bands.lags), first, **numbers, status=tuple(status))
+    needed = Requirement(np.array(bands.lags), first, **numbers, status=tuple(status))
+    return needed if test is None else _untold(needed, ~np.isnan(test.adjusted))
+
+
+def _untold(needed: Requirement, told: np.ndarray) -> Requirement:
+    """Numbers that are not known at lags whose input is the same in every sequence."""
+    names = ("sequences", "low", "high", "pessimistic", "robust")
+    numbers = {name: np.where(told, getattr(needed, name), np.nan) for name in names}
+    status = [s if known else Status.LIMIT_SHARED_INPUT for s, known in zip(needed.status, told, strict=True)]
+    return replace(needed, **numbers, status=tuple(status))
 
 
 def _geometric_mean(parts: list[Requirement]) -> Requirement:
@@ -186,6 +193,19 @@ def _geometric_mean(parts: list[Requirement]) -> Requirement:
     names = ("sequences", "low", "high", "pessimistic", "robust")
     head = parts[0]
     return Requirement(head.lags, head.first, **{name: mean(name) for name in names}, status=head.status)
+
+
+def _dependence_notes(between: BetweenPasses, settings: MeasureSettings) -> tuple[str, ...]:
+    """What the lags that are named mean, where that is not plain."""
+    notes = list(between.notes)
+    if not between.told.all():
+        notes.append(str(Status.LIMIT_SHARED_INPUT))
+    if between.left < 1 and settings.signal == "dependence" and not notes:
+        notes.append(
+            f"inputs are correlated in time: dependences are partial, on what its neighbours leave of an input "
+            f"({100 * between.left:.2g} % of its variance)"
+        )
+    return tuple(notes)
 
 
 def _warnings(values: NoiseValues, speed: Concentration, settings: MeasureSettings) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from lagreach.data.bands import make_bands
 from lagreach.data.pairs import plan_blocks
 from lagreach.data.sequences import Sequences, as_sequences
 from lagreach.diagnosis.assemble import assemble
+from lagreach.diagnosis.locate import INTERRUPTED, LookHere
 from lagreach.diagnosis.passes import FirstPass, SecondPass, Statistics, between_passes, first_pass, second_pass
 from lagreach.diagnosis.settings import MeasureSettings, check_settings
 from lagreach.diagnosis.window import Window
@@ -80,7 +81,12 @@ def interruptible_window(
     if cut_short:
         subject = replace(subject, plan=subject.plan.only(range(GROUP * len(parts))))
     first = FirstPass.merge(parts)
-    between = between_passes(subject, first.means, settings)
+    look = LookHere(subject, _stage(progress, "lags", subject.plan.sequences))
+    try:
+        between = between_passes(subject, first.means, settings, first.inputs, look)
+    except KeyboardInterrupt:  # the first pass is done, and says something on its own
+        between = between_passes(subject, first.means, settings, first.inputs)
+        between, cut_short = replace(between, notes=(INTERRUPTED,)), True
     tick = _stage(progress, "noise", subject.plan.sequences)
     later, cut_later = _by_groups(subject, lambda blocks: second_pass(subject, between, chosen, settings, blocks, tick))
     second = SecondPass.merge(later)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -138,6 +138,9 @@ class Window:
     settings: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     curves: Mapping[str, LagCurve] = field(default_factory=dict)  # every number per lag, by name
+    marginal_p: Float[np.ndarray, "lag"] | None = None  # of the swap contrast alone; as adjusted_p if None
+    named: tuple[int, ...] = ()  # lags that were told apart from those around them
+    left: float = 1.0  # share of an input's variance that its neighbours in time leave
 
     @property
     def lags(self) -> np.ndarray:
@@ -146,8 +149,19 @@ class Window:
 
     @property
     def dependences(self) -> tuple[int, ...]:
-        """Lags (far edges of bands) at which a dependence was found."""
-        return tuple(int(lag) for lag, p in zip(self.lags, self.adjusted_p, strict=True) if p <= self.error)
+        """Lags at which a dependence was found: those that were told apart, or the far edge of a band without any."""
+        return tuple(lag for i in np.flatnonzero(self.adjusted_p <= self.error) for lag in self._found_in(int(i)))
+
+    @property
+    def marginal_dependences(self) -> tuple[int, ...]:
+        """Far edges of the bands whose inputs the target goes with, also if only because they go with each other."""
+        p = self.adjusted_p if self.marginal_p is None else self.marginal_p
+        return tuple(self.lags[p <= self.error].tolist())
+
+    def _found_in(self, band: int) -> list[int]:
+        """Lags of a band with a dependence that are named; its far edge if none is."""
+        first, last = int(self.required.first[band]), int(self.required.lags[band])
+        return [lag for lag in self.named if first <= lag <= last] or [last]
 
     def required_if_present(self, strength: float | None = None) -> Requirement:
         """Sequences that a dependency explaining `strength` of the target's variance would need at each lag.
@@ -176,7 +190,9 @@ class Window:
         if not sequences > 0:
             raise InputError("the number of sequences must be positive", got=sequences)
         share = self.strength if strength is None else strength
-        return window_at(self.required_if_present(strength), self.required, sequences, share)
+        at = window_at(self.required_if_present(strength), self.required, sequences, share)
+        enough = np.flatnonzero(self.required.sequences <= sequences)
+        return replace(at, detectable=tuple(lag for i in enough for lag in self._found_in(int(i))))
 
     def curve(self, grid: Iterable[float], strength: float | None = None) -> list[WindowAt]:
         """Windows for several numbers of sequences."""
@@ -187,11 +203,15 @@ class Window:
         budget = self.sequences if sequences is None else sequences
         i = self.required.index(lag)
         edge = int(self.required.lags[i])
-        if edge in self.reliance.lags:
-            place = self.reliance.lags.index(edge)
+        for relied_on in set(self._found_in(i)) & set(self.reliance.lags):
+            place = self.reliance.lags.index(relied_on)
             if self.reliance.adjusted[place] <= self.error and self.reliance.rise[place] >= WORTH_CALLING_LEARNED:
                 return Status.LIMIT_LEARNED
+        if np.isnan(self.adjusted_p[i]):
+            return Status.LIMIT_SHARED_INPUT
         if self.adjusted_p[i] > self.error:
+            if self.left < 1 and edge in self.marginal_dependences:
+                return Status.LIMIT_NOT_APART
             seen = self.required_if_present().sequences[i] <= self.sequences  # false also where N is not known
             return Status.LIMIT_NO_DEPENDENCY if seen else Status.LIMIT_OUT_OF_REACH
         if self.required.sequences[i] > budget:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lagreach.adapters import Recurrence
 from lagreach.errors import InputError
-from lagreach.transport.objective import Objective
+from lagreach.transport.objective import Objective, output_gradient
 
 SIGNALS = ("dependence", "gradient")
 
@@ -111,6 +111,16 @@ def step_weights(objective: Objective, positions: int) -> Float[Tensor, "seq pos
     if objective.steps is None:
         return shares
     return shares.new_zeros(len(shares), positions).scatter_add(1, objective.steps, shares)
+
+
+def anchor_shares(recurrence: Recurrence, objective: Objective, states: Tensor) -> Float[Tensor, "seq time"]:
+    """How much the loss looks at the state of each step: its share of the steps, or 1 where a pooled loss looks."""
+    with torch.no_grad():
+        positions = recurrence.head(states, recurrence.head_params).shape[1]
+    if positions == states.shape[1]:
+        return step_weights(objective, positions)
+    delta = output_gradient(recurrence, objective, states)[0]
+    return (delta.abs().amax(-1) > 0).to(delta.dtype)
 
 
 def target_spread(

@@ -10,7 +10,7 @@ autocovariance is twice that of one sequence. Neighbours after the anchor t are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,6 +20,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lagreach.errors import InputError
+from lagreach.gradients.contrast import anchor_shares
+from lagreach.gradients.step_inputs import step_input
+from lagreach.gradients.subject import Piece, Subject
+from lagreach.transport.objective import valid_steps
 
 ORDERS = (1, 2, 4, 8, 16)  # neighbours on either side that may be used
 JOINT_INPUTS = 32  # inputs up to which each is predicted from all of them; where there are more, from itself alone
@@ -31,32 +35,78 @@ Covariances = Float[np.ndarray, "h group c c"]
 
 
 @dataclass(frozen=True)
-class NeighbourMoments:
-    """Sums of ``d_t d_{t-h}^T`` over pairs and steps by block: `products` (block, h, group, c, c), `steps` (block, h).
+class InputMoments:
+    """How inputs differ between partners, by block.
 
-    All inputs make one group, or each of them a group of its own where there are many.
+    `products` (block, h, group, c, c) are sums of ``d_t d_{t-h}^T`` over pairs and steps, and `steps` (block, h) count them.
+    All inputs make one group, or each of them a group of its own where there are many. `told` (block, band) says whether
+    there is an anchor at all whose inputs at the band's lags differ.
     """
 
     block: np.ndarray
     steps: np.ndarray
     products: np.ndarray
+    told: np.ndarray
 
     @classmethod
-    def merge(cls, parts: Iterable[NeighbourMoments]) -> NeighbourMoments:
+    def merge(cls, parts: Iterable[InputMoments]) -> InputMoments:
         """Put the blocks of several parts together, in the order of their numbers."""
         listed = list(parts)
         block = np.concatenate([part.block for part in listed])
         if len(set(block.tolist())) != len(block):
             raise InputError("two parts hold the same block", got=sorted(block.tolist()), fix="merge every part once")
         order = np.argsort(block)
-        steps, products = (np.concatenate([getattr(part, name) for part in listed]) for name in ("steps", "products"))
-        return cls(block[order], steps[order], products[order])
+        names = ("steps", "products", "told")
+        return cls(block[order], *(np.concatenate([getattr(part, name) for part in listed])[order] for name in names))
 
     def covariances(self, half: int | None = None) -> Covariances:
         """Autocovariances of the differences; of the even (0) or odd (1) blocks if a half is asked for."""
         mine = slice(None) if half is None else np.arange(len(self.block)) % 2 == half
         steps = self.steps[mine].sum(0)[:, None, None, None]
         return self.products[mine].sum(0) / np.maximum(steps, 1)
+
+
+class InputSums:
+    """Differences of the inputs of some blocks while they are summed."""
+
+    def __init__(self, subject: Subject, numbers: list[int]) -> None:
+        self._numbers, self._edges = numbers, subject.bands.edges
+        self._row_of = {number: row for row, number in enumerate(numbers)}
+        self._told = np.zeros((len(numbers), len(subject.bands)), dtype=bool)
+        self._sums: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in numbers]
+
+    def add(self, piece: Piece) -> None:
+        """Take in some pairs."""
+        part = piece.part
+        place = step_input(part)
+        newest = part.x if place is None else place.newest(part.x)
+        difference = newest[::2] - newest[1::2]
+        inside = valid_steps(part.lengths, len(part.x), part.x.shape[1], part.x.device)
+        shares = anchor_shares(part.recurrence, piece.objective, part.states)
+        valid, anchors = inside[::2] & inside[1::2], (shares[::2] > 0) & (shares[1::2] > 0)
+        differs = (difference != 0).any(-1) & valid
+        for block, rows in piece.groups(len(piece.block)):
+            pairs = slice(rows.start // 2, rows.stop // 2)
+            row = self._row_of[block]
+            self._sums[row].append(neighbour_products(difference[pairs], valid[pairs]))
+            self._told[row] |= _compared(differs[pairs], anchors[pairs], self._edges)
+
+    def result(self) -> InputMoments:
+        """Return the sums by block."""
+        steps = np.stack([sum(one for one, _ in own) for own in self._sums])
+        products = np.stack([sum(one for _, one in own) for own in self._sums])
+        return InputMoments(np.array(self._numbers), steps, products, self._told)
+
+
+def _compared(differs: Tensor, anchors: Tensor, edges: Sequence[tuple[int, int]]) -> np.ndarray:
+    """For each band, whether some anchor's input at one of its lags differs between partners."""
+    time = differs.shape[1]
+    return np.array(
+        [
+            any(bool((differs[:, : time - lag] & anchors[:, lag:]).any()) for lag in range(first, last + 1))
+            for first, last in edges
+        ]
+    )
 
 
 def orders_for(time: int) -> tuple[int, ...]:
@@ -119,7 +169,7 @@ class Neighbours:
         return (parts - predicted).flatten(-2)
 
 
-def fit_neighbours(moments: NeighbourMoments) -> Neighbours | None:
+def fit_neighbours(moments: InputMoments) -> Neighbours | None:
     """Choose the number of neighbours that predicts best where it was not fitted; None if inputs do not follow each other.
 
     Half of the blocks predict the other half, and the other way round. That inputs are correlated at all must be beyond
