@@ -81,7 +81,7 @@ def what_if(
     half_log_share = 0.5 * math.log(share)
     planted = _rescaled(window.probe, window, kappa, log_range - half_log_share, normal - half_log_share)
     found = _rescaled(window.required, window, kappa, log_range, normal)
-    return WhatIf(planted, found, window_at(planted, found, count, share))
+    return WhatIf(planted, found, window_at(planted, found, count, share, window.lags_of_bands))
 
 
 def measured_exponent(window: Window) -> float:

@@ -69,7 +69,7 @@ def assemble(
         strength=settings.strength,
         error=settings.error,
         settings=asdict(settings) | {"params": list(subject.names), "lags": [list(e) for e in subject.bands.edges]},
-        warnings=(*_warnings(values, speed, settings), *_dependence_notes(between, settings)),
+        warnings=(*_warnings(values, speed, settings), *_dependence_notes(subject.bands, first, between, settings)),
         marginal_p=between.marginal,
         named=between.dependences,
         left=between.left,
@@ -195,16 +195,24 @@ def _geometric_mean(parts: list[Requirement]) -> Requirement:
     return Requirement(head.lags, head.first, **{name: mean(name) for name in names}, status=head.status)
 
 
-def _dependence_notes(between: BetweenPasses, settings: MeasureSettings) -> tuple[str, ...]:
-    """What the lags that are named mean, where that is not plain."""
+def _dependence_notes(
+    bands: Bands, first: FirstPass, between: BetweenPasses, settings: MeasureSettings
+) -> tuple[str, ...]:
+    """What the lags that are named mean, where that is not plain, and what cannot be told."""
     notes = list(between.notes)
-    if not between.told.all():
-        notes.append(str(Status.LIMIT_SHARED_INPUT))
     if between.left < 1 and settings.signal == "dependence" and not notes:
         notes.append(
             f"inputs are correlated in time: dependences are partial, on what its neighbours leave of an input "
             f"({100 * between.left:.2g} % of its variance)"
         )
+    cannot = "the same in every sequence: whether the target depends on it cannot be told"
+    if not between.told.all():
+        lags = ", ".join(str(Bands((edge,))) for edge, known in zip(bands.edges, between.told, strict=True) if not known)
+        notes.append(f"at lags {lags} the input is {cannot}")
+    elif first.inputs is not None and first.inputs.shared.all(0).any():
+        columns = np.flatnonzero(first.inputs.shared.all(0)).tolist()
+        more = f" and {len(columns) - 8} more" if len(columns) > 8 else ""
+        notes.append(f"of the input's columns, {', '.join(map(str, columns[:8]))}{more}: {cannot}")
     return tuple(notes)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -37,6 +37,7 @@ NOT_APART = (
 INTERRUPTED = "interrupted before lags were told apart: dependences are marginal, and lags may stand in for each other"
 
 
+@runtime_checkable
 class Look(Protocol):
     """How the sequences are looked at again: here, or spread over machines."""
 
@@ -109,9 +110,9 @@ def locate(
     reason = _why_not(subject, neighbours)
     if reason:
         return Located(marginal.lags, marginal.adjusted, marginal.signal, left, (reason,))
-    closer = _Closer(subject, settings, look, neighbours, project)
-    found = closer.inside(bands, means)
-    found.examine(closer, subject)
+    closer = _Closer(subject, settings, look, neighbours, project, means, bands)
+    found = closer.inside()
+    found.examine(closer)
     signal = means.data.copy()
     if subject.transport == "exact":  # to first order there is nothing to put in its place
         for band, lag in found.best().items():
@@ -133,41 +134,38 @@ def _why_not(subject: Subject, neighbours: Neighbours | None) -> str:
 
 @dataclass(frozen=True)
 class _Closer:
-    """What a closer look needs."""
+    """A closer look into some of the bands."""
 
     subject: Subject
     settings: MeasureSettings
     look: Look
     neighbours: Neighbours | None
     project: Callable[[np.ndarray, Sequence[int]], np.ndarray]
+    means: Directions
+    bands: list[int]
 
-    def inside(self, bands: list[int], means: Directions) -> _Lags:
-        """Single lags of some bands, with their contrasts and p-values."""
-        edges = self.subject.bands.edges
-        if self.neighbours is None and all(edges[band][0] == edges[band][1] for band in bands):
-            band_of = {edges[band][1]: band for band in bands}  # bands of one lag have been tested
-            return _Lags(band_of, means.data[:, bands], dict.fromkeys(band_of, 0.0))
-        band_of, notes = self._fitting(bands)
-        lags = sorted(band_of)
-        contrasts = self.look.contrasts(lags, self.neighbours).at(lags)
-        return _Lags({lag: band_of[lag] for lag in lags}, contrasts, self.test(lags, band_of, contrasts), notes=notes)
-
-    def _fitting(self, bands: list[int]) -> tuple[dict[int, int], tuple[str, ...]]:
-        """Lags of the bands whose gradients fit into memory, the nearest first."""
+    def inside(self) -> _Lags:
+        """Single lags of the bands, with their contrasts and p-values."""
+        edges = [self.subject.bands.edges[band] for band in self.bands]
+        if self.neighbours is None and all(first == last for first, last in edges):
+            band_of = {last: band for (_, last), band in zip(edges, self.bands, strict=True)}
+            return _Lags(band_of, self.means.data[:, self.bands], dict.fromkeys(band_of, 0.0))  # tested already
+        every = {lag: band for (first, last), band in zip(edges, self.bands, strict=True) for lag in range(first, last + 1)}
         room = max(1, LIMIT_BYTES // (2 * self.subject.plan.count * self.subject.width * 8))
-        edges = [(band, self.subject.bands.edges[band]) for band in bands]
-        every = {lag: band for band, (first, last) in edges for lag in range(first, last + 1)}
-        if len(every) <= room:
-            return every, ()
-        kept = dict(list(every.items())[:room])
-        return kept, (f"lags beyond {max(kept)} were not looked into one by one: too many weights; ask for fewer lags",)
+        band_of = dict(list(every.items())[:room])
+        contrasts = self.look.contrasts(list(band_of), self.neighbours).data
+        too_many = f"lags beyond {max(band_of)} were not looked into one by one: too many weights; ask for fewer lags"
+        notes = (too_many,) if len(every) > room else ()
+        return _Lags(band_of, contrasts, self.test(band_of, contrasts), notes=notes)
 
-    def test(self, lags: list[int], band_of: dict[int, int], vectors: np.ndarray) -> dict[int, float]:
-        """P-values of lags, adjusted for all of them."""
-        tested = self.project(vectors, [band_of[lag] for lag in lags])
+    def test(self, band_of: dict[int, int], vectors: np.ndarray) -> dict[int, float]:
+        """P-values of lags from their vectors (block, lag, param), adjusted for all of them and all other bands."""
+        others = [band for band in range(len(self.subject.bands)) if band not in self.bands]
+        every = np.concatenate((vectors, self.means.data[:, others]), axis=1)
+        tested = self.project(every, [*band_of.values(), *others])
         generator = np.random.default_rng(self.settings.seed)
         adjusted = flip_test(tested, flips=self.settings.flips, generator=generator).adjusted
-        return dict(zip(lags, adjusted.tolist(), strict=True))
+        return dict(zip(band_of, adjusted.tolist(), strict=False))
 
 
 @dataclass
@@ -182,21 +180,22 @@ class _Lags:
 
     @property
     def lags(self) -> list[int]:
+        """The lags, ascending."""
         return list(self.band)
 
-    def examine(self, closer: _Closer, subject: Subject) -> None:
+    def examine(self, closer: _Closer) -> None:
         """Exchange the inputs at the lags that are left, and raise their p-values accordingly."""
         left = [lag for lag in self.lags if self.p[lag] <= closer.settings.error]
         if not left:
             return
-        plan = ExchangePlan(
-            tuple(left), affordable_positions(left, subject.time), head_reach(subject), closer.neighbours, subject.seed
-        )
-        columns = [self.lags.index(lag) for lag in left]
-        vectors = closer.look.exchange(plan).controlled(self.contrasts[:, columns])
-        for lag, p in closer.test(left, self.band, vectors).items():
-            self.p[lag] = max(self.p[lag], p)
-        self.own = {lag: vectors[:, i] for i, lag in enumerate(left)}
+        subject, columns = closer.subject, [self.lags.index(lag) for lag in left]
+        positions = affordable_positions(left, subject.time)
+        plan = ExchangePlan(tuple(left), positions, head_reach(subject), closer.neighbours, subject.seed)
+        vectors = self.contrasts.copy()
+        vectors[:, columns] = closer.look.exchange(plan).controlled(self.contrasts[:, columns])
+        p = closer.test(self.band, vectors)
+        self.p |= {lag: max(self.p[lag], p[lag]) for lag in left}
+        self.own = {lag: vectors[:, column] for lag, column in zip(left, columns, strict=True)}
 
     def smallest(self, band: int) -> float:
         """Smallest p-value of a band's lags; one if none was looked at."""

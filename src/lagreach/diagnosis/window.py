@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -91,8 +91,18 @@ class WindowAt:
         )
 
 
-def window_at(planted: Requirement, found: Requirement, sequences: float, strength: float) -> WindowAt:
-    """Read H_N off the numbers for a planted dependency, and the detectable lags off those found in the data."""
+def window_at(
+    planted: Requirement,
+    found: Requirement,
+    sequences: float,
+    strength: float,
+    named: Sequence[Sequence[int]] | None = None,
+) -> WindowAt:
+    """Read H_N off the numbers for a planted dependency, and the detectable lags off those found in the data.
+
+    `named` are the lags of each band; its far edge if None.
+    """
+    of_band = [[lag] for lag in found.lags.tolist()] if named is None else named
 
     def reach(numbers: np.ndarray) -> int | None:
         visible = planted.lags[numbers <= sequences]
@@ -109,7 +119,7 @@ def window_at(planted: Requirement, found: Requirement, sequences: float, streng
         strength=strength,
         lag=lag,
         interval=(reach(planted.high), reach(planted.low)),
-        detectable=tuple(int(one) for one in found.lags[found.sequences <= sequences]),
+        detectable=tuple(lag for band in np.flatnonzero(found.sequences <= sequences) for lag in of_band[band]),
         status=status,
     )
 
@@ -150,7 +160,7 @@ class Window:
     @property
     def dependences(self) -> tuple[int, ...]:
         """Lags at which a dependence was found: those that were told apart, or the far edge of a band without any."""
-        return tuple(lag for i in np.flatnonzero(self.adjusted_p <= self.error) for lag in self._found_in(int(i)))
+        return tuple(lag for i in np.flatnonzero(self.adjusted_p <= self.error) for lag in self.lags_of_bands[i])
 
     @property
     def marginal_dependences(self) -> tuple[int, ...]:
@@ -158,10 +168,11 @@ class Window:
         p = self.adjusted_p if self.marginal_p is None else self.marginal_p
         return tuple(self.lags[p <= self.error].tolist())
 
-    def _found_in(self, band: int) -> list[int]:
-        """Lags of a band with a dependence that are named; its far edge if none is."""
-        first, last = int(self.required.first[band]), int(self.required.lags[band])
-        return [lag for lag in self.named if first <= lag <= last] or [last]
+    @property
+    def lags_of_bands(self) -> list[list[int]]:
+        """Lags of each band that were told apart from those around them; its far edge where none was."""
+        edges = zip(self.required.first.tolist(), self.required.lags.tolist(), strict=True)
+        return [[lag for lag in self.named if first <= lag <= last] or [last] for first, last in edges]
 
     def required_if_present(self, strength: float | None = None) -> Requirement:
         """Sequences that a dependency explaining `strength` of the target's variance would need at each lag.
@@ -190,9 +201,7 @@ class Window:
         if not sequences > 0:
             raise InputError("the number of sequences must be positive", got=sequences)
         share = self.strength if strength is None else strength
-        at = window_at(self.required_if_present(strength), self.required, sequences, share)
-        enough = np.flatnonzero(self.required.sequences <= sequences)
-        return replace(at, detectable=tuple(lag for i in enough for lag in self._found_in(int(i))))
+        return window_at(self.required_if_present(strength), self.required, sequences, share, self.lags_of_bands)
 
     def curve(self, grid: Iterable[float], strength: float | None = None) -> list[WindowAt]:
         """Windows for several numbers of sequences."""
@@ -203,7 +212,7 @@ class Window:
         budget = self.sequences if sequences is None else sequences
         i = self.required.index(lag)
         edge = int(self.required.lags[i])
-        for relied_on in set(self._found_in(i)) & set(self.reliance.lags):
+        for relied_on in set(self.lags_of_bands[i]) & set(self.reliance.lags):
             place = self.reliance.lags.index(relied_on)
             if self.reliance.adjusted[place] <= self.error and self.reliance.rise[place] >= WORTH_CALLING_LEARNED:
                 return Status.LIMIT_LEARNED

@@ -61,18 +61,20 @@ class Probe:
     """Planted dependencies: which input direction explains which output direction.
 
     `output` (group, out) are unit vectors and `group` says which of them a probe belongs to. Inputs are whitened
-    with `mean` and `whitening` (input, whitened); `direction` (probe, whitened) are unit vectors there.
+    with `mean` and `whitening` (input, whitened); `direction` (probe, whitened) are unit vectors there. Where sequences
+    share what varies from step to step, every step has a mean of its own.
     """
 
     output: Float[Tensor, "group out"]
-    mean: Float[Tensor, "input"]
+    mean: Float[Tensor, "*time input"]
     whitening: Float[Tensor, "input whitened"]
     direction: Float[Tensor, "probe whitened"]
     group: tuple[int, ...]
 
     def whiten(self, x: Float[Tensor, "seq time input"]) -> Float[Tensor, "seq time whitened"]:
         """Inputs with mean zero, unit variance and no correlation between directions."""
-        return (x - self.mean.to(x)) @ self.whitening.to(x)
+        mean = self.mean.to(x)
+        return (x - (mean if mean.ndim == 1 else mean[: x.shape[1]])) @ self.whitening.to(x)
 
     def planted(self, x: Float[Tensor, "seq time input"]) -> Float[Tensor, "probe seq time"]:
         """Value of each planted input at every step."""
@@ -80,7 +82,7 @@ class Probe:
 
 
 def make_probe(
-    mean: Float[Tensor, "input"],
+    mean: Float[Tensor, "*time input"],
     covariance: Float[Tensor, "input input"],
     output_size: int,
     probes: int,

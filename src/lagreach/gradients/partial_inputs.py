@@ -40,13 +40,15 @@ class InputMoments:
 
     `products` (block, h, group, c, c) are sums of ``d_t d_{t-h}^T`` over pairs and steps, and `steps` (block, h) count them.
     All inputs make one group, or each of them a group of its own where there are many. `told` (block, band) says whether
-    there is an anchor at all whose inputs at the band's lags differ.
+    there is an anchor at all whose inputs at the band's lags differ, `shared` (block, input) which inputs change over time but
+    not between partners.
     """
 
     block: np.ndarray
     steps: np.ndarray
     products: np.ndarray
     told: np.ndarray
+    shared: np.ndarray
 
     @classmethod
     def merge(cls, parts: Iterable[InputMoments]) -> InputMoments:
@@ -56,7 +58,7 @@ class InputMoments:
         if len(set(block.tolist())) != len(block):
             raise InputError("two parts hold the same block", got=sorted(block.tolist()), fix="merge every part once")
         order = np.argsort(block)
-        names = ("steps", "products", "told")
+        names = ("steps", "products", "told", "shared")
         return cls(block[order], *(np.concatenate([getattr(part, name) for part in listed])[order] for name in names))
 
     def covariances(self, half: int | None = None) -> Covariances:
@@ -73,6 +75,7 @@ class InputSums:
         self._numbers, self._edges = numbers, subject.bands.edges
         self._row_of = {number: row for row, number in enumerate(numbers)}
         self._told = np.zeros((len(numbers), len(subject.bands)), dtype=bool)
+        self._moves: list[list[np.ndarray]] = [[] for _ in numbers]  # (2, input) each: over time, and between partners
         self._sums: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in numbers]
 
     def add(self, piece: Piece) -> None:
@@ -90,12 +93,16 @@ class InputSums:
             row = self._row_of[block]
             self._sums[row].append(neighbour_products(difference[pairs], valid[pairs]))
             self._told[row] |= _compared(differs[pairs], anchors[pairs], self._edges)
+            change = (newest[rows, 1:] != newest[rows, :-1]) & inside[rows, 1:, None]
+            apart = (difference[pairs] != 0) & valid[pairs, :, None]
+            self._moves[row].append(torch.stack([moved.any(0).any(0) for moved in (change, apart)]).cpu().numpy())
 
     def result(self) -> InputMoments:
         """Return the sums by block."""
         steps = np.stack([sum(one for one, _ in own) for own in self._sums])
         products = np.stack([sum(one for _, one in own) for own in self._sums])
-        return InputMoments(np.array(self._numbers), steps, products, self._told)
+        change, apart = np.stack([np.any(own, axis=0) for own in self._moves], axis=1)
+        return InputMoments(np.array(self._numbers), steps, products, self._told, change & ~apart)
 
 
 def _compared(differs: Tensor, anchors: Tensor, edges: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -202,7 +209,7 @@ def _correlated(covariances: Covariances, steps: Float[np.ndarray, "h"], orders:
     if not freedom:
         return False
     chances = [chdtrc(order * freedom, sum(squares[:order])) for order in orders]
-    return min(chances) * len(orders) <= SURE
+    return bool(min(chances) * len(orders) <= SURE)
 
 
 def _inverse_root(covariance: Float[np.ndarray, "c c"]) -> Float[np.ndarray, "c kept"]:

@@ -84,7 +84,7 @@ class Subject:
     def pair_bytes(self) -> int:
         """Bytes that two sequences take at the peak: states, inputs, outputs, and gradients of the weights by sequence."""
         template = self.view.template
-        step = STATES_ALIVE[self.transport] * template.stack.state_size + INPUTS_ALIVE * len(self.probe.mean)
+        step = STATES_ALIVE[self.transport] * template.stack.state_size + INPUTS_ALIVE * self.probe.mean.shape[-1]
         values = self.time * step + OUTPUTS_ALIVE * self.outputs + GRADIENTS_ALIVE * self.width
         return 2 * values * template.dtype.itemsize
 
