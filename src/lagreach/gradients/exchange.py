@@ -225,7 +225,7 @@ class _Work:
         wide = add(reading.recurrence, torch.cat((x, read), dim=-1), before, starts, self.lags)
         return reading.own_columns(wide), reading.part_columns(wide)
 
-    def _at_lags(self, padded: Tensor, index: Tensor, positions: Tensor) -> Float[Tensor, "lag draw row state"]:
+    def _at_lags(self, padded: Tensor, index: Tensor, positions: Tensor) -> Float[Tensor, "lag *row state"]:
         """Values at the anchors of each position."""
         return torch.stack([padded[index, positions + lag] for lag in self.lags])
 
