@@ -21,7 +21,7 @@ from lagreach.window import Window, WindowAt
 if TYPE_CHECKING:
     import xarray as xr
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 KEPT_NOISE, KEPT_ENDS = 512, 64  # order statistics that a diagnosis keeps, and how many of them at each end
 
 

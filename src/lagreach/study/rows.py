@@ -4,33 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lagreach.disk import is_file, write_atomically
+from lagreach.disk import Read, Write, read_whole, write_whole
 from lagreach.errors import InputError, TooLargeError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Row = dict[str, Any]
 MOST_ROWS = 10**7
 MENDED = "run the study again with --resume: it makes anew what is missing or damaged"
 
 
-def write_rows(path: Path, rows: Sequence[Row]) -> None:
+def write_rows(path: Path, rows: Sequence[Row], write: Write = write_whole) -> None:
     """Write rows as a table."""
+    import pyarrow as pa
+
+    write(path, table_bytes(pa.Table.from_pylist(list(rows))))
+
+
+def table_bytes(table: pa.Table, **options: Any) -> bytes:
+    """Content of a table's file, with a checksum of each page; `options` are those of `pyarrow.parquet.write_table`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with write_atomically(path) as temporary:
-        pq.write_table(pa.Table.from_pylist(list(rows)), temporary)
+    made = pa.BufferOutputStream()
+    pq.write_table(table, made, write_page_checksum=True, **options)
+    return bytes(made.getvalue())
 
 
-def read_rows(path: Path, columns: Sequence[str] = ()) -> list[Row]:
+def read_rows(path: Path, columns: Sequence[str] = (), read: Read = read_whole) -> list[Row]:
     """Read a table back as rows; a damaged one, or one without these columns, is refused."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if not is_file(path):
-        raise InputError("this table cannot be read: there is no such file", got=str(path), fix=MENDED)
+    content = read(path)
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True) as file:
             rows, missing = file.metadata.num_rows, set(columns) - set(file.schema_arrow.names)
             # repeated values take no room in a file, so its size says nothing about the table's
             found = file.read().to_pylist() if rows <= MOST_ROWS and not missing else []

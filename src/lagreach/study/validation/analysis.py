@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from lagreach.errors import InputError
-from lagreach.io import write_atomically
+from lagreach.disk import write_text
 from lagreach.study.validation.ablations import Ablation, ablate
 from lagreach.study.validation.bootstrap import NOT_MEASURABLE, Estimate
 from lagreach.study.validation.learning_curves import Calibration, Curves, calibrate_all, learning_curves
@@ -253,6 +253,4 @@ def _robustness(rows: Matched, replicates: int, seed: int) -> tuple[Robustness, 
 
 def save_analysis(analysis: Analysis, path: Path) -> None:
     """Write all numbers as JSON."""
-    with write_atomically(path) as temporary:
-        text = json.dumps(analysis.to_dict(), indent=1, allow_nan=False)
-        temporary.write_text(text + "\n", encoding="utf-8")
+    write_text(path, json.dumps(analysis.to_dict(), indent=1, allow_nan=False) + "\n")
