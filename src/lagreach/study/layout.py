@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from lagreach.disk import disk_errors, is_temporary
+from lagreach._util.disk import disk_errors, is_temporary
 from lagreach.study.config import RECIPES, StudyConfig
 
 FOLDERS = ("trainings", "diagnoses", "figures", "experiments", "predictors")

@@ -14,7 +14,7 @@ import re
 from io import FileIO
 from pathlib import Path
 
-from lagreach.disk import disk_errors, is_file, write_whole
+from lagreach._util.disk import disk_errors, is_file, write_whole
 
 MANIFEST = "manifest.txt"
 OF_A_RUN = "# Files of a lagreach run. To check them: b2sum --length 128 --check manifest.txt"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lagreach.disk import Read, Write, read_whole, write_whole
+from lagreach._util.disk import Read, Write, read_whole, write_whole
 from lagreach.errors import InputError, TooLargeError
 
 if TYPE_CHECKING:

@@ -30,8 +30,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from lagreach._version import __version__
-from lagreach.disk import (
+from lagreach._util.disk import (
     Read,
     Write,
     checksum,
@@ -43,6 +42,7 @@ from lagreach.disk import (
     read_whole,
     write_whole,
 )
+from lagreach._version import __version__
 from lagreach.errors import InputError, LagreachError, RunError
 from lagreach.study.config import StudyConfig, read_config
 from lagreach.study.layout import FILES, FOLDERS, UNLISTED, files_in, without_temporary, written_by

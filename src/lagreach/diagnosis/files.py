@@ -1,0 +1,191 @@
+"""Files: a diagnosis as netCDF, made in memory and written whole, read back without executing anything.
+
+The labelled arrays are for other programs; the variable ``record`` holds the whole diagnosis as JSON (see
+`lagreach.diagnosis.record_json`), from which `load` rebuilds it. A file ends with a line that holds the checksum of all bytes before it, which
+HDF5 does not look at. It is compared before HDF5 opens the file: on damaged ones the library may loop for ever.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lagreach._util.disk import checksum, read_whole, write_whole
+from lagreach.diagnosis.record_json import decode, encode
+from lagreach.diagnosis.result import SCHEMA_VERSION, Diagnosis
+from lagreach.errors import InputError, RunError
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+GRID = np.round(np.geomspace(1, 1e6, 25)).astype(int)  # numbers of sequences that windows are stored for
+LARGEST_FILE = 512 * 2**20
+UNSEALED_SCHEMAS = (1,)  # written before files had a checksum of all their bytes
+SEALED = "sealed_by_lagreach"  # attribute of files that end with LAST_LINE
+LAST_LINE = b"\nblake2b-128 of the bytes above: %s\n"
+NO_CHECKSUM = b"0" * 32
+
+
+def to_dataset(diagnosis: Diagnosis) -> xr.Dataset:
+    """Arrays of a diagnosis over (layer, lag, unit, N)."""
+    import xarray as xr
+
+    layers = []
+    for one in diagnosis.layers:
+        window, probe = one.window, one.window.required_if_present()
+        by_lag: dict[str, Any] = {
+            "first_lag": window.required.first,
+            "required": window.required.sequences,
+            "required_low": window.required.low,
+            "required_high": window.required.high,
+            "required_pessimistic": window.required.pessimistic,
+            "required_robust": window.required.robust,
+            "required_if_present": probe.sequences,
+            "required_if_present_low": probe.low,
+            "required_if_present_high": probe.high,
+            "required_if_present_pessimistic": probe.pessimistic,
+            "required_if_present_robust": probe.robust,
+            "adjusted_p": window.adjusted_p,
+            "signal": window.delta,
+            "noise": window.noise,
+            "memory": window.memory.capacity,
+            "log10_gain": one.fidelity.log10_exact.numpy(),
+            "log10_gain_first_order": one.fidelity.log10_first_order.numpy(),
+            "limit": np.array([str(window.limit(lag, diagnosis.sequences).name) for lag in window.lags.tolist()]),
+        }
+        variables: dict[str, Any] = {name: ("lag", values) for name, values in by_lag.items()}
+        if one.rates is not None:
+            variables["log10_rate"] = (("lag", "unit"), one.rates.log10_rates.numpy())
+        reach = [window.at(sequences).lag for sequences in GRID.tolist()]
+        variables["window"] = ("N", np.array([np.nan if lag is None else lag for lag in reach], dtype=float))
+        layers.append(xr.Dataset(variables, coords={"lag": window.lags, "N": GRID}))
+    names = xr.DataArray([one.name for one in diagnosis.layers], dims="layer", name="layer")
+    dataset = xr.concat(layers, dim=names, join="outer") if len(layers) > 1 else layers[0].expand_dims(layer=names)
+    return dataset.assign_attrs(
+        schema_version=SCHEMA_VERSION,
+        settings=json.dumps(dict(diagnosis.settings), default=str),
+        labels=json.dumps(dict(diagnosis.labels), default=str),
+        lagreach=diagnosis.versions["lagreach"],
+        fingerprint=diagnosis.fingerprint,
+        sequences=diagnosis.sequences,
+    )
+
+
+def to_bytes(diagnosis: Diagnosis) -> bytes:
+    """Content of a diagnosis's file, read back once before anything is written."""
+    record = json.dumps(encode(diagnosis))
+    dataset = to_dataset(diagnosis).assign(record=record).assign_attrs({SEALED: "by its last line"})
+    content = bytes(dataset.to_netcdf(engine="h5netcdf"))
+    if _read(content) != (SCHEMA_VERSION, record, None):
+        raise RunError("the file of this diagnosis could not be made", got="another record when it was read back")
+    return content + LAST_LINE % checksum(content).encode()
+
+
+def save(diagnosis: Diagnosis, path: str | Path) -> None:
+    """Write a netCDF file; readers see the old file or the new one, never half of it."""
+    write_whole(Path(path), to_bytes(diagnosis))
+
+
+def load(path: str | Path) -> Diagnosis:
+    """Read a diagnosis back from a file that `Diagnosis.save` wrote."""
+    return from_bytes(read_whole(Path(path), LARGEST_FILE), Path(path).name)
+
+
+def from_bytes(content: bytes, name: str) -> Diagnosis:
+    """Rebuild a diagnosis from the content of its file; `name` is for errors."""
+    sealed = _check_seal(content, name)
+    try:
+        schema, record, record_checksum = _read(content)
+    except Exception as error:  # a library that reads damaged files raises anything, and all of it means the same here
+        raise InputError(
+            "this is not a diagnosis, or the file is damaged",
+            got=f"{name}: {error}",
+            expected="a file from Diagnosis.save",
+        ) from error
+    if schema not in (SCHEMA_VERSION, *UNSEALED_SCHEMAS):
+        raise InputError(
+            "this file was written by another version",
+            got=f"schema {schema}",
+            expected=f"schema {SCHEMA_VERSION}",
+            fix="read it with the version of lagreach that wrote it, or measure again",
+        )
+    if not sealed and schema not in UNSEALED_SCHEMAS:
+        raise _damaged(name, "its last line, with the checksum, is missing")
+    if record_checksum not in (None, checksum(record.encode())):  # files of schema 1 have one of the record alone
+        raise _damaged(name, "the record's checksum does not match")
+    try:
+        diagnosis = decode(json.loads(record))
+    except Exception as error:  # likewise: a record that cannot be rebuilt is damaged, however that shows
+        raise InputError(
+            "the record in this file is damaged",
+            got=f"{name}: {error or type(error).__name__}",
+            fix="measure again",
+        ) from error
+    if not isinstance(diagnosis, Diagnosis) or not diagnosis.layers:
+        raise InputError(
+            "the record in this file is not a diagnosis",
+            got=f"{name}: {type(diagnosis).__name__}",
+            expected="a file from Diagnosis.save",
+        )
+    return diagnosis
+
+
+def _check_seal(content: bytes, name: str) -> bool:
+    """Whether the last line holds the checksum of what stands before it; refuse a file that should have one and has not."""
+    body, last = content[: -len(LAST_LINE % NO_CHECKSUM)], content[-len(LAST_LINE % NO_CHECKSUM) :]
+    if last == LAST_LINE % checksum(body).encode():
+        return True
+    # the name of an attribute stands in the file as it is
+    if SEALED.encode() in content or LAST_LINE.split(b"%")[0] in content:
+        raise _damaged(name, "the checksum at its end does not match")
+    if loops_for_ever(content):
+        raise _damaged(name, "its texts run into each other")
+    return False
+
+
+def _damaged(name: str, why: str) -> InputError:
+    return InputError(
+        f"this file is damaged: {why}", got=name, expected="a file as Diagnosis.save wrote it", fix="measure again"
+    )
+
+
+def loops_for_ever(content: bytes) -> bool:
+    """Whether HDF5 would not come back from this file: a piece of a heap of texts that claims to take no room.
+
+    Files of schema 1 have no checksum that could be compared first.
+    """
+    start = content.find(b"GCOL")
+    while start >= 0:
+        end = min(len(content), start + int.from_bytes(content[start + 8 : start + 16], "little"))
+        at = start + 16
+        while at + 16 <= end:
+            number, size = content[at : at + 2], int.from_bytes(content[at + 8 : at + 16], "little")
+            # piece 0 is the room that is left, and counts its own head
+            taken = size if number == b"\0\0" else 16 + -(-size // 8) * 8
+            if taken == 0:
+                return True
+            at += taken
+        start = content.find(b"GCOL", start + 4)
+    return False
+
+
+def _read(content: bytes) -> tuple[int, str, str | None]:
+    """Schema, record and checksum of a file. Nothing outside the file is followed, and no size it declares is believed."""
+    import h5py
+
+    with h5py.File(io.BytesIO(content), "r") as file:
+        schema = int(np.ravel(file.attrs["schema_version"])[0])
+        record_checksum = file.attrs.get("record_checksum")
+        if not isinstance(file.get("record", getlink=True), h5py.HardLink):
+            raise InputError("the record lies outside the file", expected="a text inside it")
+        record = file["record"]
+        if not isinstance(record, h5py.Dataset) or record.external or record.is_virtual:
+            raise InputError("the record lies outside the file", expected="a text inside it")
+        if record.shape != () or h5py.check_string_dtype(record.dtype) is None or record.nbytes > LARGEST_FILE:
+            raise InputError("the record is not a text", expected="one text")
+        text = record.asstr()[()]
+    return schema, text, None if record_checksum is None else str(record_checksum)
