@@ -20,10 +20,11 @@ import torch
 from lagreach._util.disk import is_file, make_folder
 from lagreach._util.progress import Progress
 from lagreach.errors import InputError, LagreachError, RunError
+from lagreach.study.checkpoints import load_tensors
 from lagreach.study.config import StudyConfig
 from lagreach.study.executors import Executor
 from lagreach.study.rows import Row, read_rows, write_rows
-from lagreach.study.store import RunDirectory, load_tensors
+from lagreach.study.store import RunDirectory
 from studies.validation.design import Condition, ValidationPlan, conditions, validation_plan
 from studies.validation.predictors import Prediction, fresh_batch, predict
 from studies.validation.tables import PREDICTORS, save_tables

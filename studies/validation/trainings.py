@@ -16,12 +16,13 @@ from torch import Tensor
 
 from lagreach._util.disk import make_folder
 from lagreach.errors import InputError
+from lagreach.study.checkpoints import latest_state, load_tensors, remove_states, save_state, save_tensors
 from lagreach.study.config import StudyConfig
 from lagreach.study.data import generator_for
 from lagreach.study.losses import replica_losses
 from lagreach.study.replicas import Replicas
 from lagreach.study.rows import Row, read_rows, write_rows
-from lagreach.study.store import RunDirectory, latest_state, load_tensors, remove_states, save_state, save_tensors
+from lagreach.study.store import RunDirectory
 from lagreach.study.trainer import Trainer, run_epoch
 from lagreach.tasks import Task
 from studies.validation.design import Condition, ValidationPlan, conditions, validation_plan

@@ -25,12 +25,13 @@ from lagreach.cli.report import read as read_diagnoses
 from lagreach.data.tensor_files import read_tensors
 from lagreach.diagnosis.record_json import encode
 from lagreach.diagnosis.result import Diagnosis
+from lagreach.study.checkpoints import latest_state, load_tensors, save_tensors
 from lagreach.study.config import find_study, read_config
 from lagreach.study.jobs import DiagnoseJob, is_diagnosed, is_trained, study_task
 from lagreach.study.rows import read_rows, write_rows
 from lagreach.study.runner import run_study
 from lagreach.study.status import run_status
-from lagreach.study.store import RunDirectory, latest_state, load_tensors, save_tensors
+from lagreach.study.store import RunDirectory
 from tests.reliability import hostile
 from tests.reliability.counting import Count, Size, explore
 from tests.reliability.damage import damaged_bytes, damaged_values, nested_values, plain_values

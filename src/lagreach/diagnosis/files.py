@@ -1,8 +1,8 @@
 """Files: a diagnosis as netCDF, made in memory and written whole, read back without executing anything.
 
 The labelled arrays are for other programs; the variable ``record`` holds the whole diagnosis as JSON (see
-`lagreach.diagnosis.record_json`), from which `load` rebuilds it. A file ends with a line that holds the checksum of all bytes before it, which
-HDF5 does not look at. It is compared before HDF5 opens the file: on damaged ones the library may loop for ever.
+`lagreach.diagnosis.record_json`), from which `load` rebuilds it. A file ends with a line that holds the checksum of all bytes
+before it, which HDF5 does not look at. It is compared before HDF5 opens the file: on damaged ones the library may loop for ever.
 """
 
 from __future__ import annotations

@@ -21,12 +21,13 @@ from lagreach.diagnosis.result import Diagnosis
 from lagreach.errors import InputError
 from lagreach.models.gated_rnn import GatedRNN
 from lagreach.papers.livi.printed_window import paper_window
+from lagreach.study.checkpoints import latest_state, load_tensors, remove_states, save_state, save_tensors
 from lagreach.study.config import RECIPES, DiagnosisSettings, StudyConfig, Variant
 from lagreach.study.data import FreshData, HeldData, TrainingData, generator_for, hold
 from lagreach.study.optimisers import OptimiserSettings
 from lagreach.study.replicas import Replicas
 from lagreach.study.rows import Row, read_rows, write_rows
-from lagreach.study.store import RunDirectory, latest_state, load_tensors, remove_states, save_state, save_tensors
+from lagreach.study.store import RunDirectory
 from lagreach.study.summary import summarise, summarise_paper
 from lagreach.study.trainer import Trainer, run_epoch
 from lagreach.tasks import Task, make_task
@@ -122,7 +123,9 @@ class VariantTraining:
             return False
         try:
             now = int(state["counters"][0])
-            metrics, scores = ([row for row in table if row["epoch"] <= now] for table in _tables(self.run, self.variant))
+            metrics, scores = (
+                [row for row in table if row["epoch"] <= now] for table in _tables(self.run, self.variant)
+            )
             # what a state is past can only be made on the way to it
             if now not in {row["epoch"] for row in metrics}:
                 raise InputError("the metrics end before the state", expected="a row for every epoch")

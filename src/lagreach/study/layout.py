@@ -27,7 +27,9 @@ def written_by(config: StudyConfig) -> re.Pattern[str]:
     variants = any_of([variant.name for variant in config.variants])
     if config.kind == "validation":
         variants = "[A-Za-z0-9_.+-]+"  # conditions, whose names are made from the plan
-    groups = any_of([f"{figure}-{variant.group or 'all'}" for figure in FIGURES_OF_BEFORE for variant in config.variants])
+    groups = any_of(
+        [f"{figure}-{variant.group or 'all'}" for figure in FIGURES_OF_BEFORE for variant in config.variants]
+    )
     experiments, recipes = any_of(list(config.experiments)), any_of(list(RECIPES))
     return re.compile(
         "|".join(
