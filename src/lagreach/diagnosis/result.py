@@ -157,6 +157,15 @@ class Diagnosis:
                     found[lag] = limit
         return found
 
+    def curve(self, name: str) -> xr.DataArray:
+        """Return a number per lag by its name (`Window.curves`), over lag, and layer if there are several."""
+        known = list(dict.fromkeys(name for one in self.layers for name in one.window.curves))
+        if name not in known:
+            raise InputError("there is no such curve", got=repr(name), expected=", ".join(known))
+        curves = [one.window.curves.get(name) for one in self.layers]
+        values = [np.empty(0) if curve is None else curve.value for curve in curves]
+        return self._array(name, values, [[] if curve is None else curve.lags.tolist() for curve in curves])
+
     def _by_lag(self, values: Any, name: str) -> xr.DataArray:
         """Expand bands to every lag inside them, so that any lag can be selected."""
         lags, numbers = [], []

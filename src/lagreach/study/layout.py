@@ -14,7 +14,6 @@ FILES = (
     *("config.yaml", "versions.json", "summary.parquet", "claims.json", "RESULTS.md", "report.html"),
     *("outcomes.parquet", "predictors.parquet"),  # of a validation study
 )
-UNLISTED = ("log.txt", ".lock", "manifest.txt")  # of every run, and in no list: they change all the time
 FIGURES_OF_BEFORE = ("envelopes", "windows", "scaling", "spectra", "learning", "tails", "noise_floor", "over_training")
 
 

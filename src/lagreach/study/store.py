@@ -40,7 +40,7 @@ from lagreach._util.disk import (
 from lagreach._version import __version__
 from lagreach.errors import InputError, LagreachError, RunError
 from lagreach.study.config import StudyConfig, read_config
-from lagreach.study.layout import FILES, FOLDERS, UNLISTED, files_in, without_temporary, written_by
+from lagreach.study.layout import FILES, FOLDERS, files_in, without_temporary, written_by
 from lagreach.study.manifest import MANIFEST, Manifest
 from lagreach.study.rows import MENDED
 
@@ -100,10 +100,9 @@ class RunDirectory:
             )
 
     def _refusal(self, problem: str, names: list[str]) -> RunError:
-        shown = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
         return RunError(
             problem,
-            got=f"{self.path}, with {shown}",
+            got=f"{self.path}, with {shown(names)}",
             expected="an empty folder, or a run with nothing else in it",
             fix="move them elsewhere, or choose another --out; nothing was touched",
         )
@@ -181,7 +180,9 @@ class RunDirectory:
         """Names of what lies in the folder and is not as this run wrote it."""
         if not is_folder(self.path):
             return []
-        unlisted = UNLISTED if self.listed or is_file(self.config_path) else (".lock",)
+        unlisted = {".lock", *([MANIFEST] if self.manifest.exists else [])}
+        if self.listed or is_file(self.config_path):
+            unlisted.add("log.txt")
         names = without_temporary(files_in(self.path))
         return [name for name in names if name not in unlisted and not self.wrote(name)]
 
@@ -310,6 +311,11 @@ def versions() -> dict[str, str]:
     if torch.cuda.is_available():
         found["cuda_device"] = torch.cuda.get_device_name()
     return found
+
+
+def shown(names: list[str]) -> str:
+    """Names of files in a sentence, not all of them if they are many."""
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
 def _first_line(path: Path) -> bytes:
