@@ -87,7 +87,9 @@ def checksum(content: bytes) -> str:
 def read_whole(path: Path, largest: int = LARGEST_FILE) -> bytes:
     """Return the bytes of a file, as they are; errors are sentences."""
     if not is_file(path):
-        raise InputError("this file cannot be read: there is no such file", got=str(path), expected="the path of a file")
+        raise InputError(
+            "this file cannot be read: there is no such file", got=str(path), expected="the path of a file"
+        )
     try:
         size = path.stat().st_size
         if size > largest:
