@@ -6,14 +6,14 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from lagreach.gradients.memory import memory
+from lagreach.gradients.reliance import reliance
 from scipy.stats import binom
 from torch.nn.functional import linear
 
 from lagreach import Cell, GatedRNN
 from lagreach._util.threads import one_thread
 from lagreach.diagnosis.measure import MeasureSettings, make_subject
-from lagreach.gradients.memory import memory
-from lagreach.gradients.reliance import reliance
 
 SETTINGS = MeasureSettings(probes=1, blocks=8)
 

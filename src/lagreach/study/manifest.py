@@ -80,12 +80,12 @@ class Manifest:
 
     def tidy(self, lines_kept: int) -> None:
         """Keep the latest lines of the files that are there; make the list if there is none."""
-        kept = {
-            name: list(dict.fromkeys(reversed(checksums)))[:lines_kept][::-1]
-            for name, checksums in self.checksums().items()
-            if is_file(self._folder / name)
-        }
-        lines = [f"{checksum}  {name}" for name in sorted(kept) for checksum in kept[name]]
+        there = {name: known for name, known in self.checksums().items() if is_file(self._folder / name)}
+        self.write({name: list(dict.fromkeys(reversed(known)))[:lines_kept][::-1] for name, known in there.items()})
+
+    def write(self, checksums: dict[str, list[str]]) -> None:
+        """Write the list anew."""
+        lines = [f"{checksum}  {name}" for name in sorted(checksums) for checksum in checksums[name]]
         write_whole(self.path, "".join(f"{line}\n" for line in (self._title, *lines)).encode())
         self._read_of = -1
 

@@ -21,6 +21,7 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -44,7 +45,7 @@ from lagreach.study.layout import FILES, FOLDERS, files_in, without_temporary, w
 from lagreach.study.manifest import MANIFEST, Manifest
 from lagreach.study.rows import MENDED
 
-SHOWN = 10  # names of files in an error
+SHOWN = 20  # names of files in an error
 FIRST_LINE = "# A run of lagreach; manifest.txt lists its files.\n"  # of config.yaml
 LOG_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ")
 PACKAGES = ("torch", "numpy", "scipy", "numba", "xarray", "pyarrow", "safetensors", "pydantic", "ray")
@@ -135,11 +136,8 @@ class RunDirectory:
 
     def _list_what_is_there(self) -> None:
         """List the files of a run that was begun before runs had such a list."""
-        names, own = files_in(self.path), written_by(self.config())
-        self.manifest.tidy(lines_kept=2)
-        for name in names:
-            if own.fullmatch(name) and is_file(self.path / name):
-                self.manifest.add(name, checksum(read_whole(self.path / name)))
+        names = [name for name in files_in(self.path) if self.wrote(name)]
+        self.manifest.write({name: [checksum(read_whole(self.path / name))] for name in names})
 
     @property
     def config_path(self) -> Path:
@@ -158,9 +156,11 @@ class RunDirectory:
 
     @property
     def is_run(self) -> bool:
-        """Whether the configuration is that of a study, or a damaged one that the manifest lists."""
+        """Whether a run was begun here: the manifest lists its configuration, or it is one of before, with what that left."""
         if "config.yaml" in self.manifest.checksums():
             return True
+        if not self.listed and not (is_file(self.path / "versions.json") and is_file(self.path / ".lock")):
+            return False  # somebody's study, or the outcome of one
         try:
             read_config(self.config_path)
         except LagreachError:
@@ -173,8 +173,12 @@ class RunDirectory:
         if not is_file(path) or path.is_symlink():
             return False
         if not self.listed:
-            return is_file(self.config_path) and written_by(self.config()).fullmatch(name) is not None
+            return is_file(self.config_path) and self._of_before.fullmatch(name) is not None
         return self.manifest.vouches(name, checksum(read_whole(path)))
+
+    @cached_property
+    def _of_before(self) -> re.Pattern[str]:
+        return written_by(self.config())
 
     def others(self) -> list[str]:
         """Names of what lies in the folder and is not as this run wrote it."""
