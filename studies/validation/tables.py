@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lagreach._util.disk import Write, make_folder, read_whole, write_whole
 from lagreach.errors import InputError
-from lagreach.study.rows import Row, table_bytes
+from lagreach.study.rows import Row, open_table, table_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -120,14 +120,13 @@ def load_tables(folder: str | Path) -> tuple[pa.Table, pa.Table]:
     numbers are NaN, never null.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     found = []
     for name, columns in (("outcomes", OUTCOMES), ("predictors", PREDICTIONS)):
         path = Path(folder) / f"{name}.parquet"
         try:
-            content = pa.BufferReader(read_whole(path))
-            found.append(as_table(pq.read_table(content, page_checksum_verification=True), columns))
+            with open_table(read_whole(path), path.name) as file:
+                found.append(as_table(file.read(), columns))
         except (pa.ArrowException, OSError, InputError) as error:
             raise InputError(
                 "this folder holds no tables of a validation study", got=f"{path}: {error}", fix="run the study first"

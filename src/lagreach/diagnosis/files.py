@@ -1,8 +1,7 @@
 """Files: a diagnosis as netCDF, made in memory and written whole, read back without executing anything.
 
 The labelled arrays are for other programs; the variable ``record`` holds the whole diagnosis as JSON (see
-`lagreach.diagnosis.record_json`), from which `load` rebuilds it. A file ends with a line that holds the checksum of all bytes
-before it, which HDF5 does not look at. It is compared before HDF5 opens the file: on damaged ones the library may loop for ever.
+`lagreach.diagnosis.record_json`), from which `load` rebuilds it. A file ends with its checksum (see `lagreach._util.seals`).
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lagreach._util.disk import checksum, read_whole, write_whole
+from lagreach._util.seals import SEALED, damaged, is_sealed, seal
 from lagreach.diagnosis.curves import with_curves
 from lagreach.diagnosis.record_json import decode, encode
 from lagreach.diagnosis.result import SCHEMA_VERSION, Diagnosis
@@ -29,9 +29,6 @@ GRID = np.round(np.geomspace(1, 1e6, 25)).astype(int)  # numbers of sequences th
 READABLE = (1, SCHEMA_VERSION)  # schema 1 had no curves of users' own statistics, and no checksum at the end
 LARGEST_FILE = 512 * 2**20
 UNSEALED = (1,)  # schemas without a checksum of all bytes
-SEALED = "sealed_by_lagreach"  # attribute of files that end with LAST_LINE
-LAST_LINE = b"\nblake2b-128 of the bytes above: %s\n"
-NO_CHECKSUM = b"0" * 32
 
 
 def to_dataset(diagnosis: Diagnosis) -> xr.Dataset:
@@ -70,7 +67,7 @@ def to_bytes(diagnosis: Diagnosis) -> bytes:
     content = bytes(dataset.to_netcdf(engine="h5netcdf"))
     if _read(content) != (SCHEMA_VERSION, record, None):
         raise RunError("the file of this diagnosis could not be made", got="another record when it was read back")
-    return content + LAST_LINE % checksum(content).encode()
+    return seal(content)
 
 
 def save(diagnosis: Diagnosis, path: str | Path) -> None:
@@ -100,7 +97,9 @@ def load(path: str | Path) -> Diagnosis:
 
 def from_bytes(content: bytes, name: str) -> Diagnosis:
     """Rebuild a diagnosis from the content of its file; `name` is for errors."""
-    sealed = _check_seal(content, name)
+    sealed = is_sealed(content, name)
+    if not sealed and loops_for_ever(content):
+        raise damaged(name, "its texts run into each other")
     try:
         schema, record, record_checksum = _read(content)
     except Exception as error:  # a library that reads damaged files raises anything, and all of it means the same here
@@ -117,9 +116,9 @@ def from_bytes(content: bytes, name: str) -> Diagnosis:
             fix="read it with the version of lagreach that wrote it, or measure again",
         )
     if not sealed and schema not in UNSEALED:
-        raise _damaged(name, "its last line, with the checksum, is missing")
+        raise damaged(name, "its last line, with the checksum, is missing")
     if record_checksum not in (None, checksum(record.encode())):  # files of schema 1 have one of the record alone
-        raise _damaged(name, "the record's checksum does not match")
+        raise damaged(name, "the record's checksum does not match")
     try:
         diagnosis = decode(json.loads(record))
     except Exception as error:  # likewise: a record that cannot be rebuilt is damaged, however that shows
@@ -135,25 +134,6 @@ def from_bytes(content: bytes, name: str) -> Diagnosis:
             expected="a file from Diagnosis.save",
         )
     return _with_curves(diagnosis)
-
-
-def _check_seal(content: bytes, name: str) -> bool:
-    """Whether the last line holds the checksum of what stands before it; refuse a file that should have one and has not."""
-    body, last = content[: -len(LAST_LINE % NO_CHECKSUM)], content[-len(LAST_LINE % NO_CHECKSUM) :]
-    if last == LAST_LINE % checksum(body).encode():
-        return True
-    # the name of an attribute stands in the file as it is
-    if SEALED.encode() in content or LAST_LINE.split(b"%")[0] in content:
-        raise _damaged(name, "the checksum at its end does not match")
-    if loops_for_ever(content):
-        raise _damaged(name, "its texts run into each other")
-    return False
-
-
-def _damaged(name: str, why: str) -> InputError:
-    return InputError(
-        f"this file is damaged: {why}", got=name, expected="a file as Diagnosis.save wrote it", fix="measure again"
-    )
 
 
 def loops_for_ever(content: bytes) -> bool:
