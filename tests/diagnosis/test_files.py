@@ -13,6 +13,7 @@ from lagreach._util.disk import checksum
 from lagreach.cli import app
 from lagreach.diagnosis import files
 from lagreach.errors import InputError
+from tests.reliability.damage import endless
 from tests.reliability.soak import diagnose_once
 
 OLD = Path(__file__).parent / "data" / "schema-1.nc"  # written by version 0.1.0
@@ -28,13 +29,6 @@ def diagnosis():
 def saved(diagnosis, tmp_path):
     diagnosis.save(tmp_path / "d.nc")
     return tmp_path / "d.nc"
-
-
-def endless(content):
-    """Flip the bit with which HDF5 looks for the next text for ever."""
-    found = bytearray(content)
-    found[found.index(b"\0" * 6 + b"\x08" + b"\0" * 7, found.index(b"GCOL")) + 6] ^= 4
-    return bytes(found)
 
 
 def test_other_programs_read_the_file_as_it_is(saved, diagnosis):

@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 
 from lagreach.cli.main import app
 from lagreach.errors import LagreachError
-from tests.reliability.counting import Count, Size, explore, outcome_of
-from tests.reliability.files import SMALL, scratch
+from tests.reliability.counting import Count, Size, explore, outcome_of, scratch
+from tests.reliability.runs import SMALL
 from tests.reliability.soak import diagnose_once
 
 EXAMPLES = {"quick": 5, "full": 400}

@@ -16,13 +16,12 @@ from typing import Any
 from unittest.mock import patch
 
 from lagreach.errors import LagreachError, RunError
-from lagreach.study import figures
 from lagreach.study.config import StudyConfig, find_study
 from lagreach.study.executors import make_executor
 from lagreach.study.runner import run_study
 from lagreach.study.store import RunDirectory
-from tests.reliability.counting import Count, Size
-from tests.reliability.files import SMALL, scratch
+from tests.reliability.counting import Count, Size, scratch
+from tests.reliability.runs import SMALL, one_figure
 from tests.study.test_runs import TINY, contents, killed_and_resumed
 
 TRIALS = {
@@ -31,14 +30,6 @@ TRIALS = {
 }
 ENOUGH = "64m"
 SAME = "it says so in a sentence, and when resumed ends in the identical result"
-
-
-@contextmanager
-def one_figure() -> Iterator[None]:
-    """Draw one figure only: they take most of the time of a small study."""
-    name, draw = next(iter(figures.FIGURES.items()))
-    with patch.dict(figures.FIGURES, {name: draw}, clear=True):
-        yield
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from lagreach.study.rows import read_rows, write_rows
 from lagreach.study.runner import run_study
 from lagreach.study.status import run_status
 from lagreach.study.store import FIRST_LINE, RunDirectory
-from tests.reliability.faults import one_figure
+from tests.reliability.runs import one_figure
 from tests.study.test_runs import contents
 
 SMALL = find_study(str(Path(__file__).parent.parent / "reliability" / "small.yaml")).at_scale("smoke")
