@@ -263,7 +263,6 @@ def diagnose_checkpoint(job: DiagnoseJob) -> None:
         progress=False,
         **RECIPES[job.recipe],  # type: ignore[arg-type]
     )
-    assert isinstance(found, Diagnosis)
     run.write(path, to_bytes(replace(found, labels=labels)))
     run.log(f"diagnosed {path.name}")
 
