@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -241,11 +242,25 @@ app.add_typer(study, name="study")
 
 
 def run() -> None:
-    """Entry point: errors raised on purpose are printed without a traceback, with exit code 2."""
+    """Entry point: errors raised on purpose, and what the system refuses, are printed without a traceback, with exit code 2."""
+    from lagreach._util.disk import disk_errors
     from lagreach.errors import LagreachError
 
     try:
-        app()
+        try:
+            app()
+        except OSError as error:
+            _drop_output_that_cannot_be_written()
+            with disk_errors(Path(error.filename or "standard output")):
+                raise
     except LagreachError as error:
         typer.echo(f"lagreach: {error}", err=True)
         sys.exit(2)
+
+
+def _drop_output_that_cannot_be_written() -> None:
+    """Leave nothing to print for the interpreter when it ends: that would fail once more, with another exit code."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
