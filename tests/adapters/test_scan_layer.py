@@ -17,7 +17,8 @@ import lagreach
 from lagreach.adapters import find_views, scan_layer
 from lagreach.adapters.families import FAMILIES, scan_modules, table
 from lagreach.adapters.scan_cell import ScanCell, Written, sizes_of
-from lagreach.adapters.scan_layer import Given, ScanLayer, named_weights, register, remembered
+from lagreach.adapters.kept import remembered
+from lagreach.adapters.scan_layer import Given, ScanLayer, named_weights, register
 from lagreach.batch import Batch
 from lagreach.errors import ConformanceError, InputError, UnsupportedError
 from lagreach.testing import check_adapter

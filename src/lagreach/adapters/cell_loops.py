@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lagreach.adapters.calling import Call, as_output, captured, replaced, untouched
 from lagreach.adapters.torch_cells import ROLES, cell_of
-from lagreach.adapters.view import Bound, View, bind_to, unbound
+from lagreach.adapters.view import Bound, View, bind_to, lengths_within, unbound
 from lagreach.batch import Batch
 from lagreach.cells.stack import Stack
 from lagreach.errors import UnsupportedError
@@ -21,7 +21,7 @@ class CellLoopView(View):
     def __init__(self, model: nn.Module, path: str, module: nn.RNNCellBase, call: Call, alone: bool) -> None:
         self._model, self._module, self._call = model, module, call
         self.name, self.local = path or type(module).__name__, not alone
-        own = dict(module.named_parameters(recurse=False))
+        own = dict(module.named_parameters(recurse=False, remove_duplicate=False))
         names = {role: f"{path}.{role}".lstrip(".") for role in ROLES if role in own}
         stack = Stack((cell_of(module),), module.hidden_size, (names,))
         params = {name: own[role].detach() for role, name in names.items()}
@@ -32,8 +32,7 @@ class CellLoopView(View):
         with untouched(self._model), torch.no_grad(), captured([self._module]) as calls:
             self._call(self._model, batch)
         inputs, initial = self._read(calls[self._module])
-        time = inputs.shape[1]
-        lengths = batch.lengths if time == batch.x.shape[1] else None
+        lengths = lengths_within(batch, inputs.shape[1])
         return bind_to(self.template, inputs, initial, lambda states: self._run(batch, states)[0], lengths)
 
     def _run(self, batch: Batch, states: Tensor) -> tuple[Tensor, list[Tensor]]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lagreach.adapters.calling import Call, as_output, captured, default_call, refuse_coupling, replaced, untouched
-from lagreach.adapters.view import Bound, View, bind_to, unbound
+from lagreach.adapters.view import Bound, View, bind_to, lengths_within, unbound
 from lagreach.batch import Batch
 from lagreach.cells import Cell, unroll
 from lagreach.cells.stack import Stack
@@ -29,7 +29,7 @@ class CustomView(View):
             )
         self._model, self._module, self._call = model, modules[path], call
         self.name, self.local = path or type(model).__name__, not alone
-        own = dict(self._module.named_parameters())
+        own = dict(self._module.named_parameters(remove_duplicate=False))
         x, output = self._given(sample)
         hidden = output.shape[-1]
         wanted = cell.shapes(x.shape[-1], hidden)
@@ -52,8 +52,7 @@ class CustomView(View):
                 got=f"a difference of {(replayed - output).abs().max().item():.3g} after replaying it from a zero state",
                 fix="mend the step of the Cell until it gives what the module gives",
             )
-        with untouched(model):
-            refuse_coupling(model, call, sample, x.shape[1])
+        refuse_coupling(model, call, sample, x.shape[1])
 
     def _given(self, batch: Batch) -> tuple[Tensor, Tensor]:
         with untouched(self._model), torch.no_grad(), captured([self._module]) as calls:
@@ -83,7 +82,8 @@ class CustomView(View):
             with untouched(self._model), replaced(self._module, lambda *args, **kwargs: shown):
                 return as_output(self._call(self._model, batch), batch, x.shape[1])
 
-        return bind_to(self.template, x, x.new_zeros(len(x), stack.state_size), head, batch.lengths)
+        initial = x.new_zeros(len(x), stack.state_size)
+        return bind_to(self.template, x, initial, head, lengths_within(batch, x.shape[1]))
 
 
 def custom_views(model: nn.Module, cells: Mapping[str, Cell], sample: Batch, call: Call | None = None) -> list[View]:

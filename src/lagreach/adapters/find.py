@@ -16,7 +16,6 @@ from lagreach.adapters.calling import (
 )
 from lagreach.adapters.cell_loops import CellLoopView
 from lagreach.adapters.families import scan_modules
-from lagreach.adapters.scan_layer import remembered
 from lagreach.adapters.scan_view import ScanView, check_output
 from lagreach.adapters.torch_rnn import TorchRNNView, check_replay, read_call
 from lagreach.adapters.view import View
@@ -41,8 +40,7 @@ def torch_views(model: nn.Module, sample: Batch, call: Call | None = None) -> li
         )
     refuse_batch_norm(model)
     _refuse_learned_state(model, [module for _, module in found], sample, call)
-    with untouched(model), remembered(model):
-        refuse_coupling(model, call, sample, sample.x.shape[1])
+    refuse_coupling(model, call, sample, sample.x.shape[1])
     alone = len(found) + len(scans) == 1
     views: list[View] = []
     for path, module in found:
@@ -67,7 +65,7 @@ def torch_views(model: nn.Module, sample: Batch, call: Call | None = None) -> li
 
 def _refuse_learned_state(model: nn.Module, modules: list[nn.Module], sample: Batch, call: Call) -> None:
     """Run once with gradients on, to see whether an initial state is a function of weights."""
-    with untouched(model), remembered(model), torch.enable_grad(), captured(modules) as calls:
+    with untouched(model), torch.enable_grad(), captured(modules) as calls:
         first_call(model, sample, call)
     for module in modules:
         if isinstance(module, nn.RNNBase):

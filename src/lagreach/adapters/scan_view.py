@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from lagreach.adapters.calling import Call, agreement, as_output, captured, replaced, untouched
-from lagreach.adapters.scan_layer import Given, ScanLayer, remembered
-from lagreach.adapters.view import Bound, View, bind_to, replayed_output, unbound
+from lagreach.adapters.scan_layer import Given, ScanLayer
+from lagreach.adapters.view import Bound, View, bind_to, lengths_within, replayed_output, unbound
 from lagreach.batch import Batch
 from lagreach.cells.stack import Stack
 from lagreach.errors import InputError, UnsupportedError
@@ -44,7 +44,7 @@ class ScanView(View):
     def _capture(self, batch: Batch) -> tuple[Given, Any]:
         """What the layer was given, and what it returned."""
         module = self.layer.module
-        with untouched(self._model), remembered(self._model), torch.no_grad(), captured([module]) as calls:
+        with untouched(self._model), torch.no_grad(), captured([module]) as calls:
             self._call(self._model, batch)
             seen = calls[module]
             if len(seen) != 1:
@@ -67,11 +67,10 @@ class ScanView(View):
             def forward(*args: Any, **kwargs: Any) -> Any:
                 return self.layer.answer(output, states, args, kwargs)
 
-            with untouched(model), remembered(model), replaced(self.layer.module, forward):
+            with untouched(model), replaced(self.layer.module, forward):
                 return as_output(self._call(model, batch), batch, time)
 
-        lengths = batch.lengths if batch.x.ndim > 1 and time == batch.x.shape[1] else None
-        return bind_to(self.template, given.x, given.initial, head, lengths)
+        return bind_to(self.template, given.x, given.initial, head, lengths_within(batch, time))
 
     def check_replay(self, sample: Batch) -> None:
         """Replay the layer from its input, as the first of its variants whose output is the layer's own."""
@@ -115,7 +114,7 @@ def check_output(view: ScanView, sample: Batch) -> None:
     """Check that the model with the replayed layer gives what the model itself gives."""
     met = view.bind(sample)
     ours = replayed_output(met)
-    with torch.no_grad(), untouched(view._model), remembered(view._model):
+    with torch.no_grad(), untouched(view._model):
         theirs = as_output(view._call(view._model, sample), sample, met.x.shape[1])
     tolerance = _tolerance(theirs.dtype)
     if not torch.allclose(ours.to(theirs.dtype), theirs, rtol=tolerance, atol=tolerance):

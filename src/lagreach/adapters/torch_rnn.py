@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from lagreach.adapters.calling import Call, agreement, as_output, captured, replaced, untouched
 from lagreach.adapters.torch_cells import ROLES, cell_of
-from lagreach.adapters.view import Bound, View, bind_to, replayed_output, unbound
+from lagreach.adapters.view import Bound, View, bind_to, lengths_within, replayed_output, unbound
 from lagreach.batch import Batch
 from lagreach.cells.stack import Stack
 from lagreach.errors import InputError, UnsupportedError
@@ -27,7 +27,11 @@ from lagreach.kernels import scan
 
 @dataclass(frozen=True)
 class LayerCall:
-    """What a module was given: inputs (seq, time, input), lengths, and initial states by layer and direction."""
+    """What a module was given: inputs (seq, time, input) and initial states by layer and direction.
+
+    `lengths` are those of a packed sequence, where torch stops each sequence. Without packing it runs over the whole
+    batch, padding included: the last state is that of the last step, and a backward direction starts in the padding.
+    """
 
     x: Tensor
     lengths: Tensor | None
@@ -49,7 +53,7 @@ class TorchRNNView(View):
         direction = 0 if part is None else part[1]
         stacks = [_stack(module, path, layer, direction) for layer in layers]
         stack = Stack(tuple(s.cells[0] for s in stacks), module.hidden_size, tuple(s.names[0] for s in stacks))
-        weights = dict(model.named_parameters())
+        weights = dict(model.named_parameters(remove_duplicate=False))
         params = {name: weights[name].detach() for *_, name in stack.weights()}
         self.template = unbound(stack, params, params[stack.names[0]["weight_ih"]].shape[1])
 
@@ -67,13 +71,20 @@ class TorchRNNView(View):
             with untouched(self._model), replaced(self._module, lambda *args, **kwargs: result):
                 return as_output(self._call(self._model, batch), batch, time)
 
-        return bind_to(self.template, x, initial, head, given.lengths)
+        return bind_to(self.template, x, initial, head, self._counted(given, batch))
+
+    def _counted(self, given: LayerCall, batch: Batch) -> Tensor | None:
+        """How many of the recurrence's first steps hold data: all of them backward through padding, which comes first."""
+        if given.packed is not None:
+            return given.lengths
+        backward = self._part is not None and self._part[1] == 1
+        return None if backward else lengths_within(batch, given.x.shape[1])
 
 
 def _stack(module: nn.RNNBase, path: str, layer: int, direction: int) -> Stack:
     """One layer in one direction, with the names of its weights in the whole model."""
     suffix = f"_l{layer}" + ("_reverse" if direction else "")
-    own = dict(module.named_parameters(recurse=False))
+    own = dict(module.named_parameters(recurse=False, remove_duplicate=False))
     names = {role: f"{path}.{role}{suffix}".lstrip(".") for role in ROLES if f"{role}{suffix}" in own}
     if "weight_hh" not in names:
         raise UnsupportedError(
@@ -109,7 +120,7 @@ def read_call(module: nn.RNNBase, calls: list[tuple[tuple[Any, ...], dict[str, A
             expected="(seq, time, input), or (time, seq, input) without batch_first",
         )
     else:
-        x, lengths = (given if module.batch_first else given.transpose(0, 1)), batch.lengths
+        x, lengths = (given if module.batch_first else given.transpose(0, 1)), None
     states = _initial_states(module, hx, x)
     return LayerCall(x.detach(), None if lengths is None else lengths.to(x.device), states, packed)
 
@@ -149,7 +160,7 @@ class _Replay:
 
     def _weights(self, layer: int, direction: int) -> dict[str, Tensor]:
         suffix = f"_l{layer}" + ("_reverse" if direction else "")
-        own = dict(self.module.named_parameters(recurse=False))
+        own = dict(self.module.named_parameters(recurse=False, remove_duplicate=False))
         return {role: own[f"{role}{suffix}"].detach() for role in ROLES if f"{role}{suffix}" in own}
 
     def states(self, layer: int, direction: int, x: Tensor) -> Tensor:

@@ -87,6 +87,14 @@ def bind_to(
     return Bound(recurrence, x, lengths)
 
 
+def lengths_within(batch: Batch, time: int) -> Tensor | None:
+    """Lengths of the sequences, for a layer that has a step for every step of its batch's inputs.
+
+    Behind a front that strides, cuts or joins steps they say nothing about the layer's own steps, and all of these count.
+    """
+    return batch.lengths if batch.x.ndim > 1 and batch.x.shape[1] == time else None
+
+
 def replayed_output(met: Bound) -> Tensor:
     """Run the recurrence step by step, and give its states to the head: what the model's own output must agree with."""
     recurrence = met.recurrence
@@ -112,7 +120,7 @@ class GatedView(View):
 
 def gated_view(model: GatedRNN) -> GatedView:
     """View a `GatedRNN`; its weights are detached, not copied."""
-    weights = {name: p.detach() for name, p in model.named_parameters()}
+    weights = {name: p.detach() for name, p in model.named_parameters(remove_duplicate=False)}
     for name, weight in weights.items():
         check_finite(f"the weight {name}", weight)
 
