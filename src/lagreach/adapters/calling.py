@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lagreach.adapters.kept import Kept, remembered
-from lagreach.batch import Batch
+from lagreach.data.batch import Batch
 from lagreach.errors import InputError, LagreachError, UnsupportedError
 
 Call = Callable[[nn.Module, Batch], Any]

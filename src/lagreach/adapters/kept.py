@@ -35,8 +35,12 @@ class _Snapshot:
             return False
         if self.keys is not None and list(value) != self.keys:
             return False
-        parts = list(value.values() if isinstance(value, dict) else value if self.parts or isinstance(value, list) else ())
-        return len(parts) == len(self.parts) and all(one.holds(part) for one, part in zip(self.parts, parts, strict=True))
+        parts = list(
+            value.values() if isinstance(value, dict) else value if self.parts or isinstance(value, list) else ()
+        )
+        return len(parts) == len(self.parts) and all(
+            one.holds(part) for one, part in zip(self.parts, parts, strict=True)
+        )
 
     def tensors(self) -> Iterator[Tensor]:
         """All tensors inside."""

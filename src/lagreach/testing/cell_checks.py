@@ -11,7 +11,7 @@ from torch import Tensor
 from lagreach.cells import Cell
 from lagreach.errors import ConformanceError
 from lagreach.gradients.lag_gradients import lag_gradients
-from lagreach.model import GatedRNN
+from lagreach.models.gated_rnn import GatedRNN
 from lagreach.transport.dual import windows
 
 TOLERANCE = 1e-10  # float64
