@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 
 from lagreach.adapters.calling import Call, as_output, captured, default_call, refuse_coupling, replaced, untouched
-from lagreach.adapters.view import Bound, View, bind_to, lengths_within, unbound
+from lagreach.adapters.own_use import own_use
+from lagreach.adapters.view import Bound, OwnUse, View, bind_to, lengths_within, unbound
 from lagreach.cells import Cell, unroll
 from lagreach.cells.stack import Stack
 from lagreach.data.batch import Batch
@@ -27,7 +28,7 @@ class CustomView(View):
             raise InputError(
                 "there is no such module", got=repr(path), expected=f"one of {', '.join(filter(None, modules))}"
             )
-        self._model, self._module, self._call = model, modules[path], call
+        self._model, self._path, self._module, self._call = model, path, modules[path], call
         self.name, self.local = path or type(model).__name__, not alone
         own = dict(self._module.named_parameters(remove_duplicate=False))
         x, output = self._given(sample)
@@ -84,6 +85,10 @@ class CustomView(View):
 
         initial = x.new_zeros(len(x), stack.state_size)
         return bind_to(self.template, x, initial, head, lengths_within(batch, x.shape[1]))
+
+    def trained(self, batch: Batch, losses: Callable[[Tensor], Tensor]) -> OwnUse:
+        """Gradients of the layer's weights, by one backward pass through the model."""
+        return own_use(self._model, self._path, self._call, batch, self.bind(batch).x.shape[1], losses)
 
 
 def custom_views(model: nn.Module, cells: Mapping[str, Cell], sample: Batch, call: Call | None = None) -> list[View]:

@@ -9,6 +9,7 @@ of layer k, so there is no such step; each layer and direction is then a recurre
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from lagreach.adapters.calling import Call, agreement, as_output, captured, replaced, untouched
+from lagreach.adapters.calling import Call, as_output, captured, replaced, untouched
+from lagreach.adapters.own_use import own_use
 from lagreach.adapters.torch_cells import ROLES, cell_of
-from lagreach.adapters.view import Bound, View, bind_to, lengths_within, replayed_output, unbound
+from lagreach.adapters.view import Bound, OwnUse, View, bind_to, lengths_within, unbound
 from lagreach.cells.stack import Stack
 from lagreach.data.batch import Batch
-from lagreach.errors import InputError, UnsupportedError
+from lagreach.errors import UnsupportedError
 from lagreach.kernels import scan
 
 
@@ -45,7 +47,7 @@ class TorchRNNView(View):
     def __init__(
         self, model: nn.Module, path: str, module: nn.RNNBase, call: Call, part: tuple[int, int] | None, alone: bool
     ) -> None:
-        self._model, self._module, self._call, self._part = model, module, call, part
+        self._model, self._path, self._module, self._call, self._part = model, path, module, call, part
         self.local = part is not None or not alone
         where = path or type(module).__name__
         self.name = where if part is None else f"{where} layer {part[0]} {('forward', 'backward')[part[1]]}"
@@ -72,6 +74,10 @@ class TorchRNNView(View):
                 return as_output(self._call(self._model, batch), batch, time)
 
         return bind_to(self.template, x, initial, head, self._counted(given, batch))
+
+    def trained(self, batch: Batch, losses: Callable[[Tensor], Tensor]) -> OwnUse:
+        """Gradients of the layer's weights, by one backward pass through the model."""
+        return own_use(self._model, self._path, self._call, batch, self.bind(batch).x.shape[1], losses)
 
     def _counted(self, given: LayerCall, batch: Batch) -> Tensor | None:
         """How many of the recurrence's first steps hold data: all of them backward through padding, which comes first."""
@@ -219,18 +225,3 @@ class _Replay:
         else:
             formed = output if self.module.batch_first else output.transpose(0, 1)
         return formed, hidden
-
-
-def check_replay(view: TorchRNNView, sample: Batch) -> None:
-    """The replayed recurrence must give what the model itself gives."""
-    met = view.bind(sample)
-    ours = replayed_output(met)
-    with torch.no_grad(), untouched(view._model):
-        theirs = as_output(view._call(view._model, sample), sample, met.x.shape[1])
-    tolerance = agreement(theirs.dtype)
-    if not torch.allclose(ours.to(theirs.dtype), theirs, rtol=tolerance, atol=tolerance):
-        raise InputError(
-            f"{view.name} does not compute what its weights say",
-            got=f"a difference of {(ours - theirs).abs().max().item():.3g} after replaying it",
-            fix="a subclass with another forward? Describe it as a Cell and pass it to GatedRNN",
-        )

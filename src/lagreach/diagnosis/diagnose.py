@@ -20,7 +20,7 @@ from lagreach.adapters.custom import custom_views
 from lagreach.cells import Cell
 from lagreach.cells.diag_elman import DiagElman
 from lagreach.data.batch import Batch
-from lagreach.data.sequences import Sequences, as_sequences, fingerprint
+from lagreach.data.sequences import Sequences, as_sequences, fingerprint, telling_sample
 from lagreach.diagnosis.cost import DiagnosisPlan, affordable, memory_needed, pilot_seconds
 from lagreach.diagnosis.curves import with_curves
 from lagreach.diagnosis.measure import MeasureSettings, interruptible_window, make_subject
@@ -28,6 +28,7 @@ from lagreach.diagnosis.passes import Statistics
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
 from lagreach.diagnosis.window import Window
 from lagreach.errors import InputError, LagreachError, UnsupportedError
+from lagreach.gradients.identity import identity_notes
 from lagreach.gradients.optimiser_geometry import optimiser_name, update_scale
 from lagreach.gradients.selection import Selection
 from lagreach.gradients.subject import Subject
@@ -38,7 +39,7 @@ from lagreach.statistics import LagStatistic, all_statistics, check_statistics
 from lagreach.tails.fit import fit_tail
 from lagreach.transport.fidelity import Fidelity, fidelity
 from lagreach.transport.first_order import EffectiveRates, effective_rates
-from lagreach.transport.objective import Loss, output_gradient
+from lagreach.transport.objective import IGNORE_INDEX, Loss, output_gradient
 
 Measure = Callable[[Subject, MeasureSettings, Progress | None, Statistics], tuple[Window, np.ndarray, bool]]
 SHOWN = 64  # sequences that gains and rates are averaged over
@@ -173,6 +174,7 @@ def diagnose(
             seconds=per_sequence * used,
             memory=memory_needed(subjects[0]),
         )
+    notes = _notes(subjects, telling_sample(source))
     layers, partial = [], False
     seconds = {"setting up": time.perf_counter() - started}
     for subject in subjects:
@@ -197,7 +199,7 @@ def diagnose(
         fingerprint=fingerprint(source),
         seconds=seconds,
         partial=partial,
-        warnings=_warnings(model, source, used, partial, subjects),
+        warnings=(*_warnings(model, source, used, partial, subjects), *notes),
         convergence=_convergence(model, source, loss),
     )
 
@@ -244,7 +246,7 @@ def diagnosis_subjects(
 ) -> list[Subject]:
     """Find the recurrences of a model, and fix what is measured of each."""
     source = as_sequences(data)
-    sample = source.read(range(min(2, len(source))))
+    sample = telling_sample(source)
     views = find_views(model, sample, call) if cell is None else _custom(model, cell, sample, call)
     subjects = [
         make_subject(view, source, loss, lags, params=params, require=require, steps=steps, settings=settings)
@@ -302,6 +304,18 @@ def _anchors(subject: Subject) -> float:
     part, objective = subject.run(subject.plan.pairs[0].tolist())
     delta = output_gradient(part.recurrence, objective, part.states)[0]
     return (delta.abs().amax(-1) > 0).sum(1).double().mean().item()
+
+
+def _notes(subjects: list[Subject], sample: Batch) -> tuple[str, ...]:
+    """Check on a few sequences that lag gradients add up to those of training; say what a reader should know of them."""
+    notes = [note for one in subjects for note in identity_notes(one.view, sample, one.loss, one.steps)]
+    classes = sample.y.shape == sample.x.shape and not sample.y.is_floating_point()
+    if classes and bool(((sample.y == sample.x) | (sample.y == IGNORE_INDEX)).all()):
+        notes.append(
+            "targets are the inputs of the same step: labels that a model shifts inside (labels=input_ids of Hugging Face) "
+            "must be given shifted, y[:, :-1] = x[:, 1:] and y[:, -1] = -100"
+        )
+    return tuple(dict.fromkeys(notes))
 
 
 def _warnings(
