@@ -48,7 +48,14 @@ class CellLoopView(View):
 
         def forward(x: Tensor, hx: Any = None) -> Any:
             seen.append(x)
-            blocks = self.template.stack.cells[0].split(states[:, next(step)])
+            now = next(step, None)
+            if now is None:
+                raise UnsupportedError(
+                    f"how often {self.name} is called depends on its own states",
+                    got=f"more than {states.shape[1]} calls when it is replayed",
+                    fix="run the loop over a number of steps that is fixed by the data",
+                )
+            blocks = self.template.stack.cells[0].split(states[:, now])
             return blocks if len(blocks) > 1 else blocks[0]
 
         with untouched(self._model), replaced(self._module, forward):

@@ -64,11 +64,11 @@ class CustomView(View):
                 f"{self.name} is called {len(found)} times in one run of the model", expected="one call"
             )
         args, kwargs, output = found[0]
-        x = args[0] if args else next(iter(kwargs.values()))
-        if not isinstance(output, Tensor) or output.ndim != 3 or x.ndim != 3:
+        x = args[0] if args else next(iter(kwargs.values()), None)
+        if not isinstance(x, Tensor) or not isinstance(output, Tensor) or output.ndim != 3 or x.ndim != 3:
             raise UnsupportedError(
                 f"{self.name} must map (seq, time, input) to (seq, time, hidden)",
-                got=f"a {type(output).__name__}",
+                got=f"{_form(x)} to {_form(output)}",
                 fix="let the described module return the output sequence alone",
             )
         return x.detach(), output.detach()
@@ -89,6 +89,10 @@ class CustomView(View):
     def trained(self, batch: Batch, losses: Callable[[Tensor], Tensor]) -> OwnUse:
         """Gradients of the layer's weights, by one backward pass through the model."""
         return own_use(self._model, self._path, self._call, batch, self.bind(batch).x.shape[1], losses)
+
+
+def _form(value: object) -> str:
+    return f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
 def custom_views(model: nn.Module, cells: Mapping[str, Cell], sample: Batch, call: Call | None = None) -> list[View]:

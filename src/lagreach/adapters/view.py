@@ -36,12 +36,19 @@ class Recurrence:
     @property
     def dtype(self) -> torch.dtype:
         """Floating type of the weights."""
-        return next(iter(self.params.values())).dtype
+        return self._first.dtype
 
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return next(iter(self.params.values())).device
+        return self._first.device
+
+    @property
+    def _first(self) -> Tensor:
+        first = next(iter(self.params.values()), None)
+        if first is None:
+            raise InputError("a recurrence without weights has nothing to learn", expected="at least one weight")
+        return first
 
 
 @dataclass(frozen=True)
