@@ -183,10 +183,10 @@ def refuse_coupling(model: nn.Module, call: Call, batch: Batch, time: int) -> No
         except Exception as error:
             raise _stateful(changed, f"a second call fails, {type(error).__name__}: {error}") from error
         kept.restore()
-        afresh = again if torch.equal(whole, again) else output_of(batch)
-    if not torch.equal(whole, again):
+        afresh = again if _equal(whole, again) else output_of(batch)
+    if not _equal(whole, again):
         apart = f"a difference of {(whole - again).abs().max().item():.3g} between two calls with the same input"
-        if torch.equal(whole, afresh):
+        if _equal(whole, afresh):
             raise _stateful(changed, apart)
         raise UnsupportedError(
             "two runs of the model on the same input differ",
@@ -194,6 +194,7 @@ def refuse_coupling(model: nn.Module, call: Call, batch: Batch, time: int) -> No
             fix="remove what is random in evaluation mode, or set torch.use_deterministic_algorithms(True); if the model "
             f"keeps a state between calls{f', say in {_named(changed)}' if changed else ''}, pass call= that resets it first",
         )
+    _refuse_nan(whole, batch)
     one = batch.select(slice(0, 1))
     with torch.no_grad(), untouched(model):
         try:
@@ -209,11 +210,31 @@ def refuse_coupling(model: nn.Module, call: Call, batch: Batch, time: int) -> No
             ) from error
     tolerance = agreement(whole.dtype)
     width = min(whole.shape[1], alone.shape[1])
-    if not torch.allclose(whole[:1, :width], alone[:, :width], rtol=tolerance, atol=tolerance):
+    if not torch.allclose(whole[:1, :width], alone[:, :width], rtol=tolerance, atol=tolerance, equal_nan=True):
         raise UnsupportedError(
             "the output of a sequence depends on the other sequences in its batch",
             got=f"a difference of {(whole[:1, :width] - alone[:, :width]).abs().max().item():.3g}",
             fix="lag gradients are defined per sequence; take out what mixes sequences",
+        )
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Whether two outputs are the same, also where they are not numbers."""
+    return one.shape == other.shape and torch.allclose(one, other, rtol=0.0, atol=0.0, equal_nan=True)
+
+
+def _refuse_nan(output: Tensor, batch: Batch) -> None:
+    """Refuse outputs that are NaN at steps that count; infinite ones may be meant, as logits that are masked out."""
+    wrong = torch.isnan(output).any(-1)
+    if batch.lengths is not None and wrong.shape[1] == batch.x.shape[1]:
+        wrong &= torch.arange(wrong.shape[1], device=wrong.device) < batch.lengths.to(wrong.device)[:, None]
+    if bool(wrong.any()):
+        sequence, step = wrong.nonzero()[0].tolist()
+        raise InputError(
+            "the model's output is not a number",
+            got=f"NaN at position {step}, for inputs from {batch.x[sequence].min()} to {batch.x[sequence].max()}",
+            expected="numbers",
+            fix="clean the data (NaN, huge values) or the weights; nothing was computed",
         )
 
 

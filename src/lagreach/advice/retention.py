@@ -15,6 +15,7 @@ from lagreach.adapters import View, find_views
 from lagreach.adapters.calling import Call
 from lagreach.adapters.scan_cell import ScanCell
 from lagreach.adapters.scan_view import ScanView
+from lagreach.adapters.view import lengths_within
 from lagreach.cells.stack import Layer
 from lagreach.data.batch import Batch, sample_of
 from lagreach.data.lags import check_lags

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lagreach.adapters import View
+from lagreach.adapters import Recurrence, View
 from lagreach.cells import unroll
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError
@@ -32,8 +32,8 @@ SMALL = 1e-3  # weights with a gradient so much smaller than the largest are com
 ROUNDING = 100  # times what a change of the inputs by their rounding does
 
 _TIED = (
-    "{} is also used outside the recurrence (or a hook changes its gradient): lag gradients are those of its use in the "
-    "recurrence, and do not add up to its whole gradient"
+    "{} also used outside the recurrence, or under another name, or a hook changes the gradient: lag gradients are those of "
+    "the use in the recurrence, and do not add up to the whole gradient"
 )
 _PADDING = (
     "{} runs over the padding behind short sequences, as it does in training, and the loss depends on it: steps of padding "
@@ -61,12 +61,11 @@ def identity_notes(view: View, batch: Batch, loss: Loss, steps: Any = None) -> t
         _compare(
             view.name, ours, theirs, part.recurrence.dtype, lambda: sum_over_lags(*_last_steps(run(nudged), delta))
         )
-        return tuple(notes)
+        return (*notes, *_tied(_of_one_tensor(part.recurrence)))
     theirs = {name: trained.grads[name] for name in part.recurrence.params}
     coarser = min((trained.dtype, part.recurrence.dtype), key=lambda dtype: dtype.itemsize)
     _compare(view.name, _whole_sum(part, objective), theirs, coarser, lambda: _whole_sum(run(nudged), objective))
-    elsewhere = [name for name in trained.elsewhere if name in part.recurrence.params]
-    return (*notes, *(_TIED.format(name) for name in elsewhere))
+    return (*notes, *_tied([name for name in trained.elsewhere if name in part.recurrence.params]))
 
 
 def sum_over_lags(part: Rollout, delta: Tensor) -> Gradients:
@@ -148,6 +147,18 @@ def _compare(
 
 def _norm(values: Tensor) -> float:
     return values.double().norm().item()
+
+
+def _tied(weights: list[str]) -> list[str]:
+    names = " and ".join(filter(None, (", ".join(weights[:-1]), *weights[-1:])))
+    return [_TIED.format(f"{names} {'is' if len(weights) == 1 else 'are'}")] if weights else []
+
+
+def _of_one_tensor(recurrence: Recurrence) -> list[str]:
+    """Weights of a recurrence that are one tensor under several names."""
+    weights = recurrence.params | recurrence.head_params
+    places = [weight.data_ptr() for weight in weights.values() if weight.numel()]
+    return [n for n, w in recurrence.params.items() if w.numel() and places.count(w.data_ptr()) > 1]
 
 
 def _reads_padding(view: View, batch: Batch, part: Rollout, objective: Objective) -> bool:
