@@ -15,8 +15,9 @@ from lagreach.adapters import View, find_views
 from lagreach.adapters.calling import Call
 from lagreach.adapters.scan_cell import ScanCell
 from lagreach.adapters.scan_view import ScanView
+from lagreach.adapters.view import lengths_within
 from lagreach.cells.stack import Layer
-from lagreach.data.batch import Batch
+from lagreach.data.batch import Batch, sample_of
 from lagreach.data.lags import check_lags
 from lagreach.errors import InputError, UnsupportedError
 from lagreach.transport.linear_scan import decay_products
@@ -122,8 +123,8 @@ def retention(
     model        1        1        1   3 unit, const_gate  (retention part only)
     """
     x = torch.as_tensor(x)
-    batch = Batch(x, torch.zeros(len(x)), None, lengths, state)
-    views = find_views(model, batch.select(slice(0, 2)), call)
+    batch = Batch(x, torch.zeros(len(x)), None, None if lengths is None else torch.as_tensor(lengths), state)
+    views = find_views(model, sample_of(batch), call)
     return Retention(tuple(layer for view in views for layer in _layers(view, batch)))
 
 
@@ -160,7 +161,8 @@ def _scan_layer(view: ScanView, cell: ScanCell, batch: Batch) -> LayerRetention:
     with torch.no_grad():
         written = cell.write(given.x, layer.weights())
     shape = layer.decay_shape
-    inside = valid_steps(batch.lengths, len(given.x), given.x.shape[1], given.x.device)
+    lengths = lengths_within(batch, given.x.shape[1])
+    inside = valid_steps(lengths, len(given.x), given.x.shape[1], given.x.device)
     return LayerRetention(
         view.name,
         layer.family,

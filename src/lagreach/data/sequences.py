@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lagreach.data.batch import Batch, check_steps
+from lagreach.data.batch import Batch, check_steps, counted_steps, sample_of, telling_rows
 from lagreach.errors import InputError, RunError
 
 
@@ -272,6 +272,21 @@ def as_sequences(data: object) -> Sequences:
     if isinstance(data, Iterable):
         return SpooledSequences(data)
     raise InputError("this is not data", got=type(data).__name__, expected="(x, y) tensors or an iterable of batches")
+
+
+def telling_sample(sequences: Sequences, read: int = 64) -> Batch:
+    """A few sequences that differ as much as any (see `telling_rows`), to check a model on."""
+    if isinstance(sequences, TensorSequences):
+        return sample_of(sequences.batch)
+    lengths: list[Tensor] = []
+    counted: list[Tensor] = []
+    for start in range(0, len(sequences), read):
+        batch = sequences.read(range(start, min(start + read, len(sequences))))
+        weights = counted_steps(batch)
+        lengths += [] if batch.lengths is None else [batch.lengths]
+        counted += [] if weights is None else [weights]
+    rows = telling_rows(len(sequences), *(torch.cat(values) if values else None for values in (lengths, counted)))
+    return sequences.read(rows)
 
 
 def _is_array(value: object) -> bool:

@@ -20,10 +20,11 @@ from lagreach.adapters.custom import custom_views
 from lagreach.cells import Cell
 from lagreach.cells.diag_elman import DiagElman
 from lagreach.data.batch import Batch
-from lagreach.data.sequences import Sequences, as_sequences, fingerprint
+from lagreach.data.sequences import Sequences, as_sequences, fingerprint, telling_sample
 from lagreach.diagnosis.cost import DiagnosisCost, memory_needed, within_budget
 from lagreach.diagnosis.curves import with_curves
 from lagreach.diagnosis.measure import MeasureSettings, interruptible_window, make_subject
+from lagreach.diagnosis.notes import notes_on
 from lagreach.diagnosis.passes import Statistics
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
 from lagreach.diagnosis.window import Window
@@ -161,6 +162,7 @@ def diagnose(
     )  # fmt: skip
     subjects, _ = within_budget(subjects, chosen, len(source), budget, memory)
     used = subjects[0].plan.sequences
+    notes = notes_on(subjects, telling_sample(source))
     layers, partial = [], False
     seconds = {"setting up": time.perf_counter() - started}
     for subject in subjects:
@@ -185,7 +187,7 @@ def diagnose(
         fingerprint=fingerprint(source),
         seconds=seconds,
         partial=partial,
-        warnings=_warnings(model, source, used, partial, subjects),
+        warnings=(*_warnings(model, source, used, partial, subjects), *notes),
         convergence=_convergence(model, source, loss),
     )
 
@@ -275,7 +277,7 @@ def diagnosis_subjects(
 ) -> list[Subject]:
     """Find the recurrences of a model, and fix what is measured of each."""
     source = as_sequences(data)
-    sample = source.read(range(min(2, len(source))))
+    sample = telling_sample(source)
     views = find_views(model, sample, call) if cell is None else _custom(model, cell, sample, call)
     subjects = [
         make_subject(view, source, loss, lags, params=params, require=require, steps=steps, settings=settings)

@@ -15,7 +15,7 @@ from lagreach.adapters import Recurrence, View, as_view
 from lagreach.adapters.view import check_finite
 from lagreach.data.bands import make_bands
 from lagreach.data.pairs import plan_blocks
-from lagreach.data.sequences import Sequences, as_sequences
+from lagreach.data.sequences import Sequences, as_sequences, telling_sample
 from lagreach.diagnosis.assemble import assemble
 from lagreach.diagnosis.passes import FirstPass, SecondPass, Statistics, between_passes, first_pass, second_pass
 from lagreach.diagnosis.settings import MeasureSettings, check_settings
@@ -115,7 +115,7 @@ def make_subject(
     """Read the data once, pair the sequences, and fix bands and probes: all that both passes must share."""
     check_settings(settings)
     sequences = as_sequences(data)
-    view = as_view(model, sequences.read(range(min(2, len(sequences)))))
+    view = model if isinstance(model, View) else as_view(model, telling_sample(sequences))
     plan = plan_blocks(sequences, settings.blocks, settings.seed)
     first = run(view.bind(sequences.read([0])))
     _, positions, out = first.output.shape

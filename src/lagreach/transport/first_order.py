@@ -114,14 +114,15 @@ def effective_rates(
     recurrence = prepared.view.template
     wanted = check_lags(lags, prepared.time)
     _check_form(recurrence, form)
-    valid = valid_steps(lengths, len(x), prepared.time, recurrence.device)
 
     sums: list[dict[str, ScaledSum]] = []
-    for rows, part in prepared.parts(chunk):
-        anchors = valid[rows]
+    counted: list[Tensor] = []
+    for _, part in prepared.parts(chunk):
+        anchors = valid_steps(part.lengths, len(part.x), prepared.time, recurrence.device)
+        counted.append(anchors)
         merged = [_sum_rates(layer, wanted, anchors, form) for layer in _layers(part)]
         sums = merged if not sums else [_merge(old, new) for old, new in zip(sums, merged, strict=True)]
-    return mean_rates(recurrence, sums, wanted, valid, form=form, lr=lr)
+    return mean_rates(recurrence, sums, wanted, torch.cat(counted), form=form, lr=lr)
 
 
 def mean_rates(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lagreach.adapters import Recurrence, View, as_view
 from lagreach.adapters.view import check_finite
-from lagreach.data.batch import Batch, check_steps
+from lagreach.data.batch import Batch, check_steps, sample_of
 from lagreach.errors import InputError
 from lagreach.transport.objective import Loss, Objective, make_objective, valid_steps
 from lagreach.transport.rollout import Rollout, chunks, run
@@ -68,7 +68,7 @@ def prepare(
         )
     checked_lengths = None if lengths is None else valid.sum(1)
     batch = Batch(x, targets, None if mask is None else torch.as_tensor(mask), checked_lengths, state)
-    view = as_view(model, batch.select(slice(0, 2)))
+    view = as_view(model, sample_of(batch))
     sample = run(view.bind(batch.select(slice(0, 1))))
     positions, out = sample.output.shape[1:]
     return Prepared(view, batch, sample.x.shape[1], (positions, out))
