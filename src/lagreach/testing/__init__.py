@@ -38,7 +38,7 @@ def check_cell(cell: str | type[Cell] | Cell, *, seed: int = 0) -> ConformanceRe
     Examples
     --------
     >>> print(check_cell("const_gate"))
-    const_gate: passed 8 checks (shapes, vectorises, gates, diagonal, claims, first order, identity, float32)
+    const_gate: passed 9 checks (shapes, vectorises, gates, diagonal, claims, first order, identity, diagnosis, float32)
     """
     built = make_cell(cell)
     case = CellCase(built, torch.Generator().manual_seed(seed))

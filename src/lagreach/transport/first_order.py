@@ -17,7 +17,7 @@ from lagreach.cells.stack import Layer
 from lagreach.errors import InputError, UnsupportedError
 from lagreach.transport.cotangent import Cotangent
 from lagreach.transport.dual import WindowProduct, windows
-from lagreach.transport.first_order_sums import rate_sums, square_sums
+from lagreach.transport.first_order_sums import factors_of, rate_sums, square_sums
 from lagreach.transport.lags import check_lags
 from lagreach.transport.objective import valid_steps
 from lagreach.transport.prepare import prepare
@@ -154,7 +154,7 @@ def mean_rates(
 
 def first_order_windows(layer: Layer, lags: Sequence[int]) -> Iterator[WindowProduct]:
     """First-order transport of one layer at ascending lags; lag 0 is the identity."""
-    factors = layer.cell.factors(layer.x, layer.previous, layer.params)
+    factors = factors_of(layer)
     positive = [lag for lag in lags if lag > 0]
     if len(positive) < len(lags):
         like = factors.middle.real.to(torch.float64)
