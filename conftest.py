@@ -5,9 +5,10 @@ import os
 import hypothesis
 import jaxtyping
 import pytest
-import tests.typecheck  # noqa: F401 (the hook looks it up by name)
 import torch
 from jaxtyping import install_import_hook
+
+import tests.typecheck  # noqa: F401 (the hook looks it up by name)
 
 install_import_hook("lagreach", "tests.typecheck.check")
 

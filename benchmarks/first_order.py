@@ -16,7 +16,7 @@ from benchmarks import author
 from benchmarks.harness import Case, Op, Timing, measure
 from lagreach import GatedRNN, all_cells, effective_rates, rollout
 from lagreach.cells import Dual, Factors
-from lagreach.gradients.matched import matched_statistic, rates_and_matched_statistic
+from lagreach.papers.livi.matched import matched_statistic, rates_and_matched_statistic
 
 W1 = {"sequences": 16, "time": 1024, "input": 16, "hidden": 64, "lags": 128, "gate_init": 0.05}
 WORKLOADS = {
@@ -109,10 +109,10 @@ OP = Op(
     about="effective learning rates and their parts, from inputs to averages",
     unit="call",
     guards=(
-        "tests/test_first_order_sums.py",
+        "tests/transport/test_first_order_sums.py",
         "tests/theory/test_first_order.py",
         "tests/theory/test_jacobians.py",
-        "tests/gradients/test_matched.py",
+        "tests/papers/livi/test_matched.py",
     ),
     cases=cases,
     run=run,

@@ -183,7 +183,7 @@ def time_and_print() -> None:
 
 def in_this_process(op: Op, size: str, index: int) -> Mapping[str, Timing]:
     """Time one case here, on one thread."""
-    from lagreach.threads import one_thread
+    from lagreach._util.threads import one_thread
 
     with one_thread():
         return op.run(op.cases(size)[index])

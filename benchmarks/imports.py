@@ -40,7 +40,7 @@ def run(case: Case) -> dict[str, Timing]:
 def help_text() -> tuple[float, float]:
     """(CPU, wall) seconds of the whole process that prints the help."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    command = [sys.executable, "-c", "from lagreach.cli import run; run()", "--help"]
+    command = [sys.executable, "-c", "from lagreach.cli.main import run; run()", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
     assert "sequences" in done.stdout, "lagreach --help printed no help"
@@ -55,7 +55,7 @@ OP = Op(
         "tests/test_house.py::test_importing_the_package_and_its_command_loads_nothing_heavy",
         "tests/test_house.py::test_using_transport_loads_torch_alone",
         "tests/test_house.py::test_public_names_exist",
-        "tests/test_cli.py::test_help",
+        "tests/cli/test_main.py::test_help",
     ),
     cases=cases,
     run=run,

@@ -307,8 +307,8 @@ OP = Op(
     guards=(
         "tests/kernels/test_cpu.py::test_values_and_gradients_are_those_of_the_loop",
         "tests/kernels/test_cpu.py::test_long_sequences_of_many_rows",
-        "tests/test_model.py::test_torch_weights_give_torch_outputs",
-        "tests/test_model.py::test_works_with_torch_func",
+        "tests/models/test_gated_rnn.py::test_torch_weights_give_torch_outputs",
+        "tests/models/test_gated_rnn.py::test_works_with_torch_func",
         "tests/theory/test_identity.py::test_mse",
         "tests/theory/test_identity.py::test_float32",
     ),

@@ -144,7 +144,10 @@ OP = Op(
     name="transport",
     about="exact transport of loss gradients through time",
     unit="lag step",
-    guards=("tests/theory/test_identity.py", "tests/test_lag_gradients.py::test_chunks_and_order_do_not_matter"),
+    guards=(
+        "tests/theory/test_identity.py",
+        "tests/gradients/test_lag_gradients.py::test_chunks_and_order_do_not_matter",
+    ),
     cases=cases,
     run=run,
 )

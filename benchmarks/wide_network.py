@@ -15,8 +15,8 @@ import torch
 from numba import njit
 
 from benchmarks.harness import Case, Op, Timing, measure
-from lagreach.convergence import Weights, fused, symmetric_init
-from lagreach.convergence.streaming import risk_and_gradient
+from lagreach.papers.cayci import Weights, fused, symmetric_init
+from lagreach.papers.cayci.streaming import risk_and_gradient
 
 WORKLOADS = {
     "full": {"wide": {"sequences": 256, "time": 128, "width": 4096, "input": 8}},
@@ -89,7 +89,7 @@ OP = Op(
     name="wide_network",
     about="risk and gradient of a wide diagonal network",
     unit="descent step",
-    guards=("tests/convergence/test_recurrence.py",),
+    guards=("tests/papers/cayci/test_recurrence.py",),
     cases=cases,
     run=run,
     baseline="floor",

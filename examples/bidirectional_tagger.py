@@ -19,7 +19,7 @@ class Tagger(nn.Module):
         return self.read(self.lstm(x)[0])
 
 
-def main(sequences: int = 160) -> "lagreach.diagnosis.Diagnosis":
+def main(sequences: int = 160) -> "lagreach.diagnosis.result.Diagnosis":
     """A step's tag is the sign of the input three steps later."""
     generator = torch.Generator().manual_seed(0)
     torch.manual_seed(0)

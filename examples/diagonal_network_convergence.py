@@ -2,8 +2,8 @@
 
 import torch
 
-from lagreach.convergence import Standing, bounds, descend, ntk, random_map, standing, symmetric_init
-from lagreach.convergence.transport_maps import target
+from lagreach.papers.cayci import Standing, bounds, descend, ntk, random_map, standing, symmetric_init
+from lagreach.papers.cayci.transport_maps import target
 
 
 def main(sequences: int = 24, steps: int = 200) -> Standing:

@@ -19,7 +19,7 @@ class Net(nn.Module):
         return self.read(self.lstm(x)[0])
 
 
-def main() -> "lagreach.diagnosis.Diagnosis":
+def main() -> "lagreach.diagnosis.result.Diagnosis":
     """The target is the first input of five steps ago, in noise."""
     torch.manual_seed(0)
     x = torch.randn(600, 32, 2)

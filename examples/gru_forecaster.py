@@ -19,7 +19,7 @@ class Forecaster(nn.Module):
         return self.read(self.gru(x)[0])
 
 
-def main(steps: int = 6000) -> "lagreach.diagnosis.Diagnosis":
+def main(steps: int = 6000) -> "lagreach.diagnosis.result.Diagnosis":
     """A noisy series in which each value resembles the one twelve steps before."""
     generator = torch.Generator().manual_seed(0)
     torch.manual_seed(0)

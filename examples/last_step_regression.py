@@ -21,7 +21,7 @@ class Regressor(nn.Module):
         return self.read(self.lstm(x)[0][:, -1])
 
 
-def main(sequences: int = 256) -> "lagreach.comparison.Comparison":
+def main(sequences: int = 256) -> "lagreach.diagnosis.compare.Comparison":
     """The target is the input sixteen steps before the end."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(sequences, 24, 2, generator=generator)

@@ -22,7 +22,7 @@ class Classifier(nn.Module):
         return self.read(self.lstm(packed)[1][0][-1])
 
 
-def main(sequences: int = 192) -> "lagreach.diagnosis.Diagnosis":
+def main(sequences: int = 192) -> "lagreach.diagnosis.result.Diagnosis":
     """The class is decided by the token four steps before the end."""
     generator = torch.Generator().manual_seed(0)
     torch.manual_seed(0)

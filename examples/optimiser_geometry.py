@@ -5,7 +5,7 @@ import torch
 import lagreach
 
 
-def main(sequences: int = 512) -> tuple["lagreach.diagnosis.Diagnosis", "lagreach.diagnosis.Diagnosis"]:
+def main(sequences: int = 512) -> tuple["lagreach.diagnosis.result.Diagnosis", "lagreach.diagnosis.result.Diagnosis"]:
     """The target follows a quiet input and, a little, a loud one; both four steps back."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(sequences, 24, 2, generator=generator) * torch.tensor([1.0, 12.0])

@@ -22,19 +22,22 @@ FROZEN = Path(__file__).with_suffix(".txt")
 # Modules whose public names are part of the promise: those in `__all__`, or else all without an underscore.
 MODULES = [
     "adapters", "callbacks", "cells", "convergence", "convergence.bounds", "convergence.ntk", "detection", "errors",
-    "kernels", "regimes", "report", "report.figures", "report.paper_figures", "tails", "tails.stable", "tasks", "testing",
-    "types", "what_if",
+    "kernels", "regimes", "report", "report.figures", "papers.livi.figures",
+    "papers.livi.lemmas", "tails", "tails.stable", "tasks", "testing",
+    "types", "advice.what_if",
 ]  # fmt: skip
 
 # What public functions return, and settings they take.
 RECORDS = [
-    "batch.Batch", "comparison.Comparison", "decays.LayerRetention", "decays.Retention", "diagnosis.Diagnosis",
-    "diagnosis.LayerDiagnosis", "diagnosis.NoiseSample", "gate_advice.GateAdvice", "gate_advice.LayerAdvice",
-    "gradients.lag_gradients.LagGradients", "measure.MeasureSettings", "pipeline.DiagnosisPlan", "planning.Plan",
-    "planning.Aggregation", "study.config.StudyConfig",
+    "data.batch.Batch", "diagnosis.compare.Comparison", "advice.retention.LayerRetention", "advice.retention.Retention",
+    "diagnosis.result.Diagnosis",
+    "diagnosis.result.LayerDiagnosis", "diagnosis.result.NoiseSample", "advice.gates.GateAdvice", "advice.gates.LayerAdvice",
+    "gradients.lag_gradients.LagGradients", "diagnosis.settings.MeasureSettings", "diagnosis.cost.DiagnosisPlan",
+    "advice.plan.Plan",
+    "advice.plan.Aggregation", "study.config.StudyConfig",
     "study.runner.run_study", "study.shards.diagnose_sharded", "study.train.Training",
-    "suggestion.Suggestion", "transport.fidelity.Fidelity", "transport.first_order.EffectiveRates",
-    "transport.rollout.Rollout", "window.Requirement", "window.Window", "window.WindowAt",
+    "advice.suggest.Suggestion", "transport.fidelity.Fidelity", "transport.first_order.EffectiveRates",
+    "transport.rollout.Rollout", "diagnosis.window.Requirement", "diagnosis.window.Window", "diagnosis.window.WindowAt",
 ]  # fmt: skip
 
 
@@ -111,7 +114,7 @@ def command_lines() -> Iterator[str]:
     """One line a command and one an option."""
     import typer
 
-    from lagreach.cli import app
+    from lagreach.cli.main import app
 
     def walk(command: Any, name: str) -> Iterator[str]:
         if not hasattr(command, "commands"):

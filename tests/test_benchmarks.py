@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+
 from benchmarks import harness
 from benchmarks.harness import Case, Op, RefusedError, Timing, all_ops, main, measure, run_op, summarise, write
 

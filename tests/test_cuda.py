@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from lagreach import GatedRNN, diagnose, effective_rates, fidelity, lag_gradients, measure_window
-from lagreach.measure import MeasureSettings
+from lagreach.diagnosis.measure import MeasureSettings
 from tests.cases import CELLS, normal, small_model
 
 pytestmark = [

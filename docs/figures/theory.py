@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 import lagreach
-from lagreach.convergence import bounds
+from lagreach.papers.cayci import bounds
 from lagreach.regimes import window_growth
 from lagreach.report.style import FAINT, INK, label, legend, look, new_axes, no_minor_labels
 from lagreach.tails import stable

@@ -27,7 +27,7 @@ def planted_lags(count: int, generator: torch.Generator) -> tuple[torch.Tensor, 
     return x, y
 
 
-def example() -> lagreach.diagnosis.Diagnosis:
+def example() -> lagreach.diagnosis.result.Diagnosis:
     """A small LSTM before training; its report is the one the documentation links to."""
     generator = torch.Generator().manual_seed(1)
     data = planted_lags(600, generator)

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from lagreach.cli import app
+from lagreach.cli.main import app
 
 
 def commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:

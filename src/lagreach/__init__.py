@@ -15,38 +15,41 @@ torch.Size([3, 4, 2])
 from importlib import import_module
 from typing import Any
 
+from lagreach import _moved
 from lagreach._version import __version__
+
+_moved.install()
 
 # Where the public names live. Modules load on first use, so that `import lagreach` stays cheap.
 _HOME = {
     "Cell": "lagreach.cells",
-    "GatedRNN": "lagreach.model",
+    "GatedRNN": "lagreach.models.gated_rnn",
     "LagreachError": "lagreach.errors",
     "Status": "lagreach.types",
-    "advise_gates": "lagreach.gate_advice",
+    "advise_gates": "lagreach.advice.gates",
     "all_cells": "lagreach.cells",
-    "compare": "lagreach.comparison",
+    "compare": "lagreach.diagnosis.compare",
     "concentration": "lagreach.tails.concentration",
-    "cut_series": "lagreach.gradients.sequences",
-    "diagnose": "lagreach.pipeline",
-    "diagnose_step": "lagreach.pipeline",
+    "cut_series": "lagreach.data.sequences",
+    "diagnose": "lagreach.diagnosis.diagnose",
+    "diagnose_step": "lagreach.diagnosis.diagnose",
     "effective_rates": "lagreach.transport.first_order",
     "fidelity": "lagreach.transport.fidelity",
     "fit_tail": "lagreach.tails.fit",
     "lag_gradients": "lagreach.gradients.lag_gradients",
-    "load": "lagreach.io",
-    "measure_window": "lagreach.measure",
-    "plan": "lagreach.planning",
+    "load": "lagreach.diagnosis.files",
+    "measure_window": "lagreach.diagnosis.measure",
+    "plan": "lagreach.advice.plan",
     "required_sequences": "lagreach.detection",
-    "retention": "lagreach.decays",
+    "retention": "lagreach.advice.retention",
     "rollout": "lagreach.transport.rollout",
-    "suggest": "lagreach.suggestion",
+    "suggest": "lagreach.advice.suggest",
     "train": "lagreach.study.train",
     "watch": "lagreach.callbacks.watching",
 }
 _MODULES = {
     "callbacks": "lagreach.callbacks",
-    "convergence": "lagreach.convergence",
+    "convergence": "lagreach.papers.cayci",
     "errors": "lagreach.errors",
     "stable": "lagreach.tails.stable",
     "tasks": "lagreach.tasks",
@@ -59,6 +62,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(_HOME[name]), name)
     elif name in _MODULES:
         value = import_module(_MODULES[name])
+    elif f"lagreach.{name}" in _moved.MOVED:
+        value = import_module(f"lagreach.{name}")
     else:
         raise AttributeError(f"module 'lagreach' has no attribute {name!r}; it has {', '.join(sorted(_HOME))}")
     globals()[name] = value

@@ -5,7 +5,7 @@ from torch import nn
 
 from lagreach import lag_gradients
 from lagreach.adapters import find_views
-from lagreach.batch import Batch
+from lagreach.data.batch import Batch
 
 SEQ, TIME, WIDTH = 3, 9, 6
 

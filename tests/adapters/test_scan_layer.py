@@ -15,10 +15,10 @@ from torch.testing import assert_close
 
 import lagreach
 from lagreach.adapters import find_views, scan_layer
-from lagreach.adapters.families import FAMILIES, scan_modules, table
+from lagreach.adapters.families import families, scan_modules, table
 from lagreach.adapters.scan_cell import ScanCell, Written, sizes_of
 from lagreach.adapters.scan_layer import Given, ScanLayer, named_weights, register, remembered
-from lagreach.batch import Batch
+from lagreach.data.batch import Batch
 from lagreach.errors import ConformanceError, InputError, UnsupportedError
 from lagreach.testing import check_adapter
 from tests.adapters.scan_cases import SEQ, TIME, WIDTH, Wrapped, lag_totals, loop, mse, numbers, own_gradients
@@ -235,7 +235,7 @@ def test_what_lies_inside_a_layer_belongs_to_it():
 def test_no_adapter_imports_the_package_it_is_for():
     """So taking a package away takes nothing else away."""
     packages = ["mambapy", "transformers", "minGRU_pytorch", "s5", "fla", "mamba_ssm", "xlstm", "einops"]
-    code = f"import sys, lagreach.testing, lagreach.gate_advice; print(*[p for p in {packages!r} if p in sys.modules])"
+    code = f"import sys, lagreach.testing, lagreach.advice.gates; print(*[p for p in {packages!r} if p in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
 
@@ -246,8 +246,8 @@ def test_the_table_in_the_documentation_is_generated():
 
 
 def test_every_family_has_a_test_of_its_own():
-    text = "\n".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
-    for family in FAMILIES:
+    text = "\n".join(path.read_text() for path in (Path(__file__).parent / "layers").glob("test_*.py"))
+    for family in families():
         module = family.__module__.rpartition(".")[2]
-        assert (Path(__file__).parent / f"test_{module}.py").exists()
+        assert (Path(__file__).parent / "layers" / f"test_{module}.py").exists()
         assert re.search(rf'"{re.escape(family.family)}"|REFUSED', text), family.family

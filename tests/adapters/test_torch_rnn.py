@@ -12,8 +12,8 @@ import lagreach
 from lagreach import effective_rates, fidelity, lag_gradients
 from lagreach.adapters import find_views
 from lagreach.adapters.torch_cells import cell_of
-from lagreach.batch import Batch
 from lagreach.cells import unroll
+from lagreach.data.batch import Batch
 from lagreach.errors import UnsupportedError
 from lagreach.testing import check_cell
 from lagreach.types import Status

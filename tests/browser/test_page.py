@@ -6,8 +6,8 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
+from lagreach.advice.what_if import what_if
 from lagreach.types import Status
-from lagreach.what_if import what_if
 from tests.report.cases import CASES, HOSTILE, gated
 
 pytestmark = pytest.mark.browser

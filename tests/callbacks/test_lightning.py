@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from lagreach.callbacks import LightningCallback
+from lagreach.diagnosis.files import load
 from lagreach.errors import InputError
-from lagreach.io import load
 from tests.callbacks.training import QUICK, Net, assert_same, plain_loader
 
 with warnings.catch_warnings():

@@ -12,7 +12,7 @@ from torch import nn
 import lagreach
 from lagreach.callbacks import Watch, as_logger, metrics, training_untouched, watch
 from lagreach.callbacks.flat import NAMES, PREFIX
-from lagreach.cli_report import read
+from lagreach.cli.report import read
 from lagreach.errors import InputError, LagreachError
 from tests.callbacks.training import QUICK, Jittered, Net, assert_same, plain_loader, run, sequences
 
@@ -177,7 +177,7 @@ def test_an_interrupt_is_for_the_training():
         return (output - y).square().mean((1, 2))
 
     model, limit = Net(), -1
-    settings = lagreach.measure.MeasureSettings(blocks=32, probes=1, flips=99)
+    settings = lagreach.diagnosis.measure.MeasureSettings(blocks=32, probes=1, flips=99)
     options = {"lags": [0, 2, 5], "settings": settings, "budget": None, "memory": 1}  # one pair of sequences at a time
     watch(model, sequences(64), loss=interrupting, **options).step()
     calls, limit = 0, calls // 4

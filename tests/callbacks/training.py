@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from lagreach.measure import MeasureSettings
+from lagreach.diagnosis.measure import MeasureSettings
 
 QUICK = {"lags": [0, 2, 5], "settings": MeasureSettings(blocks=8, probes=1, flips=99), "budget": None}
 

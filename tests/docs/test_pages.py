@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from docs.outputs import numbers_and_words
 
 import lagreach
+from docs.outputs import numbers_and_words
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

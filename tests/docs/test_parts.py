@@ -7,10 +7,10 @@ import xml.etree.ElementTree as ET
 
 import pytest
 import typer
+
 from docs.figures import FIGURES, flow
 from docs.parts import PARTS, benchmarks, commands, evidence, filled, gallery, results
-
-from lagreach.cli import app
+from lagreach.cli.main import app
 
 COMMANDS = dict(commands.commands(typer.main.get_command(app)))
 

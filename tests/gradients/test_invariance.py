@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from lagreach import GatedRNN
-from lagreach.batch import Batch
+from lagreach._util.threads import one_thread
+from lagreach.data.batch import Batch
+from lagreach.data.pairs import plan_blocks
+from lagreach.data.sequences import SpooledSequences, TensorSequences, as_sequences, cut_series, fingerprint
+from lagreach.diagnosis.measure import MeasureSettings, assemble, make_subject, measure_window
 from lagreach.errors import InputError
-from lagreach.gradients.block_plan import plan_blocks
 from lagreach.gradients.blocks import Directions, directions
 from lagreach.gradients.contrast import make_probe
 from lagreach.gradients.noise import NoiseValues, statistics, unit_directions
-from lagreach.gradients.sequences import SpooledSequences, TensorSequences, as_sequences, cut_series, fingerprint
-from lagreach.measure import MeasureSettings, assemble, make_subject, measure_window
 from lagreach.tasks.multi_lag import MultiLag
-from lagreach.threads import one_thread
 
 SETTINGS = MeasureSettings(blocks=8, probes=2, flips=199)
 TIME = 14

@@ -12,12 +12,12 @@ from torch.nn.functional import linear
 
 import lagreach
 from lagreach import Cell, GatedRNN
+from lagreach.diagnosis.measure import MeasureSettings, make_subject
 from lagreach.errors import InputError, UnsupportedError
 from lagreach.gradients.blocks import directions
 from lagreach.gradients.noise import statistics, unit_directions
 from lagreach.gradients.optimiser_geometry import optimiser_name, update_scale
 from lagreach.gradients.significance import flip_test
-from lagreach.measure import MeasureSettings, make_subject
 from lagreach.study.executors import LocalExecutor
 from lagreach.study.shards import diagnose_sharded
 
@@ -245,7 +245,7 @@ def test_what_cannot_be_told_is_refused(generator):
     adam.state[dict(model.named_parameters())["layers.0.W_s"]]["exp_avg_sq"][0] = 0.0
     with pytest.raises(InputError, match=r"does not fit the weight layers\.0\.W_s"):
         diagnosed(adam)
-    view = lagreach.adapters.as_view(model, lagreach.batch.Batch(*data))
+    view = lagreach.adapters.as_view(model, lagreach.data.batch.Batch(*data))
     with pytest.raises(InputError, match="needs the torch module"):
         diagnosed(torch.optim.SGD(model.parameters()), of=view)
     with pytest.raises(InputError, match="optimizer"):

@@ -10,10 +10,10 @@ from scipy.stats import binom
 from torch.nn.functional import linear
 
 from lagreach import Cell, GatedRNN
+from lagreach._util.threads import one_thread
+from lagreach.diagnosis.measure import MeasureSettings, make_subject
 from lagreach.gradients.memory import memory
 from lagreach.gradients.reliance import reliance
-from lagreach.measure import MeasureSettings, make_subject
-from lagreach.threads import one_thread
 
 SETTINGS = MeasureSettings(probes=1, blocks=8)
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lagreach import GatedRNN
+from lagreach.diagnosis.measure import MeasureSettings, make_subject
 from lagreach.gradients.subject import ROOM
-from lagreach.measure import MeasureSettings, make_subject
 
 MIB = 2**20
 

@@ -10,12 +10,12 @@ import torch
 from torch.nn.functional import linear
 
 from lagreach import Cell, GatedRNN, stable
+from lagreach._util.threads import one_thread
+from lagreach.diagnosis.measure import MeasureSettings, make_subject, measure_window
 from lagreach.errors import InputError
 from lagreach.gradients.blocks import directions
 from lagreach.gradients.noise import statistics, unit_directions
-from lagreach.measure import MeasureSettings, make_subject, measure_window
 from lagreach.tasks.multi_lag import MultiLag
-from lagreach.threads import one_thread
 from lagreach.types import Status
 
 SETTINGS = MeasureSettings(blocks=16, probes=1, flips=399)

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lagreach import GatedRNN, all_cells
+from lagreach._util.autodiff import directional_derivative
+from lagreach._util.threads import one_thread
 from lagreach.cells.stack import Stack
-from lagreach.directional import directional_derivative
 from lagreach.errors import UnsupportedError
 from lagreach.kernels import choose, cpu, scan, scan_output, scan_stack, scan_tangent
 from lagreach.kernels.cpu import buffers, passes
 from lagreach.kernels.packing import BLOCKS
 from lagreach.kernels.reference import reference
-from lagreach.threads import one_thread
 from tests import cases
 from tests.cases import TOLERANCE
 

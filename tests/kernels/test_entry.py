@@ -9,11 +9,11 @@ from lagreach.cells import Dual, Factors, all_cells, make_cell
 from lagreach.cells._pullback import RowForm, elementwise
 from lagreach.cells.activations import get_activation
 from lagreach.cells.lstm import LSTM
-from lagreach.convergence import fused
-from lagreach.convergence.initialise import symmetric_init
 from lagreach.errors import InputError
 from lagreach.kernels import cpu, scan
 from lagreach.kernels.cpu.steps import DIAGONALS, first_order_steps
+from lagreach.papers.cayci import fused
+from lagreach.papers.cayci.initialise import symmetric_init
 from lagreach.transport.first_order_sums import WindowSums
 
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from lagreach._util.autodiff import directional_derivative
 from lagreach.adapters.torch_cells import cell_of
 from lagreach.cells import unroll
 from lagreach.cells.stack import Stack
-from lagreach.directional import directional_derivative
 from lagreach.kernels import scan, scan_tangent
 
 MODULES = {

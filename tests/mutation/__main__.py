@@ -43,13 +43,13 @@ MEMORY = 3 * 2**30  # bytes
 PATIENCE = 5  # seconds on the clock for a second of a processor: others may use the machine as well
 QUICK = "not slow and not gpu and not browser"
 TESTS = {
-    "tails": ["src/lagreach/tails", "tests/tails", "tests/test_window.py"],
-    "detection": ["src/lagreach/detection", "tests/detection", "tests/test_plan.py"],
+    "tails": ["src/lagreach/tails", "tests/tails", "tests/diagnosis/test_window.py"],
+    "detection": ["src/lagreach/detection", "tests/detection", "tests/advice/test_plan.py"],
     "transport": [
-        "src/lagreach/transport", "tests/test_first_order_sums.py", "tests/test_transport_details.py",
-        "tests/test_fidelity.py", "tests/test_objective.py", "tests/test_scaled_numbers.py",
-        "tests/test_first_order_kernels.py", "tests/theory", "tests/test_fast_transport.py", "tests/gradients",
-        "tests/test_lag_gradients.py", "tests/test_linear_scan.py", "tests/test_sensitivity.py",
+        "src/lagreach/transport", "tests/transport/test_first_order_sums.py", "tests/transport/test_transport_details.py",
+        "tests/transport/test_fidelity.py", "tests/transport/test_objective.py", "tests/transport/test_scaled_numbers.py",
+        "tests/transport/test_first_order_kernels.py", "tests/theory", "tests/transport/test_fast_transport.py",
+        "tests/gradients", "tests/transport/test_linear_scan.py", "tests/transport/test_sensitivity.py",
         "tests/adapters/test_scan_layer.py",
     ],
 }  # fmt: skip

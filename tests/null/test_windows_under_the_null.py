@@ -17,8 +17,8 @@ from scipy.stats import binom
 from torch.nn.functional import cross_entropy
 
 from lagreach import GatedRNN, stable
-from lagreach.measure import MeasureSettings, measure_window
-from lagreach.threads import one_thread
+from lagreach._util.threads import one_thread
+from lagreach.diagnosis.measure import MeasureSettings, measure_window
 
 TIME, INPUTS, HIDDEN, SEQUENCES = 128, 2, 8, 96
 PLANTED = {3: 0.7, 14: 0.6}

@@ -68,7 +68,12 @@ for module in pkgutil.walk_packages(lagreach.__path__, "lagreach."):
         print(module.name)
 """
     loaded = printed(run_without(EXTRAS, code))
-    assert {"lagreach.pipeline", "lagreach.kernels.gpu", "lagreach.study.runner", "lagreach.callbacks"} <= set(loaded)
+    assert {
+        "lagreach.diagnosis.diagnose",
+        "lagreach.kernels.gpu",
+        "lagreach.study.runner",
+        "lagreach.callbacks",
+    } <= set(loaded)
 
 
 def test_a_diagnosis_its_file_and_its_pages_without_the_extras(tmp_path):
@@ -106,7 +111,7 @@ def test_without_numba_a_diagnosis_works_and_says_that_it_is_slow():
 def test_without_numba_wide_networks_run_in_torch():
     code = """
 import torch, lagreach
-from lagreach.convergence import streaming, symmetric_init
+from lagreach.papers.cayci import streaming, symmetric_init
 weights = symmetric_init(4096, 2, 0.5)
 x = torch.zeros(64, 32, 2, dtype=torch.float64)
 print(streaming.choose_engine("auto", weights, x, streaming.get_activation("tanh")))

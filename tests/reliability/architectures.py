@@ -17,9 +17,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from lagreach import GatedRNN, all_cells, diagnose, lag_gradients
 from lagreach.adapters import find_views
-from lagreach.batch import Batch
+from lagreach.data.batch import Batch
+from lagreach.diagnosis.measure import MeasureSettings
 from lagreach.errors import LagreachError
-from lagreach.measure import MeasureSettings
 from tests.reliability.counting import Count, Hang, Size, alarm
 
 CONFIGURATIONS = {"quick": 40, "full": 1000}

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from typer.testing import CliRunner
 
-from lagreach.cli import app
+from lagreach.cli.main import app
 from lagreach.errors import LagreachError
 from tests.reliability import commands
 from tests.reliability.counting import Count, Size

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from lagreach.cli import app
+from lagreach.cli.main import app
 from lagreach.errors import LagreachError
 from tests.reliability.counting import Count, Size, explore, outcome_of
 from tests.reliability.files import SMALL, scratch
@@ -271,7 +271,7 @@ def arguments(draw: st.DrawFn, name: str, command: Any, paths: list[str]) -> lis
 @contextlib.contextmanager
 def without_subprocesses() -> Iterator[None]:
     """Let `lagreach bench` end before it starts the benchmarks, which take minutes."""
-    with patch("lagreach.cli_bench.subprocess.run", lambda *_, **__: SimpleNamespace(returncode=0)):
+    with patch("lagreach.cli.bench.subprocess.run", lambda *_, **__: SimpleNamespace(returncode=0)):
         yield
 
 

@@ -56,7 +56,7 @@ def failing_write(at: int, number: int) -> Iterator[list[int]]:
         return wrapped
 
     with ExitStack() as stack:
-        for module, name in (("lagreach.disk.tempfile", "mkstemp"), ("lagreach.disk.os", "fsync")):
+        for module, name in (("lagreach._util.disk.tempfile", "mkstemp"), ("lagreach._util.disk.os", "fsync")):
             place = __import__(module.rpartition(".")[2])
             stack.enter_context(patch.object(place, name, refusing(getattr(place, name))))
         yield seen

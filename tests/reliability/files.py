@@ -20,17 +20,17 @@ from hypothesis import strategies as st
 from safetensors.torch import save as safetensors_bytes
 
 import lagreach
-from lagreach.cli_diagnose import load_data
-from lagreach.cli_report import read as read_diagnoses
-from lagreach.diagnosis import Diagnosis
-from lagreach.records import encode
+from lagreach.cli.diagnose import load_data
+from lagreach.cli.report import read as read_diagnoses
+from lagreach.data.tensor_files import read_tensors
+from lagreach.diagnosis.record_json import encode
+from lagreach.diagnosis.result import Diagnosis
 from lagreach.study.config import find_study, read_config
 from lagreach.study.jobs import DiagnoseJob, is_diagnosed, is_trained, study_task
 from lagreach.study.rows import read_rows, write_rows
 from lagreach.study.runner import run_study
 from lagreach.study.status import run_status
 from lagreach.study.store import RunDirectory, latest_state, load_tensors, save_tensors
-from lagreach.tensor_files import read_tensors
 from tests.reliability import hostile
 from tests.reliability.counting import Count, Size, explore
 from tests.reliability.damage import damaged_bytes, damaged_values, nested_values, plain_values

@@ -143,7 +143,7 @@ def build(folder: Path) -> None:
 def trials(folder: Path) -> dict[str, Callable[[], object]]:
     """Return what is done with each file."""
     import lagreach
-    from lagreach.cli_diagnose import load_data
+    from lagreach.cli.diagnose import load_data
     from lagreach.study.config import read_config
     from lagreach.study.rows import read_rows
     from lagreach.study.runner import run_study

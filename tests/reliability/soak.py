@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 
 import lagreach
-from lagreach.diagnosis import Diagnosis
-from lagreach.io import encode
-from lagreach.measure import MeasureSettings
+from lagreach.diagnosis.files import encode
+from lagreach.diagnosis.measure import MeasureSettings
+from lagreach.diagnosis.result import Diagnosis
 from tests.reliability.counting import Count, Size
 
 DIAGNOSES = {"quick": 60, "full": 10_000}

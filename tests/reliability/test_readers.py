@@ -12,19 +12,19 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import lagreach
-from lagreach.cli_diagnose import load_data, load_model
-from lagreach.convergence import bounds
-from lagreach.disk import disk_errors, make_folder, write_atomically
+from lagreach._util.disk import disk_errors, make_folder, write_atomically
+from lagreach.cli.diagnose import load_data, load_model
+from lagreach.data.tensor_files import read_tensors
+from lagreach.diagnosis.measure import MeasureSettings
+from lagreach.diagnosis.record_json import decode, encode
 from lagreach.errors import InputError, RunError, TooLargeError
-from lagreach.measure import MeasureSettings
-from lagreach.records import decode, encode
+from lagreach.papers.cayci import bounds
 from lagreach.study.config import find_study, read_config
 from lagreach.study.rows import read_rows, write_rows
 from lagreach.study.runner import run_study
 from lagreach.study.status import run_status
 from lagreach.study.store import RunDirectory
 from lagreach.tasks import make_task
-from lagreach.tensor_files import read_tensors
 from tests.reliability.files import SMALL
 from tests.reliability.hostile import STUDY, bomb, npy_header
 from tests.reliability.soak import diagnose_once, small_problem

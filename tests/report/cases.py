@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import lagreach
+from lagreach.diagnosis.window import Requirement
 from lagreach.types import Status
-from lagreach.window import Requirement
 
 HOSTILE = '<b onclick="alert(1)">x</b></script><!--[red]'
 

@@ -9,9 +9,10 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lagreach.cli_report import run_figures, run_report
+from lagreach.cli.report import run_figures, run_report
 from lagreach.errors import InputError
-from lagreach.report import figures, paper_figures
+from lagreach.papers.livi import figures as paper_figures
+from lagreach.report import figures
 from lagreach.report.gallery import FIGURES, export
 from lagreach.report.words import time_scales
 from tests.report.cases import CASES, gated, heavy, layered, unreachable, with_window
@@ -133,7 +134,7 @@ def test_the_commands(tmp_path):
     gated().save(tmp_path / "run.nc")
 
     def lagreach(*arguments):
-        command = [sys.executable, "-c", "from lagreach.cli import run; run()", *arguments]
+        command = [sys.executable, "-c", "from lagreach.cli.main import run; run()", *arguments]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
 
     done = lagreach("report", "run.nc", "--out", "page.html")

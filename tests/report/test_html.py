@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import lagreach
-from lagreach.diagnosis import KEPT_NOISE, NoiseSample
+from lagreach.diagnosis.files import encode
+from lagreach.diagnosis.result import KEPT_NOISE, NoiseSample
 from lagreach.errors import InputError
-from lagreach.io import encode
 from lagreach.report import study_page, write_report
 from lagreach.report.payload import make_payload, to_json
 from lagreach.report.words import named, sentence
@@ -118,7 +118,7 @@ def test_labels_and_noise_are_kept_in_files_and_old_files_load(tmp_path, monkeyp
             return {k: without_new_fields(v) for k, v in value.items()}
         return [without_new_fields(one) for one in value] if isinstance(value, list) else value
 
-    monkeypatch.setattr("lagreach.io.encode", lambda value: without_new_fields(encode(value)))
+    monkeypatch.setattr("lagreach.diagnosis.files.encode", lambda value: without_new_fields(encode(value)))
     labelled.save(tmp_path / "old.nc")
     old = lagreach.load(tmp_path / "old.nc")
     assert dict(old.labels) == {}

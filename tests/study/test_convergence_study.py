@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from lagreach.convergence.curves import Curve, Experiment
+from lagreach.papers.cayci.curves import Curve, Experiment
 from lagreach.study.config import find_study
 from lagreach.study.convergence import experiment_path, read_experiment, slope_claims
 from lagreach.study.runner import run_study

@@ -6,7 +6,7 @@ import torch
 
 from lagreach.errors import InputError, TooLargeError
 from lagreach.kernels.gpu import current_precision
-from lagreach.model import GatedRNN
+from lagreach.models.gated_rnn import GatedRNN
 from lagreach.study import replicas
 from lagreach.study.data import FreshData, generator_for, hold
 from lagreach.study.losses import replica_losses

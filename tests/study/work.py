@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from lagreach.errors import InputError
-from lagreach.model import GatedRNN
+from lagreach.models.gated_rnn import GatedRNN
 
 
 def square(n):

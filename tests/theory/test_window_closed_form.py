@@ -20,8 +20,8 @@ from scipy.stats import binom, norm
 from torch.nn.functional import linear
 
 from lagreach import Cell, GatedRNN
-from lagreach.measure import MeasureSettings, make_subject, measure_window
-from lagreach.threads import one_thread
+from lagreach._util.threads import one_thread
+from lagreach.diagnosis.measure import MeasureSettings, make_subject, measure_window
 
 T, INPUTS, HIDDEN, GATE, BIAS = 20, 2, 3, 0.3, 0.2
 BETA, NOISE = {2: 0.8, 6: 0.6}, 0.7

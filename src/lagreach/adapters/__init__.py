@@ -9,9 +9,9 @@ from lagreach.adapters.find import torch_views
 from lagreach.adapters.scan_cell import ScanCell, Written
 from lagreach.adapters.scan_layer import Given, ScanLayer, register
 from lagreach.adapters.view import Bound, GatedView, Recurrence, View, gated_view
-from lagreach.batch import Batch
+from lagreach.data.batch import Batch
 from lagreach.errors import InputError
-from lagreach.model import GatedRNN
+from lagreach.models.gated_rnn import GatedRNN
 
 __all__ = [
     "Bound",

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lagreach.batch import Batch
+from lagreach.data.batch import Batch
 from lagreach.errors import InputError, LagreachError, UnsupportedError
 
 Call = Callable[[nn.Module, Batch], Any]

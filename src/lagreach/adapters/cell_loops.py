@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from lagreach.adapters.calling import Call, as_output, captured, replaced, untouched
 from lagreach.adapters.torch_cells import ROLES, cell_of
 from lagreach.adapters.view import Bound, View, bind_to, unbound
-from lagreach.batch import Batch
 from lagreach.cells.stack import Stack
+from lagreach.data.batch import Batch
 from lagreach.errors import UnsupportedError
 
 

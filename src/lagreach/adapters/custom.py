@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from lagreach.adapters.calling import Call, as_output, captured, default_call, refuse_coupling, replaced, untouched
 from lagreach.adapters.view import Bound, View, bind_to, unbound
-from lagreach.batch import Batch
 from lagreach.cells import Cell, unroll
 from lagreach.cells.stack import Stack
+from lagreach.data.batch import Batch
 from lagreach.errors import InputError, UnsupportedError
 
 

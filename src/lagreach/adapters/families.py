@@ -2,45 +2,44 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Iterator
+from functools import cache
 
 from torch import nn
 
-from lagreach.adapters.delta_rule import REFUSED_ROW, DeltaLayer, refuse_other_delta_rules
-from lagreach.adapters.linear_attention import GLALayer, HGRNLayer
-from lagreach.adapters.lru import LRULayer, S5Layer
-from lagreach.adapters.mamba import MambaLayer
-from lagreach.adapters.mamba2 import Mamba2Layer
-from lagreach.adapters.min_gru import MinGRULayer, MinLSTMLayer
-from lagreach.adapters.mlstm import MLSTMLayer
-from lagreach.adapters.rg_lru import RGLRULayer
-from lagreach.adapters.rwkv import RWKVLayer
+from lagreach.adapters import layers
+from lagreach.adapters.layers.delta_rule import REFUSED_ROW, refuse_other_delta_rules
 from lagreach.adapters.scan_layer import ScanLayer, registered
-from lagreach.adapters.slstm import SLSTMLayer
 
-FAMILIES: tuple[type[ScanLayer], ...] = (
-    MambaLayer,
-    Mamba2Layer,
-    RGLRULayer,
-    MinGRULayer,
-    MinLSTMLayer,
-    RWKVLayer,
-    LRULayer,
-    S5Layer,
-    MLSTMLayer,
-    SLSTMLayer,
-    GLALayer,
-    HGRNLayer,
-    DeltaLayer,
-)
+
+@cache
+def families() -> tuple[type[ScanLayer], ...]:
+    """Every adapter in `lagreach.adapters.layers`, found by looking: a new file there is a new family."""
+    modules = [
+        importlib.import_module(f"{layers.__name__}.{info.name}") for info in pkgutil.iter_modules(layers.__path__)
+    ]
+    written = [value for module in modules for value in vars(module).values() if _is_adapter(value, module.__name__)]
+    return tuple(sorted(written, key=lambda family: family.family.lower()))
+
+
+def _is_adapter(value: object, module: str) -> bool:
+    """Whether a module defines this adapter; one without a name of its own is a base of others."""
+    return (
+        isinstance(value, type)
+        and issubclass(value, ScanLayer)
+        and value.__module__ == module
+        and "family" in vars(value)
+    )
 
 
 def adapter_of(module: nn.Module) -> type[ScanLayer] | None:
     """Return the adapter that claims a module, those of the user first; refuse layers that none can stand for."""
-    found = next((family for family in (*registered(), *FAMILIES) if family.claims(module)), None)
-    if found is None:
+    adapter = next((family for family in (*registered(), *families()) if family.claims(module)), None)
+    if adapter is None:
         refuse_other_delta_rules(module)
-    return found
+    return adapter
 
 
 def scan_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module, type[ScanLayer]]]:
@@ -49,10 +48,10 @@ def scan_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module, type[ScanLa
     for path, module in model.named_modules():
         if any(path.startswith(f"{outer}.") or outer == "" for outer in inside):
             continue
-        found = adapter_of(module)
-        if found is not None:
+        adapter = adapter_of(module)
+        if adapter is not None:
             inside.append(path)
-            yield path, module, found
+            yield path, module, adapter
 
 
 def table() -> str:
@@ -62,7 +61,7 @@ def table() -> str:
     | layer | packages | decay, behind (seq, time) | tested with | limits |
     """
     rows = ["| layer | packages | decay, behind (seq, time) | tested with | limits |", "|---|---|---|---|---|"]
-    for family in FAMILIES:
+    for family in families():
         shape = f"({', '.join(family.axes)})" + (", complex" if family.complex else "")
         rows.append(f"| {family.family} | {family.packages} | {shape} | {family.tested} | {family.limits} |")
     return "\n".join([*rows, f"| {' | '.join(REFUSED_ROW)} |"])

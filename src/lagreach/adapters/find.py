@@ -20,7 +20,7 @@ from lagreach.adapters.scan_layer import remembered
 from lagreach.adapters.scan_view import ScanView, check_output
 from lagreach.adapters.torch_rnn import TorchRNNView, check_replay, read_call
 from lagreach.adapters.view import View
-from lagreach.batch import Batch
+from lagreach.data.batch import Batch
 from lagreach.errors import UnsupportedError
 
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from lagreach.adapters.calling import Call, agreement, as_output, captured, replaced, untouched
 from lagreach.adapters.scan_layer import Given, ScanLayer, remembered
 from lagreach.adapters.view import Bound, View, bind_to, replayed_output, unbound
-from lagreach.batch import Batch
 from lagreach.cells.stack import Stack
+from lagreach.data.batch import Batch
 from lagreach.errors import InputError, UnsupportedError
 from lagreach.kernels import scan_stack
 

@@ -19,8 +19,8 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from lagreach.adapters.calling import Call, agreement, as_output, captured, replaced, untouched
 from lagreach.adapters.torch_cells import ROLES, cell_of
 from lagreach.adapters.view import Bound, View, bind_to, replayed_output, unbound
-from lagreach.batch import Batch
 from lagreach.cells.stack import Stack
+from lagreach.data.batch import Batch
 from lagreach.errors import InputError, UnsupportedError
 from lagreach.kernels import scan
 

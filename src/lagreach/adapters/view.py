@@ -15,12 +15,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lagreach.batch import Batch
 from lagreach.cells import Params
 from lagreach.cells.stack import Stack
+from lagreach.data.batch import Batch
 from lagreach.errors import InputError
 from lagreach.kernels import scan_stack
-from lagreach.model import GatedRNN
+from lagreach.models.gated_rnn import GatedRNN
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from lagreach.diagnosis import Diagnosis
+from lagreach.diagnosis.result import Diagnosis
+from lagreach.diagnosis.window import band_of
 from lagreach.errors import InputError
-from lagreach.window import band_of
 
 PREFIX = "lagreach/"
 FEW = 12  # examined lags up to which all are shown; of more, powers of two

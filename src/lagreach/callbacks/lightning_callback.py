@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from lagreach.callbacks.watching import Watch
-from lagreach.diagnosis import Diagnosis
+from lagreach.diagnosis.result import Diagnosis
 from lagreach.errors import InputError, UnsupportedError
 
 try:

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from lagreach._util.disk import make_folder
 from lagreach.callbacks.flat import metrics
 from lagreach.callbacks.loggers import as_logger
 from lagreach.callbacks.untouched import training_untouched
-from lagreach.diagnosis import Diagnosis
-from lagreach.disk import make_folder
+from lagreach.data.sequences import Sequences, as_sequences
+from lagreach.diagnosis.diagnose import diagnose
+from lagreach.diagnosis.result import Diagnosis
 from lagreach.errors import InputError, LagreachError
-from lagreach.gradients.sequences import Sequences, as_sequences
-from lagreach.pipeline import diagnose
 from lagreach.report.figures import training
 from lagreach.report.gallery import save
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from lagreach.arrays import Floats, Number, Numbers
+from lagreach._util.arrays import Floats, Number, Numbers
 from lagreach.detection.noise_model import Noise, Rate, checked_positive, checked_signal, noise_model
 from lagreach.errors import InputError
 from lagreach.tails import stable

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from scipy.special import ndtri
 
-from lagreach.arrays import Floats, Numbers
+from lagreach._util.arrays import Floats, Numbers
 from lagreach.errors import InputError
 from lagreach.tails import stable
 

@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from lagreach.arrays import Floats, Number, Numbers
+from lagreach._util.arrays import Floats, Number, Numbers
 from lagreach.detection.information import (
     LOG2,
     binary_information,

@@ -11,11 +11,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lagreach.adapters import Recurrence, View
+from lagreach.data.lags import check_lags
 from lagreach.errors import InputError, TooLargeError
 from lagreach.transport.carry import Steps, weights_of
 from lagreach.transport.exact import by_weight, exact_transport
 from lagreach.transport.first_order import first_order_transport
-from lagreach.transport.lags import check_lags
 from lagreach.transport.objective import Loss, Objective, check_uncoupled, output_gradient
 from lagreach.transport.prepare import Prepared, prepare
 from lagreach.transport.rollout import Rollout

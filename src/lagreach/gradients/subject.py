@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from lagreach.adapters import View
-from lagreach.gradients.bands import Bands
-from lagreach.gradients.block_plan import BlockPlan
+from lagreach.data.bands import Bands
+from lagreach.data.pairs import BlockPlan
+from lagreach.data.sequences import Sequences
 from lagreach.gradients.contrast import Probe
-from lagreach.gradients.sequences import Sequences
 from lagreach.transport.cotangent import Cotangent
 from lagreach.transport.exact import exact_transport
 from lagreach.transport.first_order import first_order_transport

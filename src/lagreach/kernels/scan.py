@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lagreach._util.autodiff import directional_derivative
 from lagreach.cells import Cell, Params
 from lagreach.cells.stack import Stack
-from lagreach.directional import directional_derivative
 from lagreach.kernels.choose import Kernel, choose
 from lagreach.kernels.reference import reference
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lagreach.arrays import Floats, Number, Numbers
+from lagreach._util.arrays import Floats, Number, Numbers
 from lagreach.errors import InputError
 
 LN10 = float(np.log(10.0))

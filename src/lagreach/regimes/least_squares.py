@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lagreach.arrays import Array, Number, Numbers
+from lagreach._util.arrays import Array, Number, Numbers
 from lagreach.errors import InputError
 from lagreach.regimes.laws import LN10, check_lags, log_values
 from lagreach.types import Status

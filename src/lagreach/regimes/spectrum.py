@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lagreach.arrays import Array, Number, Numbers
+from lagreach._util.arrays import Array, Number, Numbers
 from lagreach.errors import InputError
 from lagreach.regimes.laws import check_lags, log_values
 from lagreach.types import Status

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lagreach.diagnosis import Diagnosis, LayerDiagnosis, NoiseSample
+from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
 from lagreach.errors import InputError
 from lagreach.report.style import (
     BLUE,

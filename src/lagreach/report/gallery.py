@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lagreach.diagnosis import Diagnosis
-from lagreach.disk import PICTURES, make_folder, save_figure
+from lagreach._util.disk import PICTURES, make_folder, save_figure
+from lagreach._util.progress import Progress
+from lagreach.diagnosis.result import Diagnosis
 from lagreach.errors import InputError
-from lagreach.progress import Progress
-from lagreach.report import figures, paper_figures
+from lagreach.papers.livi import figures as paper_figures
+from lagreach.report import figures
 
 FIGURES: dict[str, Callable[..., Any]] = {
     "window": figures.window,

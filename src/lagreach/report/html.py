@@ -11,9 +11,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from lagreach._util.disk import is_file, write_atomically
 from lagreach._version import __version__
-from lagreach.diagnosis import Diagnosis, LayerDiagnosis
-from lagreach.disk import is_file, write_atomically
+from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis
+from lagreach.diagnosis.window import Requirement
 from lagreach.errors import InputError
 from lagreach.report.payload import make_payload, to_json, verdict
 from lagreach.report.text import HELD_OUT
@@ -35,7 +36,6 @@ from lagreach.report.words import (
     time_scales,
 )
 from lagreach.types import Status
-from lagreach.window import Requirement
 
 SCRIPTS = ("what_if.js", "charts.js", "page.js")
 CLAIM = ("claim", "printed", "obtained", "interval", "verdict", "why")

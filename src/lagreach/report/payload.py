@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from lagreach.diagnosis import Diagnosis, LayerDiagnosis
+from lagreach.advice.what_if import measured_exponent
+from lagreach.detection.law import block_size
+from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis
+from lagreach.diagnosis.window import Requirement
 from lagreach.report.words import short, span, time_scales
-from lagreach.sequences_needed import block_size
 from lagreach.types import Status
-from lagreach.what_if import measured_exponent
-from lagreach.window import Requirement
 
 KAPPAS = (*np.round(np.arange(2.0, 4.0, 0.1), 1).tolist(), *np.arange(4.0, 11.25, 0.25).tolist())
 FIT_POINTS = 80

@@ -7,10 +7,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from lagreach.diagnosis import Diagnosis, LayerDiagnosis
+from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis
+from lagreach.diagnosis.window import Requirement
 from lagreach.report.words import LIGHTS, NO_FORECAST, advice, answer, brief, retained, short, span, unreached
 from lagreach.types import Status
-from lagreach.window import Requirement
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

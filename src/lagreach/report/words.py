@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lagreach.diagnosis import Diagnosis, LayerDiagnosis
+from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis
 from lagreach.errors import InputError
 from lagreach.regimes import TimeScales, timescales
 from lagreach.types import Status

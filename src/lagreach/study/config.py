@@ -14,8 +14,9 @@ from typing import Any, Literal, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from lagreach.disk import is_file
+from lagreach._util.disk import is_file
 from lagreach.errors import InputError, LagreachError, TooLargeError
+from lagreach.study.kinds import registered_kinds
 
 SCALES = ("smoke", "small", "paper")
 PROTOCOLS = Path(__file__).parent / "protocols"
@@ -130,7 +131,7 @@ class StudyConfig(Part):
     training: dict[str, Any] = {}
     variants: tuple[Variant, ...] = ()
     experiments: tuple[str, ...] = ()  # of a study of kind "convergence"
-    validation: dict[str, Any] = {}  # of a study of kind "validation"; see `lagreach.study.validation.design`
+    validation: dict[str, Any] = {}  # of a study of kind "validation"; see `studies.validation.design`
     seeds: int = Field(default=5, ge=1, le=10**4)
     seed: int = Field(default=0, ge=0, le=2**62)
     checkpoints: tuple[float, ...] = (0.0, 1.0)  # as fractions of the epochs
@@ -308,8 +309,9 @@ def _check_extent(node: yaml.Node | None, seen: dict[int, int], deepest: int) ->
 
 
 def known_studies() -> dict[str, Path]:
-    """Studies that come with the package."""
-    return {path.stem: path for path in sorted(PROTOCOLS.glob("*.yaml"))}
+    """Studies that come with the package, and those of registered kinds."""
+    folders = [PROTOCOLS, *(kind.protocols for kind in registered_kinds())]
+    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
 
 
 def find_study(name: str) -> StudyConfig:

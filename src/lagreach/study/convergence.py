@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lagreach.disk import make_folder, write_atomically
+from lagreach._util.disk import make_folder, write_atomically
 from lagreach.errors import InputError
 from lagreach.report import study_page
 from lagreach.study.claims import VERDICTS, ClaimResult
@@ -17,7 +17,7 @@ from lagreach.study.results import table
 from lagreach.study.store import RunDirectory, versions
 
 if TYPE_CHECKING:
-    from lagreach.convergence.curves import Curve, Experiment
+    from lagreach.papers.cayci.curves import Curve, Experiment
     from lagreach.study.config import StudyConfig
 
 SLACK = 0.1  # in a slope: rates are asymptotic, and the axes are finite
@@ -39,7 +39,7 @@ def experiment_path(run: RunDirectory, name: str) -> Path:
 
 def run_experiment(job: ExperimentJob) -> None:
     """Run an experiment and save its numbers; one that is there and whole is left alone."""
-    from lagreach.convergence.experiments import run as measure
+    from lagreach.papers.cayci.experiments import run as measure
 
     run = RunDirectory(job.run)
     if read_experiment(run, job.name) is not None:
@@ -55,7 +55,7 @@ def run_experiment(job: ExperimentJob) -> None:
 
 def read_experiment(run: RunDirectory, name: str) -> Experiment | None:
     """Read an experiment back; None if it is not there, or damaged."""
-    from lagreach.convergence.curves import Experiment
+    from lagreach.papers.cayci.curves import Experiment
 
     try:
         return Experiment.from_dict(json.loads(experiment_path(run, name).read_text(encoding="utf-8")))
@@ -101,7 +101,7 @@ def _fitted(curve: Curve) -> str:
 
 def summarise_experiments(run: RunDirectory, config: StudyConfig, seconds: float, command: str) -> list[ClaimResult]:
     """Write figures, claims, RESULTS.md and report.html."""
-    from lagreach.convergence.figures import figure
+    from lagreach.papers.cayci.figures import figure
 
     found = [one for name in config.experiments if (one := read_experiment(run, name)) is not None]
     claims = slope_claims(found, config.scale)

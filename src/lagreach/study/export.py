@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from lagreach.disk import disk_errors, make_folder
+from lagreach._util.disk import disk_errors, make_folder
 from lagreach.errors import RunError
 from lagreach.study.rows import Row, read_rows, write_rows
 from lagreach.study.store import RunDirectory

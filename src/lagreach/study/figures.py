@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lagreach.disk import write_atomically
+from lagreach._util.disk import write_atomically
 from lagreach.report.style import FAINT, SHADE, label, legend, look, new_axes
 from lagreach.study.material import Material, reach, stacked
 

@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from lagreach.diagnosis import Diagnosis
-from lagreach.disk import make_folder
+from lagreach._util.disk import make_folder
+from lagreach.diagnosis.diagnose import diagnose
+from lagreach.diagnosis.files import load
+from lagreach.diagnosis.measure import MeasureSettings
+from lagreach.diagnosis.result import Diagnosis
 from lagreach.errors import InputError
-from lagreach.io import load
-from lagreach.measure import MeasureSettings
-from lagreach.model import GatedRNN
-from lagreach.pipeline import diagnose
+from lagreach.models.gated_rnn import GatedRNN
+from lagreach.papers.livi.printed_window import paper_window
 from lagreach.study.config import RECIPES, DiagnosisSettings, StudyConfig, Variant
 from lagreach.study.data import FreshData, HeldData, TrainingData, generator_for, hold
 from lagreach.study.optimisers import OptimiserSettings
-from lagreach.study.paper_window import paper_window
 from lagreach.study.replicas import Replicas
 from lagreach.study.rows import Row, read_rows, write_rows
 from lagreach.study.store import RunDirectory, latest_state, load_tensors, remove_states, save_state, save_tensors

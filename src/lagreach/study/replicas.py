@@ -15,11 +15,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lagreach._util.threads import one_thread
 from lagreach.errors import InputError
 from lagreach.kernels import check_kernel, scan_stack
 from lagreach.kernels.gpu import check_precision, precision
-from lagreach.model import GatedRNN
-from lagreach.threads import one_thread
+from lagreach.models.gated_rnn import GatedRNN
 
 READOUT = ("readout.weight", "readout.bias")
 

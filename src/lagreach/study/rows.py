@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lagreach.disk import is_file, write_atomically
+from lagreach._util.disk import is_file, write_atomically
 from lagreach.errors import InputError, TooLargeError
 
 Row = dict[str, Any]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
+from lagreach._util.progress import Progress, progress_bar
+from lagreach.diagnosis.files import load
 from lagreach.errors import InputError
-from lagreach.io import load
-from lagreach.progress import Progress, progress_bar
 from lagreach.report import study_page
 from lagreach.study.claims import VERDICTS, ClaimResult, check_claims
 from lagreach.study.config import StudyConfig
@@ -30,6 +30,7 @@ from lagreach.study.jobs import (
     is_trained,
     train_variants,
 )
+from lagreach.study.kinds import kind_named
 from lagreach.study.material import gather
 from lagreach.study.results import results_text, verdict_sentence
 from lagreach.study.rows import write_rows
@@ -74,9 +75,9 @@ def run_study(
             run.log("finished")
             return run
         if config.kind == "validation":
-            from lagreach.study.validation.run import run_validation
-
-            run_validation(run, config, workers, report, device=device, kernel=kernel, only=only, command=command)
+            kind_named("validation").run(
+                run, config, workers, report, device=device, kernel=kernel, only=only, command=command
+            )
             return run
         left = [v.name for v in config.variants if not is_trained(run, config, v)]
         # networks share a GPU from one process, where they run side by side; processors each get their own

@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from lagreach.assembly import assemble
-from lagreach.diagnosis import Diagnosis
+from lagreach._util.progress import Progress
+from lagreach._util.threads import one_thread
+from lagreach.diagnosis.assemble import assemble
+from lagreach.diagnosis.diagnose import diagnose, diagnosis_subjects
+from lagreach.diagnosis.result import Diagnosis
+from lagreach.diagnosis.settings import MeasureSettings
+from lagreach.diagnosis.window import Window
 from lagreach.errors import InputError
 from lagreach.gradients.blocks import Directions, directions
 from lagreach.gradients.noise import NoiseValues, statistics, unit_directions
 from lagreach.gradients.subject import Subject
-from lagreach.measure_settings import MeasureSettings
-from lagreach.pipeline import diagnose, diagnosis_subjects
-from lagreach.progress import Progress
 from lagreach.study.executors import Executor, counting
-from lagreach.threads import one_thread
-from lagreach.window import Window
 
 Build = Callable[[], tuple[nn.Module, Any]]
 

@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lagreach.disk import is_file
+from lagreach._util.disk import is_file
 from lagreach.study.config import StudyConfig
 from lagreach.study.convergence import experiment_path
 from lagreach.study.jobs import diagnose_jobs
+from lagreach.study.kinds import kind_named
 from lagreach.study.store import RunDirectory
 
 
@@ -59,9 +60,7 @@ def run_status(folder: str | Path) -> RunStatus:
     made = (sum(path.exists() for path in paths), len(paths))
     epochs = epochs_done(run, config)
     if config.kind == "validation":
-        from lagreach.study.validation.run import validation_status
-
-        counts = validation_status(run, config)
+        counts = kind_named("validation").status(run, config)
         epochs, made = {"all conditions": counts["conditions"]}, counts["predictors"]
     state = "running" if _held(run) else ("finished" if run.finished else "interrupted")
     return RunStatus(config.name, config.scale, state, config.kind, epochs, made)

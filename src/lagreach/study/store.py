@@ -28,8 +28,8 @@ import torch
 import yaml
 from torch import Tensor
 
+from lagreach._util.disk import disk_errors, is_file, is_folder, is_temporary, make_folder, write_atomically
 from lagreach._version import __version__
-from lagreach.disk import disk_errors, is_file, is_folder, is_temporary, make_folder, write_atomically
 from lagreach.errors import InputError, RunError
 from lagreach.study.config import StudyConfig, read_config
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from lagreach.diagnosis import Diagnosis
+from lagreach.diagnosis.result import Diagnosis
+from lagreach.papers.livi.printed_window import PaperWindow
 from lagreach.regimes import fit_regimes
 from lagreach.regimes.spectrum import timescales
-from lagreach.study.paper_window import PaperWindow
 from lagreach.study.rows import Row
 
 LEAST_POINTS = 3  # for a slope

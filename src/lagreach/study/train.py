@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lagreach._util.progress import Progress, progress_bar
 from lagreach.errors import InputError
-from lagreach.model import GatedRNN
-from lagreach.progress import Progress, progress_bar
+from lagreach.models.gated_rnn import GatedRNN
 from lagreach.study.data import FreshData, TrainingData, hold
 from lagreach.study.optimisers import OptimiserSettings
 from lagreach.study.replicas import Replicas

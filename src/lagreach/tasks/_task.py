@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lagreach.batch import Batch
+from lagreach.data.batch import Batch
 from lagreach.errors import InputError
 
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from lagreach.adapters import find_views
 from lagreach.adapters.calling import Call
-from lagreach.batch import Batch
 from lagreach.cells import Cell, make_cell
+from lagreach.data.batch import Batch
 from lagreach.errors import InputError
 from lagreach.testing.adapter_checks import AdapterCase, checks_of, scan_views
 from lagreach.testing.cell_checks import CHECKS, CellCase

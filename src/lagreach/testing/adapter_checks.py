@@ -13,8 +13,8 @@ from lagreach.adapters import View
 from lagreach.adapters.calling import Call
 from lagreach.adapters.scan_cell import ScanCell, Written
 from lagreach.adapters.scan_view import ScanView
-from lagreach.batch import Batch
 from lagreach.cells import unroll
+from lagreach.data.batch import Batch
 from lagreach.errors import ConformanceError
 from lagreach.transport.carry import Carry, Steps
 from lagreach.transport.exact import exact_transport

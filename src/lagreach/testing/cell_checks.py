@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lagreach.cells import Cell, Factors, unroll
 from lagreach.errors import ConformanceError, UnsupportedError
 from lagreach.gradients.lag_gradients import lag_gradients
-from lagreach.model import GatedRNN
+from lagreach.models.gated_rnn import GatedRNN
 from lagreach.transport.dual import windows
 
 TOLERANCE = 1e-10  # float64
@@ -147,7 +147,7 @@ def check_identity(t: CellCase) -> None:
 
 def check_diagnosis(t: CellCase) -> None:
     """A whole diagnosis runs, and its gains and rates are those of explicit products."""
-    from lagreach.pipeline import diagnose  # needs scipy, which the other checks do not
+    from lagreach.diagnosis.diagnose import diagnose  # needs scipy, which the other checks do not
 
     def draw(*shape: int) -> Tensor:
         return torch.randn(shape, generator=t.generator, dtype=torch.float64)

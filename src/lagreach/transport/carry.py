@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lagreach.threads import Workers
+from lagreach._util.threads import Workers
 from lagreach.transport.cotangent import SAFE_EXPONENT, Cotangent
 from lagreach.transport.linearised import Joined, Linearised, linearise
 from lagreach.transport.rollout import Rollout

@@ -12,10 +12,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lagreach.adapters import Recurrence, View
+from lagreach.data.lags import check_lags
 from lagreach.errors import UnsupportedError
 from lagreach.transport.exact import exact_transport
 from lagreach.transport.first_order import first_order_norms
-from lagreach.transport.lags import check_lags
 from lagreach.transport.objective import Loss, output_gradient
 from lagreach.transport.prepare import prepare
 from lagreach.transport.rollout import Rollout

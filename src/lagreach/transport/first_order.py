@@ -14,11 +14,11 @@ from lagreach.adapters import Recurrence, View
 from lagreach.cells import Dual, Factors
 from lagreach.cells.lstm import LSTM
 from lagreach.cells.stack import Layer
+from lagreach.data.lags import check_lags
 from lagreach.errors import InputError, UnsupportedError
 from lagreach.transport.cotangent import Cotangent
 from lagreach.transport.dual import WindowProduct, windows
 from lagreach.transport.first_order_sums import factors_of, rate_sums, square_sums
-from lagreach.transport.lags import check_lags
 from lagreach.transport.objective import valid_steps
 from lagreach.transport.prepare import prepare
 from lagreach.transport.rollout import Rollout

@@ -17,11 +17,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from lagreach._util.progress import waiting
 from lagreach.cells import Factors, Params
 from lagreach.cells.stack import Layer
 from lagreach.errors import InputError
 from lagreach.kernels.entry import check_arrays
-from lagreach.progress import waiting
 from lagreach.transport.scaled import ScaledSum
 
 ROWS = 4096  # steps whose factors are made together: they are used while they lie in the cache
@@ -35,7 +35,7 @@ def kernels() -> ModuleType | None:
     """Return the compiled functions, or None without numba."""
     if importlib.util.find_spec("numba") is None:
         return None
-    return importlib.import_module("lagreach.transport.first_order_kernels")
+    return importlib.import_module("lagreach.kernels.cpu.first_order")
 
 
 def steps_of(layer: Layer, direction: Params | None = None) -> tuple[Factors, Tensor | None]:

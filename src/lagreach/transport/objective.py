@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from lagreach.adapters.view import Recurrence, check_finite
-from lagreach.batch import Batch
+from lagreach.data.batch import Batch
 from lagreach.errors import InputError
 
 Loss = str | Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lagreach.adapters import Recurrence, View, as_view
 from lagreach.adapters.view import check_finite
-from lagreach.batch import Batch, check_steps
+from lagreach.data.batch import Batch, check_steps
 from lagreach.errors import InputError
 from lagreach.transport.objective import Loss, Objective, make_objective, valid_steps
 from lagreach.transport.rollout import Rollout, chunks, run

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lagreach.adapters import Bound, Recurrence, View, as_view
-from lagreach.batch import Batch
+from lagreach.data.batch import Batch
 from lagreach.errors import InputError
 from lagreach.kernels import scan_stack
 

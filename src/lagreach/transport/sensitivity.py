@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from lagreach._util.autodiff import directional_derivative
 from lagreach.adapters import Recurrence, View
-from lagreach.directional import directional_derivative
 from lagreach.errors import InputError
 from lagreach.kernels import scan_tangent
 from lagreach.transport.rollout import Rollout, rollout

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from lagreach._util.progress import waiting
+from lagreach._util.threads import Workers
 from lagreach.cells import Cell, Params
 from lagreach.kernels.cpu.buffers import empty, zeros
 from lagreach.kernels.cpu.compiled import Gradients, Run, Weights
 from lagreach.kernels.cpu.packing import gradients_like, pack, unpack
 from lagreach.kernels.entry import check_arrays, check_scan
-from lagreach.progress import waiting
-from lagreach.threads import Workers
 
 ROWS = 32  # sequences in a block
 STEPS = 1024  # at least so many steps in a block, if there are so many

@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lagreach._util.progress import waiting
 from lagreach.cells._pullback import RowForm
 from lagreach.errors import InputError
 from lagreach.kernels.cpu.compiled import aligned, compiled, use_whole_registers
 from lagreach.kernels.cpu.tiles import sum_of_products
 from lagreach.kernels.entry import check_arrays
-from lagreach.progress import waiting
 
 ROWS = 64  # in work at a time
 

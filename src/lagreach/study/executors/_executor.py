@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from lagreach._util.progress import Progress
 from lagreach.errors import InputError, LagreachError, RunError
-from lagreach.progress import Progress
 
 RETRIES = 3  # of a piece whose worker died
 

@@ -1,0 +1,1 @@
+"""One file a family of gated linear layers; `lagreach.adapters.families` finds them."""

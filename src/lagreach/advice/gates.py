@@ -1,0 +1,207 @@
+"""`advise_gates`: are the gates set for a wanted lag, and if not, which biases would set them?
+
+A layer carries a lag if some of its units keep a good part of what they hold for that long. Half-lives say so before
+any training, and again after it. Spreading the half-lives from one step to twice the wanted lag is the idea of chrono
+initialisation: every time scale up to the lag, and some beyond, then has units of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lagreach.adapters.calling import Call
+from lagreach.adapters.families import scan_modules
+from lagreach.adapters.scan_layer import ScanLayer
+from lagreach.advice.retention import LayerRetention, Retention, retention
+from lagreach.errors import InputError, UnsupportedError
+
+SHORT = 2.0  # steps; a layer whose 90 % quantile is below is called collapsed
+FELL = 4.0  # a fall of the 90 % quantile over training by this factor is worth a warning
+ENDLESS = 10.0  # half-lives beyond this multiple of the sequence length cannot forget
+
+
+@dataclass(frozen=True)
+class LayerAdvice:
+    """One layer: half-lives (median, 90 %, longest) before and after training, biases to set, and warnings.
+
+    `biases` maps names of parameters in the model to values; `holds` is the share of decays whose half-life reaches
+    the wanted lag.
+    """
+
+    name: str
+    before: tuple[float, float, float]
+    after: tuple[float, float, float] | None
+    holds: float
+    biases: dict[str, Tensor]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class GateAdvice:
+    """Advice on the gates of every recurrent layer, for a wanted lag."""
+
+    lag: int
+    layers: tuple[LayerAdvice, ...]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """All warnings, with the names of their layers."""
+        return tuple(f"{layer.name}: {text}" for layer in self.layers for text in layer.warnings)
+
+    def biases(self) -> dict[str, Tensor]:
+        """Suggested values of all layers, by parameter name."""
+        return {name: value for layer in self.layers for name, value in layer.biases.items()}
+
+    def apply(self, model: nn.Module) -> None:
+        """Write the suggested values into a model, which should be trained from there."""
+        own = dict(model.named_parameters())
+        with torch.no_grad():
+            for name, value in self.biases().items():
+                own[name].copy_(value.to(own[name]))
+
+    def __str__(self) -> str:
+        lines = [f"half-lives in steps (median / 90 % / longest), for lag {self.lag}"]
+        for layer in self.layers:
+            numbers = " -> ".join(
+                " / ".join(f"{value:.3g}" for value in stage)
+                for stage in (layer.before, layer.after)
+                if stage is not None
+            )
+            lines.append(f"{layer.name}: {numbers}; {layer.holds:.0%} of the decays hold lag {self.lag}")
+            if layer.biases:
+                lines.append(f"  set {', '.join(layer.biases)} to spread half-lives from 1 to {2 * self.lag} steps")
+            lines += [f"  warning: {text}" for text in layer.warnings]
+        return "\n".join(lines)
+
+
+def advise_gates(
+    model: nn.Module,
+    x: Tensor,
+    lag: int,
+    *,
+    trained: nn.Module | None = None,
+    lengths: Tensor | None = None,
+    call: Call | None = None,
+) -> GateAdvice:
+    """Say how long each layer remembers, and which biases would let it remember a wanted lag.
+
+    Parameters
+    ----------
+    model
+        The model, usually as initialised.
+    x
+        Some inputs (seq, time, ...): decays depend on them.
+    lag
+        Number of steps back that should be within reach.
+    trained
+        The same model after training, to see what became of its half-lives.
+
+    Examples
+    --------
+    >>> layer = nn.LSTM(3, 8, batch_first=True)
+    >>> found = advise_gates(layer, torch.randn(4, 20, 3), lag=50)
+    >>> found.layers[0].holds, sorted(found.biases())
+    (0.0, ['bias_hh_l0', 'bias_ih_l0'])
+    >>> found.apply(layer)
+    >>> round(retention(layer, torch.zeros(1, 20, 3)).layers[0].half_lives.max().item()) > 20
+    True
+    """
+    if lag < 1:
+        raise InputError("the wanted lag must be a positive number of steps", got=lag)
+    first = retention(model, x, lengths=lengths, call=call)
+    then = None if trained is None else retention(trained, x, lengths=lengths, call=call)
+    biases = _suggestions(model, lag)
+    layers = tuple(_advise(layer, then, lag, biases) for layer in first.layers)
+    return GateAdvice(lag, layers)
+
+
+def chrono(longest: int, count: int) -> Tensor:
+    """Half-lives from one step to the longest, evenly spaced on a logarithmic scale (float64).
+
+    >>> chrono(16, 5)
+    tensor([ 1.,  2.,  4.,  8., 16.], dtype=torch.float64)
+    """
+    return torch.logspace(0, math.log2(longest), count, base=2, dtype=torch.float64)
+
+
+def _advise(
+    layer: LayerRetention, trained: Retention | None, lag: int, biases: dict[str, dict[str, Tensor]]
+) -> LayerAdvice:
+    after = None if trained is None else trained[layer.name]
+    current = after or layer
+    warnings = []
+    _, high, longest = quantiles = _three(current)
+    if high < SHORT:
+        warnings.append(
+            f"collapsed: nine in ten decays lose half within {high:.2g} steps; products of decays vanish within a few steps"
+        )
+    if longest < lag:
+        warnings.append(f"the longest half-life is {longest:.3g} steps: lag {lag} is carried by no unit's decay alone")
+    time = layer.log_decay.shape[1]
+    if min(current.half_lives.flatten().tolist()) > ENDLESS * time:
+        warnings.append(f"no decay forgets within {ENDLESS:.0f} times these sequences of {time} steps")
+    if after is not None and high < _three(layer)[1] / FELL:
+        warnings.append(f"training shortened the 90 % half-life from {_three(layer)[1]:.3g} to {high:.3g} steps")
+    holds = (current.half_lives >= lag).double().mean().item()
+    return LayerAdvice(
+        layer.name,
+        _three(layer),
+        None if after is None else quantiles,
+        holds,
+        biases.get(layer.name, {}) if holds == 0 else {},
+        tuple(warnings),
+    )
+
+
+def _three(layer: LayerRetention) -> tuple[float, float, float]:
+    median, high, longest = layer.quantiles()
+    return median, high, longest
+
+
+def _suggestions(model: nn.Module, lag: int) -> dict[str, dict[str, Tensor]]:
+    """Biases by layer name (as in `retention`) and by parameter name."""
+    found: dict[str, dict[str, Tensor]] = {}
+    for path, module, adapter in scan_modules(model):
+        layer: ScanLayer = adapter(module)
+        try:
+            values = layer.retaining(chrono(2 * lag, layer.decay_shape[0]))
+        except UnsupportedError:  # a layer without biases: there is nothing to set
+            continue
+        found[path or type(module).__name__] = {f"{path}.{name}".lstrip("."): v for name, v in values.items()}
+    for path, module in model.named_modules():
+        if isinstance(module, (nn.LSTM, nn.GRU)) and module.bias:
+            for name, suffix in _torch_layers(path or type(module).__name__, module):
+                found[name] = _torch_biases(path, module, suffix, lag)
+    return found
+
+
+def _torch_layers(where: str, module: nn.RNNBase) -> list[tuple[str, str]]:
+    """Names of a module's layers as `retention` gives them, and the suffixes of their weights."""
+    if module.bidirectional:
+        directions = (("forward", ""), ("backward", "_reverse"))
+        return [(f"{where} layer {k} {d}", f"_l{k}{s}") for k in range(module.num_layers) for d, s in directions]
+    if module.num_layers == 1:
+        return [(where, "_l0")]
+    return [(f"{where} layer {k}", f"_l{k}") for k in range(module.num_layers)]
+
+
+def _torch_biases(path: str, module: nn.RNNBase, suffix: str, lag: int) -> dict[str, Tensor]:
+    """Logits of the retaining gate (second block of torch's order in both layers) in one bias, zero in the other.
+
+    An LSTM's input gate gets the opposite sign, as chrono initialisation has it: what is kept is not overwritten.
+    """
+    hidden = module.hidden_size
+    logits = torch.logit(torch.exp2(-1 / chrono(2 * lag, hidden)))
+    found = {}
+    for role in ("bias_ih", "bias_hh"):
+        bias: Tensor = getattr(module, role + suffix).detach().clone()
+        first = role == "bias_ih"
+        bias[hidden : 2 * hidden] = logits.to(bias) if first else 0.0
+        if isinstance(module, nn.LSTM):
+            bias[:hidden] = -logits.to(bias) if first else 0.0
+        found[f"{path}.{role}{suffix}".lstrip(".")] = bias
+    return found

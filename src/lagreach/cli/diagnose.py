@@ -1,0 +1,181 @@
+"""`lagreach diagnose`: models, weights and data from files, a progress bar, and exit codes for pipelines."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from lagreach._util.arrays import finite_or_none
+from lagreach._util.disk import make_folder
+from lagreach.data.batch import MOST_STEPS, Batch
+from lagreach.data.sequences import as_batch
+from lagreach.data.tensor_files import read_tensors
+from lagreach.diagnosis.diagnose import DiagnosisPlan, diagnose
+from lagreach.diagnosis.result import Diagnosis
+from lagreach.errors import InputError
+from lagreach.report.text import show
+
+OUT_OF_REACH = 3
+
+
+def load_model(spec: str) -> nn.Module:
+    """Import ``package.module:factory`` and call it. What goes wrong in the user's own code is told with its place."""
+    module_name, _, name = spec.partition(":")
+    if not name or not module_name:
+        raise InputError("a model is named package.module:factory", got=repr(spec), fix="write my_package.models:build")
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        factory = getattr(importlib.import_module(module_name), name)
+    except Exception as error:
+        raise InputError(
+            "the model could not be imported",
+            got=f"{spec}: {in_words(error)}",
+            fix="run the command in the folder of the module, or install its package",
+        ) from error
+    finally:
+        sys.path.remove(here)
+    try:
+        model = factory() if callable(factory) and not isinstance(factory, nn.Module) else factory
+    except Exception as error:
+        raise InputError(
+            "the factory of the model failed",
+            got=f"{spec}: {in_words(error)}",
+            expected="a function without arguments that returns a torch.nn.Module",
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise InputError(
+            "the factory did not return a torch module", got=type(model).__name__, expected="a torch.nn.Module"
+        )
+    return model
+
+
+def in_words(error: Exception) -> str:
+    """Kind and text of an error, and the line it comes from."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Put weights from a file into a model."""
+    state = read_tensors(path)
+    try:
+        model.load_state_dict(state)
+    except Exception as error:  # names that are no text, values that are no tensors, and shapes
+        raise InputError(
+            "the weights do not fit the model",
+            got=f"{path.name}: {(str(error).splitlines() or [type(error).__name__])[-1].strip()}",
+            expected="the state_dict() of the same model",
+        ) from error
+
+
+def load_data(path: Path) -> Batch:
+    """Read x, y and optionally mask and lengths."""
+    found = read_tensors(path)
+    if not {"x", "y"} <= set(found):
+        names = ", ".join(map(str, found)) or "nothing"
+        raise InputError("the data need x and y", got=names, expected="x, y and optionally mask, lengths")
+    parts = {name: found[name] for name in ("x", "y", "mask", "lengths") if name in found}
+    for name, part in parts.items():
+        if not isinstance(part, torch.Tensor) or part.layout != torch.strided or part.is_quantized or part.is_complex():
+            got = f"{part.layout}, {part.dtype}" if isinstance(part, torch.Tensor) else type(part).__name__
+            raise InputError(f"{name} is not an array of real numbers", got=got, expected="a dense tensor")
+    return as_batch(parts, path.name)
+
+
+def parse_lags(text: str) -> str | list[int]:
+    """Read "auto", "1,2,4" or "0:64".
+
+    >>> parse_lags("1,2,8"), parse_lags("0:4"), parse_lags("auto")
+    ([1, 2, 8], [0, 1, 2, 3], 'auto')
+    """
+    if text == "auto":
+        return text
+    try:
+        if ":" in text:
+            wanted = range(*[int(part) for part in text.split(":")])
+            return list(wanted[: MOST_STEPS + 1])  # more are refused in any case
+        return [int(part) for part in text.split(",")]
+    except (ValueError, TypeError) as error:
+        raise InputError("lags could not be read", got=repr(text), expected="auto, 1,2,4 or 0:64") from error
+
+
+def run_diagnose(
+    model: str,
+    data: Path,
+    out: Path,
+    *,
+    weights: Path | None,
+    loss: str,
+    lags: str,
+    sequences: int | None,
+    strength: float,
+    require: Sequence[int],
+    budget: float | None,
+    seed: int,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Run the command and return its exit code."""
+    built = load_model(model)
+    if weights is not None:
+        load_weights(built, weights)
+    batch = load_data(data)
+    found = diagnose(
+        built, batch, loss, parse_lags(lags), sequences=sequences, strength=strength, require=require, budget=budget,
+        seed=seed, dry_run=dry_run,
+    )  # fmt: skip
+    if isinstance(found, DiagnosisPlan):
+        print(json.dumps(vars(found) | {"layers": list(found.layers)}, indent=2) if as_json else found)
+        return 0
+    make_folder(out)
+    found.save(out / "diagnosis.nc")
+    found.report(out / "report.html")
+    if as_json:
+        print(json.dumps(summary(found, require), indent=2))
+    else:
+        show(found)
+    return OUT_OF_REACH if any(not row["within_reach"] for row in required_rows(found, require)) else 0
+
+
+def required_rows(found: Diagnosis, require: Sequence[int]) -> list[dict[str, Any]]:
+    """For each required lag: the sequences it needs, and whether there are enough."""
+    rows = []
+    for lag in require:
+        needed = min(one.window.required_if_present().at(lag)["sequences"] for one in found.layers)
+        rows.append({"lag": lag, "sequences": finite_or_none(needed), "within_reach": bool(needed <= found.sequences)})
+    return rows
+
+
+def summary(found: Diagnosis, require: Sequence[int]) -> dict[str, Any]:
+    """Plain numbers for other programs; what is infinite is null."""
+    at = found.window()
+    return {
+        "sequences": found.sequences,
+        "strength": at.strength,
+        "window": {"lag": at.lag, "interval": list(at.interval), "status": at.status.name},
+        "required_lags": required_rows(found, require),
+        "layers": [
+            {
+                "name": one.name,
+                "local": one.local,
+                "dependences": list(one.window.dependences),
+                "lags": one.window.lags.tolist(),
+                "required": [finite_or_none(n) for n in one.window.required.sequences],
+                "required_if_present": [finite_or_none(n) for n in one.window.required_if_present().sequences],
+                "kappa": finite_or_none(one.window.concentration.exponent),
+                "alpha": finite_or_none(one.tail.alpha),
+                "limits": {str(lag): one.window.limit(lag, found.sequences).name for lag in one.window.lags.tolist()},
+            }
+            for one in found.layers
+        ],
+        "warnings": list(found.warnings),
+    }

@@ -1,0 +1,247 @@
+"""The `lagreach` command. Heavy imports happen inside the commands, so that ``--help`` is quick."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lagreach._version import __version__
+from lagreach.cli.convergence import app as convergence
+from lagreach.cli.study import app as study
+
+app = typer.Typer(
+    name="lagreach",
+    help="How far back in time can a recurrent model learn from N sequences?",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def _version(show: bool) -> None:
+    if show:
+        typer.echo(f"lagreach {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """How far back in time can a recurrent model learn from N sequences?"""
+
+
+@app.command()
+def cells(as_json: Json = False) -> None:
+    """List the cells: gates, state, where their equations come from, and whether first order is exact.
+
+    Example: `lagreach cells --json`
+    """
+    from lagreach.cells import all_cells
+
+    rows = [
+        {
+            "name": cell.name,
+            "gates": list(cell.gate_names),
+            "state": list(cell.blocks),
+            "equations": cell.equations,
+            "first_order": cell.first_order,
+        }
+        for cell in all_cells().values()
+    ]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="Cells")
+    for header in ("name", "gates", "state", "equations", "first order"):
+        table.add_column(header, no_wrap=header == "name")
+    for row in rows:
+        table.add_row(*(", ".join(value) or "-" if isinstance(value, list) else str(value) for value in row.values()))
+    Console().print(table)
+
+
+@app.command()
+def plan(
+    law: Annotated[str, typer.Option(help="Decay of the envelope: power, exponential, logarithmic or stretched.")],
+    sigma: Annotated[float, typer.Option(help="Noise of one sequence (stable scale with --alpha, else sd).")],
+    beta: Annotated[float | None, typer.Option(help="Exponent of the power law.")] = None,
+    tau: Annotated[float | None, typer.Option(help="Time scale of the (stretched) exponential, in steps.")] = None,
+    b: Annotated[float | None, typer.Option("--b", help="Stretching exponent.")] = None,
+    signal: Annotated[float, typer.Option(help="Signal at full envelope.")] = 1.0,
+    alpha: Annotated[float | None, typer.Option(help="Tail index of stable noise, in (1, 2].")] = None,
+    kappa: Annotated[float | None, typer.Option(help="Measured concentration exponent, instead of --alpha.")] = None,
+    error: Annotated[float, typer.Option(help="Error probability of the test.")] = 0.05,
+    sequences: Annotated[int | None, typer.Option(help="Number of sequences: also print the window.")] = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw the plan into this file (png, svg or pdf).")] = None,
+    as_json: Json = False,
+) -> None:
+    """Power analysis without a model: sequences needed per lag, and the window of a number of sequences.
+
+    Example: `lagreach plan --law power --beta 1 --signal 1 --sigma 5 --alpha 1.7 --error 0.05 --sequences 8000`
+    """
+    from lagreach.advice.plan import plan as make_plan
+
+    made = make_plan(
+        law, beta=beta, tau=tau, b=b, signal=signal, sigma=sigma, alpha=alpha, kappa=kappa, error=error,
+        sequences=sequences,
+    )  # fmt: skip
+    if figure is not None:
+        made.figure(figure)
+    typer.echo(json.dumps(made.to_dict(), indent=2) if as_json else str(made))
+
+
+@app.command()
+def diagnose(
+    model: Annotated[
+        str, typer.Option(help="Where the model comes from: package.module:factory, called without arguments.")
+    ],
+    data: Annotated[Path, typer.Option(help="Data with x and y (and mask, lengths): .npz, .safetensors or .pt.")],
+    out: Annotated[Path, typer.Option(help="Folder for diagnosis.nc and report.html.")],
+    weights: Annotated[
+        Path | None, typer.Option(help="Weights of the model: .safetensors, or .pt without code.")
+    ] = None,
+    loss: Annotated[str, typer.Option(help="mse or cross_entropy.")] = "mse",
+    lags: Annotated[str, typer.Option(help='"auto", or lags such as 1,2,4 or 0:64.')] = "auto",
+    sequences: Annotated[int | None, typer.Option(help="Plan for this many sequences.")] = None,
+    strength: Annotated[float, typer.Option(help="Share of the target a dependency should explain.")] = 0.05,
+    require_lag: Annotated[list[int] | None, typer.Option(help="Exit with 3 if this lag is out of reach.")] = None,
+    budget: Annotated[float | None, typer.Option(help="Seconds to stay within.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of pairs, probes and flips.")] = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do and cost.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Tell how far back a model learns from data; write diagnosis.nc and report.html.
+
+    Exit codes: 0 when all is well, 2 on bad input, 3 when a required lag needs more sequences than there are.
+
+    Example: `lagreach diagnose --model my.models:build --weights w.safetensors --data val.npz --require-lag 64 --out run`
+    """
+    from lagreach.cli.diagnose import run_diagnose
+
+    raise typer.Exit(
+        run_diagnose(
+            model, data, out, weights=weights, loss=loss, lags=lags, sequences=sequences, strength=strength,
+            require=require_lag or [], budget=budget, seed=seed, dry_run=dry_run, as_json=as_json,
+        )
+    )  # fmt: skip
+
+
+@app.command()
+def compare(
+    files: Annotated[list[Path], typer.Argument(help="Files written by `lagreach diagnose` or Diagnosis.save.")],
+    sequences: Annotated[int | None, typer.Option(help="Number of sequences to compare at.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare several diagnoses at one number of sequences.
+
+    Example: `lagreach compare before/diagnosis.nc after/diagnosis.nc --sequences 8000`
+    """
+    from lagreach.diagnosis.compare import compare as compare_diagnoses
+    from lagreach.diagnosis.files import load
+
+    found = compare_diagnoses([load(file) for file in files], [str(file) for file in files], sequences=sequences)
+    if not as_json:
+        typer.echo(str(found))
+        return
+    rows = [
+        {"name": name, "sequences": at.sequences, "strength": at.strength, "lag": at.lag, "interval": list(at.interval)}
+        for name, at in zip(found.names, found.windows, strict=True)
+    ]
+    typer.echo(json.dumps(rows, indent=2))
+
+
+@app.command()
+def suggest(
+    path: Annotated[Path, typer.Argument(help="A diagnosis (.nc).")],
+    lag: Annotated[list[int] | None, typer.Option(help="A lag that must be learnable; may be repeated.")] = None,
+    sequences: Annotated[int | None, typer.Option(help="Number of sequences to plan for.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Suggest how many steps to backpropagate through and how long sequences should be, with the reasons.
+
+    Example: `lagreach suggest run/diagnosis.nc --lag 64`
+    """
+    from lagreach.advice.suggest import suggest as make_suggestion
+    from lagreach.diagnosis.files import load
+
+    made = make_suggestion(load(path), lag, sequences=sequences)
+    typer.echo(json.dumps(made.to_dict(), indent=2) if as_json else str(made))
+
+
+@app.command()
+def report(
+    paths: Annotated[list[Path], typer.Argument(help="Diagnoses (.nc), or folders of them.")],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    title: Annotated[str, typer.Option(help="Title of the page.")] = "lagreach report",
+) -> None:
+    """Write a self-contained page with sliders and figures; several diagnoses stand side by side.
+
+    Example: `lagreach report before/diagnosis.nc after/diagnosis.nc --out report.html`
+    """
+    from lagreach.cli.report import run_report
+
+    run_report(paths, out, title=title)
+
+
+@app.command()
+def figures(
+    paths: Annotated[list[Path], typer.Argument(help="Diagnoses (.nc), or folders of them.")],
+    out: Annotated[Path, typer.Option(help="Folder for the pictures.")],
+    kind: Annotated[str, typer.Option("--format", help="png, svg or pdf.")] = "png",
+    figure: Annotated[list[str] | None, typer.Option(help="Only this figure; may be repeated.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Draw figures for a paper: windows, gains, noise, time scales, and the paper's Figures 1 to 4.
+
+    Example: `lagreach figures run/diagnosis.nc --out figures --format pdf --figure window`
+    """
+    from lagreach.cli.report import run_figures
+
+    run_figures(paths, out, kind=kind, figures=figure or [], as_json=as_json)
+
+
+@app.command()
+def bench(
+    names: Annotated[list[str] | None, typer.Argument(help="What to time; everything by default.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes, fewer repeats.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder for the JSON files.")] = None,
+    author: Annotated[
+        Path | None, typer.Option(help="The paper author's scripts, to be timed in the same run.")
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="cpu, or cuda: training steps of the GPU kernels; NAMES are cells then.")
+    ] = "cpu",
+) -> None:
+    """Time lagreach beside what one would use instead, after running the tests of what is timed (in a checkout).
+
+    Example: `lagreach bench transport first_order --quick --author ../learnability`
+    """
+    from lagreach.cli.bench import run_bench
+
+    raise typer.Exit(run_bench(names or [], quick=quick, out=out, author=author, device=device))
+
+
+app.add_typer(convergence)
+app.add_typer(study, name="study")
+
+
+def run() -> None:
+    """Entry point: errors raised on purpose are printed without a traceback, with exit code 2."""
+    from lagreach.errors import LagreachError
+
+    try:
+        app()
+    except LagreachError as error:
+        typer.echo(f"lagreach: {error}", err=True)
+        sys.exit(2)

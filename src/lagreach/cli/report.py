@@ -1,0 +1,74 @@
+"""`lagreach report` and `lagreach figures`: pages and pictures from files of diagnoses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from lagreach._util.disk import is_folder
+from lagreach._util.progress import progress_bar
+from lagreach.diagnosis.files import load
+from lagreach.diagnosis.result import Diagnosis
+from lagreach.errors import InputError
+from lagreach.report.gallery import export
+from lagreach.report.html import write_report
+from lagreach.report.words import named
+
+
+def read(paths: Sequence[Path]) -> tuple[list[Diagnosis], list[str]]:
+    """Load diagnoses from files and from folders of them (a run's ``diagnoses`` folder too), with a name for each."""
+    files: list[Path] = []
+    for path in paths:
+        if not is_folder(path):
+            files.append(path)
+            continue
+        inside = sorted(path.glob("*.nc")) or sorted(path.glob("diagnoses/*.nc"))
+        if not inside:
+            raise InputError("there is no diagnosis in this folder", got=str(path), expected="files *.nc")
+        files += inside
+    found = [load(file) for file in files]
+    labels = [", ".join(map(str, diagnosis.labels.values())) for diagnosis in found]
+    informative = len(set(labels)) == len(found) and all(labels)
+    return found, named(found) if informative else names_of(files)
+
+
+def names_of(files: Sequence[Path]) -> list[str]:
+    """Name files by what tells them apart: the file alone, or its folder where all files are called the same.
+
+    >>> names_of([Path("runs/a/diagnosis.nc"), Path("runs/b/diagnosis.nc")])
+    ['a', 'b']
+    >>> names_of([Path("runs/lstm.nc"), Path("runs/gru.nc")])
+    ['lstm', 'gru']
+    """
+    for names in ([file.stem for file in files], [file.resolve().parent.name for file in files]):
+        if len(set(names)) == len(names):
+            return names
+    return [str(file) for file in files]
+
+
+def run_report(paths: Sequence[Path], out: Path, *, title: str) -> None:
+    """Write one page for one diagnosis, or for several side by side."""
+    found, names = read(paths)
+    written = write_report(found, out, names=names, title=title)
+    typer.echo(f"{written} ({written.stat().st_size / 1e6:.1f} MB, {len(found)} diagnoses)")
+
+
+def run_figures(paths: Sequence[Path], out: Path, *, kind: str, figures: Sequence[str], as_json: bool) -> None:
+    """Write figures of diagnoses into a folder."""
+    found, names = read(paths)
+    found = [
+        diagnosis.labelled(name=name) if not diagnosis.labels else diagnosis
+        for diagnosis, name in zip(found, names, strict=True)
+    ]
+    with progress_bar() as bar:
+        files, missing = export(found, out, names=figures, kind=kind, progress=bar)
+    if as_json:
+        typer.echo(json.dumps({"files": [str(file) for file in files], "missing": missing}, indent=2))
+        return
+    for file in files:
+        typer.echo(str(file))
+    for name, why in missing.items():
+        typer.echo(f"{name}: not drawn, {why}", err=True)

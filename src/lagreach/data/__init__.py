@@ -1,0 +1,1 @@
+"""Sequences as users have them: read, paired, and their lags in bands."""

@@ -1,0 +1,68 @@
+"""Bands of lags: contiguous groups whose gradients are summed, so that no lag goes unexamined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lagreach.data.lags import check_lags
+from lagreach.errors import InputError
+
+GROWTH = 0.15  # width of an automatic band as a share of its lag
+
+
+@dataclass(frozen=True)
+class Bands:
+    """Lag ranges (first, last), ascending and disjoint. A band is named by its far edge, its last lag."""
+
+    edges: tuple[tuple[int, int], ...]
+
+    def __len__(self) -> int:
+        return len(self.edges)
+
+    @property
+    def lags(self) -> list[int]:
+        """The far edge of each band: what a dependency anywhere in it has to travel at most."""
+        return [last for _, last in self.edges]
+
+    def index(self, lag: int) -> int:
+        """Number of the band that holds a lag."""
+        for i, (first, last) in enumerate(self.edges):
+            if first <= lag <= last:
+                return i
+        raise InputError("no band holds this lag", got=lag, expected=f"a lag in {self}")
+
+    def __str__(self) -> str:
+        return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in self.edges)
+
+
+def make_bands(lags: str | Iterable[int], time: int, require: Iterable[int] = ()) -> Bands:
+    """Automatic bands from 0 to T-1, or one band for every lag asked for.
+
+    Examples
+    --------
+    >>> print(make_bands("auto", 32))
+    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14-15, 16-17, 18-19, 20-22, 23-25, 26-28, 29-31
+    >>> print(make_bands([4, 16], 32, require=[20]))
+    4, 16, 20
+    """
+    required = check_lags(require, time) if list(require) else []
+    if isinstance(lags, str):
+        if lags != "auto":
+            raise InputError("unknown set of lags", got=repr(lags), expected='"auto" or integers')
+        edges: list[tuple[int, int]] = []
+        start = 0
+        while start < time:
+            last = min(time - 1, start + max(1, int(GROWTH * start)) - 1)
+            edges.append((start, last))
+            start = last + 1
+        return Bands(tuple(piece for edge in edges for piece in _split(edge, required)))
+    return Bands(tuple((lag, lag) for lag in check_lags([*lags, *required], time)))
+
+
+def _split(edge: tuple[int, int], required: list[int]) -> list[tuple[int, int]]:
+    """Let every required lag be the far edge of a band."""
+    first, last = edge
+    cuts = [lag for lag in required if first <= lag < last]
+    starts = [first, *[cut + 1 for cut in cuts]]
+    return list(zip(starts, [*cuts, last], strict=True))

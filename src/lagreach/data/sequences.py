@@ -1,0 +1,263 @@
+"""Sequences that can be read by number: tensors, or any iterable of batches spooled to disk.
+
+The statistics pair sequences and visit them twice, so they need random access. Tensors have it. Everything else,
+data loaders and one-shot generators alike, is written once to a temporary file and read back a block at a time,
+which keeps memory flat in the number of sequences.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lagreach.data.batch import Batch, check_steps
+from lagreach.errors import InputError
+
+
+@runtime_checkable
+class Sequences(Protocol):
+    """Random access to sequences."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, index: Sequence[int]) -> Batch:
+        """Return the sequences with these numbers, in this order."""
+        ...
+
+
+@dataclass(frozen=True)
+class TensorSequences:
+    """Sequences that are in memory already."""
+
+    batch: Batch
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def read(self, index: Sequence[int]) -> Batch:
+        return self.batch.select(index)
+
+
+@dataclass(frozen=True)
+class SeriesWindows(TensorSequences):
+    """Windows cut from one long series: accepted, but not independent."""
+
+    from_one_series: bool = True
+
+
+def cut_series(x: Any, y: Any, length: int, stride: int | None = None) -> SeriesWindows:
+    """Cut one long series (time, input) with targets (time, ...) into windows of `length` steps.
+
+    Examples
+    --------
+    >>> windows = cut_series(torch.randn(1000, 3), torch.randn(1000, 1), length=50)
+    >>> len(windows), windows.read([0]).x.shape
+    (20, torch.Size([1, 50, 3]))
+    """
+    x, y = torch.as_tensor(x), torch.as_tensor(y)
+    if x.ndim != 2 or len(y) != len(x) or not 1 < length <= len(x):
+        raise InputError(
+            "a series is (time, input) with a target for every step",
+            got=f"x {tuple(x.shape)}, y {tuple(y.shape)}, length {length}",
+            expected=f"a length of at most {len(x)}",
+        )
+    starts = range(0, len(x) - length + 1, stride or length)
+    cut = [torch.stack([series[s : s + length] for s in starts]) for series in (x, y)]
+    return SeriesWindows(Batch(*cut))
+
+
+class SpooledSequences:
+    """Sequences on disk, one after the other; shorter ones are padded with zeros when they are read together."""
+
+    def __init__(self, batches: Iterable[Any]) -> None:
+        folder = tempfile.mkdtemp(prefix="lagreach-")
+        # removed with this object, at the latest when the interpreter ends; TemporaryDirectory would warn about that
+        self._cleanup = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self._path = Path(folder) / "sequences"
+        self._index: list[list[tuple[int, np.dtype[Any], tuple[int, ...]] | None]] = []
+        with self._path.open("wb") as file:
+            for i, batch in enumerate(batches):
+                self._append(file, as_batch(batch, f"batch {i}"))
+        if not self._index:
+            raise InputError(
+                "there are no sequences in the data",
+                fix="pass tensors, or something that can be iterated over again; a used-up generator yields nothing",
+            )
+        self._data = np.memmap(self._path, dtype=np.uint8, mode="r")
+        times = {row[0][2][:1] for row in self._index if row[0] is not None}
+        self._longest = max(times)[0] if len(times) > 1 else None  # None: all of the same length
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def _append(self, file: BinaryIO, batch: Batch) -> None:
+        if batch.state is not None:
+            raise InputError(
+                "batches with a state cannot be spooled", fix="pass one dict of tensors with x, y and state"
+            )
+        fields = [batch.x, batch.y, batch.mask, batch.lengths]
+        arrays = [None if f is None else f.detach().cpu().numpy() for f in fields]
+        for n in range(len(batch)):
+            row: list[tuple[int, np.dtype[Any], tuple[int, ...]] | None] = []
+            for array in arrays:
+                if array is None:
+                    row.append(None)
+                    continue
+                one = np.ascontiguousarray(array[n])
+                row.append((file.tell(), one.dtype, one.shape))
+                file.write(one.tobytes())
+            self._index.append(row)
+
+    def _field(self, index: Sequence[int], field: int) -> list[Tensor] | None:
+        if any(self._index[n][field] is None for n in index):
+            return None
+        found = []
+        for n in index:
+            entry = self._index[n][field]
+            assert entry is not None
+            offset, dtype, shape = entry
+            size = int(np.prod(shape)) * dtype.itemsize
+            found.append(
+                torch.from_numpy(np.frombuffer(self._data[offset : offset + size], dtype).reshape(shape).copy())
+            )
+        return found
+
+    def read(self, index: Sequence[int]) -> Batch:
+        x, y = self._field(index, 0), self._field(index, 1)
+        assert x is not None
+        assert y is not None
+        own = torch.tensor([len(one) for one in x])
+        mask, lengths = self._field(index, 2), self._field(index, 3)
+        given = None if lengths is None else torch.stack(lengths)
+        if self._longest is None:
+            return Batch(torch.stack(x), torch.stack(y), None if mask is None else torch.stack(mask), given)
+        per_step = all(one.ndim > 0 and len(one) == n for one, n in zip(y, own.tolist(), strict=True))
+        return Batch(
+            x=_padded(x, self._longest),
+            y=_padded(y, self._longest) if per_step else torch.stack(y),
+            mask=None if mask is None else _padded(mask, self._longest),
+            lengths=own if given is None else given,
+        )
+
+
+def _padded(values: list[Tensor], length: int) -> Tensor:
+    """Stack along a new axis, with zeros behind the shorter ones up to a length that is the same for every read."""
+    found = values[0].new_zeros(len(values), length, *values[0].shape[1:])
+    for row, one in zip(found, values, strict=True):
+        row[: len(one)] = one
+    return found
+
+
+def _as_numbers(values: Any) -> Tensor:
+    """Tensors as they are; types that numpy does not know, such as bfloat16, as float32."""
+    tensor = torch.as_tensor(values)
+    known = (torch.float16, torch.float32, torch.float64)
+    return tensor.float() if tensor.is_floating_point() and tensor.dtype not in known else tensor
+
+
+def _within(lengths: Tensor, time: int) -> bool:
+    return bool((lengths >= 1).all() and (lengths <= time).all())
+
+
+def as_batch(batch: object, where: str = "the data") -> Batch:
+    """Take (x, y), (x, y, mask) or (x, y, mask, lengths), or a mapping with these names, apart."""
+    if isinstance(batch, Batch):
+        check_steps(batch.x)
+        return batch
+    names = ("x", "y", "mask", "lengths")
+    if isinstance(batch, dict):
+        parts = [batch.get(name) for name in names]
+    elif isinstance(batch, (tuple, list)) and 2 <= len(batch) <= 4:
+        parts = [*batch, *[None] * (4 - len(batch))]
+    else:
+        parts = [None]
+    if parts[0] is None or parts[1] is None:
+        raise InputError(
+            f"{where} does not hold inputs and targets",
+            got=type(batch).__name__,
+            expected="(x, y), (x, y, mask), (x, y, mask, lengths) or a dict with these names",
+        )
+    x, y, mask, lengths = (None if p is None else _as_numbers(p) for p in parts)
+    state = batch.get("state") if isinstance(batch, dict) else None
+    assert x is not None
+    assert y is not None
+    if x.ndim == 0:
+        raise InputError(f"x of {where} is a single number", expected="(seq, time, input)")
+    if len(x) and 0 in x.shape:
+        raise InputError(
+            f"x of {where} has an empty axis", got=f"shape {tuple(x.shape)}", expected="(seq, time, input)"
+        )
+    check_steps(x)
+    if lengths is not None and lengths.is_floating_point():
+        if not torch.equal(lengths, lengths.round()):
+            raise InputError(
+                f"lengths of {where} must be whole numbers", got=f"{lengths.dtype}, {lengths[:6].tolist()}"
+            )
+        lengths = lengths.long()
+    if lengths is not None and x.ndim > 1 and lengths.ndim == 1 and len(lengths) and not _within(lengths, x.shape[1]):
+        raise InputError(
+            f"lengths of {where} must lie within the sequences",
+            got=f"{int(lengths.min())} to {int(lengths.max())}",
+            expected=f"1 to {x.shape[1]}",
+        )
+    for name, part in (("y", y), ("mask", mask), ("lengths", lengths)):
+        if part is not None and (part.ndim == 0 or len(part) != len(x)):
+            raise InputError(
+                f"x and {name} of {where} hold different numbers of sequences",
+                got=f"{len(x)} and {len(part) if part.ndim else 'a single number'}",
+                expected="the sequences on the first axis of both",
+            )
+    return Batch(x, y, mask, lengths, state)
+
+
+def as_sequences(data: object) -> Sequences:
+    """Tensors stay where they are; any other iterable of batches is spooled to disk once."""
+    if isinstance(data, Sequences):
+        return data
+    is_pair = isinstance(data, (tuple, list)) and 2 <= len(data) <= 4 and _is_array(data[0])
+    if isinstance(data, (Batch, dict)) or is_pair:
+        batch = as_batch(data)
+        if len(batch) == 0:
+            raise InputError(
+                "there are no sequences in the data", got=f"x of shape {tuple(batch.x.shape)}", expected="16 or more"
+            )
+        return TensorSequences(batch)
+    if isinstance(data, Iterable):
+        return SpooledSequences(data)
+    raise InputError("this is not data", got=type(data).__name__, expected="(x, y) tensors or an iterable of batches")
+
+
+def _is_array(value: object) -> bool:
+    return isinstance(value, Tensor) or hasattr(value, "__array__")
+
+
+def contents(sequences: Sequences, read: int = 64) -> Iterator[tuple[Tensor, Tensor]]:
+    """Input and target of every sequence, without what lies beyond its length, which may hold anything."""
+    for start in range(0, len(sequences), read):
+        batch = sequences.read(range(start, min(start + read, len(sequences))))
+        for row, (x, y) in enumerate(zip(batch.x, batch.y, strict=True)):
+            if batch.lengths is None:
+                yield x, y
+                continue
+            length = int(batch.lengths[row])
+            per_step = y.ndim > 0 and len(y) == len(x)
+            yield x[:length], y[:length] if per_step else y
+
+
+def fingerprint(sequences: Sequences) -> str:
+    """Hash of the data's contents, independent of the order of the sequences and of how they are padded."""
+    total = 0
+    for x, y in contents(sequences):
+        content = b"".join(np.ascontiguousarray(part.detach().cpu().numpy()).tobytes() for part in (x, y))
+        total += int.from_bytes(hashlib.blake2b(content, digest_size=16).digest(), "little")
+    return f"{total % 2**128:032x}"

@@ -1,0 +1,194 @@
+"""From the merged results of both passes to a `Window`: tests, noise, concentration, and N for every lag."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from lagreach.data.bands import Bands
+from lagreach.detection.law import exp, log_n, mean_range, robust
+from lagreach.diagnosis.settings import MeasureSettings
+from lagreach.diagnosis.window import Requirement, Window
+from lagreach.gradients.blocks import Directions
+from lagreach.gradients.memory import memory
+from lagreach.gradients.noise import NoiseValues, unit_directions
+from lagreach.gradients.reliance import reliance
+from lagreach.gradients.significance import (
+    Significance,
+    flip_test,
+    gram,
+    jackknife_spread,
+    leave_one_out,
+    null_spread,
+    off_diagonal_mean,
+)
+from lagreach.gradients.subject import Subject
+from lagreach.tails.concentration import Concentration, concentration
+from lagreach.types import Status
+
+
+def assemble(subject: Subject, found: Directions, values: NoiseValues, settings: MeasureSettings) -> Window:
+    """Turn the merged results of both passes into a window."""
+    generator = np.random.default_rng(settings.seed)
+    means = found.data if settings.direction == "matched" else _along_random(found, subject, settings)
+    test = flip_test(means, flips=settings.flips, generator=generator)
+    noise = _noise_scale(values, settings.unit)
+    speed = _concentration(values, settings)
+    shared: dict[str, Any] = {"value_block": values.block, "blocks": found.block, "speed": speed, "settings": settings}
+    data = _requirement(subject.bands, means, values.data, noise=noise[0], test=test, **shared)
+    planted = found.planted(subject.probe.group)
+    per_probe = [
+        _requirement(subject.bands, planted[:, p], values.probe[:, p], noise=noise[1 + p], test=None, **shared)
+        for p in range(planted.shape[1])
+    ]
+    significant = test.adjusted <= settings.error
+    asked = [lag for lag, use in zip(subject.bands.lags, significant, strict=True) if use]
+    edges = subject.bands.edges
+    held = memory(subject, subject.bands.lags, [last - first + 1 for first, last in edges])
+    warnings = _warnings(values, speed, settings)
+    if not held.independent_inputs:
+        warnings += (
+            "inputs are correlated in time: the dependences found are marginal, lags may stand in for each other",
+        )
+    return Window(
+        required=data,
+        probe=_geometric_mean(per_probe),
+        adjusted_p=test.adjusted,
+        delta=test.delta,
+        noise=noise[0],
+        concentration=speed,
+        design_effect=_design_effect(values),
+        reliance=reliance(subject, asked, flips=settings.flips, seed=settings.seed),
+        memory=held,
+        sequences=subject.plan.sequences,
+        strength=settings.strength,
+        error=settings.error,
+        settings=asdict(settings) | {"params": list(subject.names), "lags": [list(edge) for edge in edges]},
+        warnings=warnings,
+    )
+
+
+def _along_random(found: Directions, subject: Subject, settings: MeasureSettings) -> np.ndarray:
+    """Signals along the random direction, as vectors of length one."""
+    along = unit_directions(found, subject.probe.group, "random", np.random.default_rng(settings.seed))[:, 0]
+    return np.einsum("klp,klp->kl", found.data, along)[..., None]
+
+
+def _noise_scale(values: NoiseValues, unit: str) -> np.ndarray:
+    """Standard deviation per signal and lag, (1 + probe, band), of sequences or of steps."""
+    if unit == "step":
+        return values.step_spread()
+    return np.concatenate((values.data.std(0, ddof=1)[None], values.probe.std(0, ddof=1)))
+
+
+def _design_effect(values: NoiseValues) -> float:
+    """How much more a sequence's mean varies than if its steps were independent; the median over measured lags."""
+    steps = values.step_spread()[0]
+    lengths = values.step_sums[:, 0, :, 0].sum(0) / len(values.data)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        effect = lengths * np.square(values.data.std(0) / steps)
+    usable = effect[np.isfinite(effect)]
+    return float(np.median(usable)) if len(usable) else math.nan
+
+
+def _concentration(values: NoiseValues, settings: MeasureSettings) -> Concentration:
+    """Kappa at the lag whose noise has the median ratio of tails to bulk: one exponent for all lags."""
+    spread = values.probe[:, 0].std(0)
+    ranges = np.quantile(values.probe[:, 0], 1 - settings.error, axis=0) - np.quantile(
+        values.probe[:, 0], settings.error, axis=0
+    )
+    with np.errstate(invalid="ignore", divide="ignore"):
+        heaviness = np.where(spread > 0, ranges / spread, np.nan)
+    if not np.isfinite(heaviness).any():
+        return concentration(np.zeros(len(values.data)), error=settings.error, generator=settings.seed)
+    typical = int(np.argsort(np.where(np.isfinite(heaviness), heaviness, np.inf))[np.isfinite(heaviness).sum() // 2])
+    return concentration(values.probe[:, 0, typical], error=settings.error, generator=settings.seed)
+
+
+def _requirement(
+    bands: Bands,
+    means: np.ndarray,
+    values: np.ndarray,
+    *,
+    value_block: np.ndarray,
+    blocks: np.ndarray,
+    noise: np.ndarray,
+    speed: Concentration,
+    settings: MeasureSettings,
+    test: Significance | None,
+) -> Requirement:
+    """N(l) with a block-jackknife interval, for one signal.
+
+    `means` (block, band, param) carry the signal, `values` (seq, band) the noise. With `test`, lags that are not
+    significant get inf and a lower bound from the upper limit of the signal.
+    """
+    from scipy.special import stdtrit
+
+    products, scale = gram(means)
+    squares = leave_one_out(products) * scale**2
+    whole = off_diagonal_mean(products) * scale**2
+    spread_of_values = values.std(0, ddof=1)
+    factor = noise / np.where(spread_of_values > 0, spread_of_values, 1.0)  # differs from one for unit="step"
+    start, ranges = mean_range(values, speed, settings.error)
+    without = np.stack([mean_range(values[value_block != block], speed, settings.error)[1] for block in blocks])
+    kappa = math.nan if speed.status is Status.KAPPA_REFUSED else speed.exponent
+    log_needed = log_n(whole, ranges * factor, start, kappa)
+    spread = jackknife_spread(log_n(squares, without * factor, start, kappa))
+    half = stdtrit(len(blocks) - 1, 0.975) * np.where(np.isfinite(spread), spread, np.inf)
+    # where there is nothing to see, N has a lower bound only: from the largest signal that may have been missed
+    upper = np.maximum(whole, 0) + 1.645 * np.maximum(jackknife_spread(squares), null_spread(products) * scale**2)
+    bound = exp(log_n(upper, ranges * factor, start, 2.0 if math.isnan(kappa) else kappa))
+    # a measured kappa brings its own interval; NaN where N is refused
+    kappas = (kappa, *speed.interval) if speed.status is Status.OK else (kappa,)
+    ends = np.stack([np.where(np.isinf(log_needed), 0.0, log_n(whole, ranges * factor, start, k)) for k in kappas])
+    low, high = (np.where(np.isinf(log_needed), log_needed, end) for end in (ends.min(0) - half, ends.max(0) + half))
+    slow = speed.kappa_pessimistic if math.isfinite(speed.kappa_pessimistic) else kappa
+    pessimistic = np.maximum(log_needed, log_n(whole, ranges * factor, start, slow))
+    numbers = {
+        "sequences": exp(log_needed),
+        "low": np.where(np.isposinf(log_needed), bound, exp(low)),
+        "high": exp(high),
+        "pessimistic": exp(pessimistic),
+        "robust": robust(whole, values, settings.error),
+    }
+    # a lag that no gradient speaks about (an input that never varies, say) has no noise to stand out of
+    status = [Status.OK if spread > 0 else Status.NO_SPREAD for spread in spread_of_values.tolist()]
+    if speed.status in (Status.KAPPA_REFUSED, Status.NO_SPREAD):  # the mean may not concentrate: only clipping helps
+        status = [speed.status] * len(bands)
+        numbers = {name: n if name == "robust" else np.full(len(bands), np.nan) for name, n in numbers.items()}
+    if test is not None:
+        found = test.adjusted <= settings.error
+        numbers = {name: np.where(found, n, bound if name == "low" else np.inf) for name, n in numbers.items()}
+        status = [s if yes else Status.NOT_SIGNIFICANT for s, yes in zip(status, found, strict=True)]
+    first = np.array([edge[0] for edge in bands.edges])
+    return Requirement(np.array(bands.lags), first, **numbers, status=tuple(status))
+
+
+def _geometric_mean(parts: list[Requirement]) -> Requirement:
+    """One requirement from several probes: a typical direction, not the best or the worst one."""
+
+    def mean(name: str) -> np.ndarray:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return exp(np.log(np.stack([getattr(part, name) for part in parts])).mean(0))
+
+    names = ("sequences", "low", "high", "pessimistic", "robust")
+    head = parts[0]
+    return Requirement(head.lags, head.first, **{name: mean(name) for name in names}, status=head.status)
+
+
+def _warnings(values: NoiseValues, speed: Concentration, settings: MeasureSettings) -> tuple[str, ...]:
+    notes = []
+    if len(values.data) < 500:
+        notes.append(f"only {len(values.data)} sequences: tails and intervals are rough; 500 or more are better")
+    if settings.signal == "gradient":
+        notes.append("signal='gradient' is not zero without a dependency, and is zero once one is learned")
+    if settings.noise == "lag":
+        notes.append("noise='lag' shrinks with the transport as the signal does: these N do not depend on the envelope")
+    if settings.unit == "step":
+        notes.append("unit='step' counts steps as if they were independent; the design effect says how far they are")
+    if speed.status in (Status.KAPPA_REFUSED, Status.NO_SPREAD):
+        notes.append(str(speed.status))
+    return tuple(notes)

@@ -1,0 +1,72 @@
+"""What a diagnosis would do here and what it would cost, before anything is measured."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lagreach.diagnosis.settings import MeasureSettings
+from lagreach.gradients.blocks import directions
+from lagreach.gradients.noise import statistics, unit_directions
+from lagreach.gradients.subject import Subject
+
+PILOT = 16  # sequences that are timed to estimate the cost of the rest: eight pairs, the fewest that a plan has
+SPENT = 0.8  # share of a budget that is planned with: the estimate is a rough one
+
+
+@dataclass(frozen=True)
+class DiagnosisPlan:
+    """What a diagnosis would do, and what it would cost here."""
+
+    layers: tuple[str, ...]
+    available: int
+    sequences: int
+    lags: str
+    weights: int
+    seconds: float
+    memory: int
+
+    def __str__(self) -> str:
+        widening = (self.available / self.sequences) ** 0.5
+        cost = "" if self.sequences == self.available else f" (intervals {widening:.2f} times as wide as with all)"
+        return "\n".join(
+            [
+                f"recurrences: {', '.join(self.layers)}",
+                f"sequences:   {self.sequences} of {self.available}{cost}",
+                f"lags:        {self.lags}",
+                f"weights:     {self.weights} looked at",
+                f"time:        about {self.seconds:.0f} s",
+                f"memory:      about {self.memory / 2**20:.0f} MiB on top of the model",
+            ]
+        )
+
+
+def pilot_seconds(subjects: list[Subject], settings: MeasureSettings) -> float:
+    """Seconds per sequence, from running both passes on a few sequences."""
+    started = time.perf_counter()
+    for subject in subjects:
+        small = replace(subject, plan=subject.plan.subsample(PILOT))
+        found = directions(small)
+        along = unit_directions(found, subject.probe.group, settings.direction, np.random.default_rng(settings.seed))
+        statistics(small, along, noise=settings.noise, unit=settings.unit)
+    return (time.perf_counter() - started) / PILOT
+
+
+def affordable(budget: float, per_sequence: float, available: int) -> int:
+    """Sequences that can be measured in `budget` seconds: all of them, or a part, but never fewer than were timed.
+
+    >>> affordable(10.0, 0.1, available=1000), affordable(10.0, 0.1, available=50)
+    (80, 50)
+    """
+    # below, a sequence takes some time; one that takes less than the clock can tell is among these
+    if per_sequence * available <= SPENT * budget:
+        return available
+    return max(PILOT, int(SPENT * budget / per_sequence))
+
+
+def memory_needed(subject: Subject) -> int:
+    """Bytes of the gradients by block, signal and lag (and of their directions), and of the sequences run together."""
+    blocks = subject.plan.count * (1 + len(subject.probe.group)) * len(subject.bands) * subject.width * 8
+    return 2 * blocks + min(subject.pairs_together, len(subject.plan.pairs)) * subject.pair_bytes

@@ -1,0 +1,340 @@
+"""The whole pipeline: a model and data in, a `Diagnosis` out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from lagreach._util.progress import Progress, progress_bar
+from lagreach._util.threads import one_thread
+from lagreach._version import __version__
+from lagreach.adapters import View, find_views
+from lagreach.adapters.calling import Call
+from lagreach.adapters.custom import custom_views
+from lagreach.cells import Cell
+from lagreach.cells.diag_elman import DiagElman
+from lagreach.data.batch import Batch
+from lagreach.data.sequences import Sequences, as_sequences, fingerprint
+from lagreach.diagnosis.cost import DiagnosisPlan, affordable, memory_needed, pilot_seconds
+from lagreach.diagnosis.measure import MeasureSettings, interruptible_window, make_subject
+from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
+from lagreach.diagnosis.window import Window
+from lagreach.errors import InputError, LagreachError, UnsupportedError
+from lagreach.gradients.optimiser_geometry import optimiser_name, update_scale
+from lagreach.gradients.selection import Selection
+from lagreach.gradients.subject import Subject
+from lagreach.models.gated_rnn import GatedRNN
+from lagreach.papers.cayci import standing
+from lagreach.regimes import fit_regimes
+from lagreach.tails.fit import fit_tail
+from lagreach.transport.fidelity import Fidelity, fidelity
+from lagreach.transport.first_order import EffectiveRates, effective_rates
+from lagreach.transport.objective import Loss, output_gradient
+
+Measure = Callable[[Subject, MeasureSettings, Progress | None], tuple[Window, np.ndarray, bool]]
+SHOWN = 64  # sequences that gains and rates are averaged over
+
+
+@one_thread()  # steps of recurrent layers are small: several threads only get in each other's way
+def diagnose(
+    model: nn.Module | View,
+    data: Any,
+    loss: Loss = "mse",
+    lags: str | Iterable[int] = "auto",
+    *,
+    sequences: int | None = None,
+    strength: float = 0.05,
+    transport: str = "exact",
+    signal: str = "dependence",
+    noise: str = "gradient",
+    params: Selection = "input",
+    error: float = 0.05,
+    seed: int = 0,
+    budget: float | None = None,
+    memory: int | None = None,
+    dry_run: bool = False,
+    require: Sequence[int] = (),
+    steps: Any = None,
+    cell: Mapping[str, Cell] | None = None,
+    call: Call | None = None,
+    optimizer: Any = None,
+    settings: MeasureSettings | None = None,
+    progress: Progress | bool | None = None,
+    measure: Measure = interruptible_window,
+) -> Diagnosis | DiagnosisPlan:
+    """Tell how far back a recurrent model learns from data, and how many sequences each lag would need.
+
+    Parameters
+    ----------
+    model
+        Any torch module with an `nn.LSTM`, `nn.GRU`, `nn.RNN`, a loop over their cells or a gated linear layer (Mamba,
+        minGRU, ...; see docs/adapters.md) inside, or a `GatedRNN`. It is run in evaluation mode and left as it was.
+    data
+        ``(x, y)`` tensors, sequences first (also ``(x, y, mask)``, ``(x, y, mask, lengths)``, or a dict with these names and
+        ``state``), or an iterable of such batches, such as a data loader.
+    loss
+        "mse", "cross_entropy" or a function ``loss(output, y, mask) -> (seq,)``.
+    lags
+        "auto" (contiguous bands over all lags), or the lags to look at; `require` lags are always included.
+    sequences
+        Number of sequences to plan for; as many as the data hold, if None.
+    strength
+        Share of the target's variance that a dependency should explain to be worth noticing.
+    transport
+        "exact", or "first-order" for the paper's approximation.
+    signal
+        "dependence" (what swapping targets changes), or "gradient" (the mean gradient, which is not zero without one).
+    noise
+        "gradient" (fluctuation of the whole gradient along a lag's direction), or "lag" (of the lag's own term).
+    params
+        Weights whose gradient is looked at: "input" (locates lags), "all", "recurrent", "gates", or a function of a name.
+    error
+        Error of the test at every lag, each way.
+    seed
+        Of pairs, probes and sign flips.
+    budget
+        Seconds to stay within: a fair subsample is fixed before anything is measured.
+    memory
+        Bytes for the sequences that are run together, at least one pair. Gradients by block and lag come on top; `dry_run`
+        says how much that is in all.
+    dry_run
+        Only say what would be done and what it would cost.
+    steps
+        Which steps targets belong to: "last", or a list of time indices, one a target; by their shape if None.
+    cell
+        For a recurrent layer of your own: the path of its module and the `Cell` that describes it.
+    call
+        How to run the model on a batch, if ``model(x)`` is not it: a function of the model and a batch.
+    optimizer
+        The Adam, AdamW, RMSprop or SGD that trains the model, or its ``state_dict()``: signal and noise are then those of
+        its steps, every weight's gradient being divided as the optimiser divides it. Plain gradients if None.
+    settings
+        Finer points: blocks, probes, flips, direction, unit. What has an argument of its own here is set by that.
+    progress
+        A function (stage, done, of), or whether to show a bar; by default on terminals.
+    measure
+        What measures the window of a subject; `lagreach.study.shards` gives one that spreads it over machines.
+
+    Examples
+    --------
+    >>> import torch, lagreach
+    >>> x = torch.randn(64, 24, 2)
+    >>> y = torch.nn.functional.pad(x[:, :-3, :1], (0, 0, 3, 0))
+    >>> model = lagreach.GatedRNN("diag_gate", 2, 8, 1, gate_init=0.2)
+    >>> found = lagreach.diagnose(model, (x, y), lags=[0, 1, 3, 8])
+    >>> found.layers[0].window.dependences
+    (3,)
+    """
+    started = time.perf_counter()
+    own = {"signal": signal, "noise": noise, "transport": transport, "strength": strength, "error": error, "seed": seed}
+    chosen = _settings(settings or MeasureSettings(), own)
+    if sequences is not None and sequences < 1:
+        raise InputError(
+            "sequences must be a positive number", got=sequences, fix="leave it out to plan for the data's own"
+        )
+    if budget is not None and not budget > 0:
+        raise InputError(
+            "a budget is a time",
+            got=f"budget={budget}",
+            expected="seconds, more than 0",
+            fix="leave it out for no limit",
+        )
+    source = as_sequences(data)
+    subjects = diagnosis_subjects(
+        model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, cell=cell, call=call,
+        optimizer=optimizer,
+    )  # fmt: skip
+    per_sequence = pilot_seconds(subjects, chosen) if budget is not None or dry_run else 0.0
+    planned = len(source) if budget is None else affordable(budget, per_sequence, len(source))
+    subjects = [replace(subject, plan=subject.plan.subsample(planned), memory=memory) for subject in subjects]
+    used = subjects[0].plan.sequences
+    if dry_run:
+        return DiagnosisPlan(
+            layers=tuple(subject.view.name for subject in subjects),
+            available=len(source),
+            sequences=used,
+            lags=str(subjects[0].bands),
+            weights=subjects[0].width,
+            seconds=per_sequence * used,
+            memory=memory_needed(subjects[0]),
+        )
+    layers, partial = [], False
+    seconds = {"setting up": time.perf_counter() - started}
+    for subject in subjects:
+        begun = time.perf_counter()
+        with progress_bar(progress if isinstance(progress, bool) else None) as bar:
+            shown = progress if callable(progress) else bar
+            window, noise_sample, cut_short = measure(subject, chosen, _named(shown, subject.view.name))
+            layers.append(_layer(subject, window, noise_sample))
+        partial = partial or cut_short
+        seconds[subject.view.name] = time.perf_counter() - begun
+    return Diagnosis(
+        layers=tuple(layers),
+        sequences=sequences or len(source),
+        available=len(source),
+        settings={"loss": loss if isinstance(loss, str) else getattr(loss, "__name__", "function"), "used": used}
+        | {"optimizer": None if optimizer is None else optimiser_name(optimizer)}
+        | {"time": subjects[0].time, "anchors": _anchors(subjects[0])}
+        | dict(layers[0].window.settings),
+        versions={"lagreach": __version__} | {name: version(name) for name in ("torch", "numpy", "scipy")},
+        fingerprint=fingerprint(source),
+        seconds=seconds,
+        partial=partial,
+        warnings=_warnings(model, source, used, partial, subjects),
+        convergence=_convergence(model, source, loss),
+    )
+
+
+def _settings(given: MeasureSettings, own: Mapping[str, Any]) -> MeasureSettings:
+    """Put the arguments of a diagnosis into its settings; settings that say something else would be lost silently."""
+    usual = MeasureSettings()
+    lost = [name for name in own if getattr(given, name) not in (getattr(usual, name), own[name])]
+    if lost:
+        raise InputError(
+            "settings and an argument disagree",
+            got=", ".join(f"settings.{name}={getattr(given, name)!r} and {name}={own[name]!r}" for name in lost),
+            fix=f"pass {', '.join(lost)} to diagnose itself",
+        )
+    return replace(given, **own)
+
+
+def _convergence(model: nn.Module | View, source: Sequences, loss: Loss) -> Mapping[str, Any] | None:
+    """Where a diagonal network stands to the theory of its convergence; None for any other model."""
+    if not (isinstance(model, GatedRNN) and isinstance(model.cell, DiagElman) and model.num_layers == 1):
+        return None
+    batch = source.read(range(min(len(source), SHOWN)))
+    targets = batch.y if loss == "mse" and model.output_size == 1 and batch.mask is None else None
+    try:
+        found = standing(model, batch.x, targets)
+    except LagreachError as error:  # say, inputs that are all zero: the window above stands without it
+        return {"text": str(error)}
+    return {"text": str(found)} | found.to_dict()
+
+
+def diagnosis_subjects(
+    model: nn.Module | View,
+    data: Any,
+    loss: Loss = "mse",
+    lags: str | Iterable[int] = "auto",
+    *,
+    settings: MeasureSettings,
+    params: Selection = "input",
+    require: Sequence[int] = (),
+    steps: Any = None,
+    cell: Mapping[str, Cell] | None = None,
+    call: Call | None = None,
+    optimizer: Any = None,
+) -> list[Subject]:
+    """Find the recurrences of a model, and fix what is measured of each."""
+    source = as_sequences(data)
+    sample = source.read(range(min(2, len(source))))
+    views = find_views(model, sample, call) if cell is None else _custom(model, cell, sample, call)
+    subjects = [
+        make_subject(view, source, loss, lags, params=params, require=require, steps=steps, settings=settings)
+        for view in views
+    ]
+    if optimizer is None:
+        return subjects
+    return [replace(subject, scale=update_scale(optimizer, model, subject.names)) for subject in subjects]
+
+
+def _custom(model: nn.Module | View, cell: Mapping[str, Cell], sample: Batch, call: Call | None) -> list[View]:
+    if not isinstance(model, nn.Module):
+        raise InputError(
+            "cell= describes layers of a torch module", got=type(model).__name__, expected="a torch.nn.Module"
+        )
+    return custom_views(model, cell, sample, call)
+
+
+def _named(progress: Progress, name: str) -> Progress:
+    return lambda stage, done, of: progress(f"{name}: {stage}", done, of)
+
+
+def _layer(subject: Subject, window: Window, noise_sample: np.ndarray) -> LayerDiagnosis:
+    """Add gains, rates, their shape and the tail fit to a window."""
+    gains, rates = _gains(subject)
+    return LayerDiagnosis(
+        name=subject.view.name,
+        local=subject.view.local,
+        window=window,
+        fidelity=gains,
+        rates=rates,
+        tail=fit_tail(noise_sample),
+        regimes=fit_regimes(gains.lags.numpy(), log10_values=gains.log10_exact.numpy()),
+        noise=NoiseSample.of(noise_sample),
+    )
+
+
+def _gains(subject: Subject) -> tuple[Fidelity, EffectiveRates | None]:
+    """Exact and first-order gain and the rates, on up to 64 of the sequences."""
+    batch = subject.sequences.read(np.sort(subject.plan.pairs.ravel()[:SHOWN]).tolist())
+    own = {"lengths": batch.lengths, "state": batch.state}
+    if subject.memory is not None:
+        own["chunk"] = 2 * replace(subject, transport="first-order").pairs_together
+    view, lags = subject.view, subject.bands.lags
+    gains = fidelity(view, batch.x, batch.y, lags, subject.loss, mask=batch.mask, steps=subject.steps, **own)
+    try:
+        rates = effective_rates(view, batch.x, lags, **own)
+    except UnsupportedError:  # a projected LSTM has no units to follow
+        return gains, None
+    return gains, rates
+
+
+def _anchors(subject: Subject) -> float:
+    """Number of steps whose state the loss looks at: one for a loss at the end, all for a loss at every step."""
+    part, objective = subject.run(subject.plan.pairs[0].tolist())
+    delta = output_gradient(part.recurrence, objective, part.states)[0]
+    return (delta.abs().amax(-1) > 0).sum(1).double().mean().item()
+
+
+def _warnings(
+    model: nn.Module | View, source: Sequences, used: int, partial: bool, subjects: list[Subject]
+) -> tuple[str, ...]:
+    notes = []
+    if isinstance(model, nn.Module) and any(isinstance(m, nn.Dropout) and m.training for m in model.modules()):
+        notes.append("the model was in training mode; it was diagnosed in evaluation mode, without dropout")
+    if getattr(source, "from_one_series", False):
+        notes.append(
+            "windows of one series are not independent: N counts windows, and intervals come from stretches of them"
+        )
+    if used < len(source) - 1:  # an odd one out has no partner
+        notes.append(
+            f"a subsample of {used} of {len(source)} sequences; intervals are {(len(source) / used) ** 0.5:.2f} times as wide"
+        )
+    if partial:
+        notes.append("interrupted: only the blocks that were finished are in this result")
+    if any(subject.scale is not None for subject in subjects):
+        notes.append("signal and noise are those of the optimiser's steps, not of plain gradients")
+    if any(subject.view.local for subject in subjects):
+        notes.append("lags are steps within each layer: a dependency carried by one layer shows in another at lag 0")
+    return tuple(notes)
+
+
+def diagnose_step(
+    step: Callable[..., Any],
+    params: dict[str, Any],
+    data: Any,
+    *,
+    readout: Any,
+    state_size: int,
+    input_params: Callable[[str], bool],
+    **options: Any,
+) -> Diagnosis | DiagnosisPlan:
+    """Diagnose a bare step function ``step(x, s, params) -> s`` with its weights and a linear readout of the state.
+
+    `readout` is (weight, bias) with weight (out, state). `input_params` says which weights read the input.
+    """
+    from lagreach.adapters.functional import functional_view
+
+    if "params" in options:
+        raise InputError(
+            "weights are selected by input_params here", got="params", fix="pass input_params=lambda name: ..."
+        )
+    view = functional_view(step, params, readout, state_size)
+    return diagnose(view, data, params=input_params, **options)

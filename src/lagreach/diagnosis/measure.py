@@ -1,0 +1,176 @@
+"""Measure the learnability window of a model on data: two passes, then small statistics.
+
+1. *Directions*: block means of the signal gradients of every lag (swap contrast and probe).
+2. *Noise*: the gradient of every sequence along every lag's direction.
+
+Both passes work block by block, keep memory flat in the number of sequences, and merge from shards. What follows from
+them is in `lagreach.diagnosis.assemble`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from lagreach._util.progress import Progress
+from lagreach.adapters import Recurrence, View, as_view
+from lagreach.adapters.view import check_finite
+from lagreach.data.bands import make_bands
+from lagreach.data.pairs import plan_blocks
+from lagreach.data.sequences import Sequences, as_sequences
+from lagreach.diagnosis.assemble import assemble
+from lagreach.diagnosis.settings import MeasureSettings, check_settings
+from lagreach.diagnosis.window import Window
+from lagreach.gradients.blocks import Directions, directions
+from lagreach.gradients.contrast import make_probe
+from lagreach.gradients.noise import NoiseValues, statistics, unit_directions
+from lagreach.gradients.selection import Selection, select_params
+from lagreach.gradients.subject import Subject
+from lagreach.transport.objective import Loss
+from lagreach.transport.rollout import run
+
+READ_SEQUENCES, READ_VALUES = 64, 2**22  # inputs that are read at once, at most
+GROUP = 8  # blocks that are measured together; an interrupt keeps whole groups
+
+
+def measure_window(
+    model: nn.Module | Recurrence | View,
+    data: Any,
+    loss: Loss = "mse",
+    lags: str | Iterable[int] = "auto",
+    *,
+    params: Selection = "input",
+    require: Sequence[int] = (),
+    steps: Any = None,
+    settings: MeasureSettings | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Window:
+    """Measure how many sequences each lag needs, on the data and for a planted dependency.
+
+    Parameters
+    ----------
+    data
+        ``(x, y)``, ``(x, y, mask)`` or ``(x, y, mask, lengths)`` tensors, or any iterable of such batches (spooled to a
+        temporary file once).
+    lags
+        "auto": contiguous bands over all lags; or the lags to look at. `require` lags are always the edge of a band.
+    params
+        Weights whose gradient is looked at: "input" (locates lags), "all", "recurrent", "gates", or a function of a name.
+    progress
+        Called with the name of the stage, how many sequences are done, and how many there are.
+    """
+    settings = settings or MeasureSettings()
+    subject = make_subject(model, data, loss, lags, params=params, require=require, steps=steps, settings=settings)
+    found = directions(subject, progress=_stage(progress, "directions", subject.plan.sequences))
+    return _finish(subject, found, settings, progress)[0]
+
+
+def interruptible_window(
+    subject: Subject, settings: MeasureSettings, progress: Progress | None = None
+) -> tuple[Window, np.ndarray, bool]:
+    """Measure a window block by block; an interrupt keeps the blocks that are finished.
+
+    Returns the window, a sample of the noise, and whether it was cut short. A second interrupt, or one before
+    eight blocks are done, goes through.
+    """
+    tick = _stage(progress, "directions", subject.plan.sequences)
+    parts: list[Directions] = []
+    cut_short = False
+    try:
+        for start in range(0, subject.plan.count, GROUP):
+            parts.append(directions(subject, range(start, min(start + GROUP, subject.plan.count)), progress=tick))
+    except KeyboardInterrupt:
+        if not parts:
+            raise
+        cut_short = True
+        subject = replace(subject, plan=subject.plan.only(range(GROUP * len(parts))))
+    window, values = _finish(subject, Directions.merge(parts), settings, progress)
+    return window, values.sample, cut_short
+
+
+def _finish(
+    subject: Subject, found: Directions, settings: MeasureSettings, progress: Progress | None
+) -> tuple[Window, NoiseValues]:
+    along = unit_directions(found, subject.probe.group, settings.direction, np.random.default_rng(settings.seed))
+    tick = _stage(progress, "noise", subject.plan.sequences)
+    values = statistics(subject, along, noise=settings.noise, unit=settings.unit, progress=tick)
+    return assemble(subject, found, values, settings), values
+
+
+def make_subject(
+    model: nn.Module | Recurrence | View,
+    data: Any,
+    loss: Loss,
+    lags: str | Iterable[int],
+    *,
+    params: Selection = "input",
+    require: Sequence[int] = (),
+    steps: Any = None,
+    settings: MeasureSettings,
+) -> Subject:
+    """Read the data once, pair the sequences, and fix bands and probes: all that both passes must share."""
+    check_settings(settings)
+    sequences = as_sequences(data)
+    view = as_view(model, sequences.read(range(min(2, len(sequences)))))
+    plan = plan_blocks(sequences, settings.blocks, settings.seed)
+    first = run(view.bind(sequences.read([0])))
+    _, positions, out = first.output.shape
+    read = min(READ_SEQUENCES, max(1, READ_VALUES // first.x.numel()))
+    mean, covariance, time = _input_moments(view, sequences, read)
+    generator = torch.Generator().manual_seed(settings.seed)
+    return Subject(
+        view=view,
+        sequences=sequences,
+        plan=plan,
+        loss=loss,
+        names=select_params(view.template, params),
+        bands=make_bands(lags, time, require),
+        probe=make_probe(mean, covariance, out, settings.probes, generator),
+        time=time,
+        outputs=out * (1 if positions == 1 else time),
+        signal=settings.signal,
+        transport=settings.transport,
+        steps=steps,
+    )
+
+
+def _input_moments(view: View, sequences: Sequences, read: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Mean and covariance of the recurrent layer's inputs over valid steps, and the longest sequence."""
+    total, squares, count, time = None, None, 0, 0
+    for start in range(0, len(sequences), read):
+        batch = sequences.read(range(start, min(start + read, len(sequences))))
+        if batch.lengths is None:
+            check_finite("the input x", batch.x, start)
+        bound = view.bind(batch)
+        time = max(time, bound.x.shape[1])
+        x = bound.x.double().cpu()
+        if bound.lengths is not None:
+            x = torch.cat([one[:n] for one, n in zip(x, bound.lengths.tolist(), strict=True)])
+        else:
+            x = x.flatten(0, 1)
+        count += len(x)
+        total = x.sum(0) if total is None else total + x.sum(0)
+        squares = x.T @ x if squares is None else squares + x.T @ x
+    assert total is not None
+    assert squares is not None
+    mean = total / count
+    return mean, squares / count - torch.outer(mean, mean), time
+
+
+def _stage(progress: Progress | None, name: str, of: int) -> Callable[[int], None] | None:
+    """Turn counts of newly finished sequences into calls of `progress` with how many are done."""
+    if progress is None:
+        return None
+    done = 0
+
+    def tick(new: int) -> None:
+        nonlocal done
+        done += new
+        progress(name, done, of)
+
+    return tick

@@ -1,0 +1,1 @@
+"""The package's own networks: `GatedRNN`, its initialisation, and torch's layouts of weights."""

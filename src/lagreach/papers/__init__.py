@@ -1,0 +1,1 @@
+"""What the two papers print, as they print it, beside what is right."""

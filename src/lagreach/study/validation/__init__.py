@@ -1,1 +1,0 @@
-"""The validation study: does the window predict what networks learn?"""

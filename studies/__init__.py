@@ -1,0 +1,1 @@
+"""Studies of lagreach itself: outside the package, run from a checkout."""

@@ -1,0 +1,135 @@
+"""The two tables of a validation run: what was learned, and what each predictor said about it beforehand.
+
+They are the interface between running and analysing: `save_tables` checks the columns, `load_tables` reads them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lagreach._util.disk import disk_errors, make_folder, write_atomically
+from lagreach.errors import InputError
+from lagreach.study.rows import Row
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+STAGES = ("init", "early_1", "early_5", "end")
+FAMILIES = ("recall", "adding", "sparse", "dense", "tails")
+# predictors in sequences: "learned" is predicted where the value is at most N; inf says never, NaN that it was refused
+NEEDED = ("n_probe", "n_data", "paper_window", "n_gradient", "n_lag_noise")
+# predictors by rank: the larger the value, the sooner the lag should be learned
+RANKED = ("tau_max", "gradient_ratio", "lyapunov", "capacity", "half_life")
+PREDICTORS = NEEDED + RANKED
+
+# One row for each lag of each training.
+OUTCOMES: dict[str, str] = {
+    "training": "string",  # CONDITION-nSEQUENCES-sSEED
+    "condition": "string",
+    "task": "string",  # one of FAMILIES
+    "task_name": "string",  # configuration of the task, such as recall_64
+    "cell": "string",
+    "gate_init": "string",  # "0.5" ... "0.01", "chrono", or "none" for a cell without gates
+    "optimiser": "string",  # "sgd", "momentum" or "adamw"
+    "clip": "bool",
+    "noise_alpha": "float64",  # stability index of the noise of the targets; 2 is Gaussian
+    "sequences": "int64",
+    "seed": "int64",
+    "hidden": "int64",
+    "length": "int64",
+    "steps": "int64",
+    "lag": "int64",
+    "score": "float64",  # recovered share of the lag on fresh sequences, after the last step
+    "score_best": "float64",  # at the checkpoint with the lowest held-out loss
+    "loss": "float64",  # on fresh sequences
+    "loss_best": "float64",
+    "floor": "float64",  # of the loss, NaN where it has no closed form
+    "capacity_binds": "bool",
+    "status": "string",  # "OK" or "DIVERGED"
+    "ratio": "float64",  # scale of the noise over the lag's coefficient, NaN where a task has none
+    "batch": "float64",  # sequences a step
+}
+ADDED = ("ratio", "batch")  # columns that older tables are without: NaN there
+
+# One row for each training, stage, lag and predictor. At stage "init" the network depends on condition and seed only, and
+# its rows are repeated for every number of sequences. Variants of a predictor are named like "n_probe|params=all".
+PREDICTIONS: dict[str, str] = {
+    "training": "string",
+    "condition": "string",
+    "seed": "int64",
+    "stage": "string",  # one of STAGES
+    "lag": "int64",
+    "predictor": "string",
+    "value": "float64",
+    "low": "float64",  # 95 % interval, NaN where there is none
+    "high": "float64",
+}
+
+
+def schema(columns: dict[str, str]) -> pa.Schema:
+    """Arrow schema of a table."""
+    import pyarrow as pa
+
+    types = {"string": pa.string(), "bool": pa.bool_(), "int64": pa.int64(), "float64": pa.float64()}
+    return pa.schema([(name, types[kind]) for name, kind in columns.items()])
+
+
+def as_table(rows: pa.Table | Sequence[Row], columns: dict[str, str]) -> pa.Table:
+    """Rows as a table with exactly these columns, in this order."""
+    import pyarrow as pa
+
+    own = schema(columns)
+    if isinstance(rows, pa.Table):
+        for name in ADDED:
+            if name in columns and name not in rows.column_names:
+                rows = rows.append_column(name, pa.array([float("nan")] * len(rows)))
+    names = set(rows.column_names) if isinstance(rows, pa.Table) else {name for row in rows for name in row}
+    if names and names != set(columns):
+        raise InputError(
+            "these columns do not make a table of a validation study",
+            got=f"missing {sorted(set(columns) - names)}, unknown {sorted(names - set(columns))}",
+            fix="write the tables with save_tables",
+        )
+    if isinstance(rows, pa.Table):
+        return rows.select(list(columns)).cast(own)
+    return pa.Table.from_pylist(list(rows), schema=own)
+
+
+def save_tables(
+    folder: str | Path, outcomes: pa.Table | Sequence[Row], predictors: pa.Table | Sequence[Row]
+) -> tuple[Path, Path]:
+    """Write ``outcomes.parquet`` and ``predictors.parquet``, compressed; return their paths."""
+    import pyarrow.parquet as pq
+
+    made = []
+    make_folder(Path(folder))
+    for name, rows, columns in (("outcomes", outcomes, OUTCOMES), ("predictors", predictors, PREDICTIONS)):
+        path = Path(folder) / f"{name}.parquet"
+        with disk_errors(path.parent), write_atomically(path) as temporary:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(as_table(rows, columns), temporary, compression="zstd", compression_level=9)
+        made.append(path)
+    return made[0], made[1]
+
+
+def load_tables(folder: str | Path) -> tuple[pa.Table, pa.Table]:
+    """Read outcomes and predictors of a run's folder, or of ``results/validation``.
+
+    They are Arrow tables (``.to_pandas()``, ``.to_pylist()``, or a column as ``table["score"].to_numpy()``); missing
+    numbers are NaN, never null.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    found = []
+    for name, columns in (("outcomes", OUTCOMES), ("predictors", PREDICTIONS)):
+        path = Path(folder) / f"{name}.parquet"
+        try:
+            found.append(as_table(pq.read_table(path), columns))
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(
+                "this folder holds no tables of a validation study", got=f"{path}: {error}", fix="run the study first"
+            ) from error
+    return found[0], found[1]

@@ -1,0 +1,122 @@
+"""Half-lives before and after training, and biases for a wanted lag."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+import lagreach
+from lagreach.advice.gates import chrono
+from lagreach.errors import InputError
+from tests.adapters.scan_cases import WIDTH, Wrapped, numbers
+from tests.adapters.test_mamba import Mamba
+from tests.adapters.test_min_gru import MinGRU
+
+X = numbers(4, 30, WIDTH, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_retention_of_torch_layers_is_the_gate(kind):
+    torch.manual_seed(0)
+    layer = kind(WIDTH, 5, batch_first=True)
+    state, output = (layer(X)[1], layer(X)[0])
+    assert state is not None
+    before = torch.cat((torch.zeros(4, 1, 5), output[:, :-1]), dim=1)
+    gates = X @ layer.weight_ih_l0.T + layer.bias_ih_l0 + before @ layer.weight_hh_l0.T + layer.bias_hh_l0
+    expected = torch.sigmoid(gates[..., 5:10]).detach()  # forget gate of the LSTM, update gate of the GRU: it retains
+    (found,) = lagreach.retention(layer, X).layers
+    assert_close(found.log_decay.exp(), expected, rtol=1e-5, atol=1e-6)
+    assert not found.exact
+
+
+def test_half_lives_and_gains_of_a_constant_decay():
+    model = lagreach.GatedRNN("const_gate", 2, 3, 1, gate_init=0.2)
+    (found,) = lagreach.retention(model, numbers(2, 12, 2)).layers
+    half = math.log(2) / -math.log(0.8)
+    assert_close(found.half_lives, torch.full((3,), half, dtype=torch.float64), rtol=1e-6, atol=0)
+    assert found.quantiles() == pytest.approx([half] * 3, rel=1e-6)
+    assert_close(
+        found.log10_gain([0, 5])[:, 0],
+        torch.tensor([0.0, 5 * math.log10(0.8)], dtype=torch.float64),
+        rtol=1e-6,
+        atol=1e-9,
+    )
+
+
+def test_layers_by_name():
+    found = lagreach.retention(nn.LSTM(WIDTH, 4, num_layers=2, batch_first=True), X)
+    assert [layer.name for layer in found.layers] == ["LSTM layer 0", "LSTM layer 1"]
+    assert found["LSTM layer 1"] is found.layers[1]
+    with pytest.raises(InputError, match="no such layer"):
+        found["nothing"]
+
+
+def test_lengths_do_not_count_what_lies_beyond():
+    lengths = torch.tensor([30, 10, 20, 5])
+    (found,) = lagreach.retention(Wrapped(MinGRU()), X[..., :2], lengths=lengths).layers
+    inside = torch.cat([logs[:n] for logs, n in zip(found.log_decay.double(), lengths, strict=True)])
+    assert_close(found.half_lives, -math.log(2) / inside.mean(0))
+
+
+@pytest.mark.parametrize("build", [
+    lambda: nn.LSTM(WIDTH, 8, batch_first=True),
+    lambda: nn.GRU(WIDTH, 8, num_layers=2, batch_first=True),
+    lambda: nn.LSTM(WIDTH, 8, bidirectional=True, batch_first=True),
+    MinGRU,
+])  # fmt: skip
+def test_suggested_biases_give_the_half_lives(build):
+    torch.manual_seed(0)
+    model = build()
+    found = lagreach.advise_gates(model, X, lag=64)
+    assert all("lag 64 is carried by no unit" in text for text in found.warnings if "longest" in text)
+    assert any("longest" in text for text in found.warnings)
+    found.apply(model)
+    with torch.no_grad():  # the biases alone: no input, no recurrence
+        for name, weight in model.named_parameters():
+            if "weight" in name:
+                weight.zero_()
+    for layer in lagreach.retention(model, torch.zeros(1, 4, WIDTH)).layers:
+        wanted = chrono(128, layer.half_lives.numel())
+        assert_close(layer.half_lives, wanted, rtol=1e-3, atol=1e-3)
+    again = lagreach.advise_gates(model, torch.zeros(1, 4, WIDTH), lag=50)
+    assert not again.warnings
+    assert not again.biases()
+
+
+def test_collapse_over_training_is_told():
+    torch.manual_seed(0)
+    before, after = Mamba(), Mamba()
+    with torch.no_grad():
+        before.dt_proj.bias.fill_(-6.0)
+        after.dt_proj.bias.fill_(3.0)
+    found = lagreach.advise_gates(before, X, 32, trained=after)
+    (layer,) = found.layers
+    assert layer.after is not None
+    assert layer.after[1] < layer.before[1]
+    assert any("collapsed" in text for text in layer.warnings)
+    assert any("training shortened" in text for text in layer.warnings)
+    assert "->" in str(found)
+    assert list(layer.biases) == ["dt_proj.bias"]
+
+
+def test_a_layer_that_cannot_forget_is_told():
+    layer = MinGRU()
+    with torch.no_grad():
+        layer.linear_z.weight.zero_()
+        layer.linear_z.bias.fill_(-9.0)
+    found = lagreach.advise_gates(layer, X, 10)
+    assert any("no decay forgets" in text for text in found.warnings)
+    assert found.layers[0].holds == 1.0
+
+
+def test_layers_without_biases_get_no_suggestion():
+    found = lagreach.advise_gates(MinGRU(bias=False), X, 64)
+    assert not found.biases()
+    assert found.warnings
+
+
+def test_a_lag_must_be_positive():
+    with pytest.raises(InputError, match="positive"):
+        lagreach.advise_gates(MinGRU(), X, 0)

@@ -1,0 +1,152 @@
+"""The commands that answer for a user's model, and their exit codes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from lagreach.cli.diagnose import parse_lags, read_tensors
+from lagreach.errors import InputError
+
+MODEL = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gru, self.read = nn.GRU(2, 6, batch_first=True), nn.Linear(6, 1)
+
+    def forward(self, x):
+        return self.read(self.gru(x)[0])
+
+def build():
+    torch.manual_seed(0)
+    return Net()
+"""
+
+
+def lagreach(folder, *args):
+    code = "from lagreach.cli.main import run; run()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, args)], capture_output=True, text=True, check=False, cwd=folder
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("project")
+    (path / "my_models.py").write_text(MODEL)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(64, 16, 2, generator=generator)
+    y = torch.nn.functional.pad(x[:, :-2, :1], (0, 0, 2, 0))
+    np.savez(path / "data.npz", x=x.numpy(), y=y.numpy())
+    save_file({"x": x, "y": y}, path / "data.safetensors")
+    torch.save({"x": x, "y": y}, path / "data.pt")
+    return path
+
+
+COMMON = ("diagnose", "--model", "my_models:build", "--lags", "0,1,2,8")
+
+
+def test_diagnose_writes_and_answers(folder):
+    done = lagreach(folder, *COMMON, "--data", "data.npz", "--out", "run", "--json", "--sequences", 100000)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["layers"][0]["dependences"] == [2]
+    assert result["sequences"] == 100000
+    assert sorted(file.name for file in (folder / "run").iterdir()) == ["diagnosis.nc", "report.html"]
+    compared = lagreach(folder, "compare", "run/diagnosis.nc", "run/diagnosis.nc", "--json")
+    assert [row["name"] for row in json.loads(compared.stdout)] == ["run/diagnosis.nc"] * 2
+    assert "reach with" in lagreach(folder, "compare", "run/diagnosis.nc").stdout
+
+
+@pytest.mark.parametrize("data", ["data.safetensors", "data.pt"])
+def test_other_kinds_of_data_and_the_gate(folder, data):
+    done = lagreach(folder, *COMMON, "--data", data, "--out", "gate", "--require-lag", 8, "--sequences", 10)
+    assert done.returncode == 3, done.stderr
+    assert "out of reach" in done.stdout
+
+
+def test_dry_run(folder):
+    done = lagreach(folder, *COMMON, "--data", "data.npz", "--out", "none", "--dry-run")
+    assert done.returncode == 0
+    assert "about" in done.stdout
+    assert not (folder / "none").exists()
+
+
+def test_weights(folder):
+    sys.path.insert(0, str(folder))
+    from my_models import build
+
+    weights = {name: value + 0.1 for name, value in build().state_dict().items()}
+    save_file(weights, folder / "w.safetensors")
+    torch.save({"wrong": torch.zeros(1)}, folder / "wrong.pt")
+    common = (*COMMON, "--data", "data.npz", "--out", "weighted", "--json")
+    assert lagreach(folder, *common, "--weights", "w.safetensors").returncode == 0
+    done = lagreach(folder, *common, "--weights", "wrong.pt")
+    assert done.returncode == 2
+    assert "do not fit the model" in done.stderr
+
+
+def test_a_malicious_file_executes_nothing(folder):
+    class Trap:
+        def __reduce__(self):
+            return Path.touch, (folder / "executed",)
+
+    torch.save({"x": Trap(), "y": 1}, folder / "trap.pt")
+    np.savez(folder / "trap.npz", x=np.array([Trap()], dtype=object), y=np.zeros(1))
+    for name in ("trap.pt", "trap.npz"):
+        done = lagreach(folder, *COMMON, "--data", name, "--out", "trapped")
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+    assert not (folder / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "complaint"),
+    [
+        (("--model", "my_models", "--data", "data.npz"), "package.module:factory"),
+        (("--model", "my_models:nothing", "--data", "data.npz"), "could not be imported"),
+        (("--model", "nowhere:build", "--data", "data.npz"), "could not be imported"),
+        (("--model", "torch:tensor", "--data", "data.npz"), ""),
+        (("--model", "my_models:build", "--data", "missing.npz"), "no such file"),
+        (("--model", "my_models:build", "--data", "my_models.py"), "unknown kind of file"),
+        (("--model", "my_models:build", "--data", "data.npz", "--lags", "one"), "lags could not be read"),
+    ],
+)
+def test_bad_input_exits_with_2(folder, args, complaint):
+    done = lagreach(folder, "diagnose", *args, "--out", "bad")
+    assert done.returncode == 2 or "torch:tensor" in args
+    assert complaint in done.stderr
+
+
+def test_lags_as_text():
+    assert parse_lags("0:8:2") == [0, 2, 4, 6]
+    with pytest.raises(InputError):
+        parse_lags("0:x")
+    with pytest.raises(InputError, match="no such file"):
+        read_tensors(Path("nowhere.pt"))
+
+
+def test_plan(tmp_path):
+    common = ("plan", "--law", "power", "--beta", 1, "--signal", 1, "--sigma", 5, "--alpha", 1.7, "--sequences", 8000)
+    table = lagreach(tmp_path, *common, "--error", 0.05)
+    assert table.returncode == 0, table.stderr
+    assert "8,000" in table.stdout or "8000" in table.stdout
+    result = json.loads(lagreach(tmp_path, *common, "--json", "--figure", "plan.png").stdout)
+    assert result
+    assert (tmp_path / "plan.png").stat().st_size > 5000
+    assert lagreach(tmp_path, "plan", "--law", "cubic", "--sigma", 1).returncode == 2
+
+
+@pytest.mark.parametrize("command", ["plan", "diagnose", "compare"])
+def test_help_has_an_example(tmp_path, command):
+    done = lagreach(tmp_path, command, "--help")
+    assert done.returncode == 0
+    assert "Example" in done.stdout

@@ -1,0 +1,441 @@
+"""diagnose() as a user meets it: results, files, budgets, interrupts, and a model left as it was."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import lagreach
+from lagreach.cells.const_gate import ConstGate
+from lagreach.cells.diag_gate import DiagGate
+from lagreach.diagnosis.cost import affordable
+from lagreach.diagnosis.diagnose import DiagnosisPlan
+from lagreach.diagnosis.measure import MeasureSettings
+from lagreach.errors import InputError, LagreachError, UnsupportedError
+from lagreach.gradients import subject as subject_module
+from lagreach.transport import prepare as prepare_module
+from lagreach.types import Status
+
+
+class Net(nn.Module):
+    def __init__(self, width=2, hidden=8):
+        super().__init__()
+        self.lstm, self.drop, self.read = (
+            nn.LSTM(width, hidden, batch_first=True),
+            nn.Dropout(0.5),
+            nn.Linear(hidden, 1),
+        )
+
+    def forward(self, x):
+        return self.read(self.drop(self.lstm(x)[0]))
+
+
+@pytest.fixture(scope="module")
+def data():
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(96, 20, 2, generator=generator)
+    y = 0.3 * torch.randn(96, 20, 1, generator=generator)
+    y[:, 3:, 0] += x[:, :-3, 0]
+    return x, y
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    return Net()
+
+
+@pytest.fixture(scope="module")
+def found(model, data):
+    return lagreach.diagnose(model, data, lags=[0, 1, 3, 8], require=[5])
+
+
+def test_it_finds_the_planted_lag(found):
+    assert found.layers[0].window.dependences == (3,)
+    assert found.required.sel(lag=3) < 100
+    assert np.isinf(found.required.sel(lag=8))
+    assert found.required_if_present.sel(lag=5) > found.required_if_present.sel(lag=1)
+    assert found.window(8000).lag >= 3
+    assert found.window(1e-9).lag is None
+    assert found.limits[8] in (Status.LIMIT_OUT_OF_REACH, Status.LIMIT_NO_DEPENDENCY)
+    assert found.kappa != found.kappa or found.kappa >= 2  # NaN: not estimable from 96 sequences
+
+
+def test_it_says_so_in_words(found):
+    text = str(found)
+    for part in (
+        "With 96 sequences",
+        "lag 3",
+        "limit",
+        "first order against exact",
+        "gradient noise",
+        "N(l) is the number",
+    ):
+        assert part in text
+
+
+def test_the_model_is_left_as_it_was(data):
+    model = Net()
+    model.train()
+    model.read.weight.grad = torch.ones_like(model.read.weight)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.get_rng_state()
+    noted = lagreach.diagnose(model, data, lags=[0, 3])
+    assert any("training mode" in warning for warning in noted.warnings)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(module.training for module in model.modules())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(model.read.weight.grad, torch.ones_like(model.read.weight))
+    assert model.lstm.weight_ih_l0.grad is None
+    assert not any(module._forward_hooks or "forward" in vars(module) for module in model.modules())
+
+
+def test_hooks_are_gone_after_a_crash(data):
+    class Crashes(Net):
+        runs = 0
+
+        def forward(self, x):
+            output = super().forward(x)
+            self.runs += 1
+            if self.runs > 8:
+                raise KeyboardInterrupt
+            return output
+
+    model = Crashes()
+    with pytest.raises(KeyboardInterrupt):
+        lagreach.diagnose(model, data, lags=[0, 3])
+    assert not any(module._forward_hooks or "forward" in vars(module) for module in model.modules())
+    assert model.training
+
+
+def test_an_interrupt_keeps_the_finished_blocks(model, data, monkeypatch):
+    calls = []
+    original = subject_module.Subject.pieces
+
+    def pieces(self, blocks):
+        calls.append(list(blocks))
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return original(self, blocks)
+
+    monkeypatch.setattr(subject_module.Subject, "pieces", pieces)
+    partial = lagreach.diagnose(model, data, lags=[0, 3])
+    assert partial.partial
+    assert partial.layers[0].window.sequences == 48  # two groups of 8 blocks of 3 sequences
+    assert any("interrupted" in warning for warning in partial.warnings)
+    assert partial.layers[0].window.dependences == (3,)
+
+
+def test_loaders_give_the_same_answer_as_tensors(model, data, found):
+    loader = DataLoader(TensorDataset(*data), batch_size=7, shuffle=True)
+    again = lagreach.diagnose(model, loader, lags=[0, 1, 3, 8], require=[5])
+    np.testing.assert_allclose(again.required.values, found.required.values, rtol=1e-4)
+    np.testing.assert_allclose(again.required_if_present.values, found.required_if_present.values, rtol=1e-4)
+    assert again.fingerprint == found.fingerprint
+
+
+def test_numpy_arrays_and_dicts(model, data, found):
+    x, y = (part.numpy() for part in data)
+    again = lagreach.diagnose(model, {"x": x, "y": y}, lags=[0, 1, 3, 8], require=[5])
+    np.testing.assert_array_equal(again.required.values, found.required.values)
+
+
+def test_files_round_trip(found, tmp_path):
+    path = tmp_path / "run.nc"
+    found.save(path)
+    again = lagreach.load(path)
+    assert str(again) == str(found)
+    np.testing.assert_array_equal(again.required.values, found.required.values)
+    assert again.window(500) == found.window(500)
+    dataset = found.to_xarray()
+    assert dict(dataset.sizes) == {"layer": 1, "lag": 5, "unit": 8, "N": 25}
+    assert json.loads(dataset.attrs["settings"])["loss"] == "mse"
+    import xarray as xr
+
+    with xr.open_dataset(path, engine="h5netcdf") as opened:
+        np.testing.assert_array_equal(opened["required"].values, dataset["required"].values)
+    assert [file.name for file in tmp_path.iterdir()] == ["run.nc"]
+
+
+def test_damaged_and_foreign_files_get_a_clear_error(found, tmp_path):
+    with pytest.raises(InputError, match="no such file"):
+        lagreach.load(tmp_path / "missing.nc")
+    (tmp_path / "text.nc").write_text("not netCDF")
+    with pytest.raises(InputError, match="not a diagnosis"):
+        lagreach.load(tmp_path / "text.nc")
+    found.save(tmp_path / "run.nc")
+    whole = (tmp_path / "run.nc").read_bytes()
+    (tmp_path / "cut.nc").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError):
+        lagreach.load(tmp_path / "cut.nc")
+    import h5py
+
+    with h5py.File(tmp_path / "run.nc", "r+") as file:
+        file.attrs["schema_version"] = 99
+    with pytest.raises(InputError, match="another version"):
+        lagreach.load(tmp_path / "run.nc")
+    with h5py.File(tmp_path / "run.nc", "r+") as file:
+        file.attrs["schema_version"] = 1
+        file["record"][()] = json.dumps({"@": "os.system", "fields": {"command": "true"}})
+    with pytest.raises(InputError, match="damaged"):
+        lagreach.load(tmp_path / "run.nc")
+    with pytest.raises(InputError, match="folder does not exist"):
+        found.save(tmp_path / "nowhere" / "run.nc")
+
+
+def test_report_is_one_self_contained_page(found, tmp_path):
+    found.report(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "With 96 sequences" in page
+    assert "src=" not in page.split("<script")[0]
+    assert "default-src 'none'" in page  # the browser itself refuses the network
+    assert len(page) < 6e6
+
+
+def test_several_layers_and_directions(data):
+    tagger = nn.Sequential(nn.LSTM(2, 4, bidirectional=True, batch_first=True))
+    x, _ = data
+    found = lagreach.diagnose(
+        tagger, (x, torch.randn(96, 20, 8, generator=torch.Generator().manual_seed(2))), lags=[0, 2]
+    )
+    assert found.required.dims == ("layer", "lag")
+    assert found.to_xarray().sizes["layer"] == 2
+    assert any("within each layer" in warning for warning in found.warnings)
+    assert found.layer("0 layer 0 backward").local
+
+
+def test_dry_run_and_budget(model, data):
+    plan = lagreach.diagnose(model, data, lags=[0, 3], dry_run=True)
+    assert isinstance(plan, DiagnosisPlan)
+    assert "about" in str(plan)
+    assert plan.sequences == 96
+    small = lagreach.diagnose(model, data, lags=[0, 3], budget=1e-6)
+    assert small.layers[0].window.sequences == 16
+    assert any("subsample of 16 of 96" in warning for warning in small.warnings)
+
+
+def test_what_a_budget_affords():
+    assert affordable(10.0, 0.1, available=1000) == 80  # a fifth is kept in hand
+    assert affordable(10.0, 0.1, available=80) == 80
+    assert affordable(1e-6, 0.1, available=1000) == 16
+    assert affordable(1e-6, 0.0, available=1000) == 1000  # too quick for the clock
+    assert affordable(math.inf, 0.1, available=1000) == 1000
+
+
+@pytest.mark.parametrize("budget", [0.0, -1.0, math.nan])
+def test_a_budget_that_is_no_time_is_refused(model, data, budget):
+    with pytest.raises(InputError, match=f"budget={budget}"):
+        lagreach.diagnose(model, data, lags=[0, 3], budget=budget)
+
+
+def test_settings_that_an_argument_would_overrule_are_refused(model, data, found):
+    with pytest.raises(InputError, match=r"settings.seed=3 and seed=0"):
+        lagreach.diagnose(model, data, settings=MeasureSettings(seed=3))
+    same = lagreach.diagnose(model, data, lags=[0, 1, 3, 8], require=[5], settings=MeasureSettings(seed=3), seed=3)
+    assert same.settings["seed"] == 3
+    assert found.settings["seed"] == 0
+
+
+def test_memory_limit_changes_nothing_but_the_pieces(model, data, found):
+    tight = lagreach.diagnose(model, data, lags=[0, 1, 3, 8], require=[5], memory=200_000)
+    np.testing.assert_allclose(tight.required.values, found.required.values, rtol=1e-4)
+    for name in ("gain", "envelope"):
+        np.testing.assert_allclose(getattr(tight, name).values, getattr(found, name).values, rtol=1e-4)
+
+
+def test_a_plan_says_what_the_memory_leaves(model, data):
+    room = [
+        lagreach.diagnose(model, data, lags=[0, 3], dry_run=True, memory=memory).memory for memory in (1, 10**6, 10**12)
+    ]
+    assert room[0] < room[1] < room[2]
+    assert room[1] - room[0] < 10**6 < room[2] - room[0]  # a pair and the gradients are always there
+
+
+def test_no_stage_runs_more_sequences_together_than_fit(model, data, monkeypatch):
+    """Gains and rates are measured outside the two passes, on fewer sequences, but within the same memory."""
+    together = []
+    for module in (subject_module, prepare_module):
+        original = module.run
+
+        def recorded(bound, *options, original=original):
+            together.append(len(bound.x))
+            return original(bound, *options)
+
+        monkeypatch.setattr(module, "run", recorded)
+    lagreach.diagnose(model, data, lags=[0, 1, 3], memory=200_000)
+    limited = max(together)
+    together.clear()
+    lagreach.diagnose(model, data, lags=[0, 1, 3])
+    assert 2 <= limited < 64 <= max(together)
+
+
+def test_an_input_that_is_not_finite_is_named_by_its_number(model, data):
+    x, y = data
+    spoilt = x.clone()
+    spoilt[90, 7, 1] = math.nan
+    with pytest.raises(InputError, match=r"nan at index \[90, 7, 1\]"):
+        lagreach.diagnose(model, (spoilt, y), lags=[0, 3])
+
+
+def test_series_are_accepted_with_a_warning(model):
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(2000, 2, generator=generator)
+    y = torch.roll(x[:, :1], 2, dims=0)
+    found = lagreach.diagnose(model, lagreach.cut_series(x, y, length=20), lags=[0, 2, 4])
+    assert any("not independent" in warning for warning in found.warnings)
+    assert found.layers[0].window.dependences == (2,)
+
+
+def test_correlated_inputs_are_said_to_be(model, data, found):
+    x, y = data
+    smooth = x.clone()
+    for t in range(1, x.shape[1]):
+        smooth[:, t] = 0.8 * smooth[:, t - 1] + 0.6 * x[:, t]
+    noted = lagreach.diagnose(model, (smooth, y), lags=[0, 3])
+    assert any("marginal" in warning for warning in noted.layers[0].window.warnings)
+    assert not any("marginal" in warning for warning in found.layers[0].window.warnings)
+
+
+def test_carried_state(data):
+    class Stateful(Net):
+        def forward(self, x, state):
+            return self.read(self.lstm(x, state)[0])
+
+    x, y = data
+    state = tuple(torch.randn(96, 1, 8, generator=torch.Generator().manual_seed(k)) for k in range(2))
+    found = lagreach.diagnose(Stateful(), {"x": x, "y": y, "state": state}, lags=[0, 3])
+    assert found.layers[0].window.dependences == (3,)
+
+
+def test_autocast_models(data, found):
+    class Half(Net):
+        def forward(self, x):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return super().forward(x)
+
+    torch.manual_seed(0)
+    half = lagreach.diagnose(Half(), data, lags=[0, 1, 3, 8], require=[5])
+    assert half.layers[0].window.dependences == (3,)
+    np.testing.assert_allclose(half.required_if_present.values, found.required_if_present.values, rtol=0.05)
+
+
+def test_functional_form(data):
+    def step(x, s, params):
+        return 0.8 * s + 0.2 * torch.tanh(x @ params["W"].T)
+
+    generator = torch.Generator().manual_seed(0)
+    params = {"W": torch.randn(6, 2, generator=generator)}
+    readout = (torch.randn(1, 6, generator=generator), torch.zeros(1))
+    found = lagreach.diagnose_step(
+        step, params, data, readout=readout, state_size=6, input_params=lambda name: name == "W", lags=[0, 3, 8]
+    )
+    assert found.layers[0].window.dependences == (3,)
+
+
+class OwnLayer(nn.Module):
+    """A user's own recurrent layer: the weights of ConstGate under their own names."""
+
+    def __init__(self, gate=0.2):
+        super().__init__()
+        self.gate = gate
+        self.W_h, self.U_h = nn.Parameter(0.5 * torch.randn(6, 2)), nn.Parameter(0.1 * torch.randn(6, 6))
+        self.b_h = nn.Parameter(torch.zeros(6))
+
+    def forward(self, x):
+        h, states = torch.zeros(len(x), 6, dtype=x.dtype), []
+        for t in range(x.shape[1]):
+            h = (1 - self.gate) * h + self.gate * torch.tanh(x[:, t] @ self.W_h.T + h @ self.U_h.T + self.b_h)
+            states.append(h)
+        return torch.stack(states, 1)
+
+
+def test_a_layer_described_by_a_cell(data):
+    torch.manual_seed(0)
+    model = nn.Sequential(OwnLayer(), nn.Linear(6, 1))
+    found = lagreach.diagnose(model, data, lags=[0, 3], cell={"0": ConstGate(gate=0.2)})
+    assert found.layers[0].window.dependences == (3,)
+    with pytest.raises(InputError, match="does not compute what ConstGate says"):
+        lagreach.diagnose(model, data, lags=[0, 3], cell={"0": ConstGate(gate=0.3)})
+    with pytest.raises(InputError, match="weights of 0 are not those of DiagGate"):
+        lagreach.diagnose(model, data, lags=[0, 3], cell={"0": DiagGate()})
+    with pytest.raises(InputError, match="no such module"):
+        lagreach.diagnose(model, data, lags=[0, 3], cell={"layer": ConstGate()})
+
+
+def test_compare(found):
+    compared = lagreach.compare([found, found], ["a", "b"], sequences=1000)
+    assert "reach with 1,000 sequences" in str(compared)
+    assert compared.to_xarray().sizes["model"] == 2
+    with pytest.raises(InputError):
+        lagreach.compare([])
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"signal": "raw"}, "unknown signal"),
+        ({"noise": "none"}, "unknown noise"),
+        ({"params": "weights"}, "unknown selection"),
+        ({"params": lambda name: False}, "holds no weights"),
+        ({"lags": "all"}, "unknown set of lags"),
+        ({"lags": [40]}, "lag 40 for T = 20"),
+        ({"error": 0.7}, "below one half"),
+        ({"loss": "mae"}, "unknown loss"),
+    ],
+)
+def test_bad_options(model, data, options, complaint):
+    with pytest.raises(LagreachError, match=complaint):
+        lagreach.diagnose(model, data, **({"lags": [0, 3]} | options))
+
+
+def test_bad_data(model, data):
+    x, y = data
+    with pytest.raises(InputError, match="too few sequences"):
+        lagreach.diagnose(model, (x[:10], y[:10]))
+    with pytest.raises(InputError, match="different numbers"):
+        lagreach.diagnose(model, (x, y[:10]))
+    with pytest.raises(InputError, match="not data"):
+        lagreach.diagnose(model, 3)
+    bad = x.clone()
+    bad[5, 2, 1] = float("nan")
+    with pytest.raises(InputError, match="not finite"):
+        lagreach.diagnose(model, (bad, y))
+    with pytest.raises(UnsupportedError, match="no recurrent layer"):
+        lagreach.diagnose(nn.Linear(2, 1), (x, y))
+
+
+def test_a_lag_that_never_varies_has_no_number_and_says_so(generator):
+    """The input at the first step is always zero, so nothing can be said about the lag that leads there."""
+    x = torch.randn(64, 20, 2, generator=generator)
+    x[:, 0] = 0
+    y = torch.zeros(64, 20, 1)
+    y[:, -1] = x[:, 3:4, 0]
+    mask = torch.zeros(64, 20)
+    mask[:, -1] = 1
+    model = lagreach.GatedRNN("diag_gate", 2, 6, 1, gate_init=0.2, generator=generator)
+    for lags in ([19], [16, 19]):
+        found = lagreach.diagnose(model, (x, y, mask), lags=lags)
+        planted = found.layers[0].window.required_if_present().at(19)
+        assert np.isnan(planted["sequences"])
+        assert planted["status"] is Status.NO_SPREAD
+        assert "> nan" not in str(found)
+
+
+def test_a_diagonal_network_is_told_where_it_stands_to_both_theories(generator, tmp_path):
+    x = torch.randn(64, 16, 2, generator=generator)
+    y = torch.nn.functional.pad(x[:, :-3, :1], (0, 0, 3, 0))
+    model = lagreach.GatedRNN("diag_elman", 2, 8, 1, gate_init=0.2, generator=generator)
+    found = lagreach.diagnose(model, (x, y), lags=[1, 3])
+    assert found.convergence is not None
+    assert found.convergence["gain"] == pytest.approx(0.8)
+    assert "cut-off" in str(found)
+    found.save(tmp_path / "d.nc")
+    assert lagreach.load(tmp_path / "d.nc").convergence == found.convergence
+    found.report(tmp_path / "d.html")
+    assert "Convergence of gradient descent" in (tmp_path / "d.html").read_text()
+    other = lagreach.GatedRNN("diag_gate", 2, 8, 1, generator=generator)
+    assert lagreach.diagnose(other, (x, y), lags=[1, 3]).convergence is None

@@ -1,0 +1,3 @@
+from studies.validation import register
+
+register()  # studies of kind "validation" are known from here on
