@@ -17,6 +17,7 @@ from lagreach._version import __version__
 from lagreach.adapters import View, find_views
 from lagreach.adapters.calling import Call
 from lagreach.adapters.custom import custom_views
+from lagreach.adapters.folded import by_row
 from lagreach.cells import Cell
 from lagreach.cells.diag_elman import DiagElman
 from lagreach.data.batch import Batch
@@ -277,7 +278,7 @@ def _gains(subject: Subject) -> tuple[Fidelity, EffectiveRates | None]:
     own = {"lengths": batch.lengths, "state": batch.state}
     if subject.memory is not None:
         own["chunk"] = 2 * replace(subject, transport="first-order").pairs_together
-    view, lags = subject.view, subject.bands.lags
+    view, lags = by_row(subject.view), subject.bands.lags
     gains = fidelity(view, batch.x, batch.y, lags, subject.loss, mask=batch.mask, steps=subject.steps, **own)
     try:
         rates = effective_rates(view, batch.x, lags, **own)

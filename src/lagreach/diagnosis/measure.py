@@ -19,6 +19,7 @@ from torch import nn
 
 from lagreach._util.progress import Progress
 from lagreach.adapters import Recurrence, View, as_view
+from lagreach.adapters.folded import by_sequence
 from lagreach.adapters.view import check_finite
 from lagreach.data.bands import make_bands
 from lagreach.data.pairs import plan_blocks
@@ -116,7 +117,8 @@ def make_subject(
     """Read the data once, pair the sequences, and fix bands and probes: all that both passes must share."""
     check_settings(settings)
     sequences = as_sequences(data)
-    view = as_view(model, sequences.read(range(min(2, len(sequences)))))
+    sample = sequences.read(range(min(2, len(sequences))))
+    view = by_sequence(as_view(model, sample), sample)
     plan = plan_blocks(sequences, settings.blocks, settings.seed)
     first = run(view.bind(sequences.read([0])))
     _, positions, out = first.output.shape

@@ -19,6 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lagreach.adapters import Recurrence, View
+from lagreach.adapters.folded import FoldedView
 from lagreach.cells import Factors
 from lagreach.data.lags import check_lags
 from lagreach.errors import InputError, TooLargeError
@@ -121,7 +122,7 @@ def matched_statistic(
     """
     return _measured(
         _Asked(orientation, signal, params, direction, generator, chunk),
-        prepare(model, x, y, mask=mask, lengths=lengths),
+        prepare(model, x, y, mask=mask, lengths=lengths).by_sequence(),
         lags,
         loss,
         steps,
@@ -160,9 +161,10 @@ def rates_and_matched_statistic(
     (tensor([2.2500, 1.6875], dtype=torch.float64), (2, 2))
     """
     asked = _Asked(orientation, signal, params, direction, generator, chunk)
-    prepared = prepare(model, x, y, mask=mask, lengths=lengths)
-    matched, sums = _measured(asked, prepared, lags, loss, steps, with_rates=lengths is None)
-    if sums is None:  # anchors beyond a sequence's length count for one of them only
+    prepared = prepare(model, x, y, mask=mask, lengths=lengths).by_sequence()
+    together = lengths is None and not isinstance(prepared.view, FoldedView)
+    matched, sums = _measured(asked, prepared, lags, loss, steps, with_rates=together)
+    if sums is None:  # anchors beyond a sequence's length count for one of them only, and rates are those of single rows
         return effective_rates(model, x, matched.lags, lr=lr, lengths=lengths, chunk=chunk), matched
     recurrence = prepared.view.template
     valid = valid_steps(None, len(x), prepared.time, recurrence.device)
