@@ -49,6 +49,8 @@ def assemble(subject: Subject, found: Directions, values: NoiseValues, settings:
     edges = subject.bands.edges
     held = memory(subject, subject.bands.lags, [last - first + 1 for first, last in edges])
     warnings = _warnings(values, speed, settings)
+    if held.note is not None:
+        warnings += (held.note,)
     if not held.independent_inputs:
         warnings += (
             "inputs are correlated in time: the dependences found are marginal, lags may stand in for each other",

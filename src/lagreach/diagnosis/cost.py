@@ -9,6 +9,7 @@ import numpy as np
 
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.gradients.blocks import directions
+from lagreach.gradients.memory import memory_bytes
 from lagreach.gradients.noise import statistics, unit_directions
 from lagreach.gradients.subject import Subject
 
@@ -69,4 +70,5 @@ def affordable(budget: float, per_sequence: float, available: int) -> int:
 def memory_needed(subject: Subject) -> int:
     """Bytes of the gradients by block, signal and lag (and of their directions), and of the sequences run together."""
     blocks = subject.plan.count * (1 + len(subject.probe.group)) * len(subject.bands) * subject.width * 8
-    return 2 * blocks + min(subject.pairs_together, len(subject.plan.pairs)) * subject.pair_bytes
+    covariances = memory_bytes(subject.view.template.stack.state_size, len(subject.bands))
+    return 2 * blocks + covariances + min(subject.pairs_together, len(subject.plan.pairs)) * subject.pair_bytes

@@ -17,14 +17,19 @@ from torch import Tensor
 from lagreach.gradients.subject import Subject
 from lagreach.transport.objective import valid_steps
 
-INDEPENDENT_BELOW = 0.05  # largest autocorrelation of inputs at lags 1..4 that still counts as independent
+NEGLIGIBLE = 0.05  # autocorrelation of inputs at lags 1..4 that counts as none, however surely it is there
+LAGS_COMPARED = 4
+DOUBT = 0.01  # chance that independent inputs are called correlated
+MOST_DIRECTIONS = 512  # of the state, or of the input: covariances are their square, fits their cube
+MOST_BYTES = 2**29  # of all covariances together
 
 
 @dataclass(frozen=True)
 class Memory:
     """`capacity` (lag,): mean held-out R^2 over input directions; `total`: its sum over lags and directions.
 
-    `bound` is the size of the state; the sum means something only if `independent_inputs`.
+    `bound` is the size of the state; the sum means something only if `independent_inputs`. Of a wide state only some random
+    `directions` are read: it then remembers at least that much.
     """
 
     lags: tuple[int, ...]
@@ -32,38 +37,115 @@ class Memory:
     total: float
     bound: int
     independent_inputs: bool
+    directions: int | None = None
+
+    @property
+    def note(self) -> str | None:
+        """What a reader has to know about how it was measured."""
+        if self.directions is None:
+            return None
+        return (
+            f"a state of {self.bound:,} units is wide: its linear memory was measured on {self.directions:,} random "
+            "directions of it, so it remembers at least what is said"
+        )
+
+
+def directions_read(size: int, lags: int) -> int:
+    """Random directions that stand for `size` of them, so that covariances for so many lags fit and can be solved."""
+    return min(size, MOST_DIRECTIONS, int((MOST_BYTES / (2 * 8 * lags)) ** 0.5) - 1)
+
+
+def memory_bytes(size: int, lags: int) -> int:
+    """Bytes of the covariances that `memory` holds."""
+    return 2 * 8 * lags * (directions_read(size, lags) + 1) ** 2
 
 
 def memory(subject: Subject, lags: Sequence[int], widths: Sequence[int]) -> Memory:
     """Fit on the even blocks, score on the odd ones; `widths` says how many lags each entry stands for."""
-    size = subject.view.template.stack.state_size
-    width = subject.probe.whitening.shape[1]
-    moments = [_Moments(list(lags), size, width) for _ in range(2)]
-    correlation, steps = torch.zeros(5, width, dtype=torch.float64), torch.zeros(5, 1, dtype=torch.float64)
+    size, width = subject.view.template.stack.state_size, subject.probe.whitening.shape[1]
+    of_state, of_input = _Sketch(size, directions_read(size, len(lags))), _Sketch(width, min(width, MOST_DIRECTIONS))
+    moments = [_Moments(list(lags), of_state.directions, of_input.directions) for _ in range(2)]
+    related = _Autocorrelation(subject.plan.count, of_input.directions)
     for piece in subject.pieces(range(subject.plan.count)):
-        states, inputs = piece.part.states.double(), subject.probe.whiten(piece.part.x.double())
-        time = inputs.shape[1]
-        inside = valid_steps(piece.part.lengths, len(inputs), time, inputs.device)
+        states = of_state(piece.part.states.double())
+        inputs = of_input(subject.probe.whiten(piece.part.x.double()))
+        inside = valid_steps(piece.part.lengths, *inputs.shape[:2], inputs.device)
         states, inputs = (torch.where(inside[..., None], v, 0.0) for v in (states, inputs))
         for half in range(2):
             own = torch.from_numpy(piece.block % 2 == half).to(states.device)
             if own.any():
                 moments[half].add(states[own], inputs[own], inside[own])
-        for k in range(min(5, time)):
-            correlation[k] += (inputs[:, k:] * inputs[:, : time - k] * inside[:, k:, None]).sum((0, 1)).cpu()
-            steps[k] += inside[:, k:].sum().cpu()
+        related.add(inputs, inside, torch.from_numpy(piece.block))
     for own_half in moments:
         own_half.close()
     capacity = np.array([moments[0].score(column, moments[1]) for column in range(len(lags))])
-    seen = (correlation / steps)[steps[:, 0] > 0]
-    related = (seen[1:] / seen[0]).abs().max().item() if len(seen) > 1 else 0.0
     return Memory(
         tuple(lags),
         capacity,
         float((np.maximum(capacity, 0) * np.array(widths)).sum() * width),
         size,
-        related < INDEPENDENT_BELOW,
+        not related.found(),
+        of_state.directions if of_state.directions < size else None,
     )
+
+
+class _Sketch:
+    """At most so many random directions: coordinates are dealt into groups, and each group is added up with random signs."""
+
+    def __init__(self, size: int, directions: int) -> None:
+        self.directions = directions
+        generator = torch.Generator().manual_seed(0)
+        self._order = torch.randperm(size, generator=generator)
+        self._signs = 2.0 * torch.randint(2, (size,), generator=generator) - 1
+        self._missing = -size % directions
+
+    def __call__(self, values: Float[Tensor, "*batch size"]) -> Float[Tensor, "*batch direction"]:
+        if self.directions == values.shape[-1]:
+            return values
+        dealt = values[..., self._order.to(values.device)] * self._signs.to(values)
+        groups = torch.nn.functional.pad(dealt, (0, self._missing)).unflatten(-1, (-1, self.directions))
+        return groups.sum(-2)
+
+
+class _Autocorrelation:
+    """Autocorrelation of inputs at the first lags, with its sampling error from blocks of sequences."""
+
+    def __init__(self, blocks: int, width: int) -> None:
+        self._products = torch.zeros(blocks, LAGS_COMPARED + 1, width, dtype=torch.float64)
+        self._steps = torch.zeros(blocks, LAGS_COMPARED + 1, 1, dtype=torch.float64)
+
+    def add(self, inputs: Float[Tensor, "seq time input"], inside: Tensor, block: Tensor) -> None:
+        """Add sequences whose inputs are zero where they are not `inside`."""
+        time = inputs.shape[1]
+        for k in range(min(LAGS_COMPARED + 1, time)):
+            products = (inputs[:, k:] * inputs[:, : time - k]).sum(1)
+            self._products[:, k].index_add_(0, block, products.cpu())
+            self._steps[:, k].index_add_(0, block, inside[:, k:].sum(1, keepdim=True).double().cpu())
+
+    def found(self) -> bool:
+        """Whether some input is correlated in time, by more than is negligible and more than chance would give so many."""
+        from scipy.special import stdtrit
+
+        without = [total.sum(0) - total for total in (self._products, self._steps)]  # each block left out in turn
+        reached = without[1].amin((0, 2)) > 0
+        if reached.sum() < 2:
+            return False
+        whole, left_out = (
+            _normalised(p[..., reached, :], s[..., reached, :])
+            for p, s in ((self._products.sum(0), self._steps.sum(0)), without)
+        )
+        blocks = len(left_out)
+        error = (left_out - left_out.mean(0)).square().sum(0).mul((blocks - 1) / blocks).sqrt()
+        # of independent steps it is this much; blocks tell more where sequences repeat each other, less where they are few
+        error = torch.maximum(error, self._steps.sum(0)[reached][1:].rsqrt())
+        chance = stdtrit(blocks - 1, 1 - DOUBT / (2 * whole.numel()))
+        return bool((whole.abs() > torch.clamp(chance * error, min=NEGLIGIBLE)).any())
+
+
+def _normalised(products: Float[Tensor, "*batch lag input"], steps: Tensor) -> Float[Tensor, "*batch later input"]:
+    """Autocorrelations from sums of products: those of lag zero are variances."""
+    mean = products / steps
+    return mean[..., 1:, :] / mean[..., :1, :]
 
 
 class _Moments:
