@@ -164,7 +164,9 @@ def rates_and_matched_statistic(
     prepared = prepare(model, x, y, mask=mask, lengths=lengths).by_sequence()
     together = lengths is None and not isinstance(prepared.view, FoldedView)
     matched, sums = _measured(asked, prepared, lags, loss, steps, with_rates=together)
-    if sums is None:  # anchors beyond a sequence's length count for one of them only, and rates are those of single rows
+    if (
+        sums is None
+    ):  # anchors beyond a sequence's length count for one of them only, and rates are those of single rows
         return effective_rates(model, x, matched.lags, lr=lr, lengths=lengths, chunk=chunk), matched
     recurrence = prepared.view.template
     valid = valid_steps(None, len(x), prepared.time, recurrence.device)

@@ -9,11 +9,18 @@ import lagreach
 from lagreach.diagnosis.cost import memory_needed
 from lagreach.diagnosis.measure import make_subject
 from lagreach.diagnosis.settings import MeasureSettings
-from lagreach.gradients import memory as module
-from lagreach.gradients.memory import DOUBT, MOST_BYTES, MOST_DIRECTIONS, directions_read, memory, memory_bytes
 from lagreach.models.gated_rnn import GatedRNN
+from lagreach.statistics import memory as module
+from lagreach.statistics.memory import DOUBT, MOST_BYTES, MOST_DIRECTIONS, MemorySums, directions_read, memory_bytes
 
 CORRELATED = "inputs are correlated in time"
+
+
+def memory(subject):
+    """Linear memory over all sequences, in one go."""
+    sums = MemorySums(subject)
+    subject.feed([sums], range(subject.plan.count))
+    return sums.result()
 
 
 def correlated(inputs, blocks=32, lengths=None):
@@ -138,9 +145,9 @@ def test_random_directions_hold_what_a_state_remembers(monkeypatch):
     view = functional_view(step, {"W_x": first}, readout, 60)
     x = torch.randn(64, 40, 1, generator=generator, dtype=torch.float64)
     subject = make_subject(view, (x, x), "mse", [0, 3, 5, 6], params=lambda name: True, settings=MeasureSettings())
-    exact = memory(subject, [0, 3, 5, 6], [1] * 4)
+    exact = memory(subject)
     monkeypatch.setattr(module, "MOST_DIRECTIONS", 20)
-    some = memory(subject, [0, 3, 5, 6], [1] * 4)
+    some = memory(subject)
     assert exact.directions is None
     assert some.directions == 20
     for found in (exact, some):
@@ -154,9 +161,21 @@ def test_wide_inputs_are_read_along_random_directions_too(monkeypatch):
     model = GatedRNN("diag_gate", 40, 30, 1, generator=generator)
     x = torch.randn(400, 12, 40, generator=generator)
     subject = make_subject(model, (x, x[..., :1]), "mse", [0, 1], settings=MeasureSettings())
-    whole = memory(subject, [0, 1], [1, 1])
+    whole = memory(subject)
     monkeypatch.setattr(module, "MOST_DIRECTIONS", 30)
-    some = memory(subject, [0, 1], [1, 1])
+    some = memory(subject)
     assert some.directions is None
     np.testing.assert_allclose(some.capacity, whole.capacity, atol=0.1)
     assert some.total == pytest.approx(whole.total, rel=0.2)
+
+
+def test_blocks_that_an_interrupt_left_out_do_not_count():
+    inputs = draws("normal", 0, 96, 20, 3)
+    found, some = module._Autocorrelation(32, 3), module._Autocorrelation(16, 3)
+    for one in (found, some):
+        one.add(inputs, torch.ones(96, 20, dtype=torch.bool), torch.arange(96) * 16 // 96)
+    assert found.found() == some.found() is False
+    inputs[:, 1:] += 0.3 * inputs[:, :-1]
+    found.add(inputs, torch.ones(96, 20, dtype=torch.bool), torch.arange(96) * 16 // 96)
+    assert found.found()
+    assert not module._Autocorrelation(32, 3).found()

@@ -6,22 +6,25 @@ independent in time, its sum over lags and input directions cannot exceed the si
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lagreach.gradients.subject import Subject
+from lagreach.gradients.subject import Piece, Subject
+from lagreach.statistics._statistic import STATES, LagCurve, LagStatistic, Measured
 from lagreach.transport.objective import valid_steps
 
 NEGLIGIBLE = 0.05  # autocorrelation of inputs at lags 1..4 that counts as none, however surely it is there
 LAGS_COMPARED = 4
 DOUBT = 0.01  # chance that independent inputs are called correlated
 MOST_DIRECTIONS = 512  # of the state, or of the input: covariances are their square, fits their cube
-MOST_BYTES = 2**29  # of all covariances together
+MOST_BYTES = 2**28  # of the covariances of all lags together
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Memory:
     """`capacity` (lag,): mean held-out R^2 over input directions; `total`: its sum over lags and directions.
 
     `bound` is the size of the state; the sum means something only if `independent_inputs`. Of a wide state only some random
-    `directions` are read: it then remembers at least that much.
+    `directions` are read (None: all): it remembers at least that much.
     """
 
     lags: tuple[int, ...]
@@ -49,6 +52,11 @@ class Memory:
             "directions of it, so it remembers at least what is said"
         )
 
+    @classmethod
+    def unknown(cls, lags: Sequence[int]) -> Memory:
+        """Return what stands for a memory that was not measured."""
+        return cls(tuple(lags), np.full(len(lags), np.nan), math.nan, 0, True)
+
 
 def directions_read(size: int, lags: int) -> int:
     """Random directions that stand for `size` of them, so that covariances for so many lags fit and can be solved."""
@@ -56,37 +64,68 @@ def directions_read(size: int, lags: int) -> int:
 
 
 def memory_bytes(size: int, lags: int) -> int:
-    """Bytes of the covariances that `memory` holds."""
+    """Bytes of the covariances that are collected."""
     return 2 * 8 * lags * (directions_read(size, lags) + 1) ** 2
 
 
-def memory(subject: Subject, lags: Sequence[int], widths: Sequence[int]) -> Memory:
-    """Fit on the even blocks, score on the odd ones; `widths` says how many lags each entry stands for."""
-    size, width = subject.view.template.stack.state_size, subject.probe.whitening.shape[1]
-    of_state, of_input = _Sketch(size, directions_read(size, len(lags))), _Sketch(width, min(width, MOST_DIRECTIONS))
-    moments = [_Moments(list(lags), of_state.directions, of_input.directions) for _ in range(2)]
-    related = _Autocorrelation(subject.plan.count, of_input.directions)
-    for piece in subject.pieces(range(subject.plan.count)):
-        states = of_state(piece.part.states.double())
-        inputs = of_input(subject.probe.whiten(piece.part.x.double()))
+class MemorySums:
+    """Moments of states and old inputs, for the even blocks (which fit) and the odd ones (which score)."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.probe = subject.probe
+        self.lags = list(subject.bands.lags)
+        self.spans = [last - first + 1 for first, last in subject.bands.edges]  # lags that each entry stands for
+        self.size = subject.view.template.stack.state_size
+        self.width = subject.probe.whitening.shape[1]
+        self.of_state = _Sketch(self.size, directions_read(self.size, len(self.lags)))
+        self.of_input = _Sketch(self.width, min(self.width, MOST_DIRECTIONS))
+        self.halves = [_Moments(self.lags, self.of_state.directions, self.of_input.directions) for _ in range(2)]
+        self.related = _Autocorrelation(subject.plan.count, self.of_input.directions)
+
+    def add(self, piece: Piece) -> None:
+        """Take in some pairs of sequences."""
+        states = self.of_state(piece.part.states.double())
+        inputs = self.of_input(self.probe.whiten(piece.part.x.double()))
         inside = valid_steps(piece.part.lengths, *inputs.shape[:2], inputs.device)
         states, inputs = (torch.where(inside[..., None], v, 0.0) for v in (states, inputs))
         for half in range(2):
-            own = torch.from_numpy(piece.block % 2 == half).to(states.device)
-            if own.any():
-                moments[half].add(states[own], inputs[own], inside[own])
-        related.add(inputs, inside, torch.from_numpy(piece.block))
-    for own_half in moments:
-        own_half.close()
-    capacity = np.array([moments[0].score(column, moments[1]) for column in range(len(lags))])
-    return Memory(
-        tuple(lags),
-        capacity,
-        float((np.maximum(capacity, 0) * np.array(widths)).sum() * width),
-        size,
-        not related.found(),
-        of_state.directions if of_state.directions < size else None,
-    )
+            chosen = torch.from_numpy(piece.block % 2 == half).to(states.device)
+            if chosen.any():
+                self.halves[half].add(states[chosen], inputs[chosen], inside[chosen])
+        self.related.add(inputs, inside, torch.from_numpy(piece.block))
+
+    def merge(self, other: MemorySums) -> None:
+        """Take in the moments of other sequences."""
+        for half, others in zip(self.halves, other.halves, strict=True):
+            half.merge(others)
+        self.related.merge(other.related)
+
+    def result(self) -> Memory:
+        """Fit on the even blocks, score on the odd ones."""
+        fitted, held_out = (half.from_each_lag_on() for half in self.halves)
+        capacity = np.array([fitted.score(column, held_out) for column in range(len(self.lags))])
+        total = float((np.maximum(capacity, 0) * np.array(self.spans)).sum() * self.width)
+        directions = self.of_state.directions if self.of_state.directions < self.size else None
+        return Memory(tuple(self.lags), capacity, total, self.size, not self.related.found(), directions)
+
+
+class MemoryCurve(LagStatistic):
+    """Held-out R^2 of the best linear readout of the input l steps ago."""
+
+    place: ClassVar[int] = 6
+    name: ClassVar[str] = "memory"
+    title: ClassVar[str] = "Linear memory of the input"
+    unit: ClassVar[str] = "R^2"
+    reads: ClassVar[frozenset[str]] = frozenset({STATES})
+
+    def start(self, subject: Subject, dependences: Sequence[int]) -> MemorySums:
+        """Collect moments."""
+        return MemorySums(subject)
+
+    def curve(self, measured: Measured) -> LagCurve:
+        """As the window keeps it."""
+        memory: Memory = measured.window.memory
+        return self.make(memory.lags, memory.capacity)
 
 
 class _Sketch:
@@ -122,22 +161,27 @@ class _Autocorrelation:
             self._products[:, k].index_add_(0, block, products.cpu())
             self._steps[:, k].index_add_(0, block, inside[:, k:].sum(1, keepdim=True).double().cpu())
 
+    def merge(self, other: _Autocorrelation) -> None:
+        """Take in the products of other sequences."""
+        self._products += other._products
+        self._steps += other._steps
+
     def found(self) -> bool:
         """Whether some input is correlated in time, by more than is negligible and more than chance would give so many."""
         from scipy.special import stdtrit
 
-        without = [total.sum(0) - total for total in (self._products, self._steps)]  # each block left out in turn
-        reached = without[1].amin((0, 2)) > 0
-        if reached.sum() < 2:
+        measured = self._steps[:, 0, 0] > 0  # an interrupt leaves blocks out
+        products, steps = self._products[measured], self._steps[measured]
+        without = [total.sum(0) - total for total in (products, steps)]  # each block left out in turn
+        if len(steps) < 2 or (reached := without[1].amin((0, 2)) > 0).sum() < 2:
             return False
         whole, left_out = (
-            _normalised(p[..., reached, :], s[..., reached, :])
-            for p, s in ((self._products.sum(0), self._steps.sum(0)), without)
+            _normalised(p[..., reached, :], s[..., reached, :]) for p, s in ((products.sum(0), steps.sum(0)), without)
         )
         blocks = len(left_out)
         error = (left_out - left_out.mean(0)).square().sum(0).mul((blocks - 1) / blocks).sqrt()
         # of independent steps it is this much; blocks tell more where sequences repeat each other, less where they are few
-        error = torch.maximum(error, self._steps.sum(0)[reached][1:].rsqrt())
+        error = torch.maximum(error, steps.sum(0)[reached][1:].rsqrt())
         chance = stdtrit(blocks - 1, 1 - DOUBT / (2 * whole.numel()))
         return bool((whole.abs() > torch.clamp(chance * error, min=NEGLIGIBLE)).any())
 
@@ -174,9 +218,17 @@ class _Moments:
             self.cross[i] += (behind.T @ x[before].flatten(0, 1)).cpu()
             self.inputs[i] += (behind[:, 0] @ squares[before].flatten(0, 1)).cpu()
 
-    def close(self) -> None:
-        """Sum the states' moments from each lag on."""
-        self.states = self.states.flip(0).cumsum(0).flip(0)
+    def merge(self, other: _Moments) -> None:
+        """Add the moments of other sequences."""
+        for mine, others in ((self.states, other.states), (self.cross, other.cross), (self.inputs, other.inputs)):
+            mine.add_(others)
+
+    def from_each_lag_on(self) -> _Moments:
+        """Return the same with the states' moments summed from each lag on."""
+        summed = _Moments.__new__(_Moments)
+        summed.lags, summed.cross, summed.inputs = self.lags, self.cross, self.inputs
+        summed.states = self.states.flip(0).cumsum(0).flip(0)
+        return summed
 
     @property
     def mean(self) -> Tensor:
