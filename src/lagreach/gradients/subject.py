@@ -165,13 +165,13 @@ def select(part: Rollout, own: slice) -> Rollout:
     return replace(part, x=part.x[own], initial=part.initial[own], states=part.states[own], lengths=lengths)
 
 
-def band_cotangents(subject: Subject, part: Rollout, delta: Tensor) -> Iterator[Tensor]:
-    """Sum of the carried gradients over the lags of each band, by position reached, in float64."""
+def band_cotangents(subject: Subject, part: Rollout, delta: Tensor, *, kept: bool = False) -> Iterator[Tensor]:
+    """Sum of the carried gradients over the lags of each band, by position reached, in float64; see `Cotangent.kept`."""
     lags = [lag for first, last in subject.bands.edges for lag in range(first, last + 1)]
     ends = set(subject.bands.lags)
     total: Tensor | None = None
     for cotangent in subject.carry(part, delta, lags):
-        carried = cotangent.double()
+        carried = cotangent.kept() if kept else cotangent.double()
         if total is None:
             total = carried.clone()
         else:
