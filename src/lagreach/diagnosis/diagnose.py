@@ -18,6 +18,7 @@ from lagreach.adapters import View, find_views
 from lagreach.adapters.calling import Call
 from lagreach.adapters.custom import custom_views
 from lagreach.adapters.folded import by_row
+from lagreach.adapters.precision import precision_note
 from lagreach.cells import Cell
 from lagreach.cells.diag_elman import DiagElman
 from lagreach.data.batch import Batch
@@ -350,6 +351,8 @@ def _warnings(
     notes = []
     if isinstance(model, nn.Module) and any(isinstance(m, nn.Dropout) and m.training for m in model.modules()):
         notes.append("the model was in training mode; it was diagnosed in evaluation mode, without dropout")
+    if (note := precision_note(model)) is not None:
+        notes.append(note)
     if getattr(source, "from_one_series", False):
         notes.append(
             "windows of one series are not independent: N counts windows, and intervals come from stretches of them"
