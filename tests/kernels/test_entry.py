@@ -1,6 +1,5 @@
 """Nothing of a wrong size reaches compiled code: it would be read and written beyond its end."""
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -16,14 +15,7 @@ from lagreach.papers.cayci import fused
 from lagreach.papers.cayci.initialise import symmetric_init
 from lagreach.transport.first_order_sums import WindowSums
 
-
-@pytest.fixture(autouse=True)
-def as_users_have_it():
-    """Without the run-time checks of annotations, which tests alone have."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
-
+pytestmark = pytest.mark.usefixtures("_as_users_run_it")
 
 COMPILED = [name for name in all_cells() if cpu.missing(make_cell(name), torch.device("cpu"), torch.float64) is None]
 WRONG = {  # what is wrong with a call, and how it is made

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lagreach.adapters.view import check_finite
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError, LagreachError, UnsupportedError
 
@@ -161,12 +162,28 @@ def refuse_batch_norm(model: nn.Module) -> None:
             )
 
 
+def _check_output(model: nn.Module, output: Tensor) -> None:
+    """Refuse a model whose output is not finite, and name the cause."""
+    if torch.isfinite(output).all():
+        return
+    for name, weight in model.named_parameters():
+        check_finite(f"the weight {name}", weight.detach())
+    value = output[~torch.isfinite(output)][0].item()
+    raise InputError(
+        "the output of the model is not finite",
+        got=f"{value} in an output of shape {tuple(output.shape)}, from inputs and weights that are",
+        expected="finite outputs",
+        fix="its states overflow: scale the inputs, lower the recurrent weights, or run it in float64: model.double()",
+    )
+
+
 def refuse_coupling(model: nn.Module, call: Call, batch: Batch, time: int) -> None:
     """Refuse models whose output for a sequence depends on the others, or differs from run to run."""
     with torch.no_grad():
         whole, again = (as_output(call(model, batch), batch, time) for _ in range(2))
         one = batch.select(slice(0, 1))
         alone = as_output(call(model, one), one, time)
+    _check_output(model, whole)
     if not torch.equal(whole, again):
         raise UnsupportedError(
             "two runs of the model on the same input differ",

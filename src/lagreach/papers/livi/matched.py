@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from lagreach._util.seeds import seeded
 from lagreach.adapters import Recurrence, View
 from lagreach.adapters.folded import FoldedView
 from lagreach.cells import Factors
@@ -200,8 +201,7 @@ def _measured(
     with_rates: bool = False,
 ) -> tuple[MatchedStatistic, list[WindowSums] | None]:
     """Measure the statistic and, if wanted and possible, the sums behind the rates of every layer."""
-    given = asked.generator
-    random = torch.Generator().manual_seed(given) if isinstance(given, int) else given
+    random = seeded(asked.generator)
     recurrence = prepared.view.template
     wanted = check_lags(lags, prepared.time)
     along = _random_direction(recurrence, asked.params, random) if asked.direction is None else asked.direction
