@@ -186,7 +186,9 @@ def test_exchanging_the_input_turns_the_sign(generator):
     assert plan.reach == OWN_STEP
     assert np.abs(before.data).max() > 1e-4
     np.testing.assert_allclose(after.data, -before.data, rtol=1e-9, atol=1e-14)
-    assert np.abs(after.kept + before.kept).max() > 0.1 * np.abs(before.kept).max()  # which the swap contrast does not do
+    assert (
+        np.abs(after.kept + before.kept).max() > 0.1 * np.abs(before.kept).max()
+    )  # which the swap contrast does not do
 
 
 def test_a_linear_network_gives_the_swap_contrast(generator):

@@ -35,7 +35,15 @@ NETWORKS = 8  # of each kind and stage; seeds take turns
 LAGS = [0, 2, 4, 6, 7, 8, 9, 10, 12, 14, 16, 20, 25]
 CELLS = ("lstm", "gru", "diag_gate", "stack")
 STAGES = {"fresh": 0, "half way": 80, "trained": 300}
-TASKS = {"delay": (8,), "two": (3, 9), "product": (4, 9), "classes": (8,), "last": (8,), "smooth": (3, 16), "loud": (8,)}
+TASKS = {
+    "delay": (8,),
+    "two": (3, 9),
+    "product": (4, 9),
+    "classes": (8,),
+    "last": (8,),
+    "smooth": (3, 16),
+    "loud": (8,),
+}
 
 
 def sample(task: str, sequences: int, seed: int, noise: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:

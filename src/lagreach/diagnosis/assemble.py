@@ -15,6 +15,7 @@ from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.diagnosis.window import Requirement, Window
 from lagreach.gradients.blocks import Directions
 from lagreach.gradients.noise import NoiseValues
+from lagreach.gradients.overflow import vanished
 from lagreach.gradients.significance import (
     Significance,
     gram,
@@ -52,9 +53,13 @@ def assemble(
     ]
     memory = first.collected["memory"].result() if "memory" in first.collected else Memory.unknown(subject.bands.lags)
     reliance = second.collected["reliance"].result(settings.flips) if "reliance" in second.collected else NO_RELIANCE
-    if first.inputs is not None:
-        memory = replace(memory, independent_inputs=between.left == 1.0)
     probe = _geometric_mean(per_probe)
+    warnings = _warnings(values, speed, settings)
+    if speed.status is Status.NO_SPREAD:
+        warnings += (vanished(subject),)
+    if memory.note is not None:
+        warnings += (memory.note,)
+    warnings += _dependence_notes(subject.bands, first, between, settings)
     window = Window(
         required=data,
         probe=probe if between.told.all() else _untold(probe, between.told),
@@ -69,7 +74,7 @@ def assemble(
         strength=settings.strength,
         error=settings.error,
         settings=asdict(settings) | {"params": list(subject.names), "lags": [list(e) for e in subject.bands.edges]},
-        warnings=(*_warnings(values, speed, settings), *_dependence_notes(subject.bands, first, between, settings)),
+        warnings=warnings,
         marginal_p=between.marginal,
         named=between.dependences,
         left=between.left,
@@ -207,7 +212,9 @@ def _dependence_notes(
         )
     cannot = "the same in every sequence: whether the target depends on it cannot be told"
     if not between.told.all():
-        lags = ", ".join(str(Bands((edge,))) for edge, known in zip(bands.edges, between.told, strict=True) if not known)
+        lags = ", ".join(
+            str(Bands((edge,))) for edge, known in zip(bands.edges, between.told, strict=True) if not known
+        )
         notes.append(f"at lags {lags} the input is {cannot}")
     elif first.inputs is not None and first.inputs.shared.all(0).any():
         columns = np.flatnonzero(first.inputs.shared.all(0)).tolist()

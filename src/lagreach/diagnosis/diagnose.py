@@ -17,18 +17,23 @@ from lagreach._version import __version__
 from lagreach.adapters import View, find_views
 from lagreach.adapters.calling import Call
 from lagreach.adapters.custom import custom_views
+from lagreach.adapters.folded import by_row
+from lagreach.adapters.precision import precision_note
 from lagreach.cells import Cell
 from lagreach.cells.diag_elman import DiagElman
 from lagreach.data.batch import Batch
-from lagreach.data.sequences import Sequences, as_sequences, fingerprint
+from lagreach.data.sequences import Sequences, as_sequences, fingerprint, telling_sample
+from lagreach.data.targets import refuse_constant_targets
 from lagreach.diagnosis.cost import DiagnosisCost, memory_needed, within_budget
 from lagreach.diagnosis.curves import with_curves
 from lagreach.diagnosis.measure import MeasureSettings, interruptible_window, make_subject
+from lagreach.diagnosis.notes import notes_on
 from lagreach.diagnosis.passes import Statistics
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
 from lagreach.diagnosis.window import Window
 from lagreach.errors import InputError, LagreachError, UnsupportedError
 from lagreach.gradients.optimiser_geometry import optimiser_name, update_scale
+from lagreach.gradients.output_anchors import decide
 from lagreach.gradients.selection import Selection
 from lagreach.gradients.subject import Subject
 from lagreach.models.gated_rnn import GatedRNN
@@ -39,6 +44,7 @@ from lagreach.tails.fit import fit_tail
 from lagreach.transport.fidelity import Fidelity, fidelity
 from lagreach.transport.first_order import EffectiveRates, effective_rates
 from lagreach.transport.objective import Loss, output_gradient
+from lagreach.transport.rollout import run
 
 Measure = Callable[[Subject, MeasureSettings, Progress | None, Statistics], tuple[Window, np.ndarray, bool]]
 SHOWN = 64  # sequences that gains and rates are averaged over
@@ -52,18 +58,19 @@ def diagnose(
     lags: str | Iterable[int] = "auto",
     *,
     sequences: int | None = None,
-    strength: float = 0.05,
-    transport: str = "exact",
-    signal: str = "dependence",
-    noise: str = "gradient",
+    strength: float | None = None,
+    transport: str | None = None,
+    signal: str | None = None,
+    noise: str | None = None,
     params: Selection = "input",
-    error: float = 0.05,
-    seed: int = 0,
+    error: float | None = None,
+    seed: int | None = None,
     budget: float | None = None,
     memory: int | None = None,
     dry_run: bool = False,
     require: Sequence[int] = (),
     steps: Any = None,
+    outputs: str | None = None,
     cell: Mapping[str, Cell] | None = None,
     call: Call | None = None,
     optimizer: Any = None,
@@ -111,6 +118,9 @@ def diagnose(
         No longer here: `lagreach.cost` says what a diagnosis would do and what it would cost.
     steps
         Which steps targets belong to: "last", or a list of time indices, one a target; by their shape if None.
+    outputs
+        "per step" or "at the end" (a forecast made from the last state, say). None: by the states that feed them, which
+        gradients tell; where both are possible, you are asked.
     cell
         For a recurrent layer of your own: the path of its module and the `Cell` that describes it.
     call
@@ -119,7 +129,8 @@ def diagnose(
         The Adam, AdamW, RMSprop or SGD that trains the model, or its ``state_dict()``: signal and noise are then those of
         its steps, every weight's gradient being divided as the optimiser divides it. Plain gradients if None.
     settings
-        Finer points: blocks, probes, flips, direction, unit. What has an argument of its own here is set by that.
+        All choices together, also finer points: blocks, probes, flips, direction, unit. What has an argument of its own here
+        may be said there or here.
     statistics
         Numbers per lag of your own, besides those of `lagreach.statistics`: they are collected in the same passes over the
         data and show up wherever numbers per lag are shown.
@@ -139,10 +150,8 @@ def diagnose(
     (3,)
     """
     started = time.perf_counter()
-    chosen = _settings(
-        settings or MeasureSettings(),
-        {"signal": signal, "noise": noise, "transport": transport, "strength": strength, "error": error, "seed": seed},
-    )
+    chosen = _settings(settings or MeasureSettings(), signal=signal, noise=noise, transport=transport, strength=strength,
+                       error=error, seed=seed)  # fmt: skip
     if dry_run:
         raise InputError(
             "diagnose always returns a diagnosis",
@@ -157,11 +166,12 @@ def diagnose(
     measured_statistics = built_in | {one.name: one for one in statistics}
     source = as_sequences(data)
     subjects = diagnosis_subjects(
-        model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, cell=cell, call=call,
-        optimizer=optimizer,
+        model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, outputs=outputs,
+        cell=cell, call=call, optimizer=optimizer,
     )  # fmt: skip
     subjects, _ = within_budget(subjects, chosen, len(source), budget, memory)
     used = subjects[0].plan.sequences
+    notes = notes_on(subjects, telling_sample(source))
     layers, partial = [], False
     seconds = {"setting up": time.perf_counter() - started}
     for subject in subjects:
@@ -186,7 +196,7 @@ def diagnose(
         fingerprint=fingerprint(source),
         seconds=seconds,
         partial=partial,
-        warnings=_warnings(model, source, used, partial, subjects),
+        warnings=(*_warnings(model, source, used, partial, subjects), *notes),
         convergence=_convergence(model, source, loss),
     )
 
@@ -204,6 +214,7 @@ def cost(
     params: Selection = "input",
     require: Sequence[int] = (),
     steps: Any = None,
+    outputs: str | None = None,
     cell: Mapping[str, Cell] | None = None,
     call: Call | None = None,
 ) -> DiagnosisCost:
@@ -219,8 +230,9 @@ def cost(
     """
     source, chosen = as_sequences(data), settings or MeasureSettings()
     subjects = diagnosis_subjects(
-        model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, cell=cell, call=call
-    )
+        model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, outputs=outputs,
+        cell=cell, call=call,
+    )  # fmt: skip
     subjects, per_sequence = within_budget(subjects, chosen, len(source), budget, memory, timed=True)
     return DiagnosisCost(
         layers=tuple(subject.view.name for subject in subjects),
@@ -233,17 +245,18 @@ def cost(
     )
 
 
-def _settings(given: MeasureSettings, own: Mapping[str, Any]) -> MeasureSettings:
-    """Put the arguments of a diagnosis into its settings; settings that say something else would be lost silently."""
+def _settings(settings: MeasureSettings, **arguments: Any) -> MeasureSettings:
+    """Put the arguments that were given into the settings; what both say must agree."""
+    asked = {name: value for name, value in arguments.items() if value is not None}
     usual = MeasureSettings()
-    lost = [name for name in own if getattr(given, name) not in (getattr(usual, name), own[name])]
+    lost = [name for name in asked if getattr(settings, name) not in (getattr(usual, name), asked[name])]
     if lost:
         raise InputError(
             "settings and an argument disagree",
-            got=", ".join(f"settings.{name}={getattr(given, name)!r} and {name}={own[name]!r}" for name in lost),
-            fix=f"pass {', '.join(lost)} to diagnose itself",
+            got=", ".join(f"settings.{name}={getattr(settings, name)!r} and {name}={asked[name]!r}" for name in lost),
+            fix=f"say {', '.join(lost)} in one place",
         )
-    return replace(given, **own)
+    return replace(settings, **asked)
 
 
 def _convergence(model: nn.Module | View, source: Sequences, loss: Loss) -> Mapping[str, Any] | None:
@@ -269,18 +282,20 @@ def diagnosis_subjects(
     params: Selection = "input",
     require: Sequence[int] = (),
     steps: Any = None,
+    outputs: str | None = None,
     cell: Mapping[str, Cell] | None = None,
     call: Call | None = None,
     optimizer: Any = None,
 ) -> list[Subject]:
     """Find the recurrences of a model, and fix what is measured of each."""
     source = as_sequences(data)
-    sample = source.read(range(min(2, len(source))))
+    if settings.signal == "dependence":
+        refuse_constant_targets(source)
+    sample = telling_sample(source)
     views = find_views(model, sample, call) if cell is None else _custom(model, cell, sample, call)
-    subjects = [
-        make_subject(view, source, loss, lags, params=params, require=require, steps=steps, settings=settings)
-        for view in views
-    ]
+    which = decide([run(view.bind(source.read([0]))) for view in views], outputs) if steps is None else None
+    shared = {"params": params, "require": require, "steps": steps, "outputs": which, "settings": settings}
+    subjects = [make_subject(view, source, loss, lags, **shared) for view in views]
     if optimizer is None:
         return subjects
     return [replace(subject, scale=update_scale(optimizer, model, subject.names)) for subject in subjects]
@@ -302,7 +317,7 @@ def _layer(subject: Subject, window: Window, noise_sample: np.ndarray) -> LayerD
     """Add gains, rates, their shape and the tail fit to a window."""
     gains, rates = _gains(subject)
     return LayerDiagnosis(
-        name=subject.view.name,
+        name=subject.view.name.replace("\0", "\\0"),  # which files cannot hold
         local=subject.view.local,
         window=with_curves(window, gains, rates),
         fidelity=gains,
@@ -319,7 +334,7 @@ def _gains(subject: Subject) -> tuple[Fidelity, EffectiveRates | None]:
     own = {"lengths": batch.lengths, "state": batch.state}
     if subject.memory is not None:
         own["chunk"] = 2 * replace(subject, transport="first-order").pairs_together
-    view, lags = subject.view, subject.bands.lags
+    view, lags = by_row(subject.view), subject.bands.lags
     gains = fidelity(view, batch.x, batch.y, lags, subject.loss, mask=batch.mask, steps=subject.steps, **own)
     try:
         rates = effective_rates(view, batch.x, lags, **own)
@@ -341,6 +356,8 @@ def _warnings(
     notes = []
     if isinstance(model, nn.Module) and any(isinstance(m, nn.Dropout) and m.training for m in model.modules()):
         notes.append("the model was in training mode; it was diagnosed in evaluation mode, without dropout")
+    if (note := precision_note(model)) is not None:
+        notes.append(note)
     if getattr(source, "from_one_series", False):
         notes.append(
             "windows of one series are not independent: N counts windows, and intervals come from stretches of them"

@@ -120,7 +120,9 @@ def locate(
     adjusted = np.array(test.adjusted)
     for band in bands:
         adjusted[band] = max(adjusted[band], found.smallest(band))
-    named = tuple(lag for lag in sorted(found.lags) if max(found.p[lag], test.adjusted[found.band[lag]]) <= settings.error)
+    named = tuple(
+        lag for lag in sorted(found.lags) if max(found.p[lag], test.adjusted[found.band[lag]]) <= settings.error
+    )
     return Located(named, adjusted, signal, left, found.notes)
 
 
@@ -150,7 +152,9 @@ class _Closer:
         if self.neighbours is None and all(first == last for first, last in edges):
             band_of = {last: band for (_, last), band in zip(edges, self.bands, strict=True)}
             return _Lags(band_of, self.means.data[:, self.bands], dict.fromkeys(band_of, 0.0))  # tested already
-        every = {lag: band for (first, last), band in zip(edges, self.bands, strict=True) for lag in range(first, last + 1)}
+        every = {
+            lag: band for (first, last), band in zip(edges, self.bands, strict=True) for lag in range(first, last + 1)
+        }
         room = max(1, LIMIT_BYTES // (2 * self.subject.plan.count * self.subject.width * 8))
         band_of = dict(list(every.items())[:room])
         contrasts = self.look.contrasts(list(band_of), self.neighbours).data

@@ -28,7 +28,9 @@ def head_reach(subject: Subject) -> str:
         return NOTHING
     odd = (torch.arange(states.shape[1], device=states.device) % 2 == 1)[None, :, None]
     for chosen in (odd, ~odd):  # what is moved elsewhere must not be felt here
-        if not _same(torch.where(chosen, 0.0, at_rest), torch.where(chosen, 0.0, _signal(piece, states + moved * chosen))):
+        if not _same(
+            torch.where(chosen, 0.0, at_rest), torch.where(chosen, 0.0, _signal(piece, states + moved * chosen))
+        ):
             return EVERYTHING
     return OWN_STEP
 

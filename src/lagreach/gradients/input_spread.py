@@ -23,7 +23,9 @@ class InputSpread:
     """Sums over sequences of the inputs at every step, and of their products over all steps, in float64."""
 
     def __init__(self) -> None:
-        self._origin: Tensor | None = None  # near the inputs, so that squares of a large mean do not swallow their spread
+        self._origin: Tensor | None = (
+            None  # near the inputs, so that squares of a large mean do not swallow their spread
+        )
         self._count = torch.zeros(0, dtype=torch.float64)
         self._sums = torch.zeros(0, 0, dtype=torch.float64)
         self._squares = torch.zeros(0, 0, dtype=torch.float64)

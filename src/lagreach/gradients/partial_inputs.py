@@ -154,9 +154,7 @@ class Neighbours:
         """Matrices that the neighbours ``-before .. -1, 1 .. after`` are multiplied by."""
         return _coefficients(self.covariances, before, after)
 
-    def unpredicted(
-        self, difference: Float[Tensor, "row time input"], after: int
-    ) -> Float[Tensor, "row time input"]:
+    def unpredicted(self, difference: Float[Tensor, "row time input"], after: int) -> Float[Tensor, "row time input"]:
         """What `order` neighbours before and at most `after` behind leave of each input, in float64.
 
         The first inputs have fewer neighbours before them. Of the last `after` inputs nothing is said.
