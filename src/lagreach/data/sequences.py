@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -23,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lagreach.data.batch import Batch, check_steps
+from lagreach.data.batch import Batch, check_steps, counted_steps, sample_of, telling_rows
 from lagreach.errors import InputError, RunError
 
 
@@ -68,13 +69,21 @@ def cut_series(x: Any, y: Any, length: int, stride: int | None = None) -> Series
     (20, torch.Size([1, 50, 3]))
     """
     x, y = torch.as_tensor(x), torch.as_tensor(y)
-    if x.ndim != 2 or len(y) != len(x) or not 1 < length <= len(x):
+    if x.ndim != 2 or len(y) != len(x) or not isinstance(length, Integral) or not 1 < length <= len(x):
         raise InputError(
             "a series is (time, input) with a target for every step",
             got=f"x {tuple(x.shape)}, y {tuple(y.shape)}, length {length}",
-            expected=f"a length of at most {len(x)}",
+            expected=f"a whole number of steps, at most {len(x)}, for the length",
         )
-    starts = range(0, len(x) - length + 1, stride or length)
+    step = length if stride is None else stride
+    if not isinstance(step, Integral) or step < 1:
+        raise InputError(
+            "stride is the number of steps between the starts of two windows",
+            got=f"stride={stride!r}",
+            expected="a whole number, 1 or more",
+            fix=f"leave it out for windows that touch each other (stride={length})",
+        )
+    starts = range(0, len(x) - length + 1, int(step))
     cut = [torch.stack([series[s : s + length] for s in starts]) for series in (x, y)]
     return SeriesWindows(Batch(*cut))
 
@@ -272,6 +281,21 @@ def as_sequences(data: object) -> Sequences:
     if isinstance(data, Iterable):
         return SpooledSequences(data)
     raise InputError("this is not data", got=type(data).__name__, expected="(x, y) tensors or an iterable of batches")
+
+
+def telling_sample(sequences: Sequences, read: int = 64) -> Batch:
+    """A few sequences that differ as much as any (see `telling_rows`), to check a model on."""
+    if isinstance(sequences, TensorSequences):
+        return sample_of(sequences.batch)
+    lengths: list[Tensor] = []
+    counted: list[Tensor] = []
+    for start in range(0, len(sequences), read):
+        batch = sequences.read(range(start, min(start + read, len(sequences))))
+        weights = counted_steps(batch)
+        lengths += [] if batch.lengths is None else [batch.lengths]
+        counted += [] if weights is None else [weights]
+    rows = telling_rows(len(sequences), *(torch.cat(values) if values else None for values in (lengths, counted)))
+    return sequences.read(rows)
 
 
 def _is_array(value: object) -> bool:
