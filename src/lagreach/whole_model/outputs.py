@@ -1,0 +1,56 @@
+"""From the loss of a sequence to what arrives at its outputs, and the step of the input that each output belongs to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from lagreach.data.batch import Batch
+from lagreach.transport.objective import Loss, Objective, objective_of, valid_steps
+from lagreach.whole_model.input_module import Reading
+
+
+def objective_for(loss: Loss, batch: Batch, output: Tensor, time: int, steps: Any = None) -> Objective:
+    """The loss of every sequence of a batch, for outputs (seq, position, out) and inputs of `time` steps."""
+    seq, positions, out = output.shape
+    own = batch if batch.y.ndim <= 3 else Batch(batch.x, batch.y.flatten(2), batch.mask, batch.lengths)
+    where = {"device": output.device, "dtype": output.dtype}
+    return objective_of(loss, own, (seq, positions, out), input_time=time, steps=steps, **where)
+
+
+def cotangents(objective: Objective, output: Tensor) -> tuple[Float[Tensor, "seq position out"], Float[Tensor, "seq"]]:
+    """Gradient of each sequence's loss at its own outputs, and the losses."""
+    with torch.enable_grad():
+        leaf = output.detach().requires_grad_()
+        losses = objective(leaf)
+        (gradient,) = torch.autograd.grad(losses.sum(), leaf, materialize_grads=True)
+    return gradient, losses.detach()
+
+
+def input_steps(batch: Batch, reading: Reading) -> Bool[Tensor, "seq time"]:
+    """Which steps of what was read lie within the sequences: by their lengths, or by an attention mask."""
+    seq, time = reading.inputs.shape[:2]
+    device = reading.inputs.device
+    mask = batch.others.get("attention_mask") if isinstance(batch.others, dict) else None
+    if isinstance(mask, Tensor) and mask.shape == (seq, time):
+        return mask.to(device) > 0
+    lengths = batch.lengths if batch.lengths is not None and batch.x.shape[1] == time else None
+    return valid_steps(lengths, seq, time, device)
+
+
+def output_steps(inside: Bool[Tensor, "seq time"], positions: int) -> Int[Tensor, "seq position"]:
+    """Step of the input at which each output stands: its own, or the last one where there is not one for every step."""
+    seq, time = inside.shape
+    steps = torch.arange(time, device=inside.device)
+    if positions == time:
+        return steps.expand(seq, -1)
+    last = torch.where(inside, steps, 0).amax(1)
+    return last[:, None].expand(-1, positions)
+
+
+def used_outputs(field: Float[Tensor, "seq position out"]) -> Bool[Tensor, "seq position"]:
+    """Outputs that a gradient arrives at."""
+    return field.abs().amax(-1) > 0
