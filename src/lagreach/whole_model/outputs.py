@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,7 +22,9 @@ def objective_for(loss: Loss, batch: Batch, output: Tensor, time: int, steps: An
     return objective_of(loss, own, (seq, positions, out), input_time=time, steps=steps, **where)
 
 
-def cotangents(objective: Objective, output: Tensor) -> tuple[Float[Tensor, "seq position out"], Float[Tensor, "seq"]]:
+def cotangents(
+    objective: Callable[[Tensor], Tensor], output: Tensor
+) -> tuple[Float[Tensor, "seq position out"], Float[Tensor, "seq"]]:
     """Gradient of each sequence's loss at its own outputs, and the losses."""
     with torch.enable_grad():
         leaf = output.detach().requires_grad_()
