@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,12 +33,7 @@ def default_call(model: nn.Module, batch: Batch) -> Any:
     known = inspect.signature(model.forward).parameters
     if batch.others is not None:
         return _with_others(model, x, batch, reference)
-    options: dict[str, Any] = (
-        {"use_cache": False} if "use_cache" in known else {}
-    )  # a cache would keep states for later
-    if batch.lengths is not None and "attention_mask" in known:
-        steps = torch.arange(x.shape[1], device=x.device)
-        options["attention_mask"] = (steps < batch.lengths.to(x.device)[:, None]).long()
+    options = _known_options(batch, known, x)
     if options:
         return model(x, **options)
     if batch.lengths is not None and _takes_lengths(model):
@@ -60,9 +55,16 @@ def _with_others(model: nn.Module, x: Tensor, batch: Batch, reference: Tensor) -
     named = {batch.name: x} | {name: placed(value) for name, value in batch.others.items()}
     if batch.name not in known and not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
         return model(named)
-    if "use_cache" in known:  # a cache would keep states for later
-        named["use_cache"] = False
-    return model(**named)
+    return model(**_known_options(batch, known, x) | named)
+
+
+def _known_options(batch: Batch, known: Mapping[str, inspect.Parameter], x: Tensor) -> dict[str, Any]:
+    """What libraries' models are told beside their inputs: no cache, which would keep states for later; where padding is."""
+    options: dict[str, Any] = {"use_cache": False} if "use_cache" in known else {}
+    if batch.lengths is not None and "attention_mask" in known:
+        steps = torch.arange(x.shape[1], device=x.device)
+        options["attention_mask"] = (steps < batch.lengths.to(x.device)[:, None]).long()
+    return options
 
 
 def first_call(model: nn.Module, sample: Batch, call: Call) -> None:

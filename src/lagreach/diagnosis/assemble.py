@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from lagreach.detection.law import exp, log_n, mean_range, robust
 from lagreach.diagnosis.passes import BetweenPasses, FirstPass, SecondPass, Statistics
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.diagnosis.window import Requirement, Window
+from lagreach.gradients.blocks import Directions
 from lagreach.gradients.noise import NoiseValues
 from lagreach.gradients.significance import (
     Significance,
@@ -25,7 +27,7 @@ from lagreach.gradients.significance import (
 from lagreach.gradients.subject import Subject
 from lagreach.statistics import Measured, draw_curves
 from lagreach.statistics.memory import Memory
-from lagreach.statistics.reliance import NO_RELIANCE
+from lagreach.statistics.reliance import NO_RELIANCE, Reliance
 from lagreach.tails.concentration import Concentration, concentration
 from lagreach.types import Status
 
@@ -43,23 +45,50 @@ def assemble(
     signal = means.data
     if settings.direction == "random":
         signal = np.einsum("klp,klp->kl", means.data, between.along[:, 0])[..., None]
+    memory = first.collected["memory"].result() if "memory" in first.collected else Memory.unknown(subject.bands.lags)
+    reliance = second.collected["reliance"].result(settings.flips) if "reliance" in second.collected else NO_RELIANCE
+    named = {"params": list(subject.names), "lags": [list(e) for e in subject.bands.edges]}
+    window = window_of(
+        subject.bands, subject.probe.group, subject.plan.sequences, signal, means, test, values,
+        settings=settings, reliance=reliance, memory=memory, more=named,
+    )  # fmt: skip
+    collected = first.collected | second.collected
+    return replace(window, curves=draw_curves(statistics, Measured(window), collected))
+
+
+def window_of(
+    bands: Bands,
+    group: tuple[int, ...],
+    sequences: int,
+    signal: np.ndarray,
+    means: Directions,
+    test: Significance,
+    values: NoiseValues,
+    *,
+    settings: MeasureSettings,
+    reliance: Reliance,
+    memory: Memory,
+    more: Mapping[str, Any],
+) -> Window:
+    """Put a window together from block means, the test of every lag and noise values, whatever they are gradients of.
+
+    `signal` (block, band, ...) is that of the data, along the directions asked for; `more` are further settings to keep.
+    """
     noise = _noise_scale(values, settings.unit)
     speed = _concentration(values, settings)
     shared: dict[str, Any] = {"value_block": values.block, "blocks": means.block, "speed": speed, "settings": settings}
-    data = _requirement(subject.bands, signal, values.data, noise=noise[0], test=test, **shared)
-    planted = means.planted(subject.probe.group)
+    data = _requirement(bands, signal, values.data, noise=noise[0], test=test, **shared)
+    planted = means.planted(group)
     per_probe = [
-        _requirement(subject.bands, planted[:, p], values.probe[:, p], noise=noise[1 + p], test=None, **shared)
+        _requirement(bands, planted[:, p], values.probe[:, p], noise=noise[1 + p], test=None, **shared)
         for p in range(planted.shape[1])
     ]
-    memory = first.collected["memory"].result() if "memory" in first.collected else Memory.unknown(subject.bands.lags)
-    reliance = second.collected["reliance"].result(settings.flips) if "reliance" in second.collected else NO_RELIANCE
     warnings = _warnings(values, speed, settings)
     if not memory.independent_inputs:
         warnings += (
             "inputs are correlated in time: the dependences found are marginal, lags may stand in for each other",
         )
-    window = Window(
+    return Window(
         required=data,
         probe=_geometric_mean(per_probe),
         adjusted_p=test.adjusted,
@@ -69,14 +98,12 @@ def assemble(
         design_effect=_design_effect(values),
         reliance=reliance,
         memory=memory,
-        sequences=subject.plan.sequences,
+        sequences=sequences,
         strength=settings.strength,
         error=settings.error,
-        settings=asdict(settings) | {"params": list(subject.names), "lags": [list(e) for e in subject.bands.edges]},
+        settings=asdict(settings) | dict(more),
         warnings=warnings,
     )
-    collected = first.collected | second.collected
-    return replace(window, curves=draw_curves(statistics, Measured(window), collected))
 
 
 def _noise_scale(values: NoiseValues, unit: str) -> np.ndarray:

@@ -26,6 +26,7 @@ from lagreach.diagnosis.curves import with_curves
 from lagreach.diagnosis.measure import MeasureSettings, interruptible_window, make_subject
 from lagreach.diagnosis.passes import Statistics
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
+from lagreach.diagnosis.whole_model import diagnose_whole_model
 from lagreach.diagnosis.window import Window
 from lagreach.errors import InputError, LagreachError, UnsupportedError
 from lagreach.gradients.optimiser_geometry import optimiser_name, update_scale
@@ -39,6 +40,8 @@ from lagreach.tails.fit import fit_tail
 from lagreach.transport.fidelity import Fidelity, fidelity
 from lagreach.transport.first_order import EffectiveRates, effective_rates
 from lagreach.transport.objective import Loss, output_gradient
+from lagreach.whole_model.choice import choose_lags
+from lagreach.whole_model.language_models import aligned_labels
 
 Measure = Callable[[Subject, MeasureSettings, Progress | None, Statistics], tuple[Window, np.ndarray, bool]]
 SHOWN = 64  # sequences that gains and rates are averaged over
@@ -71,17 +74,22 @@ def diagnose(
     statistics: Sequence[LagStatistic] = (),
     progress: Progress | bool | None = None,
     measure: Measure = interruptible_window,
+    lags_of: str = "auto",
+    inputs: str | None = None,
 ) -> Diagnosis | DiagnosisPlan:
-    """Tell how far back a recurrent model learns from data, and how many sequences each lag would need.
+    """Tell how far back a sequence model learns from data, and how many sequences each lag would need.
 
     Parameters
     ----------
     model
-        Any torch module with an `nn.LSTM`, `nn.GRU`, `nn.RNN`, a loop over their cells or a gated linear layer (Mamba,
-        minGRU, ...; see docs/adapters.md) inside, or a `GatedRNN`. It is run in evaluation mode and left as it was.
+        Any differentiable torch module, or a `GatedRNN`. Recurrent ones (`nn.LSTM`, `nn.GRU`, `nn.RNN`, a loop over their
+        cells, one gated linear layer; see docs/adapters.md) are carried back step by step; of any other (a Transformer, a
+        stack of Mamba layers, a hybrid, a temporal convolution, an encoder and a decoder) lags are those of the whole model.
+        It is run in evaluation mode and left as it was.
     data
         ``(x, y)`` tensors, sequences first (also ``(x, y, mask)``, ``(x, y, mask, lengths)``, or a dict with these names and
-        ``state``), or an iterable of such batches, such as a data loader.
+        ``state``), or an iterable of such batches, such as a data loader. Also batches as libraries have them:
+        ``{"input_ids", "attention_mask", "labels"}``, ``((source, target), y)``, ``(inputs by name, y)``.
     loss
         "mse", "cross_entropy" or a function ``loss(output, y, mask) -> (seq,)``.
     lags
@@ -127,6 +135,12 @@ def diagnose(
         A function (stage, done, of), or whether to show a bar; by default on terminals.
     measure
         What measures the window of a subject; `lagreach.study.shards` gives one that spreads it over machines.
+    lags_of
+        "layers" (steps within recurrent layers), "model" (steps of the whole model), or "auto" to choose; the result says
+        which and why.
+    inputs
+        For lags of the whole model: the path of the module that reads the input (an embedding, the first linear layer or
+        convolution); found by what it is given if None.
 
     Examples
     --------
@@ -154,10 +168,23 @@ def diagnose(
         )
     check_statistics([*(built_in := all_statistics()).values(), *statistics])
     measured_statistics = built_in | {one.name: one for one in statistics}
-    source = as_sequences(data)
+    source, loss, notes = aligned_labels(model, as_sequences(data), loss, call)
+    sample = source.read(range(min(2, len(source))))
+    choice = choose_lags(model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call)
+    if choice.of == "model":
+        asked = {
+            "params": params,
+            "optimizer": optimizer,
+            "measure": None if measure is interruptible_window else measure,
+        }
+        return diagnose_whole_model(
+            model, source, loss, lags, settings=chosen, why=choice.why, asked=asked, sequences=sequences, budget=budget,
+            dry_run=dry_run, require=require, steps=steps, call=call, inputs=inputs, memory=memory, notes=notes,
+            progress=progress,
+        )  # fmt: skip
     subjects = diagnosis_subjects(
         model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, cell=cell, call=call,
-        optimizer=optimizer,
+        optimizer=optimizer, views=choice.views,
     )  # fmt: skip
     per_sequence = pilot_seconds(subjects, chosen) if budget is not None or dry_run else 0.0
     planned = len(source) if budget is None else affordable(budget, per_sequence, len(source))
@@ -192,12 +219,13 @@ def diagnose(
         settings={"loss": loss if isinstance(loss, str) else getattr(loss, "__name__", "function"), "used": used}
         | {"optimizer": None if optimizer is None else optimiser_name(optimizer)}
         | {"time": subjects[0].time, "anchors": _anchors(subjects[0])}
+        | {"lags_of": "layers", "lags_of_why": choice.why}
         | dict(layers[0].window.settings),
         versions={"lagreach": __version__} | {name: version(name) for name in ("torch", "numpy", "scipy")},
         fingerprint=fingerprint(source),
         seconds=seconds,
         partial=partial,
-        warnings=_warnings(model, source, used, partial, subjects),
+        warnings=(*notes, *_warnings(model, source, used, partial, subjects)),
         convergence=_convergence(model, source, loss),
     )
 
@@ -241,11 +269,13 @@ def diagnosis_subjects(
     cell: Mapping[str, Cell] | None = None,
     call: Call | None = None,
     optimizer: Any = None,
+    views: Sequence[View] = (),
 ) -> list[Subject]:
-    """Find the recurrences of a model, and fix what is measured of each."""
+    """Find the recurrences of a model (or take `views`, found before), and fix what is measured of each."""
     source = as_sequences(data)
     sample = source.read(range(min(2, len(source))))
-    views = find_views(model, sample, call) if cell is None else _custom(model, cell, sample, call)
+    if not views:
+        views = find_views(model, sample, call) if cell is None else _custom(model, cell, sample, call)
     subjects = [
         make_subject(view, source, loss, lags, params=params, require=require, steps=steps, settings=settings)
         for view in views

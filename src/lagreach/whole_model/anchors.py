@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -78,31 +79,25 @@ def make_slots(edges: Sequence[tuple[int, int]]) -> Slots:
     for band, (first, last) in enumerate(edges):
         inner = min(last - first, MOST_SLOTS - 1)
         cuts = [first + (last - first) * i // inner for i in range(inner + 1)] if inner else [last]
-        parts += [(a, b - 1, band) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+        parts += [(a, b - 1, band) for a, b in pairwise(cuts)]
         edge.append(len(parts))
         parts.append((last, last, band))
     first_lag, last_lag, band_of = (np.array(column) for column in zip(*parts, strict=True))
     return Slots(first_lag, last_lag, band_of, np.array(edge))
 
 
-def pair_streams(
-    x: Tensor, lengths: Tensor | None, seed: int, purpose: int = 0
-) -> list[np.random.Generator]:
+def pair_streams(x: Tensor, lengths: Tensor | None, seed: int, purpose: int = 0) -> list[np.random.Generator]:
     """A stream of random numbers for each pair (rows 2i and 2i + 1), from the contents of its inputs within their lengths."""
     values = x.detach().cpu()
     values = values.double() if values.is_floating_point() else values.long()  # the type of x must not decide
     steps = [len(one) for one in values] if lengths is None else lengths.tolist()
     rows = [np.ascontiguousarray(one[:step].numpy()).tobytes() for one, step in zip(values, steps, strict=True)]
     salt = (seed % 2**64).to_bytes(8, "little") + purpose.to_bytes(8, "little")
-    keys = [
-        hashlib.blake2b(rows[i] + rows[i + 1], digest_size=16, salt=salt).digest() for i in range(0, len(rows), 2)
-    ]
+    keys = [hashlib.blake2b(rows[i] + rows[i + 1], digest_size=16, salt=salt).digest() for i in range(0, len(rows), 2)]
     return [np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little"))) for key in keys]
 
 
-def draw_anchors(
-    usable: Bool[Tensor, "pair position"], most: int, streams: Sequence[np.random.Generator]
-) -> Anchors:
+def draw_anchors(usable: Bool[Tensor, "pair position"], most: int, streams: Sequence[np.random.Generator]) -> Anchors:
     """Draw up to `most` of the usable outputs of each pair, one from each of as many equal stretches of them."""
     position = np.zeros((len(usable), most), dtype=np.int64)
     weight = np.zeros((len(usable), most))

@@ -10,7 +10,7 @@ independent in time; sign flips are then exact. The rise of the loss at t in the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -73,9 +73,7 @@ def measure_exchange(
             for arrived, given in one.rows:
                 factors = store[column]
                 if factors is None:
-                    factors = store[column] = Factors(
-                        2 * pairs * anchors * 2, *arrived.shape[1:], given, arrived.dtype
-                    )
+                    factors = store[column] = Factors(2 * pairs * anchors * 2, *arrived.shape[1:], given, arrived.dtype)
                 factors.append(blocks, arrived, given)
     size = np.bincount(subject.plan.blocks, minlength=subject.plan.count) * 2
     filled = tuple(factors for factors in store if factors is not None)
@@ -113,22 +111,19 @@ def _exchange_band(subject: ModelSubject, piece: Piece, rows: np.ndarray, band: 
     for number in range(most):
         position = torch.from_numpy(anchors.position[:, number]).repeat_interleave(2).to(device)
         stand = piece.stand[row, position]
-        back = stand[:, None] - torch.arange(time, device=device)
-        mask = (back >= first) & (back <= last) & (weight[:, number] > 0)[:, None]
-        mask = mask & piece.inside & piece.inside[piece.partner]
-        changed = subject.run(rows, exchange=mask)
+        exchange = _partner_steps(piece, position, (first, last), weight[:, number] > 0)
+        changed = subject.run(rows, exchange=exchange)
         step = stand[:, None] - lags[:, number]
-        seen = (step >= 0) & mask[row[:, None], step.clamp(0, time - 1)]
+        seen = (step >= 0) & (exchange[row[:, None], step.clamp(0, time - 1)] >= 0)
         step = step.clamp(0, time - 1)
         factor = (weight[:, number, None] * width * seen)[..., None]
-        after_field, _ = cotangents(changed.objective, changed.output)
+        replaced = piece.output.detach().clone()
+        replaced[row, position] = changed.output.detach()[row, position]
+        after_field, after = cotangents(piece.objective, replaced)
         for one, own_field, sign in ((piece, field, 1.0), (changed, after_field, -1.0)):
             arrived = one.pull(position, own_field[row, position])[row[:, None], step]
             made.append(((sign * factor.to(arrived) * arrived)[:, :, None], one.reading.inputs[row[:, None], step]))
-        replaced = piece.output.detach().clone()
-        replaced[row, position] = changed.output.detach()[row, position]
-        with torch.no_grad():
-            change = (piece.objective(replaced) - before).double()
+        change = (after - before).double()
         share = shares[row, position].double()
         rise[:, number] = torch.where(share > 0, change / torch.where(share > 0, share, 1.0), 0.0)
     counted = (weight > 0).double()
@@ -140,7 +135,17 @@ def _exchange_band(subject: ModelSubject, piece: Piece, rows: np.ndarray, band: 
     return _Band(made, rise_of_pair, loss_of_pair)
 
 
-def at_bands(subject: ModelSubject, bands: Sequence[int]) -> ModelSubject:
-    """The same subject, of some of its bands alone."""
-    edges = tuple(subject.bands.edges[band] for band in bands)
-    return replace(subject, bands=replace(subject.bands, edges=edges), slots=make_slots(edges))
+def _partner_steps(piece: Piece, position: Tensor, band: tuple[int, int], wanted: Tensor) -> Tensor:
+    """The partner's step that each step of the band reads instead of its own, (seq, time); -1 outside the band.
+
+    Steps are counted back from where the output stands in each of the two, so that the exchange is its own inverse.
+    """
+    seq, time = piece.inside.shape
+    row = torch.arange(seq, device=position.device)
+    step = torch.arange(time, device=position.device)
+    stand = piece.stand[row, position]
+    there = step + (stand[piece.partner] - stand)[:, None]
+    back = stand[:, None] - step
+    chosen = (back >= band[0]) & (back <= band[1]) & wanted[:, None] & (there >= 0) & (there < time)
+    chosen = chosen & piece.inside & piece.inside[piece.partner][row[:, None], there.clamp(0, time - 1)]
+    return torch.where(chosen, there, -1)

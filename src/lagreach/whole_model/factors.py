@@ -80,7 +80,9 @@ class Products:
     block: Tensor
 
     @classmethod
-    def of(cls, factors: Factors, slots: list[int], signal: int, coefficients: list[np.ndarray] | None = None) -> Products:
+    def of(
+        cls, factors: Factors, slots: list[int], signal: int, coefficients: list[np.ndarray] | None = None
+    ) -> Products:
         """Put the slots of a band together, each times its coefficient."""
         own = [None] * len(slots) if coefficients is None else coefficients
         parts = [factors.part(slot, signal, c) for slot, c in zip(slots, own, strict=True)]

@@ -203,4 +203,6 @@ def _why(model: WholeModel, ports: list[Port]) -> str:
 def _listed(model: WholeModel) -> str:
     candidates = [path for path, module in model.module.named_modules() if kind_of(module) is not None]
     more = f" and {len(candidates) - SHOWN} more" if len(candidates) > SHOWN else ""
-    return f"one of {', '.join(candidates[:SHOWN])}{more}" if candidates else "no embedding, linear layer or convolution"
+    return (
+        f"one of {', '.join(candidates[:SHOWN])}{more}" if candidates else "no embedding, linear layer or convolution"
+    )

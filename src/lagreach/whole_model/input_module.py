@@ -180,7 +180,8 @@ def read(
     Parameters
     ----------
     exchange
-        (seq, time): steps at which a sequence reads the input of its partner, rows 2i and 2i + 1 being partners.
+        (seq, time): the step of its partner's input that a sequence reads instead of its own, -1 for its own; rows 2i and
+        2i + 1 are partners.
     """
     reading = Reading(model, source, len(batch))
     if source.ports[0].path is None:
@@ -211,9 +212,10 @@ def as_given(model: WholeModel, x: Tensor) -> Tensor:
 
 def _exchanged(values: Tensor, exchange: Tensor) -> Tensor:
     """Give each sequence its partner's values where it says so; (seq, time, ...)."""
-    partner = torch.arange(len(values), device=values.device) ^ 1
-    chosen = exchange.to(values.device).reshape(*exchange.shape, *[1] * (values.ndim - 2))
-    return torch.where(chosen, values[partner], values)
+    row = torch.arange(len(values), device=values.device)[:, None]
+    step = exchange.to(values.device)
+    chosen = (step >= 0).reshape(*step.shape, *[1] * (values.ndim - 2))
+    return torch.where(chosen, values[row ^ 1, step.clamp(min=0)], values)
 
 
 @contextmanager
@@ -273,7 +275,14 @@ def _hooks(model: WholeModel, reading: Reading, exchange: Tensor | None) -> Iter
 def _exchange_in(given: Tensor, port: Port, exchange: Tensor, call: int) -> Tensor:
     """Exchange inputs of partners in the layout that a module is given them in."""
     if port.layout == "one step a call":
-        return _exchanged(given[:, None], exchange[:, call : call + 1])[:, 0]
+        here = exchange[:, call : call + 1]
+        if bool(((here >= 0) & (here != call)).any()):
+            raise UnsupportedError(
+                "inputs of two sequences of different lengths cannot be exchanged in a module that sees one step at a time",
+                got=f"{port.path}, called once for each step",
+                fix="pass sequences of one length, or an input module that reads whole sequences",
+            )
+        return _exchanged(given[:, None], torch.where(here >= 0, 0, -1))[:, 0]
     changed = _exchanged(by_step(given, port, len(exchange)), exchange)
     if port.layout == "steps first":
         return changed.transpose(0, 1)

@@ -72,7 +72,7 @@ class InputMoments:
             scale = torch.where(spread > 0, 1 / torch.where(spread > 0, spread, 1.0), 0.0)
             direction = torch.randn(probes, len(mean), generator=generator, dtype=torch.float64)
             direction = direction / (direction * (scale > 0)).norm(dim=1, keepdim=True) * scale
-            return lambda x: (direction @ (x.double() - mean).T)
+            return lambda x: direction @ (x.double() - mean).T
         covariance = self._squares / self.steps - torch.outer(mean, mean)
         drawn = make_probe(mean, covariance, 1, probes, generator)
         return lambda x: drawn.planted(x.double()[None])[:, 0]

@@ -132,6 +132,11 @@ def measure_noise(
             np.add.at(step_sums[:, 0, band], blocks, new.cpu().numpy())
     joined = np.concatenate(values)
     part = NoiseValues(
-        np.concatenate(number), np.concatenate(block), joined[:, 0], joined[:, 1:], np.arange(subject.plan.count), step_sums
+        np.concatenate(number),
+        np.concatenate(block),
+        joined[:, 0],
+        joined[:, 1:],
+        np.arange(subject.plan.count),
+        step_sums,
     )
     return NoiseValues.merge([part])

@@ -194,4 +194,3 @@ def _spread(subject: ModelSubject, swap: Tensor, shares: Tensor) -> np.ndarray:
     squares = along.square().sum(1)
     counted = 2 * shares.double().square().sum(1, keepdim=True).expand_as(squares)
     return torch.stack((squares, counted), dim=2).cpu().numpy()
-
