@@ -32,7 +32,7 @@ RECORDS = [
     "data.batch.Batch", "diagnosis.compare.Comparison", "advice.retention.LayerRetention", "advice.retention.Retention",
     "diagnosis.result.Diagnosis",
     "diagnosis.result.LayerDiagnosis", "diagnosis.result.NoiseSample", "advice.gates.GateAdvice", "advice.gates.LayerAdvice",
-    "gradients.lag_gradients.LagGradients", "diagnosis.settings.MeasureSettings", "diagnosis.cost.DiagnosisPlan",
+    "gradients.lag_gradients.LagGradients", "diagnosis.settings.MeasureSettings", "diagnosis.cost.DiagnosisCost",
     "advice.plan.Plan",
     "advice.plan.Aggregation", "study.config.StudyConfig",
     "study.runner.run_study", "study.shards.diagnose_sharded", "study.train.Training",

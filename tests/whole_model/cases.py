@@ -243,8 +243,7 @@ def hugging_face(name, seed=0, vocabulary=TOKENS, **more):
         "GPT2LMHeadModel": {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64},
         "LlamaForCausalLM": width | heads,
         "MambaForCausalLM": width | {"state_size": 4},
-        "Mamba2ForCausalLM": width
-        | {"state_size": 4, "num_heads": 4, "head_dim": 8, "n_groups": 1, "chunk_size": 8},
+        "Mamba2ForCausalLM": width | {"state_size": 4, "num_heads": 4, "head_dim": 8, "n_groups": 1, "chunk_size": 8},
         "FalconMambaForCausalLM": width | {"state_size": 4},
         "RwkvForCausalLM": width | {"attention_hidden_size": 16, "intermediate_size": 16, "context_length": 64},
         "RecurrentGemmaForCausalLM": width
@@ -256,7 +255,9 @@ def hugging_face(name, seed=0, vocabulary=TOKENS, **more):
         | {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 8}
         | {"linear_num_value_heads": 2, "linear_num_key_heads": 2, "linear_key_head_dim": 4, "linear_value_head_dim": 4}
         | {"head_dim": 8},
-        "BambaForCausalLM": width | heads | {"mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 4, "attn_layer_indices": [1]},
+        "BambaForCausalLM": width
+        | heads
+        | {"mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 4, "attn_layer_indices": [1]},
     }[name]
     config = getattr(transformers, name).config_class(**(small | options | more))
     torch.manual_seed(seed)

@@ -173,14 +173,22 @@ def test_noise_is_the_whole_gradient_along_directions_of_other_blocks(case):
 def test_exchanging_the_inputs_of_a_lag_alone():
     time, lag = 4, 2
     subject = make_model_subject(
-        made(cases.CausalTransformer), as_sequences(numeric_data(time=time)), "mse", range(time), blocks=8, probes=1, seed=0
+        made(cases.CausalTransformer),
+        as_sequences(numeric_data(time=time)),
+        "mse",
+        range(time),
+        blocks=8,
+        probes=1,
+        seed=0,
     )
     assert subject.anchors == time
     with at_rest(subject.model.module):
         found = measure_exchange(subject, [lag])
     model = subject.model.module
     expected = np.zeros((subject.plan.count, INPUT * 8))
-    for pair, (numbers, block) in enumerate(zip(subject.plan.pairs.tolist(), subject.plan.blocks.tolist(), strict=True)):
+    for pair, (numbers, block) in enumerate(
+        zip(subject.plan.pairs.tolist(), subject.plan.blocks.tolist(), strict=True)
+    ):
         batch = subject.sequences.read(numbers)
         rises, losses = [], []
         for t in range(lag, time):
@@ -294,9 +302,7 @@ def test_batches_order_disk_and_types_of_the_data_do_not_change_the_answer(case,
     build, data, loss = CASES[case]
     order = torch.randperm(COUNT, generator=torch.Generator().manual_seed(5))
     x, y = (part[order] for part in data())
-    mixed = make_model_subject(
-        build(), as_sequences((x, y)), loss, range(TIME), blocks=8, probes=3, seed=0, anchors=2
-    )
+    mixed = make_model_subject(build(), as_sequences((x, y)), loss, range(TIME), blocks=8, probes=3, seed=0, anchors=2)
     agree(measured(mixed), whole)
     monkeypatch.setattr(factors, "IN_MEMORY", 0)
     agree(measured(subject), whole)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
@@ -16,10 +16,9 @@ from torch import nn
 from lagreach._util.progress import Progress, progress_bar
 from lagreach._util.threads import threads_of_user
 from lagreach._version import __version__
-from lagreach.adapters.calling import Call
 from lagreach.data.sequences import Sequences, fingerprint
 from lagreach.diagnosis.assemble import window_of
-from lagreach.diagnosis.cost import PILOT, DiagnosisPlan, affordable
+from lagreach.diagnosis.cost import PILOT, DiagnosisCost, affordable, check_budget
 from lagreach.diagnosis.curves import with_curves
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
 from lagreach.diagnosis.settings import MeasureSettings, check_settings
@@ -47,34 +46,17 @@ def diagnose_whole_model(
     *,
     settings: MeasureSettings,
     why: str,
-    asked: Mapping[str, Any],
     sequences: int | None = None,
-    budget: float | None = None,
-    dry_run: bool = False,
-    require: Sequence[int] = (),
-    steps: Any = None,
-    call: Call | None = None,
-    inputs: str | None = None,
-    memory: int | None = None,
     notes: tuple[str, ...] = (),
     progress: Progress | bool | None = None,
-) -> Diagnosis | DiagnosisPlan:
+    **options: Any,
+) -> Diagnosis:
     """Diagnose a model as a whole; arguments as for `lagreach.diagnose`, checked there.
 
-    `why` says why it is the whole model; `asked` holds what only recurrent layers have, by name.
+    `why` says why it is the whole model; the other options are those of `_planned`.
     """
     started = time.perf_counter()
-    check_settings(settings)
-    _refuse_choices(settings, asked, why)
-    subject = make_model_subject(
-        model, source, loss, lags, blocks=settings.blocks, probes=settings.probes, seed=settings.seed,
-        signal=settings.signal, require=require, steps=steps, call=call, inputs=inputs, memory=memory,
-    )  # fmt: skip
-    per_sequence = _pilot(subject, settings) if budget is not None or dry_run else 0.0
-    planned = len(source) if budget is None else affordable(budget, per_sequence, len(source))
-    subject = subsample(subject, planned)
-    if dry_run:
-        return _cost(subject, len(source), per_sequence)
+    subject, _ = _planned(model, source, loss, lags, settings=settings, why=why, **options)
     seconds = {"setting up": time.perf_counter() - started}
     begun = time.perf_counter()
     with progress_bar(progress if isinstance(progress, bool) else None) as bar:
@@ -96,10 +78,57 @@ def diagnose_whole_model(
     )
 
 
-def _refuse_choices(settings: MeasureSettings, asked: Mapping[str, Any], why: str) -> None:
+@threads_of_user()
+def whole_model_cost(
+    model: nn.Module, source: Sequences, loss: Loss, lags: str | Iterable[int], **options: Any
+) -> DiagnosisCost:
+    """What `diagnose_whole_model` would do and what it would cost, from measuring a few sequences."""
+    subject, per_sequence = _planned(model, source, loss, lags, timed=True, **options)
+    together = min(subject.pairs_together, len(subject.plan.pairs))
+    return DiagnosisCost(
+        layers=(f"{NAME} (input read by {subject.source.name})",),
+        available=len(source),
+        sequences=subject.plan.sequences,
+        lags=str(subject.bands),
+        weights=_weights(subject),
+        seconds=per_sequence * subject.plan.sequences,
+        memory=together * subject.pair_bytes,
+    )
+
+
+def _planned(
+    model: nn.Module,
+    source: Sequences,
+    loss: Loss,
+    lags: str | Iterable[int],
+    *,
+    settings: MeasureSettings,
+    why: str,
+    only_of_layers: Mapping[str, Any],
+    budget: float | None = None,
+    timed: bool = False,
+    **options: Any,
+) -> tuple[ModelSubject, float]:
+    """Try the model, fix what is measured, and how much of it; also return the seconds a sequence takes, if `timed`.
+
+    `only_of_layers` holds, by name, what was asked for and recurrent layers alone have.
+    """
+    check_settings(settings)
+    check_budget(budget)
+    _refuse_choices(settings, only_of_layers, why)
+    subject = make_model_subject(
+        model, source, loss, lags, blocks=settings.blocks, probes=settings.probes, seed=settings.seed,
+        signal=settings.signal, **options,
+    )  # fmt: skip
+    per_sequence = _pilot(subject, settings) if budget is not None or timed else 0.0
+    planned = len(source) if budget is None else affordable(budget, per_sequence, len(source))
+    return subsample(subject, planned), per_sequence
+
+
+def _refuse_choices(settings: MeasureSettings, only_of_layers: Mapping[str, Any], why: str) -> None:
     usual = {"params": "input", "optimizer": None, "measure": None}
     wrong = [f"{name}={getattr(settings, name)!r}" for name, only in ONLY.items() if getattr(settings, name) != only]
-    wrong += [name for name, value in asked.items() if value != usual[name]]
+    wrong += [name for name, value in only_of_layers.items() if value != usual[name]]
     if wrong:
         raise UnsupportedError(
             "lags of the whole model do not have this choice",
@@ -114,20 +143,6 @@ def _pilot(subject: ModelSubject, settings: MeasureSettings) -> float:
     started = time.perf_counter()
     measure_model(subsample(subject, PILOT), flips=settings.flips, error=settings.error)
     return (time.perf_counter() - started) / PILOT
-
-
-def _cost(subject: ModelSubject, available: int, per_sequence: float) -> DiagnosisPlan:
-    """What a diagnosis would do and what it would cost."""
-    together = min(subject.pairs_together, len(subject.plan.pairs))
-    return DiagnosisPlan(
-        layers=(f"{NAME} (input read by {subject.source.name})",),
-        available=available,
-        sequences=subject.plan.sequences,
-        lags=str(subject.bands),
-        weights=_weights(subject),
-        seconds=per_sequence * subject.plan.sequences,
-        memory=together * subject.pair_bytes,
-    )
 
 
 def _measured(subject: ModelSubject, settings: MeasureSettings, why: str, progress: Progress) -> LayerDiagnosis:

@@ -112,4 +112,4 @@ class InputMoments:
             return False
         least = float(self._again_steps[1:][known[1:]].min())
         by_chance = -ndtri(CHANCE / (2 * related.numel())) / least**0.5
-        return float(related.abs().max()) > max(RELATED, by_chance)
+        return bool(related.abs().max() > max(RELATED, by_chance))
