@@ -48,7 +48,7 @@ def assemble(
     memory = first.collected["memory"].result() if "memory" in first.collected else Memory.unknown(subject.bands.lags)
     reliance = second.collected["reliance"].result(settings.flips) if "reliance" in second.collected else NO_RELIANCE
     named = {"params": list(subject.names), "lags": [list(e) for e in subject.bands.edges]}
-    window = window_of(
+    window = window_from(
         subject.bands, subject.probe.group, subject.plan.sequences, signal, means, test, values,
         settings=settings, reliance=reliance, memory=memory, more=named,
     )  # fmt: skip
@@ -56,7 +56,7 @@ def assemble(
     return replace(window, curves=draw_curves(statistics, Measured(window), collected))
 
 
-def window_of(
+def window_from(
     bands: Bands,
     group: tuple[int, ...],
     sequences: int,

@@ -17,7 +17,7 @@ from lagreach._util.progress import Progress, progress_bar
 from lagreach._util.threads import threads_of_user
 from lagreach._version import __version__
 from lagreach.data.sequences import Sequences, fingerprint
-from lagreach.diagnosis.assemble import window_of
+from lagreach.diagnosis.assemble import window_from
 from lagreach.diagnosis.cost import PILOT, DiagnosisCost, affordable, check_budget
 from lagreach.diagnosis.curves import with_curves
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
@@ -150,7 +150,7 @@ def _measured(subject: ModelSubject, settings: MeasureSettings, why: str, progre
     found = measure_model(subject, flips=settings.flips, error=settings.error, progress=progress)
     lags = subject.bands.lags
     memory = replace(Memory.unknown(lags), independent_inputs=not found.correlated_inputs)
-    window = window_of(
+    window = window_from(
         subject.bands, subject.group, subject.plan.sequences, found.means.data, found.means, found.test, found.noise,
         settings=settings, reliance=found.reliance, memory=memory, more=_settings(subject, why),
     )  # fmt: skip

@@ -55,7 +55,8 @@ class Factors:
         own = slice(self.filled, self.filled + len(block))
         self.block[own] = block
         self.arrived[:, :, own] = arrived.permute(1, 2, 0, 3).cpu().numpy()
-        self.given[:, own] = given.transpose(0, 1).cpu().numpy()
+        values = given if self.tokens or given.dtype == torch.float64 else given.float()  # numpy has no bfloat16
+        self.given[:, own] = values.transpose(0, 1).cpu().numpy()
         self.filled = own.stop
 
     def part(self, slot: int, signal: int, coefficient: np.ndarray | None = None) -> tuple[Tensor, Tensor]:
