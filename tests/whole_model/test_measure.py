@@ -1,6 +1,7 @@
 """What is measured of a whole model, against plain loops over sequences, outputs and lags."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from lagreach.whole_model.running import at_rest
 from lagreach.whole_model.signals import measure_signals
 from lagreach.whole_model.subject import make_model_subject
 
-COUNT, TIME = 20, 6
+COUNT, TIME = 16, 5
 CLOSE = {"rtol": 1e-9, "atol": 1e-14}
 
 
@@ -62,10 +63,12 @@ def subject_of(case, anchors=TIME, lags=range(TIME), **more):
     return make_model_subject(build(), as_sequences(data()), loss, lags, anchors=anchors, **options)
 
 
-def lag_tables(subject, rows, targets):
+@cache
+def lag_tables(case, row, target):
     """Lag gradients (lag, ...) of one sequence's input weights, with the targets of another."""
-    own, other = (subject.sequences.read([row]) for row in (rows, targets))
-    found = model_lag_gradients(subject.model.module, own.x, other.y, subject.loss)
+    build, data, loss = CASES[case]
+    x, y = data()
+    found = model_lag_gradients(build(), x[[row]], y[[target]], loss)
     return torch.cat([g.flatten(1) for g in found.grads.values()], dim=1).numpy()
 
 
@@ -75,10 +78,10 @@ def test_block_means_are_those_of_a_plain_loop(case):
     with at_rest(subject.model.module):
         signals = measure_signals(subject)
     data, _ = signals.means()
-    expected = np.zeros((subject.plan.count, TIME, lag_tables(subject, 0, 0).shape[1]))
+    expected = np.zeros((subject.plan.count, TIME, lag_tables(case, 0, 0).shape[1]))
     for (first, second), block in zip(subject.plan.pairs.tolist(), subject.plan.blocks.tolist(), strict=True):
         for own, other in ((first, second), (second, first)):
-            swap = lag_tables(subject, own, own) - lag_tables(subject, own, other)
+            swap = lag_tables(case, own, own) - lag_tables(case, own, other)
             expected[block] += swap / signals.size[block]
     for lag in range(TIME):
         np.testing.assert_allclose(data[:, lag] @ data[:, lag].T, expected[:, lag] @ expected[:, lag].T, **CLOSE)
@@ -153,9 +156,9 @@ def test_noise_is_the_whole_gradient_along_directions_of_other_blocks(case):
     order = subject.plan.pairs.ravel()
     block_of = dict(zip(order.tolist(), np.repeat(subject.plan.blocks, 2).tolist(), strict=True))
     partner = {a: b for first, second in subject.plan.pairs.tolist() for a, b in ((first, second), (second, first))}
-    swaps = {row: lag_tables(subject, row, row) - lag_tables(subject, row, partner[row]) for row in block_of}
+    swaps = {row: lag_tables(case, row, row) - lag_tables(case, row, partner[row]) for row in block_of}
     for row in sorted(block_of):
-        whole = lag_tables(subject, row, row).sum(0)
+        whole = lag_tables(case, row, row).sum(0)
         for lag in range(TIME):
             direction = sum(swaps[other][lag] for other in swaps if block_of[other] != block_of[row])
             norm = np.linalg.norm(direction)  # zero beyond what a convolution sees
@@ -211,7 +214,7 @@ def test_exchanging_the_inputs_of_a_lag_alone():
 def test_exchanged_inputs_are_counted_back_from_the_ends_of_both():
     """One output for a whole sequence, of other lengths: the l-th step from the end of each is exchanged."""
     x, y = numeric_data()
-    lengths = torch.arange(COUNT) % 4 + 3
+    lengths = torch.arange(COUNT) % 3 + 3
     seen = []
 
     class Watched(cases.Pooled):
@@ -242,7 +245,7 @@ def test_exchanged_inputs_are_counted_back_from_the_ends_of_both():
 
 
 def test_gain_by_lag():
-    subject = subject_of("numbers", lags=[0, 1, 3, 5])
+    subject = subject_of("numbers", lags=[0, 1, 3, 4])
     with at_rest(subject.model.module):
         found = measure_gain(subject)
     there, here = np.zeros(TIME), np.zeros(TIME)
@@ -254,31 +257,7 @@ def test_gain_by_lag():
             for lag in range(t + 1):
                 there[lag] += gradient[0, t - lag].square().sum()
                 here[lag] += gradient[0, t].square().sum()
-    np.testing.assert_allclose(found, 0.5 * np.log10(there / here)[[0, 1, 3, 5]], rtol=1e-9, atol=1e-12)
-
-
-def test_few_anchors_are_an_unbiased_sample_of_all():
-    """Over many draws, one output of each sequence gives the mean gradient of all of them, and so do parts of bands."""
-
-    def mean_table(anchors, seed, bands):
-        subject = subject_of("numbers", anchors=anchors, seed=0)
-        from lagreach.data.bands import Bands
-        from lagreach.whole_model.anchors import make_slots
-
-        subject = replace(subject, bands=Bands(bands), slots=make_slots(bands), seed=seed)
-        with at_rest(subject.model.module):
-            signals = measure_signals(subject)
-        parts = [signals.data(band) for band in range(len(bands))]
-        return np.stack([(p.given.T.double() @ p.arrived).numpy() for p in parts]) / subject.plan.sequences
-
-    whole = mean_table(TIME, 0, ((0, 0), (1, 5)))
-    draws = np.stack([mean_table(1, seed, ((0, 0), (1, 5))) for seed in range(1, 61)])
-    error = draws.std(0, ddof=1) / np.sqrt(len(draws))
-    z = (draws.mean(0) - whole) / error
-    assert np.abs(z).max() < 4.5
-    assert np.square(z).mean() == pytest.approx(1, abs=0.6)
-    several = mean_table(TIME, 3, ((0, 0), (1, 4)))  # four lags: none has to be left out
-    np.testing.assert_allclose(several[0], whole[0], **CLOSE)
+    np.testing.assert_allclose(found, 0.5 * np.log10(there / here)[[0, 1, 3, 4]], rtol=1e-9, atol=1e-12)
 
 
 def measured(subject):
@@ -344,7 +323,7 @@ def test_half_precision_models_are_measured_in_their_own_type(dtype):
 
 def test_masked_and_ignored_steps_are_no_anchors():
     x, y = token_data(count=32)
-    y[:, :3] = -100
+    y[:, :3] = -100  # of five steps
     model = made(cases.CausalTransformer, tokens=TOKENS, outputs=TOKENS)
     subject = make_model_subject(
         model, as_sequences((x, y)), "cross_entropy", range(TIME), blocks=8, probes=2, seed=0, anchors=2
@@ -353,7 +332,7 @@ def test_masked_and_ignored_steps_are_no_anchors():
         signals = measure_signals(subject)
     arrived = signals.factors.arrived[:, 1, : signals.factors.filled]  # of a planted target: never zero at an anchor
     assert (np.abs(arrived[3]).max(1) > 0).mean() == 1  # from step 3 on, three steps back are there
-    assert (np.abs(arrived[5]).max(1) > 0).mean() < 1
+    assert (np.abs(arrived[4]).max(1) > 0).mean() < 1
 
 
 def test_a_wrong_number_of_anchors_is_refused():

@@ -33,48 +33,53 @@ class LagDirections:
         self._parts = [list(_thinned(signals, limit // len(bands), dtype)) for signals in bands]
         self._rows = [_rows_of(signals) for signals in self._parts]
         self._rows = [None if rows is None else rows.to(device) for rows in self._rows]
-        self._place = {"device": device, "dtype": dtype}
-        self._tables = [self._table(band, signals) for band, signals in enumerate(self._parts)]
+        signals, width = len(bands[0]), self._parts[0][0].arrived.shape[1]
+        self._tables = [
+            torch.zeros(self._height(band), signals, width, device=device, dtype=dtype) for band in range(len(bands))
+        ]
+        self._norms: list[Tensor] = []
         self._without: int | None = None
+        for band, parts in enumerate(self._parts):
+            self._add(band, parts, 1.0)
 
     def along(self, block: int, inputs: Tensor, gradients: Tensor) -> Tensor:
         """Components (seq, time, signal, band) of what reaches each step, along directions of length one."""
-        self._leave_out(block)
+        if self._without != block:
+            self._leave_out(block)
         return torch.stack([self._component(band, inputs, gradients) for band in range(len(self._tables))], dim=-1)
 
     def _leave_out(self, block: int) -> None:
-        if self._without == block:
-            return
-        for band, signals in enumerate(self._parts):
+        for band, parts in enumerate(self._parts):
             if self._without is not None:
-                self._tables[band] += self._table(band, [one.select(one.block == self._without) for one in signals])
-            self._tables[band] -= self._table(band, [one.select(one.block == block) for one in signals])
+                self._add(band, [one.select(one.block == self._without) for one in parts], 1.0)
+            self._add(band, [one.select(one.block == block) for one in parts], -1.0)
         self._without = block
+        norms = [table.square().sum((0, 2)).sqrt() for table in self._tables]
+        self._norms = [torch.where(norm > 0, norm, 1.0) for norm in norms]
 
     def _component(self, band: int, inputs: Tensor, gradients: Tensor) -> Tensor:
         table, rows = self._tables[band], self._rows[band]
-        norm = table.square().sum((0, 2)).sqrt()
-        unit = table / torch.where(norm > 0, norm, 1.0)[:, None]
         if rows is None:
-            turned = torch.einsum("nti,isw->ntsw", inputs.to(table), unit)
-            return torch.einsum("ntsw,ntw->nts", turned, gradients.to(table))
-        place = torch.searchsorted(rows, inputs)
-        place = torch.where(rows[place.clamp(max=len(rows) - 1)] == inputs, place, len(rows))
-        return torch.einsum("ntsw,ntw->nts", unit[place], gradients.to(table))
+            turned = torch.einsum("nti,isw->ntsw", inputs.to(table), table)
+        else:
+            place = torch.searchsorted(rows, inputs)
+            turned = table[torch.where(rows[place.clamp(max=len(rows) - 1)] == inputs, place, len(rows))]
+        return torch.einsum("ntsw,ntw->nts", turned, gradients.to(table)) / self._norms[band]
 
-    def _table(self, band: int, signals: Sequence[Products]) -> Tensor:
-        """Sum of outer products, by row; a last row of zeros stands for tokens that were not met."""
+    def _height(self, band: int) -> int:
+        """Rows of a table; a last row of zeros stands for tokens that were not met."""
         rows = self._rows[band]
-        made = []
-        for one in signals:
-            arrived = one.arrived.to(**self._place)
-            given = one.given.to(arrived.device)
+        return self._parts[band][0].given.shape[1] if rows is None else len(rows) + 1
+
+    def _add(self, band: int, parts: Sequence[Products], sign: float) -> None:
+        """Add outer products to a table, or take them away."""
+        table, rows = self._tables[band], self._rows[band]
+        for signal, one in enumerate(parts):
+            arrived, given = sign * one.arrived.to(table), one.given.to(table.device)
             if rows is None:
-                made.append(given.to(arrived).T @ arrived)
+                table[:, signal] += given.to(table).T @ arrived
             else:
-                empty = arrived.new_zeros(len(rows) + 1, arrived.shape[1])
-                made.append(empty.index_add_(0, torch.searchsorted(rows, given), arrived))
-        return torch.stack(made, dim=1)
+                table[:, signal].index_add_(0, torch.searchsorted(rows, given), arrived)
 
 
 def _rows_of(signals: Sequence[Products]) -> Tensor | None:
