@@ -23,7 +23,14 @@ from lagreach.errors import InputError
 from lagreach.transport.objective import Loss
 from lagreach.whole_model.find_input import find_input_module
 from lagreach.whole_model.input_module import InputModule, Reading, read
-from lagreach.whole_model.outputs import cotangents, input_steps, objective_for, output_steps, used_outputs
+from lagreach.whole_model.outputs import (
+    cotangents,
+    follow_the_input,
+    input_steps,
+    objective_for,
+    output_steps,
+    used_outputs,
+)
 from lagreach.whole_model.running import WholeModel, at_rest, whole_model
 
 
@@ -96,7 +103,7 @@ def model_lag_gradients(
         wanted = check_lags(range(time) if lags is None else lags, time)
         field, losses = cotangents(objective_for(loss, batch, output, time, steps), output)
         inside = input_steps(batch, reading)
-        stand = output_steps(inside, output.shape[1])
+        stand = output_steps(inside, output.shape[1], after=follow_the_input(steps, batch, output))
         tables = _tables(reading, output, field, stand)
     count = len(batch)
     shaped = [as_weights(whole, source, table / count) for table in (*(tables[lag] for lag in wanted), tables[-1])]

@@ -19,7 +19,16 @@ def objective_for(loss: Loss, batch: Batch, output: Tensor, time: int, steps: An
     seq, positions, out = output.shape
     own = batch if batch.y.ndim <= 3 else Batch(batch.x, batch.y.flatten(2), batch.mask, batch.lengths)
     where = {"device": output.device, "dtype": output.dtype}
-    return objective_of(loss, own, (seq, positions, out), input_time=time, steps=steps, **where)
+    asked = None if follow_the_input(steps, batch, output) else steps
+    return objective_of(loss, own, (seq, positions, out), input_time=time, steps=asked, **where)
+
+
+def follow_the_input(steps: Any, batch: Batch, output: Tensor) -> bool:
+    """Whether ``steps="last"`` says that several outputs, each with its target, all come after the last step (forecasts)."""
+    _, positions, out = output.shape
+    by_position = batch.y.ndim > 1 and batch.y.shape[1] == positions
+    one_each = batch.y.ndim > 2 or out == 1 or not batch.y.is_floating_point()
+    return isinstance(steps, str) and steps == "last" and positions > 1 and by_position and one_each
 
 
 def cotangents(
@@ -44,11 +53,16 @@ def input_steps(batch: Batch, reading: Reading) -> Bool[Tensor, "seq time"]:
     return valid_steps(lengths, seq, time, device)
 
 
-def output_steps(inside: Bool[Tensor, "seq time"], positions: int) -> Int[Tensor, "seq position"]:
-    """Step of the input at which each output stands: its own, or the last one where there is not one for every step."""
+def output_steps(
+    inside: Bool[Tensor, "seq time"], positions: int, *, after: bool = False
+) -> Int[Tensor, "seq position"]:
+    """Step of the input at which each output stands: its own, or the last one where there is not one for every step.
+
+    `after` says that all outputs come after the input, even if there are as many of them.
+    """
     seq, time = inside.shape
     steps = torch.arange(time, device=inside.device)
-    if positions == time:
+    if positions == time and not after:
         return steps.expand(seq, -1)
     last = torch.where(inside, steps, 0).amax(1)
     return last[:, None].expand(-1, positions)

@@ -22,7 +22,14 @@ from lagreach.whole_model.anchors import Slots, anchors_per_sequence, make_slots
 from lagreach.whole_model.coupling import check_loss, check_model
 from lagreach.whole_model.find_input import find_input_module
 from lagreach.whole_model.input_module import InputModule, Reading, read
-from lagreach.whole_model.outputs import cotangents, input_steps, objective_for, output_steps, used_outputs
+from lagreach.whole_model.outputs import (
+    cotangents,
+    follow_the_input,
+    input_steps,
+    objective_for,
+    output_steps,
+    used_outputs,
+)
 from lagreach.whole_model.running import WholeModel, at_rest, whole_model
 
 ROOM = 2**29  # bytes that the sequences run together take on a processor
@@ -75,7 +82,8 @@ class ModelSubject:
         reading, output = read(self.model, self.source, batch, exchange=exchange)
         inside = input_steps(batch, reading)
         objective = objective_for(self.loss, batch, output, reading.inputs.shape[1], self.steps)
-        return Piece(batch, reading, output, objective, inside, output_steps(inside, output.shape[1]))
+        after = follow_the_input(self.steps, batch, output)
+        return Piece(batch, reading, output, objective, inside, output_steps(inside, output.shape[1], after=after))
 
     def each(
         self, work: Callable[[np.ndarray, np.ndarray], Result], progress: Callable[[int], None] | None = None
