@@ -9,13 +9,13 @@ import functools
 import pytest
 import torch
 from scipy.stats import binom
-from tests.whole_model import cases
-from tests.whole_model.cases import TOKENS, hugging_face, made
 
 from lagreach._util.threads import one_thread
 from lagreach.data.sequences import as_sequences
 from lagreach.whole_model.measure import measure_model
 from lagreach.whole_model.subject import make_model_subject
+from tests.whole_model import cases
+from tests.whole_model.cases import TOKENS, hugging_face, made
 
 TIME, LAG, ERROR = 10, 3, 0.05
 LAGS = range(6)

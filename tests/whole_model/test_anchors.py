@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from tests.whole_model import cases
-from tests.whole_model.cases import INPUT, made
 
 from lagreach.data.bands import make_bands
 from lagreach.data.sequences import as_sequences
@@ -12,6 +10,8 @@ from lagreach.whole_model.anchors import MOST_SLOTS, draw_anchors, draw_lags, ma
 from lagreach.whole_model.running import at_rest
 from lagreach.whole_model.signals import measure_signals
 from lagreach.whole_model.subject import make_model_subject
+from tests.whole_model import cases
+from tests.whole_model.cases import INPUT, made
 
 DRAWS = 4000
 

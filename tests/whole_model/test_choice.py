@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from tests.whole_model import cases
-from tests.whole_model.cases import INPUT, made
 from torch import nn
 
 import lagreach
@@ -11,6 +9,8 @@ from lagreach.cells.diag_gate import DiagGate
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError, UnsupportedError
 from lagreach.whole_model.choice import choose_lags
+from tests.whole_model import cases
+from tests.whole_model.cases import INPUT, made
 
 
 class FedBack(nn.Module):

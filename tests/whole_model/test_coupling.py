@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from tests.whole_model import cases
-from tests.whole_model.cases import INPUT, made
 from torch import nn
 
 import lagreach
@@ -12,6 +10,8 @@ from lagreach.errors import UnsupportedError
 from lagreach.whole_model.coupling import check_loss, check_model
 from lagreach.whole_model.outputs import objective_for
 from lagreach.whole_model.running import at_rest, whole_model
+from tests.whole_model import cases
+from tests.whole_model.cases import INPUT, made
 
 
 def sample(dtype=torch.float32):
@@ -112,7 +112,9 @@ def test_overflow_is_said():
 
 
 def test_batch_norm_in_training_mode_is_refused():
-    model = nn.Sequential(nn.Linear(INPUT, 4), nn.Unflatten(-1, (4, 1)), nn.Flatten(2), nn.BatchNorm1d(12), nn.Linear(4, 1))
+    model = nn.Sequential(
+        nn.Linear(INPUT, 4), nn.Unflatten(-1, (4, 1)), nn.Flatten(2), nn.BatchNorm1d(12), nn.Linear(4, 1)
+    )
     x = torch.randn(32, 12, INPUT)
     with pytest.raises(UnsupportedError, match="BatchNorm in training mode"):
         lagreach.diagnose(model, (x, x[..., :1]))

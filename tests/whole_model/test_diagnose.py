@@ -5,8 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from tests.whole_model import cases
-from tests.whole_model.cases import INPUT, made
 from torch import nn
 
 import lagreach
@@ -14,6 +12,8 @@ from lagreach.callbacks.flat import metrics
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.errors import InputError, UnsupportedError
 from lagreach.types import Status
+from tests.whole_model import cases
+from tests.whole_model.cases import INPUT, made
 
 LAG = 4
 
@@ -73,7 +73,15 @@ def test_it_is_saved_read_drawn_and_tracked_like_any_other(found, tmp_path):
 
     from lagreach.report import figures
 
-    for draw in (figures.window, figures.reach, figures.gain, figures.dependence, figures.noise, figures.tail, figures.scales):
+    for draw in (
+        figures.window,
+        figures.reach,
+        figures.gain,
+        figures.dependence,
+        figures.noise,
+        figures.tail,
+        figures.scales,
+    ):
         draw(found)
         pyplot.close("all")
     assert str(lagreach.suggest(found))

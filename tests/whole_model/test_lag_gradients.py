@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from tests.whole_model import cases
-from tests.whole_model.cases import INPUT, TIME, hugging_face, made, numbers, tokens
 from torch import nn
 from torch.nn import functional
 
 import lagreach
 from lagreach.errors import InputError, UnsupportedError
 from lagreach.whole_model.lag_gradients import model_lag_gradients
+from tests.whole_model import cases
+from tests.whole_model.cases import INPUT, TIME, hugging_face, made, numbers, tokens
 
 EXACT = {"rtol": 0, "atol": 1e-10}
 OF_NUMBERS = [

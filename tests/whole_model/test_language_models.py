@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from tests.whole_model import cases
-from tests.whole_model.cases import TOKENS, hugging_face, made
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
@@ -14,6 +12,8 @@ from lagreach.data.sequences import as_sequences
 from lagreach.errors import InputError
 from lagreach.transport.objective import IGNORE_INDEX
 from lagreach.whole_model.language_models import SHIFTED, UNSHIFTED, aligned_labels
+from tests.whole_model import cases
+from tests.whole_model.cases import TOKENS, hugging_face, made
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 LAG = 3
@@ -76,7 +76,12 @@ def test_classes_of_tokens_are_not_shifted(gpt):
     import transformers
 
     config = transformers.BertConfig(
-        vocab_size=TOKENS, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, num_labels=4
+        vocab_size=TOKENS,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        num_labels=4,
     )
     torch.manual_seed(0)
     model = transformers.BertForTokenClassification(config).eval()
@@ -119,7 +124,9 @@ def test_several_inputs_and_targets_with_weights():
     assert several is not None
     assert torch.equal(several.x, x)
     assert torch.equal(several.others[0], y)
-    forecasting = named_batch(({"encoder_cont": x, "decoder_cont": y, "target_scale": torch.ones(5, 2)}, (y[..., 0], None)))
+    forecasting = named_batch(
+        ({"encoder_cont": x, "decoder_cont": y, "target_scale": torch.ones(5, 2)}, (y[..., 0], None))
+    )
     assert forecasting is not None
     assert forecasting.name == "encoder_cont"
     assert set(forecasting.others) == {"decoder_cont", "target_scale"}

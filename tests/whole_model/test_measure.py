@@ -6,8 +6,6 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from tests.whole_model import cases
-from tests.whole_model.cases import INPUT, TOKENS, made
 
 from lagreach.data.batch import Batch
 from lagreach.data.sequences import as_sequences
@@ -20,6 +18,8 @@ from lagreach.whole_model.noise import LagDirections, measure_noise
 from lagreach.whole_model.running import at_rest
 from lagreach.whole_model.signals import measure_signals
 from lagreach.whole_model.subject import make_model_subject
+from tests.whole_model import cases
+from tests.whole_model.cases import INPUT, TOKENS, made
 
 COUNT, TIME = 16, 5
 CLOSE = {"rtol": 1e-9, "atol": 1e-14}
@@ -191,7 +191,7 @@ def test_exchanging_the_inputs_of_a_lag_alone():
         zip(subject.plan.pairs.tolist(), subject.plan.blocks.tolist(), strict=True)
     ):
         batch = subject.sequences.read(numbers)
-        rises, losses = [], []
+        rises = []
         for t in range(lag, time):
             changed = batch.x.clone()
             changed[:, t - lag] = batch.x.flip(0)[:, t - lag]

@@ -172,14 +172,10 @@ def diagnose(
     sample = source.read(range(min(2, len(source))))
     choice = choose_lags(model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call)
     if choice.of == "model":
-        other = {
-            "params": params,
-            "optimizer": optimizer,
-            "measure": None if measure is interruptible_window else measure,
-        }
         return diagnose_whole_model(
-            model, source, loss, lags, settings=chosen, why=choice.why, only_of_layers=other, require=require, steps=steps,
-            call=call, inputs=inputs, memory=memory, budget=budget, sequences=sequences, notes=notes, progress=progress,
+            model, source, loss, lags, settings=chosen, why=choice.why, require=require, steps=steps, call=call, inputs=inputs,
+            memory=memory, budget=budget, sequences=sequences, notes=notes, statistics=statistics, progress=progress,
+            only_of_layers={"params": params, "optimizer": optimizer, "measure": measure is not interruptible_window},
         )  # fmt: skip
     subjects = diagnosis_subjects(
         model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, cell=cell, call=call,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
@@ -24,6 +24,8 @@ from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
 from lagreach.diagnosis.settings import MeasureSettings, check_settings
 from lagreach.errors import UnsupportedError
 from lagreach.regimes import fit_regimes
+from lagreach.statistics import LagStatistic, Measured, draw_curves
+from lagreach.statistics._statistic import DEPENDENCES, STATES
 from lagreach.statistics.memory import Memory
 from lagreach.tails.fit import fit_tail
 from lagreach.transport.fidelity import Fidelity
@@ -48,6 +50,7 @@ def diagnose_whole_model(
     why: str,
     sequences: int | None = None,
     notes: tuple[str, ...] = (),
+    statistics: Sequence[LagStatistic] = (),
     progress: Progress | bool | None = None,
     **options: Any,
 ) -> Diagnosis:
@@ -56,12 +59,17 @@ def diagnose_whole_model(
     `why` says why it is the whole model; the other options are those of `_planned`.
     """
     started = time.perf_counter()
+    _refuse_collecting(statistics)
     subject, _ = _planned(model, source, loss, lags, settings=settings, why=why, **options)
     seconds = {"setting up": time.perf_counter() - started}
     begun = time.perf_counter()
     with progress_bar(progress if isinstance(progress, bool) else None) as bar:
         shown = progress if callable(progress) else bar
         layer = _measured(subject, settings, why, lambda stage, done, of: shown(f"{NAME}: {stage}", done, of))
+    if statistics:
+        own = {one.name: one for one in statistics}
+        curves = draw_curves(own, Measured(layer.window, layer.fidelity), {})
+        layer = replace(layer, window=replace(layer.window, curves=dict(layer.window.curves) | curves))
     seconds[NAME] = time.perf_counter() - begun
     used = subject.plan.sequences
     return Diagnosis(
@@ -126,7 +134,7 @@ def _planned(
 
 
 def _refuse_choices(settings: MeasureSettings, only_of_layers: Mapping[str, Any], why: str) -> None:
-    usual = {"params": "input", "optimizer": None, "measure": None}
+    usual = {"params": "input", "optimizer": None, "measure": False}
     wrong = [f"{name}={getattr(settings, name)!r}" for name, only in ONLY.items() if getattr(settings, name) != only]
     wrong += [name for name, value in only_of_layers.items() if value != usual[name]]
     if wrong:
@@ -135,6 +143,17 @@ def _refuse_choices(settings: MeasureSettings, only_of_layers: Mapping[str, Any]
             got=f"{', '.join(wrong)}; lags of the whole model, because {why}",
             expected="plain gradients of the weights that read the input, carried back exactly",
             fix='leave it out; for recurrent layers, lags_of="layers" has it',
+        )
+
+
+def _refuse_collecting(statistics: Sequence[LagStatistic]) -> None:
+    """Refuse statistics that collect something of a recurrence's states, which a whole model does not have."""
+    collecting = [one.name for one in statistics if one.reads & {STATES, DEPENDENCES}]
+    if collecting:
+        raise UnsupportedError(
+            "these statistics read the states of a recurrence",
+            got=f"{', '.join(collecting)}, for lags of the whole model",
+            fix='let them read "window" or "gains", or ask for lags_of="layers"',
         )
 
 

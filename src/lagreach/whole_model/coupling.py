@@ -30,7 +30,7 @@ def check_model(model: WholeModel, sample: Batch) -> None:
     if not torch.isfinite(first).all():
         raise UnsupportedError(
             "the model's output is not finite",
-            got=f"{int((~torch.isfinite(first)).sum())} of {first.numel()} outputs are NaN or infinite",
+            got=f"{int((~torch.isfinite(first)).sum())} of {first.numel()} outputs are nan or infinite",
             fix="look at the data and the weights; a float16 model may overflow: use bfloat16 or float32",
         )
     rounding = ROUNDINGS * torch.finfo(first.dtype).eps * _size(first)
