@@ -188,6 +188,23 @@ def test_forecasts_count_lags_from_the_end_of_the_input_when_told_so():
     assert not any("later inputs" in note for note in ends.layers[0].window.warnings)
 
 
+def test_bad_data_are_refused_in_a_sentence():
+    model = made(cases.CausalTransformer).float()
+    x, y = data(count=40)
+    with pytest.raises(InputError, match="too few sequences"):
+        lagreach.diagnose(model, (x[:10], y[:10]))
+    bad = x.clone()
+    bad[35, 2, 1] = float("nan")
+    with pytest.raises(InputError, match="the input x holds a value that is not finite"):
+        lagreach.diagnose(model, (bad, y), lags=[0])
+    bad = y.clone()
+    bad[35, 2] = float("inf")
+    with pytest.raises(InputError, match="the target y holds a value that is not finite"):
+        lagreach.diagnose(model, (x, bad), lags=[0])
+    with pytest.raises(InputError, match="does not run on the data"):
+        lagreach.diagnose(model, (x[..., :1], y), lags=[0])
+
+
 def test_losses_of_ones_own_at_the_outputs_they_look_at():
     def last_half(output, y, mask):
         return (output - y)[:, 7:].square().mean((1, 2))

@@ -73,8 +73,8 @@ def cut_series(x: Any, y: Any, length: int, stride: int | None = None) -> Series
             expected=f"a length of at most {len(x)}",
         )
     starts = range(0, len(x) - length + 1, stride or length)
-    cut = [torch.stack([series[s : s + length] for s in starts]) for series in (x, y)]
-    return SeriesWindows(Batch(*cut))
+    cut_x, cut_y = (torch.stack([series[s : s + length] for s in starts]) for series in (x, y))
+    return SeriesWindows(Batch(cut_x, cut_y))
 
 
 class SpooledSequences:

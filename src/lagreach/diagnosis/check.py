@@ -38,6 +38,7 @@ def check_diagnosable(
     sample = source.read(range(min(2, len(source))))
     choice = choose_lags(model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call)
     if choice.of == "model":
+        assert isinstance(model, nn.Module)
         make_model_subject(
             model, source, aligned, lags, blocks=2, probes=1, seed=0, steps=steps, call=call, inputs=inputs
         )

@@ -41,7 +41,7 @@ ONLY = {"transport": "exact", "noise": "gradient", "direction": "matched", "unit
 
 @threads_of_user()
 def diagnose_whole_model(
-    model: nn.Module,
+    model: Any,
     source: Sequences,
     loss: Loss,
     lags: str | Iterable[int],
@@ -88,7 +88,7 @@ def diagnose_whole_model(
 
 @threads_of_user()
 def whole_model_cost(
-    model: nn.Module, source: Sequences, loss: Loss, lags: str | Iterable[int], **options: Any
+    model: Any, source: Sequences, loss: Loss, lags: str | Iterable[int], **options: Any
 ) -> DiagnosisCost:
     """What `diagnose_whole_model` would do and what it would cost, from measuring a few sequences."""
     subject, per_sequence = _planned(model, source, loss, lags, timed=True, **options)
@@ -105,7 +105,7 @@ def whole_model_cost(
 
 
 def _planned(
-    model: nn.Module,
+    model: Any,
     source: Sequences,
     loss: Loss,
     lags: str | Iterable[int],
@@ -227,8 +227,8 @@ def _warnings(found: ModelMeasurement) -> tuple[str, ...]:
 def _weights(subject: ModelSubject) -> int:
     """Number of weights that read the input."""
     modules = [subject.model.module.get_submodule(port.path) for port in subject.source.ports if port.path]
-    counts = [module.weight.numel() for module in modules if isinstance(getattr(module, "weight", None), torch.Tensor)]
-    return sum(counts)
+    weights = [getattr(module, "weight", None) for module in modules]
+    return sum(weight.numel() for weight in weights if isinstance(weight, torch.Tensor))
 
 
 def _notes(model: nn.Module, source: Sequences, used: int) -> tuple[str, ...]:

@@ -80,8 +80,8 @@ def make_objective(
     or a list of time indices, one target each. The batch's lengths are those of its inputs, of `input_time` steps: they
     say which outputs count where there is one for every step.
     """
-    place = {"device": recurrence.device, "dtype": recurrence.dtype}
-    return objective_of(loss, batch, output_shape, input_time=input_time, steps=steps, **place)
+    device, dtype = recurrence.device, recurrence.dtype
+    return objective_of(loss, batch, output_shape, input_time=input_time, steps=steps, device=device, dtype=dtype)
 
 
 def objective_of(

@@ -73,7 +73,7 @@ def measure_exchange(
             for arrived, given in one.rows:
                 factors = store[column]
                 if factors is None:
-                    factors = store[column] = Factors(2 * pairs * anchors * 2, *arrived.shape[1:], given, arrived.dtype)
+                    factors = store[column] = Factors(2 * pairs * anchors * 2, arrived, given)
                 factors.append(blocks, arrived, given)
     size = np.bincount(subject.plan.blocks, minlength=subject.plan.count) * 2
     filled = tuple(factors for factors in store if factors is not None)

@@ -31,9 +31,11 @@ class Factors:
     `given` (slot, row) are tokens or (slot, row, input) numbers.
     """
 
-    def __init__(self, rows: int, slots: int, signals: int, width: int, given: Tensor, dtype: torch.dtype) -> None:
+    def __init__(self, rows: int, arrived: Tensor, given: Tensor) -> None:
+        """Make room for so many rows like those of a first piece, (row, slot, signal, width) and (row, slot, ...)."""
         self.tokens = not given.is_floating_point()
-        number = np.float64 if dtype == torch.float64 else np.float32
+        number = np.float64 if arrived.dtype == torch.float64 else np.float32
+        slots, signals, width = arrived.shape[1:]
         shape = (slots, signals, rows, width)
         wide = () if self.tokens else (given.shape[-1],)
         self._folder: str | None = None

@@ -111,7 +111,7 @@ def measure_gain(subject: ModelSubject) -> Float[np.ndarray, "lag"]:
     """Decimal logarithm of ``sqrt(E|dL_t/de_{t-l}|^2 / E|dL_t/de_t|^2)`` over the anchors that reach back l steps."""
     lags = torch.tensor(subject.bands.lags)
 
-    def squares(rows: np.ndarray, _: np.ndarray) -> np.ndarray:
+    def squares(rows: np.ndarray, _blocks: np.ndarray) -> np.ndarray:
         piece = subject.run(rows)
         field, _ = cotangents(piece.objective, piece.output)
         usable = (field.abs().amax(-1) > 0).view(len(rows) // 2, 2, -1).all(1)

@@ -18,9 +18,9 @@ def objective_for(loss: Loss, batch: Batch, output: Tensor, time: int, steps: An
     """The loss of every sequence of a batch, for outputs (seq, position, out) and inputs of `time` steps."""
     seq, positions, out = output.shape
     own = batch if batch.y.ndim <= 3 else Batch(batch.x, batch.y.flatten(2), batch.mask, batch.lengths)
-    where = {"device": output.device, "dtype": output.dtype}
     asked = None if follow_the_input(steps, batch, output) else steps
-    return objective_of(loss, own, (seq, positions, out), input_time=time, steps=asked, **where)
+    shape, device, dtype = (seq, positions, out), output.device, output.dtype
+    return objective_of(loss, own, shape, input_time=time, steps=asked, device=device, dtype=dtype)
 
 
 def follow_the_input(steps: Any, batch: Batch, output: Tensor) -> bool:

@@ -88,7 +88,7 @@ def measure_signals(subject: ModelSubject, progress: Callable[[int], None] | Non
     for piece in subject.each(lambda own, block: _rows(subject, own, block), progress):
         for arrived, given, coefficient in zip(piece.arrived, piece.given, piece.contrast, strict=True):
             if factors is None:
-                factors = Factors(rows, *arrived.shape[1:], given, arrived.dtype)
+                factors = Factors(rows, arrived, given)
             start = factors.filled
             factors.append(piece.block, arrived, given)
             contrast[start : factors.filled] = coefficient.cpu().numpy()

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from lagreach.adapters.calling import Call, refuse_batch_norm
+from lagreach.adapters.view import check_finite
 from lagreach.data.bands import Bands, make_bands
 from lagreach.data.batch import Batch
 from lagreach.data.pairs import BlockPlan, plan_blocks
@@ -81,6 +82,8 @@ class ModelSubject:
         batch = self.sequences.read(rows.tolist())
         reading, output = read(self.model, self.source, batch, exchange=exchange)
         inside = input_steps(batch, reading)
+        if reading.inputs.is_floating_point():  # what lies beyond the ends of sequences may hold anything
+            check_finite("the input x", torch.where(inside[..., None], reading.inputs, 0.0))
         objective = objective_for(self.loss, batch, output, reading.inputs.shape[1], self.steps)
         after = follow_the_input(self.steps, batch, output)
         return Piece(batch, reading, output, objective, inside, output_steps(inside, output.shape[1], after=after))
