@@ -16,8 +16,9 @@ from torch.testing import assert_close
 import lagreach
 from lagreach.adapters import find_views, scan_layer
 from lagreach.adapters.families import families, scan_modules, table
+from lagreach.adapters.kept import remembered
 from lagreach.adapters.scan_cell import ScanCell, Written, sizes_of
-from lagreach.adapters.scan_layer import Given, ScanLayer, named_weights, register, remembered
+from lagreach.adapters.scan_layer import Given, ScanLayer, named_weights, register
 from lagreach.data.batch import Batch
 from lagreach.errors import ConformanceError, InputError, UnsupportedError
 from lagreach.testing import check_adapter

@@ -156,7 +156,7 @@ def test_the_raw_mean_gradient_on_request():
 
 def test_outputs_that_look_ahead_are_said():
     x, y = data()
-    found = lagreach.diagnose(made(cases.BidirectionalTransformer).float(), (x, y), lags=[0, LAG])
+    found = lagreach.diagnose(made(cases.BidirectionalTransformer).float(), (x, y), lags=[0, LAG], outputs="per step")
     assert any("look at later inputs" in note for note in found.layers[0].window.warnings)
     causal = lagreach.diagnose(made(cases.CausalTransformer).float(), (x, y), lags=[0, LAG])
     assert not any("later inputs" in note for note in causal.layers[0].window.warnings)
@@ -181,9 +181,11 @@ def test_forecasts_count_lags_from_the_end_of_the_input_when_told_so():
     model = Forecaster()
     with torch.no_grad():
         model.ahead.weight.abs_()  # every step of the forecast asks for the same
-    aligned = lagreach.diagnose(model, (x, y), lags=[0, 2, 5])
-    assert any('steps="last"' in note for note in aligned.layers[0].window.warnings)
-    ends = lagreach.diagnose(model, (x, y), lags=[0, 2, 5], steps="last")
+    with pytest.raises(InputError, match="a forecast made at the end"):
+        lagreach.diagnose(model, (x, y), lags=[0, 2, 5])
+    aligned = lagreach.diagnose(model, (x, y), lags=[0, 2, 5], outputs="per step")
+    assert any('outputs="at the end"' in note for note in aligned.layers[0].window.warnings)
+    ends = lagreach.diagnose(model, (x, y), lags=[0, 2, 5], outputs="at the end")
     assert ends.layers[0].window.dependences == (2,)
     assert not any("later inputs" in note for note in ends.layers[0].window.warnings)
 

@@ -33,7 +33,7 @@ def hooks_of(model):
 def test_over_all_outputs_the_lags_add_up_to_the_gradient_of_the_input_weights(cls):
     model = made(cls)
     x, y = numbers()
-    found = model_lag_gradients(model, x, y)
+    found = model_lag_gradients(model, x, y, outputs="per step")
     (model(x) - y).square().mean().backward()
     assert found.source.ports[0].kind in ("linear", "convolution")
     for name, total in found.total().items():
@@ -46,7 +46,7 @@ def test_every_lag_is_that_of_copies_of_the_weights_for_each_step(cls):
     """The slow twin: a weight of its own for every step of the input, and one output's loss at a time."""
     model = made(cls)
     x, y = numbers()
-    found = model_lag_gradients(model, x, y)
+    found = model_lag_gradients(model, x, y, outputs="per step")
     readers = [name.removesuffix(".weight") for name in found.grads]
     copies = {
         path: [model.get_submodule(path).weight.detach().clone().requires_grad_() for _ in range(TIME)]

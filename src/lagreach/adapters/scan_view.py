@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from lagreach.adapters.calling import Call, agreement, as_output, captured, replaced, untouched
-from lagreach.adapters.scan_layer import Given, ScanLayer, remembered
-from lagreach.adapters.view import Bound, View, bind_to, replayed_output, unbound
+from lagreach.adapters.scan_layer import Given, ScanLayer
+from lagreach.adapters.view import Bound, View, bind_to, lengths_within, unbound
 from lagreach.cells.stack import Stack
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError, UnsupportedError
@@ -44,7 +44,7 @@ class ScanView(View):
     def _capture(self, batch: Batch) -> tuple[Given, Any]:
         """What the layer was given, and what it returned."""
         module = self.layer.module
-        with untouched(self._model), remembered(self._model), torch.no_grad(), captured([module]) as calls:
+        with untouched(self._model), torch.no_grad(), captured([module]) as calls:
             self._call(self._model, batch)
             seen = calls[module]
             if len(seen) != 1:
@@ -67,11 +67,10 @@ class ScanView(View):
             def forward(*args: Any, **kwargs: Any) -> Any:
                 return self.layer.answer(output, states, args, kwargs)
 
-            with untouched(model), remembered(model), replaced(self.layer.module, forward):
+            with untouched(model), replaced(self.layer.module, forward):
                 return as_output(self._call(model, batch), batch, time)
 
-        lengths = batch.lengths if batch.x.ndim > 1 and time == batch.x.shape[1] else None
-        return bind_to(self.template, given.x, given.initial, head, lengths)
+        return bind_to(self.template, given.x, given.initial, head, lengths_within(batch, time))
 
     def check_replay(self, sample: Batch) -> None:
         """Replay the layer from its input, as the first of its variants whose output is the layer's own."""
@@ -81,7 +80,7 @@ class ScanView(View):
             self.layer.cell = cell
             self._settle()
             differences.append(self._difference(given, wanted))
-            if differences[-1] <= _tolerance(wanted.dtype):
+            if differences[-1] <= scan_tolerance(wanted.dtype):
                 return
         raise InputError(
             f"{self.name} looks like {self.layer.family}, but does not compute what that would",
@@ -100,7 +99,7 @@ class ScanView(View):
         return apart[given.valid].max().item()
 
 
-def _tolerance(dtype: torch.dtype) -> float:
+def scan_tolerance(dtype: torch.dtype) -> float:
     """Such layers compute their scans in single precision, also in a model of double precision."""
     return max(agreement(dtype), agreement(torch.float32))
 
@@ -109,18 +108,3 @@ def _first_tensor(result: Any) -> Tensor:
     while isinstance(result, (tuple, list)):
         result = result[0]
     return result
-
-
-def check_output(view: ScanView, sample: Batch) -> None:
-    """Check that the model with the replayed layer gives what the model itself gives."""
-    met = view.bind(sample)
-    ours = replayed_output(met)
-    with torch.no_grad(), untouched(view._model), remembered(view._model):
-        theirs = as_output(view._call(view._model, sample), sample, met.x.shape[1])
-    tolerance = _tolerance(theirs.dtype)
-    if not torch.allclose(ours.to(theirs.dtype), theirs, rtol=tolerance, atol=tolerance):
-        raise InputError(
-            f"the model gives another output when {view.name} is replayed",
-            got=f"a difference of {(ours - theirs).abs().max().item():.3g}",
-            fix="is the layer's state used elsewhere? Pass call=lambda model, batch: model(batch.x, use_cache=False)",
-        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -120,6 +121,9 @@ def diagnose(
     budget: Annotated[float | None, typer.Option(help="Seconds to stay within.")] = None,
     memory: Annotated[int | None, typer.Option(help="Bytes for the sequences that are run together.")] = None,
     steps: Annotated[str | None, typer.Option(help='Steps that targets belong to: "last", or 3,7,11.')] = None,
+    outputs: Annotated[
+        str | None, typer.Option(help='Whether outputs belong to each step or to the end: "per step" or "at the end".')
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do and cost.")] = False,
     as_json: Json = False,
     *,
@@ -136,7 +140,7 @@ def diagnose(
     raise typer.Exit(
         run_diagnose(
             model, data, out, weights=weights, loss=loss, lags=lags, sequences=sequences, require=require_lag or [],
-            budget=budget, memory=memory, steps=steps, dry_run=dry_run, as_json=as_json, settings=settings,
+            budget=budget, memory=memory, steps=steps, outputs=outputs, dry_run=dry_run, as_json=as_json, settings=settings,
         )
     )  # fmt: skip
 
@@ -241,11 +245,25 @@ app.add_typer(study, name="study")
 
 
 def run() -> None:
-    """Entry point: errors raised on purpose are printed without a traceback, with exit code 2."""
+    """Entry point: errors raised on purpose, and what the system refuses, are printed without a traceback, with exit code 2."""
+    from lagreach._util.disk import disk_errors
     from lagreach.errors import LagreachError
 
     try:
-        app()
+        try:
+            app()
+        except OSError as error:
+            _drop_output_that_cannot_be_written()
+            with disk_errors(Path(error.filename or "standard output")):
+                raise
     except LagreachError as error:
         typer.echo(f"lagreach: {error}", err=True)
         sys.exit(2)
+
+
+def _drop_output_that_cannot_be_written() -> None:
+    """Leave nothing to print for the interpreter when it ends: that would fail once more, with another exit code."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

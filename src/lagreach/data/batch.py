@@ -45,6 +45,29 @@ class Batch:
         return replace(self, x=x)
 
 
+def telling_rows(count: int, lengths: Tensor | None = None, counted: Tensor | None = None) -> list[int]:
+    """Numbers of a few sequences that differ as much as any: a check of a model on these holds for the others.
+
+    The shortest and the longest, those with the fewest and the most steps that a mask lets count, and the first two.
+
+    >>> telling_rows(9, torch.tensor([5, 5, 7, 2, 5, 5, 9, 5, 5]))
+    [3, 6, 0, 1]
+    """
+    measures = [values for values in (lengths, counted) if values is not None and values.shape == (count,)]
+    extremes = [int(row) for values in measures for row in (values.argmin(), values.argmax())]
+    return list(dict.fromkeys([*extremes, *range(min(2, count))]))
+
+
+def sample_of(batch: Batch) -> Batch:
+    """A few sequences of a batch that differ (see `telling_rows`)."""
+    return batch.select(telling_rows(len(batch), batch.lengths, counted_steps(batch)))
+
+
+def counted_steps(batch: Batch) -> Tensor | None:
+    """Weight of all steps of each sequence, where a mask says so."""
+    return None if batch.mask is None or batch.mask.ndim < 2 else batch.mask.flatten(1).double().sum(1)
+
+
 def check_steps(x: Tensor) -> None:
     """Refuse sequences that no memory could hold the states of."""
     if x.ndim > 1 and x.shape[1] > MOST_STEPS:

@@ -16,6 +16,7 @@ from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.diagnosis.window import Requirement, Window
 from lagreach.gradients.blocks import Directions
 from lagreach.gradients.noise import NoiseValues
+from lagreach.gradients.overflow import vanished
 from lagreach.gradients.significance import (
     Significance,
     gram,
@@ -84,6 +85,10 @@ def window_from(
         for p in range(planted.shape[1])
     ]
     warnings = _warnings(values, speed, settings)
+    if speed.status is Status.NO_SPREAD:
+        warnings += (vanished(subject),)
+    if memory.note is not None:
+        warnings += (memory.note,)
     if not memory.independent_inputs:
         warnings += (
             "inputs are correlated in time: the dependences found are marginal, lags may stand in for each other",

@@ -12,7 +12,7 @@ from lagreach.adapters import View
 from lagreach.adapters.calling import Call
 from lagreach.adapters.custom import custom_views
 from lagreach.cells import Cell
-from lagreach.data.sequences import as_sequences
+from lagreach.data.sequences import as_sequences, telling_sample
 from lagreach.transport.objective import Loss
 from lagreach.whole_model.choice import choose_lags
 from lagreach.whole_model.language_models import aligned_labels
@@ -27,6 +27,7 @@ def check_diagnosable(
     lags: str | Iterable[int] = "auto",
     *,
     steps: Any = None,
+    outputs: str | None = None,
     cell: Mapping[str, Cell] | None = None,
     call: Call | None = None,
     lags_of: str = "auto",
@@ -35,12 +36,22 @@ def check_diagnosable(
 ) -> None:
     """Try a model on a few sequences and raise what `lagreach.diagnose` would raise about them; nothing is measured."""
     source, aligned, _notes = aligned_labels(model, as_sequences(data), loss, call)
-    sample = source.read(range(min(2, len(source))))
+    sample = telling_sample(source)
     choice = choose_lags(model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call)
     if choice.of == "model":
         assert isinstance(model, nn.Module)
         make_model_subject(
-            model, source, aligned, lags, blocks=2, probes=1, seed=0, steps=steps, call=call, inputs=inputs
+            model,
+            source,
+            aligned,
+            lags,
+            blocks=2,
+            probes=1,
+            seed=0,
+            steps=steps,
+            outputs=outputs,
+            call=call,
+            inputs=inputs,
         )
     elif cell is not None and isinstance(model, nn.Module):
         custom_views(model, cell, sample, call)

@@ -17,19 +17,24 @@ from lagreach._version import __version__
 from lagreach.adapters import View, find_views
 from lagreach.adapters.calling import Call
 from lagreach.adapters.custom import custom_views
+from lagreach.adapters.folded import by_row
+from lagreach.adapters.precision import precision_note
 from lagreach.cells import Cell
 from lagreach.cells.diag_elman import DiagElman
 from lagreach.data.batch import Batch
-from lagreach.data.sequences import Sequences, as_sequences, fingerprint
+from lagreach.data.sequences import Sequences, as_sequences, fingerprint, telling_sample
+from lagreach.data.targets import refuse_constant_targets
 from lagreach.diagnosis.cost import DiagnosisCost, memory_needed, within_budget
 from lagreach.diagnosis.curves import with_curves
 from lagreach.diagnosis.measure import MeasureSettings, interruptible_window, make_subject
+from lagreach.diagnosis.notes import notes_on
 from lagreach.diagnosis.passes import Statistics
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
 from lagreach.diagnosis.whole_model import diagnose_whole_model, whole_model_cost
 from lagreach.diagnosis.window import Window
 from lagreach.errors import InputError, LagreachError, UnsupportedError
 from lagreach.gradients.optimiser_geometry import optimiser_name, update_scale
+from lagreach.gradients.output_anchors import decide
 from lagreach.gradients.selection import Selection
 from lagreach.gradients.subject import Subject
 from lagreach.models.gated_rnn import GatedRNN
@@ -40,6 +45,7 @@ from lagreach.tails.fit import fit_tail
 from lagreach.transport.fidelity import Fidelity, fidelity
 from lagreach.transport.first_order import EffectiveRates, effective_rates
 from lagreach.transport.objective import Loss, output_gradient
+from lagreach.transport.rollout import run
 from lagreach.whole_model.choice import choose_lags
 from lagreach.whole_model.language_models import aligned_labels
 
@@ -67,6 +73,7 @@ def diagnose(
     dry_run: bool = False,
     require: Sequence[int] = (),
     steps: Any = None,
+    outputs: str | None = None,
     cell: Mapping[str, Cell] | None = None,
     call: Call | None = None,
     optimizer: Any = None,
@@ -119,6 +126,9 @@ def diagnose(
         No longer here: `lagreach.cost` says what a diagnosis would do and what it would cost.
     steps
         Which steps targets belong to: "last", or a list of time indices, one a target; by their shape if None.
+    outputs
+        "per step" or "at the end" (a forecast made from the last state, say). None: by the states that feed them, which
+        gradients tell; where both are possible, you are asked.
     cell
         For a recurrent layer of your own: the path of its module and the `Cell` that describes it.
     call
@@ -168,21 +178,22 @@ def diagnose(
         )
     check_statistics([*(built_in := all_statistics()).values(), *statistics])
     measured_statistics = built_in | {one.name: one for one in statistics}
-    source, loss, notes = aligned_labels(model, as_sequences(data), loss, call)
-    sample = source.read(range(min(2, len(source))))
+    source, loss, said = aligned_labels(model, as_sequences(data), loss, call)
+    sample = telling_sample(source)
     choice = choose_lags(model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call)
     if choice.of == "model":
         return diagnose_whole_model(
             model, source, loss, lags, settings=chosen, why=choice.why, require=require, steps=steps, call=call, inputs=inputs,
-            memory=memory, budget=budget, sequences=sequences, notes=notes, statistics=statistics, progress=progress,
+            memory=memory, budget=budget, sequences=sequences, notes=said, statistics=statistics, progress=progress, outputs=outputs,
             only_of_layers={"params": params, "optimizer": optimizer, "measure": measure is not interruptible_window},
         )  # fmt: skip
     subjects = diagnosis_subjects(
-        model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, cell=cell, call=call,
-        optimizer=optimizer, views=choice.views,
+        model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, outputs=outputs,
+        cell=cell, call=call, optimizer=optimizer, views=choice.views,
     )  # fmt: skip
     subjects, _ = within_budget(subjects, chosen, len(source), budget, memory)
     used = subjects[0].plan.sequences
+    notes = (*said, *notes_on(subjects, sample))
     layers, partial = [], False
     seconds = {"setting up": time.perf_counter() - started}
     for subject in subjects:
@@ -208,7 +219,7 @@ def diagnose(
         fingerprint=fingerprint(source),
         seconds=seconds,
         partial=partial,
-        warnings=(*notes, *_warnings(model, source, used, partial, subjects)),
+        warnings=(*_warnings(model, source, used, partial, subjects), *notes),
         convergence=_convergence(model, source, loss),
     )
 
@@ -226,6 +237,7 @@ def cost(
     params: Selection = "input",
     require: Sequence[int] = (),
     steps: Any = None,
+    outputs: str | None = None,
     cell: Mapping[str, Cell] | None = None,
     call: Call | None = None,
     lags_of: str = "auto",
@@ -242,16 +254,16 @@ def cost(
     (64, '0, 1, 3')
     """
     source, loss, _ = aligned_labels(model, as_sequences(data), loss, call)
-    chosen, sample = settings or MeasureSettings(), source.read(range(min(2, len(source))))
-    choice = choose_lags(model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call)
+    chosen = settings or MeasureSettings()
+    choice = choose_lags(model, telling_sample(source), lags_of=lags_of, inputs=inputs, cell=cell, call=call)
     if choice.of == "model":
         return whole_model_cost(
             model, source, loss, lags, settings=chosen, why=choice.why, only_of_layers={"params": params}, require=require,
-            steps=steps, call=call, inputs=inputs, memory=memory, budget=budget,
+            steps=steps, outputs=outputs, call=call, inputs=inputs, memory=memory, budget=budget,
         )  # fmt: skip
     subjects = diagnosis_subjects(
-        model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, cell=cell, call=call,
-        views=choice.views,
+        model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, outputs=outputs,
+        cell=cell, call=call, views=choice.views,
     )  # fmt: skip
     subjects, per_sequence = within_budget(subjects, chosen, len(source), budget, memory, timed=True)
     return DiagnosisCost(
@@ -302,6 +314,7 @@ def diagnosis_subjects(
     params: Selection = "input",
     require: Sequence[int] = (),
     steps: Any = None,
+    outputs: str | None = None,
     cell: Mapping[str, Cell] | None = None,
     call: Call | None = None,
     optimizer: Any = None,
@@ -309,13 +322,14 @@ def diagnosis_subjects(
 ) -> list[Subject]:
     """Find the recurrences of a model (or take `views`, found before), and fix what is measured of each."""
     source = as_sequences(data)
-    sample = source.read(range(min(2, len(source))))
+    if settings.signal == "dependence":
+        refuse_constant_targets(source)
+    sample = telling_sample(source)
     if not views:
         views = find_views(model, sample, call) if cell is None else _custom(model, cell, sample, call)
-    subjects = [
-        make_subject(view, source, loss, lags, params=params, require=require, steps=steps, settings=settings)
-        for view in views
-    ]
+    which = decide([run(view.bind(source.read([0]))) for view in views], outputs) if steps is None else None
+    shared = {"params": params, "require": require, "steps": steps, "outputs": which, "settings": settings}
+    subjects = [make_subject(view, source, loss, lags, **shared) for view in views]
     if optimizer is None:
         return subjects
     return [replace(subject, scale=update_scale(optimizer, model, subject.names)) for subject in subjects]
@@ -337,7 +351,7 @@ def _layer(subject: Subject, window: Window, noise_sample: np.ndarray) -> LayerD
     """Add gains, rates, their shape and the tail fit to a window."""
     gains, rates = _gains(subject)
     return LayerDiagnosis(
-        name=subject.view.name,
+        name=subject.view.name.replace("\0", "\\0"),  # which files cannot hold
         local=subject.view.local,
         window=with_curves(window, gains, rates),
         fidelity=gains,
@@ -354,7 +368,7 @@ def _gains(subject: Subject) -> tuple[Fidelity, EffectiveRates | None]:
     own = {"lengths": batch.lengths, "state": batch.state}
     if subject.memory is not None:
         own["chunk"] = 2 * replace(subject, transport="first-order").pairs_together
-    view, lags = subject.view, subject.bands.lags
+    view, lags = by_row(subject.view), subject.bands.lags
     gains = fidelity(view, batch.x, batch.y, lags, subject.loss, mask=batch.mask, steps=subject.steps, **own)
     try:
         rates = effective_rates(view, batch.x, lags, **own)
@@ -376,6 +390,8 @@ def _warnings(
     notes = []
     if isinstance(model, nn.Module) and any(isinstance(m, nn.Dropout) and m.training for m in model.modules()):
         notes.append("the model was in training mode; it was diagnosed in evaluation mode, without dropout")
+    if (note := precision_note(model)) is not None:
+        notes.append(note)
     if getattr(source, "from_one_series", False):
         notes.append(
             "windows of one series are not independent: N counts windows, and intervals come from stretches of them"

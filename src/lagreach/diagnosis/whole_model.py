@@ -214,13 +214,10 @@ def _warnings(found: ModelMeasurement) -> tuple[str, ...]:
     notes = list(subject.source.warnings)
     if found.ahead > LOOKS_AHEAD:
         share = f"{100 * found.ahead:.2g} % of the square gradient"
-        if len(subject.used) == subject.time:
-            notes.append(
-                f"outputs also look at later inputs ({share}): lags count steps back from an output's own step, and say "
-                'nothing of what lies ahead. For forecasts that follow the input pass steps="last"'
-            )
-        else:
-            notes.append(f"outputs also look at inputs behind their step ({share}); nothing is said of those")
+        notes.append(
+            f"outputs also look at later inputs ({share}): lags count steps back from an output's own step, and say nothing "
+            'of what lies ahead. If all outputs are a forecast made at the end, pass outputs="at the end"'
+        )
     return tuple(notes)
 
 

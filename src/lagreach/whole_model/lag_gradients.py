@@ -20,12 +20,13 @@ from lagreach.adapters.calling import Call
 from lagreach.data.batch import Batch
 from lagreach.data.lags import check_lags
 from lagreach.errors import InputError
+from lagreach.gradients.output_anchors import AT_THE_END
 from lagreach.transport.objective import Loss
 from lagreach.whole_model.find_input import find_input_module
 from lagreach.whole_model.input_module import InputModule, Reading, read
 from lagreach.whole_model.outputs import (
     cotangents,
-    follow_the_input,
+    decide_outputs,
     input_steps,
     objective_for,
     output_steps,
@@ -70,6 +71,7 @@ def model_lag_gradients(
     mask: Tensor | None = None,
     lengths: Tensor | None = None,
     steps: Any = None,
+    outputs: str | None = None,
     others: Any = None,
     inputs: str | None = None,
     call: Call | None = None,
@@ -103,7 +105,8 @@ def model_lag_gradients(
         wanted = check_lags(range(time) if lags is None else lags, time)
         field, losses = cotangents(objective_for(loss, batch, output, time, steps), output)
         inside = input_steps(batch, reading)
-        stand = output_steps(inside, output.shape[1], after=follow_the_input(steps, batch, output))
+        which = decide_outputs(reading, output, outputs)
+        stand = output_steps(inside, output.shape[1], after=which == AT_THE_END)
         tables = _tables(reading, output, field, stand)
     count = len(batch)
     shaped = [as_weights(whole, source, table / count) for table in (*(tables[lag] for lag in wanted), tables[-1])]

@@ -10,6 +10,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lagreach.data.batch import Batch
+from lagreach.errors import InputError
+from lagreach.gradients.output_anchors import AT_THE_END, PER_STEP, check_outputs
 from lagreach.transport.objective import Loss, Objective, objective_of, valid_steps
 from lagreach.whole_model.input_module import Reading
 
@@ -18,17 +20,38 @@ def objective_for(loss: Loss, batch: Batch, output: Tensor, time: int, steps: An
     """The loss of every sequence of a batch, for outputs (seq, position, out) and inputs of `time` steps."""
     seq, positions, out = output.shape
     own = batch if batch.y.ndim <= 3 else Batch(batch.x, batch.y.flatten(2), batch.mask, batch.lengths)
-    asked = None if follow_the_input(steps, batch, output) else steps
     shape, device, dtype = (seq, positions, out), output.device, output.dtype
-    return objective_of(loss, own, shape, input_time=time, steps=asked, device=device, dtype=dtype)
+    return objective_of(loss, own, shape, input_time=time, steps=steps, device=device, dtype=dtype)
 
 
-def follow_the_input(steps: Any, batch: Batch, output: Tensor) -> bool:
-    """Whether ``steps="last"`` says that several outputs, each with its target, all come after the last step (forecasts)."""
-    _, positions, out = output.shape
-    by_position = batch.y.ndim > 1 and batch.y.shape[1] == positions
-    one_each = batch.y.ndim > 2 or out == 1 or not batch.y.is_floating_point()
-    return isinstance(steps, str) and steps == "last" and positions > 1 and by_position and one_each
+def decide_outputs(reading: Reading, output: Tensor, outputs: str | None = None) -> str:
+    """Whether outputs stand at a step of the input each ("per step"), or all behind it ("at the end"), as in a forecast.
+
+    As the user says, or by the steps of the input that feed the first and the last output. Where both are fed by the same
+    steps, as many as there are outputs, only the user can tell, unless an output has several values.
+    """
+    check_outputs(outputs)
+    time, (_, positions, width) = reading.inputs.shape[1], output.shape
+    if outputs is not None and (outputs == AT_THE_END or positions == time):
+        return outputs
+    if positions != time or positions == 1:
+        return AT_THE_END
+    first, last = (_feeding(reading, output, position) for position in (0, positions - 1))
+    if not torch.equal(first, last) or width > 1:
+        return PER_STEP
+    raise InputError(
+        "are these outputs at every step, or a forecast made at the end?",
+        got=f"{positions} outputs for {time} steps, all of them fed by the same inputs",
+        expected="outputs that tell by the inputs that feed them",
+        fix=f'pass outputs="{PER_STEP}" if output t belongs to step t, or outputs="{AT_THE_END}" if all belong to the end',
+    )
+
+
+def _feeding(reading: Reading, output: Tensor, position: int) -> Bool[Tensor, "seq time"]:
+    """Steps of the input that feed the output at a position."""
+    picked = output[:, position]
+    along = torch.randn(picked.shape, generator=torch.Generator().manual_seed(0)).to(picked)
+    return (reading.pull(picked, along) != 0).any(-1)
 
 
 def cotangents(
@@ -58,7 +81,7 @@ def output_steps(
 ) -> Int[Tensor, "seq position"]:
     """Step of the input at which each output stands: its own, or the last one where there is not one for every step.
 
-    `after` says that all outputs come after the input, even if there are as many of them.
+    `after` says that all outputs stand behind the input, even if there are as many of them.
     """
     seq, time = inside.shape
     steps = torch.arange(time, device=inside.device)

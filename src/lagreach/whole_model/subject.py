@@ -18,6 +18,7 @@ from lagreach.data.batch import Batch
 from lagreach.data.pairs import BlockPlan, plan_blocks
 from lagreach.data.sequences import Sequences
 from lagreach.errors import InputError, TooLargeError
+from lagreach.gradients.output_anchors import AT_THE_END, PER_STEP
 from lagreach.transport.objective import Loss, Objective
 from lagreach.whole_model.anchors import Slots, anchors_per_sequence, make_slots
 from lagreach.whole_model.coupling import check_loss, check_model
@@ -25,7 +26,7 @@ from lagreach.whole_model.find_input import find_input_module
 from lagreach.whole_model.input_module import InputModule, Reading, read
 from lagreach.whole_model.outputs import (
     cotangents,
-    follow_the_input,
+    decide_outputs,
     input_steps,
     objective_for,
     output_steps,
@@ -63,6 +64,7 @@ class ModelSubject:
     used: Bool[Tensor, "position"]
     time: int
     pair_bytes: int
+    outputs: str = PER_STEP
     signal: str = "dependence"
     steps: Any = None
     seed: int = 0
@@ -85,8 +87,8 @@ class ModelSubject:
         if reading.inputs.is_floating_point():  # what lies beyond the ends of sequences may hold anything
             check_finite("the input x", torch.where(inside[..., None], reading.inputs, 0.0))
         objective = objective_for(self.loss, batch, output, reading.inputs.shape[1], self.steps)
-        after = follow_the_input(self.steps, batch, output)
-        return Piece(batch, reading, output, objective, inside, output_steps(inside, output.shape[1], after=after))
+        stand = output_steps(inside, output.shape[1], after=self.outputs == AT_THE_END)
+        return Piece(batch, reading, output, objective, inside, stand)
 
     def each(
         self, work: Callable[[np.ndarray, np.ndarray], Result], progress: Callable[[int], None] | None = None
@@ -165,6 +167,7 @@ def make_model_subject(
     signal: str = "dependence",
     require: Sequence[int] = (),
     steps: Any = None,
+    outputs: str | None = None,
     call: Call | None = None,
     inputs: str | None = None,
     anchors: int | None = None,
@@ -181,7 +184,9 @@ def make_model_subject(
     with at_rest(whole.module):
         check_model(whole, sample)
         source = find_input_module(whole, sample, inputs)
-        pair_bytes, time = _pair_bytes(whole, source, sequences.read(few[:2]))
+        pair = sequences.read(few[:2])
+        pair_bytes, time = _pair_bytes(whole, source, pair)
+        which = decide_outputs(*read(whole, source, pair), outputs)
         with torch.no_grad():
             output = whole.output(sample)
             check_loss(objective_for(loss, sample, output, time, steps), output)
@@ -207,6 +212,7 @@ def make_model_subject(
         used=used,
         time=time,
         pair_bytes=pair_bytes,
+        outputs=which,
         signal=signal,
         steps=steps,
         seed=seed,
