@@ -18,7 +18,6 @@ from lagreach.adapters import View, find_views
 from lagreach.adapters.calling import Call
 from lagreach.adapters.custom import custom_views
 from lagreach.adapters.folded import by_row
-from lagreach.adapters.precision import precision_note
 from lagreach.cells import Cell
 from lagreach.cells.diag_elman import DiagElman
 from lagreach.data.batch import Batch
@@ -27,7 +26,7 @@ from lagreach.data.targets import refuse_constant_targets
 from lagreach.diagnosis.cost import DiagnosisCost, memory_needed, within_budget
 from lagreach.diagnosis.curves import with_curves
 from lagreach.diagnosis.measure import MeasureSettings, interruptible_window, make_subject
-from lagreach.diagnosis.notes import notes_on
+from lagreach.diagnosis.notes import how_measured, notes_on
 from lagreach.diagnosis.passes import Statistics
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
 from lagreach.diagnosis.whole_model import diagnose_whole_model, whole_model_cost
@@ -183,8 +182,8 @@ def diagnose(
     choice = choose_lags(model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call)
     if choice.of == "model":
         return diagnose_whole_model(
-            model, source, loss, lags, settings=chosen, why=choice.why, require=require, steps=steps, call=call, inputs=inputs,
-            memory=memory, budget=budget, sequences=sequences, notes=said, statistics=statistics, progress=progress, outputs=outputs,
+            model, source, loss, lags, settings=chosen, why=choice.why, require=require, steps=steps, outputs=outputs, call=call,
+            inputs=inputs, memory=memory, budget=budget, sequences=sequences, notes=said, statistics=statistics, progress=progress,
             only_of_layers={"params": params, "optimizer": optimizer, "measure": measure is not interruptible_window},
         )  # fmt: skip
     subjects = diagnosis_subjects(
@@ -219,7 +218,7 @@ def diagnose(
         fingerprint=fingerprint(source),
         seconds=seconds,
         partial=partial,
-        warnings=(*_warnings(model, source, used, partial, subjects), *notes),
+        warnings=(*how_measured(model, source, used, partial, subjects), *notes),
         convergence=_convergence(model, source, loss),
     )
 
@@ -382,31 +381,6 @@ def _anchors(subject: Subject) -> float:
     part, objective = subject.run(subject.plan.pairs[0].tolist())
     delta = output_gradient(part.recurrence, objective, part.states)[0]
     return (delta.abs().amax(-1) > 0).sum(1).double().mean().item()
-
-
-def _warnings(
-    model: nn.Module | View, source: Sequences, used: int, partial: bool, subjects: list[Subject]
-) -> tuple[str, ...]:
-    notes = []
-    if isinstance(model, nn.Module) and any(isinstance(m, nn.Dropout) and m.training for m in model.modules()):
-        notes.append("the model was in training mode; it was diagnosed in evaluation mode, without dropout")
-    if (note := precision_note(model)) is not None:
-        notes.append(note)
-    if getattr(source, "from_one_series", False):
-        notes.append(
-            "windows of one series are not independent: N counts windows, and intervals come from stretches of them"
-        )
-    if used < len(source) - 1:  # an odd one out has no partner
-        notes.append(
-            f"a subsample of {used} of {len(source)} sequences; intervals are {(len(source) / used) ** 0.5:.2f} times as wide"
-        )
-    if partial:
-        notes.append("interrupted: only the blocks that were finished are in this result")
-    if any(subject.scale is not None for subject in subjects):
-        notes.append("signal and noise are those of the optimiser's steps, not of plain gradients")
-    if any(subject.view.local for subject in subjects):
-        notes.append("lags are steps within each layer: a dependency carried by one layer shows in another at lag 0")
-    return tuple(notes)
 
 
 def diagnose_step(

@@ -17,7 +17,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lagreach.adapters.calling import Call, as_output, default_call, untouched
-from lagreach.adapters.scan_layer import remembered
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError
 
@@ -86,7 +85,6 @@ def at_rest(model: nn.Module) -> Iterator[None]:
     learning = [weight for weight in model.parameters() if weight.requires_grad]
     with ExitStack() as inside:
         inside.enter_context(untouched(model))
-        inside.enter_context(remembered(model))
         inside.enter_context(torch.inference_mode(False))
         inside.enter_context(torch.enable_grad())
         if any(_compiled(part) for part in model.modules()) and hasattr(torch.compiler, "set_stance"):
