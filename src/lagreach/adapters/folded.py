@@ -79,8 +79,8 @@ class FoldedCell(Cell):
 
     def factors(self, x: Tensor, s: Tensor, params: Params) -> Factors:
         """Factors of all rows, each a sequence of its own."""
-        alone = (v.movedim(2, 1).flatten(0, 1) for v in self._apart(x, s))
-        found = self.inner.factors(*alone, params)
+        alone_x, alone_s = (v.movedim(2, 1).flatten(0, 1) for v in self._apart(x, s))
+        found = self.inner.factors(alone_x, alone_s, params)
 
         def together(values: Tensor) -> Tensor:
             return values.unflatten(0, (-1, self.rows)).movedim(1, 2).flatten(2)
