@@ -79,19 +79,23 @@ class SortedView(View):
         )
 
 
-def in_batch_order(view: View, sample: Batch) -> View:
-    """A view whose rows are in the order of the batch: the view itself, unless its model sorts sequences.
+def in_batch_order(views: list[View], sample: Batch) -> list[View]:
+    """Views of one module whose rows are in the order of the batch: the views themselves, unless their model sorts sequences.
 
     The sample is bound as it is and turned round: whatever a model sorts by, its rows then do not turn round with it.
     """
     if len(sample) < 2:
-        return view
+        return views
     turned = sample.select(range(len(sample) - 1, -1, -1))
-    bounds = [view.bind(batch) for batch in (sample, turned)]
+    bounds = [views[0].bind(batch) for batch in (sample, turned)]
     if len(bounds[0].x) != len(sample) or _turn_round_together(*bounds):
-        return view
-    in_order = [sequence_of_rows(bound, len(sample)).tolist() == list(range(len(sample))) for bound in bounds]
-    return view if all(in_order) else SortedView(view)
+        return views
+    return [SortedView(view) if _is_sorted(view, sample, turned) else view for view in views]
+
+
+def _is_sorted(view: View, *batches: Batch) -> bool:
+    """Whether rows of the layer make outputs of other sequences of a batch; never, if they make none at all."""
+    return any(sequence_of_rows(view.bind(one), len(one)).tolist() != list(range(len(one))) for one in batches)
 
 
 def _turn_round_together(bound: Bound, turned: Bound) -> bool:

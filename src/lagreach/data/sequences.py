@@ -113,7 +113,7 @@ class SpooledSequences:
                 if array is None:
                     row.append(None)
                     continue
-                one = np.ascontiguousarray(array[n])
+                one = np.asarray(array[n], order="C")  # ascontiguousarray would make a vector of a single number
                 row.append((file.tell(), one.dtype, one.shape))
                 file.write(one.tobytes())
             self._index.append(row)
