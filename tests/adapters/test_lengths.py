@@ -1,5 +1,7 @@
 """Sequences of different lengths in models that pack, sort or ignore them, against autograd."""
 
+from itertools import product
+
 import pytest
 import torch
 from torch import nn
@@ -66,13 +68,25 @@ def check_against_autograd(model, x, y, lengths):
     return views
 
 
-@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS.keys())
-@pytest.mark.parametrize("packing", ["none", "packed", "sorted"])
-@pytest.mark.parametrize("head", ["h_n", "mean", "output"])
-@pytest.mark.parametrize(
-    ("kind", "layers", "bidirectional"), [("LSTM", 1, False), ("GRU", 1, True), ("LSTM", 2, True), ("RNN", 2, False)]
-)
-def test_identity_with_lengths(kind, layers, bidirectional, head, packing, lengths, generator):
+LAYERS = [("LSTM", 1, False), ("GRU", 1, True), ("LSTM", 2, True), ("RNN", 2, False)]
+ALL = list(product(LAYERS, ("none", "packed", "sorted"), ("h_n", "mean", "output"), LENGTHS))
+QUICK = ALL[::7]  # 7 is coprime to the sizes of all factors, so every value of every factor occurs
+
+
+@pytest.mark.parametrize("case", QUICK, ids=str)
+def test_identity_with_lengths(case, generator):
+    check_identity_with_lengths(case, generator)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ALL, ids=str)
+def test_identity_with_all_lengths(case, generator):
+    check_identity_with_lengths(case, generator)
+
+
+def check_identity_with_lengths(case, generator):
+    (kind, layers, bidirectional), packing, head, named = case
+    lengths = LENGTHS[named]
     x = torch.randn(SEQ, TIME, 3, generator=generator, dtype=torch.float64)
     shape = (SEQ, TIME, 2) if head == "output" else (SEQ, 2)
     y = torch.randn(shape, generator=generator, dtype=torch.float64)

@@ -18,6 +18,7 @@ import xarray as xr
 
 import lagreach
 from lagreach.errors import InputError, RunError
+from lagreach.study.checkpoints import load_tensors
 from lagreach.study.config import find_study
 from lagreach.study.executors import make_executor
 from lagreach.study.export import export_run
@@ -25,7 +26,7 @@ from lagreach.study.jobs import DiagnoseJob, diagnose_jobs, shared_memory, summa
 from lagreach.study.rows import read_rows, write_rows
 from lagreach.study.runner import run_study
 from lagreach.study.status import run_status
-from lagreach.study.store import RunDirectory, load_tensors
+from lagreach.study.store import RunDirectory
 from lagreach.study.summary import summarise
 
 FILE = Path(__file__).with_name("tiny.yaml")

@@ -7,21 +7,24 @@ which keeps memory flat in the number of sequences.
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import shutil
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lagreach.data.batch import Batch, check_steps, counted_steps, sample_of, telling_rows
-from lagreach.errors import InputError
+from lagreach.errors import InputError, RunError
 
 
 @runtime_checkable
@@ -80,33 +83,34 @@ class SpooledSequences:
     """Sequences on disk, one after the other; shorter ones are padded with zeros when they are read together."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
-        folder = tempfile.mkdtemp(prefix="lagreach-")
+        with _room_errors():
+            folder = tempfile.mkdtemp(prefix="lagreach-")
+            self._handle = os.open(Path(folder) / "sequences", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         # removed with this object, at the latest when the interpreter ends; TemporaryDirectory would warn about that
-        self._cleanup = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        self._path = Path(folder) / "sequences"
+        self._cleanup = weakref.finalize(self, _remove, folder, self._handle)
+        self._size = 0
         self._index: list[list[tuple[int, np.dtype[Any], tuple[int, ...]] | None]] = []
-        with self._path.open("wb") as file:
-            for i, batch in enumerate(batches):
-                self._append(file, as_batch(batch, f"batch {i}"))
+        for i, batch in enumerate(batches):
+            self._append(as_batch(batch, f"batch {i}"))
         if not self._index:
             raise InputError(
                 "there are no sequences in the data",
                 fix="pass tensors, or something that can be iterated over again; a used-up generator yields nothing",
             )
-        self._data = np.memmap(self._path, dtype=np.uint8, mode="r")
         times = {row[0][2][:1] for row in self._index if row[0] is not None}
         self._longest = max(times)[0] if len(times) > 1 else None  # None: all of the same length
 
     def __len__(self) -> int:
         return len(self._index)
 
-    def _append(self, file: BinaryIO, batch: Batch) -> None:
+    def _append(self, batch: Batch) -> None:
         if batch.state is not None:
             raise InputError(
                 "batches with a state cannot be spooled", fix="pass one dict of tensors with x, y and state"
             )
         fields = [batch.x, batch.y, batch.mask, batch.lengths]
         arrays = [None if f is None else f.detach().cpu().numpy() for f in fields]
+        content = bytearray()
         for n in range(len(batch)):
             row: list[tuple[int, np.dtype[Any], tuple[int, ...]] | None] = []
             for array in arrays:
@@ -114,9 +118,14 @@ class SpooledSequences:
                     row.append(None)
                     continue
                 one = np.asarray(array[n], order="C")  # ascontiguousarray would make a vector of a single number
-                row.append((file.tell(), one.dtype, one.shape))
-                file.write(one.tobytes())
+                row.append((self._size + len(content), one.dtype, one.shape))
+                content += one.tobytes()
             self._index.append(row)
+        with _room_errors():
+            left = memoryview(content)
+            while left:
+                written = os.pwrite(self._handle, left, self._size)
+                self._size, left = self._size + written, left[written:]
 
     def _field(self, index: Sequence[int], field: int) -> list[Tensor] | None:
         if any(self._index[n][field] is None for n in index):
@@ -127,10 +136,19 @@ class SpooledSequences:
             assert entry is not None
             offset, dtype, shape = entry
             size = int(np.prod(shape)) * dtype.itemsize
-            found.append(
-                torch.from_numpy(np.frombuffer(self._data[offset : offset + size], dtype).reshape(shape).copy())
-            )
+            found.append(torch.from_numpy(np.frombuffer(self._bytes(offset, size), dtype).reshape(shape)))
         return found
+
+    def _bytes(self, offset: int, size: int) -> bytearray:
+        """Read what lies at a place; mapped into memory, a file on a disk that is gone would end the process."""
+        content = bytearray()
+        with _room_errors():
+            while len(content) < size:
+                piece = os.pread(self._handle, size - len(content), offset + len(content))
+                if not piece:
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+                content += piece
+        return content
 
     def read(self, index: Sequence[int]) -> Batch:
         x, y = self._field(index, 0), self._field(index, 1)
@@ -148,6 +166,25 @@ class SpooledSequences:
             mask=None if mask is None else _padded(mask, self._longest),
             lengths=own if given is None else given,
         )
+
+
+@contextmanager
+def _room_errors() -> Iterator[None]:
+    """Say in a sentence that the temporary folder is full, closed or gone."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            "the sequences cannot be kept in the temporary folder",
+            got=error.strerror or str(error),
+            expected="room for all sequences, which are read several times",
+            fix="free some space, let TMPDIR name another folder, or pass tensors",
+        ) from error
+
+
+def _remove(folder: str, handle: int) -> None:
+    os.close(handle)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _padded(values: list[Tensor], length: int) -> Tensor:

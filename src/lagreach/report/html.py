@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from lagreach._util.disk import is_file, write_atomically
+from lagreach._util.disk import Write, is_file, write_whole
 from lagreach._util.extras import require_extra
 from lagreach._version import __version__
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis
@@ -69,6 +69,7 @@ def study_page(
     *,
     names: Sequence[str] | None = None,
     answer: Sequence[str] = (),
+    write: Write = write_whole,
 ) -> Path:
     """Write the page of a study: its claims, its pictures, and its diagnoses side by side, if there are any.
 
@@ -80,6 +81,8 @@ def study_page(
         Captions and PNG files; the pictures are stored in the page.
     answer
         Sentences for the top of the page; by default what the diagnoses say.
+    write
+        Puts the page onto the disk.
     """
     found = tuple(diagnoses)
     about = _about(found, named(found, names)) if found else {"answer": [], "settings": {}}
@@ -87,10 +90,10 @@ def study_page(
     rows = [] if isinstance(claims, str) else [_claim(row) for row in claims]
     pictures = [{"caption": caption, "source": _inline(Path(file))} for caption, file in figures]
     about["answer"] = list(answer) or about["answer"] or [title]
-    return _write(Path(out), title=title, claims=rows, text=paragraphs, pictures=pictures, **about)
+    return _write(Path(out), write, title=title, claims=rows, text=paragraphs, pictures=pictures, **about)
 
 
-def _write(path: Path, **content: Any) -> Path:
+def _write(path: Path, write: Write = write_whole, **content: Any) -> Path:
     require_extra("report")
     from jinja2 import Environment, PackageLoader
     from markupsafe import Markup
@@ -105,8 +108,7 @@ def _write(path: Path, **content: Any) -> Path:
         scripts=[Markup(_template(name)) for name in SCRIPTS],
         plotly=Markup(_plotly()),
     )
-    with write_atomically(path) as temporary:
-        temporary.write_text(page, encoding="utf-8")
+    write(path, page.encode())
     return path
 
 

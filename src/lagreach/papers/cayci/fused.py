@@ -9,7 +9,8 @@ the block forward again instead of storing states, so memory is that of inputs a
 from __future__ import annotations
 
 import math
-from typing import no_type_check
+from collections.abc import Callable
+from typing import Any, no_type_check
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 from torch import Tensor
 
+from lagreach._util.compiling import kept_on_disk
 from lagreach.cells.activations import Activation
 from lagreach.papers.cayci.derivatives import affine_tanh
 from lagreach.papers.cayci.initialise import Weights
@@ -157,7 +159,12 @@ def lane_sum(values):
     return total
 
 
-@njit(fastmath={"contract"}, error_model="numpy", cache=True)
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile on first use."""
+    return kept_on_disk(njit(fastmath={"contract"}, error_model="numpy")(function))
+
+
+@compiled
 @no_type_check
 def run_outputs(W, U, c, x, p, q, r, total):
     """Add the readout of every block to `total`; with two halves, pair by pair."""
@@ -177,7 +184,7 @@ def run_outputs(W, U, c, x, p, q, r, total):
                 total[j, t] += lane_sum(pair)
 
 
-@njit(fastmath={"contract"}, error_model="numpy", cache=True)
+@compiled
 @no_type_check
 def run_pullback(W, U, c, x, cotangent, p, q, r, dW, dU):
     """Run every block forward and then back in time, adding to dW and dU."""
