@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lagreach.adapters.kept import Kept, remembered
+from lagreach.adapters.view import check_finite
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError, LagreachError, UnsupportedError
 
@@ -194,7 +195,7 @@ def refuse_coupling(model: nn.Module, call: Call, batch: Batch, time: int) -> No
             fix="remove what is random in evaluation mode, or set torch.use_deterministic_algorithms(True); if the model "
             f"keeps a state between calls{f', say in {_named(changed)}' if changed else ''}, pass call= that resets it first",
         )
-    _refuse_nan(whole, batch)
+    _refuse_nan(model, whole, batch)
     one = batch.select(slice(0, 1))
     with torch.no_grad(), untouched(model):
         try:
@@ -223,19 +224,22 @@ def _equal(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and torch.allclose(one, other, rtol=0.0, atol=0.0, equal_nan=True)
 
 
-def _refuse_nan(output: Tensor, batch: Batch) -> None:
-    """Refuse outputs that are NaN at steps that count; infinite ones may be meant, as logits that are masked out."""
+def _refuse_nan(model: nn.Module, output: Tensor, batch: Batch) -> None:
+    """Refuse outputs that are NaN at steps that count, and name the cause; infinite ones may be meant, as masked logits."""
     wrong = torch.isnan(output).any(-1)
     if batch.lengths is not None and wrong.shape[1] == batch.x.shape[1]:
         wrong &= torch.arange(wrong.shape[1], device=wrong.device) < batch.lengths.to(wrong.device)[:, None]
-    if bool(wrong.any()):
-        sequence, step = wrong.nonzero()[0].tolist()
-        raise InputError(
-            "the model's output is not a number",
-            got=f"NaN at position {step}, for inputs from {batch.x[sequence].min()} to {batch.x[sequence].max()}",
-            expected="numbers",
-            fix="clean the data (NaN, huge values) or the weights; nothing was computed",
-        )
+    if not bool(wrong.any()):
+        return
+    for name, weight in model.named_parameters():
+        check_finite(f"the weight {name}", weight.detach())
+    sequence, step = wrong.nonzero()[0].tolist()
+    raise InputError(
+        "the output of the model is not finite",
+        got=f"NaN at position {step}, for inputs from {batch.x[sequence].min()} to {batch.x[sequence].max()}",
+        expected="finite outputs",
+        fix="its states overflow: scale the inputs, lower the recurrent weights, or run it in float64: model.double()",
+    )
 
 
 def _stateful(changed: list[str], got: str) -> UnsupportedError:

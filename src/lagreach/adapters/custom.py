@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from lagreach.adapters.calling import Call, as_output, captured, default_call, refuse_coupling, replaced, untouched
 from lagreach.adapters.own_use import own_use
+from lagreach.adapters.precision import in_single_precision
 from lagreach.adapters.view import Bound, OwnUse, View, bind_to, lengths_within, unbound
 from lagreach.cells import Cell, unroll
 from lagreach.cells.stack import Stack
@@ -97,5 +98,5 @@ def _form(value: object) -> str:
 
 def custom_views(model: nn.Module, cells: Mapping[str, Cell], sample: Batch, call: Call | None = None) -> list[View]:
     """View the named modules of a model through the cells that describe them."""
-    alone = len(cells) == 1
+    alone, model = len(cells) == 1, in_single_precision(model)
     return [CustomView(model, path, cell, sample, call or default_call, alone) for path, cell in cells.items()]

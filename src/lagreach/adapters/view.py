@@ -175,6 +175,15 @@ def check_input(recurrence: Recurrence, x: Tensor) -> Tensor:
     return x.to(device=recurrence.device, dtype=recurrence.dtype)
 
 
+def check_inputs(batch: Batch) -> None:
+    """Refuse inputs that are not finite within their lengths, before a model makes something else of them."""
+    x = torch.as_tensor(batch.x)
+    if batch.lengths is not None and x.ndim > 1:
+        inside = torch.arange(x.shape[1]) < torch.as_tensor(batch.lengths).cpu()[:, None]
+        x = torch.where(inside.reshape(*inside.shape, *[1] * (x.ndim - 2)).to(x.device), x, 0)
+    check_finite("the input x", x)
+
+
 def check_finite(what: str, values: Tensor, first: int = 0) -> None:
     """Raise an error that names the first entry that is NaN or infinite; `first` is the number of the first row."""
     if not values.is_floating_point() or torch.isfinite(values).all():

@@ -20,6 +20,7 @@ from lagreach.cells.stack import Layer
 from lagreach.data.batch import Batch, sample_of
 from lagreach.data.lags import check_lags
 from lagreach.errors import InputError, UnsupportedError
+from lagreach.transport.first_order_sums import factors_of
 from lagreach.transport.linear_scan import decay_products
 from lagreach.transport.objective import valid_steps
 from lagreach.transport.rollout import run
@@ -151,7 +152,7 @@ def _layers(view: View, batch: Batch) -> list[LayerRetention]:
 def _decay(layer: Layer) -> Tensor:
     """Retention part of a step, or the forget gate where a projected or rescaled state has no such part."""
     try:
-        return layer.cell.factors(layer.x, layer.previous, layer.params).middle.real
+        return factors_of(layer).middle.real
     except UnsupportedError:
         return layer.cell.gates(layer.x, layer.previous, layer.params)["f"]
 

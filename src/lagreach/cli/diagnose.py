@@ -136,6 +136,7 @@ def run_diagnose(
     budget: float | None,
     memory: int | None,
     steps: str | None,
+    outputs: str | None,
     dry_run: bool,
     as_json: bool,
     settings: MeasureSettings,
@@ -148,13 +149,13 @@ def run_diagnose(
     if dry_run:
         planned = cost(
             built, batch, loss, parse_lags(lags), settings=settings, budget=budget, memory=memory, require=require,
-            steps=parse_steps(steps),
+            steps=parse_steps(steps), outputs=outputs,
         )  # fmt: skip
         print(json.dumps(vars(planned) | {"layers": list(planned.layers)}, indent=2) if as_json else planned)
         return 0
     found = diagnose(
         built, batch, loss, parse_lags(lags), sequences=sequences, require=require, budget=budget, memory=memory,
-        steps=parse_steps(steps), settings=settings,
+        steps=parse_steps(steps), outputs=outputs, settings=settings,
     )  # fmt: skip
     make_folder(out)
     found.save(out / "diagnosis.nc")

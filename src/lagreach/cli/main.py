@@ -121,6 +121,9 @@ def diagnose(
     budget: Annotated[float | None, typer.Option(help="Seconds to stay within.")] = None,
     memory: Annotated[int | None, typer.Option(help="Bytes for the sequences that are run together.")] = None,
     steps: Annotated[str | None, typer.Option(help='Steps that targets belong to: "last", or 3,7,11.')] = None,
+    outputs: Annotated[
+        str | None, typer.Option(help='Whether outputs belong to each step or to the end: "per step" or "at the end".')
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do and cost.")] = False,
     as_json: Json = False,
     *,
@@ -137,7 +140,7 @@ def diagnose(
     raise typer.Exit(
         run_diagnose(
             model, data, out, weights=weights, loss=loss, lags=lags, sequences=sequences, require=require_lag or [],
-            budget=budget, memory=memory, steps=steps, dry_run=dry_run, as_json=as_json, settings=settings,
+            budget=budget, memory=memory, steps=steps, outputs=outputs, dry_run=dry_run, as_json=as_json, settings=settings,
         )
     )  # fmt: skip
 

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -68,13 +69,21 @@ def cut_series(x: Any, y: Any, length: int, stride: int | None = None) -> Series
     (20, torch.Size([1, 50, 3]))
     """
     x, y = torch.as_tensor(x), torch.as_tensor(y)
-    if x.ndim != 2 or len(y) != len(x) or not 1 < length <= len(x):
+    if x.ndim != 2 or len(y) != len(x) or not isinstance(length, Integral) or not 1 < length <= len(x):
         raise InputError(
             "a series is (time, input) with a target for every step",
             got=f"x {tuple(x.shape)}, y {tuple(y.shape)}, length {length}",
-            expected=f"a length of at most {len(x)}",
+            expected=f"a whole number of steps, at most {len(x)}, for the length",
         )
-    starts = range(0, len(x) - length + 1, stride or length)
+    step = length if stride is None else stride
+    if not isinstance(step, Integral) or step < 1:
+        raise InputError(
+            "stride is the number of steps between the starts of two windows",
+            got=f"stride={stride!r}",
+            expected="a whole number, 1 or more",
+            fix=f"leave it out for windows that touch each other (stride={length})",
+        )
+    starts = range(0, len(x) - length + 1, int(step))
     cut = [torch.stack([series[s : s + length] for s in starts]) for series in (x, y)]
     return SeriesWindows(Batch(*cut))
 

@@ -15,6 +15,7 @@ from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.diagnosis.window import Requirement, Window
 from lagreach.gradients.blocks import Directions
 from lagreach.gradients.noise import NoiseValues
+from lagreach.gradients.overflow import vanished
 from lagreach.gradients.significance import (
     Significance,
     gram,
@@ -56,6 +57,10 @@ def assemble(
     memory = first.collected["memory"].result() if "memory" in first.collected else Memory.unknown(subject.bands.lags)
     reliance = second.collected["reliance"].result(settings.flips) if "reliance" in second.collected else NO_RELIANCE
     warnings = _warnings(values, speed, settings)
+    if speed.status is Status.NO_SPREAD:
+        warnings += (vanished(subject),)
+    if memory.note is not None:
+        warnings += (memory.note,)
     if not memory.independent_inputs:
         warnings += (
             "inputs are correlated in time: the dependences found are marginal, lags may stand in for each other",

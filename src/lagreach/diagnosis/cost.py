@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from lagreach.diagnosis.measure import GROUP
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.errors import InputError
 from lagreach.gradients.blocks import directions
 from lagreach.gradients.noise import statistics, unit_directions
 from lagreach.gradients.subject import Subject
+from lagreach.statistics.memory import memory_bytes
 
 PILOT = 16  # sequences that are timed to estimate the cost of the rest: eight pairs, the fewest that a plan has
 SPENT = 0.8  # share of a budget that is planned with: the estimate is a rough one
@@ -90,6 +92,8 @@ def affordable(budget: float, per_sequence: float, available: int) -> int:
 
 
 def memory_needed(subject: Subject) -> int:
-    """Bytes of the gradients by block, signal and lag (and of their directions), and of the sequences run together."""
+    """Bytes of gradients by block, signal and lag (and of their directions), of covariances, and of sequences run together."""
     blocks = subject.plan.count * (1 + len(subject.probe.group)) * len(subject.bands) * subject.width * 8
-    return 2 * blocks + min(subject.pairs_together, len(subject.plan.pairs)) * subject.pair_bytes
+    held = 1 + -(-subject.plan.count // GROUP)  # of every group of blocks, and of all together
+    covariances = held * memory_bytes(subject.view.template.stack.state_size, len(subject.bands))
+    return 2 * blocks + covariances + min(subject.pairs_together, len(subject.plan.pairs)) * subject.pair_bytes

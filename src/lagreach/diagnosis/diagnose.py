@@ -17,10 +17,13 @@ from lagreach._version import __version__
 from lagreach.adapters import View, find_views
 from lagreach.adapters.calling import Call
 from lagreach.adapters.custom import custom_views
+from lagreach.adapters.folded import by_row
+from lagreach.adapters.precision import precision_note
 from lagreach.cells import Cell
 from lagreach.cells.diag_elman import DiagElman
 from lagreach.data.batch import Batch
 from lagreach.data.sequences import Sequences, as_sequences, fingerprint, telling_sample
+from lagreach.data.targets import refuse_constant_targets
 from lagreach.diagnosis.cost import DiagnosisCost, memory_needed, within_budget
 from lagreach.diagnosis.curves import with_curves
 from lagreach.diagnosis.measure import MeasureSettings, interruptible_window, make_subject
@@ -30,6 +33,7 @@ from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
 from lagreach.diagnosis.window import Window
 from lagreach.errors import InputError, LagreachError, UnsupportedError
 from lagreach.gradients.optimiser_geometry import optimiser_name, update_scale
+from lagreach.gradients.output_anchors import decide
 from lagreach.gradients.selection import Selection
 from lagreach.gradients.subject import Subject
 from lagreach.models.gated_rnn import GatedRNN
@@ -40,6 +44,7 @@ from lagreach.tails.fit import fit_tail
 from lagreach.transport.fidelity import Fidelity, fidelity
 from lagreach.transport.first_order import EffectiveRates, effective_rates
 from lagreach.transport.objective import Loss, output_gradient
+from lagreach.transport.rollout import run
 
 Measure = Callable[[Subject, MeasureSettings, Progress | None, Statistics], tuple[Window, np.ndarray, bool]]
 SHOWN = 64  # sequences that gains and rates are averaged over
@@ -65,6 +70,7 @@ def diagnose(
     dry_run: bool = False,
     require: Sequence[int] = (),
     steps: Any = None,
+    outputs: str | None = None,
     cell: Mapping[str, Cell] | None = None,
     call: Call | None = None,
     optimizer: Any = None,
@@ -112,6 +118,9 @@ def diagnose(
         No longer here: `lagreach.cost` says what a diagnosis would do and what it would cost.
     steps
         Which steps targets belong to: "last", or a list of time indices, one a target; by their shape if None.
+    outputs
+        "per step" or "at the end" (a forecast made from the last state, say). None: by the states that feed them, which
+        gradients tell; where both are possible, you are asked.
     cell
         For a recurrent layer of your own: the path of its module and the `Cell` that describes it.
     call
@@ -157,8 +166,8 @@ def diagnose(
     measured_statistics = built_in | {one.name: one for one in statistics}
     source = as_sequences(data)
     subjects = diagnosis_subjects(
-        model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, cell=cell, call=call,
-        optimizer=optimizer,
+        model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, outputs=outputs,
+        cell=cell, call=call, optimizer=optimizer,
     )  # fmt: skip
     subjects, _ = within_budget(subjects, chosen, len(source), budget, memory)
     used = subjects[0].plan.sequences
@@ -205,6 +214,7 @@ def cost(
     params: Selection = "input",
     require: Sequence[int] = (),
     steps: Any = None,
+    outputs: str | None = None,
     cell: Mapping[str, Cell] | None = None,
     call: Call | None = None,
 ) -> DiagnosisCost:
@@ -220,8 +230,9 @@ def cost(
     """
     source, chosen = as_sequences(data), settings or MeasureSettings()
     subjects = diagnosis_subjects(
-        model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, cell=cell, call=call
-    )
+        model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, outputs=outputs,
+        cell=cell, call=call,
+    )  # fmt: skip
     subjects, per_sequence = within_budget(subjects, chosen, len(source), budget, memory, timed=True)
     return DiagnosisCost(
         layers=tuple(subject.view.name for subject in subjects),
@@ -271,18 +282,20 @@ def diagnosis_subjects(
     params: Selection = "input",
     require: Sequence[int] = (),
     steps: Any = None,
+    outputs: str | None = None,
     cell: Mapping[str, Cell] | None = None,
     call: Call | None = None,
     optimizer: Any = None,
 ) -> list[Subject]:
     """Find the recurrences of a model, and fix what is measured of each."""
     source = as_sequences(data)
+    if settings.signal == "dependence":
+        refuse_constant_targets(source)
     sample = telling_sample(source)
     views = find_views(model, sample, call) if cell is None else _custom(model, cell, sample, call)
-    subjects = [
-        make_subject(view, source, loss, lags, params=params, require=require, steps=steps, settings=settings)
-        for view in views
-    ]
+    which = decide([run(view.bind(source.read([0]))) for view in views], outputs) if steps is None else None
+    shared = {"params": params, "require": require, "steps": steps, "outputs": which, "settings": settings}
+    subjects = [make_subject(view, source, loss, lags, **shared) for view in views]
     if optimizer is None:
         return subjects
     return [replace(subject, scale=update_scale(optimizer, model, subject.names)) for subject in subjects]
@@ -304,7 +317,7 @@ def _layer(subject: Subject, window: Window, noise_sample: np.ndarray) -> LayerD
     """Add gains, rates, their shape and the tail fit to a window."""
     gains, rates = _gains(subject)
     return LayerDiagnosis(
-        name=subject.view.name,
+        name=subject.view.name.replace("\0", "\\0"),  # which files cannot hold
         local=subject.view.local,
         window=with_curves(window, gains, rates),
         fidelity=gains,
@@ -321,7 +334,7 @@ def _gains(subject: Subject) -> tuple[Fidelity, EffectiveRates | None]:
     own = {"lengths": batch.lengths, "state": batch.state}
     if subject.memory is not None:
         own["chunk"] = 2 * replace(subject, transport="first-order").pairs_together
-    view, lags = subject.view, subject.bands.lags
+    view, lags = by_row(subject.view), subject.bands.lags
     gains = fidelity(view, batch.x, batch.y, lags, subject.loss, mask=batch.mask, steps=subject.steps, **own)
     try:
         rates = effective_rates(view, batch.x, lags, **own)
@@ -343,6 +356,8 @@ def _warnings(
     notes = []
     if isinstance(model, nn.Module) and any(isinstance(m, nn.Dropout) and m.training for m in model.modules()):
         notes.append("the model was in training mode; it was diagnosed in evaluation mode, without dropout")
+    if (note := precision_note(model)) is not None:
+        notes.append(note)
     if getattr(source, "from_one_series", False):
         notes.append(
             "windows of one series are not independent: N counts windows, and intervals come from stretches of them"

@@ -12,6 +12,7 @@ from torch import nn
 
 from lagreach._util.progress import Progress
 from lagreach.adapters import Recurrence, View, as_view
+from lagreach.adapters.folded import by_sequence
 from lagreach.adapters.view import check_finite
 from lagreach.data.bands import make_bands
 from lagreach.data.pairs import plan_blocks
@@ -21,6 +22,7 @@ from lagreach.diagnosis.passes import FirstPass, SecondPass, Statistics, between
 from lagreach.diagnosis.settings import MeasureSettings, check_settings
 from lagreach.diagnosis.window import Window
 from lagreach.gradients.contrast import make_probe
+from lagreach.gradients.output_anchors import AT_THE_END, decide
 from lagreach.gradients.selection import Selection, select_params
 from lagreach.gradients.subject import Subject
 from lagreach.statistics import all_statistics
@@ -41,6 +43,7 @@ def measure_window(
     params: Selection = "input",
     require: Sequence[int] = (),
     steps: Any = None,
+    outputs: str | None = None,
     settings: MeasureSettings | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Window:
@@ -55,11 +58,15 @@ def measure_window(
         "auto": contiguous bands over all lags; or the lags to look at. `require` lags are always the edge of a band.
     params
         Weights whose gradient is looked at: "input" (locates lags), "all", "recurrent", "gates", or a function of a name.
+    outputs
+        "per step" or "at the end"; found from gradients if None.
     progress
         Called with the name of the stage, how many sequences are done, and how many there are.
     """
     settings = settings or MeasureSettings()
-    subject = make_subject(model, data, loss, lags, params=params, require=require, steps=steps, settings=settings)
+    subject = make_subject(
+        model, data, loss, lags, params=params, require=require, steps=steps, outputs=outputs, settings=settings
+    )
     return interruptible_window(subject, settings, progress)[0]
 
 
@@ -110,15 +117,18 @@ def make_subject(
     params: Selection = "input",
     require: Sequence[int] = (),
     steps: Any = None,
+    outputs: str | None = None,
     settings: MeasureSettings,
 ) -> Subject:
     """Read the data once, pair the sequences, and fix bands and probes: all that both passes must share."""
     check_settings(settings)
     sequences = as_sequences(data)
-    view = model if isinstance(model, View) else as_view(model, telling_sample(sequences))
+    sample = telling_sample(sequences)
+    view = by_sequence(model if isinstance(model, View) else as_view(model, sample), sample)
     plan = plan_blocks(sequences, settings.blocks, settings.seed)
     first = run(view.bind(sequences.read([0])))
     _, positions, out = first.output.shape
+    at_end = steps is None and positions > 1 and decide([first], outputs) == AT_THE_END
     read = min(READ_SEQUENCES, max(1, READ_VALUES // first.x.numel()))
     mean, covariance, time = _input_moments(view, sequences, read)
     generator = torch.Generator().manual_seed(settings.seed)
@@ -129,12 +139,13 @@ def make_subject(
         loss=loss,
         names=select_params(view.template, params),
         bands=make_bands(lags, time, require),
-        probe=make_probe(mean, covariance, out, settings.probes, generator),
+        probe=make_probe(mean, covariance, out * (positions if at_end else 1), settings.probes, generator),
         time=time,
-        outputs=out * (1 if positions == 1 else time),
+        outputs=out * (positions if at_end or positions == 1 else time),
         signal=settings.signal,
         transport=settings.transport,
         steps=steps,
+        at_end=at_end,
         seed=settings.seed,
     )
 

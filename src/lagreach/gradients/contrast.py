@@ -8,7 +8,7 @@ targets the swap turns D into -D, so sign flips are exact, and a learned lag sta
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -30,11 +30,7 @@ def swapped(own: Objective, other: Objective) -> tuple[Objective, Objective, Ten
     weights = own.weights * other.weights
     shared = weights.sum(-1) > 0
     weights = torch.where(shared[:, None], weights, 1.0)
-    return (
-        Objective(own.loss, own.y, weights, own.steps),
-        Objective(own.loss, other.y, weights, own.steps),
-        shared,
-    )
+    return replace(own, weights=weights), replace(own, y=other.y, weights=weights), shared
 
 
 def signal_gradient(
@@ -59,7 +55,8 @@ def signal_gradient(
 class Probe:
     """Planted dependencies: which input direction explains which output direction.
 
-    `output` (group, out) are unit vectors and `group` says which of them a probe belongs to. Inputs are whitened
+    `output` (group, out) are unit vectors and `group` says which of them a probe belongs to; where all outputs belong to the
+    end of a sequence, they run over the values of all positions. Inputs are whitened
     with `mean` and `whitening` (input, whitened); `direction` (probe, whitened) are unit vectors there.
     """
 
@@ -125,10 +122,24 @@ def target_spread(
         output = recurrence.head(states, recurrence.head_params).detach().requires_grad_()
         difference = with_own(output).sum() - with_other(output).sum()
         (gradient,) = torch.autograd.grad(difference, output)
-    along = (gradient @ direction.to(gradient)) * shared[:, None]
-    shares = step_weights(with_own, output.shape[1]) * shared[:, None]
-    sums = (along.double().square().sum(1), 2 * shares.double().square().sum(1))
+    if own.at_end:
+        along = (gradient.flatten(1) @ direction.to(gradient))[:, None] * shared[:, None]
+    else:
+        along = (gradient @ direction.to(gradient)) * shared[:, None]
+    amounts = planted_amounts(with_own, output.shape[1], direction.double()) * shared[:, None, None]
+    sums = (along.double().square().sum(1), 2 * amounts.square().sum((1, 2)))
     return torch.stack(sums, dim=1).cpu().numpy()
+
+
+def planted_amounts(
+    objective: Objective, positions: int, direction: Float[Tensor, "out"]
+) -> Float[Tensor, "seq position value"]:
+    """By how much a target that moves by one unit along an output direction moves the loss gradient at each position.
+
+    At every step by the step's share of the loss; at the end of a sequence once, over all positions together.
+    """
+    shares = step_weights(objective, positions)[..., None].to(direction)
+    return positions * shares * direction.view(positions, -1) if objective.at_end else shares * direction
 
 
 def planted_gradient(
@@ -138,7 +149,6 @@ def planted_gradient(
     with torch.enable_grad():
         leaves = states.detach().requires_grad_()
         output = recurrence.head(leaves, recurrence.head_params)
-        shares = step_weights(own, output.shape[1])
-        cotangent = shares[..., None] * direction.to(output)
+        cotangent = planted_amounts(own, output.shape[1], direction.to(output))
         (gradient,) = torch.autograd.grad(output, leaves, grad_outputs=cotangent)
     return gradient

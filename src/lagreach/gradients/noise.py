@@ -19,6 +19,7 @@ from torch import Tensor
 
 from lagreach.errors import InputError
 from lagreach.gradients.blocks import Directions
+from lagreach.gradients.overflow import check_gradients
 from lagreach.gradients.sequence_gradients import SequenceLinearisation, total_adjoint
 from lagreach.gradients.subject import Piece, Subject, band_cotangents
 from lagreach.transport.exact import by_weight
@@ -143,6 +144,7 @@ class NoiseSums:
     def result(self) -> NoiseValues:
         """Return the values, sequences in the order of their numbers."""
         joined, number = np.concatenate(self._values), np.concatenate(self._index)
+        check_gradients(self._subject, "gradients", joined)
         block, numbers = np.concatenate(self._block), np.array(self._numbers)
         return NoiseValues.merge([NoiseValues(number, block, joined[:, 0], joined[:, 1:], numbers, self._step_sums)])
 

@@ -45,6 +45,7 @@ class Subject:
     signal: str = "dependence"
     transport: str = "exact"
     steps: Any = None  # which steps targets belong to, see `make_objective`
+    at_end: bool = False  # whether all outputs belong to one anchor, see `output_anchors`
     memory: int | None = None  # bytes to stay within
     seed: int = 0  # of what is drawn on the way: anchors, exchanges
     scale: np.ndarray | None = None  # (param,): what an optimiser makes of each weight's gradient; one if None
@@ -63,8 +64,10 @@ class Subject:
         batch = self.sequences.read(index)
         part = run(self.view.bind(batch))
         seq, positions, out = part.output.shape
-        shape, time = (seq, positions, out), part.x.shape[1]
-        return part, make_objective(self.loss, batch, part.recurrence, shape, input_time=time, steps=self.steps)
+        shape = (seq, positions, out)
+        time = 0 if self.at_end else part.x.shape[1]  # lengths say nothing about outputs that are not steps
+        objective = make_objective(self.loss, batch, part.recurrence, shape, input_time=time, steps=self.steps)
+        return part, replace(objective, at_end=self.at_end)
 
     def carry(self, part: Rollout, delta: Tensor, lags: list[int]) -> Iterator[Cotangent]:
         """Carry gradients back to each of the lags, exactly or to first order."""
@@ -162,13 +165,13 @@ def select(part: Rollout, own: slice) -> Rollout:
     return replace(part, x=part.x[own], initial=part.initial[own], states=part.states[own], lengths=lengths)
 
 
-def band_cotangents(subject: Subject, part: Rollout, delta: Tensor) -> Iterator[Tensor]:
-    """Sum of the carried gradients over the lags of each band, by position reached, in float64."""
+def band_cotangents(subject: Subject, part: Rollout, delta: Tensor, *, kept: bool = False) -> Iterator[Tensor]:
+    """Sum of the carried gradients over the lags of each band, by position reached, in float64; see `Cotangent.kept`."""
     lags = [lag for first, last in subject.bands.edges for lag in range(first, last + 1)]
     ends = set(subject.bands.lags)
     total: Tensor | None = None
     for cotangent in subject.carry(part, delta, lags):
-        carried = cotangent.double()
+        carried = cotangent.kept() if kept else cotangent.double()
         if total is None:
             total = carried.clone()
         else:

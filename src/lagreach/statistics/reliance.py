@@ -149,7 +149,7 @@ def _rise(piece: Piece, lag: int, scores: Tensor) -> tuple[Tensor, Tensor]:
 def _anchor_shares(part: Rollout, objective: Objective) -> Tensor:
     """How much the loss looks at the state of each step: its share of the steps, or 1 where a pooled loss looks."""
     positions, time = part.output.shape[1], part.x.shape[1]
-    if positions == time:
+    if positions == time and not objective.at_end:
         return step_weights(objective, positions)
     delta = output_gradient(part.recurrence, objective, part.states)[0]
     return (delta.abs().amax(-1) > 0).to(delta.dtype)

@@ -99,7 +99,7 @@ def diagnose_sharded(
         )
     model, data = build()
     layer = -1
-    shared = ("loss", "lags", "params", "require", "steps")
+    shared = ("loss", "lags", "params", "require", "steps", "outputs")
     frozen = tuple(sorted((name, _frozen(options[name])) for name in shared if name in options))
 
     def measure(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from lagreach._util.seeds import seeded
 from lagreach.adapters import View
 from lagreach.adapters.calling import Call
 from lagreach.adapters.scan_cell import ScanCell, Written
@@ -45,7 +46,7 @@ class AdapterCase:
             states = unroll(recurrence.stack, x, initial, recurrence.params)
             cell, own = view.layer.cell, recurrence.stack.layer_params(0, recurrence.params)
             written = cell.write(x, own) if isinstance(cell, ScanCell) else None
-        draw = torch.randn(states.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        draw = torch.randn(states.shape, generator=seeded(seed), dtype=torch.float64)
         return cls(view, model, batch, Rollout(recurrence, x, initial, states), written, draw.to(states.device))
 
     @property

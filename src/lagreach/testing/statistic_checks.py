@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from lagreach._util.seeds import seeded
 from lagreach._util.threads import one_thread
 from lagreach.diagnosis.assemble import assemble
 from lagreach.diagnosis.diagnose import diagnose
@@ -30,7 +31,7 @@ LAGS, BLOCKS, SEQUENCES, TIME = [0, 1, 2, 5], 8, 32, 10
 def check(statistic: LagStatistic, seed: int) -> str:
     """Measure a statistic in several ways that must agree."""
     check_statistics([statistic])
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     model = GatedRNN("diag_gate", 2, 4, 1, gate_init=0.3, generator=generator, dtype=torch.float64)
     x = torch.randn(SEQUENCES, TIME, 2, generator=generator, dtype=torch.float64)
     y = 0.3 * torch.randn(SEQUENCES, TIME, 1, generator=generator, dtype=torch.float64)

@@ -7,7 +7,7 @@ over the steps that count (all, the last one, chosen ones, those a mask or the l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -28,18 +28,20 @@ class Objective:
     """Loss, targets and weights of the steps, for sequences that run together.
 
     `steps` holds for each sequence the time indices its targets belong to, or is None when there is one target per
-    time step; `weights` says how much each (sequence, target) counts.
+    time step; `weights` says how much each (sequence, target) counts. With `at_end`, all outputs belong to one anchor, as in a
+    forecast of several steps.
     """
 
     loss: Loss
     y: Tensor
     weights: Float[Tensor, "seq target"]
     steps: Tensor | None = None
+    at_end: bool = False
 
     def select(self, rows: slice | Tensor) -> Objective:
         """Return the objective of some of the sequences."""
         steps = None if self.steps is None else self.steps[rows]
-        return Objective(self.loss, self.y[rows], self.weights[rows], steps)
+        return replace(self, y=self.y[rows], weights=self.weights[rows], steps=steps)
 
     def __call__(self, output: Float[Tensor, "seq time out"]) -> Float[Tensor, "seq"]:
         """Return L_n for every sequence."""
