@@ -62,6 +62,7 @@ def torch_views(model: nn.Module, sample: Batch, call: Call | None = None) -> li
     for path, layer, adapter in scans:
         scan = ScanView(model, path, adapter(layer), call, alone)
         scan.check_replay(sample)
+        scan.refuse_truncation(sample)
         check_replay(
             scan,
             model,
