@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import sys
 import traceback
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ import torch
 from torch import nn
 
 from lagreach._util.arrays import finite_or_none
-from lagreach._util.disk import make_folder
+from lagreach._util.disk import make_folder, refuse_others
 from lagreach.data.batch import MOST_STEPS, Batch
 from lagreach.data.sequences import as_batch
 from lagreach.data.tensor_files import read_tensors
@@ -23,6 +24,7 @@ from lagreach.diagnosis.result import Diagnosis
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.errors import InputError
 from lagreach.report.text import show
+from lagreach.report.words import about, share
 
 OUT_OF_REACH = 3
 
@@ -142,6 +144,7 @@ def run_diagnose(
     settings: MeasureSettings,
 ) -> int:
     """Run the command and return its exit code."""
+    refuse_others([out / "diagnosis.nc", out / "report.html"])
     built = load_model(model)
     if weights is not None:
         load_weights(built, weights)
@@ -164,15 +167,36 @@ def run_diagnose(
         print(json.dumps(summary(found, require), indent=2))
     else:
         show(found)
+        for row in required_rows(found, require):
+            print(f"required lag {row['lag']}: {row['why']}")
     return OUT_OF_REACH if any(not row["within_reach"] for row in required_rows(found, require)) else 0
 
 
 def required_rows(found: Diagnosis, require: Sequence[int]) -> list[dict[str, Any]]:
-    """For each required lag: the sequences it needs, and whether there are enough."""
+    """For each required lag: the sequences it needs, whether there are enough, and why.
+
+    Where the data depend on the lag, what that dependence needs counts; elsewhere, what one of the given strength would.
+    """
     rows = []
     for lag in require:
-        needed = min(one.window.required_if_present().at(lag)["sequences"] for one in found.layers)
-        rows.append({"lag": lag, "sequences": finite_or_none(needed), "within_reach": bool(needed <= found.sequences)})
+        planted, in_data = (
+            min(needed.at(lag)["sequences"] for needed in requirements)
+            for requirements in (
+                [one.window.required_if_present() for one in found.layers],
+                [one.window.required for one in found.layers],
+            )
+        )
+        depends = math.isfinite(in_data)
+        needed = in_data if depends else planted
+        within = bool(needed <= found.sequences)
+        what = (
+            "the dependence in the data"
+            if depends
+            else f"one explaining {share(found.window().strength)} of the target"
+        )
+        verdict = "within reach" if within else "out of reach"
+        why = f"{verdict}: {what} needs {about(needed)} sequences, and there are {found.sequences:,}"
+        rows.append({"lag": lag, "sequences": finite_or_none(needed), "within_reach": within, "why": why})
     return rows
 
 
