@@ -131,7 +131,7 @@ class SpooledSequences:
                 if array is None:
                     row.append(None)
                     continue
-                one = np.ascontiguousarray(array[n])
+                one = np.asarray(array[n], order="C")  # ascontiguousarray would make a vector of a single number
                 row.append((self._size + len(content), one.dtype, one.shape))
                 content += one.tobytes()
             self._index.append(row)
