@@ -6,13 +6,14 @@ them side by side with the same weights, and `FoldedView` brings inputs, initial
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lagreach.adapters.view import Bound, View, bind_to, unbound
+from lagreach.adapters.view import Bound, OwnUse, View, bind_to, unbound
 from lagreach.cells import Cell, Dual, Factors, Params
 from lagreach.cells.stack import Stack
 from lagreach.data.batch import Batch
@@ -103,6 +104,10 @@ class FoldedView(View):
         cells = tuple(FoldedCell(cell, rows) for cell in stack.cells)
         wide = -1 if inner.template.input_size < 0 else rows * inner.template.input_size
         self.template = unbound(Stack(cells, rows * stack.hidden_size, stack.names), inner.template.params, wide)
+
+    def trained(self, batch: Batch, losses: Callable[[Tensor], Tensor]) -> OwnUse | None:
+        """Gradients of the weights: sums over all rows."""
+        return self.inner.trained(batch, losses)
 
     def bind(self, batch: Batch) -> Bound:
         """Bind by rows, and put the rows of each sequence side by side."""
