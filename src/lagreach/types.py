@@ -104,6 +104,10 @@ class Status(Enum):
     LIMIT_OUT_OF_REACH = (
         "no dependency found, and one of the given strength could not have been noticed with these sequences"
     )
+    LIMIT_SHARED_INPUT = "cannot be told: the input at this lag is the same in every sequence"
+    LIMIT_NOT_APART = (
+        "cannot be told apart: the target goes with the input at this lag, but no more than with the inputs around it"
+    )
     LIMIT_SAMPLE_SIZE = "transport / sample size: the dependence needs more sequences than there are"
     LIMIT_CAPACITY = "capacity: enough sequences, but the state's linear memory is full and does not hold this lag"
     LIMIT_UNDETERMINED = (
@@ -134,6 +138,7 @@ _NOT_USABLE = frozenset(
         Status.NO_SPREAD,
         Status.KAPPA_NOT_ESTIMABLE,
         Status.KAPPA_REFUSED,
+        Status.LIMIT_SHARED_INPUT,
         Status.ORIENTED_BY_ITSELF,
     }
 )

@@ -291,8 +291,10 @@ def test_correlated_inputs_are_said_to_be(model, data, found):
     for t in range(1, x.shape[1]):
         smooth[:, t] = 0.8 * smooth[:, t - 1] + 0.6 * x[:, t]
     noted = lagreach.diagnose(model, (smooth, y), lags=[0, 3])
-    assert any("marginal" in warning for warning in noted.layers[0].window.warnings)
-    assert not any("marginal" in warning for warning in found.layers[0].window.warnings)
+    assert any("correlated in time: dependences are partial" in note for note in noted.layers[0].window.warnings)
+    assert not any("correlated" in note for note in found.layers[0].window.warnings)
+    assert not noted.layers[0].window.memory.independent_inputs
+    assert found.layers[0].window.memory.independent_inputs
 
 
 def test_carried_state(data):
@@ -416,7 +418,7 @@ def test_a_lag_that_never_varies_has_no_number_and_says_so(generator):
         found = lagreach.diagnose(model, (x, y, mask), lags=lags)
         planted = found.layers[0].window.required_if_present().at(19)
         assert np.isnan(planted["sequences"])
-        assert planted["status"] is Status.NO_SPREAD
+        assert planted["status"] is found.limits[19] is Status.LIMIT_SHARED_INPUT
         assert "> nan" not in str(found)
 
 

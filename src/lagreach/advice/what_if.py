@@ -81,7 +81,7 @@ def what_if(
     planted_shift = strength_shift(share)
     planted = _rescaled(window.probe, window, kappa, log_range + planted_shift, normal + planted_shift)
     found = _rescaled(window.required, window, kappa, log_range, normal)
-    return WhatIf(planted, found, window_at(planted, found, count, share))
+    return WhatIf(planted, found, window_at(planted, found, count, share, window.lags_of_bands))
 
 
 def measured_exponent(window: Window) -> float:

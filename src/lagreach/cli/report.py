@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from lagreach._util.disk import is_folder
+from lagreach._util.disk import is_folder, refuse_others
 from lagreach._util.progress import progress_bar
 from lagreach.diagnosis.files import load
 from lagreach.diagnosis.result import Diagnosis
@@ -51,6 +51,7 @@ def names_of(files: Sequence[Path]) -> list[str]:
 
 def run_report(paths: Sequence[Path], out: Path, *, title: str) -> None:
     """Write one page for one diagnosis, or for several side by side."""
+    refuse_others([out])
     found, names = read(paths)
     written = write_report(found, out, names=names, title=title)
     typer.echo(f"{written} ({written.stat().st_size / 1e6:.1f} MB, {len(found)} diagnoses)")

@@ -42,13 +42,10 @@ def assemble(
 ) -> Window:
     """Turn the merged results of both passes into a window. Nothing is run here: it is small and on the processor."""
     means, values, test = first.means, second.noise, between.test
-    signal = means.data
-    if settings.direction == "random":
-        signal = np.einsum("klp,klp->kl", means.data, between.along[:, 0])[..., None]
     noise = _noise_scale(values, settings.unit)
     speed = _concentration(values, settings)
     shared: dict[str, Any] = {"value_block": values.block, "blocks": means.block, "speed": speed, "settings": settings}
-    data = _requirement(subject.bands, signal, values.data, noise=noise[0], test=test, **shared)
+    data = _requirement(subject.bands, between.signal, values.data, noise=noise[0], test=test, **shared)
     planted = means.planted(subject.probe.group)
     per_probe = [
         _requirement(subject.bands, planted[:, p], values.probe[:, p], noise=noise[1 + p], test=None, **shared)
@@ -56,18 +53,16 @@ def assemble(
     ]
     memory = first.collected["memory"].result() if "memory" in first.collected else Memory.unknown(subject.bands.lags)
     reliance = second.collected["reliance"].result(settings.flips) if "reliance" in second.collected else NO_RELIANCE
+    probe = _geometric_mean(per_probe)
     warnings = _warnings(values, speed, settings)
     if speed.status is Status.NO_SPREAD:
         warnings += (vanished(subject),)
     if memory.note is not None:
         warnings += (memory.note,)
-    if not memory.independent_inputs:
-        warnings += (
-            "inputs are correlated in time: the dependences found are marginal, lags may stand in for each other",
-        )
+    warnings += _dependence_notes(subject.bands, first, between, settings)
     window = Window(
         required=data,
-        probe=_geometric_mean(per_probe),
+        probe=probe if between.told.all() else _untold(probe, between.told),
         adjusted_p=test.adjusted,
         delta=test.delta,
         noise=noise[0],
@@ -80,6 +75,9 @@ def assemble(
         error=settings.error,
         settings=asdict(settings) | {"params": list(subject.names), "lags": [list(e) for e in subject.bands.edges]},
         warnings=warnings,
+        marginal_p=between.marginal,
+        named=between.dependences,
+        left=between.left,
     )
     collected = first.collected | second.collected
     return replace(window, curves=draw_curves(statistics, Measured(window), collected))
@@ -178,7 +176,16 @@ def _requirement(
         numbers = {name: np.where(found, n, bound if name == "low" else np.inf) for name, n in numbers.items()}
         status = [s if yes else Status.NOT_SIGNIFICANT for s, yes in zip(status, found, strict=True)]
     first = np.array([edge[0] for edge in bands.edges])
-    return Requirement(np.array(bands.lags), first, **numbers, status=tuple(status))
+    needed = Requirement(np.array(bands.lags), first, **numbers, status=tuple(status))
+    return needed if test is None else _untold(needed, ~np.isnan(test.adjusted))
+
+
+def _untold(needed: Requirement, told: np.ndarray) -> Requirement:
+    """Numbers that are not known at lags whose input is the same in every sequence."""
+    names = ("sequences", "low", "high", "pessimistic", "robust")
+    numbers = {name: np.where(told, getattr(needed, name), np.nan) for name in names}
+    status = [s if known else Status.LIMIT_SHARED_INPUT for s, known in zip(needed.status, told, strict=True)]
+    return replace(needed, **numbers, status=tuple(status))
 
 
 def _geometric_mean(parts: list[Requirement]) -> Requirement:
@@ -191,6 +198,29 @@ def _geometric_mean(parts: list[Requirement]) -> Requirement:
     names = ("sequences", "low", "high", "pessimistic", "robust")
     head = parts[0]
     return Requirement(head.lags, head.first, **{name: mean(name) for name in names}, status=head.status)
+
+
+def _dependence_notes(
+    bands: Bands, first: FirstPass, between: BetweenPasses, settings: MeasureSettings
+) -> tuple[str, ...]:
+    """What the lags that are named mean, where that is not plain, and what cannot be told."""
+    notes = list(between.notes)
+    if between.left < 1 and settings.signal == "dependence" and not notes:
+        notes.append(
+            f"inputs are correlated in time: dependences are partial, on what its neighbours leave of an input "
+            f"({100 * between.left:.2g} % of its variance)"
+        )
+    cannot = "the same in every sequence: whether the target depends on it cannot be told"
+    if not between.told.all():
+        lags = ", ".join(
+            str(Bands((edge,))) for edge, known in zip(bands.edges, between.told, strict=True) if not known
+        )
+        notes.append(f"at lags {lags} the input is {cannot}")
+    elif first.inputs is not None and first.inputs.shared.all(0).any():
+        columns = np.flatnonzero(first.inputs.shared.all(0)).tolist()
+        more = f" and {len(columns) - 8} more" if len(columns) > 8 else ""
+        notes.append(f"of the input's columns, {', '.join(map(str, columns[:8]))}{more}: {cannot}")
+    return tuple(notes)
 
 
 def _warnings(values: NoiseValues, speed: Concentration, settings: MeasureSettings) -> tuple[str, ...]:

@@ -18,10 +18,12 @@ from lagreach.data.bands import make_bands
 from lagreach.data.pairs import plan_blocks
 from lagreach.data.sequences import Sequences, as_sequences, telling_sample
 from lagreach.diagnosis.assemble import assemble
+from lagreach.diagnosis.locate import INTERRUPTED, LookHere
 from lagreach.diagnosis.passes import FirstPass, SecondPass, Statistics, between_passes, first_pass, second_pass
 from lagreach.diagnosis.settings import MeasureSettings, check_settings
 from lagreach.diagnosis.window import Window
 from lagreach.gradients.contrast import make_probe
+from lagreach.gradients.input_spread import InputSpread
 from lagreach.gradients.output_anchors import AT_THE_END, decide
 from lagreach.gradients.selection import Selection, select_params
 from lagreach.gradients.subject import Subject
@@ -87,7 +89,12 @@ def interruptible_window(
     if cut_short:
         subject = replace(subject, plan=subject.plan.only(range(GROUP * len(parts))))
     first = FirstPass.merge(parts)
-    between = between_passes(subject, first.means, settings)
+    look = LookHere(subject, _stage(progress, "lags", subject.plan.sequences))
+    try:
+        between = between_passes(subject, first.means, settings, first.inputs, look)
+    except KeyboardInterrupt:  # the first pass is done, and says something on its own
+        between = between_passes(subject, first.means, settings, first.inputs)
+        between, cut_short = replace(between, notes=(INTERRUPTED,)), True
     tick = _stage(progress, "noise", subject.plan.sequences)
     later, cut_later = _by_groups(subject, lambda blocks: second_pass(subject, between, chosen, settings, blocks, tick))
     second = SecondPass.merge(later)
@@ -130,7 +137,7 @@ def make_subject(
     _, positions, out = first.output.shape
     at_end = steps is None and positions > 1 and decide([first], outputs) == AT_THE_END
     read = min(READ_SEQUENCES, max(1, READ_VALUES // first.x.numel()))
-    mean, covariance, time = _input_moments(view, sequences, read)
+    spread = _input_spread(view, sequences, read)
     generator = torch.Generator().manual_seed(settings.seed)
     return Subject(
         view=view,
@@ -138,10 +145,12 @@ def make_subject(
         plan=plan,
         loss=loss,
         names=select_params(view.template, params),
-        bands=make_bands(lags, time, require),
-        probe=make_probe(mean, covariance, out * (positions if at_end else 1), settings.probes, generator),
-        time=time,
-        outputs=out * (positions if at_end or positions == 1 else time),
+        bands=make_bands(lags, spread.time, require),
+        probe=make_probe(
+            spread.mean, spread.covariance, out * (positions if at_end else 1), settings.probes, generator
+        ),
+        time=spread.time,
+        outputs=out * (positions if at_end or positions == 1 else spread.time),
         signal=settings.signal,
         transport=settings.transport,
         steps=steps,
@@ -150,27 +159,16 @@ def make_subject(
     )
 
 
-def _input_moments(view: View, sequences: Sequences, read: int) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Mean and covariance of the recurrent layer's inputs over valid steps, and the longest sequence."""
-    total, squares, count, time = None, None, 0, 0
+def _input_spread(view: View, sequences: Sequences, read: int) -> InputSpread:
+    """How the recurrent layer's inputs vary over valid steps and between sequences."""
+    spread = InputSpread()
     for start in range(0, len(sequences), read):
         batch = sequences.read(range(start, min(start + read, len(sequences))))
         if batch.lengths is None:
             check_finite("the input x", batch.x, start)
         bound = view.bind(batch)
-        time = max(time, bound.x.shape[1])
-        x = bound.x.double().cpu()
-        if bound.lengths is not None:
-            x = torch.cat([one[:n] for one, n in zip(x, bound.lengths.tolist(), strict=True)])
-        else:
-            x = x.flatten(0, 1)
-        count += len(x)
-        total = x.sum(0) if total is None else total + x.sum(0)
-        squares = x.T @ x if squares is None else squares + x.T @ x
-    assert total is not None
-    assert squares is not None
-    mean = total / count
-    return mean, squares / count - torch.outer(mean, mean), time
+        spread.add(bound.x, bound.lengths)
+    return spread
 
 
 def _stage(progress: Progress | None, name: str, of: int) -> Callable[[int], None] | None:

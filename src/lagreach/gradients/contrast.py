@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lagreach.adapters import Recurrence
 from lagreach.errors import InputError
-from lagreach.transport.objective import Objective
+from lagreach.transport.objective import Objective, output_gradient
 from lagreach.types import SIGNALS
 
 
@@ -56,19 +56,21 @@ class Probe:
     """Planted dependencies: which input direction explains which output direction.
 
     `output` (group, out) are unit vectors and `group` says which of them a probe belongs to; where all outputs belong to the
-    end of a sequence, they run over the values of all positions. Inputs are whitened
-    with `mean` and `whitening` (input, whitened); `direction` (probe, whitened) are unit vectors there.
+    end of a sequence, they run over the values of all positions. Inputs are whitened with `mean` and `whitening` (input,
+    whitened); `direction` (probe, whitened) are unit vectors there. Where sequences share what varies from step to step,
+    every step has a mean of its own.
     """
 
     output: Float[Tensor, "group out"]
-    mean: Float[Tensor, "input"]
+    mean: Float[Tensor, "*time input"]
     whitening: Float[Tensor, "input whitened"]
     direction: Float[Tensor, "probe whitened"]
     group: tuple[int, ...]
 
     def whiten(self, x: Float[Tensor, "seq time input"]) -> Float[Tensor, "seq time whitened"]:
         """Inputs with mean zero, unit variance and no correlation between directions."""
-        return (x - self.mean.to(x)) @ self.whitening.to(x)
+        mean = self.mean.to(x)
+        return (x - (mean if mean.ndim == 1 else mean[: x.shape[1]])) @ self.whitening.to(x)
 
     def planted(self, x: Float[Tensor, "seq time input"]) -> Float[Tensor, "probe seq time"]:
         """Value of each planted input at every step."""
@@ -76,7 +78,7 @@ class Probe:
 
 
 def make_probe(
-    mean: Float[Tensor, "input"],
+    mean: Float[Tensor, "*time input"],
     covariance: Float[Tensor, "input input"],
     output_size: int,
     probes: int,
@@ -107,6 +109,16 @@ def step_weights(objective: Objective, positions: int) -> Float[Tensor, "seq pos
     if objective.steps is None:
         return shares
     return shares.new_zeros(len(shares), positions).scatter_add(1, objective.steps, shares)
+
+
+def anchor_shares(recurrence: Recurrence, objective: Objective, states: Tensor) -> Float[Tensor, "seq time"]:
+    """How much the loss looks at the state of each step: its share of the steps, or 1 where a pooled loss looks."""
+    with torch.no_grad():
+        positions = recurrence.head(states, recurrence.head_params).shape[1]
+    if positions == states.shape[1] and not objective.at_end:
+        return step_weights(objective, positions)
+    delta = output_gradient(recurrence, objective, states)[0]
+    return (delta.abs().amax(-1) > 0).to(delta.dtype)
 
 
 def target_spread(

@@ -88,7 +88,7 @@ class Subject:
     def pair_bytes(self) -> int:
         """Bytes that two sequences take at the peak: states, inputs, outputs, and gradients of the weights by sequence."""
         template = self.view.template
-        step = STATES_ALIVE[self.transport] * template.stack.state_size + INPUTS_ALIVE * len(self.probe.mean)
+        step = STATES_ALIVE[self.transport] * template.stack.state_size + INPUTS_ALIVE * self.probe.mean.shape[-1]
         values = self.time * step + OUTPUTS_ALIVE * self.outputs + GRADIENTS_ALIVE * self.width
         return 2 * values * template.dtype.itemsize
 
@@ -142,12 +142,12 @@ class Piece:
         On a GPU all rows go together. On a processor they are few enough for its cache, all of one block.
         """
         if self.part.x.is_cuda:
-            yield slice(0, len(self.block)), list(self._groups(len(self.block)))
+            yield slice(0, len(self.block)), list(self.groups(len(self.block)))
             return
-        for block, own in self._groups(max(1, GROUP_ROWS // self.part.x.shape[1])):
+        for block, own in self.groups(max(1, GROUP_ROWS // self.part.x.shape[1])):
             yield own, [(block, slice(0, own.stop - own.start))]
 
-    def _groups(self, most: int) -> Iterator[tuple[int, slice]]:
+    def groups(self, most: int) -> Iterator[tuple[int, slice]]:
         """Rows of one block at a time, at most so many."""
         changes = np.flatnonzero(np.diff(self.block)) + 1
         for start, stop in zip([0, *changes], [*changes, len(self.block)], strict=True):

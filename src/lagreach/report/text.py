@@ -8,7 +8,18 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis
-from lagreach.report.words import LIGHTS, NO_FORECAST, advice, answer, brief, retained, short, span, unreached
+from lagreach.report.words import (
+    LIGHTS,
+    NO_FORECAST,
+    advice,
+    answer,
+    brief,
+    nothing_found,
+    retained,
+    short,
+    span,
+    unreached,
+)
 from lagreach.statistics import LagCurve
 from lagreach.types import Status
 
@@ -122,7 +133,7 @@ def _advice(diagnosis: Diagnosis, layer: LayerDiagnosis) -> list[str]:
     """What to do about the dependences found and not learned, and about the first lag out of reach."""
     window = layer.window
     limits = {lag: window.limit(lag, diagnosis.sequences) for lag in window.lags.tolist()}
-    asked = [lag for lag in window.dependences if limits[lag] is not Status.LIMIT_LEARNED]
+    asked = [lag for lag in window.dependences if window.limit(lag, diagnosis.sequences) is not Status.LIMIT_LEARNED]
     asked += [lag for lag, limit in limits.items() if limit is Status.LIMIT_OUT_OF_REACH][:1]
     lines = [f"to do about lag {lag}: {advice(diagnosis, layer, lag)}" for lag in sorted(set(asked))]
     return [*lines, retained(layer)] if any("gate bias" in line for line in lines) else lines
@@ -150,7 +161,7 @@ def _facts(layer: LayerDiagnosis) -> list[str]:
 def _dependences(layer: LayerDiagnosis, diagnosis: Diagnosis) -> str:
     found = layer.window.dependences
     if not found:
-        return "no dependence of the target on any lag was found"
+        return nothing_found(layer.window)
     beyond, unknown = unreached(layer, diagnosis)
     words = f"the data depend on lag{'s' if len(found) > 1 else ''} {', '.join(map(str, found))}"
     if beyond:
