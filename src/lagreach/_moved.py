@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 ALIASES = {"lagreach.convergence": "lagreach.papers.cayci"}  # names that stay: nobody is warned
 MOVED = {
@@ -66,7 +66,7 @@ class _Forward(Loader):
 class OldPlaces(MetaPathFinder):
     """Finds modules by the names they had."""
 
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
         """Forward old names; everything else is left to the finders that come later."""
         new = new_place(name)
         if new is None:

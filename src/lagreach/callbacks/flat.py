@@ -60,11 +60,8 @@ def metrics(
         found[f"window_{count}"] = _lag(at.lag)
         found[f"window_{count}_low"], found[f"window_{count}_high"] = (_lag(end) for end in at.interval)
     for lag in _lags(diagnosis, lags):
-        place = [(one, i) for one in diagnosis.layers if (i := band_of(one.window.required, lag)) is not None]
-        needed = [float(one.window.required_if_present().sequences[i]) for one, i in place]
-        found[f"n_lag_{lag}"] = min((n for n in needed if not math.isnan(n)), default=math.nan)
-        found[f"gain_lag_{lag}"] = max(float(one.fidelity.exact[i]) for one, i in place)
-        found[f"p_lag_{lag}"] = min(float(one.window.adjusted_p[i]) for one, i in place)
+        for name, value in _tracked(diagnosis, lag).items():
+            found[f"{name}_lag_{lag}"] = value
     seen = {lag for one in diagnosis.layers for lag in one.window.dependences}
     found["dependences"] = float(len(seen))
     found["longest_dependence"] = float(max(seen)) if seen else math.nan
@@ -78,6 +75,18 @@ def metrics(
             for count in counts:
                 found[f"{one.name}/window_{count}"] = _lag(one.window.at(count).lag)
     return {PREFIX + name: float(value) for name, value in found.items()}
+
+
+def _tracked(diagnosis: Diagnosis, lag: int) -> dict[str, float]:
+    """Value of every tracked curve in the band that holds a lag; of several layers, the best one."""
+    values: dict[str, float] = {}
+    for one in diagnosis.layers:
+        place = band_of(one.window.required, lag)
+        for curve in one.window.curves.values():
+            if curve.tracked and place is not None:
+                value = float(curve.linear().value[place])
+                values[curve.tracked] = curve.better(values.get(curve.tracked, math.nan), value)
+    return values
 
 
 def _lags(diagnosis: Diagnosis, lags: Sequence[int] | None) -> list[int]:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
 from lagreach.data.bands import Bands
 from lagreach.detection.law import exp, log_n, mean_range, robust
+from lagreach.diagnosis.passes import BetweenPasses, FirstPass, SecondPass, Statistics
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.diagnosis.window import Requirement, Window
-from lagreach.gradients.blocks import Directions
-from lagreach.gradients.memory import memory
-from lagreach.gradients.noise import NoiseValues, unit_directions
-from lagreach.gradients.reliance import reliance
+from lagreach.gradients.noise import NoiseValues
 from lagreach.gradients.significance import (
     Significance,
-    flip_test,
     gram,
     jackknife_spread,
     leave_one_out,
@@ -26,34 +23,43 @@ from lagreach.gradients.significance import (
     off_diagonal_mean,
 )
 from lagreach.gradients.subject import Subject
+from lagreach.statistics import Measured, draw_curves
+from lagreach.statistics.memory import Memory
+from lagreach.statistics.reliance import NO_RELIANCE
 from lagreach.tails.concentration import Concentration, concentration
 from lagreach.types import Status
 
 
-def assemble(subject: Subject, found: Directions, values: NoiseValues, settings: MeasureSettings) -> Window:
-    """Turn the merged results of both passes into a window."""
-    generator = np.random.default_rng(settings.seed)
-    means = found.data if settings.direction == "matched" else _along_random(found, subject, settings)
-    test = flip_test(means, flips=settings.flips, generator=generator)
+def assemble(
+    subject: Subject,
+    first: FirstPass,
+    between: BetweenPasses,
+    second: SecondPass,
+    settings: MeasureSettings,
+    statistics: Statistics,
+) -> Window:
+    """Turn the merged results of both passes into a window. Nothing is run here: it is small and on the processor."""
+    means, values, test = first.means, second.noise, between.test
+    signal = means.data
+    if settings.direction == "random":
+        signal = np.einsum("klp,klp->kl", means.data, between.along[:, 0])[..., None]
     noise = _noise_scale(values, settings.unit)
     speed = _concentration(values, settings)
-    shared: dict[str, Any] = {"value_block": values.block, "blocks": found.block, "speed": speed, "settings": settings}
-    data = _requirement(subject.bands, means, values.data, noise=noise[0], test=test, **shared)
-    planted = found.planted(subject.probe.group)
+    shared: dict[str, Any] = {"value_block": values.block, "blocks": means.block, "speed": speed, "settings": settings}
+    data = _requirement(subject.bands, signal, values.data, noise=noise[0], test=test, **shared)
+    planted = means.planted(subject.probe.group)
     per_probe = [
         _requirement(subject.bands, planted[:, p], values.probe[:, p], noise=noise[1 + p], test=None, **shared)
         for p in range(planted.shape[1])
     ]
-    significant = test.adjusted <= settings.error
-    asked = [lag for lag, use in zip(subject.bands.lags, significant, strict=True) if use]
-    edges = subject.bands.edges
-    held = memory(subject, subject.bands.lags, [last - first + 1 for first, last in edges])
+    memory = first.collected["memory"].result() if "memory" in first.collected else Memory.unknown(subject.bands.lags)
+    reliance = second.collected["reliance"].result(settings.flips) if "reliance" in second.collected else NO_RELIANCE
     warnings = _warnings(values, speed, settings)
-    if not held.independent_inputs:
+    if not memory.independent_inputs:
         warnings += (
             "inputs are correlated in time: the dependences found are marginal, lags may stand in for each other",
         )
-    return Window(
+    window = Window(
         required=data,
         probe=_geometric_mean(per_probe),
         adjusted_p=test.adjusted,
@@ -61,20 +67,16 @@ def assemble(subject: Subject, found: Directions, values: NoiseValues, settings:
         noise=noise[0],
         concentration=speed,
         design_effect=_design_effect(values),
-        reliance=reliance(subject, asked, flips=settings.flips, seed=settings.seed),
-        memory=held,
+        reliance=reliance,
+        memory=memory,
         sequences=subject.plan.sequences,
         strength=settings.strength,
         error=settings.error,
-        settings=asdict(settings) | {"params": list(subject.names), "lags": [list(edge) for edge in edges]},
+        settings=asdict(settings) | {"params": list(subject.names), "lags": [list(e) for e in subject.bands.edges]},
         warnings=warnings,
     )
-
-
-def _along_random(found: Directions, subject: Subject, settings: MeasureSettings) -> np.ndarray:
-    """Signals along the random direction, as vectors of length one."""
-    along = unit_directions(found, subject.probe.group, "random", np.random.default_rng(settings.seed))[:, 0]
-    return np.einsum("klp,klp->kl", found.data, along)[..., None]
+    collected = first.collected | second.collected
+    return replace(window, curves=draw_curves(statistics, Measured(window), collected))
 
 
 def _noise_scale(values: NoiseValues, unit: str) -> np.ndarray:

@@ -29,7 +29,9 @@ class Comparison:
         models = xr.DataArray(list(self.names), dims="model", name="model")
         parts = []
         for diagnosis in self.diagnoses:
-            arrays = {
+            curves = {name for one in diagnosis.layers for name in one.window.curves}
+            arrays = {name: diagnosis.curve(name) for name in sorted(curves)}
+            arrays |= {
                 name: getattr(diagnosis, name) for name in ("required", "required_if_present", "gain", "envelope")
             }
             reduced = {k: v.min("layer") if "layer" in v.dims else v for k, v in arrays.items()}

@@ -22,7 +22,9 @@ from lagreach.cells.diag_elman import DiagElman
 from lagreach.data.batch import Batch
 from lagreach.data.sequences import Sequences, as_sequences, fingerprint
 from lagreach.diagnosis.cost import DiagnosisPlan, affordable, memory_needed, pilot_seconds
+from lagreach.diagnosis.curves import with_curves
 from lagreach.diagnosis.measure import MeasureSettings, interruptible_window, make_subject
+from lagreach.diagnosis.passes import Statistics
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
 from lagreach.diagnosis.window import Window
 from lagreach.errors import InputError, LagreachError, UnsupportedError
@@ -32,12 +34,13 @@ from lagreach.gradients.subject import Subject
 from lagreach.models.gated_rnn import GatedRNN
 from lagreach.papers.cayci import standing
 from lagreach.regimes import fit_regimes
+from lagreach.statistics import LagStatistic, all_statistics, check_statistics
 from lagreach.tails.fit import fit_tail
 from lagreach.transport.fidelity import Fidelity, fidelity
 from lagreach.transport.first_order import EffectiveRates, effective_rates
 from lagreach.transport.objective import Loss, output_gradient
 
-Measure = Callable[[Subject, MeasureSettings, Progress | None], tuple[Window, np.ndarray, bool]]
+Measure = Callable[[Subject, MeasureSettings, Progress | None, Statistics], tuple[Window, np.ndarray, bool]]
 SHOWN = 64  # sequences that gains and rates are averaged over
 
 
@@ -65,6 +68,7 @@ def diagnose(
     call: Call | None = None,
     optimizer: Any = None,
     settings: MeasureSettings | None = None,
+    statistics: Sequence[LagStatistic] = (),
     progress: Progress | bool | None = None,
     measure: Measure = interruptible_window,
 ) -> Diagnosis | DiagnosisPlan:
@@ -116,6 +120,9 @@ def diagnose(
         its steps, every weight's gradient being divided as the optimiser divides it. Plain gradients if None.
     settings
         Finer points: blocks, probes, flips, direction, unit. What has an argument of its own here is set by that.
+    statistics
+        Numbers per lag of your own, besides those of `lagreach.statistics`: they are collected in the same passes over the
+        data and show up wherever numbers per lag are shown.
     progress
         A function (stage, done, of), or whether to show a bar; by default on terminals.
     measure
@@ -145,6 +152,8 @@ def diagnose(
             expected="seconds, more than 0",
             fix="leave it out for no limit",
         )
+    check_statistics([*(built_in := all_statistics()).values(), *statistics])
+    measured_statistics = built_in | {one.name: one for one in statistics}
     source = as_sequences(data)
     subjects = diagnosis_subjects(
         model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, cell=cell, call=call,
@@ -170,7 +179,9 @@ def diagnose(
         begun = time.perf_counter()
         with progress_bar(progress if isinstance(progress, bool) else None) as bar:
             shown = progress if callable(progress) else bar
-            window, noise_sample, cut_short = measure(subject, chosen, _named(shown, subject.view.name))
+            window, noise_sample, cut_short = measure(
+                subject, chosen, _named(shown, subject.view.name), measured_statistics
+            )
             layers.append(_layer(subject, window, noise_sample))
         partial = partial or cut_short
         seconds[subject.view.name] = time.perf_counter() - begun
@@ -262,7 +273,7 @@ def _layer(subject: Subject, window: Window, noise_sample: np.ndarray) -> LayerD
     return LayerDiagnosis(
         name=subject.view.name,
         local=subject.view.local,
-        window=window,
+        window=with_curves(window, gains, rates),
         fidelity=gains,
         rates=rates,
         tail=fit_tail(noise_sample),

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lagreach._util.disk import is_file, write_atomically
+from lagreach.diagnosis.curves import with_curves
 from lagreach.diagnosis.record_json import decode, encode
 from lagreach.diagnosis.result import SCHEMA_VERSION, Diagnosis
 from lagreach.errors import InputError, TooLargeError
+from lagreach.statistics import all_statistics
 
 if TYPE_CHECKING:
     import xarray as xr
 
 GRID = np.round(np.geomspace(1, 1e6, 25)).astype(int)  # numbers of sequences that windows are stored for
+READABLE = (1, SCHEMA_VERSION)  # schema 1 had no curves of users' own statistics
 LARGEST_FILE = 512 * 2**20
 
 
@@ -31,27 +35,11 @@ def to_dataset(diagnosis: Diagnosis) -> xr.Dataset:
 
     layers = []
     for one in diagnosis.layers:
-        window, probe = one.window, one.window.required_if_present()
-        by_lag: dict[str, Any] = {
-            "first_lag": window.required.first,
-            "required": window.required.sequences,
-            "required_low": window.required.low,
-            "required_high": window.required.high,
-            "required_pessimistic": window.required.pessimistic,
-            "required_robust": window.required.robust,
-            "required_if_present": probe.sequences,
-            "required_if_present_low": probe.low,
-            "required_if_present_high": probe.high,
-            "required_if_present_pessimistic": probe.pessimistic,
-            "required_if_present_robust": probe.robust,
-            "adjusted_p": window.adjusted_p,
-            "signal": window.delta,
-            "noise": window.noise,
-            "memory": window.memory.capacity,
-            "log10_gain": one.fidelity.log10_exact.numpy(),
-            "log10_gain_first_order": one.fidelity.log10_first_order.numpy(),
-            "limit": np.array([str(window.limit(lag, diagnosis.sequences).name) for lag in window.lags.tolist()]),
-        }
+        window = one.window
+        by_lag: dict[str, Any] = {"first_lag": window.required.first}
+        for curve in window.curves.values():
+            by_lag |= curve.numbers
+        by_lag["limit"] = np.array([window.limit(lag, diagnosis.sequences).name for lag in window.lags.tolist()])
         variables: dict[str, Any] = {name: ("lag", values) for name, values in by_lag.items()}
         if one.rates is not None:
             variables["log10_rate"] = (("lag", "unit"), one.rates.log10_rates.numpy())
@@ -73,10 +61,25 @@ def to_dataset(diagnosis: Diagnosis) -> xr.Dataset:
 def save(diagnosis: Diagnosis, path: str | Path) -> None:
     """Write a netCDF file; readers see the old file or the new one, never half of it."""
     target = Path(path)
-    record = json.dumps(encode(diagnosis))
+    record = json.dumps(encode(_without_drawn_curves(diagnosis)))
     dataset = to_dataset(diagnosis).assign(record=record).assign_attrs(record_checksum=_checksum(record))
     with write_atomically(target) as temporary:
         dataset.to_netcdf(temporary, engine="h5netcdf")
+
+
+def _without_drawn_curves(diagnosis: Diagnosis) -> Diagnosis:
+    """Leave out the curves that `load` draws again from the numbers they come from."""
+    drawn = all_statistics()
+    layers = []
+    for one in diagnosis.layers:
+        collected = {name: curve for name, curve in one.window.curves.items() if name not in drawn}
+        layers.append(replace(one, window=replace(one.window, curves=collected)))
+    return replace(diagnosis, layers=tuple(layers))
+
+
+def _with_curves(diagnosis: Diagnosis) -> Diagnosis:
+    layers = [replace(one, window=with_curves(one.window, one.fidelity, one.rates)) for one in diagnosis.layers]
+    return replace(diagnosis, layers=tuple(layers))
 
 
 def _checksum(record: str) -> str:
@@ -102,11 +105,11 @@ def load(path: str | Path) -> Diagnosis:
             got=f"{source.name}: {error}",
             expected="a file from Diagnosis.save",
         ) from error
-    if schema != SCHEMA_VERSION:
+    if schema not in READABLE:
         raise InputError(
             "this file was written by another version",
             got=f"schema {schema}",
-            expected=f"schema {SCHEMA_VERSION}",
+            expected=f"schema {' or '.join(map(str, READABLE))}",
             fix="read it with the version of lagreach that wrote it, or measure again",
         )
     if checksum not in (None, _checksum(record)):
@@ -127,7 +130,7 @@ def load(path: str | Path) -> Diagnosis:
             got=f"{source.name}: {type(diagnosis).__name__}",
             expected="a file from Diagnosis.save",
         )
-    return diagnosis
+    return _with_curves(diagnosis)
 
 
 def _read(source: Path) -> tuple[int, str, str | None]:

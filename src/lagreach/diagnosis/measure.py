@@ -1,17 +1,10 @@
-"""Measure the learnability window of a model on data: two passes, then small statistics.
-
-1. *Directions*: block means of the signal gradients of every lag (swap contrast and probe).
-2. *Noise*: the gradient of every sequence along every lag's direction.
-
-Both passes work block by block, keep memory flat in the number of sequences, and merge from shards. What follows from
-them is in `lagreach.diagnosis.assemble`.
-"""
+"""Measure the learnability window of a model on data: two passes (`passes.py`), then small statistics (`assemble.py`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,17 +17,18 @@ from lagreach.data.bands import make_bands
 from lagreach.data.pairs import plan_blocks
 from lagreach.data.sequences import Sequences, as_sequences
 from lagreach.diagnosis.assemble import assemble
+from lagreach.diagnosis.passes import FirstPass, SecondPass, Statistics, between_passes, first_pass, second_pass
 from lagreach.diagnosis.settings import MeasureSettings, check_settings
 from lagreach.diagnosis.window import Window
-from lagreach.gradients.blocks import Directions, directions
 from lagreach.gradients.contrast import make_probe
-from lagreach.gradients.noise import NoiseValues, statistics, unit_directions
 from lagreach.gradients.selection import Selection, select_params
 from lagreach.gradients.subject import Subject
+from lagreach.statistics import all_statistics
 from lagreach.transport.objective import Loss
 from lagreach.transport.rollout import run
 
 READ_SEQUENCES, READ_VALUES = 64, 2**22  # inputs that are read at once, at most
+Part = TypeVar("Part")
 GROUP = 8  # blocks that are measured together; an interrupt keeps whole groups
 
 
@@ -66,40 +60,45 @@ def measure_window(
     """
     settings = settings or MeasureSettings()
     subject = make_subject(model, data, loss, lags, params=params, require=require, steps=steps, settings=settings)
-    found = directions(subject, progress=_stage(progress, "directions", subject.plan.sequences))
-    return _finish(subject, found, settings, progress)[0]
+    return interruptible_window(subject, settings, progress)[0]
 
 
 def interruptible_window(
-    subject: Subject, settings: MeasureSettings, progress: Progress | None = None
+    subject: Subject,
+    settings: MeasureSettings,
+    progress: Progress | None = None,
+    statistics: Statistics | None = None,
 ) -> tuple[Window, np.ndarray, bool]:
     """Measure a window block by block; an interrupt keeps the blocks that are finished.
 
-    Returns the window, a sample of the noise, and whether it was cut short. A second interrupt, or one before
-    eight blocks are done, goes through.
+    Returns the window, a sample of the noise, and whether it was cut short. An interrupt before eight blocks of a pass are
+    done goes through.
     """
+    chosen = all_statistics() if statistics is None else statistics
     tick = _stage(progress, "directions", subject.plan.sequences)
-    parts: list[Directions] = []
-    cut_short = False
+    parts, cut_short = _by_groups(subject, lambda blocks: first_pass(subject, chosen, blocks, tick))
+    if cut_short:
+        subject = replace(subject, plan=subject.plan.only(range(GROUP * len(parts))))
+    first = FirstPass.merge(parts)
+    between = between_passes(subject, first.means, settings)
+    tick = _stage(progress, "noise", subject.plan.sequences)
+    later, cut_later = _by_groups(subject, lambda blocks: second_pass(subject, between, chosen, settings, blocks, tick))
+    second = SecondPass.merge(later)
+    window = assemble(subject, first, between, second, settings, chosen)
+    return window, second.noise.sample, cut_short or cut_later
+
+
+def _by_groups(subject: Subject, measure: Callable[[range], Part]) -> tuple[list[Part], bool]:
+    """Measure group after group of blocks; say whether an interrupt left some out."""
+    parts: list[Part] = []
     try:
         for start in range(0, subject.plan.count, GROUP):
-            parts.append(directions(subject, range(start, min(start + GROUP, subject.plan.count)), progress=tick))
+            parts.append(measure(range(start, min(start + GROUP, subject.plan.count))))
     except KeyboardInterrupt:
         if not parts:
             raise
-        cut_short = True
-        subject = replace(subject, plan=subject.plan.only(range(GROUP * len(parts))))
-    window, values = _finish(subject, Directions.merge(parts), settings, progress)
-    return window, values.sample, cut_short
-
-
-def _finish(
-    subject: Subject, found: Directions, settings: MeasureSettings, progress: Progress | None
-) -> tuple[Window, NoiseValues]:
-    along = unit_directions(found, subject.probe.group, settings.direction, np.random.default_rng(settings.seed))
-    tick = _stage(progress, "noise", subject.plan.sequences)
-    values = statistics(subject, along, noise=settings.noise, unit=settings.unit, progress=tick)
-    return assemble(subject, found, values, settings), values
+        return parts, True
+    return parts, False
 
 
 def make_subject(
@@ -136,6 +135,7 @@ def make_subject(
         signal=settings.signal,
         transport=settings.transport,
         steps=steps,
+        seed=settings.seed,
     )
 
 

@@ -15,9 +15,10 @@ import torch
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
 from lagreach.diagnosis.window import Requirement, Window
 from lagreach.errors import InputError
-from lagreach.gradients.memory import Memory
-from lagreach.gradients.reliance import Reliance
 from lagreach.regimes import LawFit, Regimes
+from lagreach.statistics import LagCurve
+from lagreach.statistics.memory import Memory
+from lagreach.statistics.reliance import Reliance
 from lagreach.tails.concentration import Concentration
 from lagreach.tails.fit import TailFit
 from lagreach.tails.support import SupportCheck
@@ -29,7 +30,7 @@ CLASSES = {
     cls.__name__: cls
     for cls in (
         Diagnosis, LayerDiagnosis, Window, Requirement, Concentration, Memory, Reliance, Fidelity, EffectiveRates,
-        TailFit, SupportCheck, Regimes, LawFit, NoiseSample,
+        TailFit, SupportCheck, Regimes, LawFit, NoiseSample, LagCurve,
     )
 }  # fmt: skip
 

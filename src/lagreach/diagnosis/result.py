@@ -21,7 +21,7 @@ from lagreach.types import Status
 if TYPE_CHECKING:
     import xarray as xr
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 KEPT_NOISE, KEPT_ENDS = 512, 64  # order statistics that a diagnosis keeps, and how many of them at each end
 
 
@@ -156,6 +156,15 @@ class Diagnosis:
                 if lag not in found or limit is Status.LIMIT_LEARNED:
                     found[lag] = limit
         return found
+
+    def curve(self, name: str) -> xr.DataArray:
+        """Return a number per lag by its name (`Window.curves`), over lag, and layer if there are several."""
+        known = list(dict.fromkeys(name for one in self.layers for name in one.window.curves))
+        if name not in known:
+            raise InputError("there is no such curve", got=repr(name), expected=", ".join(known))
+        curves = [one.window.curves.get(name) for one in self.layers]
+        values = [np.empty(0) if curve is None else curve.value for curve in curves]
+        return self._array(name, values, [[] if curve is None else curve.lags.tolist() for curve in curves])
 
     def _by_lag(self, values: Any, name: str) -> xr.DataArray:
         """Expand bands to every lag inside them, so that any lag can be selected."""

@@ -10,8 +10,9 @@ import numpy as np
 from jaxtyping import Float
 
 from lagreach.errors import InputError
-from lagreach.gradients.memory import Memory
-from lagreach.gradients.reliance import Reliance
+from lagreach.statistics import LagCurve
+from lagreach.statistics.memory import Memory
+from lagreach.statistics.reliance import Reliance
 from lagreach.tails.concentration import Concentration
 from lagreach.types import Status
 
@@ -118,7 +119,8 @@ class Window:
     """Both answers for one checkpoint: the lags its data depend on, and the reach it would have.
 
     `required` holds N for the dependencies found in the data (inf where none is significant);
-    `required_if_present(strength)` holds N for a planted dependency that explains that share of the target.
+    `required_if_present(strength)` holds N for a planted dependency that explains that share of the target. `curves` has these
+    and every other number per lag by name (`lagreach.statistics`).
     """
 
     required: Requirement
@@ -135,6 +137,7 @@ class Window:
     error: float
     settings: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    curves: Mapping[str, LagCurve] = field(default_factory=dict)  # every number per lag, by name
 
     @property
     def lags(self) -> np.ndarray:

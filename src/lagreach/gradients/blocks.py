@@ -56,41 +56,59 @@ class Directions:
         return np.sqrt(sums[:, 0] / sums[:, 1])[list(group)]
 
 
+class BlockSums:
+    """Signal gradients of some blocks while they are summed; `result` divides by the numbers of sequences."""
+
+    def __init__(self, subject: Subject, numbers: list[int]) -> None:
+        probes = len(subject.probe.group)
+        needed = len(numbers) * (1 + probes) * len(subject.bands) * subject.width * 8
+        if needed > LIMIT_BYTES:
+            raise TooLargeError(
+                "the block gradients would not fit into 1 GiB",
+                got=f"{len(numbers)} blocks x {1 + probes} signals x {len(subject.bands)} lags x {subject.width} weights",
+                fix='ask for fewer lags, blocks or probes, or for fewer weights with params="input" or a function',
+            )
+        self._subject, self._numbers = subject, numbers
+        self._data = np.zeros((len(numbers), len(subject.bands), subject.width))
+        self._probe = np.zeros((len(numbers), probes, len(subject.bands), subject.width))
+        self._spread = np.zeros((len(numbers), len(subject.probe.output), 2))
+        self._size = np.zeros(len(numbers), dtype=int)
+        self._row_of = {number: row for row, number in enumerate(numbers)}
+
+    def add(self, piece: Piece) -> None:
+        """Add the gradients of some pairs."""
+        subject = self._subject
+        signal, planted = _starts(subject, piece)
+        for direction, sums in enumerate(_spreads(subject, piece)):
+            np.add.at(self._spread[:, direction], [self._row_of[block] for block in piece.block], sums)
+        for rows_together, groups in piece.bundles():
+            rows = [self._row_of[block] for block, _ in groups]
+            np.add.at(self._size, rows, [group.stop - group.start for _, group in groups])
+            starts = (signal[rows_together], [start[rows_together] for start in planted])
+            part = select(piece.part, rows_together)
+            by_band = band_gradients(subject, part, *starts, [group for _, group in groups])
+            for band, (in_data, in_probe) in enumerate(by_band):
+                np.add.at(self._data[:, band], rows, subject.scaled(in_data))
+                np.add.at(self._probe[:, :, band], rows, subject.scaled(in_probe))
+
+    def result(self) -> Directions:
+        """Means by block."""
+        size = self._size[:, None, None]
+        data, probe = self._data / size, self._probe / size[..., None]
+        return Directions(np.array(self._numbers), self._size, data, probe, self._spread)
+
+
 def directions(
     subject: Subject, blocks: Iterable[int] | None = None, progress: Callable[[int], None] | None = None
 ) -> Directions:
     """Measure the block means of the signal gradients for some blocks (all by default)."""
     numbers = list(range(subject.plan.count)) if blocks is None else list(blocks)
-    probes = len(subject.probe.group)
-    needed = len(numbers) * (1 + probes) * len(subject.bands) * subject.width * 8
-    if needed > LIMIT_BYTES:
-        raise TooLargeError(
-            "the block gradients would not fit into 1 GiB",
-            got=f"{len(numbers)} blocks x {1 + probes} signals x {len(subject.bands)} lags x {subject.width} weights",
-            fix='ask for fewer lags, blocks or probes, or for fewer weights with params="input" or a function',
-        )
-    data = np.zeros((len(numbers), len(subject.bands), subject.width))
-    probe = np.zeros((len(numbers), probes, len(subject.bands), subject.width))
-    spread = np.zeros((len(numbers), len(subject.probe.output), 2))
-    size = np.zeros(len(numbers), dtype=int)
-    row_of = {number: row for row, number in enumerate(numbers)}
+    sums = BlockSums(subject, numbers)
     for piece in subject.pieces(numbers):
-        signal, planted = _starts(subject, piece)
-        for direction, sums in enumerate(_spreads(subject, piece)):
-            np.add.at(spread[:, direction], [row_of[block] for block in piece.block], sums)
-        for own, groups in piece.bundles():
-            rows = [row_of[block] for block, _ in groups]
-            np.add.at(size, rows, [group.stop - group.start for _, group in groups])
-            starts = (signal[own], [start[own] for start in planted])
-            found = band_gradients(subject, select(piece.part, own), *starts, [group for _, group in groups])
-            for band, (in_data, in_probe) in enumerate(found):
-                np.add.at(data[:, band], rows, subject.scaled(in_data))
-                np.add.at(probe[:, :, band], rows, subject.scaled(in_probe))
+        sums.add(piece)
         if progress is not None:
             progress(len(piece.number))
-    data /= size[:, None, None]
-    probe /= size[:, None, None, None]
-    return Directions(np.array(numbers), size, data, probe, spread)
+    return sums.result()
 
 
 def _starts(subject: Subject, piece: Piece) -> tuple[Tensor, list[Tensor]]:

@@ -20,7 +20,7 @@ from torch import Tensor
 from lagreach.errors import InputError
 from lagreach.gradients.blocks import Directions
 from lagreach.gradients.sequence_gradients import SequenceLinearisation, total_adjoint
-from lagreach.gradients.subject import Subject, band_cotangents
+from lagreach.gradients.subject import Piece, Subject, band_cotangents
 from lagreach.transport.exact import by_weight
 from lagreach.transport.objective import output_gradient, valid_steps
 from lagreach.transport.rollout import Rollout
@@ -104,6 +104,52 @@ def _normalised(vectors: np.ndarray) -> np.ndarray:
     return vectors
 
 
+class NoiseSums:
+    """Values of the sequences seen so far along the directions of their blocks."""
+
+    def __init__(self, subject: Subject, directions: np.ndarray, numbers: list[int], noise: str, unit: str) -> None:
+        if noise not in NOISES:
+            raise InputError("unknown noise", got=repr(noise), expected=" or ".join(NOISES))
+        if unit not in UNITS:
+            raise InputError("unknown unit", got=repr(unit), expected=" or ".join(UNITS))
+        self._subject, self._directions, self._numbers = subject, directions, numbers
+        self._noise, self._by_step = noise, unit == "step"
+        signals, bands = directions.shape[1:3]
+        self._measured = range(bands) if self._by_step else sorted({0, bands // 2, bands - 1})
+        self._step_sums = np.full((len(numbers), signals, bands, 3), np.nan)
+        self._row_of = {number: row for row, number in enumerate(numbers)}
+        self._index: list[np.ndarray] = []
+        self._block: list[np.ndarray] = []
+        self._values: list[np.ndarray] = []
+
+    def add(self, piece: Piece) -> None:
+        """Measure the sequences of some pairs."""
+        subject, part, along = self._subject, piece.part, self._directions
+        adjoint = total_adjoint(part, piece.objective)
+        weights = SequenceLinearisation(part, subject.names)
+        rows = np.array([self._row_of[number] for number in piece.block])
+        add_steps = partial(_add_steps, subject, part, subject.scaled(along[0]), rows, self._step_sums)
+        if self._noise == "gradient":
+            self._values.append(_along(subject.scaled(weights.pull(adjoint)), along, piece.block))
+            add_steps(adjoint.double(), self._measured, probes=self._by_step)
+        else:
+            delta = output_gradient(part.recurrence, piece.objective, part.states)[0]
+            by_band = []
+            for band, arrived in enumerate(band_cotangents(subject, part, delta)):
+                by_band.append(_along(subject.scaled(weights.pull(arrived)), along[:, :, [band]], piece.block))
+                if band in self._measured:
+                    add_steps(arrived, [band], probes=self._by_step)
+            self._values.append(np.concatenate(by_band, axis=2))
+        self._index.append(piece.number)
+        self._block.append(piece.block)
+
+    def result(self) -> NoiseValues:
+        """Return the values, sequences in the order of their numbers."""
+        joined, number = np.concatenate(self._values), np.concatenate(self._index)
+        block, numbers = np.concatenate(self._block), np.array(self._numbers)
+        return NoiseValues.merge([NoiseValues(number, block, joined[:, 0], joined[:, 1:], numbers, self._step_sums)])
+
+
 def statistics(
     subject: Subject,
     directions: np.ndarray,
@@ -117,42 +163,13 @@ def statistics(
 
     `directions` comes from `unit_directions` on the merged first stage and holds every block.
     """
-    if noise not in NOISES:
-        raise InputError("unknown noise", got=repr(noise), expected=" or ".join(NOISES))
-    if unit not in UNITS:
-        raise InputError("unknown unit", got=repr(unit), expected=" or ".join(UNITS))
     numbers = list(range(subject.plan.count)) if blocks is None else list(blocks)
-    signals, bands = directions.shape[1:3]
-    index, block, values = [], [], []
-    step_sums = np.full((len(numbers), signals, bands, 3), np.nan)
-    row_of = {number: row for row, number in enumerate(numbers)}
-    measured = range(bands) if unit == "step" else sorted({0, bands // 2, bands - 1})
+    sums = NoiseSums(subject, directions, numbers, noise, unit)
     for piece in subject.pieces(numbers):
-        part = piece.part
-        adjoint = total_adjoint(part, piece.objective)
-        weights = SequenceLinearisation(part, subject.names)
-        rows = np.array([row_of[number] for number in piece.block])
-        add_steps = partial(_add_steps, subject, part, subject.scaled(directions[0]), rows, step_sums)
-        if noise == "gradient":
-            values.append(_along(subject.scaled(weights.pull(adjoint)), directions, piece.block))
-            add_steps(adjoint.double(), measured, probes=unit == "step")
-        else:
-            delta = output_gradient(part.recurrence, piece.objective, part.states)[0]
-            found = []
-            for band, arrived in enumerate(band_cotangents(subject, part, delta)):
-                found.append(_along(subject.scaled(weights.pull(arrived)), directions[:, :, [band]], piece.block))
-                if band in measured:
-                    add_steps(arrived, [band], probes=unit == "step")
-            values.append(np.concatenate(found, axis=2))
-        index.append(piece.number)
-        block.append(piece.block)
+        sums.add(piece)
         if progress is not None:
             progress(len(piece.number))
-    joined = np.concatenate(values)
-    number = np.concatenate(index)
-    return NoiseValues.merge(
-        [NoiseValues(number, np.concatenate(block), joined[:, 0], joined[:, 1:], np.array(numbers), step_sums)]
-    )
+    return sums.result()
 
 
 def _along(rows: np.ndarray, directions: np.ndarray, block: np.ndarray) -> np.ndarray:

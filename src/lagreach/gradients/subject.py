@@ -46,6 +46,7 @@ class Subject:
     transport: str = "exact"
     steps: Any = None  # which steps targets belong to, see `make_objective`
     memory: int | None = None  # bytes to stay within
+    seed: int = 0  # of what is drawn on the way: anchors, exchanges
     scale: np.ndarray | None = None  # (param,): what an optimiser makes of each weight's gradient; one if None
 
     @property

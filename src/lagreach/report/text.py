@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis
-from lagreach.diagnosis.window import Requirement
 from lagreach.report.words import LIGHTS, NO_FORECAST, advice, answer, brief, retained, short, span, unreached
+from lagreach.statistics import LagCurve
 from lagreach.types import Status
 
 if TYPE_CHECKING:
@@ -91,28 +91,31 @@ def _table(diagnosis: Diagnosis, layer: LayerDiagnosis) -> Table:
     from rich.text import Text
 
     window = layer.window
-    probe, seen = window.required_if_present(), window.required
+    curves = [curve for curve in window.curves.values() if curve.column]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for header in ("lags", "N if present", "N in the data"):
+    for header in ("lags", *(curve.column for curve in curves)):
         table.add_column(header, justify="right", no_wrap=True)
     table.add_column("limit", no_wrap=True)
     for i, lag in enumerate(window.lags.tolist()):
         limit = window.limit(lag, diagnosis.sequences)
-        bound = "" if math.isnan(seen.low[i]) else f" (> {brief(seen.low[i])})"
-        data = f"none found{bound}" if seen.status[i] is Status.NOT_SIGNIFICANT else _number(seen, i)
         table.add_row(
-            span(int(seen.first[i]), lag),
-            _number(probe, i),
-            data,
+            span(int(window.required.first[i]), lag),
+            *(_number(curve, i) for curve in curves),
             Text(short(limit), style=COLOURS[LIGHTS[limit]]),
         )
     return table
 
 
-def _number(found: Requirement, i: int) -> str:
-    if math.isnan(found.sequences[i]):
+def _number(curve: LagCurve, i: int) -> str:
+    """A value with its interval, in the words of its unit."""
+    value, low, high = (float(numbers[i]) for numbers in (curve.value, curve.low, curve.high))
+    if curve.status[i] is Status.NOT_SIGNIFICANT:
+        return "none found" + ("" if math.isnan(low) else f" (> {brief(low)})")
+    if math.isnan(value):
         return "unknown"
-    return f"{brief(found.sequences[i])} ({brief(found.low[i])}..{brief(found.high[i])})"
+    if curve.unit != "sequences":
+        return f"{value:.3g}" + ("" if math.isnan(low) else f" ({low:.3g}..{high:.3g})")
+    return f"{brief(value)} ({brief(low)}..{brief(high)})"
 
 
 def _advice(diagnosis: Diagnosis, layer: LayerDiagnosis) -> list[str]:

@@ -18,12 +18,19 @@ from lagreach._util.progress import Progress
 from lagreach._util.threads import one_thread
 from lagreach.diagnosis.assemble import assemble
 from lagreach.diagnosis.diagnose import diagnose, diagnosis_subjects
+from lagreach.diagnosis.passes import (
+    BetweenPasses,
+    FirstPass,
+    SecondPass,
+    Statistics,
+    between_passes,
+    first_pass,
+    second_pass,
+)
 from lagreach.diagnosis.result import Diagnosis
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.diagnosis.window import Window
 from lagreach.errors import InputError
-from lagreach.gradients.blocks import Directions, directions
-from lagreach.gradients.noise import NoiseValues, statistics, unit_directions
 from lagreach.gradients.subject import Subject
 from lagreach.study.executors import Executor, counting
 
@@ -39,6 +46,7 @@ class Shard:
     layer: int
     blocks: tuple[int, ...]
     settings: MeasureSettings
+    statistics: Statistics
 
 
 @lru_cache(maxsize=1)
@@ -49,18 +57,18 @@ def _subjects(build: Build, options: tuple[tuple[str, Any], ...], settings: Meas
 
 
 @one_thread()
-def measure_directions(shard: Shard) -> Directions:
-    """First stage on a shard."""
-    return directions(_subjects(shard.build, shard.options, shard.settings)[shard.layer], shard.blocks)
+def measure_first(shard: Shard) -> FirstPass:
+    """First pass on a shard."""
+    subject = _subjects(shard.build, shard.options, shard.settings)[shard.layer]
+    return first_pass(subject, shard.statistics, shard.blocks)
 
 
 @one_thread()
-def measure_noise(item: tuple[Shard, np.ndarray]) -> NoiseValues:
-    """Second stage on a shard, along the directions of the merged first stage."""
-    shard, along = item
+def measure_second(item: tuple[Shard, BetweenPasses]) -> SecondPass:
+    """Second pass on a shard, along the directions of the merged first pass."""
+    shard, between = item
     subject = _subjects(shard.build, shard.options, shard.settings)[shard.layer]
-    chosen = shard.settings
-    return statistics(subject, along, noise=chosen.noise, unit=chosen.unit, blocks=shard.blocks)
+    return second_pass(subject, between, shard.statistics, shard.settings, shard.blocks)
 
 
 def diagnose_sharded(
@@ -95,22 +103,21 @@ def diagnose_sharded(
     frozen = tuple(sorted((name, _frozen(options[name])) for name in shared if name in options))
 
     def measure(
-        subject: Subject, chosen: MeasureSettings, progress: Progress | None
+        subject: Subject, chosen: MeasureSettings, progress: Progress | None, statistics: Statistics
     ) -> tuple[Window, np.ndarray, bool]:
         nonlocal layer
         layer += 1
         count = min(subject.plan.count, shards or 4 * executor.workers)
         parts = [
-            Shard(build, frozen, layer, tuple(own.tolist()), chosen)
-            for own in np.array_split(np.arange(subject.plan.count), count)
+            Shard(build, frozen, layer, tuple(blocks.tolist()), chosen, statistics)
+            for blocks in np.array_split(np.arange(subject.plan.count), count)
         ]
-        found = Directions.merge(
-            executor.map(measure_directions, parts, on_result=counting(progress, "directions", count))
-        )
-        along = unit_directions(found, subject.probe.group, chosen.direction, np.random.default_rng(chosen.seed))
+        tick = counting(progress, "directions", count)
+        first = FirstPass.merge(executor.map(measure_first, parts, on_result=tick))
+        between = between_passes(subject, first.means, chosen)
         tick = counting(progress, "noise", count)
-        values = NoiseValues.merge(executor.map(measure_noise, [(part, along) for part in parts], on_result=tick))
-        return assemble(subject, found, values, chosen), values.sample, False
+        second = SecondPass.merge(executor.map(measure_second, [(part, between) for part in parts], on_result=tick))
+        return assemble(subject, first, between, second, chosen, statistics), second.noise.sample, False
 
     found = diagnose(model, data, settings=settings, measure=measure, **options)
     assert isinstance(found, Diagnosis)

@@ -13,6 +13,7 @@ from lagreach.regimes import fit_regimes
 from lagreach.regimes.spectrum import timescales
 from lagreach.study.rows import Row
 
+SHORT_NAMES = {"required_if_present": "n_probe", "required": "n_data"}
 LEAST_POINTS = 3  # for a slope
 
 
@@ -57,11 +58,6 @@ def summarise(found: Diagnosis, budgets: Sequence[int]) -> Row:
     exact = layer.fidelity.log10_exact.numpy()
     row: Row = dict(found.labels) | {
         "lags": lags.tolist(),
-        "log10_gain": exact.tolist(),
-        "n_probe": probe.sequences.tolist(),
-        "n_probe_low": probe.low.tolist(),
-        "n_probe_high": probe.high.tolist(),
-        "n_data": window.required.sequences.tolist(),
         "windows": [_reach(window.at(n).lag) for n in budgets],
         "alpha": layer.tail.alpha,
         "alpha_low": layer.tail.interval[0],
@@ -69,10 +65,10 @@ def summarise(found: Diagnosis, budgets: Sequence[int]) -> Row:
         "stable_supported": layer.tail.stable_supported,
         "kappa": window.concentration.exponent,
         "kappa_status": window.concentration.status.name,
-        "noise": window.noise.tolist(),
-        "signal": window.delta.tolist(),
         "verdict": layer.fidelity.verdict,
     }
+    for curve in window.curves.values():
+        row |= {_column(name): values.tolist() for name, values in curve.numbers.items()}
     row |= shape("exact", lags, exact)
     carried = layer.fidelity.log10_first_order.numpy() if window.settings["transport"] == "first-order" else exact
     with np.errstate(divide="ignore"):
@@ -89,6 +85,14 @@ def summarise(found: Diagnosis, budgets: Sequence[int]) -> Row:
             "time_scales": tau.tolist(),
         }
     return row
+
+
+def _column(name: str) -> str:
+    """Name of a curve's numbers in the tables of a study, where N has had short names from the start."""
+    for curve, short in SHORT_NAMES.items():
+        if name == curve or (name.startswith(f"{curve}_") and curve != "required"):
+            return short + name.removeprefix(curve)
+    return name
 
 
 def _log10_sum(log10_values: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -19,8 +20,10 @@ from lagreach.gradients.contrast import step_weights
 from lagreach.gradients.significance import step_down
 from lagreach.gradients.subject import Piece, Subject
 from lagreach.kernels import scan_stack
+from lagreach.statistics._statistic import DEPENDENCES, LagCurve, LagStatistic, Measured
 from lagreach.transport.objective import Objective, output_gradient
 from lagreach.transport.rollout import Rollout
+from lagreach.types import Status
 
 ANCHORS = 4  # per pair and lag
 FLIPS = 256  # sign patterns held at once
@@ -36,16 +39,61 @@ class Reliance:
     adjusted: Float[np.ndarray, "lag"]
 
 
-def reliance(subject: Subject, lags: Sequence[int], *, flips: int, seed: int) -> Reliance:
-    """Measure the reliance on each lag, over all pairs of sequences; lags without anchors give NaN."""
-    pairs = len(subject.plan.pairs)
-    rises = np.full((pairs, len(lags)), np.nan)
-    losses = np.full((pairs, len(lags)), np.nan)
-    for piece in subject.pieces(range(subject.plan.count)):
-        for column, lag in enumerate(lags):
-            rise, loss = _rise(piece, lag, _scores(piece.pair, lag, subject.time, seed))
-            rises[piece.pair, column], losses[piece.pair, column] = rise.numpy(), loss.numpy()
-    return _test(tuple(lags), rises, losses, flips, np.random.default_rng(seed))
+NO_RELIANCE = Reliance((), np.empty(0), np.empty(0), np.empty(0))  # not measured
+
+
+class RelianceSums:
+    """Rises and losses of every pair seen so far, at the lags that the data depend on."""
+
+    def __init__(self, subject: Subject, lags: Sequence[int], seed: int) -> None:
+        self.lags, self.seed, self.time = tuple(lags), seed, subject.time
+        self.pair: list[np.ndarray] = []
+        self.values: list[np.ndarray] = []  # (2, pair, lag) each: rises and losses
+
+    def add(self, piece: Piece) -> None:
+        """Exchange inputs within the pairs of a piece; lags without anchors give NaN."""
+        values = np.full((2, len(piece.pair), len(self.lags)), np.nan)
+        for column, lag in enumerate(self.lags):
+            rise, loss = _rise(piece, lag, _scores(piece.pair, lag, self.time, self.seed))
+            values[0, :, column], values[1, :, column] = rise.numpy(), loss.numpy()
+        self.pair.append(piece.pair)
+        self.values.append(values)
+
+    def merge(self, other: RelianceSums) -> None:
+        """Take in the pairs of another part."""
+        self.pair += other.pair
+        self.values += other.values
+
+    def result(self, flips: int) -> Reliance:
+        """Test every lag by flipping the signs of pairs; the order of the pairs does not matter."""
+        order = np.argsort(np.concatenate(self.pair)) if self.pair else np.array([], dtype=int)
+        empty = np.empty((2, 0, len(self.lags)))
+        rises, losses = np.concatenate([empty, *self.values], axis=1)[:, order]
+        return _test(self.lags, rises, losses, flips, np.random.default_rng(self.seed))
+
+
+class RelianceCurve(LagStatistic):
+    """Rise of the loss when the input l steps ago is replaced; only at lags that the data depend on."""
+
+    place: ClassVar[int] = 7
+    name: ClassVar[str] = "reliance"
+    title: ClassVar[str] = "Rise of the loss when the input is replaced"
+    unit: ClassVar[str] = "share of the loss"
+    reads: ClassVar[frozenset[str]] = frozenset({DEPENDENCES})
+
+    def start(self, subject: Subject, dependences: Sequence[int]) -> RelianceSums:
+        """Collect rises at the lags that the data depend on."""
+        return RelianceSums(subject, dependences, subject.seed)
+
+    def curve(self, measured: Measured) -> LagCurve:
+        """As the window keeps it, NaN at the other lags."""
+        window, reliance = measured.window, measured.window.reliance
+        value, low, high = (np.full(len(window.lags), np.nan) for _ in range(3))
+        places = [window.lags.tolist().index(lag) for lag in reliance.lags]
+        half = 1.96 * reliance.standard_error
+        value[places], low[places], high[places] = reliance.rise, reliance.rise - half, reliance.rise + half
+        status = [Status.OK if lag in reliance.lags else Status.NOT_SIGNIFICANT for lag in window.lags.tolist()]
+        return self.make(window.lags, value, low, high, status)
 
 
 def _scores(pairs: np.ndarray, lag: int, time: int, seed: int) -> Tensor:
