@@ -148,9 +148,9 @@ def compare(
     Example: `lagreach compare before/diagnosis.nc after/diagnosis.nc --sequences 8000`
     """
     from lagreach.diagnosis.compare import compare as compare_diagnoses
-    from lagreach.diagnosis.files import load
+    from lagreach.diagnosis.files import load_diagnosis
 
-    found = compare_diagnoses([load(file) for file in files], [str(file) for file in files], sequences=sequences)
+    found = compare_diagnoses([load_diagnosis(file) for file in files], [str(file) for file in files], sequences=sequences)
     if not as_json:
         typer.echo(str(found))
         return
@@ -173,9 +173,9 @@ def suggest(
     Example: `lagreach suggest run/diagnosis.nc --lag 64`
     """
     from lagreach.advice.suggest import suggest as make_suggestion
-    from lagreach.diagnosis.files import load
+    from lagreach.diagnosis.files import load_diagnosis
 
-    made = make_suggestion(load(path), lag, sequences=sequences)
+    made = make_suggestion(load_diagnosis(path), lag, sequences=sequences)
     typer.echo(json.dumps(made.to_dict(), indent=2) if as_json else str(made))
 
 

@@ -1,6 +1,6 @@
-"""Files: a diagnosis as netCDF, written atomically, read back without executing anything.
+"""Files: a diagnosis or a forecast as netCDF, written atomically, read back without executing anything.
 
-The labelled arrays are for other programs; the variable ``record`` holds the whole diagnosis as JSON (see
+The labelled arrays are for other programs; the variable ``record`` holds the whole result as JSON (see
 `lagreach.diagnosis.record_json`), from which `load` rebuilds it, and the attribute ``record_checksum`` its hash.
 """
 
@@ -19,6 +19,7 @@ from lagreach.diagnosis.curves import with_curves
 from lagreach.diagnosis.record_json import decode, encode
 from lagreach.diagnosis.result import SCHEMA_VERSION, Diagnosis
 from lagreach.errors import InputError, TooLargeError
+from lagreach.forecasting.result import Forecast
 from lagreach.statistics import all_statistics
 
 if TYPE_CHECKING:
@@ -60,10 +61,16 @@ def to_dataset(diagnosis: Diagnosis) -> xr.Dataset:
 
 def save(diagnosis: Diagnosis, path: str | Path) -> None:
     """Write a netCDF file; readers see the old file or the new one, never half of it."""
-    target = Path(path)
-    record = json.dumps(encode(_without_drawn_curves(diagnosis)))
-    dataset = to_dataset(diagnosis).assign(record=record).assign_attrs(record_checksum=_checksum(record))
-    with write_atomically(target) as temporary:
+    save_record(_without_drawn_curves(diagnosis), to_dataset(diagnosis), path)
+
+
+def save_record(result: Diagnosis | Forecast, arrays: xr.Dataset, path: str | Path) -> None:
+    """Write labelled arrays, and beside them the record that `load` rebuilds the result from."""
+    record = json.dumps(encode(result))
+    dataset = arrays.assign(record=record).assign_attrs(
+        record_checksum=_checksum(record), schema_version=SCHEMA_VERSION
+    )
+    with write_atomically(Path(path)) as temporary:
         dataset.to_netcdf(temporary, engine="h5netcdf")
 
 
@@ -86,8 +93,16 @@ def _checksum(record: str) -> str:
     return hashlib.blake2b(record.encode(), digest_size=16).hexdigest()
 
 
-def load(path: str | Path) -> Diagnosis:
-    """Read a diagnosis back from a file that `Diagnosis.save` wrote."""
+def load_diagnosis(path: str | Path) -> Diagnosis:
+    """Read a diagnosis back; a forecast is refused."""
+    result = load(path)
+    if not isinstance(result, Diagnosis):
+        raise InputError("this file holds a forecast", got=Path(path).name, expected="a file from Diagnosis.save")
+    return result
+
+
+def load(path: str | Path) -> Diagnosis | Forecast:
+    """Read a result back from a file that `Diagnosis.save` or `Forecast.save` wrote."""
     source = Path(path)
     if not is_file(source):
         raise InputError("there is no such file", got=str(source), expected="a file from Diagnosis.save")
@@ -117,20 +132,22 @@ def load(path: str | Path) -> Diagnosis:
             "the record in this file is damaged: its checksum does not match", got=source.name, fix="measure again"
         )
     try:
-        diagnosis = decode(json.loads(record))
+        result = decode(json.loads(record))
     except Exception as error:  # likewise: a record that cannot be rebuilt is damaged, however that shows
         raise InputError(
             "the record in this file is damaged",
             got=f"{source.name}: {error or type(error).__name__}",
             fix="measure again",
         ) from error
-    if not isinstance(diagnosis, Diagnosis) or not diagnosis.layers:
+    if isinstance(result, Forecast):
+        return result
+    if not isinstance(result, Diagnosis) or not result.layers:
         raise InputError(
             "the record in this file is not a diagnosis",
-            got=f"{source.name}: {type(diagnosis).__name__}",
-            expected="a file from Diagnosis.save",
+            got=f"{source.name}: {type(result).__name__}",
+            expected="a file from Diagnosis.save or Forecast.save",
         )
-    return _with_curves(diagnosis)
+    return _with_curves(result)
 
 
 def _read(source: Path) -> tuple[int, str, str | None]:

@@ -15,9 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lagreach.statistics.observed import Observed
-from lagreach.statistics.output_space import OutputSpace
-from lagreach.statistics.share_moments import Rows, ShareMoments
+from lagreach.statistics.linear_share import Observed, OutputSpace, Rows, ShareMoments
 
 Weights = dict[str, Tensor]
 Outputs = Callable[[Weights], Tensor]  # weights to outputs (seq, target, out)
@@ -87,9 +85,19 @@ def tangents(
         chunk = directions.chunk(start, stop)
         if method == "difference":
             assert before is not None
-            yield start, torch.stack([_difference(outputs, weights, chunk, k, before, mean_square) for k in range(stop - start)])
+            yield (
+                start,
+                torch.stack(
+                    [_difference(outputs, weights, chunk, k, before, mean_square) for k in range(stop - start)]
+                ),
+            )
         elif one_by_one:
-            yield start, torch.stack([_forward(outputs, weights, {n: c[k] for n, c in chunk.items()}) for k in range(stop - start)])
+            yield (
+                start,
+                torch.stack(
+                    [_forward(outputs, weights, {n: c[k] for n, c in chunk.items()}) for k in range(stop - start)]
+                ),
+            )
         else:
             along = torch.func.vmap(lambda one: _forward(outputs, weights, one))
             yield start, along(chunk)
@@ -157,7 +165,9 @@ def reachable_rows(
         picked = own.gather(2, at.expand(len(own), *at.shape))
         features[..., start:stop] = picked.permute(1, 2, 3, 0)
     if readout is not None:
-        mixing = space.rows(space.basis.T.to(output)[:, None, None].expand(-1, *output.shape), output)  # (copy, seq, target, row)
+        mixing = space.rows(
+            space.basis.T.to(output)[:, None, None].expand(-1, *output.shape), output
+        )  # (copy, seq, target, row)
         gradient[:, 0, count:] = torch.einsum("cstr,str,stf->scf", mixing.double(), pull, readout.double()).flatten(1)
         mixed = mixing.gather(2, at.expand(rows, *at.shape)).permute(1, 2, 3, 0)  # (seq, anchor, row, copy)
         read = readout.gather(1, index[..., None].expand(-1, -1, readout.shape[2]))

@@ -13,20 +13,21 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lagreach.statistics.observed import Observed
-from lagreach.statistics.share_moments import Rows, ShareMoments
+from lagreach.statistics.linear_share import Observed, Rows, ShareMoments
 
 
 def start(
-    blocks: int, features: int, lags: Sequence[int], copies: Float[Tensor, "probe copy"], device: torch.device | str = "cpu"
+    blocks: int,
+    features: int,
+    lags: Sequence[int],
+    copies: Float[Tensor, "probe copy"],
+    device: torch.device | str = "cpu",
 ) -> ShareMoments:
     """Sums of a readout; `copies` (probe, output) are the output directions of the probes."""
     return ShareMoments(blocks, features, 1, lags, (0,) * len(copies), copies, device)
 
 
-def readable_rows(
-    observed: Observed, features: Float[Tensor, "seq target feature"], lags: Sequence[int]
-) -> Rows:
+def readable_rows(observed: Observed, features: Float[Tensor, "seq target feature"], lags: Sequence[int]) -> Rows:
     """Features of a readout as a linear fit sees them.
 
     `observed.towards` (one row, one group) is ``sqrt(h_t)``, and `observed.residual` the residual over it: one and the residual

@@ -15,7 +15,7 @@ import torch
 
 from lagreach._util.disk import make_folder
 from lagreach.diagnosis.diagnose import diagnose
-from lagreach.diagnosis.files import load
+from lagreach.diagnosis.files import load_diagnosis
 from lagreach.diagnosis.measure import MeasureSettings
 from lagreach.diagnosis.result import Diagnosis
 from lagreach.errors import InputError
@@ -274,7 +274,7 @@ def is_diagnosed(run: RunDirectory, job: DiagnoseJob) -> bool:
     try:
         if job.recipe == "paper":
             return len(read_rows(path, ("lags", "n_data", "windows"))) == 1
-        load(path)
+        load_diagnosis(path)
     except InputError:
         return False
     return True
@@ -283,7 +283,7 @@ def is_diagnosed(run: RunDirectory, job: DiagnoseJob) -> bool:
 def summary_row(run: RunDirectory, job: DiagnoseJob, budgets: tuple[int, ...]) -> Row:
     """Numbers of a finished diagnosis."""
     path = run.diagnosis_path(job.variant, job.seed, job.epoch, job.recipe)
-    row = read_rows(path)[0] if job.recipe == "paper" else summarise(load(path), budgets)
+    row = read_rows(path)[0] if job.recipe == "paper" else summarise(load_diagnosis(path), budgets)
     return row | {"recipe": job.recipe}  # files of version 0.1.0 call it their form
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from lagreach._util.progress import Progress, progress_bar
-from lagreach.diagnosis.files import load
+from lagreach.diagnosis.files import load_diagnosis
 from lagreach.errors import InputError
 from lagreach.report import study_page
 from lagreach.study.claims import VERDICTS, ClaimResult, check_claims
@@ -139,7 +139,7 @@ def summarise_run(run: RunDirectory) -> list[ClaimResult]:
     ]
     study_page(
         config.title,
-        [load(run.diagnosis_path(j.variant, j.seed, j.epoch, j.recipe)) for j in shown],
+        [load_diagnosis(run.diagnosis_path(j.variant, j.seed, j.epoch, j.recipe)) for j in shown],
         [_page_claim(claim) for claim in claims],
         [picture for made in figures.values() for picture in made],
         run.path / "report.html",

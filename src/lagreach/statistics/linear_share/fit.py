@@ -13,13 +13,14 @@ import numpy as np
 from jaxtyping import Float
 
 from lagreach.errors import InputError
-from lagreach.statistics.share_curves import ShareCurves
-from lagreach.statistics.share_moments import SUMS, ShareMoments
+from lagreach.statistics.linear_share.curves import ShareCurves
+from lagreach.statistics.linear_share.moments import SUMS, ShareMoments
 
 Array = np.ndarray
 Sums = dict[str, Array]
 AMOUNTS = 65  # amounts of shrinkage from none to all: four a decade
 MOST_SHRINKAGE = 1e4  # in units of the largest eigenvalue
+DIGITS = 9  # of shares that are kept, so that files stay small
 LEAST = 1e-6  # eigenvalues below this part of the largest do not count for the design effect
 
 
@@ -30,7 +31,7 @@ def share_curves(
     budget: float | None = None,
     features: Array | None = None,
 ) -> ShareCurves:
-    """Evaluate the closed forms of `lagreach.statistics.share_curves`.
+    """Evaluate the closed forms of `lagreach.statistics.linear_share.curves`.
 
     Parameters
     ----------
@@ -76,7 +77,9 @@ def share_curves(
 def _selected(sums: Sums, features: Array) -> Sums:
     """The sums of some features only."""
     rows, count = sums["means"].shape[1:]
-    behind = np.concatenate((features, count + np.arange(rows)))  # gradients carry the rows' residuals behind the features
+    behind = np.concatenate(
+        (features, count + np.arange(rows))
+    )  # gradients carry the rows' residuals behind the features
     return sums | {
         "squares": sums["squares"][:, features][:, :, features],
         "means": sums["means"][:, :, features],
@@ -189,7 +192,9 @@ def _judge(fit: _Fold, fresh: _Fold, grid: Array, copies: Array, *, descent: boo
         in_data=(moved(fit.target, new, fresh.output), moved(fit.target, own, fit.output)),
         strength=((fit.target * fresh.target).sum(1), np.square(fit.target).sum(1)),
         seen=tuple(  # type: ignore[arg-type]
-            np.stack([(own * other).sum(1).mean(1), np.einsum("lep,eg,lgp->lp", own, turned, other, optimize=True).mean(1)])
+            np.stack(
+                [(own * other).sum(1).mean(1), np.einsum("lep,eg,lgp->lp", own, turned, other, optimize=True).mean(1)]
+            )
             for other in (new, own)
         ),
         power=fit.power,
@@ -215,7 +220,7 @@ def _with_blocks(folds: list[_Judged], name: str, size: Array, power: Array | No
     if power is not None:
         held_out = _ratio(held_out, power[:, None])
         inside = _ratio(inside, np.stack([fold.power for fold in folds])[..., None])
-    return np.concatenate((held_out[None], held_out + inside - inside.mean(0)))
+    return np.round(np.concatenate((held_out[None], held_out + inside - inside.mean(0))), DIGITS)
 
 
 def _ratio(upper: Array, lower: Array) -> Array:
@@ -230,7 +235,7 @@ def _in_data(folds: list[_Judged], size: Array) -> Array:
     )
     inside = np.stack([_ratio(fold.in_data[1], fold.strength[1][:, None]) for fold in folds])
     value = _ratio(upper, lower[:, None])
-    return np.concatenate((value[None], value + inside - inside.mean(0)))
+    return np.round(np.concatenate((value[None], value + inside - inside.mean(0))), DIGITS)
 
 
 def _seen(folds: list[_Judged], size: Array, power: Array, present: Array) -> Float[Array, "fit lag"]:

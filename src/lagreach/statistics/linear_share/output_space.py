@@ -1,8 +1,8 @@
 """Coordinates of the output in which a loss is a plain square, and the directions in which dependencies are planted.
 
 The squared error is one already. Cross-entropy is one near the model's own probabilities p (Gauss-Newton): a change v of the
-logits costs ``v' (diag(p) - p p') v = |A v|^2`` with ``A v = sqrt(p) (v - p.v)``, and the target pulls with ``(y - p) / sqrt(p)``.
-Of very many outputs a few random directions are looked at.
+logits costs ``v' (diag(p) - p p') v = |A v|^2`` with ``A v = sqrt(p) (v - p.v)``, and the target pulls with
+``(y - p) / sqrt(p)``. Of very many outputs a few random directions are looked at.
 """
 
 from __future__ import annotations

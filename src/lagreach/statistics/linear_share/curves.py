@@ -11,9 +11,9 @@ gradient descent stopped after a time tau has ``w = (1 - exp(-tau s)) / s``. Wit
 
 a_l is the slope of the prediction on the planted part on fresh data. Gamma is the covariance over sequences of the gradient of a
 sequence for a residual of variance one: residuals and features that vary slowly make it larger than for independent steps (the
-design effect). ``1 - gamma`` stands for the noise that the fit adds to S itself (for small gamma, G is the gain
-``rho (2a - q) - (1 - rho) gamma`` of a fixed S). The fit that is kept is the one with the lowest loss on held-out data, so lambda (or tau)
-maximises G; more sequences then mean less shrinkage and a larger share.
+design effect). ``1 - gamma`` stands for the noise that few sequences add to S itself; for small gamma and rho, G is the gain
+``rho (2a - q) - gamma`` of a fixed S. The fit that is kept is the one with the lowest loss on held-out data, so lambda (or
+tau) maximises G; more sequences then mean less shrinkage and a larger share.
 """
 
 from __future__ import annotations

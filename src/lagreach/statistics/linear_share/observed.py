@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lagreach.statistics.share_moments import Rows
+from lagreach.statistics.linear_share.moments import Rows
 
 ANCHORS = 64  # steps of a sequence at which features are looked at; all of them where there are fewer
 
