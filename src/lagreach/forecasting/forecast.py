@@ -104,8 +104,8 @@ def forecast(
     directions
         Random directions of the weights; 256, or fewer where `memory` (bytes), `budget` (seconds) or the data allow no more.
     derivatives
-        "forward", "difference" (one more run for every direction, faster, good to three digits), or "auto": forward mode
-        where torch has one for the model.
+        How derivatives along the directions are taken: "difference" (one run of the model in double precision for each),
+        "forward" (forward mode, some ten times slower), or "auto": the former where the model allows it.
     target_steps
         Which steps targets belong to: "last", or a list of time indices, one a target; by their shape if None.
     call
@@ -266,7 +266,7 @@ class _Run:
         if how.note:
             self.warnings.append(how.note)
         all_outputs = space.basis.shape[1] == self.outputs
-        moved = {n: w for n, w in network.weights.items() if not (all_outputs and n in network.readout)}
+        moved = {n: w for n, w in how.weights(network).items() if not (all_outputs and n in network.readout)}
         beside = space.basis.shape[1] * self.width if network.readout else 0
         count = self._count(directions, beside, memory, budget, how)
         chosen = Directions(moved, count, self.seed, None if scale is None else {n: scale[n] for n in moved})
@@ -277,7 +277,7 @@ class _Run:
         moments = reachable.start(BLOCKS, features, space, part.lags, network.device)
         of_readout = None if scale is None or not beside else readout_scale(scale, network.readout, self.width)
         measurement.add_reachable(moments, chosen, how, of_readout, _stage(shown, "all weights", len(part)))
-        coarse = how.method == "difference" and network.dtype != torch.float64
+        coarse = bool(how.note)
         floor = COARSE_FLOOR if coarse else FLOORS.get(network.dtype, COARSE_FLOOR)
         curves = share_curves(moments, floor=floor)
         within = None
@@ -315,13 +315,13 @@ class _Run:
     def _affordable(self, budget: float, how: Linearisation) -> int:
         """Directions that the time allows, from timing a few of them on one batch."""
         measurement = self.measurement
-        size = sequences_together(measurement.network, how.together)
+        size = sequences_together(measurement.network, how.alive)
         few = measurement.plan.only(size)
         trial = Measurement(
             measurement.network, few, measurement.loss, measurement.steps, measurement.space, measurement.mixing
         )
         beside = measurement.space.basis.shape[1] * self.width if measurement.network.readout else 0
-        taken = Directions(measurement.network.weights, how.together, self.seed)
+        taken = Directions(how.weights(measurement.network), how.together, self.seed)
         sums = reachable.start(BLOCKS, len(taken) + beside, measurement.space, few.lags, measurement.network.device)
         begun = time.perf_counter()
         trial.add_reachable(sums, taken, how)

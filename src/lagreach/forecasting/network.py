@@ -57,7 +57,7 @@ class Network(ABC):
 
     @abstractmethod
     def output(self, weights: Mapping[str, Tensor], batch: Batch) -> Float[Tensor, "seq position out"]:
-        """Run the model with other weights."""
+        """Run the model with other weights, in their precision; those that are not named stay as they are."""
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
@@ -126,8 +126,12 @@ class ModuleNetwork(Network):
             yield
 
     def output(self, weights: Mapping[str, Tensor], batch: Batch) -> Tensor:
-        named = {f"model.{name}": weight for name, weight in weights.items()}
-        return torch.func.functional_call(self._called, named, (batch,))
+        named = {**self.weights, **weights}
+        kind = next(iter(weights.values())).dtype
+        if kind != self.dtype:  # all else in the same precision
+            rest = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
+            named = {n: v.detach().to(kind) if v.is_floating_point() else v for n, v in {**rest, **named}.items()}
+        return torch.func.functional_call(self._called, {f"model.{n}": v for n, v in named.items()}, (batch,))
 
     def show(self, batch: Batch) -> Shown:
         if self._last is None:
@@ -203,10 +207,12 @@ class ViewNetwork(Network):
 
     def output(self, weights: Mapping[str, Tensor], batch: Batch) -> Tensor:
         bound = self._view.bind(batch)
-        own = bound.recurrence
-        params = {name: weights[name] for name in own.params}
-        states = scan_stack(own.stack, bound.x, own.initial_state(bound.x), params)
-        return own.head(states, {name: weights[name] for name in own.head_params})
+        own, named = bound.recurrence, {**self.weights, **weights}
+        kind = next(iter(weights.values())).dtype
+        named = {name: weight.to(kind) for name, weight in named.items()}
+        x, initial = bound.x.to(kind), own.initial_state(bound.x).to(kind)
+        states = scan_stack(own.stack, x, initial, {name: named[name] for name in own.params})
+        return own.head(states, {name: named[name] for name in own.head_params})
 
     def show(self, batch: Batch) -> Shown:
         part = run(self._view.bind(batch))

@@ -36,7 +36,7 @@ class Piece:
 
     def at_targets(self, output: Tensor) -> Tensor:
         """Pick the targets' positions of an output (seq, position, out)."""
-        return output.gather(1, self.positions[..., None].expand(-1, -1, output.shape[-1]))
+        return _at(output, self.positions)
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,7 @@ class Measurement:
             towards=space.curvature_root(output) if readout else space.towards(output),
             along_residual=along_residual,
             along_output=along_output,
+            along=space.group,
             chance=chance.to(output.device),
         )
 
@@ -107,11 +108,18 @@ class Measurement:
         readout's weights.
         """
         network = self.network
-        for batch, block, chance in self.plan.batches(sequences_together(network, how.together)):
+        for batch, block, chance in self.plan.batches(sequences_together(network, how.alive)):
             piece = self.run(batch)
             features = piece.features if readout_scale is None else piece.features * readout_scale.to(piece.features)
             with network.at_rest(), how.flags(), torch.no_grad():
-                along = tangents(_outputs(network, piece), directions, how.together, how.method, how.one_by_one)
+                along = tangents(
+                    _outputs(network, piece),
+                    directions,
+                    how.together,
+                    how.method,
+                    step=how.step,
+                    one_by_one=how.one_by_one,
+                )
                 rows = reachable_rows(
                     self.observed(piece, block, chance, readout=False),
                     piece.output,
@@ -127,10 +135,12 @@ class Measurement:
 
 
 def _outputs(network: Network, piece: Piece) -> Callable[[dict[str, Tensor]], Tensor]:
-    return lambda weights: piece.at_targets(network.output({**network.weights, **weights}, piece.batch))
+    return lambda weights: piece.at_targets(network.output(weights, piece.batch))
 
 
 def _at(values: Tensor, index: Tensor) -> Tensor:
+    if index.shape == values.shape[:2] and torch.equal(index[0], torch.arange(index.shape[1], device=index.device)):
+        return values  # all of them, in their order
     return values.gather(1, index[..., None].expand(-1, -1, values.shape[-1]))
 
 

@@ -43,8 +43,11 @@ class InputCoding:
     def planted(self, batch: Batch) -> Float[Tensor, "seq time probe"]:
         """Values of mean zero and variance one along each probe, zero beyond the end of a sequence."""
         values = _coded(batch, self.tokens, self.table)
+        planted = values @ self.project.to(values) - (self.mean @ self.project).to(values)
+        if batch.lengths is None:
+            return planted
         inside = valid_steps(batch.lengths, len(batch), values.shape[1], values.device)
-        return torch.where(inside[..., None], (values - self.mean) @ self.project, 0.0)
+        return torch.where(inside[..., None], planted, 0.0)
 
 
 def _coded(batch: Batch, tokens: bool, table: Tensor | None) -> Float[Tensor, "seq time code"]:
@@ -53,7 +56,7 @@ def _coded(batch: Batch, tokens: bool, table: Tensor | None) -> Float[Tensor, "s
     if tokens:
         assert table is not None
         return table[x].flatten(2)
-    return x.double() if table is None else x.double() @ table
+    return x if table is None else x.to(table) @ table
 
 
 @dataclass(frozen=True)
@@ -172,7 +175,7 @@ def _moments(
         check_finite("the input x", batch.x)
         values = _coded(batch, tokens, table)
         time = max(time, values.shape[1])
-        rows = values[valid_steps(batch.lengths, len(batch), values.shape[1], values.device)]
+        rows = values[valid_steps(batch.lengths, len(batch), values.shape[1], values.device)].double()
         count += len(rows)
         total = rows.sum(0) if total is None else total + rows.sum(0)
         squares = rows.T @ rows if squares is None else squares + rows.T @ rows
@@ -207,7 +210,7 @@ def _correlated(plan: ForecastPlan, size: int) -> bool:
         time = values.shape[1]
         inside = valid_steps(batch.lengths, len(batch), time, values.device).double()
         for k in range(min(5, time)):
-            sums[k] += (values[:, k:] * values[:, : time - k]).sum()
+            sums[k] += (values[:, k:].double() * values[:, : time - k]).sum()
             steps[k] += inside[:, k:].sum() * values.shape[2]
     related = (sums / steps.clamp(min=1))[1:].abs().max()
     return bool(related > INDEPENDENT_BELOW)

@@ -19,7 +19,8 @@ from lagreach.statistics.linear_share import Observed, OutputSpace, Rows, ShareM
 
 Weights = dict[str, Tensor]
 Outputs = Callable[[Weights], Tensor]  # weights to outputs (seq, target, out)
-STEP = 3e-4  # of a finite difference, relative to the size of the weights
+CHANGE, CHANGE_SINGLE = 1e-6, 1e-3  # of outputs in a finite difference, relative to their size
+FEW = 4
 METHODS = ("forward", "difference")
 
 
@@ -69,54 +70,65 @@ def _generator(seed: int, number: int) -> torch.Generator:
 
 
 def tangents(
-    outputs: Outputs, directions: Directions, together: int, method: str = "forward", one_by_one: bool = False
+    outputs: Outputs, directions: Directions, together: int, method: str, *, step: float = 0.0, one_by_one: bool = False
 ) -> Iterator[tuple[int, Float[Tensor, "direction seq target out"]]]:
     """Derivatives of the outputs along the directions, some of them at a time, with the number of the first.
 
-    "forward" is forward-mode differentiation, exact. "difference" runs the network once more for every direction, with
-    its weights moved by a small step; it is good to about three digits in single precision.
+    "forward" is forward-mode differentiation. "difference" runs the network once more for every direction, with its weights
+    moved by a distance `step` (see `difference_step`): as fast as running it, and good to six digits in double precision.
     """
     weights = dict(directions.weights)
-    size = max(1, directions.size)
-    mean_square = sum(float(w.double().square().sum()) for w in weights.values()) / size
     before = outputs(weights) if method == "difference" else None
     for start in range(0, len(directions), together):
-        stop = min(start + together, len(directions))
-        chunk = directions.chunk(start, stop)
-        if method == "difference":
-            assert before is not None
-            yield (
-                start,
-                torch.stack(
-                    [_difference(outputs, weights, chunk, k, before, mean_square) for k in range(stop - start)]
-                ),
-            )
+        chunk = directions.chunk(start, min(start + together, len(directions)))
+        each = [{name: part[k] for name, part in chunk.items()} for k in range(len(next(iter(chunk.values()))))]
+        if before is not None:
+            yield start, torch.stack([_difference(outputs, weights, one, before, step) for one in each])
         elif one_by_one:
-            yield (
-                start,
-                torch.stack(
-                    [_forward(outputs, weights, {n: c[k] for n, c in chunk.items()}) for k in range(stop - start)]
-                ),
-            )
+            yield start, torch.stack([_forward(outputs, weights, one) for one in each])
         else:
-            along = torch.func.vmap(lambda one: _forward(outputs, weights, one))
-            yield start, along(chunk)
+            yield start, torch.func.vmap(lambda one: _forward(outputs, weights, one))(chunk)
 
 
 def _forward(outputs: Outputs, weights: Weights, direction: Weights) -> Tensor:
     return torch.func.jvp(outputs, (weights,), (direction,))[1]
 
 
-def _difference(
-    outputs: Outputs, weights: Weights, chunk: Weights, k: int, before: Tensor, mean_square: float
-) -> Tensor:
-    direction = {name: part[k] for name, part in chunk.items()}
-    length = sum(float(d.double().square().sum()) for d in direction.values()) ** 0.5
-    count = sum(d.numel() for d in direction.values())
-    relative = STEP if before.dtype != torch.float64 else 1e-7
-    step = relative * max(mean_square, 1e-6) ** 0.5 * count**0.5 / max(length, 1e-30)
-    moved = outputs({name: weight + step * direction[name] for name, weight in weights.items()})
-    return (moved - before) / step
+def _difference(outputs: Outputs, weights: Weights, direction: Weights, before: Tensor, step: float) -> Tensor:
+    length = _length(direction)
+    if length == 0:
+        return torch.zeros_like(before)
+    moved = {name: weight + (step / length) * direction[name] for name, weight in weights.items()}
+    return (outputs(moved) - before) * (length / step)
+
+
+def _length(direction: Mapping[str, Tensor]) -> float:
+    return float(sum(part.double().square().sum() for part in direction.values())) ** 0.5
+
+
+def difference_step(outputs: Outputs, directions: Directions) -> float:
+    """Distance by which weights are moved, so that outputs change by a part `CHANGE` of their size.
+
+    Less would be lost in rounding, more would not be linear. It follows from a few directions on a small sample, so that
+    all batches use the same.
+    """
+    weights = dict(directions.weights)
+    before = outputs(weights)
+    size = float(before.double().square().mean()) ** 0.5
+    change = CHANGE if before.dtype == torch.float64 else CHANGE_SINGLE
+    step = change * max(_length(weights), 1e-3)
+    few = directions.chunk(0, min(FEW, len(directions)))
+    for _ in range(3):
+        moves = [
+            _difference(outputs, weights, {name: part[k] for name, part in few.items()}, before, step)
+            * (step / max(_length({name: part[k] for name, part in few.items()}), 1e-30))
+            for k in range(len(next(iter(few.values()))))
+        ]
+        moved = float(torch.stack(moves).double().square().mean()) ** 0.5
+        if moved == 0 or size == 0:
+            break
+        step *= min(100.0, max(0.01, change * size / moved))
+    return step
 
 
 def start(

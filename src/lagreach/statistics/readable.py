@@ -34,9 +34,7 @@ def readable_rows(observed: Observed, features: Float[Tensor, "seq target featur
     itself for the squared loss.
     """
     root = observed.towards[..., 0]
-    weighted = (observed.shares[..., None] * root).double() * observed.residual.double()
-    gradient = weighted.transpose(1, 2) @ features.double()
-    index, _ = observed.anchors()
-    scaled = features * root
-    at = index[..., None].expand(-1, -1, features.shape[2])
-    return observed.rows(scaled.gather(1, at)[:, :, None], gradient, lags)
+    weighted = (observed.shares[..., None] * root) * observed.residual
+    gradient = (weighted.transpose(1, 2) @ features).double()
+    scaled = observed.at_anchors(features) * observed.at_anchors(root)
+    return observed.rows(scaled[:, :, None], gradient, lags)

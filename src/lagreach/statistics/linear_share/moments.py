@@ -50,7 +50,7 @@ class Rows:
     concentration
         Sum of the squared weights of all steps: one over their number where they count alike.
     lagged
-        Over all steps that have an input z l steps before: sums of ``w, w z, w r, w z r, w o, w z o``, with the residual r and
+        For each block among `block`, over all steps that have an input z l steps before: sums of ``w, w z, w r, w z r, w o, w z o``, with the residual r and
         the output o along the probe's output direction.
     """
 
@@ -63,7 +63,7 @@ class Rows:
     gradient: Float[Tensor, "seq copy feature_and_row"]
     residual: Float[Tensor, "seq"]
     concentration: Float[Tensor, "seq"]
-    lagged: Float[Tensor, "seq 6 lag probe"]
+    lagged: Float[Tensor, "distinct 6 lag probe"]
 
 
 class ShareMoments:
@@ -125,32 +125,33 @@ class ShareMoments:
 
     def add(self, rows: Rows) -> None:
         """Add sequences."""
-        for block in rows.block.unique().tolist():
-            self._add(block, rows, (rows.block == block).nonzero()[:, 0].to(rows.features.device))
+        for place, block in enumerate(rows.block.unique().tolist()):
+            chosen = (rows.block == block).nonzero()[:, 0].to(rows.features.device)
+            self._add(block, rows, chosen)
+            self.lagged[block] += rows.lagged[place].double()
 
     def _add(self, block: int, rows: Rows, chosen: Tensor) -> None:
-        phi, weights, old, towards, inside, gradient = (
-            part[chosen].double()
-            for part in (rows.features, rows.weights, rows.old, rows.towards, rows.inside, rows.gradient)
+        phi, weights, old, towards, gradient = (
+            part[chosen].double() for part in (rows.features, rows.weights, rows.old, rows.towards, rows.gradient)
         )
         weighted = phi * weights[..., None, None]
         self.sequences[block] += len(chosen)
         self.squares[block] += weighted.flatten(0, 2).T @ phi.flatten(0, 2)
         self.means[block] += weighted.sum((0, 1))
-        self.present[block] += torch.einsum("sa,sal->l", weights, inside)
+        self.present[block] += weights.flatten() @ rows.inside[chosen].double().flatten(0, 1)
         for group in sorted(set(self.group)):
             probes = [p for p, own in enumerate(self.group) if own == group]
-            z, along = old[..., probes], towards[..., group]
+            z, along = old if len(probes) == len(self.group) else old[..., probes], towards[..., group]
             flat = z.flatten(2).flatten(0, 1)  # (seq anchor, lag probe)
-            psi = (weighted * along[..., None]).sum(2).flatten(0, 1)
+            moved = (along * weights[..., None]).flatten(0, 1)  # (seq anchor, row)
+            psi = (phi * (along * weights[..., None])[..., None]).sum(2).flatten(0, 1)
             self.cross[block][:, :, probes] += (psi.T @ flat).unflatten(1, z.shape[2:]).transpose(0, 1)
-            moved = (along * weights[..., None]).flatten(0, 1)
             self.planted[block][:, :, probes] += (moved.T @ flat).unflatten(1, z.shape[2:])
             size = (weights * along.square().sum(2)).flatten()
             self.power[block][:, probes] += (size @ flat.square()).unflatten(0, z.shape[2:])
         self.gradients[block] += gradient.flatten(0, 1).T @ gradient.flatten(0, 1)
         self.gradient[block] += gradient.sum(0)
-        for name in ("residual", "concentration", "lagged"):
+        for name in ("residual", "concentration"):
             getattr(self, name)[block] += getattr(rows, name)[chosen].double().sum(0)
 
     def merge(self, other: ShareMoments) -> ShareMoments:

@@ -33,7 +33,9 @@ class Observed:
     towards
         Output direction of each group of probes, in the coordinates of the features' rows.
     along_residual, along_output
-        Residual and output along the output direction of each probe, as they are.
+        Residual and output along the planted output directions, as they are.
+    along
+        Which of these directions each probe has.
     chance
         Random numbers in [0, 1) that choose the anchors: fixed for each sequence, whatever runs beside it.
     """
@@ -44,8 +46,9 @@ class Observed:
     planted: Float[Tensor, "seq time probe"]
     residual: Float[Tensor, "seq target out"]
     towards: Float[Tensor, "seq target row group"]
-    along_residual: Float[Tensor, "seq target probe"]
-    along_output: Float[Tensor, "seq target probe"]
+    along_residual: Float[Tensor, "seq target direction"]
+    along_output: Float[Tensor, "seq target direction"]
+    along: tuple[int, ...]
     chance: Float[Tensor, "seq anchor"]
 
     def anchors(self) -> tuple[Int[Tensor, "seq anchor"], Float[Tensor, "seq anchor"]]:
@@ -61,6 +64,12 @@ class Observed:
         chosen = torch.searchsorted(self.shares.double().cumsum(1), level.double()).clamp(max=targets - 1)
         return chosen, torch.full_like(self.shares[:, :most], 1 / most)
 
+    def at_anchors(self, values: Float[Tensor, "seq target value"]) -> Float[Tensor, "seq anchor value"]:
+        """Pick the anchors among the targets."""
+        if self.shares.shape[1] <= self.chance.shape[1]:
+            return values
+        return values.gather(1, self.anchors()[0][..., None].expand(-1, -1, values.shape[2]))
+
     def rows(
         self,
         features: Float[Tensor, "seq anchor row feature"],
@@ -70,41 +79,48 @@ class Observed:
         """Put features at the anchors, and the gradient over all targets, beside what was observed."""
         index, weights = self.anchors()
         old, inside = _before(self.planted, self.times.gather(1, index), lags)
-        mean = torch.einsum("st,sto->so", self.shares, self.residual)
+        mean = (self.shares[:, None] @ self.residual)[:, 0]
         offset = mean.unflatten(1, (gradient.shape[1], features.shape[2]))  # one row and many copies, or the reverse
-        at = index[..., None, None].expand(-1, -1, *self.towards.shape[2:])
         return Rows(
             block=self.block,
             features=features,
             weights=weights,
             old=old,
             inside=inside,
-            towards=self.towards.gather(1, at),
+            towards=self.at_anchors(self.towards.flatten(2)).unflatten(2, self.towards.shape[2:]),
             gradient=torch.cat((gradient, offset.to(gradient)), dim=2),
-            residual=torch.einsum("st,sto->s", self.shares, self.residual.square()),
+            residual=(self.shares * self.residual.square().sum(2)).sum(1),
             concentration=self.shares.square().sum(1),
             lagged=self._lagged(lags),
         )
 
-    def _lagged(self, lags: Sequence[int]) -> Float[Tensor, "seq 6 lag probe"]:
-        """Sums over all targets that have an input l steps before; see `Rows.lagged`."""
-        weights, planted = self.shares[..., None].double(), self.planted.double()
-        time, probes = planted.shape[1:]
-        factors = torch.cat((weights, weights * self.along_residual, weights * self.along_output), dim=2)
-        steps = torch.arange(time, device=self.times.device)
-        every_step = self.times.shape[1] == time and bool((self.times == steps).all())
-        parts = []
-        for lag in lags:
-            if every_step:
-                own, z = factors[:, lag:], planted[:, : time - lag]
-            else:
-                before = (self.times - lag).clamp(min=0)[..., None].expand(-1, -1, probes)
-                own, z = factors * (self.times >= lag)[..., None], planted.gather(1, before)
-            w, r, o = own.sum(1).split((1, probes, probes), dim=1)
-            products = own.transpose(1, 2) @ z
-            zr, zo = (part.diagonal(dim1=1, dim2=2) for part in products[:, 1:].split(probes, dim=1))
-            parts.append(torch.stack((w.expand(-1, probes), products[:, 0], r, zr, o, zo), dim=1))
-        return torch.stack(parts, dim=2)
+    def _lagged(self, lags: Sequence[int]) -> Float[Tensor, "distinct 6 lag probe"]:
+        """Sums over all targets that have an input l steps before, by block; see `Rows.lagged`.
+
+        ``sum_t w_t r_t z_{t-l}`` for all lags at once is a correlation, hence a product of Fourier transforms; those of a block
+        are added up before they are turned back.
+        """
+        time, directions = self.planted.shape[1], self.along_residual.shape[2]
+        shares = self.shares[..., None].double()
+        factors = torch.cat((shares, shares * self.along_residual, shares * self.along_output), dim=2)
+        by_step = factors.new_zeros(len(factors), factors.shape[2], time)
+        by_step.scatter_add_(2, self.times[:, None].expand(-1, factors.shape[2], -1), factors.transpose(1, 2))
+        distinct, member = self.block.unique(return_inverse=True)
+        member = member.to(by_step.device)
+
+        def by_block(values: Tensor) -> Tensor:
+            return values.new_zeros(len(distinct), *values.shape[1:]).index_add_(0, member, values)
+
+        length = 2 * time  # zeros behind, so that the end does not meet the beginning
+        ours = torch.fft.rfft(by_step, length)
+        theirs = torch.fft.rfft(self.planted.double().transpose(1, 2), length).conj()
+        residual, output = ([1 + start + own for own in self.along] for start in (0, directions))
+        spectra = (ours[:, :1] * theirs, ours[:, residual] * theirs, ours[:, output] * theirs)
+        at = torch.as_tensor(list(lags), device=by_step.device)
+        z, zr, zo = (torch.fft.irfft(by_block(own), length)[..., at] for own in spectra)
+        sums = by_block(by_step).flip(2).cumsum(2).flip(2)[..., at]  # from each lag on
+        w, r, o = sums[:, :1].expand_as(z), sums[:, residual], sums[:, output]
+        return torch.stack((w, z, r, zr, o, zo), dim=1).transpose(2, 3)
 
 
 def _before(

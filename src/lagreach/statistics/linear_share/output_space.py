@@ -65,8 +65,8 @@ class OutputSpace:
         return self._apart(output, objective) @ self.basis.to(output) / self.curvature_root(output)[..., 0]
 
     def along(self, output: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
-        """Target minus output, and the output, along each probe's direction: (seq, target, probe)."""
-        directions = self.direction[list(self.group)].T.to(output)
+        """Target minus output, and the output, along the planted directions: (seq, target, group)."""
+        directions = self.direction.T.to(output)
         shown = output if self.loss == "mse" else output.softmax(-1)
         return self._apart(output, objective) @ directions, shown @ directions
 
