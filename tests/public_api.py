@@ -22,7 +22,7 @@ FROZEN = Path(__file__).with_suffix(".txt")
 # Modules whose public names are part of the promise: those in `__all__`, or else all without an underscore.
 MODULES = [
     "adapters", "callbacks", "cells", "convergence", "convergence.bounds", "convergence.ntk", "detection", "errors",
-    "kernels", "regimes", "report", "report.figures", "papers.livi.figures",
+    "kernels", "regimes", "statistics", "report", "report.figures", "papers.livi.figures",
     "papers.livi.lemmas", "tails", "tails.stable", "tasks", "testing",
     "types", "advice.what_if",
 ]  # fmt: skip
@@ -32,7 +32,7 @@ RECORDS = [
     "data.batch.Batch", "diagnosis.compare.Comparison", "advice.retention.LayerRetention", "advice.retention.Retention",
     "diagnosis.result.Diagnosis",
     "diagnosis.result.LayerDiagnosis", "diagnosis.result.NoiseSample", "advice.gates.GateAdvice", "advice.gates.LayerAdvice",
-    "gradients.lag_gradients.LagGradients", "diagnosis.settings.MeasureSettings", "diagnosis.cost.DiagnosisPlan",
+    "gradients.lag_gradients.LagGradients", "diagnosis.settings.MeasureSettings", "diagnosis.cost.DiagnosisCost",
     "advice.plan.Plan",
     "advice.plan.Aggregation", "study.config.StudyConfig",
     "study.runner.run_study", "study.shards.diagnose_sharded", "study.train.Training",

@@ -30,6 +30,7 @@ _HOME = {
     "all_cells": "lagreach.cells",
     "compare": "lagreach.diagnosis.compare",
     "concentration": "lagreach.tails.concentration",
+    "cost": "lagreach.diagnosis.diagnose",
     "cut_series": "lagreach.data.sequences",
     "diagnose": "lagreach.diagnosis.diagnose",
     "diagnose_step": "lagreach.diagnosis.diagnose",

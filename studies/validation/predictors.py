@@ -14,7 +14,8 @@ from lagreach._util.threads import one_thread
 from lagreach.advice.retention import retention
 from lagreach.data.bands import Bands
 from lagreach.data.batch import Batch
-from lagreach.diagnosis.measure import MeasureSettings, assemble, make_subject
+from lagreach.diagnosis.assemble import window_of
+from lagreach.diagnosis.measure import MeasureSettings, make_subject
 from lagreach.diagnosis.window import Window
 from lagreach.errors import InputError
 from lagreach.gradients.blocks import Directions, directions
@@ -141,13 +142,13 @@ class _Windows:
         steps = values.step_sums[:, : 1 + planted]
         of_data = replace(values, probe=values.probe[:, :planted], step_sums=steps)
         of_raw = replace(of_data, data=values.probe[:, planted])
-        self.default = assemble(measured, found, of_data, own)
+        self.default = window_of(measured, found, of_data, own)
         yield from _of_window(self.default.required_if_present(), "n_probe", self.lags)
         yield from _of_window(self.default.required, "n_data", self.lags)
-        window = assemble(replace(measured, signal="gradient"), raw, of_raw, replace(own, signal="gradient"))
+        window = window_of(replace(measured, signal="gradient"), raw, of_raw, replace(own, signal="gradient"))
         yield from _of_window(window.required, "n_gradient", self.lags)
         lag_noise = statistics(measured, along, noise="lag") if self.walked is None else self.walked.lag_noise(along)
-        window = assemble(measured, found, lag_noise, replace(own, noise="lag"))
+        window = window_of(measured, found, lag_noise, replace(own, noise="lag"))
         yield from _of_window(window.required, "n_lag_noise", self.lags)
 
     def variant(self, params: str = "input", **changes: Any) -> list[Prediction]:
@@ -159,7 +160,7 @@ class _Windows:
             return [Prediction(name, lag, np.nan) for name in ("n_probe", "n_data") for lag in self.lags]
         found = self._directions(measured, self._walk(measured), "dependence")
         values: NoiseValues = statistics(measured, self._along(found, own), noise=own.noise, unit=own.unit)
-        window = assemble(measured, found, values, own)
+        window = window_of(measured, found, values, own)
         return [
             *_of_window(window.required_if_present(), "n_probe", self.lags),
             *_of_window(window.required, "n_data", self.lags),

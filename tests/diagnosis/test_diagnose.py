@@ -13,7 +13,7 @@ import lagreach
 from lagreach.cells.const_gate import ConstGate
 from lagreach.cells.diag_gate import DiagGate
 from lagreach.diagnosis.cost import affordable
-from lagreach.diagnosis.diagnose import DiagnosisPlan
+from lagreach.diagnosis.diagnose import DiagnosisCost
 from lagreach.diagnosis.measure import MeasureSettings
 from lagreach.errors import InputError, LagreachError, UnsupportedError
 from lagreach.gradients import subject as subject_module
@@ -209,8 +209,8 @@ def test_several_layers_and_directions(data):
 
 
 def test_dry_run_and_budget(model, data):
-    plan = lagreach.diagnose(model, data, lags=[0, 3], dry_run=True)
-    assert isinstance(plan, DiagnosisPlan)
+    plan = lagreach.cost(model, data, lags=[0, 3])
+    assert isinstance(plan, DiagnosisCost)
     assert "about" in str(plan)
     assert plan.sequences == 96
     small = lagreach.diagnose(model, data, lags=[0, 3], budget=1e-6)
@@ -248,9 +248,7 @@ def test_memory_limit_changes_nothing_but_the_pieces(model, data, found):
 
 
 def test_a_plan_says_what_the_memory_leaves(model, data):
-    room = [
-        lagreach.diagnose(model, data, lags=[0, 3], dry_run=True, memory=memory).memory for memory in (1, 10**6, 10**12)
-    ]
+    room = [lagreach.cost(model, data, lags=[0, 3], memory=memory).memory for memory in (1, 10**6, 10**12)]
     assert room[0] < room[1] < room[2]
     assert room[1] - room[0] < 10**6 < room[2] - room[0]  # a pair and the gradients are always there
 

@@ -13,8 +13,8 @@ from lagreach._util.threads import one_thread
 from lagreach.diagnosis.measure import MeasureSettings, measure_window
 from lagreach.diagnosis.window import Requirement, Window
 from lagreach.errors import InputError
-from lagreach.gradients.memory import Memory
-from lagreach.gradients.reliance import Reliance
+from lagreach.statistics.memory import Memory
+from lagreach.statistics.reliance import Reliance
 from lagreach.tails.concentration import concentration
 from lagreach.types import Status
 

@@ -11,11 +11,14 @@ from lagreach._util.threads import one_thread
 from lagreach.data.batch import Batch
 from lagreach.data.pairs import plan_blocks
 from lagreach.data.sequences import SpooledSequences, TensorSequences, as_sequences, cut_series, fingerprint
-from lagreach.diagnosis.measure import MeasureSettings, assemble, make_subject, measure_window
+from lagreach.diagnosis.assemble import assemble, window_of
+from lagreach.diagnosis.measure import MeasureSettings, make_subject, measure_window
+from lagreach.diagnosis.passes import FirstPass, SecondPass, between_passes, first_pass, second_pass
 from lagreach.errors import InputError
 from lagreach.gradients.blocks import Directions, directions
 from lagreach.gradients.contrast import make_probe
 from lagreach.gradients.noise import NoiseValues, statistics, unit_directions
+from lagreach.statistics import all_statistics
 from lagreach.tasks.multi_lag import MultiLag
 
 SETTINGS = MeasureSettings(blocks=8, probes=2, flips=199)
@@ -46,6 +49,12 @@ def assert_same(a, b, rtol=1e-10):
         left, right = getattr(a, field.name), getattr(b, field.name)
         if field.name in ("settings", "warnings"):
             assert left == right
+        elif field.name == "curves":
+            assert list(left) == list(right)
+            for name in left:
+                assert_same(left[name], right[name], rtol)
+        elif field.name == "more":
+            np.testing.assert_allclose(list(left.values()), list(right.values()), rtol=rtol)
         elif dataclasses.is_dataclass(left):
             assert_same(left, right, rtol)
         elif isinstance(left, (float, np.ndarray)) or (isinstance(left, tuple) and left and isinstance(left[0], float)):
@@ -112,10 +121,12 @@ def test_shards_merge_to_the_same_window(model, data, shards, noise):
     settings = dataclasses.replace(SETTINGS, noise=noise)
     whole = measure_window(model, data, settings=settings)
     subject = make_subject(model, data, "mse", "auto", settings=settings)
-    found = Directions.merge(directions(subject, blocks=blocks) for blocks in shards)
-    along = unit_directions(found, subject.probe.group, "matched", np.random.default_rng(0))
-    values = NoiseValues.merge(statistics(subject, along, noise=noise, blocks=blocks) for blocks in shards)
-    assert_same(whole, assemble(subject, found, values, settings))
+    chosen = all_statistics()
+    first = FirstPass.merge([first_pass(subject, chosen, blocks) for blocks in shards])
+    between = between_passes(subject, first.means, settings)
+    second = SecondPass.merge([second_pass(subject, between, chosen, settings, blocks) for blocks in shards])
+    assert second.collected["reliance"].lags == whole.reliance.lags != ()
+    assert_same(whole, assemble(subject, first, between, second, settings, chosen))
 
 
 def test_shards_that_overlap_are_refused(model, data):
@@ -263,7 +274,7 @@ def test_memory_is_flat_in_the_number_of_sequences(model, generator):
         found = directions(subject)
         along = unit_directions(found, subject.probe.group, "matched", np.random.default_rng(0))
         values = statistics(subject, along)
-        assert 2 in assemble(subject, found, values, settings).dependences
+        assert 2 in window_of(subject, found, values, settings).dependences
         assert len(values.number) == count
         most.append(watched.most)
     assert most[0] == most[1] < 100
@@ -276,7 +287,7 @@ def test_pieces_of_a_block_add_up(model, data):
     np.testing.assert_allclose(pieces.data, whole.data, rtol=1e-10, atol=1e-16)
     np.testing.assert_allclose(pieces.planted(subject.probe.group), whole.planted(subject.probe.group), rtol=1e-10)
     along = unit_directions(whole, subject.probe.group, "matched", np.random.default_rng(0))
-    first, second = (assemble(t, whole, statistics(t, along), SETTINGS) for t in (subject, small))
+    first, second = (window_of(t, whole, statistics(t, along), SETTINGS) for t in (subject, small))
     assert_same(first, second)
 
 

@@ -12,10 +12,22 @@ from torch.nn.functional import linear
 from lagreach import Cell, GatedRNN
 from lagreach._util.threads import one_thread
 from lagreach.diagnosis.measure import MeasureSettings, make_subject
-from lagreach.gradients.memory import memory
-from lagreach.gradients.reliance import reliance
+from lagreach.statistics.memory import MemorySums
+from lagreach.statistics.reliance import RelianceSums
 
 SETTINGS = MeasureSettings(probes=1, blocks=8)
+
+
+def reliance(subject, lags, flips, seed):
+    sums = RelianceSums(subject, lags, seed)
+    subject.feed([sums])
+    return sums.result(flips)
+
+
+def memory(subject):
+    sums = MemorySums(subject)
+    subject.feed([sums])
+    return sums.result()
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +107,7 @@ def test_a_perfect_predictor_loses_twice_the_explained_variance(generator):
 def test_a_delay_line_remembers_exactly_its_length(generator):
     x = torch.randn(64, 30, 1, generator=generator, dtype=torch.float64)
     subject = make_subject(delay_line(), (x, torch.zeros(64, 30, 1)), "mse", [0, 1, 2, 3, 7], settings=SETTINGS)
-    found = memory(subject, [0, 1, 2, 3, 7], [1, 1, 1, 1, 1])
+    found = memory(subject)
     np.testing.assert_allclose(found.capacity[:3], 1.0, atol=1e-10)
     np.testing.assert_allclose(found.capacity[3:], 0.0, atol=0.02)
     assert found.bound == 3
@@ -106,4 +118,4 @@ def test_a_delay_line_remembers_exactly_its_length(generator):
 def test_inputs_that_follow_each_other_are_noticed(generator):
     walk = torch.randn(64, 30, 1, generator=generator, dtype=torch.float64).cumsum(1)
     subject = make_subject(delay_line(), (walk, torch.zeros(64, 30, 1)), "mse", [0, 5], settings=SETTINGS)
-    assert not memory(subject, [0, 5], [1, 1]).independent_inputs
+    assert not memory(subject).independent_inputs

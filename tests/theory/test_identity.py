@@ -1,10 +1,16 @@
 """The identity that tests everything: lag gradients add up to autograd's gradient."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
 from lagreach import lag_gradients
+from lagreach.data.bands import Bands
+from lagreach.diagnosis.measure import make_subject
+from lagreach.diagnosis.settings import MeasureSettings
+from lagreach.gradients.blocks import directions
 from tests.cases import CELLS, TOLERANCE, VARIANTS, autograd_gradient, normal, small_model
 
 SEQ, TIME, OUT = 3, 7, 2
@@ -127,3 +133,26 @@ def test_each_lag_against_brute_force(cell, generator):
                 expected[n] += g
         for n, g in expected.items():
             torch.testing.assert_close(found.grads[n][lag], g, **TOLERANCE[torch.float64])
+
+
+@pytest.mark.parametrize("edges", [None, [(0, 1), (2, 2), (3, 6)]], ids=["every lag", "bands"])
+@pytest.mark.parametrize(("cell", "layernorm"), VARIANTS)
+def test_what_a_diagnosis_sums_by_block_and_band_is_autograds_gradient(cell, layernorm, edges, generator):
+    """On the code that `diagnose` runs: with the mean gradient as signal, bands over all lags add up to all of it."""
+    model = small_model(cell, generator, layernorm=layernorm)
+    x, y = normal(generator, 16, TIME, 3), normal(generator, 16, TIME, OUT)
+    settings = MeasureSettings(signal="gradient", blocks=8, probes=1)
+    subject = make_subject(model, (x, y), "mse", range(TIME), params="all", settings=settings)
+    if edges is not None:
+        subject = replace(subject, bands=Bands(tuple(edges)))
+    means = directions(subject)
+    total = torch.from_numpy((means.data.sum(1) * means.size[:, None]).sum(0) / means.size.sum())
+    expected = autograd_gradient(model, (model(x) - y).square().mean())
+    start = 0
+    for name in subject.names:
+        gradient = expected[name]
+        part = total[start : start + gradient.numel()].view_as(gradient)
+        start += gradient.numel()
+        scale = max(gradient.abs().max().item(), 1e-3)
+        torch.testing.assert_close(part / scale, gradient / scale, **TOLERANCE[torch.float64])
+    assert start == len(total)

@@ -127,7 +127,6 @@ class Watch:
         if self._sequences is None:  # read once: all diagnoses see the same sequences
             self._sequences = as_sequences(self._data)
         found = diagnose(self._model, self._sequences, budget=self._budget, progress=False, **self._options)
-        assert isinstance(found, Diagnosis)
         found = found.labelled(**self._labels, **{self.unit: now})
         self.history.append(found)
         if self._out is not None:

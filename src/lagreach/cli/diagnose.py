@@ -18,8 +18,9 @@ from lagreach._util.disk import make_folder
 from lagreach.data.batch import MOST_STEPS, Batch
 from lagreach.data.sequences import as_batch
 from lagreach.data.tensor_files import read_tensors
-from lagreach.diagnosis.diagnose import DiagnosisPlan, diagnose
+from lagreach.diagnosis.diagnose import cost, diagnose
 from lagreach.diagnosis.result import Diagnosis
+from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.errors import InputError
 from lagreach.report.text import show
 
@@ -129,13 +130,16 @@ def run_diagnose(
     if weights is not None:
         load_weights(built, weights)
     batch = load_data(data)
+    if dry_run:
+        planned = cost(
+            built, batch, loss, parse_lags(lags), settings=MeasureSettings(seed=seed), budget=budget, require=require
+        )
+        print(json.dumps(vars(planned) | {"layers": list(planned.layers)}, indent=2) if as_json else planned)
+        return 0
     found = diagnose(
         built, batch, loss, parse_lags(lags), sequences=sequences, strength=strength, require=require, budget=budget,
-        seed=seed, dry_run=dry_run,
+        seed=seed,
     )  # fmt: skip
-    if isinstance(found, DiagnosisPlan):
-        print(json.dumps(vars(found) | {"layers": list(found.layers)}, indent=2) if as_json else found)
-        return 0
     make_folder(out)
     found.save(out / "diagnosis.nc")
     found.report(out / "report.html")

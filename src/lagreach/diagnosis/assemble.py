@@ -10,9 +10,10 @@ import numpy as np
 
 from lagreach.data.bands import Bands
 from lagreach.detection.law import exp, log_n, mean_range, robust
-from lagreach.diagnosis.passes import BetweenPasses, FirstPass, SecondPass, Statistics
+from lagreach.diagnosis.passes import BetweenPasses, FirstPass, SecondPass, Statistics, between_passes
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.diagnosis.window import Requirement, Window
+from lagreach.gradients.blocks import Directions
 from lagreach.gradients.noise import NoiseValues
 from lagreach.gradients.significance import (
     Significance,
@@ -77,6 +78,12 @@ def assemble(
     )
     collected = first.collected | second.collected
     return replace(window, curves=draw_curves(statistics, Measured(window), collected))
+
+
+def window_of(subject: Subject, means: Directions, noise: NoiseValues, settings: MeasureSettings) -> Window:
+    """Return the window of block means and noise alone: without memory, reliance and other statistics."""
+    between = between_passes(subject, means, settings)
+    return assemble(subject, FirstPass(means), between, SecondPass(noise), settings, {})
 
 
 def _noise_scale(values: NoiseValues, unit: str) -> np.ndarray:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lagreach.diagnosis.settings import MeasureSettings
+from lagreach.errors import InputError
 from lagreach.gradients.blocks import directions
 from lagreach.gradients.noise import statistics, unit_directions
 from lagreach.gradients.subject import Subject
@@ -17,7 +18,7 @@ SPENT = 0.8  # share of a budget that is planned with: the estimate is a rough o
 
 
 @dataclass(frozen=True)
-class DiagnosisPlan:
+class DiagnosisCost:
     """What a diagnosis would do, and what it would cost here."""
 
     layers: tuple[str, ...]
@@ -54,13 +55,35 @@ def pilot_seconds(subjects: list[Subject], settings: MeasureSettings) -> float:
     return (time.perf_counter() - started) / PILOT
 
 
+def within_budget(
+    subjects: list[Subject],
+    settings: MeasureSettings,
+    available: int,
+    budget: float | None,
+    memory: int | None,
+    *,
+    timed: bool = False,
+) -> tuple[list[Subject], float]:
+    """Fix a fair subsample before anything is measured; also return the seconds a sequence takes, if they were `timed`."""
+    if budget is not None and not budget > 0:
+        raise InputError(
+            "a budget is a time",
+            got=f"budget={budget}",
+            expected="seconds, more than 0",
+            fix="leave it out for no limit",
+        )
+    per_sequence = pilot_seconds(subjects, settings) if budget is not None or timed else 0.0
+    planned = available if budget is None else affordable(budget, per_sequence, available)
+    return [replace(one, plan=one.plan.subsample(planned), memory=memory) for one in subjects], per_sequence
+
+
 def affordable(budget: float, per_sequence: float, available: int) -> int:
     """Sequences that can be measured in `budget` seconds: all of them, or a part, but never fewer than were timed.
 
     >>> affordable(10.0, 0.1, available=1000), affordable(10.0, 0.1, available=50)
     (80, 50)
     """
-    # below, a sequence takes some time; one that takes less than the clock can tell is among these
+    # this also catches sequences that take less than the clock can tell, so that nothing is divided by zero below
     if per_sequence * available <= SPENT * budget:
         return available
     return max(PILOT, int(SPENT * budget / per_sequence))

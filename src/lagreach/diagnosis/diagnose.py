@@ -21,7 +21,7 @@ from lagreach.cells import Cell
 from lagreach.cells.diag_elman import DiagElman
 from lagreach.data.batch import Batch
 from lagreach.data.sequences import Sequences, as_sequences, fingerprint
-from lagreach.diagnosis.cost import DiagnosisPlan, affordable, memory_needed, pilot_seconds
+from lagreach.diagnosis.cost import DiagnosisCost, memory_needed, within_budget
 from lagreach.diagnosis.curves import with_curves
 from lagreach.diagnosis.measure import MeasureSettings, interruptible_window, make_subject
 from lagreach.diagnosis.passes import Statistics
@@ -71,7 +71,7 @@ def diagnose(
     statistics: Sequence[LagStatistic] = (),
     progress: Progress | bool | None = None,
     measure: Measure = interruptible_window,
-) -> Diagnosis | DiagnosisPlan:
+) -> Diagnosis:
     """Tell how far back a recurrent model learns from data, and how many sequences each lag would need.
 
     Parameters
@@ -105,10 +105,10 @@ def diagnose(
     budget
         Seconds to stay within: a fair subsample is fixed before anything is measured.
     memory
-        Bytes for the sequences that are run together, at least one pair. Gradients by block and lag come on top; `dry_run`
+        Bytes for the sequences that are run together, at least one pair. Gradients by block and lag come on top; `lagreach.cost`
         says how much that is in all.
     dry_run
-        Only say what would be done and what it would cost.
+        No longer here: `lagreach.cost` says what a diagnosis would do and what it would cost.
     steps
         Which steps targets belong to: "last", or a list of time indices, one a target; by their shape if None.
     cell
@@ -139,18 +139,19 @@ def diagnose(
     (3,)
     """
     started = time.perf_counter()
-    own = {"signal": signal, "noise": noise, "transport": transport, "strength": strength, "error": error, "seed": seed}
-    chosen = _settings(settings or MeasureSettings(), own)
+    chosen = _settings(
+        settings or MeasureSettings(),
+        {"signal": signal, "noise": noise, "transport": transport, "strength": strength, "error": error, "seed": seed},
+    )
+    if dry_run:
+        raise InputError(
+            "diagnose always returns a diagnosis",
+            got="dry_run=True",
+            fix="ask lagreach.cost(...), with the same arguments",
+        )
     if sequences is not None and sequences < 1:
         raise InputError(
             "sequences must be a positive number", got=sequences, fix="leave it out to plan for the data's own"
-        )
-    if budget is not None and not budget > 0:
-        raise InputError(
-            "a budget is a time",
-            got=f"budget={budget}",
-            expected="seconds, more than 0",
-            fix="leave it out for no limit",
         )
     check_statistics([*(built_in := all_statistics()).values(), *statistics])
     measured_statistics = built_in | {one.name: one for one in statistics}
@@ -159,20 +160,8 @@ def diagnose(
         model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, cell=cell, call=call,
         optimizer=optimizer,
     )  # fmt: skip
-    per_sequence = pilot_seconds(subjects, chosen) if budget is not None or dry_run else 0.0
-    planned = len(source) if budget is None else affordable(budget, per_sequence, len(source))
-    subjects = [replace(subject, plan=subject.plan.subsample(planned), memory=memory) for subject in subjects]
+    subjects, _ = within_budget(subjects, chosen, len(source), budget, memory)
     used = subjects[0].plan.sequences
-    if dry_run:
-        return DiagnosisPlan(
-            layers=tuple(subject.view.name for subject in subjects),
-            available=len(source),
-            sequences=used,
-            lags=str(subjects[0].bands),
-            weights=subjects[0].width,
-            seconds=per_sequence * used,
-            memory=memory_needed(subjects[0]),
-        )
     layers, partial = [], False
     seconds = {"setting up": time.perf_counter() - started}
     for subject in subjects:
@@ -199,6 +188,48 @@ def diagnose(
         partial=partial,
         warnings=_warnings(model, source, used, partial, subjects),
         convergence=_convergence(model, source, loss),
+    )
+
+
+@one_thread()
+def cost(
+    model: nn.Module | View,
+    data: Any,
+    loss: Loss = "mse",
+    lags: str | Iterable[int] = "auto",
+    *,
+    settings: MeasureSettings | None = None,
+    budget: float | None = None,
+    memory: int | None = None,
+    params: Selection = "input",
+    require: Sequence[int] = (),
+    steps: Any = None,
+    cell: Mapping[str, Cell] | None = None,
+    call: Call | None = None,
+) -> DiagnosisCost:
+    """Say what `diagnose` with these arguments would do here, and what it would cost, from timing a few sequences.
+
+    Examples
+    --------
+    >>> import torch, lagreach
+    >>> x = torch.randn(64, 24, 2)
+    >>> plan = lagreach.cost(lagreach.GatedRNN("diag_gate", 2, 8, 1), (x, x[..., :1]), lags=[0, 1, 3])
+    >>> plan.sequences, plan.lags
+    (64, '0, 1, 3')
+    """
+    source, chosen = as_sequences(data), settings or MeasureSettings()
+    subjects = diagnosis_subjects(
+        model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, cell=cell, call=call
+    )
+    subjects, per_sequence = within_budget(subjects, chosen, len(source), budget, memory, timed=True)
+    return DiagnosisCost(
+        layers=tuple(subject.view.name for subject in subjects),
+        available=len(source),
+        sequences=subjects[0].plan.sequences,
+        lags=str(subjects[0].bands),
+        weights=subjects[0].width,
+        seconds=per_sequence * subjects[0].plan.sequences,
+        memory=memory_needed(subjects[0]),
     )
 
 
@@ -336,7 +367,7 @@ def diagnose_step(
     state_size: int,
     input_params: Callable[[str], bool],
     **options: Any,
-) -> Diagnosis | DiagnosisPlan:
+) -> Diagnosis:
     """Diagnose a bare step function ``step(x, s, params) -> s`` with its weights and a linear readout of the state.
 
     `readout` is (weight, bias) with weight (out, state). `input_params` says which weights read the input.

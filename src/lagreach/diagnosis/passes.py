@@ -39,7 +39,7 @@ class FirstPass:
     @classmethod
     def merge(cls, parts: Sequence[FirstPass]) -> FirstPass:
         """Put parts of the data together."""
-        return cls(Directions.merge(part.means for part in parts), _merged([part.collected for part in parts]))
+        return cls(Directions.merge(part.means for part in parts), merged([part.collected for part in parts]))
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class SecondPass:
     @classmethod
     def merge(cls, parts: Sequence[SecondPass]) -> SecondPass:
         """Put parts of the data together."""
-        return cls(NoiseValues.merge(part.noise for part in parts), _merged([part.collected for part in parts]))
+        return cls(NoiseValues.merge(part.noise for part in parts), merged([part.collected for part in parts]))
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def first_pass(
     numbers = _numbers(subject, blocks)
     means = BlockSums(subject, numbers)
     collected = _started(subject, statistics, STATES, ())
-    _feed(subject, numbers, [means, *collected.values()], tick)
+    subject.feed([means, *collected.values()], numbers, tick)
     return FirstPass(means.result(), collected)
 
 
@@ -98,7 +98,7 @@ def second_pass(
     numbers = _numbers(subject, blocks)
     noise = NoiseSums(subject, between.along, numbers, settings.noise, settings.unit)
     collected = _started(subject, statistics, DEPENDENCES, between.dependences)
-    _feed(subject, numbers, [noise, *collected.values()], tick)
+    subject.feed([noise, *collected.values()], numbers, tick)
     return SecondPass(noise.result(), collected)
 
 
@@ -112,15 +112,7 @@ def _started(subject: Subject, statistics: Statistics, source: str, dependences:
     return {name: accumulator for name, accumulator in started.items() if accumulator is not None}
 
 
-def _feed(subject: Subject, numbers: list[int], accumulators: Sequence[Any], tick: Tick) -> None:
-    for piece in subject.pieces(numbers):
-        for accumulator in accumulators:
-            accumulator.add(piece)
-        if tick is not None:
-            tick(len(piece.number))
-
-
-def _merged(parts: Sequence[Collected]) -> Collected:
+def merged(parts: Sequence[Collected]) -> Collected:
     """Merge accumulators by name, leaving the parts as they were."""
     whole = {name: deepcopy(accumulator) for name, accumulator in parts[0].items()} if parts else {}
     for part in parts[1:]:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from lagreach.gradients.subject import Subject, band_cotangents
 from lagreach.transport.carry import Carry, Steps, WeightSums, weights_of
+from lagreach.transport.exact import walk_back
 from lagreach.transport.rollout import Rollout
 from lagreach.transport.scaled import size_in_powers_of_two
 
@@ -60,18 +61,17 @@ def _exact(
     data = WeightSums(steps, anchors=share)
     if share is None:
         carries.append(Carry(steps, signal))
-    last = subject.bands.lags[-1]
-    edges = iter(subject.bands.edges)
-    first, edge = next(edges)
-    for lag in range(last + 1):
-        for i, carry in enumerate(carries):
-            collect = probes[i : i + 1] if lag == edge else []
-            if i == len(carries) - 1 and lag >= first:  # the one that carries the signal, alone or with a probe's
-                collect = [*collect, data]
-            carry.step(collect, go_on=lag < last)
-        if lag == edge:
+    examined = {lag for first, last in subject.bands.edges for lag in range(first, last + 1)}
+    edges = set(subject.bands.lags)
+
+    def collected(lag: int, number: int) -> list[WeightSums]:
+        """A probe's sums at the edge of a band; the data's, with the last carry, all over it."""
+        planted_here = probes[number : number + 1] if lag in edges else []
+        return [*planted_here, data] if number == len(carries) - 1 and lag in examined else planted_here
+
+    for lag, _ in walk_back(carries, subject.bands.lags[-1], collected):
+        if lag in edges:
             yield data.take(), [sums.take() for sums in probes]
-            first, edge = next(edges, (lag, lag))
 
 
 def _first_order(

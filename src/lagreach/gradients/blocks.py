@@ -104,10 +104,7 @@ def directions(
     """Measure the block means of the signal gradients for some blocks (all by default)."""
     numbers = list(range(subject.plan.count)) if blocks is None else list(blocks)
     sums = BlockSums(subject, numbers)
-    for piece in subject.pieces(numbers):
-        sums.add(piece)
-        if progress is not None:
-            progress(len(piece.number))
+    subject.feed([sums], numbers, progress)
     return sums.result()
 
 

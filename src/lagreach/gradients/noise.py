@@ -165,10 +165,7 @@ def statistics(
     """
     numbers = list(range(subject.plan.count)) if blocks is None else list(blocks)
     sums = NoiseSums(subject, directions, numbers, noise, unit)
-    for piece in subject.pieces(numbers):
-        sums.add(piece)
-        if progress is not None:
-            progress(len(piece.number))
+    subject.feed([sums], numbers, progress)
     return sums.result()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -102,6 +102,19 @@ class Subject:
             own = self.plan.pairs[chosen].ravel()
             part, objective = self.run(own.tolist())
             yield Piece(own, np.repeat(self.plan.blocks[chosen], 2), chosen, part, objective)
+
+    def feed(
+        self,
+        accumulators: Sequence[Any],
+        blocks: Iterable[int] | None = None,
+        tick: Callable[[int], None] | None = None,
+    ) -> None:
+        """Run the sequences of some blocks (all by default) through the model once, and hand the pieces to accumulators."""
+        for piece in self.pieces(range(self.plan.count) if blocks is None else blocks):
+            for accumulator in accumulators:
+                accumulator.add(piece)
+            if tick is not None:
+                tick(len(piece.number))
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from lagreach.detection.law import block_size
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis
 from lagreach.diagnosis.window import Requirement
 from lagreach.report.words import short, span, time_scales
+from lagreach.statistics import LagCurve
 from lagreach.types import Status
 
 KAPPAS = (*np.round(np.arange(2.0, 4.0, 0.1), 1).tolist(), *np.arange(4.0, 11.25, 0.25).tolist())
@@ -131,10 +132,24 @@ def _layer(diagnosis: Diagnosis, layer: LayerDiagnosis, errors: list[float], kep
             "rise": window.reliance.rise,
             "error": window.reliance.standard_error,
         },
+        "curves": [_curve(curve) for curve in window.curves.values()],
         "memory": {"lags": window.memory.lags, "capacity": window.memory.capacity},
         "gain": _gain(layer),
         "scales": _scales(layer),
         "noise": _noise(layer, kept),
+    }
+
+
+def _curve(curve: LagCurve) -> dict[str, Any]:
+    """A number per lag as it is drawn; which one it is does not matter."""
+    return {
+        "title": curve.title,
+        "unit": "log10" if curve.log10 and not curve.unit else curve.unit,
+        "lags": curve.lags,
+        "value": _rounded(curve.value),
+        "low": _rounded(curve.low),
+        "high": _rounded(curve.high),
+        "status": [str(status) for status in curve.status],
     }
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -79,6 +79,7 @@ class LagCurve:
         return float(pick(one, other))
 
 
+@runtime_checkable
 class Accumulator(Protocol):
     """What a statistic collects from pieces of the data. It must pickle, and merging must not depend on the order."""
 

@@ -17,7 +17,6 @@ from lagreach._util.disk import make_folder
 from lagreach.diagnosis.diagnose import diagnose
 from lagreach.diagnosis.files import load_diagnosis
 from lagreach.diagnosis.measure import MeasureSettings
-from lagreach.diagnosis.result import Diagnosis
 from lagreach.errors import InputError
 from lagreach.models.gated_rnn import GatedRNN
 from lagreach.papers.livi.printed_window import paper_window
@@ -255,7 +254,6 @@ def diagnose_checkpoint(job: DiagnoseJob) -> None:
         progress=False,
         **RECIPES[job.recipe],  # type: ignore[arg-type]
     )
-    assert isinstance(found, Diagnosis)
     replace(found, labels=labels).save(path)
     run.log(f"diagnosed {path.name}")
 

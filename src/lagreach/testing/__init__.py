@@ -18,6 +18,7 @@ from lagreach.testing.adapter_checks import AdapterCase, checks_of, scan_views
 from lagreach.testing.cell_checks import CHECKS, CellCase
 
 if TYPE_CHECKING:
+    from lagreach.statistics import LagStatistic
     from lagreach.tails.fit import Estimator
 
 
@@ -102,3 +103,20 @@ def check_estimator(
     for check in checks.values():
         check(estimate)
     return ConformanceReport(getattr(estimate, "__name__", type(estimate).__name__), tuple(checks))
+
+
+def check_statistic(statistic: LagStatistic, *, seed: int = 0) -> str:
+    """Check a number per lag of your own; raise `AssertionError` at the first thing that is wrong.
+
+    It is measured on a small model as `lagreach.diagnose` does it: whole, in shards that are merged in another order, and one
+    pair at a time. All must give the same curve, over the examined lags, which a file must hold.
+
+    Examples
+    --------
+    >>> from lagreach.statistics import all_statistics
+    >>> check_statistic(all_statistics()["memory"])
+    'memory: ok (curve, shards merged, small pieces, pickles, file)'
+    """
+    from lagreach.testing.statistic_checks import check
+
+    return check(statistic, seed)

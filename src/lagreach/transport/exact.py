@@ -7,7 +7,7 @@ is stored by the position ``t - l`` it has reached.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from jaxtyping import Float
 from torch import Tensor
@@ -36,22 +36,40 @@ def exact_transport(
         for arrived, flat in scan_transport(rollout, delta, lags, params=names):
             yield arrived, {} if flat is None else by_weight(rollout.recurrence.params, names, flat)
         return
-    wanted, last = set(lags), max(lags)
-    steps = Steps(rollout, names)
-    if not names:
-        carry = Carry(steps, delta, passing=True)
-        for lag in range(last + 1):
-            if lag > 0:
-                carry.step()
-            if lag in wanted:
-                yield carry.cotangent(), {}
-        return
-    carry, sums = Carry(steps, delta), WeightSums(steps)
+    wanted, steps = set(lags), Steps(rollout, names)
+    sums = WeightSums(steps) if names else None
+
+    def collected(lag: int, _: int) -> list[WeightSums]:
+        return [sums] if sums is not None and lag in wanted else []
+
+    for lag, (arrived,) in walk_back([Carry(steps, delta, passing=not names)], max(lags), collected):
+        if lag in wanted:
+            flat = None if sums is None else sums.take()[0, 0]
+            yield arrived, {} if flat is None else by_weight(rollout.recurrence.params, names, flat)
+
+
+def walk_back(
+    carries: Sequence[Carry], last: int, collected: Callable[[int, int], Sequence[WeightSums]]
+) -> Iterator[tuple[int, list[Cotangent]]]:
+    """Carry gradients back from lag 0 to the last one, and yield each lag with what has arrived there: the loop over lags.
+
+    `collected` says, for a lag and the number of a carry, which sums of weights' gradients take in what arrives; they have
+    done so when the lag is yielded. Nothing moves on before the next lag is asked for, unless sums need it.
+    """
     for lag in range(last + 1):
-        arrived, here = carry.cotangent(), lag in wanted
-        carry.step([sums] if here else [], go_on=lag < last)
-        if here:
-            yield arrived, by_weight(rollout.recurrence.params, names, sums.take()[0, 0])
+        arrived = [carry.cotangent() for carry in carries]
+        sums = [collected(lag, number) for number in range(len(carries))]
+        moved = any(sums)
+        if moved:
+            _step(carries, sums, go_on=lag < last)
+        yield lag, arrived
+        if not moved and lag < last:
+            _step(carries, sums, go_on=True)
+
+
+def _step(carries: Sequence[Carry], sums: Sequence[Sequence[WeightSums]], *, go_on: bool) -> None:
+    for carry, own_sums in zip(carries, sums, strict=True):
+        carry.step(own_sums, go_on=go_on)
 
 
 def by_weight(params: Params, names: Sequence[str], flat: Float[Tensor, "param"]) -> dict[str, Tensor]:

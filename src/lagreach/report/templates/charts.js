@@ -233,6 +233,22 @@ const Charts = (() => {
     })];
   }
 
+  /* Any number per lag with its interval; what spans decades stands on a logarithmic axis. */
+  function curve(layer, index) {
+    const [blue] = colours();
+    const c = layer.curves[index];
+    const shown = finite(c.value);
+    if (!shown.length) return null;
+    const log = Math.min(...shown) > 0 && Math.max(...shown) > 30 * Math.min(...shown);
+    const x = c.lags.map(place);
+    const point = {
+      x, y: c.value.map((v) => (Number.isFinite(v) ? v : null)), mode: "lines+markers", line: { color: blue, width: 2.5 },
+      text: c.lags.map((lag, i) => `lag ${lag}: ${Number(c.value[i].toPrecision(4))}<br>${c.status[i]}`), hoverinfo: "text",
+    };
+    const y = log ? decades(c.unit, shown) : axis(c.unit);
+    return [[band(x, c.low, c.high, blue), point], layout(lagAxis(layer.lags), y, { showlegend: false, height: 320 })];
+  }
+
   /* Time scales of the units in octaves. */
   function scales(layer) {
     const [blue] = colours();
@@ -362,5 +378,5 @@ const Charts = (() => {
       { showlegend: runs.length > 1 })];
   }
 
-  return { needed, reach, gain, fidelity, spectrum, scales, quantiles, tail, together, windows, training, count };
+  return { needed, reach, gain, fidelity, spectrum, curve, scales, quantiles, tail, together, windows, training, count };
 })();

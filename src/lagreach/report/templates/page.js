@@ -96,6 +96,11 @@ const Report = (() => {
     draw("gain", Charts.gain(layer, state.scale));
     draw("fidelity", Charts.fidelity(layer));
     draw("spectrum", Charts.spectrum(layer));
+    const curves = element("curve");
+    const before = Math.max(curves.selectedIndex, 0);
+    curves.replaceChildren(...layer.curves.map((one, i) => new Option(one.title, i)));
+    curves.selectedIndex = Math.min(before, layer.curves.length - 1);
+    draw("any-curve", Charts.curve(layer, curves.selectedIndex));
     draw("scales", Charts.scales(layer));
     draw("quantiles", Charts.quantiles(layer));
     draw("tail", Charts.tail(layer));
@@ -120,6 +125,7 @@ const Report = (() => {
       element("exact-sequences").value = "";
       update();
     });
+    element("curve").addEventListener("change", (event) => draw("any-curve", Charts.curve(chosen(), event.target.selectedIndex)));
     const view = element("view");
     view?.addEventListener("change", () => {
       [state.model, state.layer] = view.value.split("-").map(Number);

@@ -1,0 +1,91 @@
+"""What `lagreach.testing.check_statistic` checks."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lagreach._util.threads import one_thread
+from lagreach.diagnosis.assemble import assemble
+from lagreach.diagnosis.diagnose import diagnose
+from lagreach.diagnosis.files import load
+from lagreach.diagnosis.measure import make_subject
+from lagreach.diagnosis.passes import FirstPass, SecondPass, between_passes, first_pass, merged, second_pass
+from lagreach.diagnosis.settings import MeasureSettings
+from lagreach.gradients.subject import Subject
+from lagreach.models.gated_rnn import GatedRNN
+from lagreach.statistics import LagCurve, LagStatistic, all_statistics, check_statistics
+from lagreach.statistics._statistic import DEPENDENCES, STATES
+
+LAGS, BLOCKS, SEQUENCES, TIME = [0, 1, 2, 5], 8, 32, 10
+
+
+@one_thread()
+def check(statistic: LagStatistic, seed: int) -> str:
+    """Measure a statistic in several ways that must agree."""
+    check_statistics([statistic])
+    generator = torch.Generator().manual_seed(seed)
+    model = GatedRNN("diag_gate", 2, 4, 1, gate_init=0.3, generator=generator, dtype=torch.float64)
+    x = torch.randn(SEQUENCES, TIME, 2, generator=generator, dtype=torch.float64)
+    y = 0.3 * torch.randn(SEQUENCES, TIME, 1, generator=generator, dtype=torch.float64)
+    y[:, 2:] += x[:, :-2, :1]
+    settings = MeasureSettings(blocks=BLOCKS, probes=2, flips=199, seed=seed)
+    passed = ["curve"]
+    if statistic.reads & {STATES, DEPENDENCES}:
+        subject = make_subject(model, (x, y), "mse", LAGS, settings=settings)
+        whole = _measured(subject, statistic, settings, [range(BLOCKS)])
+        shards = [[5, 2], [7, 0, 1], [3, 6, 4]]
+        _compare("merged from shards", _measured(subject, statistic, settings, shards), whole)
+        one_pair = replace(subject, memory=1)
+        _compare("measured one pair at a time", _measured(one_pair, statistic, settings, [range(BLOCKS)]), whole)
+        passed += ["shards merged", "small pieces", "pickles"]
+    ours = statistic.name in all_statistics()
+    diagnosis = diagnose(
+        model,
+        (x, y),
+        lags=LAGS,
+        settings=replace(settings, seed=0),
+        statistics=() if ours else (statistic,),
+        progress=False,
+    )
+    curve = diagnosis.layers[0].window.curves.get(statistic.name)
+    assert curve is not None, f"{statistic.name} drew no curve for a network of gated units"
+    assert curve.name == statistic.name, f"the curve is called {curve.name!r}, its statistic {statistic.name!r}"
+    assert curve.lags.tolist() == LAGS, f"the curve of {statistic.name} has lags {curve.lags.tolist()}, not {LAGS}"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "diagnosis.nc"
+        diagnosis.save(path)
+        _compare("read back from a file", load(path).layers[0].window.curves[statistic.name], curve, exactly=True)
+    return f"{statistic.name}: ok ({', '.join([*passed, 'file'])})"
+
+
+def _measured(
+    subject: Subject, statistic: LagStatistic, settings: MeasureSettings, shards: Sequence[Sequence[int]]
+) -> LagCurve | None:
+    """Measure in shards, every accumulator pickled on its way as if it came from another process."""
+    chosen = all_statistics() | {statistic.name: statistic}
+    parts = [pickle.loads(pickle.dumps(first_pass(subject, chosen, blocks).collected)) for blocks in shards]
+    means = first_pass(subject, {}).means
+    between = between_passes(subject, means, settings)
+    later = [pickle.loads(pickle.dumps(second_pass(subject, between, chosen, settings, b).collected)) for b in shards]
+    noise = second_pass(subject, between, {}, settings).noise
+    first = FirstPass(means, merged(parts))
+    second = SecondPass(noise, merged(later))
+    return assemble(subject, first, between, second, settings, chosen).curves.get(statistic.name)
+
+
+def _compare(how: str, one: LagCurve | None, other: LagCurve | None, *, exactly: bool = False) -> None:
+    if one is None or other is None:
+        assert one is other, f"there is a curve, but none when {how}"
+        return
+    for name, values in one.numbers.items():
+        expected = other.numbers[name]
+        np.testing.assert_allclose(
+            values, expected, rtol=0 if exactly else 1e-8, atol=0 if exactly else 1e-12, err_msg=f"{name}, {how}"
+        )
