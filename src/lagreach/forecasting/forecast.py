@@ -169,7 +169,7 @@ def forecast(
             "optimiser": None if optimiser is None else optimiser_name(optimiser),
             "design_effect": read.design_effect,
             **run.settings,
-        },  # fmt: skip
+        },
         versions={"lagreach": __version__} | {name: version(name) for name in ("torch", "numpy", "scipy")},
         fingerprint=fingerprint(source),
         seconds=seconds,
@@ -236,8 +236,8 @@ class _Run:
         rows = len(plan) * self._anchors()
         if rows < ROWS_A_FEATURE * self.width:
             self.warnings.append(
-                f"only {rows} targets were looked at for {self.width} features of the readout: shares for more sequences than these "
-                "are lower bounds; more data, or targets at more steps, would tell"
+                f"only {rows} targets were looked at for {self.width} features of the readout: shares for more sequences than "
+                "these are lower bounds; more data, or targets at more steps, would tell"
             )
         return share_curves(moments, floor=FLOORS.get(measurement.network.dtype, COARSE_FLOOR))
 
@@ -307,8 +307,8 @@ class _Run:
             count = min(count, self._affordable(budget, how))
         if count < FEWEST_DIRECTIONS:
             self.warnings.append(
-                f"only {FEWEST_DIRECTIONS} directions of the weights are looked at: targets, memory or time allow no more; the share "
-                "that all weights reach is a lower bound"
+                f"only {FEWEST_DIRECTIONS} directions of the weights are looked at: targets, memory or time allow no more; the "
+                "share that all weights reach is a lower bound"
             )
         return max(FEWEST_DIRECTIONS, count)
 

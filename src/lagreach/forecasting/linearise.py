@@ -65,10 +65,10 @@ class Linearisation:
 def choose_linearisation(network: Network, sample: Batch, method: str = "auto") -> Linearisation:
     """Find a way on a small batch.
 
-    Differences in double precision cost one run of the model a direction, and are as good as forward mode in single precision. They
-    need a model that runs in double precision throughout, which is checked by moving the weights farther. Otherwise forward
-    mode is tried: with several directions at once, one by one, without fused layers. Differences in the model's own precision
-    are left as a last resort.
+    Differences in double precision cost one run of the model a direction, and are as good as forward mode in single
+    precision. They need a model that runs in double precision throughout, which is checked by moving the weights farther.
+    Otherwise forward mode is tried: with several directions at once, one by one, without fused layers. Differences in the
+    model's own precision are left as a last resort.
     """
     if method not in ("auto", *METHODS):
         raise InputError("unknown way to take derivatives", got=repr(method), expected="auto, forward or difference")

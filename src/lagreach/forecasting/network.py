@@ -7,7 +7,7 @@ the features of the readout; where a model does not end in one, the states of it
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -108,10 +108,8 @@ class ModuleNetwork(Network):
         self._views: list[View] | None = None
         self._last, ends = self._last_linear(sample)
         if self._last is None:
-            self._views = find_views(model, sample, call)
-            self.notes = (
-                "the model does not end in a linear layer: its recurrent states stand for what a readout reads",
-            )
+            self._views, note = self._recurrences(sample, call)
+            self.notes = (f"the model does not end in a linear layer: {note} for what a readout reads",)
         elif ends:
             own = {id(p) for p in self._last.parameters(recurse=False)}
             self.readout = tuple(name for name, p in trained.items() if id(p) in own)
@@ -138,14 +136,22 @@ class ModuleNetwork(Network):
             return self._states(batch)
         with self.at_rest(), torch.no_grad(), captured([self._last]) as calls:
             output = self._called(batch)
-        features, _ = _aligned(calls[self._last], output)
-        assert features is not None  # it was on the sample
-        return Shown(output, features, False)
+        given = [args[0] if args else kwargs["input"] for args, kwargs, _ in calls[self._last]]
+        assert self._arranged is not None
+        return Shown(output, ARRANGED[self._arranged](given, *output.shape[:2]), False)
+
+    def _recurrences(self, sample: Batch, call: Call | None) -> tuple[list[View], str]:
+        try:
+            return find_views(self._model, sample, call), "its recurrent states stand"
+        except UnsupportedError:  # no recurrence that lagreach knows
+            return [], "its output stands"
 
     def _states(self, batch: Batch) -> Shown:
         assert self._views is not None
         with self.at_rest(), torch.no_grad():
             output = self._called(batch)
+            if not self._views:
+                return Shown(output, output, False)
             states = [run(view.bind(batch)).states for view in self._views if "backward" not in view.name]
         return Shown(output, torch.cat(states, dim=2), True)
 
@@ -164,36 +170,41 @@ class ModuleNetwork(Network):
         parts = [part for own in calls.values() for args, _, result in own for part in (*args, result)]
         sizes = [part.numel() for part in parts if isinstance(part, Tensor)]
         self.values = max([output.numel(), *sizes]) // len(sample)
-        features, same = _aligned(calls[order[-1]], output) if order else (None, False)
-        last = order[-1] if features is not None else None
+        name, same = _arrangement(calls[order[-1]], output) if order else (None, False)
+        self._arranged = name
+        last = order[-1] if name is not None else None
         assert last is None or isinstance(last, nn.Linear)
         return last, same
 
 
-def _aligned(calls: list[tuple[tuple[Any, ...], dict[str, Any], Any]], output: Tensor) -> tuple[Tensor | None, bool]:
-    """What a layer was given, as (seq, position, feature), and whether its result is the output itself.
+Calls = list[tuple[tuple[Any, ...], dict[str, Any], Any]]
+ARRANGED: dict[str, Callable[[list[Tensor], int, int], Tensor]] = {  # to (seq, position, value)
+    "sequences first": lambda parts, seq, positions: parts[-1],
+    "time first": lambda parts, seq, positions: parts[-1].transpose(0, 1),
+    "once a step": lambda parts, seq, positions: torch.stack(parts, dim=1),
+    "in one axis": lambda parts, seq, positions: parts[-1].reshape(seq, positions, -1),
+}
 
-    It may have been called once for all, or once a step; with sequences or with time first, or both in one axis.
-    """
+
+def _arrangement(calls: Calls, output: Tensor) -> tuple[str | None, bool]:
+    """In which order a layer was given what, and whether its result is the output itself; None if it cannot be told."""
     seq, positions, out = output.shape
     given = [args[0] if args else kwargs.get("input") for args, kwargs, _ in calls]
     results = [result for *_, result in calls]
     if not all(isinstance(part, Tensor) for part in (*given, *results)):
         return None, False
-    if len(calls) == positions > 1 and all(tuple(result.shape) == (seq, out) for result in results):
-        features, result = torch.stack(given, dim=1), torch.stack(results, dim=1)
+    shape = tuple(results[-1].shape)
+    if shape == (seq, positions, out):
+        name = "sequences first"
+    elif shape == (positions, seq, out):
+        name = "time first"
+    elif len(calls) == positions > 1 and all(tuple(result.shape) == (seq, out) for result in results):
+        name = "once a step"
+    elif shape[-1:] == (out,) and results[-1].numel() == output.numel():
+        name = "in one axis"
     else:
-        features, result = given[-1], results[-1]
-    if result.numel() != output.numel() or result.shape[-1] != out:
         return None, False
-    together = (features.reshape(seq, positions, -1), result.reshape(output.shape))
-    ways = [together]
-    if tuple(result.shape) == (positions, seq, out):
-        ways.append((features.transpose(0, 1), result.transpose(0, 1)))
-    for ours, theirs in ways:
-        if torch.equal(theirs, output):
-            return ours, True
-    return ways[-1 if result.shape[0] != seq else 0][0], False  # a nonlinearity follows
+    return name, torch.equal(ARRANGED[name](results, seq, positions), output)
 
 
 class ViewNetwork(Network):

@@ -119,7 +119,7 @@ class Measurement:
                     how.method,
                     step=how.step,
                     one_by_one=how.one_by_one,
-                )
+                )  # none where only the readout is trained
                 rows = reachable_rows(
                     self.observed(piece, block, chance, readout=False),
                     piece.output,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,9 @@ A_LITTLE = 0.02  # share of an old input that a state must tell for it to have a
 class Forecast:
     """Shares of each lag that training will recover, with everything needed to judge and to repeat them.
 
-    `f.if_present` is the share of a planted dependency (lag, sequences), `f.in_data` that of the dependency in the data, NaN where
-    none was found. Each has its interval in the coordinates ``low`` and ``high``: ``f.if_present.low``. `f.limits` says in a
-    word what binds at each lag with the sequences one has. `f.at(...)` answers for other numbers of sequences or another
+    `f.if_present` is the share of a planted dependency (lag, sequences), `f.in_data` that of the dependency in the data, NaN
+    where none was found. Each has its interval in the coordinates ``low`` and ``high``: ``f.if_present.low``. `f.limits` says
+    in a word what binds at each lag with the sequences one has. `f.at(...)` answers for other numbers of sequences or another
     strength without a new pass.
 
     Attributes
@@ -80,54 +81,54 @@ class Forecast:
 
     # shares by lag and number of sequences
 
-    @property
+    @cached_property
     def readable(self) -> xr.DataArray:
         """Share of a planted dependency that a readout fitted to the states recovers."""
         return self._array("readable", self.read.planted(self._numbers, self.strength))
 
-    @property
+    @cached_property
     def reachable(self) -> xr.DataArray:
         """Share that all weights recover, the network being linear in them near the checkpoint; NaN if not asked for."""
         return self._array("reachable", self._of(self.reach, self._numbers))
 
-    @property
+    @cached_property
     def budgeted(self) -> xr.DataArray:
         """Share that all weights recover within the optimiser's steps; NaN if not asked for."""
         return self._array("budgeted", self._of(self.within, self._numbers))
 
-    @property
+    @cached_property
     def if_present(self) -> xr.DataArray:
         """Share of a planted dependency that training recovers: the larger of readable and reachable, within the steps."""
         return self._array("if_present", self._planted(self._numbers))
 
-    @property
+    @cached_property
     def in_data(self) -> xr.DataArray:
         """Share of the dependency in the data that training recovers; NaN where none was found."""
         return self._array("in_data", self._data(self._numbers))
 
     # numbers of sequences by lag
 
-    @property
+    @cached_property
     def needed(self) -> xr.DataArray:
         """Sequences from which half of a planted dependency is recovered, however many steps that takes."""
         parts = [curves.needed(self.strength) for curves in (self.read, self.reach) if curves is not None]
         return self._by_lag("needed", _better(parts, smaller=True))
 
-    @property
+    @cached_property
     def seen(self) -> xr.DataArray:
         """Sequences from which the gradient of a planted dependency stands out of its noise."""
         return self._by_lag("seen", (self.reach or self.read).visible(self.strength, self.error))
 
     # what binds
 
-    @property
+    @cached_property
     def limits(self) -> xr.DataArray:
         """What binds at each lag of the data's own dependency, with the sequences in the data; "none found" without one."""
         words = self._limits(self.available, in_data=True)
         found = self.adjusted_p <= self.error
         return self._words([word if yes else NONE_FOUND for word, yes in zip(words, found, strict=True)])
 
-    @property
+    @cached_property
     def limits_if_present(self) -> xr.DataArray:
         """What would bind at each lag if the data depended on it, with the sequences in the data."""
         return self._words(self.limits_at(self.available))

@@ -23,12 +23,12 @@ from lagreach.forecasting.result import Forecast
 
 ROWS = 8  # lags in the printed table
 NEIGHBOURS = 0.2  # share of a lag that the next one looked at may lie beyond it
-LEARNED = (READABLE, REACHABLE)
 SAID = {  # of one lag, and of several
-    FEW_SEQUENCES: ("needs more sequences", "need more sequences"),
-    FEW_STEPS: ("needs more steps", "need more steps"),
-    BLENDED: ("is blended with its neighbours", "are blended with their neighbours"),
-    UNSEEN: ("is unseen", "are unseen"),
+    (READABLE, REACHABLE): ("will be learned", "will be learned"),
+    (FEW_SEQUENCES,): ("needs more sequences", "need more sequences"),
+    (FEW_STEPS,): ("needs more steps", "need more steps"),
+    (BLENDED,): ("is blended with its neighbours", "are blended with their neighbours"),
+    (UNSEEN,): ("is unseen", "are unseen"),
 }
 
 
@@ -51,19 +51,12 @@ def sentence(lags: Sequence[int], words: Sequence[str]) -> str:
     'lags 0 to 2 will be learned; 24 is blended with its neighbours; 64 is unseen'
     """
     parts = []
-    learned = [word in LEARNED for word in words]
-    if any(learned):
-        parts.append(f"{spans(lags, learned)} will be learned")
-    for kind, (one, many) in SAID.items():
-        own = [word == kind for word in words]
-        if any(own):
-            parts.append(f"{spans(lags, own)} {many if sum(own) > 1 else one}")
-    if not parts:
-        return "nothing can be said of these lags"
-    if not any(learned):
-        parts.insert(0, "no lag will be learned")
-        return "; ".join(parts)
-    return ("lags " if sum(learned) > 1 else "lag ") + "; ".join(parts)
+    for kinds, (one, many) in SAID.items():
+        chosen = [word in kinds for word in words]
+        if any(chosen):
+            named = spans(lags, chosen) if parts else f"{'lags' if sum(chosen) > 1 else 'lag'} {spans(lags, chosen)}"
+            parts.append(f"{named} {many if sum(chosen) > 1 else one}")
+    return "; ".join(parts) or "nothing can be said of these lags"
 
 
 def spans(lags: Sequence[int], chosen: Iterable[bool]) -> str:
@@ -106,12 +99,11 @@ def _answers(forecast: Forecast) -> list[str]:
         f"From these {have:,} sequences, if the target depended on them ({strength} of its variance): {in_words(forecast)}."
     ]
     found = forecast.limits.values
-    there = found != NONE_FOUND
-    if not there.any():
+    there = [word != NONE_FOUND for word in found]
+    if not any(there):
         return [*lines, "In the data no lag was found that the target depends on (linearly, one lag at a time)."]
-    named = spans(forecast.lags, there)
-    what = sentence(forecast.lags, list(found))
-    return [*lines, f"In the data the target depends on {'lags' if there.sum() > 1 else 'lag'} {named}: {what}."]
+    depends = f"{'lags' if sum(there) > 1 else 'lag'} {spans(forecast.lags, there)}"
+    return [*lines, f"In the data the target depends on {depends}: {sentence(forecast.lags, list(found))}."]
 
 
 def _table(forecast: Forecast) -> list[str]:

@@ -78,7 +78,7 @@ def tangents(
     moved by a distance `step` (see `difference_step`): as fast as running it, and good to six digits in double precision.
     """
     weights = dict(directions.weights)
-    before = outputs(weights) if method == "difference" else None
+    before = outputs(weights) if method == "difference" and weights else None
     for start in range(0, len(directions), together):
         chunk = directions.chunk(start, min(start + together, len(directions)))
         each = [{name: part[k] for name, part in chunk.items()} for k in range(len(next(iter(chunk.values()))))]

@@ -28,7 +28,7 @@ from lagreach.errors import InputError
 from lagreach.gradients.significance import jackknife_spread
 
 Array = np.ndarray
-GRID = np.concatenate(([0.5], np.geomspace(1, 1e12, 73)))  # numbers of sequences that `needed` looks through
+GRID = np.concatenate(([0.5], np.geomspace(1, 1e12, 37)))  # numbers of sequences that `needed` looks through
 AMPLE = 1e7  # sequences: what these do not recover, no data set will
 FINER = 6  # points between two amounts of shrinkage
 HALF = 0.5
@@ -85,36 +85,48 @@ class ShareCurves:
 
     def planted(self, sequences: Float[Array, "n"], strength: float) -> Shares:
         """Share of a planted dependency of this strength that a fit from each number of sequences recovers."""
-        return self._interval(self._planted(np.asarray(sequences, float), strength))
-
-    def _planted(self, sequences: Array, strength: float) -> Float[Array, "fit lag n"]:
         check_strength(strength)
         share, fitted, noise = (finer(curve) for curve in (self.share, self.fitted, self.noise))
-        found = np.empty((*share.shape[:2], len(sequences)))
         explained = strength * self.present[None, :, None] * (2 * share - fitted)
-        for i, count in enumerate(sequences):
-            best = _gain(explained, noise[:, None, :] / count).argmax(-1)
-            found[..., i] = np.take_along_axis(share, best[..., None], -1)[..., 0]
-        return found
+        return self._best(share, explained, noise[:, None], sequences)
 
     def data(self, sequences: Float[Array, "n"]) -> Shares:
         """Share of the dependency in the data that a fit to its targets from each number of sequences recovers."""
-        return self._interval(self._data(np.asarray(sequences, float)))
-
-    def _data(self, sequences: Array) -> Float[Array, "fit lag n"]:
         share, gained, noise = (finer(curve) for curve in (self.in_data, self.gained, self.noise))
-        best = np.stack([_gain(gained, noise / count).argmax(-1) for count in sequences], axis=-1)  # (fit, n)
-        return np.take_along_axis(share, best[:, None, :], -1)
+        return self._best(share, gained[:, None], noise[:, None], sequences)
 
-    def _interval(self, found: Float[Array, "fit lag n"]) -> Shares:
-        """Jackknife over blocks, in the range of a share; NaN where no step has an input that old."""
+    def _best(
+        self,
+        share: Float[Array, "fit lag point"],
+        explained: Float[Array, "fit any point"],
+        noise: Float[Array, "fit 1 point"],
+        sequences: Float[Array, "n"],
+    ) -> Shares:
+        """Shares at the amount of shrinkage that gains most, with intervals.
+
+        An interval has two parts. The jackknife over blocks says how well the share is known where shrinkage moves with it.
+        Where quite different amounts gain nearly the same, the blocks do not tell which one is best: then all of them are in.
+        """
         from scipy.special import stdtrit
 
-        value, without = found[0], found[1:]
-        half = stdtrit(len(without) - 1, 0.975) * jackknife_spread(without)
+        blocks = len(share) - 1
+        quantile = stdtrit(blocks - 1, 0.975)
+        found = np.empty((3, share.shape[1], len(sequences)))
+        for i, count in enumerate(np.asarray(sequences, dtype=float)):
+            gain = _gain(explained, noise / count)  # (fit, any, point), "any" being every lag or one for all
+            best = gain.argmax(-1)[..., None]
+            at_best = np.take_along_axis(share, np.broadcast_to(best, (*share.shape[:2], 1)), -1)[..., 0]
+            value, half = at_best[0], quantile * jackknife_spread(at_best[1:])
+            with np.errstate(invalid="ignore"):
+                behind = np.take_along_axis(gain, np.broadcast_to(best[:1], (*gain.shape[:2], 1)), -1) - gain
+            behind = np.where(np.isfinite(behind), behind, np.inf)
+            spread = jackknife_spread(behind[1:].reshape(blocks, -1)).reshape(behind.shape[1:])
+            as_good = behind[0] <= quantile * np.where(np.isnan(spread), 0.0, spread)
+            low = np.where(as_good, share[0], np.inf).min(-1)
+            high = np.where(as_good, share[0], -np.inf).max(-1)
+            found[..., i] = value, np.minimum(value - half, low), np.maximum(value + half, high)
         nothing = (self.present <= 0)[:, None]
-        ends = (np.where(nothing, np.nan, np.clip(v, 0.0, 1.0)) for v in (value, value - half, value + half))
-        return Shares(*ends)
+        return Shares(*np.where(nothing, np.nan, np.clip(found, 0.0, 1.0)))
 
     def needed(self, strength: float) -> Shares:
         """Sequences from which half of a planted dependency is recovered; inf where no number of them is enough.
@@ -173,7 +185,7 @@ def first_half(shares: Float[Array, "lag n"]) -> Float[Array, "lag"]:
     """Where a curve over `GRID` first reaches one half, in the logarithm of N; inf if it never does, NaN if it is unknown.
 
     >>> float(first_half(np.where(GRID < 100, 0.0, 1.0)[None])[0].round(3))
-    82.54
+    68.129
     """
     reached = shares >= HALF
     first = reached.argmax(1)

@@ -8,6 +8,7 @@ that such a lag gets zero on average, and a lag that the features hold exactly g
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -17,7 +18,7 @@ from lagreach.statistics.linear_share.curves import ShareCurves
 from lagreach.statistics.linear_share.moments import SUMS, ShareMoments
 
 Array = np.ndarray
-Sums = dict[str, Array]
+Sums = dict[str, Any]  # arrays by name, or numbers once a block is chosen
 AMOUNTS = 65  # amounts of shrinkage from none to all: four a decade
 MOST_SHRINKAGE = 1e4  # in units of the largest eigenvalue
 DIGITS = 9  # of shares that are kept, so that files stay small
@@ -50,7 +51,8 @@ def share_curves(
         raise InputError("too few sequences for a forecast", got=f"{len(blocks)} blocks of them", expected="at least 3")
     total = {name: own.sum(0) for name, own in sums.items()}
     whole = _Fold.of(total, total)
-    top = max(float(np.linalg.eigvalsh(whole.squares)[-1]), np.finfo(float).tiny)
+    largest = float(np.linalg.eigvalsh(whole.squares)[-1])
+    top = largest if largest > 0 else 1.0  # features that never vary fit nothing, in any units
     grid = _ridge(top, floor) if budget is None else _descent(top, budget)
     copies, folds = moments.copies.numpy(), []
     for block in blocks:

@@ -50,8 +50,8 @@ class Rows:
     concentration
         Sum of the squared weights of all steps: one over their number where they count alike.
     lagged
-        For each block among `block`, over all steps that have an input z l steps before: sums of ``w, w z, w r, w z r, w o, w z o``, with the residual r and
-        the output o along the probe's output direction.
+        For each block among `block`, over all steps that have an input z l steps before: sums of ``w, w z, w r, w z r, w o,
+        w z o``, with the residual r and the output o along the probe's output direction.
     """
 
     block: Int[Tensor, "seq"]
