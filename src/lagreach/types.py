@@ -10,6 +10,13 @@ from __future__ import annotations
 
 from enum import Enum
 
+# choices of a measurement, in the words that arguments take
+SIGNALS = ("dependence", "gradient")
+DIRECTIONS = ("matched", "random")
+NOISES = ("gradient", "lag")
+UNITS = ("sequence", "step")
+TRANSPORTS = ("exact", "first-order")
+
 
 class Status(Enum):
     """How far a number can be trusted; the value is advice for the reader.

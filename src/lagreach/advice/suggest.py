@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lagreach._util.arrays import finite_or_none
+from lagreach.detection.law import exp, moved
 from lagreach.diagnosis.result import Diagnosis
 from lagreach.diagnosis.window import band_of
 from lagreach.errors import InputError
@@ -148,7 +149,9 @@ class _Chunks:
     def needed(self, lag: int, needed: float, length: int) -> float:
         """Sequences that a lag needs in chunks of this length."""
         kept = self.share(lag, length)
-        return needed * (self.share(lag, self.time) / kept) ** self.kappa if kept > 0 else math.inf
+        if kept <= 0 or needed <= 0:
+            return math.inf if kept <= 0 else needed
+        return float(exp(moved(math.log(needed), self.kappa, math.log(self.share(lag, self.time) / kept))))
 
     def enough(self, lag: int, needed: float, sequences: float) -> int:
         """Shortest chunk that keeps half of a lag's signal and, if whole sequences do, keeps it within reach."""

@@ -109,6 +109,20 @@ def parse_lags(text: str) -> str | list[int]:
         raise InputError("lags could not be read", got=repr(text), expected="auto, 1,2,4 or 0:64") from error
 
 
+def parse_steps(text: str | None) -> str | list[int] | None:
+    """Read "last" or "3,7,11".
+
+    >>> parse_steps("3,7"), parse_steps("last"), parse_steps(None)
+    ([3, 7], 'last', None)
+    """
+    if text is None or text == "last":
+        return text
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise InputError("steps could not be read", got=repr(text), expected="last, or 3,7,11") from error
+
+
 def run_diagnose(
     model: str,
     data: Path,
@@ -118,12 +132,13 @@ def run_diagnose(
     loss: str,
     lags: str,
     sequences: int | None,
-    strength: float,
     require: Sequence[int],
     budget: float | None,
-    seed: int,
+    memory: int | None,
+    steps: str | None,
     dry_run: bool,
     as_json: bool,
+    settings: MeasureSettings,
 ) -> int:
     """Run the command and return its exit code."""
     built = load_model(model)
@@ -132,13 +147,14 @@ def run_diagnose(
     batch = load_data(data)
     if dry_run:
         planned = cost(
-            built, batch, loss, parse_lags(lags), settings=MeasureSettings(seed=seed), budget=budget, require=require
-        )
+            built, batch, loss, parse_lags(lags), settings=settings, budget=budget, memory=memory, require=require,
+            steps=parse_steps(steps),
+        )  # fmt: skip
         print(json.dumps(vars(planned) | {"layers": list(planned.layers)}, indent=2) if as_json else planned)
         return 0
     found = diagnose(
-        built, batch, loss, parse_lags(lags), sequences=sequences, strength=strength, require=require, budget=budget,
-        seed=seed,
+        built, batch, loss, parse_lags(lags), sequences=sequences, require=require, budget=budget, memory=memory,
+        steps=parse_steps(steps), settings=settings,
     )  # fmt: skip
     make_folder(out)
     found.save(out / "diagnosis.nc")

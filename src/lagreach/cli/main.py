@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from lagreach._version import __version__
 from lagreach.cli.convergence import app as convergence
+from lagreach.cli.settings import with_settings
 from lagreach.cli.study import app as study
 
 app = typer.Typer(
@@ -102,6 +103,7 @@ def plan(
 
 
 @app.command()
+@with_settings
 def diagnose(
     model: Annotated[
         str, typer.Option(help="Where the model comes from: package.module:factory, called without arguments.")
@@ -114,12 +116,14 @@ def diagnose(
     loss: Annotated[str, typer.Option(help="mse or cross_entropy.")] = "mse",
     lags: Annotated[str, typer.Option(help='"auto", or lags such as 1,2,4 or 0:64.')] = "auto",
     sequences: Annotated[int | None, typer.Option(help="Plan for this many sequences.")] = None,
-    strength: Annotated[float, typer.Option(help="Share of the target a dependency should explain.")] = 0.05,
     require_lag: Annotated[list[int] | None, typer.Option(help="Exit with 3 if this lag is out of reach.")] = None,
     budget: Annotated[float | None, typer.Option(help="Seconds to stay within.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of pairs, probes and flips.")] = 0,
+    memory: Annotated[int | None, typer.Option(help="Bytes for the sequences that are run together.")] = None,
+    steps: Annotated[str | None, typer.Option(help='Steps that targets belong to: "last", or 3,7,11.')] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do and cost.")] = False,
     as_json: Json = False,
+    *,
+    settings: Any,
 ) -> None:
     """Tell how far back a model learns from data; write diagnosis.nc and report.html.
 
@@ -131,8 +135,8 @@ def diagnose(
 
     raise typer.Exit(
         run_diagnose(
-            model, data, out, weights=weights, loss=loss, lags=lags, sequences=sequences, strength=strength,
-            require=require_lag or [], budget=budget, seed=seed, dry_run=dry_run, as_json=as_json,
+            model, data, out, weights=weights, loss=loss, lags=lags, sequences=sequences, require=require_lag or [],
+            budget=budget, memory=memory, steps=steps, dry_run=dry_run, as_json=as_json, settings=settings,
         )
     )  # fmt: skip
 

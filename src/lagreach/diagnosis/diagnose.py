@@ -52,13 +52,13 @@ def diagnose(
     lags: str | Iterable[int] = "auto",
     *,
     sequences: int | None = None,
-    strength: float = 0.05,
-    transport: str = "exact",
-    signal: str = "dependence",
-    noise: str = "gradient",
+    strength: float | None = None,
+    transport: str | None = None,
+    signal: str | None = None,
+    noise: str | None = None,
     params: Selection = "input",
-    error: float = 0.05,
-    seed: int = 0,
+    error: float | None = None,
+    seed: int | None = None,
     budget: float | None = None,
     memory: int | None = None,
     dry_run: bool = False,
@@ -119,7 +119,8 @@ def diagnose(
         The Adam, AdamW, RMSprop or SGD that trains the model, or its ``state_dict()``: signal and noise are then those of
         its steps, every weight's gradient being divided as the optimiser divides it. Plain gradients if None.
     settings
-        Finer points: blocks, probes, flips, direction, unit. What has an argument of its own here is set by that.
+        All choices together, also finer points: blocks, probes, flips, direction, unit. What has an argument of its own here
+        may be said there or here.
     statistics
         Numbers per lag of your own, besides those of `lagreach.statistics`: they are collected in the same passes over the
         data and show up wherever numbers per lag are shown.
@@ -139,10 +140,8 @@ def diagnose(
     (3,)
     """
     started = time.perf_counter()
-    chosen = _settings(
-        settings or MeasureSettings(),
-        {"signal": signal, "noise": noise, "transport": transport, "strength": strength, "error": error, "seed": seed},
-    )
+    chosen = _settings(settings or MeasureSettings(), signal=signal, noise=noise, transport=transport, strength=strength,
+                       error=error, seed=seed)  # fmt: skip
     if dry_run:
         raise InputError(
             "diagnose always returns a diagnosis",
@@ -233,17 +232,18 @@ def cost(
     )
 
 
-def _settings(given: MeasureSettings, own: Mapping[str, Any]) -> MeasureSettings:
-    """Put the arguments of a diagnosis into its settings; settings that say something else would be lost silently."""
+def _settings(settings: MeasureSettings, **arguments: Any) -> MeasureSettings:
+    """Put the arguments that were given into the settings; what both say must agree."""
+    asked = {name: value for name, value in arguments.items() if value is not None}
     usual = MeasureSettings()
-    lost = [name for name in own if getattr(given, name) not in (getattr(usual, name), own[name])]
+    lost = [name for name in asked if getattr(settings, name) not in (getattr(usual, name), asked[name])]
     if lost:
         raise InputError(
             "settings and an argument disagree",
-            got=", ".join(f"settings.{name}={getattr(given, name)!r} and {name}={own[name]!r}" for name in lost),
-            fix=f"pass {', '.join(lost)} to diagnose itself",
+            got=", ".join(f"settings.{name}={getattr(settings, name)!r} and {name}={asked[name]!r}" for name in lost),
+            fix=f"say {', '.join(lost)} in one place",
         )
-    return replace(given, **own)
+    return replace(settings, **asked)
 
 
 def _convergence(model: nn.Module | View, source: Sequences, loss: Loss) -> Mapping[str, Any] | None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from lagreach.detection.law import exp, moved, reach, strength_shift
 from lagreach.errors import InputError
 from lagreach.statistics import LagCurve
 from lagreach.statistics.memory import Memory
@@ -93,12 +94,7 @@ class WindowAt:
 
 def window_at(planted: Requirement, found: Requirement, sequences: float, strength: float) -> WindowAt:
     """Read H_N off the numbers for a planted dependency, and the detectable lags off those found in the data."""
-
-    def reach(numbers: np.ndarray) -> int | None:
-        visible = planted.lags[numbers <= sequences]
-        return int(visible.max()) if len(visible) else None
-
-    lag = reach(planted.sequences)
+    lag = reach(planted.lags, planted.sequences, sequences)
     status = Status.OK
     if lag is None:
         status = next((s for s in planted.status if not s.usable), Status.WINDOW_EMPTY)
@@ -108,7 +104,7 @@ def window_at(planted: Requirement, found: Requirement, sequences: float, streng
         sequences=float(sequences),
         strength=strength,
         lag=lag,
-        interval=(reach(planted.high), reach(planted.low)),
+        interval=(reach(planted.lags, planted.high, sequences), reach(planted.lags, planted.low, sequences)),
         detectable=tuple(int(one) for one in found.lags[found.sequences <= sequences]),
         status=status,
     )
@@ -160,16 +156,11 @@ class Window:
         base, speed = self.probe, self.concentration
         slow = speed.kappa_pessimistic if np.isfinite(speed.kappa_pessimistic) else speed.exponent
         low, high = speed.interval if speed.status is Status.OK else (speed.exponent, speed.exponent)
-        return Requirement(
-            base.lags,
-            base.first,
-            base.sequences * share ** (-speed.exponent / 2),
-            base.low * share ** (-low / 2),
-            base.high * share ** (-high / 2),
-            base.pessimistic * share ** (-slow / 2),
-            base.robust / share,
-            base.status,
-        )
+        shift = strength_shift(share)
+        kappas = {"sequences": speed.exponent, "low": low, "high": high, "pessimistic": slow, "robust": 2.0}
+        with np.errstate(divide="ignore"):
+            numbers = {name: exp(moved(np.log(getattr(base, name)), kappa, shift)) for name, kappa in kappas.items()}
+        return Requirement(base.lags, base.first, **numbers, status=base.status)
 
     def at(self, sequences: float, strength: float | None = None) -> WindowAt:
         """What `sequences` sequences can see: the window H_N and the detectable lags."""

@@ -18,8 +18,7 @@ from torch import Tensor
 from lagreach.adapters import Recurrence
 from lagreach.errors import InputError
 from lagreach.transport.objective import Objective
-
-SIGNALS = ("dependence", "gradient")
+from lagreach.types import SIGNALS
 
 
 def swapped(own: Objective, other: Objective) -> tuple[Objective, Objective, Tensor]:

@@ -20,10 +20,10 @@ from lagreach.transport.objective import Loss, Objective, check_uncoupled, outpu
 from lagreach.transport.prepare import Prepared, prepare
 from lagreach.transport.rollout import Rollout
 from lagreach.transport.sensitivity import check_direction
+from lagreach.types import TRANSPORTS
 
 LIMIT_BYTES = 2**30
 GROUP_BYTES = 2**28  # of lag gradients held at once when they are reduced
-TRANSPORTS = ("exact", "first-order")
 
 
 @dataclass(frozen=True)

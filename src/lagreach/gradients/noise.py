@@ -25,10 +25,7 @@ from lagreach.transport.exact import by_weight
 from lagreach.transport.objective import output_gradient, valid_steps
 from lagreach.transport.rollout import Rollout
 from lagreach.transport.sensitivity import immediate_sensitivity
-
-NOISES = ("gradient", "lag")
-DIRECTIONS = ("matched", "random")
-UNITS = ("sequence", "step")
+from lagreach.types import DIRECTIONS, NOISES, UNITS
 
 
 @dataclass(frozen=True)

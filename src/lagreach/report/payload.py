@@ -147,9 +147,8 @@ def _curve(curve: LagCurve) -> dict[str, Any]:
         "unit": "log10" if curve.log10 and not curve.unit else curve.unit,
         "lags": curve.lags,
         "value": _rounded(curve.value),
-        "low": _rounded(curve.low),
-        "high": _rounded(curve.high),
-        "status": [str(status) for status in curve.status],
+        "ends": None if np.isnan(curve.low).all() else [_rounded(curve.low), _rounded(curve.high)],
+        "status": None if set(curve.status) == {Status.OK} else [str(status) for status in curve.status],
     }
 
 

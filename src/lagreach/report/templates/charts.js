@@ -243,10 +243,10 @@ const Charts = (() => {
     const x = c.lags.map(place);
     const point = {
       x, y: c.value.map((v) => (Number.isFinite(v) ? v : null)), mode: "lines+markers", line: { color: blue, width: 2.5 },
-      text: c.lags.map((lag, i) => `lag ${lag}: ${Number(c.value[i].toPrecision(4))}<br>${c.status[i]}`), hoverinfo: "text",
+      text: c.lags.map((lag, i) => `lag ${lag}: ${Number(c.value[i].toPrecision(4))}${c.status ? `<br>${c.status[i]}` : ""}`), hoverinfo: "text",
     };
     const y = log ? decades(c.unit, shown) : axis(c.unit);
-    return [[band(x, c.low, c.high, blue), point], layout(lagAxis(layer.lags), y, { showlegend: false, height: 320 })];
+    return [[...(c.ends ? [band(x, ...c.ends, blue)] : []), point], layout(lagAxis(layer.lags), y, { showlegend: false, height: 320 })];
   }
 
   /* Time scales of the units in octaves. */
