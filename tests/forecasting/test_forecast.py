@@ -10,6 +10,7 @@ import xarray as xr
 from torch import nn
 
 import lagreach
+from lagreach.adapters import gated_view
 from lagreach.data.sequences import as_sequences
 from lagreach.diagnosis.files import load_diagnosis
 from lagreach.errors import InputError, UnsupportedError
@@ -80,7 +81,9 @@ def fit_readout(model: Reservoir, x, y, held_x, held_y, steps: int = 400) -> nn.
     return best
 
 
-@pytest.mark.parametrize(("lag", "sequences"), [(1, 4), (1, 30), (6, 4), (6, 30)])
+@pytest.mark.parametrize(
+    ("lag", "sequences"), [(1, 4), (6, 30), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((1, 30), (6, 4)))]
+)
 def test_training_recovers_what_the_forecast_said(lag, sequences):
     """A readout trained by gradient descent on N sequences, stopped by held-out loss, against the forecast share at N."""
     generator = torch.Generator().manual_seed(1)
@@ -199,6 +202,34 @@ def test_tokens_in_and_out():
     assert found.readable.sel(lag=0, sequences=10000) > found.readable.sel(lag=8, sequences=10000)
 
 
+def test_classes_at_even_odds_have_the_shares_of_a_square():
+    """Where all classes are as likely, the curvature is the same at every step, and the loss is a square in all but name."""
+    x, y = data(128, 20, inputs=1)
+    square = Reservoir(6)
+    classes = copy.deepcopy(square)
+    classes.read = nn.Linear(6, 3)
+    nn.init.zeros_(classes.read.weight)
+    nn.init.zeros_(classes.read.bias)
+    labels = torch.randint(0, 3, (128, 20), generator=torch.Generator().manual_seed(0))
+    options = {"lags": [0, 2, 5], "weights": "readout"}
+    one = lagreach.forecast(square, (x, torch.randn(y.shape, generator=torch.Generator().manual_seed(1))), **options)
+    three = lagreach.forecast(classes, (x, labels), loss="cross_entropy", **options)
+    np.testing.assert_allclose(three.at(int(AMPLE)).readable.values, one.at(int(AMPLE)).readable.values, atol=1e-4)
+    np.testing.assert_allclose(three.readable.values, one.readable.values, atol=0.05)
+    # all weights, of which only the readout is trained: the same in the coordinates of the curvature
+    both = lagreach.forecast(classes, (x, labels), loss="cross_entropy", lags=[0, 2, 5])
+    np.testing.assert_allclose(both.reachable.values, both.readable.values, atol=0.05)
+
+
+def test_a_bare_recurrence_is_a_model_too():
+    model = lagreach.GatedRNN("gru", 2, 6, 1, generator=torch.Generator().manual_seed(0))
+    options = {"lags": LAGS, "directions": 10**4}
+    bare, whole = (lagreach.forecast(one, data(192, 16), **options) for one in (gated_view(model), model))
+    np.testing.assert_allclose(bare.readable.values, whole.readable.values, atol=1e-6)
+    # all weights are directions in both, those of the readout under their names or as features
+    np.testing.assert_allclose(bare.at(10**6).reachable.values, whole.at(10**6).reachable.values, atol=0.02)
+
+
 def test_what_lies_beyond_a_length_does_not_matter():
     x, y = data(96, 16)
     lengths = torch.randint(8, 17, (96,), generator=torch.Generator().manual_seed(0))
@@ -281,6 +312,7 @@ def test_a_model_without_exact_derivatives_is_said_to_be_one():
     np.testing.assert_allclose(found.reachable.values, exact.reachable.values, atol=0.15)
 
 
+@pytest.mark.slow
 def test_nothing_is_found_in_the_data_where_nothing_is():
     found = 0
     for seed in range(20):

@@ -50,7 +50,7 @@ def sentence(lags: Sequence[int], words: Sequence[str]) -> str:
     >>> sentence([0, 1, 2, 24, 64], ["readable", "readable", "reachable", "blended", "unseen"])
     'lags 0 to 2 will be learned; 24 is blended with its neighbours; 64 is unseen'
     """
-    parts = []
+    parts: list[str] = []
     for kinds, (one, many) in SAID.items():
         chosen = [word in kinds for word in words]
         if any(chosen):

@@ -250,7 +250,7 @@ def _seen(folds: list[_Judged], size: Array, power: Array, present: Array) -> Fl
 
     square, along = sum(part * fold.seen[0] for part, fold in zip(size, folds, strict=True))
     value = needed(square, along, power)
-    inside = np.stack([needed(*fold.seen[1], fold.power) for fold in folds])
+    inside = np.stack([needed(fold.seen[1][0], fold.seen[1][1], fold.power) for fold in folds])
     with np.errstate(invalid="ignore", divide="ignore"):
         logs = np.log(inside)
         moved = value * np.exp(logs - logs.mean(0))

@@ -101,7 +101,7 @@ class Observed:
         are added up before they are turned back.
         """
         time, directions = self.planted.shape[1], self.along_residual.shape[2]
-        shares = self.shares[..., None].double()
+        shares = self.shares[..., None]
         factors = torch.cat((shares, shares * self.along_residual, shares * self.along_output), dim=2)
         by_step = factors.new_zeros(len(factors), factors.shape[2], time)
         by_step.scatter_add_(2, self.times[:, None].expand(-1, factors.shape[2], -1), factors.transpose(1, 2))
@@ -109,11 +109,12 @@ class Observed:
         member = member.to(by_step.device)
 
         def by_block(values: Tensor) -> Tensor:
-            return values.new_zeros(len(distinct), *values.shape[1:]).index_add_(0, member, values)
+            exact = values.to(torch.complex128 if values.is_complex() else torch.float64)
+            return exact.new_zeros(len(distinct), *values.shape[1:]).index_add_(0, member, exact)
 
         length = 2 * time  # zeros behind, so that the end does not meet the beginning
         ours = torch.fft.rfft(by_step, length)
-        theirs = torch.fft.rfft(self.planted.double().transpose(1, 2), length).conj()
+        theirs = torch.fft.rfft(self.planted.transpose(1, 2), length).conj()
         residual, output = ([1 + start + own for own in self.along] for start in (0, directions))
         spectra = (ours[:, :1] * theirs, ours[:, residual] * theirs, ours[:, output] * theirs)
         at = torch.as_tensor(list(lags), device=by_step.device)
