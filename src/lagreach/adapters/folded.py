@@ -103,10 +103,6 @@ class FoldedView(View):
         wide = -1 if inner.template.input_size < 0 else rows * inner.template.input_size
         self.template = unbound(Stack(cells, rows * stack.hidden_size, stack.names), inner.template.params, wide)
 
-    def trained(self, batch: Batch, losses: Callable[[Tensor], Tensor]) -> OwnUse | None:
-        """Gradients of the weights: sums over all rows."""
-        return self.inner.trained(batch, losses)
-
     def bind(self, batch: Batch) -> Bound:
         """Bind by rows, and put the rows of each sequence side by side."""
         met, count = self.inner.bind(batch), len(batch)

@@ -80,7 +80,7 @@ class MemorySums:
         self.of_state = _Sketch(self.size, directions_read(self.size, len(self.lags)))
         self.of_input = _Sketch(self.width, min(self.width, MOST_DIRECTIONS))
         self.halves = [_Moments(self.lags, self.of_state.directions, self.of_input.directions) for _ in range(2)]
-        self.related = _Autocorrelation(subject.plan.count, self.of_input.directions)
+        self.related = Autocorrelation(subject.plan.count, self.of_input.directions)
 
     def add(self, piece: Piece) -> None:
         """Take in some pairs of sequences."""
@@ -146,7 +146,7 @@ class _Sketch:
         return groups.sum(-2)
 
 
-class _Autocorrelation:
+class Autocorrelation:
     """Autocorrelation of inputs at the first lags, with its sampling error from blocks of sequences."""
 
     def __init__(self, blocks: int, width: int) -> None:
@@ -161,7 +161,7 @@ class _Autocorrelation:
             self._products[:, k].index_add_(0, block, products.cpu())
             self._steps[:, k].index_add_(0, block, inside[:, k:].sum(1, keepdim=True).double().cpu())
 
-    def merge(self, other: _Autocorrelation) -> None:
+    def merge(self, other: Autocorrelation) -> None:
         """Take in the products of other sequences."""
         self._products += other._products
         self._steps += other._steps
