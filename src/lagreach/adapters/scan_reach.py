@@ -19,8 +19,8 @@ TOO_LITTLE = 1e-9  # of the largest gradient: what arrives of less could vanish 
 def refuse_truncation(layer: ScanLayer, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Refuse a layer whose last output has no gradient at all for an input that its decays carry to it.
 
-    A replay cannot see it, since values stay what they are, and neither can the sum of lag gradients be compared with the model's:
-    the weights of such layers also act beside the scan.
+    A replay cannot see it, since values stay what they are; and the sum of lag gradients cannot be compared with the model's
+    gradient, since the weights of such layers also act beside the scan.
     """
     cell, values = layer.cell, [*args, *kwargs.values()]
     place = next((i for i, v in enumerate(values) if isinstance(v, Tensor) and v.is_floating_point()), None)
