@@ -17,7 +17,7 @@ SOURCE = ROOT / "src" / "lagreach"
 # From left to right; a part may import what stands to its left, and itself.
 ORDER = [
     "_version", "_moved", "errors", "types", "_util", "data", "cells", "kernels", "models", "adapters", "transport", "tails",
-    "detection", "regimes", "papers.cayci", "tasks", "gradients", "statistics", "diagnosis",
+    "detection", "regimes", "papers.cayci", "tasks", "gradients", "statistics", "whole_model", "diagnosis",
     "advice", "report", "papers.livi", "callbacks",
     "study", "testing", "cli", "__main__",
 ]  # fmt: skip

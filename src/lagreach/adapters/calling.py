@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,17 +33,40 @@ def default_call(model: nn.Module, batch: Batch) -> Any:
     if batch.state is not None:
         return model(x, _layers_first(batch.state, reference))
     known = inspect.signature(model.forward).parameters
-    options: dict[str, Any] = (
-        {"use_cache": False} if "use_cache" in known else {}
-    )  # a cache would keep states for later
-    if batch.lengths is not None and "attention_mask" in known:
-        steps = torch.arange(x.shape[1], device=x.device)
-        options["attention_mask"] = (steps < batch.lengths.to(x.device)[:, None]).long()
+    if batch.others is not None:
+        return _with_others(model, x, batch, reference)
+    options = _known_options(batch, known, x)
     if options:
         return model(x, **options)
     if batch.lengths is not None and _takes_lengths(model):
         return model(x, batch.lengths)
     return model(x)
+
+
+def _with_others(model: nn.Module, x: Tensor, batch: Batch, reference: Tensor) -> Any:
+    """Hand over all inputs: one after the other, by their names, or as the dict that the model takes as its one argument."""
+
+    def placed(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        return value.to(reference.device, reference.dtype if value.is_floating_point() else value.dtype)
+
+    if isinstance(batch.others, tuple):
+        return model(x, *(placed(value) for value in batch.others))
+    known = inspect.signature(model.forward).parameters
+    named = {batch.name: x} | {name: placed(value) for name, value in batch.others.items()}
+    if batch.name not in known and not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
+        return model(named)
+    return model(**_known_options(batch, known, x) | named)
+
+
+def _known_options(batch: Batch, known: Mapping[str, inspect.Parameter], x: Tensor) -> dict[str, Any]:
+    """What libraries' models are told beside their inputs: no cache, which would keep states for later; where padding is."""
+    options: dict[str, Any] = {"use_cache": False} if "use_cache" in known else {}
+    if batch.lengths is not None and "attention_mask" in known:
+        steps = torch.arange(x.shape[1], device=x.device)
+        options["attention_mask"] = (steps < batch.lengths.to(x.device)[:, None]).long()
+    return options
 
 
 def first_call(model: nn.Module, sample: Batch, call: Call) -> None:

@@ -78,8 +78,8 @@ class FoldedCell(Cell):
 
     def factors(self, x: Tensor, s: Tensor, params: Params) -> Factors:
         """Factors of all rows, each a sequence of its own."""
-        alone = (v.movedim(2, 1).flatten(0, 1) for v in self._apart(x, s))
-        found = self.inner.factors(*alone, params)
+        alone_x, alone_s = (v.movedim(2, 1).flatten(0, 1) for v in self._apart(x, s))
+        found = self.inner.factors(alone_x, alone_s, params)
 
         def together(values: Tensor) -> Tensor:
             return values.unflatten(0, (-1, self.rows)).movedim(1, 2).flatten(2)
@@ -102,6 +102,10 @@ class FoldedView(View):
         cells = tuple(FoldedCell(cell, rows) for cell in stack.cells)
         wide = -1 if inner.template.input_size < 0 else rows * inner.template.input_size
         self.template = unbound(Stack(cells, rows * stack.hidden_size, stack.names), inner.template.params, wide)
+
+    def trained(self, batch: Batch, losses: Callable[[Tensor], Tensor]) -> OwnUse | None:
+        """Gradients of the weights: sums over all rows."""
+        return self.inner.trained(batch, losses)
 
     def bind(self, batch: Batch) -> Bound:
         """Bind by rows, and put the rows of each sequence side by side."""

@@ -86,7 +86,7 @@ class MemorySums:
         """Take in some pairs of sequences."""
         states = self.of_state(piece.part.states.double())
         inputs = self.of_input(self.probe.whiten(piece.part.x.double()))
-        inside = valid_steps(piece.part.lengths, *inputs.shape[:2], inputs.device)
+        inside = valid_steps(piece.part.lengths, inputs.shape[0], inputs.shape[1], inputs.device)
         states, inputs = (torch.where(inside[..., None], v, 0.0) for v in (states, inputs))
         for half in range(2):
             chosen = torch.from_numpy(piece.block % 2 == half).to(states.device)
@@ -182,7 +182,7 @@ class _Autocorrelation:
         error = (left_out - left_out.mean(0)).square().sum(0).mul((blocks - 1) / blocks).sqrt()
         # of independent steps it is this much; blocks tell more where sequences repeat each other, less where they are few
         error = torch.maximum(error, steps.sum(0)[reached][1:].rsqrt())
-        chance = stdtrit(blocks - 1, 1 - DOUBT / (2 * whole.numel()))
+        chance = float(stdtrit(blocks - 1, 1 - DOUBT / (2 * whole.numel())))
         return bool((whole.abs() > torch.clamp(chance * error, min=NEGLIGIBLE)).any())
 
 

@@ -161,7 +161,9 @@ def test_language_model_of_transformers():
     config = transformers.Mamba2Config(vocab_size=11, hidden_size=8, num_hidden_layers=2, **sizes)
     model = transformers.Mamba2ForCausalLM(config)
     assert len(check_adapter(model, tokens(2, TIME))) == 2
-    found = lagreach.diagnose(model, (tokens(16, TIME), tokens(16, TIME, seed=1)), "cross_entropy", lags=[0, 1, 4])
+    found = lagreach.diagnose(
+        model, (tokens(16, TIME), tokens(16, TIME, seed=1)), "cross_entropy", lags=[0, 1, 4], lags_of="layers"
+    )
     assert len(found.layers) == 2
 
 
