@@ -258,6 +258,8 @@ def test_hooks_and_frozen_weights(generator):
     model.rnn.weight_hh_l0.register_hook(lambda gradient: gradient / 2)
     assert "rnn.weight_hh_l0 is also used outside the recurrence" in lag_gradients(model, x, y).warnings[0]
     assert all(weight.grad is None for weight in model.parameters())
+    assert all(flat is weight for flat, weight in zip(model.rnn._flat_weights, model.rnn.parameters(), strict=True))
+    assert not model.rnn._weights_have_changed()  # else its next call on a GPU would lay its weights out anew
 
 
 def test_an_output_without_gradient_is_refused(generator):
