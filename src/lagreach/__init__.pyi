@@ -20,6 +20,7 @@ from lagreach.diagnosis.diagnose import diagnose_step as diagnose_step
 from lagreach.diagnosis.files import load as load
 from lagreach.diagnosis.measure import measure_window as measure_window
 from lagreach.errors import LagreachError as LagreachError
+from lagreach.forecasting.forecast import forecast as forecast
 from lagreach.gradients.lag_gradients import lag_gradients as lag_gradients
 from lagreach.models.gated_rnn import GatedRNN as GatedRNN
 from lagreach.study.train import train as train

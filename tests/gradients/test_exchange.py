@@ -138,8 +138,7 @@ def test_masks_and_classes(generator):
     mask[:, -1] = 1.0
     subject = make_subject(model, (x, y, mask), "cross_entropy", LAGS, settings=SETTINGS)
     assert head_reach(subject) == NOTHING  # the outputs drop out of a difference of two targets
-    head = lambda states: model.readout(states)  # noqa: E731
-    assert_is_brute_force(subject, ExchangePlan(LAGS, ALL, NOTHING), head, "cross_entropy", x, y, mask)
+    assert_is_brute_force(subject, ExchangePlan(LAGS, ALL, NOTHING), model.readout, "cross_entropy", x, y, mask)
 
 
 def test_what_lies_beyond_a_sequence_does_not_count(generator):

@@ -10,7 +10,7 @@ import typer
 
 from lagreach._util.disk import is_folder, refuse_others
 from lagreach._util.progress import progress_bar
-from lagreach.diagnosis.files import load
+from lagreach.diagnosis.files import load_diagnosis
 from lagreach.diagnosis.result import Diagnosis
 from lagreach.errors import InputError
 from lagreach.report.gallery import export
@@ -29,7 +29,7 @@ def read(paths: Sequence[Path]) -> tuple[list[Diagnosis], list[str]]:
         if not inside:
             raise InputError("there is no diagnosis in this folder", got=str(path), expected="files *.nc")
         files += inside
-    found = [load(file) for file in files]
+    found = [load_diagnosis(file) for file in files]
     labels = [", ".join(map(str, diagnosis.labels.values())) for diagnosis in found]
     informative = len(set(labels)) == len(found) and all(labels)
     return found, named(found) if informative else names_of(files)
