@@ -103,7 +103,7 @@ def test_bare_steps_and_finished_recurrences(dtype):
 
 def test_what_cannot_be_copied_is_refused():
     with pytest.raises(UnsupportedError, match="cannot be copied") as error:
-        lagreach.diagnose(Uncopyable("GRU").bfloat16(), data(), lags=[0, 1])
+        lagreach.diagnose(Uncopyable("GRU").bfloat16(), data(), lags=[0, 1], lags_of="layers")
     assert "pass model.float()" in str(error.value)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import operator
-
-import torch
+from typing import TYPE_CHECKING
 
 from lagreach.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
 
 LARGEST = 2**63 - 1
 
@@ -28,4 +30,6 @@ def check_seed(seed: object) -> int:
 
 def seeded(seed: int | torch.Generator) -> torch.Generator:
     """Return a generator with this seed, or the generator itself."""
+    import torch
+
     return seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(check_seed(seed))

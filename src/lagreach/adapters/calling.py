@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lagreach.adapters.kept import Kept, remembered
 from lagreach.adapters.view import check_finite
 from lagreach.data.batch import Batch
-from lagreach.errors import InputError, LagreachError, UnsupportedError
+from lagreach.errors import InputError, LagreachError, UnstableModelError, UnsupportedError
 
 Call = Callable[[nn.Module, Batch], Any]
 
@@ -212,7 +212,7 @@ def refuse_coupling(model: nn.Module, call: Call, batch: Batch, time: int) -> No
         apart = f"a difference of {(whole - again).abs().max().item():.3g} between two calls with the same input"
         if _equal(whole, afresh):
             raise _stateful(changed, apart)
-        raise UnsupportedError(
+        raise UnstableModelError(
             "two runs of the model on the same input differ",
             got=apart,
             fix="remove what is random in evaluation mode, or set torch.use_deterministic_algorithms(True); if the model "
@@ -235,7 +235,7 @@ def refuse_coupling(model: nn.Module, call: Call, batch: Batch, time: int) -> No
     tolerance = agreement(whole.dtype)
     width = min(whole.shape[1], alone.shape[1])
     if not torch.allclose(whole[:1, :width], alone[:, :width], rtol=tolerance, atol=tolerance, equal_nan=True):
-        raise UnsupportedError(
+        raise UnstableModelError(
             "the output of a sequence depends on the other sequences in its batch",
             got=f"a difference of {(whole[:1, :width] - alone[:, :width]).abs().max().item():.3g}",
             fix="lag gradients are defined per sequence; take out what mixes sequences",
@@ -265,9 +265,9 @@ def _refuse_nan(model: nn.Module, output: Tensor, batch: Batch) -> None:
     )
 
 
-def _stateful(changed: list[str], got: str) -> UnsupportedError:
+def _stateful(changed: list[str], got: str) -> UnstableModelError:
     """The error for a module that hands a state on from call to call."""
-    return UnsupportedError(
+    return UnstableModelError(
         f"the model keeps a state between calls, in {_named(changed) or 'something that is no attribute of a module'}",
         got=got,
         expected="the same output for the same input, whatever was called before",

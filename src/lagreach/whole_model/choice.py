@@ -12,7 +12,7 @@ from lagreach.adapters import View, find_views
 from lagreach.adapters.calling import Call, refuse_batch_norm
 from lagreach.adapters.families import scan_modules
 from lagreach.data.batch import Batch
-from lagreach.errors import InputError, UnsupportedError
+from lagreach.errors import InputError, UnstableModelError, UnsupportedError
 from lagreach.models.gated_rnn import GatedRNN
 from lagreach.whole_model.running import unwrapped
 
@@ -91,6 +91,8 @@ def _by_looking(model: nn.Module, sample: Batch, call: Call | None) -> LagChoice
         return LagChoice("model", f"steps are mixed outside {gated[0]} as well, by attention or convolutions")
     try:
         views = find_views(model, sample, call)
+    except UnstableModelError:  # no way of measuring stands that
+        raise
     except UnsupportedError as error:
         return LagChoice("model", _refusal(error))
     return LagChoice("layers", "its recurrence is carried back step by step, exactly", tuple(views))
