@@ -55,9 +55,10 @@ class TensorSequences:
 
 @dataclass(frozen=True)
 class SeriesWindows(TensorSequences):
-    """Windows cut from one long series: accepted, but not independent."""
+    """Windows cut from one long series, one every `stride` steps: accepted, but not independent."""
 
     from_one_series: bool = True
+    stride: int = 0  # 0: they touch each other
 
 
 def cut_series(x: Any, y: Any, length: int, stride: int | None = None) -> SeriesWindows:
@@ -86,7 +87,7 @@ def cut_series(x: Any, y: Any, length: int, stride: int | None = None) -> Series
         )
     starts = range(0, len(x) - length + 1, int(step))
     cut_x, cut_y = (torch.stack([series[s : s + length] for s in starts]) for series in (x, y))
-    return SeriesWindows(Batch(cut_x, cut_y))
+    return SeriesWindows(Batch(cut_x, cut_y), stride=starts.step)
 
 
 class SpooledSequences:
@@ -358,6 +359,6 @@ def fingerprint(sequences: Sequences) -> str:
     """Hash of the data's contents, independent of the order of the sequences and of how they are padded."""
     total = 0
     for x, y in contents(sequences):
-        content = b"".join(np.ascontiguousarray(part.detach().cpu().numpy()).tobytes() for part in (x, y))
+        content = b"".join(part.detach().double().cpu().contiguous().numpy().tobytes() for part in (x, y))
         total += int.from_bytes(hashlib.blake2b(content, digest_size=16).digest(), "little")
     return f"{total % 2**128:032x}"

@@ -52,6 +52,8 @@ def assemble(
     warnings = window.warnings
     if window.concentration.status is Status.NO_SPREAD:
         warnings += (vanished(subject),)
+    if subject.plan.untold:
+        warnings += (subject.plan.untold,)
     warnings += _dependence_notes(subject.bands, first, between, settings)
     window = replace(
         window,
@@ -199,9 +201,11 @@ def _requirement(
         status = [speed.status] * len(bands)
         numbers = {name: n if name == "robust" else np.full(len(bands), np.nan) for name, n in numbers.items()}
     if test is not None:
-        found = test.adjusted <= settings.error
+        found, untold = test.adjusted <= settings.error, np.isnan(test.adjusted)
         numbers = {name: np.where(found, n, bound if name == "low" else np.inf) for name, n in numbers.items()}
-        status = [s if yes else Status.NOT_SIGNIFICANT for s, yes in zip(status, found, strict=True)]
+        numbers = {name: np.where(untold, np.nan, n) for name, n in numbers.items()}
+        other = np.where(untold, Status.LIMIT_CANNOT_BE_TOLD, Status.NOT_SIGNIFICANT)
+        status = [s if yes else no for s, yes, no in zip(status, found, other, strict=True)]
     first = np.array([edge[0] for edge in bands.edges])
     needed = Requirement(np.array(bands.lags), first, **numbers, status=tuple(status))
     return needed if test is None else _untold(needed, ~np.isnan(test.adjusted))

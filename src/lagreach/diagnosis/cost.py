@@ -48,13 +48,14 @@ class DiagnosisCost:
 
 def pilot_seconds(subjects: list[Subject], settings: MeasureSettings) -> float:
     """Seconds per sequence, from running both passes on a few sequences."""
-    started = time.perf_counter()
+    started, timed = time.perf_counter(), PILOT
     for subject in subjects:
         small = replace(subject, plan=subject.plan.subsample(PILOT))
         found = directions(small)
         along = unit_directions(found, subject.probe.group, settings.direction, np.random.default_rng(settings.seed))
         statistics(small, along, noise=settings.noise, unit=settings.unit)
-    return (time.perf_counter() - started) / PILOT
+        timed = small.plan.sequences  # of a series, some of every stretch
+    return (time.perf_counter() - started) / timed
 
 
 def within_budget(
@@ -98,7 +99,8 @@ def affordable(budget: float, per_sequence: float, available: int) -> int:
 
 def memory_needed(subject: Subject) -> int:
     """Bytes of gradients by block, signal and lag (and of their directions), of covariances, and of sequences run together."""
-    blocks = subject.plan.count * (1 + len(subject.probe.group)) * len(subject.bands) * subject.width * 8
+    signals = subject.pairings + 2 * len(subject.probe.group) + 2  # every pairing and their mean; probes; directions
+    blocks = subject.plan.count * signals * len(subject.bands) * subject.width * 8
     held = 1 + -(-subject.plan.count // GROUP)  # of every group of blocks, and of all together
     covariances = held * memory_bytes(subject.view.template.stack.state_size, len(subject.bands))
-    return 2 * blocks + covariances + min(subject.pairs_together, len(subject.plan.pairs)) * subject.pair_bytes
+    return blocks + covariances + min(subject.pairs_together, len(subject.plan.pairs)) * subject.pair_bytes

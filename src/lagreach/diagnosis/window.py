@@ -201,10 +201,12 @@ class Window:
         return [self.at(sequences, strength) for sequences in grid]
 
     def limit(self, lag: int, sequences: float | None = None) -> Status:
-        """Which limit binds at a lag: learned, no dependency, sample size, capacity, or undetermined."""
+        """Which limit binds at a lag: learned, no dependency, sample size, capacity, undetermined, or cannot be told."""
         budget = self.sequences if sequences is None else sequences
         i = self.required.index(lag)
         edge = int(self.required.lags[i])
+        if np.isnan(self.adjusted_p[i]) and self.required.status[i] is Status.LIMIT_CANNOT_BE_TOLD:
+            return Status.LIMIT_CANNOT_BE_TOLD
         for relied_on in set(self.lags_of_bands[i]) & set(self.reliance.lags):
             place = self.reliance.lags.index(relied_on)
             if self.reliance.adjusted[place] <= self.error and self.reliance.rise[place] >= WORTH_CALLING_LEARNED:
