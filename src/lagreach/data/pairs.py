@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -82,7 +83,7 @@ class BlockPlan:
         return replace(self, pairs=self.pairs[keep], blocks=numbers, count=len(renumbered))
 
 
-def _arrays(groups: np.ndarray, blocks: np.ndarray) -> dict[str, object]:
+def _arrays(groups: np.ndarray, blocks: np.ndarray) -> dict[str, Any]:
     members = groups.shape[1]
     return {
         "pairs": groups.reshape(-1, 2),
@@ -92,7 +93,7 @@ def _arrays(groups: np.ndarray, blocks: np.ndarray) -> dict[str, object]:
     }
 
 
-def _dealt(ranked: np.ndarray, most: int, members: int) -> dict[str, object]:
+def _dealt(ranked: np.ndarray, most: int, members: int) -> dict[str, Any]:
     """Groups whose members are far apart in rank, and blocks of nearly equal size."""
     size = members_of(len(ranked), members)
     groups = ranked[: len(ranked) // size * size].reshape(size, -1).T
@@ -149,10 +150,10 @@ def plan_blocks(
         arrays = _dealt(ranked, blocks, members)
     else:
         arrays = _by_length(seen, keys, blocks, members_of(len(keys), members))
-    return BlockPlan(**arrays, available=len(seen.kept), notes=seen.notes)  # type: ignore[arg-type]
+    return BlockPlan(**arrays, available=len(seen.kept), notes=seen.notes)
 
 
-def _by_length(seen: Survey, keys: list[tuple[bytes, ...]], most: int, size: int) -> dict[str, object]:
+def _by_length(seen: Survey, keys: list[tuple[bytes, ...]], most: int, size: int) -> dict[str, Any]:
     """Groups of sequences of similar length, in an order that has nothing to do with it."""
     assert seen.lengths is not None
     order = sorted(range(len(keys)), key=lambda i: (seen.lengths[i], keys[i]))  # type: ignore[index]
@@ -170,7 +171,7 @@ def _of_series(sequences: Sequences, seen: Survey, most: int, members: int) -> B
         found = stretches(sequences, windows, most, members)
     if isinstance(found, Layout):
         arrays = _arrays(found.groups, found.blocks)
-        return BlockPlan(**arrays, available=len(seen.kept), of_series=True, notes=(*seen.notes, *found.notes))  # type: ignore[arg-type]
+        return BlockPlan(**arrays, available=len(seen.kept), of_series=True, notes=(*seen.notes, *found.notes))
     order = windows.number[np.concatenate(windows.chains())]
     half = len(order) // 2
     pairs = np.stack((order[:half], order[half : 2 * half]), axis=1)

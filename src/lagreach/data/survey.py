@@ -42,7 +42,10 @@ def survey(sequences: Sequences) -> Survey:
     if getattr(sequences, "from_one_series", False):
         stride = getattr(sequences, "stride", 0) or sequences.read([0]).x.shape[1]
         return Survey(np.arange(count), windows=Windows.consecutive(count, stride))
-    inputs, contents, lengths, masks = [], [], [], set()
+    inputs: list[bytes] = []
+    contents: list[bytes] = []
+    lengths: list[int] = []
+    masks: set[bytes] = set()
     sketches = {name: Sketch(size, seed) for seed, (name, size) in enumerate(SKETCH.items())}
     edges = _Edges()
     for batch in batches(sequences):
@@ -73,7 +76,7 @@ def survey(sequences: Sequences) -> Survey:
         )
     else:
         order = np.argsort([inputs[number] + contents[number] for number in kept], kind="stable")
-        new = without_near_copies(*(sketches[name].take()[kept] for name in SKETCH), order)
+        new = without_near_copies(sketches["x"].take()[kept], sketches["y"].take()[kept], order)
         if len(new) < len(kept):
             notes.append(
                 f"{len(kept) - len(new)} of {len(kept)} sequences are nearly copies of others (inputs and targets less than a "

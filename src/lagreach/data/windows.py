@@ -69,9 +69,9 @@ def find_windows(sequences: Sequences, kept: np.ndarray) -> Windows | None:
         sequences, kept[chosen][overlap], kept[following[overlap]], step[overlap]
     ):
         return None
-    parts = [_starts_within(own, length, heads) for own in _each(sequences, kept, time)]
-    series, start = _chained(*(np.concatenate(side) for side in zip(*parts, strict=True)))
-    return Windows(kept, series, start, heads)
+    parts = [(*_starts_within(own, length, heads), run_codes(own, time)[:, 0]) for own in _each(sequences, kept, time)]
+    following, step, mark = (np.concatenate(side) for side in zip(*parts, strict=True))
+    return Windows(kept, *_chained(following, step), mark)
 
 
 def _each(sequences: Sequences, kept: np.ndarray, steps: int) -> Iterator[np.ndarray]:

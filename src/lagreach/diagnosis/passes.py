@@ -112,6 +112,16 @@ def between_passes(
     every = range(len(subject.bands))
     test = flip_test(project(means.pairings, every), flips=settings.flips, generator=draw())
     told: np.ndarray = np.ones(len(subject.bands), dtype=bool) if inputs is None else np.asarray(inputs.told.any(0))
+    if subject.plan.untold:  # too few independent stretches of a series: no lag can be tested
+        unknown = np.full(len(subject.bands), np.nan)
+        return BetweenPasses(
+            along=unit_directions(means, group, settings.direction, draw(), data=means.data),
+            test=replace(test, p_value=unknown, adjusted=unknown),
+            dependences=(),
+            signal=project(means.data, every),
+            marginal=unknown,
+            told=told,
+        )
     located = locate(subject, means, test, settings, inputs=inputs, look=look, project=project)
     signal = project(located.signal, every)
     sizes = test if located.signal is means.data else flip_test(signal, flips=0, generator=draw())

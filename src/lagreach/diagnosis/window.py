@@ -205,14 +205,13 @@ class Window:
         budget = self.sequences if sequences is None else sequences
         i = self.required.index(lag)
         edge = int(self.required.lags[i])
-        if np.isnan(self.adjusted_p[i]) and self.required.status[i] is Status.LIMIT_CANNOT_BE_TOLD:
-            return Status.LIMIT_CANNOT_BE_TOLD
         for relied_on in set(self.lags_of_bands[i]) & set(self.reliance.lags):
             place = self.reliance.lags.index(relied_on)
             if self.reliance.adjusted[place] <= self.error and self.reliance.rise[place] >= WORTH_CALLING_LEARNED:
                 return Status.LIMIT_LEARNED
         if np.isnan(self.adjusted_p[i]):
-            return Status.LIMIT_SHARED_INPUT
+            series = self.required.status[i] is Status.LIMIT_CANNOT_BE_TOLD
+            return Status.LIMIT_CANNOT_BE_TOLD if series else Status.LIMIT_SHARED_INPUT
         if self.adjusted_p[i] > self.error:
             if self.left < 1 and edge in self.marginal_dependences:
                 return Status.LIMIT_EXPLAINED

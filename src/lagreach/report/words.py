@@ -190,6 +190,8 @@ def nothing_found(window: Window) -> str:
             f"the target goes with old inputs ({listed(marginal)}), but which of them it depends on cannot be told: they follow "
             "each other in time"
         )
+    if Status.LIMIT_CANNOT_BE_TOLD in window.required.status:
+        return "whether the target depends on the inputs cannot be told from this series"
     if untold.all():
         return "whether the target depends on the inputs cannot be told: they are the same in every sequence"
     words = "no dependence of the target on any examined lag was found in the data"
