@@ -22,7 +22,6 @@ from lagreach.errors import InputError, UnsupportedError
 from lagreach.whole_model.running import WholeModel
 
 # How sequences and steps lie in what a module is given.
-LAYOUTS = ("sequences first", "steps first", "flat", "channels", "one step a call")
 
 
 @dataclass(frozen=True)
