@@ -41,6 +41,7 @@ class Status(Enum):
     FIRST_ORDER_FAITHFUL = "first order and exact transport agree within a factor of 3 at every lag"
     FIRST_ORDER_MISLEADS = "first order and exact transport differ by more than a factor of 3; trust the exact gain"
     FIRST_ORDER_UNAVAILABLE = "first order has no meaning for a projected hidden state; use the exact gain"
+    FIRST_ORDER_OF_LAYERS = "first order belongs to recurrent layers: lags of the whole model have the exact gain alone"
     NO_ANCHOR = "no sequence reaches back this far, or the loss ignores those steps; nothing can be said"
 
     # regimes

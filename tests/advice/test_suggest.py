@@ -47,6 +47,7 @@ def with_numbers(diagnosis, needed, dependences=(), kappa=2.0, **settings):
     window = dataclasses.replace(
         layer.window, probe=planted, required=planted, concentration=speed, strength=1.0,
         adjusted_p=np.where(np.isin(lags, dependences), 0.0, 1.0), delta=np.ones(len(lags)), noise=np.ones(len(lags)),
+        marginal_p=None, named=(),
     )  # fmt: skip
     falling = -0.1 * torch.arange(len(lags), dtype=torch.float64)
     gains = dataclasses.replace(

@@ -402,7 +402,7 @@ def test_bad_data(model, data):
     with pytest.raises(InputError, match="not finite"):
         lagreach.diagnose(model, (bad, y))
     with pytest.raises(UnsupportedError, match="no recurrent layer"):
-        lagreach.diagnose(nn.Linear(2, 1), (x, y))
+        lagreach.diagnose(nn.Linear(2, 1), (x, y), lags_of="layers")
 
 
 def test_a_lag_that_never_varies_has_no_number_and_says_so(generator):

@@ -301,7 +301,7 @@ def test_pieces_of_a_block_add_up(model, data):
         ((torch.zeros(20, 5, 2), torch.zeros(19, 5, 1)), "different numbers"),
         ((torch.zeros(20, 5, 2), torch.zeros(20, 5, 1), torch.ones(19, 5)), "mask"),
         ({"x": torch.zeros(20, 5, 2), "y": torch.zeros(20, 5, 1), "lengths": torch.tensor(5)}, "lengths"),
-        ({"x": torch.zeros(20, 5, 2)}, "inputs and targets"),
+        ({"x": torch.zeros(20, 5, 2)}, "no targets"),
         ([torch.zeros(20, 5, 2)], "inputs and targets"),
         (7, "not data"),
         ((torch.ones(20, 5, 2), torch.zeros(20, 5, 1)), "do not vary"),

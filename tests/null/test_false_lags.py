@@ -8,6 +8,7 @@ import pytest
 from lagreach._util.threads import one_thread
 from tests.null.false_lags import CELLS, LAGS, STAGES, TASKS, named, upper_end
 
+RUNS = 200
 HIGHEST = 0.08  # that the upper end of a rate's interval may have
 
 
@@ -27,12 +28,12 @@ def test_a_few_networks_of_every_kind():
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("cell", CELLS)
-def test_rates_of_every_lag(cell, stage, task, runs=200):
+def test_rates_of_every_lag(cell, stage, task):
     with one_thread():
-        results = [named(task, cell, stage, seed) for seed in range(runs)]
+        results = [named(task, cell, stage, seed) for seed in range(RUNS)]
     by_exchange, by_swap = (Counter(lag for one in results for lag in one[i]) for i in (0, 1))
     for lag in LAGS:
         if lag in TASKS[task]:
-            assert by_exchange[lag] >= by_swap[lag] - 0.02 * runs, f"lag {lag} is found less often than before"
+            assert by_exchange[lag] >= by_swap[lag] - 0.02 * RUNS, f"lag {lag} is found less often than before"
         else:
-            assert upper_end(by_exchange[lag], runs) <= HIGHEST, f"lag {lag} was named {by_exchange[lag]} times"
+            assert upper_end(by_exchange[lag], RUNS) <= HIGHEST, f"lag {lag} was named {by_exchange[lag]} times"

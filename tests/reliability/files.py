@@ -204,6 +204,10 @@ def check(size: Size) -> Iterator[Count]:
         diagnose_once().save(folder / "d.nc")
         content = (folder / "d.nc").read_bytes()
     yield damaged_files("diagnoses (netCDF)", content, ".nc", lambda path: use(lagreach.load(path)), size)
+    old = Path(__file__).parent.parent / "diagnosis" / "data" / "schema-1.nc"
+    yield damaged_files(
+        "diagnoses of version 0.1.0", old.read_bytes(), ".nc", lambda path: use(lagreach.load(path)), size
+    )
     yield from flipped_bits(size)
     yield damaged_records(size)
     yield from data_files(size)

@@ -26,7 +26,7 @@ def memory(subject):
 def correlated(inputs, blocks=32, lengths=None):
     """Whether the statistic calls inputs (seq, time, input) correlated."""
     sequences, time = inputs.shape[:2]
-    found = module._Autocorrelation(blocks, inputs.shape[2])
+    found = module.Autocorrelation(blocks, inputs.shape[2])
     inside = torch.ones(sequences, time, dtype=torch.bool)
     if lengths is not None:
         inside = torch.arange(time) < lengths[:, None]
@@ -171,11 +171,11 @@ def test_wide_inputs_are_read_along_random_directions_too(monkeypatch):
 
 def test_blocks_that_an_interrupt_left_out_do_not_count():
     inputs = draws("normal", 0, 96, 20, 3)
-    found, some = module._Autocorrelation(32, 3), module._Autocorrelation(16, 3)
+    found, some = module.Autocorrelation(32, 3), module.Autocorrelation(16, 3)
     for one in (found, some):
         one.add(inputs, torch.ones(96, 20, dtype=torch.bool), torch.arange(96) * 16 // 96)
     assert found.found() == some.found() is False
     inputs[:, 1:] += 0.3 * inputs[:, :-1]
     found.add(inputs, torch.ones(96, 20, dtype=torch.bool), torch.arange(96) * 16 // 96)
     assert found.found()
-    assert not module._Autocorrelation(32, 3).found()
+    assert not module.Autocorrelation(32, 3).found()

@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import resource
+import shutil
 from importlib.metadata import version
 from pathlib import Path
 
@@ -146,6 +147,16 @@ def test_a_write_that_the_system_stops_leaves_the_old_file(tmp_path):
 def test_a_folder_that_cannot_be_written_is_named(tmp_path, code):
     with pytest.raises(RunError, match="cannot be written"), disk_errors(tmp_path):
         raise OSError(code, os.strerror(code))
+
+
+def test_a_folder_that_vanishes_under_a_run_is_named(tmp_path):
+    run = RunDirectory.create(tmp_path / "run", TINY)
+    shutil.rmtree(run.path)
+    with pytest.raises(RunError, match=r"cannot be written[^$]*No such file"):
+        run.write_text("RESULTS.md", "")
+    with pytest.raises(InputError, match="missing"):
+        run.read(run.path / "RESULTS.md")
+    run.log("a log that cannot be written stops nothing")
 
 
 def test_tables_come_back_and_damaged_ones_are_refused(tmp_path):

@@ -12,7 +12,7 @@ import hashlib
 import io
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,7 +23,7 @@ TEMPORARY = ".writing-"  # how names of unfinished files begin
 PICTURES: dict[str, dict[str, str | None]] = {  # formats of figures, and what to write into them instead of dates
     "png": {"Software": "lagreach"},
     "svg": {"Date": None, "Creator": "lagreach"},
-    "pdf": {"CreationDate": None},
+    "pdf": {"CreationDate": None, "Creator": "lagreach"},
 }
 LARGEST_FILE = 8 * 2**30  # bytes that are read at once
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -130,6 +130,17 @@ def write_whole(target: Path, content: bytes) -> None:
             with contextlib.suppress(OSError):  # the disk that refused to write may refuse this too
                 temporary.unlink()
             raise
+
+
+def refuse_others(paths: Iterable[Path]) -> None:
+    """Refuse to replace files that lagreach did not write; its own have its name in them."""
+    others = [path for path in paths if is_file(path) and (content := read_whole(path)) and b"lagreach" not in content]
+    if others:
+        raise InputError(
+            "there are files under these names already, and lagreach did not write them",
+            got=", ".join(map(str, others)),
+            fix="move them elsewhere, or choose another place; nothing was touched",
+        )
 
 
 def write_text(target: Path, text: str) -> None:

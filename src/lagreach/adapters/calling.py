@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lagreach.adapters.kept import Kept, remembered
 from lagreach.adapters.view import check_finite
 from lagreach.data.batch import Batch
-from lagreach.errors import InputError, LagreachError, UnsupportedError
+from lagreach.errors import InputError, LagreachError, UnstableModelError, UnsupportedError
 
 Call = Callable[[nn.Module, Batch], Any]
 
@@ -33,17 +33,40 @@ def default_call(model: nn.Module, batch: Batch) -> Any:
     if batch.state is not None:
         return model(x, _layers_first(batch.state, reference))
     known = inspect.signature(model.forward).parameters
-    options: dict[str, Any] = (
-        {"use_cache": False} if "use_cache" in known else {}
-    )  # a cache would keep states for later
-    if batch.lengths is not None and "attention_mask" in known:
-        steps = torch.arange(x.shape[1], device=x.device)
-        options["attention_mask"] = (steps < batch.lengths.to(x.device)[:, None]).long()
+    if batch.others is not None:
+        return _with_others(model, x, batch, reference)
+    options = _known_options(batch, known, x)
     if options:
         return model(x, **options)
     if batch.lengths is not None and _takes_lengths(model):
         return model(x, batch.lengths)
     return model(x)
+
+
+def _with_others(model: nn.Module, x: Tensor, batch: Batch, reference: Tensor) -> Any:
+    """Hand over all inputs: one after the other, by their names, or as the dict that the model takes as its one argument."""
+
+    def placed(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        return value.to(reference.device, reference.dtype if value.is_floating_point() else value.dtype)
+
+    if isinstance(batch.others, tuple):
+        return model(x, *(placed(value) for value in batch.others))
+    known = inspect.signature(model.forward).parameters
+    named = {batch.name: x} | {name: placed(value) for name, value in batch.others.items()}
+    if batch.name not in known and not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
+        return model(named)
+    return model(**_known_options(batch, known, x) | named)
+
+
+def _known_options(batch: Batch, known: Mapping[str, inspect.Parameter], x: Tensor) -> dict[str, Any]:
+    """What libraries' models are told beside their inputs: no cache, which would keep states for later; where padding is."""
+    options: dict[str, Any] = {"use_cache": False} if "use_cache" in known else {}
+    if batch.lengths is not None and "attention_mask" in known:
+        steps = torch.arange(x.shape[1], device=x.device)
+        options["attention_mask"] = (steps < batch.lengths.to(x.device)[:, None]).long()
+    return options
 
 
 def first_call(model: nn.Module, sample: Batch, call: Call) -> None:
@@ -189,7 +212,7 @@ def refuse_coupling(model: nn.Module, call: Call, batch: Batch, time: int) -> No
         apart = f"a difference of {(whole - again).abs().max().item():.3g} between two calls with the same input"
         if _equal(whole, afresh):
             raise _stateful(changed, apart)
-        raise UnsupportedError(
+        raise UnstableModelError(
             "two runs of the model on the same input differ",
             got=apart,
             fix="remove what is random in evaluation mode, or set torch.use_deterministic_algorithms(True); if the model "
@@ -212,7 +235,7 @@ def refuse_coupling(model: nn.Module, call: Call, batch: Batch, time: int) -> No
     tolerance = agreement(whole.dtype)
     width = min(whole.shape[1], alone.shape[1])
     if not torch.allclose(whole[:1, :width], alone[:, :width], rtol=tolerance, atol=tolerance, equal_nan=True):
-        raise UnsupportedError(
+        raise UnstableModelError(
             "the output of a sequence depends on the other sequences in its batch",
             got=f"a difference of {(whole[:1, :width] - alone[:, :width]).abs().max().item():.3g}",
             fix="lag gradients are defined per sequence; take out what mixes sequences",
@@ -242,9 +265,9 @@ def _refuse_nan(model: nn.Module, output: Tensor, batch: Batch) -> None:
     )
 
 
-def _stateful(changed: list[str], got: str) -> UnsupportedError:
+def _stateful(changed: list[str], got: str) -> UnstableModelError:
     """The error for a module that hands a state on from call to call."""
-    return UnsupportedError(
+    return UnstableModelError(
         f"the model keeps a state between calls, in {_named(changed) or 'something that is no attribute of a module'}",
         got=got,
         expected="the same output for the same input, whatever was called before",

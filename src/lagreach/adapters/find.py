@@ -17,7 +17,7 @@ from lagreach.adapters.calling import (
 from lagreach.adapters.cell_loops import CellLoopView
 from lagreach.adapters.families import scan_modules
 from lagreach.adapters.replay import check_replay
-from lagreach.adapters.rows import SortedView, in_batch_order
+from lagreach.adapters.rows import in_batch_order
 from lagreach.adapters.scan_view import ScanView, scan_tolerance
 from lagreach.adapters.torch_rnn import TorchRNNView, read_call
 from lagreach.adapters.view import View
@@ -51,19 +51,18 @@ def torch_views(model: nn.Module, sample: Batch, call: Call | None = None) -> li
             loop.refuse_feedback(sample)
             loop.refuse_truncation(sample)
             _check_torch_layer(loop, model, call, sample)
-            views.append(in_batch_order(loop, sample))
+            views += in_batch_order([loop], sample)
             continue
         parts = [None]
         if module.bidirectional:
             parts = [(layer, direction) for layer in range(module.num_layers) for direction in (0, 1)]  # type: ignore[misc]
         layer_views: list[View] = [TorchRNNView(model, path, module, call, part, alone) for part in parts]
         _check_torch_layer(layer_views[0], model, call, sample)
-        if isinstance(in_batch_order(layer_views[0], sample), SortedView):
-            layer_views = [SortedView(view) for view in layer_views]
-        views += layer_views
+        views += in_batch_order(layer_views, sample)
     for path, layer, adapter in scans:
         scan = ScanView(model, path, adapter(layer), call, alone)
         scan.check_replay(sample)
+        scan.refuse_truncation(sample)
         check_replay(
             scan,
             model,

@@ -6,20 +6,19 @@ them side by side with the same weights, and `FoldedView` brings inputs, initial
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lagreach.adapters.view import Bound, View, bind_to, unbound
+from lagreach.adapters.rows import NOWHERE, row_owners
+from lagreach.adapters.view import Bound, OwnUse, View, bind_to, unbound
 from lagreach.cells import Cell, Dual, Factors, Params
 from lagreach.cells.stack import Stack
 from lagreach.data.batch import Batch
 from lagreach.errors import UnsupportedError
-from lagreach.kernels import scan_stack
-
-NOWHERE = -1  # owner of a row that the output does not look at
 
 
 @dataclass(frozen=True)
@@ -79,8 +78,8 @@ class FoldedCell(Cell):
 
     def factors(self, x: Tensor, s: Tensor, params: Params) -> Factors:
         """Factors of all rows, each a sequence of its own."""
-        alone = (v.movedim(2, 1).flatten(0, 1) for v in self._apart(x, s))
-        found = self.inner.factors(*alone, params)
+        alone_x, alone_s = (v.movedim(2, 1).flatten(0, 1) for v in self._apart(x, s))
+        found = self.inner.factors(alone_x, alone_s, params)
 
         def together(values: Tensor) -> Tensor:
             return values.unflatten(0, (-1, self.rows)).movedim(1, 2).flatten(2)
@@ -128,6 +127,10 @@ class FoldedView(View):
             lengths = lengths.to(order.device)[order].unflatten(0, (count, self.rows)).amax(1)
         return bind_to(self.template, x, folded(met.recurrence.initial_state(met.x)), head, lengths)
 
+    def trained(self, batch: Batch, losses: Callable[[Tensor], Tensor]) -> OwnUse | None:
+        """Gradients of the weights: sums over rows, however these lie."""
+        return self.inner.trained(batch, losses)
+
 
 def _cell(cell: Cell) -> FoldedCell:
     assert isinstance(cell, FoldedCell)
@@ -171,31 +174,6 @@ def by_sequence(view: View, sample: Batch) -> View:
 def by_row(view: View) -> View:
     """The view as its layer runs, rows being whatever they are."""
     return view.inner if isinstance(view, FoldedView) else view
-
-
-def row_owners(met: Bound, sequences: int) -> Int[Tensor, "row"]:
-    """Which sequence's output looks at each row of the layer's states, from gradients; `NOWHERE` if none does."""
-    recurrence = met.recurrence
-    with torch.no_grad():
-        states = scan_stack(recurrence.stack, met.x, recurrence.initial_state(met.x), recurrence.params)
-    with torch.enable_grad():
-        leaves = states.detach().requires_grad_()
-        output = recurrence.head(leaves, recurrence.head_params)
-    cotangent = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)
-    owners = torch.full((len(states),), NOWHERE)
-    for sequence in range(sequences):
-        (gradient,) = torch.autograd.grad(
-            output[sequence], leaves, cotangent[sequence], retain_graph=True, materialize_grads=True
-        )
-        looked_at = (gradient != 0).flatten(1).any(1).cpu()
-        if bool((looked_at & (owners != NOWHERE)).any()):
-            raise UnsupportedError(
-                "the output of a sequence depends on rows of another sequence",
-                got=f"{len(states)} rows for {sequences} sequences",
-                fix="lag gradients are defined per sequence; take out what mixes sequences",
-            )
-        owners[looked_at] = sequence
-    return owners
 
 
 def _uneven(name: str, rows: int, sequences: int, expected: str) -> UnsupportedError:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -46,7 +47,7 @@ def run_with_own_weights(
         def forward(*args: Any, **kwargs: Any) -> Any:
             return torch.func.functional_call(held, exchanged, args, kwargs, tie_weights=False)
 
-        with untouched(model), replaced(layer, forward):
+        with untouched(model), _same_flat_weights(layer), replaced(layer, forward):
             output = as_output(call(model, batch), batch, time)
     if not output.requires_grad:
         raise UnsupportedError(
@@ -56,6 +57,17 @@ def run_with_own_weights(
         )
     named = [{f"{path}.{name}".lstrip("."): value for name, value in group.items()} for group in (copies, weights)]
     return output, named[0], named[1]
+
+
+@contextmanager
+def _same_flat_weights(layer: nn.Module) -> Iterator[None]:
+    """Let torch's recurrent layers forget the copies: else their next call would lay out their weights in new memory."""
+    noted = [(part, vars(part)["_flat_weight_refs"]) for part in layer.modules() if "_flat_weight_refs" in vars(part)]
+    try:
+        yield
+    finally:
+        for part, references in noted:
+            vars(part)["_flat_weight_refs"] = references
 
 
 def own_use(

@@ -15,39 +15,47 @@ from lagreach.data.batch import Batch
 from lagreach.errors import UnsupportedError
 from lagreach.kernels import scan_stack
 
+NOWHERE = -1  # owner of a row that the output does not look at
 
-def sequence_of_rows(bound: Bound, sequences: int) -> Int[Tensor, "row"]:
-    """Number of the sequence whose output each row of the layer makes.
 
-    A random sum of the outputs is differentiated by the states twice, once with every sequence's share multiplied by its
-    number: the ratio of the two gradients of a row is that number. Rows without a gradient take what is left, in order.
+def row_owners(bound: Bound, sequences: int) -> Int[Tensor, "row"]:
+    """Which sequence's output looks at each row of the layer's states, from gradients; `NOWHERE` if none does.
+
+    A random sum of the outputs is differentiated by the states twice, once with every sequence's share multiplied by a label of
+    its own: the ratio of a row's two gradients is the label of its sequence, and nobody's if the row serves several.
     """
-    recurrence = bound.recurrence
+    recurrence, generator = bound.recurrence, torch.Generator().manual_seed(0)
     with torch.no_grad():
         states = scan_stack(recurrence.stack, bound.x, recurrence.initial_state(bound.x), recurrence.params)
+    labels = torch.arange(1, sequences + 1) + torch.rand(sequences, generator=generator, dtype=torch.float64) / 4
     with torch.enable_grad():
         leaves = states.detach().requires_grad_()
-        output = recurrence.head(leaves, {name: p.detach() for name, p in recurrence.head_params.items()})
-        draw = torch.randn(output.shape[1:], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        shares = (output.double() * draw.to(output.device)).flatten(1).sum(1)
-        numbers = torch.arange(1, sequences + 1, device=shares.device, dtype=torch.float64)
+        output = recurrence.head(leaves, {name: p.detach() for name, p in recurrence.head_params.items()}).double()
+        draw = torch.randn(output.shape, generator=generator, dtype=torch.float64).to(output.device)
+        shares = (output * draw).flatten(1).sum(1)
         plain = torch.autograd.grad(shares.sum(), leaves, retain_graph=True, materialize_grads=True)[0]
-        numbered = torch.autograd.grad((numbers * shares).sum(), leaves, materialize_grads=True)[0]
-    plain, numbered = (gradient.flatten(1).double().cpu() for gradient in (plain, numbered))
+        labelled = torch.autograd.grad((labels.to(shares) * shares).sum(), leaves, materialize_grads=True)[0]
+    plain, labelled = (gradient.flatten(1).double().cpu() for gradient in (plain, labelled))
     size = plain.abs().amax(1, keepdim=True)
-    reached = size[:, 0] > 0
-    plain, numbered = (torch.where(reached[:, None], gradient / size, 0.0) for gradient in (plain, numbered))
-    ratio = (plain * numbered).sum(1) / plain.square().sum(1).clamp(min=1e-300) - 1
-    number = ratio.round().long()
-    mixed = reached & ((ratio - number).abs() > 0.1)
-    if bool(mixed.any()) or len(set(number[reached].tolist())) < int(reached.sum()):
+    looked_at = size[:, 0] > 0
+    plain, labelled = (torch.where(looked_at[:, None], gradient / size, 1.0) for gradient in (plain, labelled))
+    ratio = (plain * labelled).sum(1) / plain.square().sum(1)
+    owners = (ratio - labels[:, None]).abs().argmin(0)
+    mixed = looked_at & ((ratio - labels[owners]).abs() > 1e-4 * labels[owners])
+    if bool(mixed.any()):
         raise UnsupportedError(
-            "rows of the recurrent layer are not single sequences of the batch",
-            got=f"row {int(mixed.nonzero()[0]) if bool(mixed.any()) else 0} makes outputs of several sequences",
-            fix="let every sequence of the batch be one row of the layer",
+            "the output of a sequence depends on rows of another sequence",
+            got=f"{len(states)} rows for {sequences} sequences; row {int(mixed.nonzero()[0])} serves several",
+            fix="lag gradients are defined per sequence; take out what mixes sequences",
         )
-    left = [n for n in range(sequences) if n not in set(number[reached].tolist())]
-    number[~reached] = torch.tensor(left, dtype=torch.long)
+    return torch.where(looked_at, owners, NOWHERE)
+
+
+def sequence_of_rows(bound: Bound, sequences: int) -> Int[Tensor, "row"]:
+    """Number of the sequence that each row of the layer is; rows that nothing looks at take what is left, in order."""
+    number = row_owners(bound, sequences)
+    taken = set(number[number != NOWHERE].tolist())
+    number[number == NOWHERE] = torch.tensor([n for n in range(sequences) if n not in taken], dtype=torch.long)
     return number
 
 
@@ -79,19 +87,23 @@ class SortedView(View):
         )
 
 
-def in_batch_order(view: View, sample: Batch) -> View:
-    """A view whose rows are in the order of the batch: the view itself, unless its model sorts sequences.
+def in_batch_order(views: list[View], sample: Batch) -> list[View]:
+    """Views of one module whose rows are in the order of the batch: the views themselves, unless their model sorts sequences.
 
     The sample is bound as it is and turned round: whatever a model sorts by, its rows then do not turn round with it.
     """
     if len(sample) < 2:
-        return view
+        return views
     turned = sample.select(range(len(sample) - 1, -1, -1))
-    bounds = [view.bind(batch) for batch in (sample, turned)]
+    bounds = [views[0].bind(batch) for batch in (sample, turned)]
     if len(bounds[0].x) != len(sample) or _turn_round_together(*bounds):
-        return view
-    in_order = [sequence_of_rows(bound, len(sample)).tolist() == list(range(len(sample))) for bound in bounds]
-    return view if all(in_order) else SortedView(view)
+        return views
+    return [SortedView(view) if _is_sorted(view, sample, turned) else view for view in views]
+
+
+def _is_sorted(view: View, *batches: Batch) -> bool:
+    """Whether rows of the layer make outputs of other sequences of a batch; never, if they make none at all."""
+    return any(sequence_of_rows(view.bind(one), len(one)).tolist() != list(range(len(one))) for one in batches)
 
 
 def _turn_round_together(bound: Bound, turned: Bound) -> bool:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from lagreach.adapters.calling import Call, agreement, as_output, captured, replaced, untouched
 from lagreach.adapters.scan_layer import Given, ScanLayer
+from lagreach.adapters.scan_reach import refuse_truncation
 from lagreach.adapters.view import Bound, View, bind_to, lengths_within, unbound
 from lagreach.cells.stack import Stack
 from lagreach.data.batch import Batch
@@ -43,6 +44,12 @@ class ScanView(View):
 
     def _capture(self, batch: Batch) -> tuple[Given, Any]:
         """What the layer was given, and what it returned."""
+        args, kwargs, result = self._called(batch)
+        with torch.no_grad():
+            return self.layer.open(*args, **kwargs), result
+
+    def _called(self, batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+        """Arguments and result of the layer's one call."""
         module = self.layer.module
         with untouched(self._model), torch.no_grad(), captured([module]) as calls:
             self._call(self._model, batch)
@@ -53,8 +60,7 @@ class ScanView(View):
                     expected="one call with the whole sequence",
                     fix="feed whole sequences, not one step after the other",
                 )
-            args, kwargs, result = seen[0]
-            return self.layer.open(*args, **kwargs), result
+            return seen[0]
 
     def bind(self, batch: Batch) -> Bound:
         """Run the model and bind the recurrence to what the layer was given."""
@@ -87,6 +93,12 @@ class ScanView(View):
             got=f"a relative difference of {min(differences):.3g} after replaying it",
             fix="write a ScanLayer for it and register it (lagreach.adapters.register), or describe it as a Cell",
         )
+
+    def refuse_truncation(self, sample: Batch) -> None:
+        """Refuse a layer inside which gradients stop."""
+        args, kwargs, _ = self._called(sample)
+        with untouched(self._model):
+            refuse_truncation(self.layer, self.name, args, kwargs)
 
     def _difference(self, given: Given, wanted: Tensor) -> float:
         """Largest difference of the replayed output from the layer's, relative to its size, over steps that count."""

@@ -19,6 +19,7 @@ from lagreach.callbacks.flat import metrics
 from lagreach.callbacks.loggers import as_logger
 from lagreach.callbacks.untouched import training_untouched
 from lagreach.data.sequences import Sequences, as_sequences
+from lagreach.diagnosis.check import check_diagnosable
 from lagreach.diagnosis.diagnose import diagnose
 from lagreach.diagnosis.result import Diagnosis
 from lagreach.errors import InputError, LagreachError, RunError
@@ -86,6 +87,11 @@ class Watch:
         self._count = dict.fromkeys(UNITS, 0)
         self._closed = False
 
+    def check(self) -> None:
+        """Read the data and try the model on a few sequences: what does not fit is then said before training starts."""
+        with training_untouched(self._model, self._data):
+            check_diagnosable(self._model, self._read(), **self._options)
+
     def step(self, count: int | None = None) -> Diagnosis | None:
         """Say that a training step is done; returns a diagnosis if one was due.
 
@@ -129,9 +135,7 @@ class Watch:
         return found
 
     def _measure(self, now: int) -> Diagnosis:
-        if self._sequences is None:  # read once: all diagnoses see the same sequences
-            self._sequences = as_sequences(self._data)
-        found = diagnose(self._model, self._sequences, budget=self._budget, progress=False, **self._options)
+        found = diagnose(self._model, self._read(), budget=self._budget, progress=False, **self._options)
         found = found.labelled(**self._labels, **{self.unit: now})
         self.history.append(found)
         for what, keep in (("saved", self._save), ("logged", self._log)):
@@ -167,6 +171,11 @@ class Watch:
     def _fail(self, now: int, message: str) -> None:
         self.failures.append((now, message))
         warnings.warn(message, RuntimeWarning, stacklevel=4)
+
+    def _read(self) -> Sequences:
+        if self._sequences is None:  # read once: all diagnoses see the same sequences
+            self._sequences = as_sequences(self._data)
+        return self._sequences
 
     def close(self) -> None:
         """Draw the window over training into the folder; further calls do nothing."""

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from lagreach._util.arrays import finite_or_none
-from lagreach._util.disk import make_folder
+from lagreach._util.disk import make_folder, refuse_others
 from lagreach.data.batch import MOST_STEPS, Batch
 from lagreach.data.sequences import as_batch
 from lagreach.data.tensor_files import read_tensors
@@ -144,6 +144,7 @@ def run_diagnose(
     settings: MeasureSettings,
 ) -> int:
     """Run the command and return its exit code."""
+    refuse_others([out / "diagnosis.nc", out / "report.html"])
     built = load_model(model)
     if weights is not None:
         load_weights(built, weights)

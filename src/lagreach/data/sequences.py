@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from lagreach.data.batch import Batch, check_steps, counted_steps, sample_of, telling_rows
+from lagreach.data.named_inputs import holds_named, named_batch
 from lagreach.errors import InputError, RunError
 
 
@@ -84,8 +85,8 @@ def cut_series(x: Any, y: Any, length: int, stride: int | None = None) -> Series
             fix=f"leave it out for windows that touch each other (stride={length})",
         )
     starts = range(0, len(x) - length + 1, int(step))
-    cut = [torch.stack([series[s : s + length] for s in starts]) for series in (x, y)]
-    return SeriesWindows(Batch(*cut))
+    cut_x, cut_y = (torch.stack([series[s : s + length] for s in starts]) for series in (x, y))
+    return SeriesWindows(Batch(cut_x, cut_y))
 
 
 class SpooledSequences:
@@ -99,6 +100,8 @@ class SpooledSequences:
         self._cleanup = weakref.finalize(self, _remove, folder, self._handle)
         self._size = 0
         self._index: list[list[tuple[int, np.dtype[Any], tuple[int, ...]] | None]] = []
+        self._others: tuple[str, ...] | int | None = None  # names or number of further inputs, the same in every batch
+        self._name = "x"
         for i, batch in enumerate(batches):
             self._append(as_batch(batch, f"batch {i}"))
         if not self._index:
@@ -108,6 +111,8 @@ class SpooledSequences:
             )
         times = {row[0][2][:1] for row in self._index if row[0] is not None}
         self._longest = max(times)[0] if len(times) > 1 else None  # None: all of the same length
+        fields = range(4, len(self._index[0]))
+        self._other_shapes = [{row[field][2] for row in self._index if row[field] is not None} for field in fields]  # type: ignore[index]
 
     def __len__(self) -> int:
         return len(self._index)
@@ -117,7 +122,7 @@ class SpooledSequences:
             raise InputError(
                 "batches with a state cannot be spooled", fix="pass one dict of tensors with x, y and state"
             )
-        fields = [batch.x, batch.y, batch.mask, batch.lengths]
+        fields = [batch.x, batch.y, batch.mask, batch.lengths, *self._others_of(batch)]
         arrays = [None if f is None else f.detach().cpu().numpy() for f in fields]
         content = bytearray()
         for n in range(len(batch)):
@@ -126,7 +131,7 @@ class SpooledSequences:
                 if array is None:
                     row.append(None)
                     continue
-                one = np.ascontiguousarray(array[n])
+                one = np.asarray(array[n], order="C")  # ascontiguousarray would make a vector of a single number
                 row.append((self._size + len(content), one.dtype, one.shape))
                 content += one.tobytes()
             self._index.append(row)
@@ -135,6 +140,32 @@ class SpooledSequences:
             while left:
                 written = os.pwrite(self._handle, left, self._size)
                 self._size, left = self._size + written, left[written:]
+
+    def _others_of(self, batch: Batch) -> list[Tensor]:
+        """Further inputs of a batch in a fixed order; what is no tensor with a row for each sequence is left out."""
+        others, self._name = batch.others, batch.name
+        if isinstance(others, dict):
+            others = {
+                name: v for name, v in others.items() if isinstance(v, Tensor) and v.ndim and len(v) == len(batch)
+            }
+        kind = None if others is None else tuple(sorted(others)) if isinstance(others, dict) else len(others)
+        if self._index and kind != self._others:
+            raise InputError("batches have different inputs", got=f"{self._others}, then {kind}")
+        self._others = kind
+        if others is None:
+            return []
+        return [_as_numbers(others[name]) for name in sorted(others)] if isinstance(others, dict) else list(others)
+
+    def _read_others(self, index: Sequence[int]) -> tuple[Tensor, ...] | dict[str, Tensor] | None:
+        """Further inputs; those that are not of one size everywhere are padded like x."""
+        if self._others is None:
+            return None
+        found = []
+        for field, shapes in enumerate(self._other_shapes, 4):
+            values = self._field(index, field)
+            assert values is not None
+            found.append(torch.stack(values) if len(shapes) == 1 else _padded(values, max(shapes)[0]))
+        return tuple(found) if isinstance(self._others, int) else dict(zip(self._others, found, strict=True))
 
     def _field(self, index: Sequence[int], field: int) -> list[Tensor] | None:
         if any(self._index[n][field] is None for n in index):
@@ -167,13 +198,17 @@ class SpooledSequences:
         mask, lengths = self._field(index, 2), self._field(index, 3)
         given = None if lengths is None else torch.stack(lengths)
         if self._longest is None:
-            return Batch(torch.stack(x), torch.stack(y), None if mask is None else torch.stack(mask), given)
+            weights = None if mask is None else torch.stack(mask)
+            others = self._read_others(index)
+            return Batch(torch.stack(x), torch.stack(y), weights, given, others=others, name=self._name)
         per_step = all(one.ndim > 0 and len(one) == n for one, n in zip(y, own.tolist(), strict=True))
         return Batch(
             x=_padded(x, self._longest),
             y=_padded(y, self._longest) if per_step else torch.stack(y),
             mask=None if mask is None else _padded(mask, self._longest),
             lengths=own if given is None else given,
+            others=self._read_others(index),
+            name=self._name,
         )
 
 
@@ -220,6 +255,10 @@ def as_batch(batch: object, where: str = "the data") -> Batch:
     if isinstance(batch, Batch):
         check_steps(batch.x)
         return batch
+    named = named_batch(batch, where)
+    if named is not None:
+        check_steps(named.x)
+        return named
     names = ("x", "y", "mask", "lengths")
     if isinstance(batch, dict):
         parts = [batch.get(name) for name in names]
@@ -271,7 +310,7 @@ def as_sequences(data: object) -> Sequences:
     if isinstance(data, Sequences):
         return data
     is_pair = isinstance(data, (tuple, list)) and 2 <= len(data) <= 4 and _is_array(data[0])
-    if isinstance(data, (Batch, dict)) or is_pair:
+    if isinstance(data, Batch) or is_pair or holds_named(data):
         batch = as_batch(data)
         if len(batch) == 0:
             raise InputError(

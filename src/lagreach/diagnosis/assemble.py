@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -27,7 +28,7 @@ from lagreach.gradients.significance import (
 from lagreach.gradients.subject import Subject
 from lagreach.statistics import Measured, draw_curves
 from lagreach.statistics.memory import Memory
-from lagreach.statistics.reliance import NO_RELIANCE
+from lagreach.statistics.reliance import NO_RELIANCE, Reliance
 from lagreach.tails.concentration import Concentration, concentration
 from lagreach.types import Status
 
@@ -41,39 +42,20 @@ def assemble(
     statistics: Statistics,
 ) -> Window:
     """Turn the merged results of both passes into a window. Nothing is run here: it is small and on the processor."""
-    means, values, test = first.means, second.noise, between.test
-    noise = _noise_scale(values, settings.unit)
-    speed = _concentration(values, settings)
-    shared: dict[str, Any] = {"value_block": values.block, "blocks": means.block, "speed": speed, "settings": settings}
-    data = _requirement(subject.bands, between.signal, values.data, noise=noise[0], test=test, **shared)
-    planted = means.planted(subject.probe.group)
-    per_probe = [
-        _requirement(subject.bands, planted[:, p], values.probe[:, p], noise=noise[1 + p], test=None, **shared)
-        for p in range(planted.shape[1])
-    ]
     memory = first.collected["memory"].result() if "memory" in first.collected else Memory.unknown(subject.bands.lags)
     reliance = second.collected["reliance"].result(settings.flips) if "reliance" in second.collected else NO_RELIANCE
-    probe = _geometric_mean(per_probe)
-    warnings = _warnings(values, speed, settings)
-    if speed.status is Status.NO_SPREAD:
+    window = window_from(
+        subject.bands, subject.probe.group, subject.plan.sequences, between.signal, first.means, between.test,
+        second.noise, settings=settings, reliance=reliance, memory=memory,
+        more={"params": list(subject.names), "lags": [list(edge) for edge in subject.bands.edges]},
+    )  # fmt: skip
+    warnings = window.warnings
+    if window.concentration.status is Status.NO_SPREAD:
         warnings += (vanished(subject),)
-    if memory.note is not None:
-        warnings += (memory.note,)
     warnings += _dependence_notes(subject.bands, first, between, settings)
-    window = Window(
-        required=data,
-        probe=probe if between.told.all() else _untold(probe, between.told),
-        adjusted_p=test.adjusted,
-        delta=test.delta,
-        noise=noise[0],
-        concentration=speed,
-        design_effect=_design_effect(values),
-        reliance=reliance,
-        memory=memory,
-        sequences=subject.plan.sequences,
-        strength=settings.strength,
-        error=settings.error,
-        settings=asdict(settings) | {"params": list(subject.names), "lags": [list(e) for e in subject.bands.edges]},
+    window = replace(
+        window,
+        probe=window.probe if between.told.all() else _untold(window.probe, between.told),
         warnings=warnings,
         marginal_p=between.marginal,
         named=between.dependences,
@@ -81,6 +63,51 @@ def assemble(
     )
     collected = first.collected | second.collected
     return replace(window, curves=draw_curves(statistics, Measured(window), collected))
+
+
+def window_from(
+    bands: Bands,
+    group: tuple[int, ...],
+    sequences: int,
+    signal: np.ndarray,
+    means: Directions,
+    test: Significance,
+    values: NoiseValues,
+    *,
+    settings: MeasureSettings,
+    reliance: Reliance,
+    memory: Memory,
+    more: Mapping[str, Any],
+) -> Window:
+    """Put a window together from block means, the test of every lag and noise values, whatever they are gradients of.
+
+    `signal` (block, band, ...) is that of the data, along the directions asked for; `more` are further settings to keep.
+    """
+    noise = _noise_scale(values, settings.unit)
+    speed = _concentration(values, settings)
+    shared: dict[str, Any] = {"value_block": values.block, "blocks": means.block, "speed": speed, "settings": settings}
+    data = _requirement(bands, signal, values.data, noise=noise[0], test=test, **shared)
+    planted = means.planted(group)
+    per_probe = [
+        _requirement(bands, planted[:, p], values.probe[:, p], noise=noise[1 + p], test=None, **shared)
+        for p in range(planted.shape[1])
+    ]
+    return Window(
+        required=data,
+        probe=_geometric_mean(per_probe),
+        adjusted_p=test.adjusted,
+        delta=test.delta,
+        noise=noise[0],
+        concentration=speed,
+        design_effect=_design_effect(values),
+        reliance=reliance,
+        memory=memory,
+        sequences=sequences,
+        strength=settings.strength,
+        error=settings.error,
+        settings=asdict(settings) | dict(more),
+        warnings=_warnings(values, speed, settings) + (() if memory.note is None else (memory.note,)),
+    )
 
 
 def window_of(subject: Subject, means: Directions, noise: NoiseValues, settings: MeasureSettings) -> Window:

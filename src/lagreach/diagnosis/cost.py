@@ -72,6 +72,14 @@ def within_budget(
     timed: bool = False,
 ) -> tuple[list[Subject], float]:
     """Fix a fair subsample before anything is measured; also return the seconds a sequence takes, if they were `timed`."""
+    check_budget(budget)
+    per_sequence = pilot_seconds(subjects, settings) if budget is not None or timed else 0.0
+    planned = available if budget is None else affordable(budget, per_sequence, available)
+    return [replace(one, plan=one.plan.subsample(planned), memory=memory) for one in subjects], per_sequence
+
+
+def check_budget(budget: float | None) -> None:
+    """Refuse a budget that is no time."""
     if budget is not None and not budget > 0:
         raise InputError(
             "a budget is a time",
@@ -79,9 +87,6 @@ def within_budget(
             expected="seconds, more than 0",
             fix="leave it out for no limit",
         )
-    per_sequence = pilot_seconds(subjects, settings) if budget is not None or timed else 0.0
-    planned = available if budget is None else affordable(budget, per_sequence, available)
-    return [replace(one, plan=one.plan.subsample(planned), memory=memory) for one in subjects], per_sequence
 
 
 def affordable(budget: float, per_sequence: float, available: int) -> int:

@@ -18,7 +18,6 @@ from lagreach.adapters import View, find_views
 from lagreach.adapters.calling import Call
 from lagreach.adapters.custom import custom_views
 from lagreach.adapters.folded import by_row
-from lagreach.adapters.precision import precision_note
 from lagreach.cells import Cell
 from lagreach.cells.diag_elman import DiagElman
 from lagreach.data.batch import Batch
@@ -27,9 +26,10 @@ from lagreach.data.targets import refuse_constant_targets
 from lagreach.diagnosis.cost import DiagnosisCost, memory_needed, within_budget
 from lagreach.diagnosis.curves import with_curves
 from lagreach.diagnosis.measure import MeasureSettings, interruptible_window, make_subject
-from lagreach.diagnosis.notes import notes_on
+from lagreach.diagnosis.notes import how_measured, notes_on
 from lagreach.diagnosis.passes import Statistics
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
+from lagreach.diagnosis.whole_model import diagnose_whole_model, whole_model_cost
 from lagreach.diagnosis.window import Window
 from lagreach.errors import InputError, LagreachError, UnsupportedError
 from lagreach.gradients.optimiser_geometry import optimiser_name, update_scale
@@ -45,6 +45,8 @@ from lagreach.transport.fidelity import Fidelity, fidelity
 from lagreach.transport.first_order import EffectiveRates, effective_rates
 from lagreach.transport.objective import Loss, output_gradient
 from lagreach.transport.rollout import run
+from lagreach.whole_model.choice import choose_lags
+from lagreach.whole_model.language_models import aligned_labels
 
 Measure = Callable[[Subject, MeasureSettings, Progress | None, Statistics], tuple[Window, np.ndarray, bool]]
 SHOWN = 64  # sequences that gains and rates are averaged over
@@ -78,17 +80,22 @@ def diagnose(
     statistics: Sequence[LagStatistic] = (),
     progress: Progress | bool | None = None,
     measure: Measure = interruptible_window,
+    lags_of: str = "auto",
+    inputs: str | None = None,
 ) -> Diagnosis:
-    """Tell how far back a recurrent model learns from data, and how many sequences each lag would need.
+    """Tell how far back a sequence model learns from data, and how many sequences each lag would need.
 
     Parameters
     ----------
     model
-        Any torch module with an `nn.LSTM`, `nn.GRU`, `nn.RNN`, a loop over their cells or a gated linear layer (Mamba,
-        minGRU, ...; see docs/adapters.md) inside, or a `GatedRNN`. It is run in evaluation mode and left as it was.
+        Any differentiable torch module, or a `GatedRNN`. Recurrent ones (`nn.LSTM`, `nn.GRU`, `nn.RNN`, a loop over their
+        cells, one gated linear layer; see docs/adapters.md) are carried back step by step; of any other (a Transformer, a
+        stack of Mamba layers, a hybrid, a temporal convolution, an encoder and a decoder) lags are those of the whole model.
+        It is run in evaluation mode and left as it was.
     data
         ``(x, y)`` tensors, sequences first (also ``(x, y, mask)``, ``(x, y, mask, lengths)``, or a dict with these names and
-        ``state``), or an iterable of such batches, such as a data loader.
+        ``state``), or an iterable of such batches, such as a data loader. Also batches as libraries have them:
+        ``{"input_ids", "attention_mask", "labels"}``, ``((source, target), y)``, ``(inputs by name, y)``.
     loss
         "mse", "cross_entropy" or a function ``loss(output, y, mask) -> (seq,)``.
     lags
@@ -138,6 +145,12 @@ def diagnose(
         A function (stage, done, of), or whether to show a bar; by default on terminals.
     measure
         What measures the window of a subject; `lagreach.study.shards` gives one that spreads it over machines.
+    lags_of
+        "layers" (steps within recurrent layers), "model" (steps of the whole model), or "auto" to choose; the result says
+        which and why.
+    inputs
+        For lags of the whole model: the path of the module that reads the input (an embedding, the first linear layer or
+        convolution); found by what it is given if None.
 
     Examples
     --------
@@ -164,14 +177,23 @@ def diagnose(
         )
     check_statistics([*(built_in := all_statistics()).values(), *statistics])
     measured_statistics = built_in | {one.name: one for one in statistics}
-    source = as_sequences(data)
+    source, loss, said = aligned_labels(model, as_sequences(data), loss, call)
+    sample = telling_sample(source)
+    choice = choose_lags(model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call)
+    if choice.of == "model":
+        return diagnose_whole_model(
+            model, source, loss, lags, settings=chosen, why=choice.why, require=require, steps=steps, outputs=outputs,
+            call=call, inputs=inputs, memory=memory, budget=budget, sequences=sequences, notes=said, statistics=statistics,
+            progress=progress,
+            only_of_layers={"params": params, "optimizer": optimizer, "measure": measure is not interruptible_window},
+        )  # fmt: skip
     subjects = diagnosis_subjects(
         model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, outputs=outputs,
-        cell=cell, call=call, optimizer=optimizer,
+        cell=cell, call=call, optimizer=optimizer, views=choice.views,
     )  # fmt: skip
     subjects, _ = within_budget(subjects, chosen, len(source), budget, memory)
     used = subjects[0].plan.sequences
-    notes = notes_on(subjects, telling_sample(source))
+    notes = (*said, *notes_on(subjects, sample))
     layers, partial = [], False
     seconds = {"setting up": time.perf_counter() - started}
     for subject in subjects:
@@ -191,12 +213,13 @@ def diagnose(
         settings={"loss": loss if isinstance(loss, str) else getattr(loss, "__name__", "function"), "used": used}
         | {"optimizer": None if optimizer is None else optimiser_name(optimizer)}
         | {"time": subjects[0].time, "anchors": _anchors(subjects[0])}
+        | {"lags_of": "layers", "lags_of_why": choice.why}
         | dict(layers[0].window.settings),
         versions={"lagreach": __version__} | {name: version(name) for name in ("torch", "numpy", "scipy")},
         fingerprint=fingerprint(source),
         seconds=seconds,
         partial=partial,
-        warnings=(*_warnings(model, source, used, partial, subjects), *notes),
+        warnings=(*how_measured(model, source, used, partial, subjects), *notes),
         convergence=_convergence(model, source, loss),
     )
 
@@ -217,6 +240,8 @@ def cost(
     outputs: str | None = None,
     cell: Mapping[str, Cell] | None = None,
     call: Call | None = None,
+    lags_of: str = "auto",
+    inputs: str | None = None,
 ) -> DiagnosisCost:
     """Say what `diagnose` with these arguments would do here, and what it would cost, from timing a few sequences.
 
@@ -228,10 +253,17 @@ def cost(
     >>> plan.sequences, plan.lags
     (64, '0, 1, 3')
     """
-    source, chosen = as_sequences(data), settings or MeasureSettings()
+    source, loss, _ = aligned_labels(model, as_sequences(data), loss, call)
+    chosen = settings or MeasureSettings()
+    choice = choose_lags(model, telling_sample(source), lags_of=lags_of, inputs=inputs, cell=cell, call=call)
+    if choice.of == "model":
+        return whole_model_cost(
+            model, source, loss, lags, settings=chosen, why=choice.why, only_of_layers={"params": params}, require=require,
+            steps=steps, outputs=outputs, call=call, inputs=inputs, memory=memory, budget=budget,
+        )  # fmt: skip
     subjects = diagnosis_subjects(
         model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, outputs=outputs,
-        cell=cell, call=call,
+        cell=cell, call=call, views=choice.views,
     )  # fmt: skip
     subjects, per_sequence = within_budget(subjects, chosen, len(source), budget, memory, timed=True)
     return DiagnosisCost(
@@ -286,13 +318,15 @@ def diagnosis_subjects(
     cell: Mapping[str, Cell] | None = None,
     call: Call | None = None,
     optimizer: Any = None,
+    views: Sequence[View] = (),
 ) -> list[Subject]:
-    """Find the recurrences of a model, and fix what is measured of each."""
+    """Find the recurrences of a model (or take `views`, found before), and fix what is measured of each."""
     source = as_sequences(data)
     if settings.signal == "dependence":
         refuse_constant_targets(source)
     sample = telling_sample(source)
-    views = find_views(model, sample, call) if cell is None else _custom(model, cell, sample, call)
+    if not views:
+        views = find_views(model, sample, call) if cell is None else _custom(model, cell, sample, call)
     which = decide([run(view.bind(source.read([0]))) for view in views], outputs) if steps is None else None
     shared = {"params": params, "require": require, "steps": steps, "outputs": which, "settings": settings}
     subjects = [make_subject(view, source, loss, lags, **shared) for view in views]
@@ -348,31 +382,6 @@ def _anchors(subject: Subject) -> float:
     part, objective = subject.run(subject.plan.pairs[0].tolist())
     delta = output_gradient(part.recurrence, objective, part.states)[0]
     return (delta.abs().amax(-1) > 0).sum(1).double().mean().item()
-
-
-def _warnings(
-    model: nn.Module | View, source: Sequences, used: int, partial: bool, subjects: list[Subject]
-) -> tuple[str, ...]:
-    notes = []
-    if isinstance(model, nn.Module) and any(isinstance(m, nn.Dropout) and m.training for m in model.modules()):
-        notes.append("the model was in training mode; it was diagnosed in evaluation mode, without dropout")
-    if (note := precision_note(model)) is not None:
-        notes.append(note)
-    if getattr(source, "from_one_series", False):
-        notes.append(
-            "windows of one series are not independent: N counts windows, and intervals come from stretches of them"
-        )
-    if used < len(source) - 1:  # an odd one out has no partner
-        notes.append(
-            f"a subsample of {used} of {len(source)} sequences; intervals are {(len(source) / used) ** 0.5:.2f} times as wide"
-        )
-    if partial:
-        notes.append("interrupted: only the blocks that were finished are in this result")
-    if any(subject.scale is not None for subject in subjects):
-        notes.append("signal and noise are those of the optimiser's steps, not of plain gradients")
-    if any(subject.view.local for subject in subjects):
-        notes.append("lags are steps within each layer: a dependency carried by one layer shows in another at lag 0")
-    return tuple(notes)
 
 
 def diagnose_step(

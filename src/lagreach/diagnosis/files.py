@@ -1,6 +1,6 @@
-"""Files: a diagnosis as netCDF, made in memory and written whole, read back without executing anything.
+"""Files: a diagnosis or a forecast as netCDF, made in memory and written whole, read back without executing anything.
 
-The labelled arrays are for other programs; the variable ``record`` holds the whole diagnosis as JSON (see
+The labelled arrays are for other programs; the variable ``record`` holds the whole result as JSON (see
 `lagreach.diagnosis.record_json`), from which `load` rebuilds it. A file ends with its checksum (see `lagreach._util.seals`).
 """
 
@@ -20,6 +20,7 @@ from lagreach.diagnosis.curves import with_curves
 from lagreach.diagnosis.record_json import decode, encode
 from lagreach.diagnosis.result import SCHEMA_VERSION, Diagnosis
 from lagreach.errors import InputError, RunError
+from lagreach.forecasting.result import Forecast
 from lagreach.statistics import all_statistics
 
 if TYPE_CHECKING:
@@ -61,18 +62,28 @@ def to_dataset(diagnosis: Diagnosis) -> xr.Dataset:
 
 
 def to_bytes(diagnosis: Diagnosis) -> bytes:
-    """Content of a diagnosis's file, read back once before anything is written."""
-    record = json.dumps(encode(_without_drawn_curves(diagnosis)))
-    dataset = to_dataset(diagnosis).assign(record=record).assign_attrs({SEALED: "by its last line"})
+    """Content of a diagnosis's file."""
+    return record_bytes(_without_drawn_curves(diagnosis), to_dataset(diagnosis))
+
+
+def record_bytes(result: Diagnosis | Forecast, arrays: xr.Dataset) -> bytes:
+    """Content of a file with labelled arrays and a record, read back once before anything is written."""
+    record = json.dumps(encode(result))
+    dataset = arrays.assign(record=record).assign_attrs({SEALED: "by its last line", "schema_version": SCHEMA_VERSION})
     content = bytes(dataset.to_netcdf(engine="h5netcdf"))
     if _read(content) != (SCHEMA_VERSION, record, None):
-        raise RunError("the file of this diagnosis could not be made", got="another record when it was read back")
+        raise RunError("the file of this result could not be made", got="another record when it was read back")
     return seal(content)
 
 
 def save(diagnosis: Diagnosis, path: str | Path) -> None:
     """Write a netCDF file; readers see the old file or the new one, never half of it."""
     write_whole(Path(path), to_bytes(diagnosis))
+
+
+def save_record(result: Diagnosis | Forecast, arrays: xr.Dataset, path: str | Path) -> None:
+    """Write labelled arrays, and beside them the record that `load` rebuilds the result from."""
+    write_whole(Path(path), record_bytes(result, arrays))
 
 
 def _without_drawn_curves(diagnosis: Diagnosis) -> Diagnosis:
@@ -90,13 +101,26 @@ def _with_curves(diagnosis: Diagnosis) -> Diagnosis:
     return replace(diagnosis, layers=tuple(layers))
 
 
-def load(path: str | Path) -> Diagnosis:
-    """Read a diagnosis back from a file that `Diagnosis.save` wrote."""
+def load(path: str | Path) -> Diagnosis | Forecast:
+    """Read a result back from a file that `Diagnosis.save` or `Forecast.save` wrote."""
     return from_bytes(read_whole(Path(path), LARGEST_FILE), Path(path).name)
 
 
-def from_bytes(content: bytes, name: str) -> Diagnosis:
-    """Rebuild a diagnosis from the content of its file; `name` is for errors."""
+def load_diagnosis(path: str | Path) -> Diagnosis:
+    """Read a diagnosis back; a forecast is refused."""
+    return diagnosis_from_bytes(read_whole(Path(path), LARGEST_FILE), Path(path).name)
+
+
+def diagnosis_from_bytes(content: bytes, name: str) -> Diagnosis:
+    """Rebuild a diagnosis from the content of its file; a forecast is refused."""
+    result = from_bytes(content, name)
+    if not isinstance(result, Diagnosis):
+        raise InputError("this file holds a forecast", got=name, expected="a file from Diagnosis.save")
+    return result
+
+
+def from_bytes(content: bytes, name: str) -> Diagnosis | Forecast:
+    """Rebuild a result from the content of its file; `name` is for errors."""
     sealed = is_sealed(content, name)
     if not sealed and loops_for_ever(content):
         raise damaged(name, "its texts run into each other")
@@ -120,20 +144,22 @@ def from_bytes(content: bytes, name: str) -> Diagnosis:
     if record_checksum not in (None, checksum(record.encode())):  # files of schema 1 have one of the record alone
         raise damaged(name, "the record's checksum does not match")
     try:
-        diagnosis = decode(json.loads(record))
+        result = decode(json.loads(record))
     except Exception as error:  # likewise: a record that cannot be rebuilt is damaged, however that shows
         raise InputError(
             "the record in this file is damaged",
             got=f"{name}: {error or type(error).__name__}",
             fix="measure again",
         ) from error
-    if not isinstance(diagnosis, Diagnosis) or not diagnosis.layers:
+    if isinstance(result, Forecast):
+        return result
+    if not isinstance(result, Diagnosis) or not result.layers:
         raise InputError(
             "the record in this file is not a diagnosis",
-            got=f"{name}: {type(diagnosis).__name__}",
-            expected="a file from Diagnosis.save",
+            got=f"{name}: {type(result).__name__}",
+            expected="a file from Diagnosis.save or Forecast.save",
         )
-    return _with_curves(diagnosis)
+    return _with_curves(result)
 
 
 def loops_for_ever(content: bytes) -> bool:

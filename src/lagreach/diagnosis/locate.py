@@ -15,7 +15,6 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from lagreach.data.bands import Bands
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.gradients.blocks import LIMIT_BYTES, Directions
 from lagreach.gradients.exchange import Exchanged, ExchangePlan, affordable_positions, exchange

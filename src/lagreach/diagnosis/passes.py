@@ -66,8 +66,8 @@ class SecondPass:
 class BetweenPasses:
     """What the second pass must know of the first: directions, the test of every band, and the lags that are named.
 
-    `signal` (block, band, param) is what was tested. `marginal` (band,) are the p-values of the swap contrast alone, `told` (band,)
-    says where inputs differ between sequences at all.
+    `signal` (block, band, param) is what was tested. `marginal` (band,) are the p-values of the swap contrast alone, `told`
+    (band,) says where inputs differ between sequences at all.
     """
 
     along: np.ndarray
@@ -111,7 +111,7 @@ def between_passes(
 
     every = range(len(subject.bands))
     test = flip_test(project(means.data, every), flips=settings.flips, generator=draw())
-    told = np.ones(len(subject.bands), dtype=bool) if inputs is None else inputs.told.any(0)
+    told: np.ndarray = np.ones(len(subject.bands), dtype=bool) if inputs is None else np.asarray(inputs.told.any(0))
     located = locate(subject, means, test, settings, inputs=inputs, look=look, project=project)
     signal = project(located.signal, every)
     sizes = test if located.signal is means.data else flip_test(signal, flips=0, generator=draw())

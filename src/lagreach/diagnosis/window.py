@@ -115,7 +115,9 @@ def window_at(
         strength=strength,
         lag=lag,
         interval=(reach(planted.lags, planted.high, sequences), reach(planted.lags, planted.low, sequences)),
-        detectable=tuple(lag for band in np.flatnonzero(found.sequences <= sequences) for lag in of_band[band]),
+        detectable=tuple(
+            lag for band in np.flatnonzero(found.sequences <= sequences).tolist() for lag in of_band[band]
+        ),
         status=status,
     )
 

@@ -36,8 +36,8 @@ _TIED = (
     "the use in the recurrence, and do not add up to the whole gradient"
 )
 _PADDING = (
-    "{} runs over the padding behind short sequences, as it does in training, and the loss depends on it: steps of padding "
-    "count as lags, and the padding as input; pack the sequences (pack_padded_sequence) if that is not meant"
+    "the loss depends on what stands behind the lengths of short sequences: {} runs over the padding, or something in front of "
+    "it reads it, as in training; steps of padding count as lags (pack_padded_sequence, or a mask, would leave it out)"
 )
 
 

@@ -64,8 +64,9 @@ class Subject:
         batch = self.sequences.read(index)
         part = run(self.view.bind(batch))
         seq, positions, out = part.output.shape
-        shape = (seq, positions, out)
-        time = 0 if self.at_end else part.x.shape[1]  # lengths say nothing about outputs that are not steps
+        shape, time = (seq, positions, out), part.x.shape[1]
+        if self.at_end:
+            batch = replace(batch, lengths=None)  # they are those of the inputs, and outputs are no steps
         objective = make_objective(self.loss, batch, part.recurrence, shape, input_time=time, steps=self.steps)
         return part, replace(objective, at_end=self.at_end)
 

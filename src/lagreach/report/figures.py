@@ -188,8 +188,9 @@ def dependence(diagnoses: Diagnoses, axes: Axes | None = None, *, layer: int | s
         axes.plot(own.lags[chosen], own.delta[chosen], "D", ms=6, mfc=fill, mec=colour, ls="", label=name)
     axes.set_yscale("log")
     right = axes.twinx()
+    known = own.memory.capacity[~np.isnan(own.memory.capacity)]  # of a whole model there is none
     right.plot(own.memory.lags, own.memory.capacity, color=GREEN, ls="--", lw=1.5, label="memory (right)")
-    right.set_ylim(min(0.0, float(np.nanmin(own.memory.capacity))) - 0.02, 1.05)
+    right.set_ylim(min(0.0, *known.tolist()) - 0.02 if len(known) else -0.02, 1.05)
     right.set_ylabel("share of the input in the state", color=GREEN)
     right.tick_params(colors=GREEN, labelsize=9)
     for side in right.spines.values():

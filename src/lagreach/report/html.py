@@ -36,6 +36,7 @@ from lagreach.report.words import (
     span,
     time_scales,
 )
+from lagreach.statistics.memory import Memory
 from lagreach.types import Status
 
 SCRIPTS = ("what_if.js", "charts.js", "page.js")
@@ -204,11 +205,17 @@ def _view(diagnosis: Diagnosis, layer: LayerDiagnosis) -> dict[str, Any]:
         "shape": str(layer.regimes.status)
         if best is None
         else f"{best.law}, weight {best.weight:.2f}, r² {best.r2:.3f}",
-        "memory": f"Linear memory in use: {memory.total:.1f} of at most {memory.bound} inputs"
-        + ("." if memory.independent_inputs else "; inputs are correlated in time, so the bound does not apply."),
+        "memory": _memory(memory),
         "scales": _scales(layer),
         "noise": verdict(layer),
     }
+
+
+def _memory(memory: Memory) -> str:
+    if memory.bound == 0:
+        return "Linear memory is that of a recurrent layer's state; a whole model has none of one size."
+    applies = "." if memory.independent_inputs else "; inputs are correlated in time, so the bound does not apply."
+    return f"Linear memory in use: {memory.total:.1f} of at most {memory.bound} inputs{applies}"
 
 
 def _row(diagnosis: Diagnosis, layer: LayerDiagnosis, i: int, limit: Status) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from lagreach.report.words import (
     unreached,
 )
 from lagreach.statistics import LagCurve
+from lagreach.statistics.memory import Memory
 from lagreach.types import Status
 
 if TYPE_CHECKING:
@@ -146,15 +147,35 @@ def _facts(layer: LayerDiagnosis) -> list[str]:
     powers = [round(end(finite), 1) + 0.0 for end in (max, min) if finite]  # 0.0, never -0.0
     ends = " to ".join(f"1e{power:.1f}" for power in powers) or "nothing arrives"
     supported = {True: "supported", False: "not supported", None: "not checked"}[layer.tail.stable_supported]
-    within = "" if window.memory.independent_inputs else " (inputs are correlated in time, so the bound does not apply)"
     return [
+        *_whose_lags(layer),
         f"gain of the loss gradient by lag: {sparkline(gain)} ({ends}, logarithmic)",
         f"shape of the exact gain: {_shape(layer)}",
         f"first order against exact: {layer.fidelity.verdict}",
         f"gradient noise: kappa = {window.concentration.exponent:.3g} ({window.concentration.status})",
         f"stable fit of the noise: alpha = {layer.tail.alpha:.2f}, stable model {supported}",
-        f"linear memory in use: {window.memory.total:.1f} of at most {window.memory.bound}{within}",
+        *_memory(window.memory),
         f"design effect: a sequence counts as its steps divided by {window.design_effect:.2g}",
+    ]
+
+
+def _memory(memory: Memory) -> list[str]:
+    if memory.bound == 0:  # not measured: a whole model has no state of one size
+        return []
+    within = "" if memory.independent_inputs else " (inputs are correlated in time, so the bound does not apply)"
+    return [f"linear memory in use: {memory.total:.1f} of at most {memory.bound}{within}"]
+
+
+def _whose_lags(layer: LayerDiagnosis) -> list[str]:
+    """Say why lags are those of the whole model, and how they were measured."""
+    chosen = layer.window.settings
+    if chosen.get("lags_of") != "model":
+        return []
+    anchors = chosen["anchors_per_sequence"]
+    return [
+        f"lags of the whole model: {chosen['lags_of_why']}",
+        f"input read by {chosen['input_module']}: {chosen['input_module_why']}; {anchors} "
+        f"output{'s' if anchors > 1 else ''} of each sequence carried back",
     ]
 
 

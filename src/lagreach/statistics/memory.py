@@ -80,13 +80,13 @@ class MemorySums:
         self.of_state = _Sketch(self.size, directions_read(self.size, len(self.lags)))
         self.of_input = _Sketch(self.width, min(self.width, MOST_DIRECTIONS))
         self.halves = [_Moments(self.lags, self.of_state.directions, self.of_input.directions) for _ in range(2)]
-        self.related = _Autocorrelation(subject.plan.count, self.of_input.directions)
+        self.related = Autocorrelation(subject.plan.count, self.of_input.directions)
 
     def add(self, piece: Piece) -> None:
         """Take in some pairs of sequences."""
         states = self.of_state(piece.part.states.double())
         inputs = self.of_input(self.probe.whiten(piece.part.x.double()))
-        inside = valid_steps(piece.part.lengths, *inputs.shape[:2], inputs.device)
+        inside = valid_steps(piece.part.lengths, inputs.shape[0], inputs.shape[1], inputs.device)
         states, inputs = (torch.where(inside[..., None], v, 0.0) for v in (states, inputs))
         for half in range(2):
             chosen = torch.from_numpy(piece.block % 2 == half).to(states.device)
@@ -146,7 +146,7 @@ class _Sketch:
         return groups.sum(-2)
 
 
-class _Autocorrelation:
+class Autocorrelation:
     """Autocorrelation of inputs at the first lags, with its sampling error from blocks of sequences."""
 
     def __init__(self, blocks: int, width: int) -> None:
@@ -161,7 +161,7 @@ class _Autocorrelation:
             self._products[:, k].index_add_(0, block, products.cpu())
             self._steps[:, k].index_add_(0, block, inside[:, k:].sum(1, keepdim=True).double().cpu())
 
-    def merge(self, other: _Autocorrelation) -> None:
+    def merge(self, other: Autocorrelation) -> None:
         """Take in the products of other sequences."""
         self._products += other._products
         self._steps += other._steps
@@ -182,7 +182,7 @@ class _Autocorrelation:
         error = (left_out - left_out.mean(0)).square().sum(0).mul((blocks - 1) / blocks).sqrt()
         # of independent steps it is this much; blocks tell more where sequences repeat each other, less where they are few
         error = torch.maximum(error, steps.sum(0)[reached][1:].rsqrt())
-        chance = stdtrit(blocks - 1, 1 - DOUBT / (2 * whole.numel()))
+        chance = float(stdtrit(blocks - 1, 1 - DOUBT / (2 * whole.numel())))
         return bool((whole.abs() > torch.clamp(chance * error, min=NEGLIGIBLE)).any())
 
 

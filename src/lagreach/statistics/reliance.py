@@ -68,7 +68,7 @@ class RelianceSums:
         order = np.argsort(np.concatenate(self.pair)) if self.pair else np.array([], dtype=int)
         empty = np.empty((2, 0, len(self.lags)))
         rises, losses = np.concatenate([empty, *self.values], axis=1)[:, order]
-        return _test(self.lags, rises, losses, flips, np.random.default_rng(self.seed))
+        return reliance_of(self.lags, rises, losses, flips, np.random.default_rng(self.seed))
 
 
 class RelianceCurve(LagStatistic):
@@ -138,9 +138,10 @@ def _rise(piece: Piece, lag: int, scores: Tensor) -> tuple[Tensor, Tensor]:
     )  # type: ignore[return-value]
 
 
-def _test(
+def reliance_of(
     lags: tuple[int, ...], rises: np.ndarray, losses: np.ndarray, flips: int, generator: np.random.Generator
 ) -> Reliance:
+    """Test the rises of pairs (pair, lag), NaN where a pair has none, by flipping their signs; as shares of the losses."""
     seen = np.isfinite(rises)
     count = seen.sum(0)
     values = np.where(seen, rises, 0.0)

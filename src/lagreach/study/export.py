@@ -53,11 +53,11 @@ def export_run(folder: str | Path, to: str | Path) -> list[Path]:
 
 
 def outcome_of(run: RunDirectory) -> dict[str, bytes]:
-    """Return the files of a run's outcome by name; damaged ones are refused."""
+    """Return the files of a run's outcome by name; damaged ones are refused, files of somebody else's left out."""
     tables = sorted(path.name for path in run.path.glob("*.parquet"))
     pictures = sorted(f"figures/{path.name}" for path in (run.path / "figures").glob("*.png"))
-    names = [*COPIED, *tables, *(name for name in pictures if run.wrote(name))]
-    contents = {name: run.read(run.path / name) for name in names if is_file(run.path / name)}
+    names = [*COPIED, *tables, *pictures]
+    contents = {name: run.read(run.path / name) for name in names if run.lists(name) and is_file(run.path / name)}
     contents["config.yaml"] = contents["config.yaml"].removeprefix(FIRST_LINE.encode())  # the outcome is no run
     if is_file(run.path / "log.txt"):
         contents["log.txt"] = read_whole(run.path / "log.txt")

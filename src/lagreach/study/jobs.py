@@ -15,7 +15,7 @@ import torch
 
 from lagreach._util.disk import make_folder
 from lagreach.diagnosis.diagnose import diagnose
-from lagreach.diagnosis.files import from_bytes, to_bytes
+from lagreach.diagnosis.files import diagnosis_from_bytes, to_bytes
 from lagreach.diagnosis.measure import MeasureSettings
 from lagreach.diagnosis.result import Diagnosis
 from lagreach.errors import InputError
@@ -295,7 +295,7 @@ def _is_of(labels: Mapping[str, object], job: DiagnoseJob) -> bool:
 def read_diagnosis(run: RunDirectory, job: DiagnoseJob) -> Diagnosis:
     """Read a finished diagnosis."""
     path = run.diagnosis_path(job.variant, job.seed, job.epoch, job.recipe)
-    return from_bytes(run.read(path), path.name)
+    return diagnosis_from_bytes(run.read(path), path.name)
 
 
 def summary_row(run: RunDirectory, job: DiagnoseJob, budgets: tuple[int, ...]) -> Row:

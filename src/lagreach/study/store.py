@@ -172,9 +172,15 @@ class RunDirectory:
         path = self.path / name
         if not is_file(path) or path.is_symlink():
             return False
-        if not self.listed:
-            return is_file(self.config_path) and self._of_before.fullmatch(name) is not None
-        return self.manifest.vouches(name, checksum(read_whole(path)))
+        if not self.lists(name):
+            return False
+        return not self.listed or self.manifest.vouches(name, checksum(read_whole(path)))
+
+    def lists(self, name: str) -> bool:
+        """Whether a file of this name is the run's, damaged or not."""
+        if self.listed:
+            return name in self.manifest.checksums()
+        return is_file(self.config_path) and self._of_before.fullmatch(name) is not None
 
     @cached_property
     def _of_before(self) -> re.Pattern[str]:

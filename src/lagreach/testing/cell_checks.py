@@ -155,7 +155,7 @@ def check_diagnosis(t: CellCase) -> None:
     model = GatedRNN(t.cell, INPUT, HIDDEN, 1, generator=t.generator, dtype=torch.float64)
     x, y = draw(DIAGNOSED, TIME, INPUT), draw(DIAGNOSED, TIME, 1)
     layer = diagnose(model, (x, y), lags=range(TIME), params="all", progress=False).layers[0]
-    params = {name: p.detach() for name, p in model.layers[0].items()}
+    params = {name: p.detach() for name, p in model.stack.layer_params(0, model.recurrent_params()).items()}
     initial = x.new_zeros(DIAGNOSED, t.cell.state_size(HIDDEN))
     states = unroll(t.cell, x, initial, params).requires_grad_()
     output = nn.functional.linear(t.cell.output(states), model.readout.weight.detach(), model.readout.bias.detach())

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lagreach._util.seeds import seeded
+from lagreach._util.generators import seeded
 from lagreach._util.threads import one_thread
 from lagreach.diagnosis.assemble import assemble
 from lagreach.diagnosis.diagnose import diagnose
-from lagreach.diagnosis.files import load
+from lagreach.diagnosis.files import load_diagnosis
 from lagreach.diagnosis.measure import make_subject
 from lagreach.diagnosis.passes import FirstPass, SecondPass, between_passes, first_pass, merged, second_pass
 from lagreach.diagnosis.settings import MeasureSettings
@@ -62,7 +62,9 @@ def check(statistic: LagStatistic, seed: int) -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "diagnosis.nc"
         diagnosis.save(path)
-        _compare("read back from a file", load(path).layers[0].window.curves[statistic.name], curve, exactly=True)
+        _compare(
+            "read back from a file", load_diagnosis(path).layers[0].window.curves[statistic.name], curve, exactly=True
+        )
     return f"{statistic.name}: ok ({', '.join([*passed, 'file'])})"
 
 

@@ -82,8 +82,23 @@ def make_objective(
     or a list of time indices, one target each. The batch's lengths are those of its inputs: they say which outputs count
     where there is one for every step of the input. `input_time` is the number of steps of the recurrent layer.
     """
+    device, dtype = recurrence.device, recurrence.dtype
+    return objective_of(loss, batch, output_shape, input_time=input_time, steps=steps, device=device, dtype=dtype)
+
+
+def objective_of(
+    loss: Loss,
+    batch: Batch,
+    output_shape: tuple[int, int, int],
+    *,
+    input_time: int,
+    steps: str | Sequence[int] | Tensor | None = None,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Objective:
+    """Do as `make_objective` does, for outputs of any model on a device and in a floating type."""
     seq, time, out = output_shape
-    device, mask, lengths = recurrence.device, batch.mask, _lengths_of_outputs(batch, time, input_time)
+    mask, lengths = batch.mask, _lengths_of_outputs(batch, time, input_time)
     y = torch.as_tensor(batch.y, device=device)
     if y.shape[0] != seq:
         raise InputError(
@@ -101,13 +116,13 @@ def make_objective(
                 expected=f"({seq}, {time}), bool or nonnegative",
             )
         check_finite("the mask", mask)
-    per_step = valid.to(recurrence.dtype) if mask is None else valid * mask.to(recurrence.dtype)
+    per_step = valid.to(dtype) if mask is None else valid * mask.to(dtype)
 
     if callable(loss):
         _check_some_weight(per_step)
         check_finite("the target y", y)
         if y.is_floating_point():
-            y = y.to(recurrence.dtype)
+            y = y.to(dtype)
         return Objective(loss, y, per_step)
     if loss not in LOSSES:
         raise InputError(
@@ -117,7 +132,7 @@ def make_objective(
         )
 
     y, times = (_mse_targets if loss == "mse" else _class_targets)(y, (seq, time, out), steps)
-    y = y.to(recurrence.dtype) if loss == "mse" else y.long()
+    y = y.to(dtype) if loss == "mse" else y.long()
     index = _step_indices(steps, times, valid)
     weights = per_step if index is None else per_step.gather(1, index)
     if loss == "cross_entropy":

@@ -78,7 +78,7 @@ class Mamba2Layer(ScanLayer):
     """`transformers` `Mamba2Mixer` and `mamba_ssm.Mamba2`."""
 
     family: ClassVar[str] = "Mamba-2"
-    packages: ClassVar[str] = "transformers, mamba-ssm"
+    packages: ClassVar[str] = "transformers (also in Bamba, Falcon-H1, Zamba2 and other hybrids), mamba-ssm"
     tested: ClassVar[str] = "transformers 5.22.2; mamba-ssm by a stand-in with its weights"
     axes: ClassVar[tuple[str, ...]] = ("head",)
     limits: ClassVar[str] = "one decay per head (D_has_hdim=False); no start from a cached state; not Mamba-3"

@@ -186,9 +186,13 @@ class RowPass:
         rows, width = min(len(after), self._rows), max(self._width, spread.shape[1])
         kept = max(rows if whole else min(rows, ROWS), len(spread))
         gradient = (rows, self._state)
-        given = {"the gradient after": (after, gradient), "the gradient before": (before, gradient)}
-        given |= {"its sizes": (sizes, (rows,)), "the spread": (spread, (kept, width))}
-        check_arrays("compiled transport", given, dtype=self._dtype, fix=FIX)
+        arrays: dict[str, tuple[Tensor | None, tuple[int, ...]]] = {
+            "the gradient after": (after, gradient),
+            "the gradient before": (before, gradient),
+            "its sizes": (sizes, (rows,)),
+            "the spread": (spread, (kept, width)),
+        }
+        check_arrays("compiled transport", arrays, dtype=self._dtype, fix=FIX)
         if not (after.is_contiguous() and spread.is_contiguous() and before.is_contiguous()):
             raise InputError("compiled transport needs contiguous gradients", got="strided tensors", fix="copy them")
         bits = (before[:0, 0] if sizes is None else sizes).numpy().view(BITS[before.dtype])
