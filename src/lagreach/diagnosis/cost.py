@@ -11,6 +11,8 @@ from lagreach.diagnosis.measure import GROUP
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.errors import InputError
 from lagreach.gradients.blocks import directions
+from lagreach.gradients.exchange import ExchangePlan, affordable_positions, exchange
+from lagreach.gradients.head_reach import NOTHING
 from lagreach.gradients.noise import statistics, unit_directions
 from lagreach.gradients.subject import Subject
 from lagreach.statistics.memory import memory_bytes
@@ -47,11 +49,14 @@ class DiagnosisCost:
 
 
 def pilot_seconds(subjects: list[Subject], settings: MeasureSettings) -> float:
-    """Seconds per sequence, from running both passes on a few sequences."""
+    """Seconds per sequence, from running both passes on a few sequences, and a closer look at a few lags."""
     started, timed = time.perf_counter(), PILOT
     for subject in subjects:
         small = replace(subject, plan=subject.plan.subsample(PILOT))
         found = directions(small)
+        lags = sorted({subject.bands.lags[len(subject.bands) * quarter // 4] for quarter in (1, 2, 3)})
+        if subject.signal == "dependence":
+            exchange(small, ExchangePlan(tuple(lags), affordable_positions(lags, subject.time), NOTHING))
         along = unit_directions(found, subject.probe.group, settings.direction, np.random.default_rng(settings.seed))
         statistics(small, along, noise=settings.noise, unit=settings.unit)
         timed = small.plan.sequences  # of a series, some of every stretch
