@@ -106,8 +106,8 @@ class Status(Enum):
         "no dependency found, and one of the given strength could not have been noticed with these sequences"
     )
     LIMIT_SHARED_INPUT = "cannot be told: the input at this lag is the same in every sequence"
-    LIMIT_NOT_APART = (
-        "cannot be told apart: the target goes with the input at this lag, but no more than with the inputs around it"
+    LIMIT_EXPLAINED = (
+        "explained: the target goes with the input at this lag, but not beyond what the inputs around it explain"
     )
     LIMIT_SAMPLE_SIZE = "transport / sample size: the dependence needs more sequences than there are"
     LIMIT_CAPACITY = "capacity: enough sequences, but the state's linear memory is full and does not hold this lag"

@@ -213,7 +213,7 @@ class Window:
             return Status.LIMIT_SHARED_INPUT
         if self.adjusted_p[i] > self.error:
             if self.left < 1 and edge in self.marginal_dependences:
-                return Status.LIMIT_NOT_APART
+                return Status.LIMIT_EXPLAINED
             seen = self.required_if_present().sequences[i] <= self.sequences  # false also where N is not known
             return Status.LIMIT_NO_DEPENDENCY if seen else Status.LIMIT_OUT_OF_REACH
         if self.required.sequences[i] > budget:

@@ -21,7 +21,7 @@ LIGHTS = {
     Status.LIMIT_LEARNED: "good",
     Status.LIMIT_NO_DEPENDENCY: "plain",
     Status.LIMIT_UNDETERMINED: "fair",
-    Status.LIMIT_NOT_APART: "fair",
+    Status.LIMIT_EXPLAINED: "fair",
     Status.LIMIT_SHARED_INPUT: "fair",
     Status.LIMIT_CAPACITY: "bad",
     Status.LIMIT_SAMPLE_SIZE: "bad",
@@ -236,8 +236,8 @@ def advice(diagnosis: Diagnosis, layer: LayerDiagnosis, lag: int) -> str:
         return "nothing to do"
     if limit is Status.LIMIT_SHARED_INPUT:
         return "let this input differ between sequences, if it can"
-    if limit is Status.LIMIT_NOT_APART:
-        return "more sequences, or inputs that follow each other less, would tell lags apart"
+    if limit is Status.LIMIT_EXPLAINED:
+        return "nothing to do, unless more sequences tell it apart from the lags around it"
     if limit is Status.LIMIT_UNDETERMINED:
         return "train on, or tune the optimiser"
     if limit is Status.LIMIT_CAPACITY:
