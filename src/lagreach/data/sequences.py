@@ -168,6 +168,14 @@ class SpooledSequences:
             found.append(torch.stack(values) if len(shapes) == 1 else _padded(values, max(shapes)[0]))
         return tuple(found) if isinstance(self._others, int) else dict(zip(self._others, found, strict=True))
 
+    def sizes(self) -> tuple[Tensor | None, Tensor | None]:
+        """Lengths of all sequences, and the weight of all their steps where masks say so; inputs are not read for it."""
+        every = range(len(self))
+        mask, lengths = self._field(every, 2), self._field(every, 3)
+        steps = torch.tensor([row[0][2][0] for row in self._index if row[0] is not None])
+        weights = None if mask is None else torch.stack([one.double().sum() for one in mask])
+        return (steps if lengths is None else torch.stack(lengths)), weights
+
     def _field(self, index: Sequence[int], field: int) -> list[Tensor] | None:
         if any(self._index[n][field] is None for n in index):
             return None
@@ -327,6 +335,8 @@ def telling_sample(sequences: Sequences, read: int = 64) -> Batch:
     """A few sequences that differ as much as any (see `telling_rows`), to check a model on."""
     if isinstance(sequences, TensorSequences):
         return sample_of(sequences.batch)
+    if isinstance(sequences, SpooledSequences):
+        return sequences.read(telling_rows(len(sequences), *sequences.sizes()))
     lengths: list[Tensor] = []
     counted: list[Tensor] = []
     for start in range(0, len(sequences), read):
