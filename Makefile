@@ -53,7 +53,7 @@ LOWEST := build/lowest
 test-lowest:
 	$(PYTHON) -m venv --clear $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -c constraints-lowest.txt \
-	  -e . beartype hypothesis mpmath pytest
+	  -e ".[all]" beartype hypothesis mpmath pytest
 	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -W ignore::DeprecationWarning -m "not slow and not gpu and not browser" \
 	  tests/test_house.py tests/cli/test_main.py tests/cli/test_diagnose.py tests/diagnosis/test_diagnose.py tests/advice/test_plan.py tests/diagnosis/test_window.py \
 	  tests/kernels/test_cpu.py tests/tails tests/detection tests/regimes tests/report tests/study/test_config.py tests/study/test_store.py

@@ -22,7 +22,7 @@ FROZEN = Path(__file__).with_suffix(".txt")
 # Modules whose public names are part of the promise: those in `__all__`, or else all without an underscore.
 MODULES = [
     "adapters", "callbacks", "cells", "convergence", "convergence.bounds", "convergence.ntk", "detection", "errors",
-    "kernels", "regimes", "report", "report.figures", "papers.livi.figures",
+    "kernels", "regimes", "statistics", "report", "report.figures", "papers.livi.figures",
     "papers.livi.lemmas", "tails", "tails.stable", "tasks", "testing",
     "types", "advice.what_if",
 ]  # fmt: skip

@@ -59,6 +59,36 @@ for name, attempt in tries.items():
 """
 
 
+WITHOUT_PAGES = ["jinja2", "matplotlib", "markupsafe", "plotly", "pyarrow", "pydantic", "yaml"]
+
+
+def test_a_diagnosis_needs_no_packages_for_pages_and_studies(tmp_path):
+    code = (
+        DIAGNOSIS
+        + """
+found.save("run.nc")
+print(str(lagreach.load("run.nc")) == str(found))
+import lagreach.cli
+tries = {
+    "page": lambda: found.report("run.html"),
+    "study": lambda: lagreach.train,
+    "figure": lambda: lagreach.plan(beta=1.0, sequences=1000).figure(),
+}
+for name, attempt in tries.items():
+    try:
+        attempt()
+    except lagreach.LagreachError as error:
+        print(name, "|", " ".join(str(error).split()))
+"""
+    )
+    _, same, *messages = printed(run_without([*EXTRAS, *WITHOUT_PAGES], code, tmp_path))
+    assert same == "True"
+    expected = {"page": "report", "study": "study", "figure": "report"}
+    for line, (name, extra) in zip(messages, expected.items(), strict=True):
+        assert line.startswith(f"{name} | ")
+        assert f'pip install "lagreach[{extra}]"' in line
+
+
 def test_every_module_loads_without_the_extras():
     code = """
 import importlib, pkgutil, lagreach

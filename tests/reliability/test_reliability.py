@@ -5,9 +5,11 @@ import pytest
 from tests.reliability.__main__ import run_check
 from tests.reliability.page import PAGE, TITLES, page_text, read_results
 
+LONG = ("soak", "determinism")  # minutes even in their small size
+
 
 @pytest.mark.usefixtures("_as_users_run_it")
-@pytest.mark.parametrize("name", TITLES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in TITLES])
 def test_nothing_fails(name):
     for count in run_check(name, "quick"):
         assert count.tried > 0

@@ -57,6 +57,16 @@ class InputPower(LagStatistic):
         return self.make(sums.lags, value, value - 0.1, value + 0.1, twice=2 * value)
 
 
+class Forgetful(InputSums):
+    def merge(self, other):
+        self.sums += other.sums  # and forgets to count
+
+
+class Wrong(InputPower):
+    def start(self, subject, dependences):
+        return Forgetful(subject.bands.lags)
+
+
 @pytest.fixture(scope="module")
 def data():
     generator = torch.Generator().manual_seed(0)
@@ -118,14 +128,6 @@ def test_statistics_of_the_package_pass_their_own_kit(name):
 
 def test_one_from_outside_passes_the_kit_and_a_wrong_one_does_not():
     assert "ok" in check_statistic(InputPower())
-
-    class Forgetful(InputSums):
-        def merge(self, other):
-            self.sums += other.sums  # and forgets to count
-
-    class Wrong(InputPower):
-        def start(self, subject, dependences):
-            return Forgetful(subject.bands.lags)
 
     with pytest.raises(AssertionError, match="merged"):
         check_statistic(Wrong())

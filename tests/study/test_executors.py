@@ -100,6 +100,7 @@ def test_without_ray_the_error_says_how_to_get_it(monkeypatch):
         make_executor("ray")
 
 
+@pytest.mark.slow
 def test_a_real_ray_cluster_gives_the_same_answers_and_survives_a_killed_worker(tmp_path):
     pytest.importorskip("ray", reason="Ray is not installed")
     with make_executor("ray", workers=2) as cluster:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lagreach._util.extras import require_extra
 from lagreach.types import Status
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ _MOST_DECADES = 12  # shown without a budget
 
 def plan_figure(plan: Plan) -> Figure:
     """Draw a plan on a figure of its own; nothing global is touched."""
+    require_extra("report")
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, NullFormatter
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lagreach._util.disk import is_file, write_atomically
+from lagreach._util.extras import require_extra
 from lagreach._version import __version__
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis
 from lagreach.diagnosis.window import Requirement
@@ -90,6 +91,7 @@ def study_page(
 
 
 def _write(path: Path, **content: Any) -> Path:
+    require_extra("report")
     from jinja2 import Environment, PackageLoader
     from markupsafe import Markup
 
@@ -122,6 +124,7 @@ def _plotly() -> str:
 
 def _about(diagnoses: tuple[Diagnosis, ...], names: list[str]) -> dict[str, Any]:
     """Everything the template shows about diagnoses."""
+    require_extra("report")
     from markupsafe import Markup
 
     payload = make_payload(diagnoses, names)

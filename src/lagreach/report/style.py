@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lagreach._util.extras import require_extra
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -22,6 +24,7 @@ NICE_LAGS = (0, *(2**k for k in range(24)))
 def new_axes(axes: Axes | None, size: tuple[float, float] = (6.4, 4.0)) -> Axes:
     """Return the given axes, or fresh ones on a figure of their own, in the house style."""
     if axes is None:
+        require_extra("report")
         from matplotlib.figure import Figure
 
         axes = Figure(figsize=size, dpi=150, layout="constrained").add_subplot()

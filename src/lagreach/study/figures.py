@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lagreach._util.disk import write_atomically
+from lagreach._util.extras import require_extra
 from lagreach.report.style import FAINT, SHADE, label, legend, look, new_axes
 from lagreach.study.material import Material, reach, stacked
 
@@ -42,6 +43,7 @@ def band(axes: Axes, x: np.ndarray, values: np.ndarray, index: int, name: str, *
 
 def sheet(columns: int, width: float = 4.4, height: float = 3.5) -> tuple[Figure, list[Axes]]:
     """Several axes in a row, in the house style."""
+    require_extra("report")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width * columns, height), dpi=DPI, layout="constrained")

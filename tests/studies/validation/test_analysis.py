@@ -273,6 +273,7 @@ def test_words_for_differences_and_calibration():
     assert words.factor(Estimate(-1.0, -1.3, -0.7)) == "0.1 [0.05, 0.2]"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (ROOT / "results" / "validation").exists(), reason="no results of the study are committed yet")
 def test_the_page_is_what_the_command_makes():
     found = analyse(ROOT / "results" / "validation")

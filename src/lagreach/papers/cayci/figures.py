@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lagreach._util.disk import save_figure
+from lagreach._util.extras import require_extra
 from lagreach.papers.cayci.curves import Curve, Experiment
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ def figure(experiment: Experiment, file: str | Path | None = None) -> Figure:
     file
         Where to save it (png, svg or pdf); None to save nothing.
     """
+    require_extra("report")
     from matplotlib.figure import Figure
 
     panels = _panels(experiment)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lagreach._util.extras import require_extra
 from lagreach.errors import InputError
 from lagreach.report.figures import LAG, REACH, Diagnoses, budgets, each, farthest
 from lagreach.report.style import BLUE, CYCLE, FAINT, INK, SHADE, label, legend, look, new_axes, no_minor_labels
@@ -19,6 +20,7 @@ LEAST_SPREAD = 0.02  # of log time scales: below, all units share one and a dens
 
 
 def _panels(count: int, size: tuple[float, float]) -> tuple[Axes, ...]:
+    require_extra("report")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(size[0] * count, size[1]), dpi=150, layout="constrained")
