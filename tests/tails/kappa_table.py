@@ -127,7 +127,9 @@ def measure(name: str, n: int, runs: int, resamples: int = 400) -> Row:
 
 
 def main(names: Iterable[str], sizes: dict[int, int]) -> None:
-    print("| law | n | runs | interval holds 1/kappa | holds it or refused | kappa = 2 | kappa > 2 | refused | N / true N |")
+    print(
+        "| law | n | runs | interval holds 1/kappa | holds it or refused | kappa = 2 | kappa > 2 | refused | N / true N |"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
     for name in names:
         for n, runs in sizes.items():

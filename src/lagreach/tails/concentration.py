@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from lagreach.errors import InputError
-from lagreach.tails._block_means import (
+from lagreach.tails.block_means import (
     SMALLEST_TOP,
     bootstrap,
     dyadic,
@@ -270,7 +270,7 @@ def concentration(
         back_to_half = carried_on >= GAUSSIAN or gain < 0.0 or lows[-1] <= 0.0
         low, high = min(low, GAUSSIAN), max(high, GAUSSIAN if back_to_half else carried_on)
     small, large = compared[0], compared[-1]
-    inverse = float(slope(spreads[sizes.index(small)], spreads[sizes.index(large)], large / small))
+    inverse = float(slope(spreads[..., sizes.index(small)], spreads[..., sizes.index(large)], large / small))
     if low <= REFUSE_BELOW:
         status = Status.KAPPA_REFUSED
     elif high >= GAUSSIAN:
@@ -318,7 +318,7 @@ def _from_sd(delta: float, range_of_one: float, start: float, from_start: float)
     series), which makes N the larger root of a quadratic equation, and N = start where R was measured, unless
     R_m^2 m has not yet come half way there.
     """
-    limit = float(np.square(np.float64(range_of_one) / delta))
+    limit = (range_of_one / delta) * (range_of_one / delta)  # infinite beyond the float range, where a power would raise
     if math.isinf(limit):
         return limit
     return 0.5 * limit * (1.0 + math.sqrt(max(0.0, 1.0 - 4.0 * (1.0 - from_start / limit) * start / limit)))
