@@ -79,4 +79,5 @@ class OldPlaces(MetaPathFinder):
 def install() -> None:
     """Let old names be found, once in a process."""
     if not any(isinstance(finder, OldPlaces) for finder in sys.meta_path):
-        sys.meta_path.append(OldPlaces())
+        # first, since a folder that held nothing but compiled files may be left at an old place
+        sys.meta_path.insert(0, OldPlaces())

@@ -10,6 +10,13 @@ from __future__ import annotations
 
 from enum import Enum
 
+# choices of a measurement, in the words that arguments take
+SIGNALS = ("dependence", "gradient")
+DIRECTIONS = ("matched", "random")
+NOISES = ("gradient", "lag")
+UNITS = ("sequence", "step")
+TRANSPORTS = ("exact", "first-order")
+
 
 class Status(Enum):
     """How far a number can be trusted; the value is advice for the reader.
@@ -34,6 +41,7 @@ class Status(Enum):
     FIRST_ORDER_FAITHFUL = "first order and exact transport agree within a factor of 3 at every lag"
     FIRST_ORDER_MISLEADS = "first order and exact transport differ by more than a factor of 3; trust the exact gain"
     FIRST_ORDER_UNAVAILABLE = "first order has no meaning for a projected hidden state; use the exact gain"
+    FIRST_ORDER_OF_LAYERS = "first order belongs to recurrent layers: lags of the whole model have the exact gain alone"
     NO_ANCHOR = "no sequence reaches back this far, or the loss ignores those steps; nothing can be said"
 
     # regimes
@@ -97,6 +105,10 @@ class Status(Enum):
     LIMIT_OUT_OF_REACH = (
         "no dependency found, and one of the given strength could not have been noticed with these sequences"
     )
+    LIMIT_SHARED_INPUT = "cannot be told: the input at this lag is the same in every sequence"
+    LIMIT_NOT_APART = (
+        "cannot be told apart: the target goes with the input at this lag, but no more than with the inputs around it"
+    )
     LIMIT_SAMPLE_SIZE = "transport / sample size: the dependence needs more sequences than there are"
     LIMIT_CAPACITY = "capacity: enough sequences, but the state's linear memory is full and does not hold this lag"
     LIMIT_UNDETERMINED = (
@@ -127,6 +139,7 @@ _NOT_USABLE = frozenset(
         Status.NO_SPREAD,
         Status.KAPPA_NOT_ESTIMABLE,
         Status.KAPPA_REFUSED,
+        Status.LIMIT_SHARED_INPUT,
         Status.ORIENTED_BY_ITSELF,
     }
 )

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from lagreach import regimes
 from lagreach.errors import InputError
+from lagreach.papers.livi.lemmas import check_growth
 from lagreach.types import Status
 
 
@@ -104,7 +105,7 @@ def test_check_growth_against_a_computed_window():
     sequences = np.geomspace(1, 1e6, 25)
     needed = 30.0 * (1.3 * lags**-0.7) ** -2.4
     windows = [int(lags[needed <= n].max()) if np.any(needed <= n) else None for n in sequences]
-    check = regimes.check_growth(growth, sequences, windows, max_lag=400)
+    check = check_growth(growth, sequences, windows, max_lag=400)
     assert check.holds
     assert check.status is Status.OK
     assert check.censored.any()
@@ -112,10 +113,10 @@ def test_check_growth_against_a_computed_window():
     # noise that grows with the lag breaks the premise of equal noise
     louder = needed * lags**0.8
     windows = [int(lags[louder <= n].max()) if np.any(louder <= n) else None for n in sequences]
-    broken = regimes.check_growth(growth, sequences, windows, max_lag=400)
+    broken = check_growth(growth, sequences, windows, max_lag=400)
     assert broken.status is Status.GROWTH_DIFFERS
     assert not broken.holds
     assert broken.agrees[0]  # no window on either side
     assert "differs" in str(broken)
     with pytest.raises(InputError):
-        regimes.check_growth(growth, sequences, windows[:-1])
+        check_growth(growth, sequences, windows[:-1])

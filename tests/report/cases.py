@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import lagreach
+from lagreach.diagnosis.curves import with_curves
 from lagreach.diagnosis.window import Requirement
 from lagreach.types import Status
 
@@ -48,7 +49,8 @@ def layered():
 def with_window(diagnosis, **changes):
     """Change the window of the first layer."""
     head = diagnosis.layers[0]
-    return replace(diagnosis, layers=(replace(head, window=replace(head.window, **changes)), *diagnosis.layers[1:]))
+    window = with_curves(replace(head.window, **changes), head.fidelity, head.rates)
+    return replace(diagnosis, layers=(replace(head, window=window), *diagnosis.layers[1:]))
 
 
 def heavy(kappa=2.9, interval=(2.4, 3.6)):

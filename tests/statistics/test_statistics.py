@@ -133,6 +133,7 @@ def test_one_from_outside_passes_the_kit_and_a_wrong_one_does_not():
         check_statistic(Wrong())
 
 
+@pytest.mark.usefixtures("_as_users_run_it")
 @pytest.mark.parametrize(
     ("statistics", "message"),
     [

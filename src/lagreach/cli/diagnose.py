@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import sys
 import traceback
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ import torch
 from torch import nn
 
 from lagreach._util.arrays import finite_or_none
-from lagreach._util.disk import make_folder
+from lagreach._util.disk import make_folder, refuse_others
 from lagreach.data.batch import MOST_STEPS, Batch
 from lagreach.data.sequences import as_batch
 from lagreach.data.tensor_files import read_tensors
@@ -23,6 +24,7 @@ from lagreach.diagnosis.result import Diagnosis
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.errors import InputError
 from lagreach.report.text import show
+from lagreach.report.words import about, share
 
 OUT_OF_REACH = 3
 
@@ -109,6 +111,20 @@ def parse_lags(text: str) -> str | list[int]:
         raise InputError("lags could not be read", got=repr(text), expected="auto, 1,2,4 or 0:64") from error
 
 
+def parse_steps(text: str | None) -> str | list[int] | None:
+    """Read "last" or "3,7,11".
+
+    >>> parse_steps("3,7"), parse_steps("last"), parse_steps(None)
+    ([3, 7], 'last', None)
+    """
+    if text is None or text == "last":
+        return text
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise InputError("steps could not be read", got=repr(text), expected="last, or 3,7,11") from error
+
+
 def run_diagnose(
     model: str,
     data: Path,
@@ -118,27 +134,31 @@ def run_diagnose(
     loss: str,
     lags: str,
     sequences: int | None,
-    strength: float,
     require: Sequence[int],
     budget: float | None,
-    seed: int,
+    memory: int | None,
+    steps: str | None,
+    outputs: str | None,
     dry_run: bool,
     as_json: bool,
+    settings: MeasureSettings,
 ) -> int:
     """Run the command and return its exit code."""
+    refuse_others([out / "diagnosis.nc", out / "report.html"])
     built = load_model(model)
     if weights is not None:
         load_weights(built, weights)
     batch = load_data(data)
     if dry_run:
         planned = cost(
-            built, batch, loss, parse_lags(lags), settings=MeasureSettings(seed=seed), budget=budget, require=require
-        )
+            built, batch, loss, parse_lags(lags), settings=settings, budget=budget, memory=memory, require=require,
+            steps=parse_steps(steps), outputs=outputs,
+        )  # fmt: skip
         print(json.dumps(vars(planned) | {"layers": list(planned.layers)}, indent=2) if as_json else planned)
         return 0
     found = diagnose(
-        built, batch, loss, parse_lags(lags), sequences=sequences, strength=strength, require=require, budget=budget,
-        seed=seed,
+        built, batch, loss, parse_lags(lags), sequences=sequences, require=require, budget=budget, memory=memory,
+        steps=parse_steps(steps), outputs=outputs, settings=settings,
     )  # fmt: skip
     make_folder(out)
     found.save(out / "diagnosis.nc")
@@ -147,15 +167,36 @@ def run_diagnose(
         print(json.dumps(summary(found, require), indent=2))
     else:
         show(found)
+        for row in required_rows(found, require):
+            print(f"required lag {row['lag']}: {row['why']}")
     return OUT_OF_REACH if any(not row["within_reach"] for row in required_rows(found, require)) else 0
 
 
 def required_rows(found: Diagnosis, require: Sequence[int]) -> list[dict[str, Any]]:
-    """For each required lag: the sequences it needs, and whether there are enough."""
+    """For each required lag: the sequences it needs, whether there are enough, and why.
+
+    Where the data depend on the lag, what that dependence needs counts; elsewhere, what one of the given strength would.
+    """
     rows = []
     for lag in require:
-        needed = min(one.window.required_if_present().at(lag)["sequences"] for one in found.layers)
-        rows.append({"lag": lag, "sequences": finite_or_none(needed), "within_reach": bool(needed <= found.sequences)})
+        planted, in_data = (
+            min(needed.at(lag)["sequences"] for needed in requirements)
+            for requirements in (
+                [one.window.required_if_present() for one in found.layers],
+                [one.window.required for one in found.layers],
+            )
+        )
+        depends = math.isfinite(in_data)
+        needed = in_data if depends else planted
+        within = bool(needed <= found.sequences)
+        what = (
+            "the dependence in the data"
+            if depends
+            else f"one explaining {share(found.window().strength)} of the target"
+        )
+        verdict = "within reach" if within else "out of reach"
+        why = f"{verdict}: {what} needs {about(needed)} sequences, and there are {found.sequences:,}"
+        rows.append({"lag": lag, "sequences": finite_or_none(needed), "within_reach": within, "why": why})
     return rows
 
 

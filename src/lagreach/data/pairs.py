@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from lagreach.data.sequences import Sequences, contents
@@ -77,3 +78,12 @@ def _enough(pairs: np.ndarray, sequences: int) -> np.ndarray:
 def _hash(values: Tensor, seed: int) -> bytes:
     content = np.ascontiguousarray(values.detach().cpu().numpy()).tobytes()
     return hashlib.blake2b(content, digest_size=8, salt=(seed % 2**64).to_bytes(8, "little")).digest()
+
+
+def pair_scores(pairs: np.ndarray, lag: int, time: int, seed: int) -> Tensor:
+    """Random numbers (pair, time) that choose steps of each pair.
+
+    A stream for every pair and lag: the choice does not depend on how pairs are cut into pieces, and none is stored.
+    """
+    streams = [np.random.Philox(key=seed % 2**64, counter=[0, 0, lag, pair]) for pair in pairs.tolist()]
+    return torch.from_numpy(np.stack([np.random.Generator(stream).random(time) for stream in streams]))

@@ -1,4 +1,10 @@
-"""N from a signal and its noise: ``N = m (R_m / delta)^kappa`` per lag, for mean and clipped aggregation."""
+"""The law of N: ``N = m (R_m / delta)^kappa``. Every number of sequences in this package comes from here.
+
+delta is the size of a signal, R_m the range ``q_{1-eps} - q_eps`` of means of m sequences, and kappa says how fast it falls:
+means of N sequences have the range ``R_m (N / m)^(-1/kappa)``, and N is where that is delta. What changes a setting moves the
+ratio R_m / delta or turns kappa: a planted signal grows as the square root of its share of the target, a chunk keeps a
+part of it, noise multiplies R_m, and the error turns R_m by a ratio of quantiles. H_N reads the law backwards.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +12,52 @@ import math
 
 import numpy as np
 
+from lagreach._util.arrays import Floats, Numbers
 from lagreach.tails.block_means import two_sided
 from lagreach.tails.concentration import Concentration
 
 CLIP = 1.5  # in units of the robust scale, for clipped aggregation
 NORMAL_QUARTILE = 0.6744897501960817
+
+
+def log_sequences(log_ratio: Numbers, kappa: Numbers, log_start: Numbers = 0.0) -> Floats:
+    """Logarithm of N from that of ``R_m / delta``; `log_start` is log m.
+
+    >>> round(float(np.exp(log_sequences(np.log(2 * 1.6448536 / 0.1), 2.0))), 1)  # 5 % error, sd 1, signal 0.1
+    1082.2
+    """
+    return np.asarray(log_start + np.asarray(kappa) * np.asarray(log_ratio))
+
+
+def log_ratio(log_n: Numbers, kappa: Numbers, log_start: Numbers = 0.0) -> Floats:
+    """Logarithm of ``R_m / delta`` at which log N sequences are needed: the inverse of `log_sequences`."""
+    return np.asarray((np.asarray(log_n) - log_start) / kappa)
+
+
+def moved(log_n: Numbers, kappa: Numbers, shift: Numbers) -> Floats:
+    """Logarithm of N after ``log(R_m / delta)`` moved by `shift`."""
+    with np.errstate(invalid="ignore"):  # a refused kappa is infinite, and N is then not known
+        return np.asarray(log_n + np.asarray(kappa) * shift)
+
+
+def turned(log_n: Numbers, measured: Numbers, kappa: Numbers, log_start: Numbers = 0.0) -> Floats:
+    """Logarithm of N with another exponent than the measured one, for the same signal and noise."""
+    return log_sequences(log_ratio(log_n, measured, log_start), kappa, log_start)
+
+
+def strength_shift(share: float) -> float:
+    """How far ``log(R_m / delta)`` moves when the signal explains this share of the target instead of all of it."""
+    return -0.5 * math.log(share)
+
+
+def reach(lags: np.ndarray, needed: np.ndarray, sequences: float) -> int | None:
+    """H_N: the largest lag that so many sequences are enough for; None if there is none.
+
+    >>> reach(np.array([0, 4, 16]), np.array([10.0, 200.0, 1e6]), 1000)
+    4
+    """
+    visible = lags[needed <= sequences]
+    return int(visible.max()) if len(visible) else None
 
 
 def block_size(speed: Concentration) -> int:
@@ -45,7 +92,7 @@ def log_n(square: np.ndarray, ranges: np.ndarray, start: int, kappa: float) -> n
     """Logarithm of ``N = m (R_m / delta)^kappa``; +inf where there is no signal."""
     with np.errstate(divide="ignore", invalid="ignore"):
         log_delta = np.where(square > 0, 0.5 * np.log(np.where(square > 0, square, 1.0)), -np.inf)
-        return math.log(start) + kappa * (np.log(ranges) - log_delta)
+        return log_sequences(np.log(ranges) - log_delta, kappa, math.log(start))
 
 
 def robust(square: np.ndarray, values: np.ndarray, error: float) -> np.ndarray:
@@ -59,7 +106,7 @@ def robust(square: np.ndarray, values: np.ndarray, error: float) -> np.ndarray:
         return np.where(square > 0, np.square(two_sided(error)) * clipped / (inside**2 * square), np.inf)
 
 
-def exp(log_n: np.ndarray) -> np.ndarray:
+def exp(log_n: Numbers) -> Floats:
     """Exponential; what leaves the float range is infinite for any purpose."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.exp(log_n)
+        return np.asarray(np.exp(log_n))

@@ -17,18 +17,23 @@ from lagreach._version import __version__
 from lagreach.adapters import View, find_views
 from lagreach.adapters.calling import Call
 from lagreach.adapters.custom import custom_views
+from lagreach.adapters.folded import by_row
 from lagreach.cells import Cell
 from lagreach.cells.diag_elman import DiagElman
 from lagreach.data.batch import Batch
-from lagreach.data.sequences import Sequences, as_sequences, fingerprint
+from lagreach.data.sequences import Sequences, as_sequences, fingerprint, telling_sample
+from lagreach.data.targets import refuse_constant_targets
 from lagreach.diagnosis.cost import DiagnosisCost, memory_needed, within_budget
 from lagreach.diagnosis.curves import with_curves
 from lagreach.diagnosis.measure import MeasureSettings, interruptible_window, make_subject
+from lagreach.diagnosis.notes import how_measured, notes_on
 from lagreach.diagnosis.passes import Statistics
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
+from lagreach.diagnosis.whole_model import diagnose_whole_model, whole_model_cost
 from lagreach.diagnosis.window import Window
 from lagreach.errors import InputError, LagreachError, UnsupportedError
 from lagreach.gradients.optimiser_geometry import optimiser_name, update_scale
+from lagreach.gradients.output_anchors import decide
 from lagreach.gradients.selection import Selection
 from lagreach.gradients.subject import Subject
 from lagreach.models.gated_rnn import GatedRNN
@@ -39,6 +44,9 @@ from lagreach.tails.fit import fit_tail
 from lagreach.transport.fidelity import Fidelity, fidelity
 from lagreach.transport.first_order import EffectiveRates, effective_rates
 from lagreach.transport.objective import Loss, output_gradient
+from lagreach.transport.rollout import run
+from lagreach.whole_model.choice import choose_lags
+from lagreach.whole_model.language_models import aligned_labels
 
 Measure = Callable[[Subject, MeasureSettings, Progress | None, Statistics], tuple[Window, np.ndarray, bool]]
 SHOWN = 64  # sequences that gains and rates are averaged over
@@ -52,18 +60,19 @@ def diagnose(
     lags: str | Iterable[int] = "auto",
     *,
     sequences: int | None = None,
-    strength: float = 0.05,
-    transport: str = "exact",
-    signal: str = "dependence",
-    noise: str = "gradient",
+    strength: float | None = None,
+    transport: str | None = None,
+    signal: str | None = None,
+    noise: str | None = None,
     params: Selection = "input",
-    error: float = 0.05,
-    seed: int = 0,
+    error: float | None = None,
+    seed: int | None = None,
     budget: float | None = None,
     memory: int | None = None,
     dry_run: bool = False,
     require: Sequence[int] = (),
     steps: Any = None,
+    outputs: str | None = None,
     cell: Mapping[str, Cell] | None = None,
     call: Call | None = None,
     optimizer: Any = None,
@@ -71,17 +80,22 @@ def diagnose(
     statistics: Sequence[LagStatistic] = (),
     progress: Progress | bool | None = None,
     measure: Measure = interruptible_window,
+    lags_of: str = "auto",
+    inputs: str | None = None,
 ) -> Diagnosis:
-    """Tell how far back a recurrent model learns from data, and how many sequences each lag would need.
+    """Tell how far back a sequence model learns from data, and how many sequences each lag would need.
 
     Parameters
     ----------
     model
-        Any torch module with an `nn.LSTM`, `nn.GRU`, `nn.RNN`, a loop over their cells or a gated linear layer (Mamba,
-        minGRU, ...; see docs/adapters.md) inside, or a `GatedRNN`. It is run in evaluation mode and left as it was.
+        Any differentiable torch module, or a `GatedRNN`. Recurrent ones (`nn.LSTM`, `nn.GRU`, `nn.RNN`, a loop over their
+        cells, one gated linear layer; see docs/adapters.md) are carried back step by step; of any other (a Transformer, a
+        stack of Mamba layers, a hybrid, a temporal convolution, an encoder and a decoder) lags are those of the whole model.
+        It is run in evaluation mode and left as it was.
     data
         ``(x, y)`` tensors, sequences first (also ``(x, y, mask)``, ``(x, y, mask, lengths)``, or a dict with these names and
-        ``state``), or an iterable of such batches, such as a data loader.
+        ``state``), or an iterable of such batches, such as a data loader. Also batches as libraries have them:
+        ``{"input_ids", "attention_mask", "labels"}``, ``((source, target), y)``, ``(inputs by name, y)``.
     loss
         "mse", "cross_entropy" or a function ``loss(output, y, mask) -> (seq,)``.
     lags
@@ -111,6 +125,9 @@ def diagnose(
         No longer here: `lagreach.cost` says what a diagnosis would do and what it would cost.
     steps
         Which steps targets belong to: "last", or a list of time indices, one a target; by their shape if None.
+    outputs
+        "per step" or "at the end" (a forecast made from the last state, say). None: by the states that feed them, which
+        gradients tell; where both are possible, you are asked.
     cell
         For a recurrent layer of your own: the path of its module and the `Cell` that describes it.
     call
@@ -119,7 +136,8 @@ def diagnose(
         The Adam, AdamW, RMSprop or SGD that trains the model, or its ``state_dict()``: signal and noise are then those of
         its steps, every weight's gradient being divided as the optimiser divides it. Plain gradients if None.
     settings
-        Finer points: blocks, probes, flips, direction, unit. What has an argument of its own here is set by that.
+        All choices together, also finer points: blocks, probes, flips, direction, unit. What has an argument of its own here
+        may be said there or here.
     statistics
         Numbers per lag of your own, besides those of `lagreach.statistics`: they are collected in the same passes over the
         data and show up wherever numbers per lag are shown.
@@ -127,6 +145,12 @@ def diagnose(
         A function (stage, done, of), or whether to show a bar; by default on terminals.
     measure
         What measures the window of a subject; `lagreach.study.shards` gives one that spreads it over machines.
+    lags_of
+        "layers" (steps within recurrent layers), "model" (steps of the whole model), or "auto" to choose; the result says
+        which and why.
+    inputs
+        For lags of the whole model: the path of the module that reads the input (an embedding, the first linear layer or
+        convolution); found by what it is given if None.
 
     Examples
     --------
@@ -139,10 +163,8 @@ def diagnose(
     (3,)
     """
     started = time.perf_counter()
-    chosen = _settings(
-        settings or MeasureSettings(),
-        {"signal": signal, "noise": noise, "transport": transport, "strength": strength, "error": error, "seed": seed},
-    )
+    chosen = _settings(settings or MeasureSettings(), signal=signal, noise=noise, transport=transport, strength=strength,
+                       error=error, seed=seed)  # fmt: skip
     if dry_run:
         raise InputError(
             "diagnose always returns a diagnosis",
@@ -155,13 +177,23 @@ def diagnose(
         )
     check_statistics([*(built_in := all_statistics()).values(), *statistics])
     measured_statistics = built_in | {one.name: one for one in statistics}
-    source = as_sequences(data)
+    source, loss, said = aligned_labels(model, as_sequences(data), loss, call)
+    sample = telling_sample(source)
+    choice = choose_lags(model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call)
+    if choice.of == "model":
+        return diagnose_whole_model(
+            model, source, loss, lags, settings=chosen, why=choice.why, require=require, steps=steps, outputs=outputs,
+            call=call, inputs=inputs, memory=memory, budget=budget, sequences=sequences, notes=said, statistics=statistics,
+            progress=progress,
+            only_of_layers={"params": params, "optimizer": optimizer, "measure": measure is not interruptible_window},
+        )  # fmt: skip
     subjects = diagnosis_subjects(
-        model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, cell=cell, call=call,
-        optimizer=optimizer,
+        model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, outputs=outputs,
+        cell=cell, call=call, optimizer=optimizer, views=choice.views,
     )  # fmt: skip
     subjects, _ = within_budget(subjects, chosen, len(source), budget, memory)
     used = subjects[0].plan.sequences
+    notes = (*said, *notes_on(subjects, sample))
     layers, partial = [], False
     seconds = {"setting up": time.perf_counter() - started}
     for subject in subjects:
@@ -181,12 +213,13 @@ def diagnose(
         settings={"loss": loss if isinstance(loss, str) else getattr(loss, "__name__", "function"), "used": used}
         | {"optimizer": None if optimizer is None else optimiser_name(optimizer)}
         | {"time": subjects[0].time, "anchors": _anchors(subjects[0])}
+        | {"lags_of": "layers", "lags_of_why": choice.why}
         | dict(layers[0].window.settings),
         versions={"lagreach": __version__} | {name: version(name) for name in ("torch", "numpy", "scipy")},
         fingerprint=fingerprint(source),
         seconds=seconds,
         partial=partial,
-        warnings=_warnings(model, source, used, partial, subjects),
+        warnings=(*how_measured(model, source, used, partial, subjects), *notes),
         convergence=_convergence(model, source, loss),
     )
 
@@ -204,8 +237,11 @@ def cost(
     params: Selection = "input",
     require: Sequence[int] = (),
     steps: Any = None,
+    outputs: str | None = None,
     cell: Mapping[str, Cell] | None = None,
     call: Call | None = None,
+    lags_of: str = "auto",
+    inputs: str | None = None,
 ) -> DiagnosisCost:
     """Say what `diagnose` with these arguments would do here, and what it would cost, from timing a few sequences.
 
@@ -217,10 +253,18 @@ def cost(
     >>> plan.sequences, plan.lags
     (64, '0, 1, 3')
     """
-    source, chosen = as_sequences(data), settings or MeasureSettings()
+    source, loss, _ = aligned_labels(model, as_sequences(data), loss, call)
+    chosen = settings or MeasureSettings()
+    choice = choose_lags(model, telling_sample(source), lags_of=lags_of, inputs=inputs, cell=cell, call=call)
+    if choice.of == "model":
+        return whole_model_cost(
+            model, source, loss, lags, settings=chosen, why=choice.why, only_of_layers={"params": params}, require=require,
+            steps=steps, outputs=outputs, call=call, inputs=inputs, memory=memory, budget=budget,
+        )  # fmt: skip
     subjects = diagnosis_subjects(
-        model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, cell=cell, call=call
-    )
+        model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, outputs=outputs,
+        cell=cell, call=call, views=choice.views,
+    )  # fmt: skip
     subjects, per_sequence = within_budget(subjects, chosen, len(source), budget, memory, timed=True)
     return DiagnosisCost(
         layers=tuple(subject.view.name for subject in subjects),
@@ -233,17 +277,18 @@ def cost(
     )
 
 
-def _settings(given: MeasureSettings, own: Mapping[str, Any]) -> MeasureSettings:
-    """Put the arguments of a diagnosis into its settings; settings that say something else would be lost silently."""
+def _settings(settings: MeasureSettings, **arguments: Any) -> MeasureSettings:
+    """Put the arguments that were given into the settings; what both say must agree."""
+    asked = {name: value for name, value in arguments.items() if value is not None}
     usual = MeasureSettings()
-    lost = [name for name in own if getattr(given, name) not in (getattr(usual, name), own[name])]
+    lost = [name for name in asked if getattr(settings, name) not in (getattr(usual, name), asked[name])]
     if lost:
         raise InputError(
             "settings and an argument disagree",
-            got=", ".join(f"settings.{name}={getattr(given, name)!r} and {name}={own[name]!r}" for name in lost),
-            fix=f"pass {', '.join(lost)} to diagnose itself",
+            got=", ".join(f"settings.{name}={getattr(settings, name)!r} and {name}={asked[name]!r}" for name in lost),
+            fix=f"say {', '.join(lost)} in one place",
         )
-    return replace(given, **own)
+    return replace(settings, **asked)
 
 
 def _convergence(model: nn.Module | View, source: Sequences, loss: Loss) -> Mapping[str, Any] | None:
@@ -269,18 +314,22 @@ def diagnosis_subjects(
     params: Selection = "input",
     require: Sequence[int] = (),
     steps: Any = None,
+    outputs: str | None = None,
     cell: Mapping[str, Cell] | None = None,
     call: Call | None = None,
     optimizer: Any = None,
+    views: Sequence[View] = (),
 ) -> list[Subject]:
-    """Find the recurrences of a model, and fix what is measured of each."""
+    """Find the recurrences of a model (or take `views`, found before), and fix what is measured of each."""
     source = as_sequences(data)
-    sample = source.read(range(min(2, len(source))))
-    views = find_views(model, sample, call) if cell is None else _custom(model, cell, sample, call)
-    subjects = [
-        make_subject(view, source, loss, lags, params=params, require=require, steps=steps, settings=settings)
-        for view in views
-    ]
+    if settings.signal == "dependence":
+        refuse_constant_targets(source)
+    sample = telling_sample(source)
+    if not views:
+        views = find_views(model, sample, call) if cell is None else _custom(model, cell, sample, call)
+    which = decide([run(view.bind(source.read([0]))) for view in views], outputs) if steps is None else None
+    shared = {"params": params, "require": require, "steps": steps, "outputs": which, "settings": settings}
+    subjects = [make_subject(view, source, loss, lags, **shared) for view in views]
     if optimizer is None:
         return subjects
     return [replace(subject, scale=update_scale(optimizer, model, subject.names)) for subject in subjects]
@@ -302,7 +351,7 @@ def _layer(subject: Subject, window: Window, noise_sample: np.ndarray) -> LayerD
     """Add gains, rates, their shape and the tail fit to a window."""
     gains, rates = _gains(subject)
     return LayerDiagnosis(
-        name=subject.view.name,
+        name=subject.view.name.replace("\0", "\\0"),  # which files cannot hold
         local=subject.view.local,
         window=with_curves(window, gains, rates),
         fidelity=gains,
@@ -319,7 +368,7 @@ def _gains(subject: Subject) -> tuple[Fidelity, EffectiveRates | None]:
     own = {"lengths": batch.lengths, "state": batch.state}
     if subject.memory is not None:
         own["chunk"] = 2 * replace(subject, transport="first-order").pairs_together
-    view, lags = subject.view, subject.bands.lags
+    view, lags = by_row(subject.view), subject.bands.lags
     gains = fidelity(view, batch.x, batch.y, lags, subject.loss, mask=batch.mask, steps=subject.steps, **own)
     try:
         rates = effective_rates(view, batch.x, lags, **own)
@@ -333,29 +382,6 @@ def _anchors(subject: Subject) -> float:
     part, objective = subject.run(subject.plan.pairs[0].tolist())
     delta = output_gradient(part.recurrence, objective, part.states)[0]
     return (delta.abs().amax(-1) > 0).sum(1).double().mean().item()
-
-
-def _warnings(
-    model: nn.Module | View, source: Sequences, used: int, partial: bool, subjects: list[Subject]
-) -> tuple[str, ...]:
-    notes = []
-    if isinstance(model, nn.Module) and any(isinstance(m, nn.Dropout) and m.training for m in model.modules()):
-        notes.append("the model was in training mode; it was diagnosed in evaluation mode, without dropout")
-    if getattr(source, "from_one_series", False):
-        notes.append(
-            "windows of one series are not independent: N counts windows, and intervals come from stretches of them"
-        )
-    if used < len(source) - 1:  # an odd one out has no partner
-        notes.append(
-            f"a subsample of {used} of {len(source)} sequences; intervals are {(len(source) / used) ** 0.5:.2f} times as wide"
-        )
-    if partial:
-        notes.append("interrupted: only the blocks that were finished are in this result")
-    if any(subject.scale is not None for subject in subjects):
-        notes.append("signal and noise are those of the optimiser's steps, not of plain gradients")
-    if any(subject.view.local for subject in subjects):
-        notes.append("lags are steps within each layer: a dependency carried by one layer shows in another at lag 0")
-    return tuple(notes)
 
 
 def diagnose_step(

@@ -55,10 +55,10 @@ def band_gradients(
 def _exact(
     subject: Subject, part: Rollout, steps: Steps, signal: Tensor, planted: list[Tensor], inputs: list[Tensor]
 ) -> Iterator[tuple[Tensor, list[Tensor]]]:
-    probes = [WeightSums(steps, reached) for reached in inputs]
+    probes = [WeightSums(steps, reached, kept=True) for reached in inputs]
     carries = [Carry(steps, start) for start in planted]
     share = proportion(signal, planted[0]) if len(planted) == 1 else None
-    data = WeightSums(steps, anchors=share)
+    data = WeightSums(steps, anchors=share, kept=True)
     if share is None:
         carries.append(Carry(steps, signal))
     examined = {lag for first, last in subject.bands.edges for lag in range(first, last + 1)}
@@ -78,8 +78,8 @@ def _first_order(
     subject: Subject, part: Rollout, steps: Steps, signal: Tensor, planted: list[Tensor], inputs: list[Tensor]
 ) -> Iterator[tuple[Tensor, list[Tensor]]]:
     arrivals = [subject.carry(part, start, subject.bands.lags) for start in planted]
-    for total, *cotangents in zip(band_cotangents(subject, part, signal), *arrivals, strict=True):
-        probes = [_weights(steps, c.double(), reached) for c, reached in zip(cotangents, inputs, strict=True)]
+    for total, *cotangents in zip(band_cotangents(subject, part, signal, kept=True), *arrivals, strict=True):
+        probes = [_weights(steps, c.kept(), reached) for c, reached in zip(cotangents, inputs, strict=True)]
         yield _weights(steps, total), probes
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from lagreach.errors import InputError
+
 Array = np.ndarray
 TIE = 1e-9  # flips that leave the statistic as it is must count as ties despite rounding
 
@@ -79,6 +81,8 @@ def flip_test(means: Float[Array, "block lag param"], *, flips: int, generator: 
     The statistic is the off-diagonal sum over its null standard deviation; that scale consists of squares, so flips do
     not change it and the test stays exact.
     """
+    if not np.isfinite(means).all():  # comparisons with NaN are false: it would pass for the strongest signal of all
+        raise InputError("gradients overflow, so nothing can be tested", fix="scale inputs and targets to about one")
     products, scale = gram(means)
     count = products.shape[-1]
     off = products * (1 - np.eye(count))

@@ -126,7 +126,12 @@ def _layer(diagnosis: Diagnosis, layer: LayerDiagnosis, errors: list[float], kep
         "logQuantiles": _log_quantiles(kappa, errors),
         "planted": _requirement(window.probe),
         "found": _requirement(window.required),
-        "dependence": {"signal": window.delta, "p": window.adjusted_p, "found": window.dependences},
+        "dependence": {
+            "signal": window.delta,
+            "p": window.adjusted_p,
+            "found": window.adjusted_p <= window.error,
+            "lags": window.lags_of_bands,
+        },
         "reliance": {
             "lags": window.reliance.lags,
             "rise": window.reliance.rise,
@@ -147,9 +152,8 @@ def _curve(curve: LagCurve) -> dict[str, Any]:
         "unit": "log10" if curve.log10 and not curve.unit else curve.unit,
         "lags": curve.lags,
         "value": _rounded(curve.value),
-        "low": _rounded(curve.low),
-        "high": _rounded(curve.high),
-        "status": [str(status) for status in curve.status],
+        "ends": None if np.isnan(curve.low).all() else [_rounded(curve.low), _rounded(curve.high)],
+        "status": None if set(curve.status) == {Status.OK} else [str(status) for status in curve.status],
     }
 
 

@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from lagreach._util.disk import is_file
+from lagreach.diagnosis.settings import default, meaning
 from lagreach.errors import InputError, LagreachError, TooLargeError
 from lagreach.study.kinds import registered_kinds
 
@@ -73,10 +74,10 @@ class DiagnosisSettings(Part):
 
     sequences: int = Field(default=512, ge=16, le=10**7)
     lags: tuple[int, ...] | Literal["auto"] = "auto"
-    strength: float = 0.05
-    error: float = 0.05
-    blocks: int = Field(default=16, ge=4, le=10**5)
-    probes: int = Field(default=4, ge=1, le=10**3)
+    strength: float = Field(default=default("strength"), description=meaning("strength"))
+    error: float = Field(default=default("error"), description=meaning("error"))
+    blocks: int = Field(default=16, ge=4, le=10**5, description=meaning("blocks"))
+    probes: int = Field(default=default("probes"), ge=1, le=10**3, description=meaning("probes"))
     recipes: tuple[str, ...] = ("exact",)
     budget_grid: tuple[int, ...] = (100, 300, 1000, 3000, 8000, 30000)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lagreach import regimes
 from lagreach.errors import InputError
+from lagreach.papers.livi import lemmas
 from lagreach.types import Status
 from tests.regimes.cases import LAGS
 
 
 def test_monotone_envelope():
-    check = regimes.check_monotone(LAGS[::-1], 1 / LAGS[::-1])
+    check = lemmas.check_monotone(LAGS[::-1], 1 / LAGS[::-1])
     assert check.holds
     assert check.largest_rise < 1
     assert "holds" in str(check)
@@ -22,7 +22,7 @@ def test_rising_envelope_is_reported_with_its_lags():
     # gamma0 + gamma1 with negative corrections: |a^l (1 - l r)| vanishes at l = 1/r and rises again
     lags = np.arange(1, 40)
     log10 = np.log10(np.abs(0.9**lags * (1 - lags / 10.5))) - 350
-    check = regimes.check_monotone(lags, log10_envelope=log10)
+    check = lemmas.check_monotone(lags, log10_envelope=log10)
     assert not check.holds
     assert check.status is Status.NOT_MONOTONE
     rising = np.flatnonzero(np.diff(log10) > 0)
@@ -36,10 +36,10 @@ def test_rising_envelope_is_reported_with_its_lags():
 
 def test_small_rises_within_the_tolerance_and_their_sum():
     values = [1.0, 0.5, 0.504, 0.2]
-    assert not regimes.check_monotone([1, 2, 3, 4], values).holds
-    assert regimes.check_monotone([1, 2, 3, 4], values, tolerance=0.01).holds
+    assert not lemmas.check_monotone([1, 2, 3, 4], values).holds
+    assert lemmas.check_monotone([1, 2, 3, 4], values, tolerance=0.01).holds
     creeping = 1.005 ** np.arange(30)
-    check = regimes.check_monotone(np.arange(1, 31), creeping, tolerance=0.01)
+    check = lemmas.check_monotone(np.arange(1, 31), creeping, tolerance=0.01)
     assert not check.holds
     np.testing.assert_allclose(check.largest_rise, 1.005**29, rtol=1e-12)
 
@@ -49,7 +49,7 @@ def test_sandwich_holds_for_bounded_noise_and_alignment():
     f = LAGS**-1.2
     sigma, alignment = generator.uniform(1, 2, LAGS.size), generator.uniform(0.5, 0.8, LAGS.size)
     needed = 21.6 * (sigma / (alignment * f)) ** 2.5
-    check = regimes.check_sandwich(
+    check = lemmas.check_sandwich(
         LAGS, f, sigma=sigma, alignment=alignment, required=needed, exponent=2.5, constant=21.6
     )
     assert check.holds
@@ -73,16 +73,16 @@ def test_sandwich_says_where_premise_and_bounds_fail():
     sigma = np.where(LAGS > 60, 0.1, 1.0)
     needed = (sigma / f) ** 2
     common = {"alignment": 1.0, "required": needed, "exponent": 2.0, "constant": 1.0}
-    premise = regimes.check_sandwich(LAGS, f, sigma=sigma, sigma_bounds=(0.5, 2.0), **common)
+    premise = lemmas.check_sandwich(LAGS, f, sigma=sigma, sigma_bounds=(0.5, 2.0), **common)
     assert premise.status is Status.SANDWICH_PREMISE_FAILS
     np.testing.assert_array_equal(premise.premise_fails_at, LAGS[LAGS > 60])
     np.testing.assert_array_equal(premise.bounds_fail_at, LAGS[LAGS > 60])
     assert "premise fails at lags" in str(premise)
     # N computed with another exponent (kappa = 3) is not bounded by f^-2
-    other = regimes.check_sandwich(LAGS, f, sigma=1.0, alignment=1.0, required=f**-3.0, exponent=2.0, constant=1.0)
+    other = lemmas.check_sandwich(LAGS, f, sigma=1.0, alignment=1.0, required=f**-3.0, exponent=2.0, constant=1.0)
     assert other.status is Status.SANDWICH_FAILS
     np.testing.assert_array_equal(other.bounds_fail_at, LAGS[LAGS > 1])
-    missing = regimes.check_sandwich(
+    missing = lemmas.check_sandwich(
         LAGS,
         f,
         sigma=1.0,
@@ -98,7 +98,7 @@ def test_noise_of_the_lag_alone_makes_the_sandwich_empty():
     """Noise that shrinks with the envelope satisfies (38) formally, yet N(lag) does not depend on f."""
     log10_f = -LAGS * 28 / 128  # 1e-28 at lag 128
     sigma = 10**log10_f
-    check = regimes.check_sandwich(
+    check = lemmas.check_sandwich(
         LAGS, log10_envelope=log10_f, sigma=sigma, alignment=1.0, required=5.0, exponent=2.0, constant=5.0
     )
     assert check.bounds_fail_at.size == 0
@@ -121,12 +121,12 @@ def test_noise_of_the_lag_alone_makes_the_sandwich_empty():
 def test_bad_sandwich_input_is_refused(change):
     arguments = {"sigma": 1.0, "alignment": 1.0, "required": 1.0, "exponent": 2.0, "constant": 1.0, **change}
     with pytest.raises(InputError):
-        regimes.check_sandwich(LAGS, 1 / LAGS, **arguments)
+        lemmas.check_sandwich(LAGS, 1 / LAGS, **arguments)
 
 
 @pytest.mark.parametrize("envelope", [[1.0], [1.0, 0.0], [1.0, np.nan]])
 def test_bad_envelopes_are_refused(envelope):
     with pytest.raises(InputError):
-        regimes.check_monotone(np.arange(1, len(envelope) + 1), envelope)
+        lemmas.check_monotone(np.arange(1, len(envelope) + 1), envelope)
     with pytest.raises(InputError):
-        regimes.check_monotone([1, 2], [1.0, 0.5], tolerance=-1.0)
+        lemmas.check_monotone([1, 2], [1.0, 0.5], tolerance=-1.0)

@@ -1,0 +1,150 @@
+"""Measure the lags of a whole model: signals, the exchange of single lags, noise, and gain.
+
+1. *Signals*: a few ways back from each sequence, for swapped targets and planted dependencies.
+2. *Exchange*: at the lags where swapping targets shows something, the inputs of that lag alone are exchanged. A lag counts
+   as a dependence of the data if both tests say so.
+3. *Noise*: the whole gradient of every sequence along every lag's direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from lagreach._util.progress import Progress
+from lagreach.gradients.blocks import Directions
+from lagreach.gradients.noise import NoiseValues
+from lagreach.gradients.significance import Significance, flip_test
+from lagreach.statistics.reliance import NO_RELIANCE, Reliance, reliance_of
+from lagreach.whole_model.anchors import draw_anchors, pair_streams
+from lagreach.whole_model.exchange import Exchanged, measure_exchange
+from lagreach.whole_model.noise import LagDirections, measure_noise
+from lagreach.whole_model.outputs import cotangents
+from lagreach.whole_model.running import at_rest
+from lagreach.whole_model.signals import Signals, measure_signals
+from lagreach.whole_model.subject import ModelSubject, subsample
+
+GAIN_SEQUENCES = 64  # that the gain is averaged over
+
+
+@dataclass(frozen=True)
+class ModelMeasurement:
+    """All that was measured of a whole model. `means` are in coordinates that keep the inner products of gradients."""
+
+    subject: ModelSubject
+    means: Directions
+    test: Significance
+    noise: NoiseValues
+    reliance: Reliance
+    log10_gain: Float[np.ndarray, "lag"]
+    correlated_inputs: bool
+    ahead: float
+
+
+def measure_model(
+    subject: ModelSubject, *, flips: int, error: float, progress: Progress | None = None
+) -> ModelMeasurement:
+    """Run all passes; the model is left as it was."""
+    with at_rest(subject.model.module):
+        signals = measure_signals(subject, _ticks(progress, "lags", subject.plan.sequences))
+        data, probe = signals.means()
+        test = flip_test(data, flips=flips, generator=np.random.default_rng(subject.seed))
+        found = np.flatnonzero(test.adjusted <= error).tolist()
+        exchanged: Exchanged | None = None
+        reliance = NO_RELIANCE
+        if found and subject.signal == "dependence":
+            exchanged = measure_exchange(subject, found, _ticks(progress, "exchange", subject.plan.sequences))
+            data, test = _of_lags_alone(data, test, exchanged, flips)
+            lags = tuple(subject.bands.lags[band] for band in found)
+            generator = np.random.default_rng(subject.seed)
+            reliance = reliance_of(lags, exchanged.rises, exchanged.losses, flips, generator)
+        directions = _directions(signals, exchanged)
+        noise = measure_noise(subject, directions, _ticks(progress, "noise", subject.plan.sequences))
+        gain = measure_gain(subsample(subject, GAIN_SEQUENCES))
+    blocks = np.arange(subject.plan.count)
+    return ModelMeasurement(
+        subject=subject,
+        means=Directions(blocks, signals.size, data, probe, signals.spread),
+        test=test,
+        noise=noise,
+        reliance=reliance,
+        log10_gain=gain,
+        correlated_inputs=signals.moments.correlated,
+        ahead=signals.ahead,
+    )
+
+
+def _of_lags_alone(
+    data: np.ndarray, test: Significance, exchanged: Exchanged, flips: int
+) -> tuple[np.ndarray, Significance]:
+    """Put the exchange in the place of swapped targets where it was made: its signal, and the larger p-value of both."""
+    bands = list(exchanged.bands)
+    means = exchanged.means()
+    alone = flip_test(means, flips=flips, generator=np.random.default_rng(exchanged.subject.seed))
+    together = data.copy()
+    together[:, bands] = means
+    parts = {name: getattr(test, name).copy() for name in ("square", "null_spread", "p_value", "adjusted")}
+    for name in ("square", "null_spread"):
+        parts[name][bands] = getattr(alone, name)
+    for name in ("p_value", "adjusted"):
+        parts[name][bands] = np.maximum(parts[name][bands], getattr(alone, name))
+    return together, replace(test, **parts)
+
+
+def _directions(signals: Signals, exchanged: Exchanged | None) -> LagDirections:
+    """Directions of the data and of the probes, band by band."""
+    subject = signals.subject
+    alone = {} if exchanged is None else {band: exchanged.data(i) for i, band in enumerate(exchanged.bands)}
+    bands = [
+        [alone.get(band) or signals.data(band), *(signals.probe(p, band) for p in range(len(subject.group)))]
+        for band in range(len(subject.bands))
+    ]
+    wide = torch.float64 if signals.factors.arrived.dtype == np.float64 else torch.float32
+    return LagDirections(bands, subject.model.device, wide)
+
+
+def measure_gain(subject: ModelSubject) -> Float[np.ndarray, "lag"]:
+    """Decimal logarithm of ``sqrt(E|dL_t/de_{t-l}|^2 / E|dL_t/de_t|^2)`` over the anchors that reach back l steps."""
+    lags = torch.tensor(subject.bands.lags)
+
+    def squares(rows: np.ndarray, _blocks: np.ndarray) -> np.ndarray:
+        piece = subject.run(rows)
+        field, _ = cotangents(piece.objective, piece.output)
+        usable = (field.abs().amax(-1) > 0).view(len(rows) // 2, 2, -1).all(1)
+        streams = pair_streams(piece.batch.x, piece.batch.lengths, subject.seed)
+        anchors = draw_anchors(usable, subject.anchors, streams)
+        row, found = torch.arange(len(rows), device=field.device), np.zeros((2, len(lags)))
+        for number in range(anchors.count):
+            position = torch.from_numpy(anchors.position[:, number]).repeat_interleave(2).to(field.device)
+            counted = torch.from_numpy(anchors.weight[:, number] > 0).repeat_interleave(2).to(field.device)
+            square = piece.pull(position, field[row, position]).double().square().sum(-1)
+            stand = piece.stand[row, position]
+            step = stand[:, None] - lags.to(stand)
+            reached = (step >= 0) & counted[:, None]
+            reached = reached & piece.inside[row[:, None], step.clamp(min=0)]
+            there = square[row[:, None], step.clamp(min=0)] * reached
+            here = square[row, stand][:, None] * reached
+            found += np.stack((there.sum(0).cpu().numpy(), here.sum(0).cpu().numpy()))
+        return found
+
+    there, here = sum(subject.each(squares), np.zeros((2, len(lags))))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(here > 0, 0.5 * (np.log10(there) - np.log10(np.where(here > 0, here, 1.0))), np.nan)
+
+
+def _ticks(progress: Progress | None, name: str, of: int) -> Callable[[int], None] | None:
+    """Turn counts of newly finished sequences into calls of `progress` with how many are done."""
+    if progress is None:
+        return None
+    done = 0
+
+    def tick(new: int) -> None:
+        nonlocal done
+        done += new
+        progress(name, done, of)
+
+    return tick
