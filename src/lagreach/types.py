@@ -89,7 +89,7 @@ class Status(Enum):
         "(clipped) aggregation, whose exponent is 2"
     )
     N_MEASURED = "read off the samples, no model"
-    N_EXTRAPOLATED = "beyond the samples: extrapolated with the measured kappa"
+    N_EXTRAPOLATED = "beyond the samples: extrapolated, with the standard deviation where kappa is 2"
 
     # matched statistic
     ORIENTED_BY_ITSELF = (

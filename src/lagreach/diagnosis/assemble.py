@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lagreach.data.bands import Bands
-from lagreach.detection.law import exp, log_n, mean_range, robust
+from lagreach.detection.law import exp, log_n, mean_range, measured_range, robust
 from lagreach.diagnosis.passes import BetweenPasses, FirstPass, SecondPass, Statistics, between_passes
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.diagnosis.window import Requirement, Window
@@ -188,8 +188,12 @@ def _requirement(
     kappas = (kappa, *speed.interval) if speed.status is Status.OK else (kappa,)
     ends = np.stack([np.where(np.isinf(log_needed), 0.0, log_n(whole, ranges * factor, start, k)) for k in kappas])
     low, high = (np.where(np.isinf(log_needed), log_needed, end) for end in (ends.min(0) - half, ends.max(0) + half))
-    slow = speed.kappa_pessimistic if math.isfinite(speed.kappa_pessimistic) else kappa
-    pessimistic = np.maximum(log_needed, log_n(whole, ranges * factor, start, slow))
+    # the slowest fall that the samples allow starts where they end
+    pessimistic = log_needed
+    if math.isfinite(speed.kappa_pessimistic):
+        largest, measured = measured_range(values, speed, settings.error)
+        slow = log_n(whole, measured * factor, largest, speed.kappa_pessimistic)
+        pessimistic = np.maximum(log_needed, slow)
     numbers = {
         "sequences": exp(log_needed),
         "low": np.where(np.isposinf(log_needed), bound, exp(low)),
