@@ -89,7 +89,7 @@ class Status(Enum):
         "(clipped) aggregation, whose exponent is 2"
     )
     N_MEASURED = "read off the samples, no model"
-    N_EXTRAPOLATED = "beyond the samples: extrapolated with the measured kappa"
+    N_EXTRAPOLATED = "beyond the samples: extrapolated, with the standard deviation where kappa is 2"
 
     # matched statistic
     ORIENTED_BY_ITSELF = (
@@ -106,6 +106,10 @@ class Status(Enum):
         "no dependency found, and one of the given strength could not have been noticed with these sequences"
     )
     LIMIT_SHARED_INPUT = "cannot be told: the input at this lag is the same in every sequence"
+    LIMIT_CANNOT_BE_TOLD = (
+        "cannot be told: the series holds too few stretches that are independent of each other for a test; a longer series, "
+        "or differences instead of levels, would tell"
+    )
     LIMIT_EXPLAINED = (
         "explained: the target goes with the input at this lag, but not beyond what the inputs around it explain"
     )
@@ -141,5 +145,6 @@ _NOT_USABLE = frozenset(
         Status.KAPPA_REFUSED,
         Status.LIMIT_SHARED_INPUT,
         Status.ORIENTED_BY_ITSELF,
+        Status.LIMIT_CANNOT_BE_TOLD,
     }
 )

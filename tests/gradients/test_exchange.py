@@ -325,4 +325,4 @@ def test_work_is_bounded():
         lags = range(0, time, max(1, time // 7))
         run = max(lags) + 1
         work = affordable_positions(list(lags), time) * (3 * run + 2 * sum(lag + 1 for lag in lags))
-        assert work <= max(time * time / 2, 32 * (3 * run + 2 * sum(lag + 1 for lag in lags)))
+        assert work <= max(time * time / 4, 32 * (3 * run + 2 * sum(lag + 1 for lag in lags)))

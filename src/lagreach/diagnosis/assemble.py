@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lagreach.data.bands import Bands
-from lagreach.detection.law import exp, log_n, mean_range, robust
+from lagreach.detection.law import exp, log_n, mean_range, measured_range, robust
 from lagreach.diagnosis.passes import BetweenPasses, FirstPass, SecondPass, Statistics, between_passes
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.diagnosis.window import Requirement, Window
@@ -49,13 +49,17 @@ def assemble(
         second.noise, settings=settings, reliance=reliance, memory=memory,
         more={"params": list(subject.names), "lags": [list(edge) for edge in subject.bands.edges]},
     )  # fmt: skip
+    why = Status.LIMIT_CANNOT_BE_TOLD if subject.plan.untold else Status.LIMIT_SHARED_INPUT
     warnings = window.warnings
     if window.concentration.status is Status.NO_SPREAD:
         warnings += (vanished(subject),)
+    if subject.plan.untold:
+        warnings += (subject.plan.untold,)
     warnings += _dependence_notes(subject.bands, first, between, settings)
     window = replace(
         window,
-        probe=window.probe if between.told.all() else _untold(window.probe, between.told),
+        required=_untold(window.required, ~np.isnan(between.test.adjusted), why),
+        probe=_untold(window.probe, between.told, why),
         warnings=warnings,
         marginal_p=between.marginal,
         named=between.dependences,
@@ -184,8 +188,12 @@ def _requirement(
     kappas = (kappa, *speed.interval) if speed.status is Status.OK else (kappa,)
     ends = np.stack([np.where(np.isinf(log_needed), 0.0, log_n(whole, ranges * factor, start, k)) for k in kappas])
     low, high = (np.where(np.isinf(log_needed), log_needed, end) for end in (ends.min(0) - half, ends.max(0) + half))
-    slow = speed.kappa_pessimistic if math.isfinite(speed.kappa_pessimistic) else kappa
-    pessimistic = np.maximum(log_needed, log_n(whole, ranges * factor, start, slow))
+    # the slowest fall that the samples allow starts where they end
+    pessimistic = log_needed
+    if math.isfinite(speed.kappa_pessimistic):
+        largest, measured = measured_range(values, speed, settings.error)
+        slow = log_n(whole, measured * factor, largest, speed.kappa_pessimistic)
+        pessimistic = np.maximum(log_needed, slow)
     numbers = {
         "sequences": exp(log_needed),
         "low": np.where(np.isposinf(log_needed), bound, exp(low)),
@@ -199,19 +207,18 @@ def _requirement(
         status = [speed.status] * len(bands)
         numbers = {name: n if name == "robust" else np.full(len(bands), np.nan) for name, n in numbers.items()}
     if test is not None:
-        found = test.adjusted <= settings.error
-        numbers = {name: np.where(found, n, bound if name == "low" else np.inf) for name, n in numbers.items()}
-        status = [s if yes else Status.NOT_SIGNIFICANT for s, yes in zip(status, found, strict=True)]
+        significant = test.adjusted <= settings.error
+        numbers = {name: np.where(significant, n, bound if name == "low" else np.inf) for name, n in numbers.items()}
+        status = [s if yes else Status.NOT_SIGNIFICANT for s, yes in zip(status, significant, strict=True)]
     first = np.array([edge[0] for edge in bands.edges])
-    needed = Requirement(np.array(bands.lags), first, **numbers, status=tuple(status))
-    return needed if test is None else _untold(needed, ~np.isnan(test.adjusted))
+    return Requirement(np.array(bands.lags), first, **numbers, status=tuple(status))
 
 
-def _untold(needed: Requirement, told: np.ndarray) -> Requirement:
-    """Numbers that are not known at lags whose input is the same in every sequence."""
+def _untold(needed: Requirement, told: np.ndarray, why: Status) -> Requirement:
+    """The same with numbers that are not known where nothing can be told, and why."""
     names = ("sequences", "low", "high", "pessimistic", "robust")
     numbers = {name: np.where(told, getattr(needed, name), np.nan) for name in names}
-    status = [s if known else Status.LIMIT_SHARED_INPUT for s, known in zip(needed.status, told, strict=True)]
+    status = [s if known else why for s, known in zip(needed.status, told, strict=True)]
     return replace(needed, **numbers, status=tuple(status))
 
 

@@ -73,7 +73,7 @@ def measure_model(
     blocks = np.arange(subject.plan.count)
     return ModelMeasurement(
         subject=subject,
-        means=Directions(blocks, signals.size, located.data, probe, signals.spread),
+        means=Directions(blocks, signals.size, located.data[:, None], probe, signals.spread),
         located=located,
         noise=noise,
         log10_gain=gain,
