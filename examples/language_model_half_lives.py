@@ -43,7 +43,8 @@ def main() -> None:
         print(f"{name}\n{lagreach.retention(model, tokens[:8])}\n")
         if name == "RecurrentGemma":
             targets = torch.nn.functional.pad(tokens[:, :-5], (5, 0))
-            print(lagreach.diagnose(model, (tokens, targets), loss="cross_entropy", lags=[0, 2, 5, 9]), "\n")
+            options = {"loss": "cross_entropy", "lags": [0, 2, 5, 9], "lags_of": "layers"}
+            print(lagreach.diagnose(model, (tokens, targets), **options), "\n")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,8 @@ MODULES = [
 RECORDS = [
     "data.batch.Batch", "diagnosis.compare.Comparison", "advice.retention.LayerRetention", "advice.retention.Retention",
     "diagnosis.result.Diagnosis",
-    "diagnosis.result.LayerDiagnosis", "diagnosis.result.NoiseSample", "advice.gates.GateAdvice", "advice.gates.LayerAdvice",
+    "diagnosis.result.LayerDiagnosis", "diagnosis.result.NoiseSample", "forecasting.result.Forecast",
+    "advice.gates.GateAdvice", "advice.gates.LayerAdvice",
     "gradients.lag_gradients.LagGradients", "diagnosis.settings.MeasureSettings", "diagnosis.cost.DiagnosisCost",
     "advice.plan.Plan",
     "advice.plan.Aggregation", "study.config.StudyConfig",

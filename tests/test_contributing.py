@@ -29,7 +29,7 @@ def _make(tmp_path, monkeypatch):
 
 def test_shapes_and_a_step_are_enough(capsys, make):
     make("least_ugrnn", CELL + CHECK)
-    assert capsys.readouterr().out.startswith("ugrnn: passed 8 checks")
+    assert capsys.readouterr().out.startswith("ugrnn: passed 9 checks")
 
 
 def test_with_its_retention_the_cell_has_a_first_order_and_a_bias(generator, make):

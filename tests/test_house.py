@@ -17,13 +17,13 @@ SOURCE = ROOT / "src" / "lagreach"
 # From left to right; a part may import what stands to its left, and itself.
 ORDER = [
     "_version", "_moved", "errors", "types", "_util", "data", "cells", "kernels", "models", "adapters", "transport", "tails",
-    "detection", "regimes", "papers.cayci", "tasks", "gradients", "statistics", "diagnosis",
+    "detection", "regimes", "papers.cayci", "tasks", "gradients", "statistics", "whole_model", "forecasting", "diagnosis",
     "advice", "report", "papers.livi", "callbacks",
     "study", "testing", "cli", "__main__",
 ]  # fmt: skip
 
-# A diagnosis can save and report itself, and the gallery draws the paper's figures too: handed on when they are asked for.
-HANDED_ON = {("diagnosis", "report"), ("report", "papers.livi"), ("advice", "report")}
+# Results can save and report themselves, and the gallery draws the paper's figures too: handed on when they are asked for.
+HANDED_ON = {("diagnosis", "report"), ("forecasting", "diagnosis"), ("report", "papers.livi"), ("advice", "report")}
 PRIVATE_TO_PYTHON = ("__pycache__", "py.typed", "__init__.pyi", "__init__.py", "papers")
 
 

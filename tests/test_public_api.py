@@ -62,7 +62,10 @@ def test_type_checkers_see_the_names_that_load_lazily():
     found = {}
     for node in ast.parse(STUB.read_text()).body:
         if isinstance(node, ast.ImportFrom):
-            found |= {alias.asname: node.module for alias in node.names if alias.asname}
+            found |= {alias.asname: node.module for alias in node.names if alias.asname == alias.name}
+            private = {alias.asname: node.module for alias in node.names if alias.asname == f"_{alias.name}"}
+        elif isinstance(node, ast.Assign):  # a module under another name
+            found[node.targets[0].id] = private[node.value.id]
     assert STUB.with_name("py.typed").exists()
     modules = {name for name, home in lagreach._MODULES.items() if home == f"lagreach.{name}"}
     expected = lagreach._HOME | dict.fromkeys(modules, "lagreach") | {"__version__": "lagreach._version"}

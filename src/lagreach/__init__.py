@@ -37,6 +37,7 @@ _HOME = {
     "effective_rates": "lagreach.transport.first_order",
     "fidelity": "lagreach.transport.fidelity",
     "fit_tail": "lagreach.tails.fit",
+    "forecast": "lagreach.forecasting.forecast",
     "lag_gradients": "lagreach.gradients.lag_gradients",
     "load": "lagreach.diagnosis.files",
     "measure_window": "lagreach.diagnosis.measure",

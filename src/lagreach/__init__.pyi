@@ -20,8 +20,10 @@ from lagreach.diagnosis.diagnose import diagnose_step as diagnose_step
 from lagreach.diagnosis.files import load as load
 from lagreach.diagnosis.measure import measure_window as measure_window
 from lagreach.errors import LagreachError as LagreachError
+from lagreach.forecasting.forecast import forecast as forecast
 from lagreach.gradients.lag_gradients import lag_gradients as lag_gradients
 from lagreach.models.gated_rnn import GatedRNN as GatedRNN
+from lagreach.papers import cayci as _cayci
 from lagreach.study.train import train as train
 from lagreach.tails import stable as stable
 from lagreach.tails.concentration import concentration as concentration
@@ -30,5 +32,7 @@ from lagreach.transport.fidelity import fidelity as fidelity
 from lagreach.transport.first_order import effective_rates as effective_rates
 from lagreach.transport.rollout import rollout as rollout
 from lagreach.types import Status as Status
+
+convergence = _cayci  # its name for users
 
 __all__: list[str]

@@ -39,6 +39,10 @@ class UnsupportedError(LagreachError, NotImplementedError):
     """A combination that has no meaning or no implementation, refused by name."""
 
 
+class UnstableModelError(UnsupportedError):
+    """A model whose output for a sequence is not its own: random, kept from an earlier call, or mixed with other sequences."""
+
+
 class TooLargeError(LagreachError, MemoryError):
     """A result that would not fit; the message names what to use instead."""
 

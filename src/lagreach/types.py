@@ -41,6 +41,7 @@ class Status(Enum):
     FIRST_ORDER_FAITHFUL = "first order and exact transport agree within a factor of 3 at every lag"
     FIRST_ORDER_MISLEADS = "first order and exact transport differ by more than a factor of 3; trust the exact gain"
     FIRST_ORDER_UNAVAILABLE = "first order has no meaning for a projected hidden state; use the exact gain"
+    FIRST_ORDER_OF_LAYERS = "first order belongs to recurrent layers: lags of the whole model have the exact gain alone"
     NO_ANCHOR = "no sequence reaches back this far, or the loss ignores those steps; nothing can be said"
 
     # regimes
@@ -88,7 +89,7 @@ class Status(Enum):
         "(clipped) aggregation, whose exponent is 2"
     )
     N_MEASURED = "read off the samples, no model"
-    N_EXTRAPOLATED = "beyond the samples: extrapolated with the measured kappa"
+    N_EXTRAPOLATED = "beyond the samples: extrapolated, with the standard deviation where kappa is 2"
 
     # matched statistic
     ORIENTED_BY_ITSELF = (
@@ -104,9 +105,13 @@ class Status(Enum):
     LIMIT_OUT_OF_REACH = (
         "no dependency found, and one of the given strength could not have been noticed with these sequences"
     )
+    LIMIT_SHARED_INPUT = "cannot be told: the input at this lag is the same in every sequence"
     LIMIT_CANNOT_BE_TOLD = (
         "cannot be told: the series holds too few stretches that are independent of each other for a test; a longer series, "
         "or differences instead of levels, would tell"
+    )
+    LIMIT_EXPLAINED = (
+        "explained: the target goes with the input at this lag, but not beyond what the inputs around it explain"
     )
     LIMIT_SAMPLE_SIZE = "transport / sample size: the dependence needs more sequences than there are"
     LIMIT_CAPACITY = "capacity: enough sequences, but the state's linear memory is full and does not hold this lag"
@@ -138,6 +143,7 @@ _NOT_USABLE = frozenset(
         Status.NO_SPREAD,
         Status.KAPPA_NOT_ESTIMABLE,
         Status.KAPPA_REFUSED,
+        Status.LIMIT_SHARED_INPUT,
         Status.ORIENTED_BY_ITSELF,
         Status.LIMIT_CANNOT_BE_TOLD,
     }

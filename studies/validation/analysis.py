@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from lagreach.diagnosis.files import write_atomically
+from lagreach._util.disk import write_text
 from lagreach.errors import InputError
 from studies.validation.ablations import Ablation, ablate
 from studies.validation.bootstrap import NOT_MEASURABLE, Estimate
@@ -253,6 +253,4 @@ def _robustness(rows: Matched, replicates: int, seed: int) -> tuple[Robustness, 
 
 def save_analysis(analysis: Analysis, path: Path) -> None:
     """Write all numbers as JSON."""
-    with write_atomically(path) as temporary:
-        text = json.dumps(analysis.to_dict(), indent=1, allow_nan=False)
-        temporary.write_text(text + "\n", encoding="utf-8")
+    write_text(path, json.dumps(analysis.to_dict(), indent=1, allow_nan=False) + "\n")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lagreach._util.disk import make_folder
 from lagreach.report.style import BLUE, FAINT, GREEN, INK, SHADE, VERMILION, label, legend, look
 from lagreach.study.figures import save_figure, sheet
 from studies.validation import words
@@ -265,7 +266,7 @@ def drawn(analysis: Analysis) -> list[str]:
 
 def draw_all(analysis: Analysis, folder: Path) -> list[Path]:
     """Draw every figure as PNG and SVG; return the PNG files."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     made = []
     for name in drawn(analysis):
         made.append(folder / f"{name}.png")

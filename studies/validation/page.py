@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lagreach.diagnosis.files import write_atomically
+from lagreach._util.disk import write_text
 from lagreach.study.results import table
 from studies.validation import ablations, figures, words
 from studies.validation.analysis import (
@@ -259,6 +259,5 @@ def summarise(
     save_analysis(analysis, folder / "analysis.json")
     target = folder / "index.md" if page is None else Path(page)
     figures.draw_all(analysis, target.parent / "figures")
-    with write_atomically(target) as temporary:
-        temporary.write_text(page_text(analysis), encoding="utf-8")
+    write_text(target, page_text(analysis))
     return analysis

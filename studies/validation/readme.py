@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lagreach._util.disk import write_atomically
+from lagreach._util.disk import write_text
 from lagreach.errors import InputError
 from studies.validation.analysis import Analysis
 from studies.validation.predictor_scores import NO_CAPACITY_LIMIT
@@ -53,5 +53,4 @@ def write_readme(path: Path, analysis: Analysis) -> None:
     if BEGIN not in text or END not in text:
         raise InputError("this file has no place for the paragraph", got=str(path), expected=f"{BEGIN} ... {END}")
     head, rest = text.split(BEGIN)
-    with write_atomically(path) as temporary:
-        temporary.write_text(f"{head}{BEGIN}\n{readme_text(analysis)}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+    write_text(path, f"{head}{BEGIN}\n{readme_text(analysis)}\n{END}{rest.split(END)[1]}")

@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from lagreach._util.disk import is_file, make_folder
 from lagreach._util.progress import Progress
 from lagreach.errors import InputError, LagreachError, RunError
+from lagreach.study.checkpoints import load_tensors
 from lagreach.study.config import StudyConfig
 from lagreach.study.executors import Executor
 from lagreach.study.rows import Row, read_rows, write_rows
-from lagreach.study.store import RunDirectory, load_tensors
+from lagreach.study.store import RunDirectory
 from studies.validation.design import Condition, ValidationPlan, conditions, validation_plan
 from studies.validation.predictors import Prediction, fresh_batch, predict
 from studies.validation.tables import PREDICTORS, save_tables
@@ -66,7 +68,7 @@ def run_validation(
     started, plan = time.perf_counter(), validation_plan(config)
     everything, stages = conditions(plan, config.seed), plan.predictors.stages
     left = [one for one in everything if not is_trained(run, one)]
-    (run.path / "predictors").mkdir(exist_ok=True)
+    make_folder(run.path / "predictors")
     if only == "predictors" and left:
         run.log(f"{len(left)} of {len(everything)} conditions are not trained: their predictors must wait")
     progress = _Counting(report, len(everything) - len(left), len(everything), run, config, everything)
@@ -74,7 +76,7 @@ def run_validation(
         _train(run, config, workers, left, progress, device, kernel, predicting=only is None)
     if only != "trainings":
         _measure(run, config, workers, [one for one in everything if is_trained(run, one)], stages, progress)
-    if all(is_trained(run, one) and (merged_path(run, one).exists() or not stages) for one in everything):
+    if all(is_trained(run, one) and (run.is_whole(merged_path(run, one)) or not stages) for one in everything):
         finish(run, config, everything, time.perf_counter() - started, command)
 
 
@@ -152,7 +154,7 @@ def _measure(
     if jobs:
         run.log(f"predictors: {len(jobs)} pieces measured")
     for one in chosen:
-        if not merged_path(run, one).exists() and not pieces_left(run, config, one, all_stages):
+        if not run.is_whole(merged_path(run, one)) and not pieces_left(run, config, one, all_stages):
             merge_pieces(run, config, one)
 
 
@@ -170,19 +172,20 @@ def pieces_left(
     run: RunDirectory, config: StudyConfig, condition: Condition, stages: Sequence[str]
 ) -> list[PredictorJob]:
     """Pieces of a condition that are not measured yet."""
-    if merged_path(run, condition).exists():
+    if run.is_whole(merged_path(run, condition)):
         return []
     jobs = [PredictorJob(str(run.path), condition.name, stage, seed) for stage in stages for seed in config.seed_list()]
-    return [job for job in jobs if not piece_path(run, job.condition, job.stage, job.seed).exists()]
+    return [job for job in jobs if not run.is_whole(piece_path(run, job.condition, job.stage, job.seed))]
 
 
 def merge_pieces(run: RunDirectory, config: StudyConfig, condition: Condition) -> None:
     """Put the pieces of a condition into one file."""
     stages = validation_plan(config).predictors.stages
     paths = [piece_path(run, condition.name, stage, seed) for stage in stages for seed in config.seed_list()]
-    write_rows(merged_path(run, condition), [row for path in paths for row in read_rows(path)])
+    rows = [row for path in paths for row in read_rows(path, read=run.read)]
+    write_rows(merged_path(run, condition), rows, run.write)
     for path in paths:
-        path.unlink()
+        path.unlink(missing_ok=True)
 
 
 def measure_predictors(job: PredictorJob) -> None:
@@ -204,13 +207,13 @@ def measure_predictors(job: PredictorJob) -> None:
         if found is None or job.stage != "init" or ablate:
             model = condition.model(seed)
             if job.stage != "init":
-                flat = load_tensors(weights_path(run, condition))[job.stage][r]
+                flat = load_tensors(weights_path(run, condition), run.read)[job.stage][r]
                 torch.nn.utils.vector_to_parameters(flat, model.parameters())
             found = _predict(run, training, condition, model, batch, plan, config.seed, ablate=ablate)
         shared = {"training": training, "condition": condition.name, "seed": seed, "stage": job.stage}
         kept = found if ablate else [one for one in found if "|" not in one.predictor]
         rows += [shared | one.row() for one in kept]
-    write_rows(piece_path(run, job.condition, job.stage, job.seed), rows)
+    write_rows(piece_path(run, job.condition, job.stage, job.seed), rows, run.write)
 
 
 def _predict(
@@ -249,12 +252,12 @@ def finish(
     run: RunDirectory, config: StudyConfig, everything: Sequence[Condition], seconds: float, command: str
 ) -> None:
     """Write the tables, and last RESULTS.md, which makes a run a finished one."""
-    outcomes = [row for one in everything for row in read_rows(outcomes_path(run, one))]
+    outcomes = [row for one in everything for row in read_rows(outcomes_path(run, one), read=run.read)]
     measured = bool(validation_plan(config).predictors.stages)
     folders = run.path.name if measured else f"results/validation --tails {run.path.name}"
     merged = [merged_path(run, one) for one in everything] if measured else []
-    predictors = [row for path in merged for row in read_rows(path)]
-    save_tables(run.path, outcomes, predictors)
+    predictors = [row for path in merged for row in read_rows(path, read=run.read)]
+    save_tables(run.path, outcomes, predictors, run.write)
     run.write_text("claims.json", "[]")
     trainings = {row["training"]: row["status"] for row in outcomes}
     lines = [
@@ -269,7 +272,7 @@ def finish(
         f"`python -m studies.validation {folders}` analyses the tables.",
     ]
     run.write_text("RESULTS.md", "\n".join(lines) + "\n")
-    run.log("tables written")
+    run.finish()
 
 
 def validation_status(run: RunDirectory, config: StudyConfig) -> dict[str, tuple[int, int]]:
@@ -278,7 +281,7 @@ def validation_status(run: RunDirectory, config: StudyConfig) -> dict[str, tuple
     everything, stages = conditions(plan, config.seed), plan.predictors.stages
     pieces = len(everything) * len(stages) * config.seeds
     left = sum(len(pieces_left(run, config, one, stages)) for one in everything)
-    trained = sum(outcomes_path(run, one).exists() for one in everything)
+    trained = sum(is_file(outcomes_path(run, one)) for one in everything)
     return {"conditions": (trained, len(everything)), "predictors": (pieces - left, pieces)}
 
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lagreach._util.disk import disk_errors, make_folder, write_atomically
+from lagreach._util.disk import Write, make_folder, read_whole, write_whole
 from lagreach.errors import InputError
-from lagreach.study.rows import Row
+from lagreach.study.rows import Row, open_table, table_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,18 +98,17 @@ def as_table(rows: pa.Table | Sequence[Row], columns: dict[str, str]) -> pa.Tabl
 
 
 def save_tables(
-    folder: str | Path, outcomes: pa.Table | Sequence[Row], predictors: pa.Table | Sequence[Row]
+    folder: str | Path,
+    outcomes: pa.Table | Sequence[Row],
+    predictors: pa.Table | Sequence[Row],
+    write: Write = write_whole,
 ) -> tuple[Path, Path]:
     """Write ``outcomes.parquet`` and ``predictors.parquet``, compressed; return their paths."""
-    import pyarrow.parquet as pq
-
     made = []
     make_folder(Path(folder))
     for name, rows, columns in (("outcomes", outcomes, OUTCOMES), ("predictors", predictors, PREDICTIONS)):
         path = Path(folder) / f"{name}.parquet"
-        with disk_errors(path.parent), write_atomically(path) as temporary:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(as_table(rows, columns), temporary, compression="zstd", compression_level=9)
+        write(path, table_bytes(as_table(rows, columns), compression="zstd", compression_level=9))
         made.append(path)
     return made[0], made[1]
 
@@ -121,14 +120,14 @@ def load_tables(folder: str | Path) -> tuple[pa.Table, pa.Table]:
     numbers are NaN, never null.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     found = []
     for name, columns in (("outcomes", OUTCOMES), ("predictors", PREDICTIONS)):
         path = Path(folder) / f"{name}.parquet"
         try:
-            found.append(as_table(pq.read_table(path), columns))
-        except (pa.ArrowException, OSError) as error:
+            with open_table(read_whole(path), path.name) as file:
+                found.append(as_table(file.read(), columns))
+        except (pa.ArrowException, OSError, InputError) as error:
             raise InputError(
                 "this folder holds no tables of a validation study", got=f"{path}: {error}", fix="run the study first"
             ) from error

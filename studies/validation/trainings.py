@@ -14,13 +14,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from lagreach._util.disk import make_folder
 from lagreach.errors import InputError
+from lagreach.study.checkpoints import latest_state, load_tensors, remove_states, save_state, save_tensors
 from lagreach.study.config import StudyConfig
 from lagreach.study.data import generator_for
 from lagreach.study.losses import replica_losses
 from lagreach.study.replicas import Replicas
 from lagreach.study.rows import Row, read_rows, write_rows
-from lagreach.study.store import RunDirectory, latest_state, load_tensors, save_state, save_tensors
+from lagreach.study.store import RunDirectory
 from lagreach.study.trainer import Trainer, run_epoch
 from lagreach.tasks import Task
 from studies.validation.design import Condition, ValidationPlan, conditions, validation_plan
@@ -89,7 +91,7 @@ class ConditionTraining:
         self.run, self.config, self.condition, self.device = run, config, condition, torch.device(device)
         self.plan, self.seeds = validation_plan(config), config.seed_list()
         self.folder = run.training(condition.name)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         replicas = list(replicas_of(self.plan, self.seeds))
         self._pool = [self.seeds.index(seed) for _, seed in replicas]
         first = {seed: condition.model(seed) for seed in self.seeds}
@@ -117,7 +119,7 @@ class ConditionTraining:
         self._kept = {stage: torch.zeros_like(held.flat) for stage in self.plan.stage_epochs()}
         self._best = held.flat.clone()
         self._best_loss = torch.full((len(held),), torch.inf, dtype=torch.float64)
-        state = latest_state(self.folder, lambda note: run.log(f"{condition.name}: {note}"))
+        state = latest_state(self.folder, lambda note: run.log(f"{condition.name}: {note}"), run.read)
         if state is not None:
             self._load(state)
 
@@ -140,7 +142,7 @@ class ConditionTraining:
         if self.device.type == "cuda":  # the next epoch runs on another stream, and changes the weights in place
             torch.cuda.synchronize()
         if epoch % self.plan.save_every == 0 and self.unfinished:
-            save_state(self.folder, epoch, self._state())
+            save_state(self.folder, epoch, self._state(), self.run.write)
 
     def finish(self) -> None:
         """Test on fresh sequences, and write weights and outcomes; the states are of no use any more."""
@@ -155,10 +157,9 @@ class ConditionTraining:
         for r, (sequences, seed) in enumerate(replicas_of(self.plan, self.seeds)):
             own = {"score": score[r], "score_best": score_best[r]}
             rows += self._outcomes(sequences, seed, r, own, float(loss[r]), float(loss_best[r]))
-        save_tensors(weights_path(self.run, self.condition), self._kept)
-        write_rows(outcomes_path(self.run, self.condition), rows)  # last: with it the condition is finished
-        for state in self.folder.glob("state-*.safetensors"):
-            state.unlink()
+        save_tensors(weights_path(self.run, self.condition), self._kept, self.run.write)
+        write_rows(outcomes_path(self.run, self.condition), rows, self.run.write)  # last: it makes a finished condition
+        remove_states(self.folder)
         self.run.log(f"{self.condition.name}: trained")
 
     def _outcomes(
@@ -281,8 +282,8 @@ def outcomes_path(run: RunDirectory, condition: Condition) -> Path:
 def is_trained(run: RunDirectory, condition: Condition) -> bool:
     """Whether weights and outcomes are there, and whole."""
     try:
-        load_tensors(weights_path(run, condition))
-        read_rows(outcomes_path(run, condition))
-    except (InputError, OSError):
+        load_tensors(weights_path(run, condition), run.read)
+        read_rows(outcomes_path(run, condition), read=run.read)
+    except InputError:
         return False
     return True

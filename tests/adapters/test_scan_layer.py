@@ -16,8 +16,9 @@ from torch.testing import assert_close
 import lagreach
 from lagreach.adapters import find_views, scan_layer
 from lagreach.adapters.families import families, scan_modules, table
+from lagreach.adapters.kept import remembered
 from lagreach.adapters.scan_cell import ScanCell, Written, sizes_of
-from lagreach.adapters.scan_layer import Given, ScanLayer, named_weights, register, remembered
+from lagreach.adapters.scan_layer import Given, ScanLayer, named_weights, register
 from lagreach.data.batch import Batch
 from lagreach.errors import ConformanceError, InputError, UnsupportedError
 from lagreach.testing import check_adapter
@@ -182,6 +183,33 @@ def test_states_kept_as_attributes_are_put_back():
     with remembered(layer):
         layer.cache = torch.ones(3)
     assert layer.cache is None
+
+
+class CutLeaky(Leaky):
+    """The same layer, whose state is cut from the graph before one step."""
+
+    cut = 5
+
+    def forward(self, x):
+        state, states = x.new_zeros(len(x), WIDTH), []
+        for t, x_t in enumerate(x.unbind(1)):
+            state = torch.sigmoid(self.keep(x_t)) * (state.detach() if t == self.cut else state) + self.take(x_t)
+            states.append(state)
+        return torch.stack(states, 1)
+
+
+def test_a_detach_inside_a_layer_is_refused():
+    """Its output is the same, and its weights act nowhere else: only a gradient tells."""
+    register(LeakyLayer)
+    model = Wrapped(CutLeaky()).double()
+    with pytest.raises(UnsupportedError, match=r"training gets lags 0 to 3 only(\n.*)*the last of 9 outputs"):
+        lagreach.lag_gradients(model, X, Y)
+    model.layer.cut = None
+    lagreach.lag_gradients(model, X, Y)
+    with torch.no_grad():  # forgets within a step: nothing would get past the cut
+        model.layer.keep.bias.fill_(-60.0)
+    model.layer.cut = 5
+    lagreach.lag_gradients(model, X, Y)
 
 
 def test_computed_weights_are_refused():

@@ -10,9 +10,9 @@ from torch.testing import assert_close
 import lagreach
 from lagreach.advice.gates import chrono
 from lagreach.errors import InputError
+from tests.adapters.layers.test_mamba import Mamba
+from tests.adapters.layers.test_min_gru import MinGRU
 from tests.adapters.scan_cases import WIDTH, Wrapped, numbers
-from tests.adapters.test_mamba import Mamba
-from tests.adapters.test_min_gru import MinGRU
 
 X = numbers(4, 30, WIDTH, dtype=torch.float32)
 

@@ -47,6 +47,7 @@ def with_numbers(diagnosis, needed, dependences=(), kappa=2.0, **settings):
     window = dataclasses.replace(
         layer.window, probe=planted, required=planted, concentration=speed, strength=1.0,
         adjusted_p=np.where(np.isin(lags, dependences), 0.0, 1.0), delta=np.ones(len(lags)), noise=np.ones(len(lags)),
+        marginal_p=None, named=(),
     )  # fmt: skip
     falling = -0.1 * torch.arange(len(lags), dtype=torch.float64)
     gains = dataclasses.replace(
@@ -133,11 +134,16 @@ def test_without_a_dependence_everything_within_reach_counts(found):
     assert "No dependence within reach" in result.reasons[0]
 
 
-def test_dependences_out_of_reach_are_named(found):
+def test_dependences_out_of_reach_are_named_and_held_by_the_length(found):
+    """Gates can open the reach; nothing brings back what a chunk cuts off."""
     made = with_numbers(found, [1.0] * 10 + [500.0] * 30, dependences=[2, 20])
     result = suggest(made, sequences=100)
-    assert result.lag == 2
+    assert (result.lag, result.status) == (20, Status.LIMIT_SAMPLE_SIZE)
+    assert result.truncation > 20
     assert any("lag 20 about 500" in reason for reason in result.reasons)
+    assert any("gates can open the reach" in reason for reason in result.reasons)
+    unknown = suggest(with_numbers(found, [1.0] * 10 + [math.nan] * 30, dependences=[30]), sequences=100)
+    assert unknown.truncation > 30
 
 
 def test_nothing_within_reach(found):

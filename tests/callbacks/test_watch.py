@@ -1,6 +1,8 @@
 """A watched training is the same training, bit for bit, and what was seen is kept, logged and drawn."""
 
+import errno
 import math
+import os
 import re
 import warnings
 from pathlib import Path
@@ -163,6 +165,54 @@ def test_the_first_error_is_raised_and_later_ones_are_kept():
     assert watched.failures[0][0] == 3
     assert "step 3: failed" in str(watched)
     assert model.training
+
+
+def full_disk(*_, **__):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.usefixtures("_as_users_run_it")
+@pytest.mark.parametrize("refused", ["os.fsync", "os.pwrite"])
+def test_a_full_disk_is_a_warning_and_the_training_stays_the_same(unwatched, tmp_path, monkeypatch, refused):
+    """Where diagnoses are saved, and where the sequences of a loader are kept: from the first diagnosis on."""
+
+    def make(model, held_out, optimiser):
+        return watch(model, held_out, every=3, out=tmp_path, logger=lambda values, _: full_disk(), **QUICK)
+
+    monkeypatch.setattr(refused, full_disk)
+    with pytest.warns(RuntimeWarning) as warned:
+        _, after, watched = run(make)
+    assert_same(after, unwatched)
+    assert list(tmp_path.iterdir()) == []
+    messages = [str(one.message) for one in warned]
+    if refused == "os.fsync":
+        assert [found.labels["step"] for found in watched.history] == [3, 6]
+        assert [words in message for message, words in zip(messages, 2 * ["saved", "logged"], strict=False)] == 4 * [
+            True
+        ]
+        assert "the window over training was not drawn: the disk is full" in messages[-1]
+    else:
+        assert watched.history == []
+        assert all("cannot be kept in the temporary folder" in message for message in messages)
+    assert len(watched.failures) == len(messages)
+
+
+def two_steps(folder, number):
+    with watch(Net(), sequences(), every=2, out=folder, labels={"run": number}, **QUICK) as watched:
+        watched.step(2)
+        watched.step(4)
+
+
+def test_files_of_an_earlier_training_stay(tmp_path):
+    two_steps(tmp_path, 1)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.warns(RuntimeWarning, match=r"earlier training.*step-00000002-2\.nc") as warned:
+        two_steps(tmp_path, 2)
+    assert len(warned) == 1
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == set(before) | {"step-00000002-2.nc", "step-00000004-2.nc", "training-2.png"}
+    assert all((tmp_path / name).read_bytes() == content for name, content in before.items())
+    assert lagreach.load(tmp_path / "step-00000002-2.nc").labels["run"] == 2
 
 
 def test_an_interrupt_is_for_the_training():

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -50,4 +51,16 @@ def test_errors_are_sentences_and_exit_with_2():
     done = lagreach("study", "show", "livi-v11")
     assert done.returncode == 2
     assert "did you mean livi-v1?" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_output_that_cannot_be_written_is_a_sentence_too():
+    code = "from lagreach.cli.main import run; run()"
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code, "cells", "--json"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith("lagreach: the disk is full")
     assert "Traceback" not in done.stderr

@@ -19,6 +19,7 @@ from lagreach.errors import InputError, LagreachError, UnsupportedError
 from lagreach.gradients import subject as subject_module
 from lagreach.transport import prepare as prepare_module
 from lagreach.types import Status
+from tests.reliability.damage import edit_diagnosis, put_record
 
 
 class Net(nn.Module):
@@ -172,15 +173,11 @@ def test_damaged_and_foreign_files_get_a_clear_error(found, tmp_path):
     (tmp_path / "cut.nc").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(InputError):
         lagreach.load(tmp_path / "cut.nc")
-    import h5py
-
-    with h5py.File(tmp_path / "run.nc", "r+") as file:
-        file.attrs["schema_version"] = 99
+    edit_diagnosis(tmp_path / "run.nc", lambda file: file.attrs.__setitem__("schema_version", 99))
     with pytest.raises(InputError, match="another version"):
         lagreach.load(tmp_path / "run.nc")
-    with h5py.File(tmp_path / "run.nc", "r+") as file:
-        file.attrs["schema_version"] = 1
-        file["record"][()] = json.dumps({"@": "os.system", "fields": {"command": "true"}})
+    found.save(tmp_path / "run.nc")
+    put_record(tmp_path / "run.nc", json.dumps({"@": "os.system", "fields": {"command": "true"}}))
     with pytest.raises(InputError, match="damaged"):
         lagreach.load(tmp_path / "run.nc")
     with pytest.raises(InputError, match="folder does not exist"):
@@ -294,8 +291,10 @@ def test_correlated_inputs_are_said_to_be(model, data, found):
     for t in range(1, x.shape[1]):
         smooth[:, t] = 0.8 * smooth[:, t - 1] + 0.6 * x[:, t]
     noted = lagreach.diagnose(model, (smooth, y), lags=[0, 3])
-    assert any("marginal" in warning for warning in noted.layers[0].window.warnings)
-    assert not any("marginal" in warning for warning in found.layers[0].window.warnings)
+    assert any("correlated in time: dependences are partial" in note for note in noted.layers[0].window.warnings)
+    assert not any("correlated" in note for note in found.layers[0].window.warnings)
+    assert not noted.layers[0].window.memory.independent_inputs
+    assert found.layers[0].window.memory.independent_inputs
 
 
 def test_carried_state(data):
@@ -403,7 +402,7 @@ def test_bad_data(model, data):
     with pytest.raises(InputError, match="not finite"):
         lagreach.diagnose(model, (bad, y))
     with pytest.raises(UnsupportedError, match="no recurrent layer"):
-        lagreach.diagnose(nn.Linear(2, 1), (x, y))
+        lagreach.diagnose(nn.Linear(2, 1), (x, y), lags_of="layers")
 
 
 def test_a_lag_that_never_varies_has_no_number_and_says_so(generator):
@@ -419,7 +418,7 @@ def test_a_lag_that_never_varies_has_no_number_and_says_so(generator):
         found = lagreach.diagnose(model, (x, y, mask), lags=lags)
         planted = found.layers[0].window.required_if_present().at(19)
         assert np.isnan(planted["sequences"])
-        assert planted["status"] is Status.NO_SPREAD
+        assert planted["status"] is found.limits[19] is Status.LIMIT_SHARED_INPUT
         assert "> nan" not in str(found)
 
 

@@ -12,6 +12,7 @@ from lagreach.data.batch import Batch
 from lagreach.data.pairs import plan_blocks
 from lagreach.data.sequences import SpooledSequences, TensorSequences, as_sequences, cut_series, fingerprint
 from lagreach.diagnosis.assemble import assemble, window_of
+from lagreach.diagnosis.locate import LookHere
 from lagreach.diagnosis.measure import MeasureSettings, make_subject, measure_window
 from lagreach.diagnosis.passes import FirstPass, SecondPass, between_passes, first_pass, second_pass
 from lagreach.errors import InputError
@@ -123,7 +124,7 @@ def test_shards_merge_to_the_same_window(model, data, shards, noise):
     subject = make_subject(model, data, "mse", "auto", settings=settings)
     chosen = all_statistics()
     first = FirstPass.merge([first_pass(subject, chosen, blocks) for blocks in shards])
-    between = between_passes(subject, first.means, settings)
+    between = between_passes(subject, first.means, settings, first.inputs, LookHere(subject))
     second = SecondPass.merge([second_pass(subject, between, chosen, settings, blocks) for blocks in shards])
     assert second.collected["reliance"].lags == whole.reliance.lags != ()
     assert_same(whole, assemble(subject, first, between, second, settings, chosen))
@@ -300,7 +301,7 @@ def test_pieces_of_a_block_add_up(model, data):
         ((torch.zeros(20, 5, 2), torch.zeros(19, 5, 1)), "different numbers"),
         ((torch.zeros(20, 5, 2), torch.zeros(20, 5, 1), torch.ones(19, 5)), "mask"),
         ({"x": torch.zeros(20, 5, 2), "y": torch.zeros(20, 5, 1), "lengths": torch.tensor(5)}, "lengths"),
-        ({"x": torch.zeros(20, 5, 2)}, "inputs and targets"),
+        ({"x": torch.zeros(20, 5, 2)}, "no targets"),
         ([torch.zeros(20, 5, 2)], "inputs and targets"),
         (7, "not data"),
         ((torch.ones(20, 5, 2), torch.zeros(20, 5, 1)), "do not vary"),

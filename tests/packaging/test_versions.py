@@ -25,7 +25,8 @@ def test_the_changelog_has_a_section_on_this_version():
 
 def test_the_lowest_versions_that_are_tested_are_the_lowest_that_are_allowed():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    allowed = dict(dependency.split(">=") for dependency in project["dependencies"])
+    extras = [one for extra in ("report", "study") for one in project["optional-dependencies"][extra] if ">=" in one]
+    allowed = dict(dependency.split(">=") for dependency in [*project["dependencies"], *extras])
     pinned = dict(re.findall(r"^(\S+)==(\S+)$", (ROOT / "constraints-lowest.txt").read_text(), re.M))
     assert set(pinned) == set(allowed) - {"torch"}
     for name, lowest in pinned.items():

@@ -229,3 +229,25 @@ def test_bad_curves_are_refused(arguments):
 def test_unknown_law_of_a_fit():
     with pytest.raises(InputError, match="was not fitted"):
         regimes.fit_regimes(LAGS, 1 / LAGS, laws=["power"])["exponential"]
+
+
+@pytest.mark.parametrize("lags", [[0, 1, 8, 23, 40], [1, 2, 4, 9, 20]])
+@pytest.mark.parametrize("law", PLANTED)
+def test_no_law_is_named_from_points_that_are_too_few_for_some_of_them(law, lags):
+    """An exact exponential at four lags was once called logarithmic, the only law left with points enough."""
+    lags = np.array(lags)
+    log_f = np.interp(lags, LAGS, PLANTED[law][1])
+    found = regimes.fit_regimes(lags, log10_values=log_f / np.log(10))
+    assert found.best is None
+    assert found.status is Status.TOO_FEW_POINTS
+    assert set(found.weights.values()) == {0.0}
+    assert "too few points" in str(found)
+
+
+def test_six_points_name_a_law_and_one_law_alone_takes_fewer():
+    lags = np.array([0, 1, 4, 8, 15, 23, 40])
+    found = regimes.fit_regimes(lags, log10_values=-0.4 * lags)
+    assert found.best.law == "exponential"
+    np.testing.assert_allclose(found.best.params["tau"], 1 / (0.4 * np.log(10)), rtol=1e-9)
+    alone = regimes.fit_regimes(lags[:6], log10_values=-0.4 * lags[:6], laws=["exponential"])
+    np.testing.assert_allclose(alone.best.params["tau"], 1 / (0.4 * np.log(10)), rtol=1e-9)

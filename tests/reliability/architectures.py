@@ -43,7 +43,11 @@ class Setting:
 
 
 class TorchNet(nn.Module):
-    """Something in front of a recurrent layer of torch, and something behind."""
+    """Something in front of a recurrent layer of torch, and something behind.
+
+    Lengths are used as people use them: packed, sorted before they are packed, or not at all, so that the layer runs over the
+    padding. Some models read the last state beside the outputs.
+    """
 
     def __init__(self, kind: str, rng: np.random.Generator, sizes: dict[str, int], dtype: torch.dtype) -> None:
         super().__init__()
@@ -55,18 +59,28 @@ class TorchNet(nn.Module):
         self.rnn = getattr(nn, kind)(3, hidden, sizes["layers"], batch_first=self.batch_first, dtype=dtype, **options)
         width = options.get("proj_size", hidden) * (2 if options["bidirectional"] else 1)
         self.read = nn.Linear(width, sizes["output"], dtype=dtype)
-        self.about = f"torch.{kind} {options} batch_first={self.batch_first}"
+        self.packing, self.reads_last = str(rng.choice(["packed", "sorted", "unpacked"])), not rng.integers(3)
+        self.about = f"torch.{kind} {options} batch_first={self.batch_first} {self.packing} last={self.reads_last}"
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return (seq, time, output)."""
         z = torch.tanh(self.front(x))
+        order = torch.arange(len(x))
+        if lengths is not None and self.packing == "sorted":
+            order = lengths.argsort(descending=True)
+            z, lengths = z[order], lengths[order]
         z = z if self.batch_first else z.transpose(0, 1)
-        if lengths is None:
-            found = self.rnn(z)[0]
+        if lengths is None or self.packing == "unpacked":
+            found, final = self.rnn(z)
         else:
-            packed = pack_padded_sequence(z, lengths.cpu(), batch_first=self.batch_first, enforce_sorted=False)
-            found = pad_packed_sequence(self.rnn(packed)[0], batch_first=self.batch_first, total_length=x.shape[1])[0]
-        return self.read(found if self.batch_first else found.transpose(0, 1))
+            in_order = self.packing == "sorted"
+            packed = pack_padded_sequence(z, lengths.cpu(), batch_first=self.batch_first, enforce_sorted=in_order)
+            found, final = self.rnn(packed)
+            found = pad_packed_sequence(found, batch_first=self.batch_first, total_length=x.shape[1])[0]
+        output = self.read(found if self.batch_first else found.transpose(0, 1))
+        if self.reads_last:
+            output = output + (final[0] if isinstance(final, tuple) else final).sum(-1).mean(0)[:, None, None]
+        return output[order.argsort()]
 
 
 def make_model(rng: np.random.Generator, sizes: dict[str, int], dtype: torch.dtype) -> tuple[nn.Module, str]:

@@ -17,8 +17,7 @@ from typer.testing import CliRunner
 from lagreach.cli.main import app
 from lagreach.errors import LagreachError
 from tests.reliability import commands
-from tests.reliability.counting import Count, Size
-from tests.reliability.files import scratch
+from tests.reliability.counting import Count, Size, scratch
 
 EVERY = {"quick": 7, "full": 1}  # file of those that are written
 

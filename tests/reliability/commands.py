@@ -21,11 +21,19 @@ from typer.testing import CliRunner
 
 from lagreach.cli.main import app
 from lagreach.errors import LagreachError
-from tests.reliability.counting import Count, Size, explore, outcome_of
-from tests.reliability.files import SMALL, scratch
+from lagreach.study.config import find_study
+from lagreach.study.runner import run_study
+from tests.reliability.counting import Count, Size, explore, outcome_of, scratch
+from tests.reliability.runs import SMALL
 from tests.reliability.soak import diagnose_once
 
 EXAMPLES = {"quick": 5, "full": 400}
+UNTOUCHED = "it is refused, and no file is touched; an export may stand beside other files"
+LIKE_A_RUN = [
+    *("config.yaml", "log.txt", "manifest.txt", "versions.json", "RESULTS.md", "claims.json", "thesis.txt"),
+    *("figures/mine.png", "figures/windows-all.png", "trainings/a/mine.txt", "trainings/mine/metrics.parquet"),
+    *("diagnoses/mine.nc", "experiments/thesis.txt", "predictors/x.parquet", "trainings/a/metrics.parquet"),
+]
 EXAMPLES_OF_SLOW = {"quick": 2, "full": 60}  # commands that train or draw many figures
 SLOW = ("study run", "figures", "diagnose", "report")
 CODES = (0, 2, 3)
@@ -292,6 +300,7 @@ def check(size: Size) -> Iterator[Count]:
                 explore(arguments(name, command, paths), trial, most, size)
                 yield count
             yield every_data(runner, folder, size)
+            yield other_peoples_folders(runner, folder, size)
         finally:
             os.chdir(here)
 
@@ -306,6 +315,45 @@ def every_data(runner: CliRunner, folder: Path, size: Size) -> Count:
     for model, words in calls[:: {"quick": 20, "full": 1}[size]]:
         one_call(runner, ["diagnose", "--model", model, "--out", "result", *words], count)
     return count
+
+
+def other_peoples_folders(runner: CliRunner, folder: Path, size: Size) -> Count:
+    """Run and export into folders that look like a run's, or nearly, and hold something that no run wrote."""
+    count = Count("`lagreach study run` and `study export` into folders with other people's files", UNTOUCHED)
+    theirs = folder / "theirs"
+    run_study(find_study("study.yaml").at_scale("smoke"), "whole", show_progress=False)
+    files = st.dictionaries(st.sampled_from(LIKE_A_RUN), st.sampled_from(["", "mine", "lr: 0.1", "[]"]), min_size=1)
+    begun = st.sampled_from(["nothing", "a study", "a run"])
+    command = st.sampled_from([["run", "--overwrite"], ["run", "--resume"], ["run"], ["export"]])
+
+    def trial(example: tuple[dict[str, str], str, list[str]]) -> None:
+        names, start, (name, *options) = example
+        shutil.rmtree(theirs, ignore_errors=True)
+        if start == "a run":
+            shutil.copytree("whole", theirs)
+            options = ["--overwrite"]  # without it a run is gone on with, beside the files
+        theirs.mkdir(exist_ok=True)
+        if start == "a study":
+            shutil.copy("study.yaml", theirs / "config.yaml")
+        for path, text in names.items():
+            (theirs / path).parent.mkdir(parents=True, exist_ok=True)
+            (theirs / path).write_text(text)
+        before = contents_of(theirs)
+        words = ["study.yaml", "--scale", "smoke", "--workers", "1", "--out", "theirs", *options]
+        result = runner.invoke(app, ["study", *(["export", "whole", "theirs"] if name == "export" else [name, *words])])
+        in_the_way = name == "run" or before.keys() & {str(p.relative_to("whole")) for p in Path("whole").rglob("*")}
+        changed = {path for path, content in before.items() if contents_of(theirs).get(path) != content}
+        refused = isinstance(result.exception, LagreachError)
+        well = not changed and (refused or not in_the_way)
+        count.add("refused" if refused else "done", None if well else f"{example}: {changed or result.exception}")
+
+    explore(st.tuples(files, begun, command), trial, EXAMPLES[size], size)
+    return count
+
+
+def contents_of(folder: Path) -> dict[str, bytes]:
+    """Every file in a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def one_call(runner: CliRunner, words: list[str], count: Count) -> None:

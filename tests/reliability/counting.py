@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
@@ -46,6 +48,13 @@ class Count:
         outcome, problem = outcome_of(call)
         self.add(outcome, None if problem is None else f"{about!r:.300}: {problem}")
         return outcome
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """Give a folder that is gone afterwards."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 class Hang(BaseException):

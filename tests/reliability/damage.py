@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import h5py
 from hypothesis import strategies as st
+
+from lagreach._util.seals import LENGTH, seal
 
 HUGE = [2**31 - 1, 2**31, 2**63 - 1, 2**64, 10**12, -1, 0]
 NUMBERS = [float("nan"), float("inf"), -float("inf"), 1e308, 5e-324, 0.0, -1.0]
@@ -26,6 +31,37 @@ nested_values: st.SearchStrategy[Any] = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=8,
 )
+
+
+def edit_diagnosis(path: Path, edit: Callable[[h5py.File], object]) -> None:
+    """Change a diagnosis's file as somebody does who makes its checksum right again."""
+    path.write_bytes(path.read_bytes()[:-LENGTH])
+    with h5py.File(path, "r+") as file:
+        edit(file)
+    path.write_bytes(seal(path.read_bytes()))
+
+
+def flipped(content: bytes, at: int) -> bytes:
+    """Flip one bit."""
+    found = bytearray(content)
+    found[at // 8] ^= 1 << at % 8
+    return bytes(found)
+
+
+def endless(content: bytes) -> bytes:
+    """Flip the bit of a diagnosis with which HDF5 looks for the next text for ever."""
+    heap = content.index(b"GCOL")
+    return flipped(content, 8 * (content.index(b"\0" * 6 + b"\x08" + b"\0" * 7, heap) + 6) + 2)
+
+
+def put_record(path: Path, record: Any) -> None:
+    """Put a text, or a link to one, into the place of a diagnosis's record."""
+
+    def put(file: h5py.File) -> None:
+        del file["record"]
+        file["record"] = record
+
+    edit_diagnosis(path, put)
 
 
 @st.composite

@@ -6,6 +6,7 @@ import errno
 import os
 import random
 import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -16,29 +17,20 @@ from typing import Any
 from unittest.mock import patch
 
 from lagreach.errors import LagreachError, RunError
-from lagreach.study import figures
 from lagreach.study.config import StudyConfig, find_study
 from lagreach.study.executors import make_executor
 from lagreach.study.runner import run_study
 from lagreach.study.store import RunDirectory
-from tests.reliability.counting import Count, Size
-from tests.reliability.files import SMALL, scratch
+from tests.reliability.counting import Count, Size, scratch
+from tests.reliability.runs import SMALL, one_figure
 from tests.study.test_runs import TINY, contents, killed_and_resumed
 
 TRIALS = {
-    "quick": {"writes": 2, "disks": 1, "closed": 1, "clocks": 1, "kills": 0, "workers": 0},
-    "full": {"writes": 30, "disks": 10, "closed": 6, "clocks": 5, "kills": 3, "workers": 3},
+    "quick": {"writes": 2, "disks": 1, "processes": 3, "closed": 1, "clocks": 1, "kills": 0, "workers": 0},
+    "full": {"writes": 30, "disks": 10, "processes": 30, "closed": 6, "clocks": 5, "kills": 3, "workers": 3},
 }
 ENOUGH = "64m"
 SAME = "it says so in a sentence, and when resumed ends in the identical result"
-
-
-@contextmanager
-def one_figure() -> Iterator[None]:
-    """Draw one figure only: they take most of the time of a small study."""
-    name, draw = next(iter(figures.FIGURES.items()))
-    with patch.dict(figures.FIGURES, {name: draw}, clear=True):
-        yield
 
 
 @contextmanager
@@ -175,6 +167,7 @@ def check(size: Size) -> Iterator[Count]:
         mounted.mkdir()
         if mounts_allowed(mounted):
             yield _full_disks(config, mounted, before, trials["disks"], rng)
+            yield _processes_on_full_disks(mounted, trials["processes"], rng)
             yield _closed_disks(config, mounted, before, trials["closed"])
         yield _clocks(config, folder, before, trials["clocks"], rng)
         if trials["workers"]:
@@ -206,6 +199,68 @@ def _full_disks(config: StudyConfig, mounted: Path, before: dict[str, Any], tria
         with disk(mounted, f"{kilobytes}k"):
             about = f"a disk of {kilobytes} kB"
             stopped_and_resumed(count, config, mounted / "run", before, about, lambda: larger_afterwards(mounted))
+    return count
+
+
+# what is run on a small disk, how it should end, and the largest disk in kilobytes that is too small for it
+ON_A_FULL_DISK = {
+    "save": (
+        "diagnose_once().labelled(run=2).save(out / 'd.nc')",
+        (1, "lagreach.errors.RunError: the disk is full"),
+        36,
+    ),
+    "watch": (
+        "model, data = small_problem()\n"
+        "optimiser = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "with lagreach.watch(model, data, out=out, lags=[0, 1], budget=None) as watched:\n"
+        "    for _ in range(3):\n"
+        "        optimiser.zero_grad(); (model(data[0]) - data[1]).square().mean().backward(); optimiser.step(); watched.step()\n"
+        "assert len(watched.history) == 3 and watched.failures",
+        (0, "RuntimeWarning: the diagnosis at step"),
+        100,
+    ),
+    "study": (
+        "import sys; from lagreach.cli import run\n"
+        f"sys.argv = ['lagreach', 'study', 'run', {str(SMALL)!r}, '--scale', 'smoke', '--workers', '1']\n"
+        "sys.argv += ['--out', str(out / 'run')]\n"
+        "run()",
+        (2, "lagreach: the disk is full"),
+        400,
+    ),
+}
+BEGINNING = """
+import torch, lagreach
+from pathlib import Path
+from tests.reliability.soak import diagnose_once, small_problem
+out = Path({out!r})
+"""
+
+
+def _processes_on_full_disks(mounted: Path, trials: int, rng: random.Random) -> Count:
+    """Run whole processes: a library that does not survive a full disk may take the process with it, even as it ends."""
+    count = Count(
+        "processes that save, watch a training or run a study on a real disk that is full",
+        "a sentence (exit code 2) or a warning; the process lives, what was saved before is whole",
+    )
+    for k in range(trials):
+        name = list(ON_A_FULL_DISK)[k % len(ON_A_FULL_DISK)]
+        code, (expected, words), most = ON_A_FULL_DISK[name]
+        kilobytes = rng.randrange(12, most + 1)
+        with disk(mounted, f"{kilobytes}k"):
+            earlier = mounted / "d.nc"
+            earlier.write_bytes(b"saved before")
+            done = subprocess.run(
+                [sys.executable, "-c", BEGINNING.format(out=str(mounted)) + code],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=600,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+            )
+            well = done.returncode == expected and words in done.stderr and earlier.read_bytes() == b"saved before"
+            left = [path.name for path in mounted.rglob(".writing-*")]
+        problem = f"{name} on {kilobytes} kB: exit code {done.returncode}, {left}, {done.stderr[-300:]}"
+        count.add(f"{name}: {'warned' if name == 'watch' else 'refused'}", None if well and not left else problem)
     return count
 
 

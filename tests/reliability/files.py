@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
-import shutil
-import tempfile
+import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import torch
 import yaml
@@ -21,32 +17,29 @@ from safetensors.torch import save as safetensors_bytes
 
 import lagreach
 from lagreach.cli.diagnose import load_data
-from lagreach.cli.report import read as read_diagnoses
 from lagreach.data.tensor_files import read_tensors
 from lagreach.diagnosis.record_json import encode
 from lagreach.diagnosis.result import Diagnosis
-from lagreach.study.config import find_study, read_config
-from lagreach.study.jobs import DiagnoseJob, is_diagnosed, is_trained, study_task
+from lagreach.study.checkpoints import load_tensors, save_tensors
+from lagreach.study.config import read_config
+from lagreach.study.jobs import study_task
 from lagreach.study.rows import read_rows, write_rows
-from lagreach.study.runner import run_study
-from lagreach.study.status import run_status
-from lagreach.study.store import RunDirectory, latest_state, load_tensors, save_tensors
 from tests.reliability import hostile
-from tests.reliability.counting import Count, Size, explore
-from tests.reliability.damage import damaged_bytes, damaged_values, nested_values, plain_values
+from tests.reliability.counting import Count, Size, explore, outcome_of, scratch
+from tests.reliability.damage import (
+    damaged_bytes,
+    damaged_values,
+    endless,
+    flipped,
+    nested_values,
+    plain_values,
+    put_record,
+)
+from tests.reliability.runs import SMALL, run_flips, run_folders
 from tests.reliability.soak import diagnose_once
-from tests.study.test_runs import contents
 
 EXAMPLES = {"quick": 12, "full": 300}
 GOOD = "it is read or refused"
-SMALL = Path(__file__).with_name("small.yaml")
-
-
-@contextmanager
-def scratch() -> Iterator[Path]:
-    """Give a folder that is gone afterwards."""
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
 
 
 def use(found: Diagnosis) -> None:
@@ -90,11 +83,7 @@ def damaged_records(size: Size) -> Count:
         found.save(path)
 
         def trial(damaged: Any) -> None:
-            text = json.dumps(damaged)
-            with h5py.File(path, "r+") as file:
-                del file["record"]
-                file["record"] = text
-                file.attrs["record_checksum"] = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+            put_record(path, json.dumps(damaged))
             count.attempt(lambda: use(lagreach.load(path)), _difference(record, damaged))
 
         explore(damaged_values(record, strange), trial, EXAMPLES[size], size)
@@ -185,76 +174,28 @@ def run_files(size: Size) -> list[Count]:
     ]
 
 
-def run_folders(size: Size) -> list[Count]:
-    """Damage files of a finished run, look at it in every way, and resume it to the identical result."""
-    looked = Count("runs with damaged files, looked at", GOOD)
-    resumed = Count(
-        "runs with damaged files, resumed", "the result is identical; a folder in a file's place is refused"
-    )
-    config = find_study(str(SMALL)).at_scale("smoke")
-    resumes = {"quick": 1, "full": 25}[size]
+def flipped_bits(size: Size) -> list[Count]:
+    """Flip one bit of a file that carries a checksum, anywhere; and the one that HDF5 does not come back from."""
+    alone = "it is refused before its library opens it"
+    diagnosis, table = Count("diagnoses with one flipped bit", alone), Count("tables with one flipped bit", alone)
+    rng = random.Random(0)
     with scratch() as folder:
-        whole = run_study(config, folder / "whole", show_progress=False)
-        names = sorted(str(p.relative_to(whole.path)) for p in whole.path.rglob("*") if p.is_file())
-        before = contents(whole)
-        kinds = st.sampled_from(["damaged", "empty", "missing", "folder", "swapped", "link", "broken link"])
-        other = st.sampled_from(names)
-
-        def trial(example: tuple[list[tuple[str, str, str]], Any]) -> None:
-            changes, data = example
-            copy = folder / "copy"
-            shutil.rmtree(copy, ignore_errors=True)
-            shutil.copytree(whole.path, copy)
-            for name, kind, from_other in changes:
-                _damage(copy / name, kind, whole.path / from_other, data)
-            looked.attempt(lambda: _look_at(copy), changes)
-            # a configuration that is gone or another is refused; everything else can be made again
-            if resumed.tried < resumes and not any(name == "config.yaml" for name, *_ in changes):
-                outcome = []
-                resumed.attempt(
-                    lambda: outcome.append(contents(run_study(config, copy, resume=True, show_progress=False))), changes
-                )
-                in_the_way = any((copy / name).is_dir() for name, *_ in changes)  # it may be a user's: left alone
-                if outcome != ([] if in_the_way else [before]) and not resumed.failed:
-                    resumed.failed += 1
-                    resumed.failures.append(f"{changes}: another result")
-
-        changes = st.lists(st.tuples(other, kinds, other), min_size=1, max_size=3)
-        explore(st.tuples(changes, st.binary(max_size=30)), trial, {"quick": 4, "full": 150}[size], size)
-    return [looked, resumed]
-
-
-def _damage(path: Path, kind: str, other: Path, garbage: bytes) -> None:
-    if not path.is_file() or path.is_symlink():
-        return
-    content = path.read_bytes()
-    path.unlink()
-    if kind == "damaged":
-        path.write_bytes(content[: len(content) // 2] + garbage)
-    elif kind == "empty":
-        path.touch()
-    elif kind == "folder":
-        path.mkdir()
-    elif kind == "swapped":
-        shutil.copy(other, path)
-    elif kind == "link":
-        path.symlink_to(other)
-    elif kind == "broken link":
-        path.symlink_to("nowhere")
-
-
-def _look_at(folder: Path) -> None:
-    run = RunDirectory(folder)
-    str(run_status(folder))
-    config = run.config()
-    for variant in config.variants:
-        is_trained(run, config, variant)
-        latest_state(run.training(variant.name), lambda _: None)
-    for path in sorted(folder.rglob("*.nc")):
-        name = path.stem.split("-")
-        job = DiagnoseJob(str(folder), name[0], int(name[1]), int(name[2]), name[3])
-        is_diagnosed(run, job)
-    read_diagnoses([folder])
+        diagnose_once().save(folder / "d.nc")
+        write_rows(folder / "t.parquet", [{"epoch": k, "loss": 0.5 / (k + 1), "lags": [1, 2]} for k in range(20)])
+        for path, read, count in (
+            (folder / "d.nc", lagreach.load, diagnosis),
+            (folder / "t.parquet", read_rows, table),
+        ):
+            whole = path.read_bytes()
+            places = [rng.randrange(8 * len(whole)) for _ in range({"quick": 40, "full": 3000}[size])]
+            damaged = [flipped(whole, at) for at in places]
+            if path.suffix == ".nc":
+                damaged.append(endless(whole))
+            for k, content in enumerate(damaged):
+                path.write_bytes(content)
+                outcome, problem = outcome_of(lambda path=path, read=read: read(path))
+                count.add(outcome, None if outcome == "refused" else f"flip {k}: {problem or 'it was read'}")
+    return [diagnosis, table]
 
 
 def check(size: Size) -> Iterator[Count]:
@@ -263,9 +204,15 @@ def check(size: Size) -> Iterator[Count]:
         diagnose_once().save(folder / "d.nc")
         content = (folder / "d.nc").read_bytes()
     yield damaged_files("diagnoses (netCDF)", content, ".nc", lambda path: use(lagreach.load(path)), size)
+    old = Path(__file__).parent.parent / "diagnosis" / "data" / "schema-1.nc"
+    yield damaged_files(
+        "diagnoses of version 0.1.0", old.read_bytes(), ".nc", lambda path: use(lagreach.load(path)), size
+    )
+    yield from flipped_bits(size)
     yield damaged_records(size)
     yield from data_files(size)
     yield from study_files(size)
     yield from run_files(size)
     yield from run_folders(size)
+    yield from run_flips(size)
     yield hostile.count_hostile()

@@ -144,11 +144,12 @@ def trials(folder: Path) -> dict[str, Callable[[], object]]:
     """Return what is done with each file."""
     import lagreach
     from lagreach.cli.diagnose import load_data
+    from lagreach.study.checkpoints import load_tensors
     from lagreach.study.config import read_config
     from lagreach.study.rows import read_rows
     from lagreach.study.runner import run_study
     from lagreach.study.status import run_status
-    from lagreach.study.store import RunDirectory, load_tensors
+    from lagreach.study.store import RunDirectory
 
     readers: dict[str, list[Callable[[Path], object]]] = {
         ".nc": [lagreach.load],

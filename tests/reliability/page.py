@@ -24,19 +24,23 @@ INTRODUCTIONS = {
     "files": """\
 Files are cut, overwritten, swapped for garbage, or built to declare far more than they hold, and then read as the
 commands read them. A trial goes well if the file is read or refused with one of lagreach's own errors, within a minute
-and without filling the memory.""",
+and without filling the memory. Diagnoses, tables and all files of a run carry or have a checksum of their bytes, which is
+compared before any library opens them; files of version 0.1.0 do not. Not covered are `log.txt` of a run, and damage that
+also makes the checksum right.""",
     "code": """\
 Pickles that would create a file when they are opened, through every option that takes a file.""",
     "commands": """\
 Every command with random options and arguments. A trial goes well if it exits with 0 (done), 2 (refused, with a message)
-or 3 (a required lag is out of reach), and never with a traceback.""",
+or 3 (a required lag is out of reach), and never with a traceback. Studies are also run and exported into folders that hold
+other people's files, beside those of a run or under their names.""",
     "architectures": """\
 Random cells, layers, widths, lengths, masks, losses and number types, from seeds. The lag gradients must add up to
 autograd's gradient, each must agree with a loop that gives every step its own copy of the weights, and neither the order
 of the sequences nor how they are batched may matter. One setting in ten makes no sense and must be refused.""",
     "faults": """\
 A small study is stopped by a fault, must say so in a sentence, and must end in the identical result when it is resumed:
-the same weights, metrics, diagnoses and claims, byte for byte.""",
+the same weights, metrics and claims, and the numbers of the diagnoses. Disks are small real ones, if the checks may mount
+them; what is done to one in a process of its own counts only if the process lives.""",
     "soak": """\
 The same small diagnosis again and again in one process.""",
     "determinism": """\

@@ -17,7 +17,9 @@ import torch
 import xarray as xr
 
 import lagreach
+from lagreach.diagnosis.record_json import encode
 from lagreach.errors import InputError, RunError
+from lagreach.study.checkpoints import load_tensors
 from lagreach.study.config import find_study
 from lagreach.study.executors import make_executor
 from lagreach.study.export import export_run
@@ -25,7 +27,7 @@ from lagreach.study.jobs import DiagnoseJob, diagnose_jobs, shared_memory, summa
 from lagreach.study.rows import read_rows, write_rows
 from lagreach.study.runner import run_study
 from lagreach.study.status import run_status
-from lagreach.study.store import RunDirectory, load_tensors
+from lagreach.study.store import RunDirectory
 from lagreach.study.summary import summarise
 
 FILE = Path(__file__).with_name("tiny.yaml")
@@ -38,12 +40,16 @@ def finished(tmp_path_factory):
 
 
 def contents(run):
-    """Everything that must not depend on how a run was interrupted: weights, metrics and numbers of diagnoses."""
+    """Everything that must not depend on how a run was interrupted: weights, metrics, and diagnoses but for their seconds."""
     found = {}
     for path in sorted(run.path.rglob("model-*.safetensors")):
         found[str(path.relative_to(run.path))] = {n: t.numpy().tobytes() for n, t in load_tensors(path).items()}
     for path in sorted(run.path.rglob("*.parquet")):
         found[str(path.relative_to(run.path))] = repr(read_rows(path))
+    for path in sorted(run.path.rglob("*.nc")):
+        record = encode(lagreach.load(path))
+        record["fields"].pop("seconds")
+        found[str(path.relative_to(run.path))] = json.dumps(record)
     found["claims"] = (run.path / "claims.json").read_text()
     return found
 
@@ -70,10 +76,13 @@ def test_a_run_leaves_what_it_promises(finished):
 
 
 def test_the_outcome_can_be_kept_without_the_weights(finished, tmp_path):
-    write_rows(finished.path / "outcomes.parquet", [{"score": 1.0}])  # as a validation study has it
+    write_rows(finished.path / "outcomes.parquet", [{"score": 1.0}], finished.write)  # as a validation study has it
+    (finished.path / "mine.parquet").write_text("somebody's")
     written = export_run(finished.path, tmp_path / "kept")
     assert read_rows(tmp_path / "kept" / "outcomes.parquet") == [{"score": 1.0}]
-    (finished.path / "outcomes.parquet").unlink()
+    for name in ("outcomes.parquet", "mine.parquet"):
+        (finished.path / name).unlink()
+    assert not (tmp_path / "kept" / "mine.parquet").exists()
     assert {path.name for path in written} >= {"RESULTS.md", "summary.parquet", "metrics.parquet", "recovered.parquet"}
     assert not list((tmp_path / "kept").rglob("*.safetensors"))
     rows = read_rows(tmp_path / "kept" / "metrics.parquet")

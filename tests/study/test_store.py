@@ -5,16 +5,19 @@ import json
 import multiprocessing
 import os
 import resource
+import shutil
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import torch
 
+from lagreach._util.disk import disk_errors
 from lagreach.errors import InputError, RunError
+from lagreach.study.checkpoints import latest_state, load_tensors, save_state, save_tensors
 from lagreach.study.config import find_study
 from lagreach.study.rows import read_rows, write_rows
-from lagreach.study.store import RunDirectory, disk_errors, latest_state, load_tensors, save_state, save_tensors
+from lagreach.study.store import RunDirectory
 
 TINY = find_study(str(Path(__file__).with_name("tiny.yaml"))).at_scale("smoke")
 
@@ -65,10 +68,8 @@ def test_a_run_is_made_once_and_kept(tmp_path):
     other = TINY.model_copy(update={"seeds": 3})
     with pytest.raises(RunError, match="another configuration"):
         RunDirectory.create(run.path, other, resume=True)
-    (run.path / "mine.txt").write_text("kept")
     again = RunDirectory.create(run.path, other, overwrite=True)
     assert again.config() == other
-    assert (run.path / "mine.txt").read_text() == "kept"
 
 
 def test_a_folder_with_something_else_in_it_is_not_touched(tmp_path):
@@ -107,7 +108,7 @@ def test_a_full_disk_is_named_and_what_was_saved_stays_whole(tmp_path, monkeypat
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("safetensors.torch.save_file", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(RunError, match="disk is full"):
         save_tensors(path, {"a": torch.ones(3)})
     assert torch.equal(load_tensors(path)["a"], torch.zeros(3))
@@ -146,6 +147,16 @@ def test_a_write_that_the_system_stops_leaves_the_old_file(tmp_path):
 def test_a_folder_that_cannot_be_written_is_named(tmp_path, code):
     with pytest.raises(RunError, match="cannot be written"), disk_errors(tmp_path):
         raise OSError(code, os.strerror(code))
+
+
+def test_a_folder_that_vanishes_under_a_run_is_named(tmp_path):
+    run = RunDirectory.create(tmp_path / "run", TINY)
+    shutil.rmtree(run.path)
+    with pytest.raises(RunError, match=r"cannot be written[^$]*No such file"):
+        run.write_text("RESULTS.md", "")
+    with pytest.raises(InputError, match="missing"):
+        run.read(run.path / "RESULTS.md")
+    run.log("a log that cannot be written stops nothing")
 
 
 def test_tables_come_back_and_damaged_ones_are_refused(tmp_path):

@@ -25,6 +25,32 @@ def modulated(rng: np.random.Generator, n: int) -> np.ndarray:
     return rng.standard_normal(n) * np.exp(0.8 * rng.standard_normal(n))
 
 
+def louder(share: float, factor: float) -> Draw:
+    """Gaussian values, a share of them that many times as loud."""
+    return lambda rng, n: rng.standard_normal(n) * np.where(rng.random(n) < share, factor, 1.0)
+
+
+def log_normal(spread: float) -> Draw:
+    return lambda rng, n: np.exp(spread * rng.standard_normal(n))
+
+
+def pareto(index: float) -> Draw:
+    return lambda rng, n: 1.0 + rng.pareto(index, n)
+
+
+def symmetric_pareto(index: float) -> Draw:
+    return lambda rng, n: (1.0 + rng.pareto(index, n)) * np.where(rng.random(n) < 0.5, -1.0, 1.0)
+
+
+def products(factors: int) -> Draw:
+    """Products of that many Gaussian values: what a gated gradient is made of."""
+    return lambda rng, n: rng.standard_normal((factors, n)).prod(axis=0)
+
+
+def volatile(rng: np.random.Generator, n: int) -> np.ndarray:
+    return rng.standard_normal(n) * np.exp(rng.standard_normal(n))
+
+
 def laplace(rng: np.random.Generator, n: int) -> np.ndarray:
     return rng.laplace(size=n)
 

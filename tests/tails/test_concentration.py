@@ -7,9 +7,11 @@ import pytest
 import torch
 from scipy import special, stats
 
+from lagreach.diagnosis.record_json import decode, encode
 from lagreach.errors import InputError
 from lagreach.tails import concentration, fit_tail, stable
-from lagreach.tails.concentration import _ladder, _spreads
+from lagreach.tails.block_means import measure_spreads, three_sizes
+from lagreach.tails.concentration import _from_sd
 from lagreach.types import Status
 from tests.tails.laws import NOT_STABLE, matched_steps, symmetric_stable
 
@@ -29,7 +31,7 @@ def test_spreads_match_the_closed_form(alpha):
     """Means of m stable values are stable with scale m^(1/alpha - 1)."""
     samples = symmetric_stable(alpha)(np.random.default_rng(0), 200_000)
     sizes = (1, 2, 8, 32)
-    found = _spreads(samples, sizes, 0.05, 4, np.random.default_rng(1))
+    found = measure_spreads(samples, sizes, 0.05, 4, np.random.default_rng(1))
     exact = [2.0 * float(stable.ppf(0.95, alpha)) * m ** (1.0 / alpha - 1.0) for m in sizes]
     np.testing.assert_allclose(found, exact, rtol=0.06 if alpha < 1.5 else 0.03)
 
@@ -43,7 +45,7 @@ def test_spreads_match_plain_partitions():
         means = rng.permutation(samples)[:2976].reshape(-1, 32).mean(axis=1)
         twin.append(means)
     low, high = np.quantile(np.concatenate(twin), (0.05, 0.95))
-    (found,) = _spreads(rng.permutation(samples), (32,), 0.05, 100, rng)
+    (found,) = measure_spreads(rng.permutation(samples), (32,), 0.05, 100, rng)
     assert found == pytest.approx((high - low) / math.sqrt(1.0 - 32 / 3000), rel=0.02)
 
 
@@ -55,7 +57,7 @@ def test_no_value_enters_a_mean_twice():
         spike = np.zeros(n)
         spike[int(rng.integers(n))] = 1.0
         # with error = 1/4 the quantiles of the means are 0 and 1/m: half of the means hold the spike
-        (spread,) = _spreads(spike, (m,), 0.25, 1, rng)
+        (spread,) = measure_spreads(spike, (m,), 0.25, 1, rng)
         assert spread * math.sqrt(1.0 - m / n) == pytest.approx(1.0 / m)
 
 
@@ -65,7 +67,7 @@ def test_finite_population_correction_removes_the_bias():
     for seed in range(60):
         rng = np.random.default_rng(seed)
         samples = rng.standard_normal(64)
-        (spread,) = _spreads(samples, (8,), 0.25, 8, rng)
+        (spread,) = measure_spreads(samples, (8,), 0.25, 8, rng)
         ratios.append(spread / (2.0 * special.ndtri(0.75) / math.sqrt(8.0)))
     assert np.mean(ratios) == pytest.approx(1.0, abs=0.035)
 
@@ -90,15 +92,6 @@ LOCAL = {"t1.5": 0.272, "t3": 0.446, "contaminated": 0.440, "modulated": 0.429, 
 def test_local_exponent_of_other_laws(name):
     found = np.array([c.inverse_kappa for c in many(NOT_STABLE[name][0], 4000, 5, blocks=(1, 8))])
     assert found.mean() == pytest.approx(LOCAL[name], abs=0.05 if name == "t1.5" else 0.02)
-
-
-@pytest.mark.parametrize("name", ["t3", "modulated", "product", "contaminated"])
-def test_larger_blocks_come_closer_to_two(name):
-    """At n = 8000 larger blocks take over for laws with finite variance, and kappa is 2 or nearly so."""
-    found = many(NOT_STABLE[name][0], 8000, 3)
-    assert all(c.blocks != (1, 8) for c in found)
-    assert np.median([c.kappa for c in found]) < 2.2
-    assert np.median([c.interval[0] for c in found]) < 2.1
 
 
 def test_matched_statistic_of_gaussian_parts_has_kappa_two():
@@ -155,7 +148,7 @@ def test_gaussian_sequences_are_not_given_another_exponent():
 def test_verdicts():
     gaussian = np.random.default_rng(0).normal(size=2000)
     assert concentration(gaussian).status is Status.KAPPA_TWO
-    heavy = concentration(symmetric_stable(1.5)(np.random.default_rng(0), 4000))
+    heavy = concentration(symmetric_stable(1.5)(np.random.default_rng(0), 32_000), resamples=100)
     assert heavy.status is Status.OK
     assert 2.5 < heavy.kappa < 3.8
     assert heavy.interval[0] < 3.0 < heavy.interval[1] == heavy.kappa_pessimistic
@@ -191,9 +184,12 @@ def test_rare_values_have_no_spread_in_single_sequences():
     assert concentration(samples).status is Status.NO_SPREAD
 
 
-def test_ladder_stays_within_reach():
-    assert _ladder(500, 0.05) == [(1, 8)]
-    assert _ladder(3200, 0.05)[-1] == (8, 64)
+def test_sizes_grow_as_the_root_of_the_sample():
+    sizes = {n: three_sizes(n, 0.05) for n in (500, 1599, 1600, 4095, 4096, 16_383, 16_384, 10**6)}
+    assert list(sizes.values()) == [
+        (1, 4, 16), (1, 4, 16), (2, 8, 32), (2, 8, 32), (1, 8, 64), (1, 8, 64), (2, 16, 128), (8, 64, 512),
+    ]  # fmt: skip
+    assert three_sizes(2500, 0.01) == (1, 4, 16)  # smaller quantiles take more means of each size
 
 
 # --- N ------------------------------------------------------------------------------------------------------------
@@ -231,6 +227,29 @@ def test_required_is_monotone_and_continuous_at_the_end_of_the_reach():
     assert np.max(numbers[1:] / numbers[:-1]) < 1.1
 
 
+@pytest.mark.parametrize("limit", [1.2, 1.0, 0.7])
+def test_n_from_the_standard_deviation_joins_what_was_measured(limit):
+    """m R_m^2 = limit (1 - c / m), its first correction: exact at every N, and N = m0 at the last size m0."""
+    start, c = 32.0, 32.0 * (1 - 1 / limit)
+    spread = lambda m: math.sqrt(limit * (1 - c / m) / m)  # noqa: E731
+    assert spread(start) ** 2 * start == pytest.approx(1.0)
+    for needed in (start, 100.0, 1e4, 1e9):
+        delta = spread(needed)
+        assert _from_sd(delta, math.sqrt(limit), start, 1 / delta**2) == pytest.approx(needed)
+    assert _from_sd(1e-200, 1.0, start, math.inf) == math.inf
+
+
+def test_files_of_older_versions_have_no_standard_deviation():
+    """Then kappa = 2 extrapolates from the last measured size, as it did."""
+    now = concentration(np.random.default_rng(0).normal(size=1000), resamples=50)
+    record = encode(now)
+    del record["fields"]["sd"]
+    old = decode(record)
+    assert math.isnan(old.sd)
+    assert old.required(0.01).sequences == pytest.approx(16 * (now.spread(16) / 0.01) ** 2)
+    assert old.required(1.0) == now.required(1.0)
+
+
 def test_required_without_an_exponent():
     refused = concentration(symmetric_stable(1.05)(np.random.default_rng(0), 2000), resamples=50)
     assert refused.required(2.0 * refused.spread(1)).status is Status.N_MEASURED
@@ -254,6 +273,11 @@ def test_order_type_sign_and_units_do_not_matter():
     scaled = concentration(1024.0 * samples, generator=3, resamples=50)
     assert scaled.inverse_interval == pytest.approx(plain.inverse_interval, rel=1e-13)
     np.testing.assert_array_equal(scaled.spreads, 1024.0 * np.array(plain.spreads))
+    for unit in (2.0**700, 2.0**-700):  # squares of these leave the range of floats
+        far = concentration(unit * samples, generator=3, resamples=50)
+        assert (far.inverse_interval, far.status) == (plain.inverse_interval, plain.status)
+        assert (far.sd, far.spreads[0]) == (unit * plain.sd, unit * plain.spreads[0])
+        assert far.required(0.01 * unit).sequences == plain.required(0.01).sequences
     shifted = concentration(samples + 100.0, generator=3, resamples=50)
     assert shifted.inverse_kappa == pytest.approx(plain.inverse_kappa, abs=1e-9)
 

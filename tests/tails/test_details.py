@@ -10,7 +10,7 @@ from scipy import optimize, stats
 from lagreach.errors import ConformanceError, InputError
 from lagreach.tails import _stable_quadrature, _stable_table, concentration, ecf, hill, mcculloch, mle, stable
 from lagreach.tails._common import Estimate
-from lagreach.tails.concentration import _spreads
+from lagreach.tails.block_means import measure_spreads
 from lagreach.tails.sketches import GRID, CharacteristicSums
 from lagreach.testing import check_estimator
 from tests.tails.laws import symmetric_stable
@@ -134,5 +134,5 @@ def test_no_value_enters_a_mean_twice(n):
     """One value differs from the others by 1: the means that hold it, and not all do, differ by 1/m."""
     values = np.zeros(n)
     values[n // 2] = 1.0
-    (found,) = _spreads(values, (8,), 0.0, 200, np.random.default_rng(0))
+    (found,) = measure_spreads(values, (8,), 0.0, 200, np.random.default_rng(0))
     assert found == pytest.approx(1 / 8 / math.sqrt(1 - 8 / n), rel=1e-12)

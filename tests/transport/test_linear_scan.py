@@ -15,9 +15,9 @@ from lagreach.transport.exact import exact_transport
 from lagreach.transport.first_order import first_order_transport
 from lagreach.transport.linear_scan import decay_products, jumps, scan_transport
 from lagreach.transport.rollout import run
+from tests.adapters.layers.test_linear_attention import GLA, WIDTH
+from tests.adapters.layers.test_min_gru import MinGRU
 from tests.adapters.scan_cases import Wrapped, numbers, randomise
-from tests.adapters.test_linear_attention import GLA, WIDTH
-from tests.adapters.test_min_gru import MinGRU
 
 TIME = 40
 

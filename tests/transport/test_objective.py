@@ -121,7 +121,7 @@ BAD = {
         "no step that counts",
     ),
     "loss is a number": ({"loss": lambda o, y, m: 1.0}, r"one value per sequence(.|\n)*float"),
-    "loss has too many": ({"loss": lambda o, y, m: (o - y).square().mean(2)}, r"one value per sequence(.|\n)*\(3, 6\)"),
+    "loss has too many": ({"loss": lambda o, y, m: (o - y).square().mean(2)}, r"one value per sequence(.|\n)*\(2, 6\)"),
     "no length": ({"lengths": [6, 0, 3]}, r"1\.\.6"),
     "too long": ({"lengths": [6, 7, 3]}, r"1\.\.6"),
     "too many lengths": ({"lengths": [6, 6, 3, 3]}, r"shape \(4,\)"),

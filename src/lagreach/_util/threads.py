@@ -8,12 +8,27 @@ from contextlib import contextmanager
 
 import torch
 
+_OUTSIDE: list[int] = []  # threads that torch had before each block that is being run on one
+
 
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Run torch on a single thread inside the block, and put its setting back afterwards."""
     before = torch.get_num_threads()
+    _OUTSIDE.append(before)
     torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        _OUTSIDE.pop()
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def threads_of_user() -> Iterator[None]:
+    """Run torch on as many threads as it had outside of all `one_thread` blocks, for large products."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(_OUTSIDE[0] if _OUTSIDE else before)
     try:
         yield
     finally:

@@ -6,9 +6,10 @@ from torch import nn
 
 from lagreach.adapters.calling import Call
 from lagreach.adapters.find import torch_views
+from lagreach.adapters.precision import in_single_precision, refuse_half
 from lagreach.adapters.scan_cell import ScanCell, Written
 from lagreach.adapters.scan_layer import Given, ScanLayer, register
-from lagreach.adapters.view import Bound, GatedView, Recurrence, View, gated_view
+from lagreach.adapters.view import Bound, GatedView, Recurrence, View, check_inputs, gated_view
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError
 from lagreach.models.gated_rnn import GatedRNN
@@ -33,10 +34,14 @@ def find_views(model: nn.Module | Recurrence | View, sample: Batch, call: Call |
 
     `call` is a function of the model and a batch that runs it, for models that ``model(x)`` does not run.
     """
+    check_inputs(sample)
     if isinstance(model, View):
+        refuse_half(model.template.dtype)
         return [model]
     if isinstance(model, Recurrence):
+        refuse_half(model.dtype)
         return [GatedView(model)]
+    model = in_single_precision(model)
     if isinstance(model, GatedRNN):
         return [gated_view(model)]
     return torch_views(model, sample, call)

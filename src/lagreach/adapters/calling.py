@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from lagreach.adapters.kept import Kept, remembered
+from lagreach.adapters.view import check_finite
 from lagreach.data.batch import Batch
-from lagreach.errors import InputError, LagreachError, UnsupportedError
+from lagreach.errors import InputError, LagreachError, UnstableModelError, UnsupportedError
 
 Call = Callable[[nn.Module, Batch], Any]
 
@@ -31,17 +33,40 @@ def default_call(model: nn.Module, batch: Batch) -> Any:
     if batch.state is not None:
         return model(x, _layers_first(batch.state, reference))
     known = inspect.signature(model.forward).parameters
-    options: dict[str, Any] = (
-        {"use_cache": False} if "use_cache" in known else {}
-    )  # a cache would keep states for later
-    if batch.lengths is not None and "attention_mask" in known:
-        steps = torch.arange(x.shape[1], device=x.device)
-        options["attention_mask"] = (steps < batch.lengths.to(x.device)[:, None]).long()
+    if batch.others is not None:
+        return _with_others(model, x, batch, reference)
+    options = _known_options(batch, known, x)
     if options:
         return model(x, **options)
     if batch.lengths is not None and _takes_lengths(model):
         return model(x, batch.lengths)
     return model(x)
+
+
+def _with_others(model: nn.Module, x: Tensor, batch: Batch, reference: Tensor) -> Any:
+    """Hand over all inputs: one after the other, by their names, or as the dict that the model takes as its one argument."""
+
+    def placed(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        return value.to(reference.device, reference.dtype if value.is_floating_point() else value.dtype)
+
+    if isinstance(batch.others, tuple):
+        return model(x, *(placed(value) for value in batch.others))
+    known = inspect.signature(model.forward).parameters
+    named = {batch.name: x} | {name: placed(value) for name, value in batch.others.items()}
+    if batch.name not in known and not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
+        return model(named)
+    return model(**_known_options(batch, known, x) | named)
+
+
+def _known_options(batch: Batch, known: Mapping[str, inspect.Parameter], x: Tensor) -> dict[str, Any]:
+    """What libraries' models are told beside their inputs: no cache, which would keep states for later; where padding is."""
+    options: dict[str, Any] = {"use_cache": False} if "use_cache" in known else {}
+    if batch.lengths is not None and "attention_mask" in known:
+        steps = torch.arange(x.shape[1], device=x.device)
+        options["attention_mask"] = (steps < batch.lengths.to(x.device)[:, None]).long()
+    return options
 
 
 def first_call(model: nn.Module, sample: Batch, call: Call) -> None:
@@ -51,11 +76,15 @@ def first_call(model: nn.Module, sample: Batch, call: Call) -> None:
     except LagreachError:
         raise
     except Exception as error:  # whatever the user's model raises
+        fix = "see the error above, or pass call=lambda model, batch: ... if the model takes something else"
+        held = Kept(model).held()
+        if held:
+            fix += f"; if {_named(held)} is a state left by an earlier call, {_reset(held)}"
         raise InputError(
             "the model does not run on the data",
             got=f"{type(error).__name__}: {error}, for x of shape {tuple(sample.x.shape)} and {sample.x.dtype}",
             expected="data for which model(x) works, sequences first",
-            fix="see the error above, or pass call=lambda model, batch: ... if the model takes something else",
+            fix=fix,
         ) from error
 
 
@@ -72,13 +101,16 @@ def _takes_lengths(model: nn.Module) -> bool:
 
 
 @contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; modes and random state as they were afterwards, also after an exception."""
+def untouched(model: nn.Module) -> Iterator[Kept]:
+    """Evaluation mode inside; modes, random state and what modules keep as they were afterwards, also after an exception.
+
+    Inside, the value tells what modules keep by then that they did not keep before.
+    """
     modes = [(module, module.training) for module in model.modules()]
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), remembered(model) as kept:
         model.eval()
         try:
-            yield
+            yield kept
         finally:
             for module, training in modes:
                 module.training = training
@@ -162,22 +194,91 @@ def refuse_batch_norm(model: nn.Module) -> None:
 
 
 def refuse_coupling(model: nn.Module, call: Call, batch: Batch, time: int) -> None:
-    """Refuse models whose output for a sequence depends on the others, or differs from run to run."""
-    with torch.no_grad():
-        whole, again = (as_output(call(model, batch), batch, time) for _ in range(2))
-        one = batch.select(slice(0, 1))
-        alone = as_output(call(model, one), one, time)
-    if not torch.equal(whole, again):
-        raise UnsupportedError(
+    """Refuse models whose output for a sequence depends on other sequences or earlier calls, or differs from run to run."""
+
+    def output_of(rows: Batch) -> Tensor:
+        return as_output(call(model, rows), rows, time)
+
+    with torch.no_grad(), untouched(model) as kept:
+        whole = output_of(batch)
+        changed = kept.changed()
+        try:
+            again = output_of(batch)
+        except Exception as error:
+            raise _stateful(changed, f"a second call fails, {type(error).__name__}: {error}") from error
+        kept.restore()
+        afresh = again if _equal(whole, again) else output_of(batch)
+    if not _equal(whole, again):
+        apart = f"a difference of {(whole - again).abs().max().item():.3g} between two calls with the same input"
+        if _equal(whole, afresh):
+            raise _stateful(changed, apart)
+        raise UnstableModelError(
             "two runs of the model on the same input differ",
-            got=f"a difference of {(whole - again).abs().max().item():.3g}",
-            fix="remove what is random in evaluation mode, or set torch.use_deterministic_algorithms(True)",
+            got=apart,
+            fix="remove what is random in evaluation mode, or set torch.use_deterministic_algorithms(True); if the model "
+            f"keeps a state between calls{f', say in {_named(changed)}' if changed else ''}, pass call= that resets it first",
         )
+    _refuse_nan(model, whole, batch)
+    one = batch.select(slice(0, 1))
+    with torch.no_grad(), untouched(model):
+        try:
+            alone = output_of(one)
+        except LagreachError:
+            raise
+        except Exception as error:
+            raise InputError(
+                "the model does not run on a single sequence",
+                got=f"{type(error).__name__}: {error}, for x of shape {tuple(one.x.shape)}; {len(batch)} together do run",
+                fix="sequences are run in groups of any size: let the model take their number from x"
+                + (f"; if {_named(changed)} is a state, {_reset(changed)}" if changed else ""),
+            ) from error
     tolerance = agreement(whole.dtype)
     width = min(whole.shape[1], alone.shape[1])
-    if not torch.allclose(whole[:1, :width], alone[:, :width], rtol=tolerance, atol=tolerance):
-        raise UnsupportedError(
+    if not torch.allclose(whole[:1, :width], alone[:, :width], rtol=tolerance, atol=tolerance, equal_nan=True):
+        raise UnstableModelError(
             "the output of a sequence depends on the other sequences in its batch",
             got=f"a difference of {(whole[:1, :width] - alone[:, :width]).abs().max().item():.3g}",
             fix="lag gradients are defined per sequence; take out what mixes sequences",
         )
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Whether two outputs are the same, also where they are not numbers."""
+    return one.shape == other.shape and torch.allclose(one, other, rtol=0.0, atol=0.0, equal_nan=True)
+
+
+def _refuse_nan(model: nn.Module, output: Tensor, batch: Batch) -> None:
+    """Refuse outputs that are NaN at steps that count, and name the cause; infinite ones may be meant, as masked logits."""
+    wrong = torch.isnan(output).any(-1)
+    if batch.lengths is not None and wrong.shape[1] == batch.x.shape[1]:
+        wrong &= torch.arange(wrong.shape[1], device=wrong.device) < batch.lengths.to(wrong.device)[:, None]
+    if not bool(wrong.any()):
+        return
+    for name, weight in model.named_parameters():
+        check_finite(f"the weight {name}", weight.detach())
+    sequence, step = wrong.nonzero()[0].tolist()
+    raise InputError(
+        "the output of the model is not finite",
+        got=f"NaN at position {step}, for inputs from {batch.x[sequence].min()} to {batch.x[sequence].max()}",
+        expected="finite outputs",
+        fix="its states overflow: scale the inputs, lower the recurrent weights, or run it in float64: model.double()",
+    )
+
+
+def _stateful(changed: list[str], got: str) -> UnstableModelError:
+    """The error for a module that hands a state on from call to call."""
+    return UnstableModelError(
+        f"the model keeps a state between calls, in {_named(changed) or 'something that is no attribute of a module'}",
+        got=got,
+        expected="the same output for the same input, whatever was called before",
+        fix=_reset(changed),
+    )
+
+
+def _named(attributes: list[str]) -> str:
+    return " and ".join(f"model.{name}" for name in attributes)
+
+
+def _reset(attributes: list[str]) -> str:
+    reset = "; ".join(f"model.{name} = None" for name in attributes) or "model.reset()"
+    return f"pass call= with a function that resets it: def call(model, batch): {reset}; return model(batch.x)"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 
 from lagreach.adapters.calling import Call, as_output, captured, default_call, refuse_coupling, replaced, untouched
-from lagreach.adapters.view import Bound, View, bind_to, unbound
+from lagreach.adapters.own_use import own_use
+from lagreach.adapters.precision import in_single_precision
+from lagreach.adapters.view import Bound, OwnUse, View, bind_to, lengths_within, unbound
 from lagreach.cells import Cell, unroll
 from lagreach.cells.stack import Stack
 from lagreach.data.batch import Batch
@@ -27,9 +29,9 @@ class CustomView(View):
             raise InputError(
                 "there is no such module", got=repr(path), expected=f"one of {', '.join(filter(None, modules))}"
             )
-        self._model, self._module, self._call = model, modules[path], call
+        self._model, self._path, self._module, self._call = model, path, modules[path], call
         self.name, self.local = path or type(model).__name__, not alone
-        own = dict(self._module.named_parameters())
+        own = dict(self._module.named_parameters(remove_duplicate=False))
         x, output = self._given(sample)
         hidden = output.shape[-1]
         wanted = cell.shapes(x.shape[-1], hidden)
@@ -52,8 +54,7 @@ class CustomView(View):
                 got=f"a difference of {(replayed - output).abs().max().item():.3g} after replaying it from a zero state",
                 fix="mend the step of the Cell until it gives what the module gives",
             )
-        with untouched(model):
-            refuse_coupling(model, call, sample, x.shape[1])
+        refuse_coupling(model, call, sample, x.shape[1])
 
     def _given(self, batch: Batch) -> tuple[Tensor, Tensor]:
         with untouched(self._model), torch.no_grad(), captured([self._module]) as calls:
@@ -64,11 +65,11 @@ class CustomView(View):
                 f"{self.name} is called {len(found)} times in one run of the model", expected="one call"
             )
         args, kwargs, output = found[0]
-        x = args[0] if args else next(iter(kwargs.values()))
-        if not isinstance(output, Tensor) or output.ndim != 3 or x.ndim != 3:
+        x = args[0] if args else next(iter(kwargs.values()), None)
+        if not isinstance(x, Tensor) or not isinstance(output, Tensor) or output.ndim != 3 or x.ndim != 3:
             raise UnsupportedError(
                 f"{self.name} must map (seq, time, input) to (seq, time, hidden)",
-                got=f"a {type(output).__name__}",
+                got=f"{_form(x)} to {_form(output)}",
                 fix="let the described module return the output sequence alone",
             )
         return x.detach(), output.detach()
@@ -83,10 +84,19 @@ class CustomView(View):
             with untouched(self._model), replaced(self._module, lambda *args, **kwargs: shown):
                 return as_output(self._call(self._model, batch), batch, x.shape[1])
 
-        return bind_to(self.template, x, x.new_zeros(len(x), stack.state_size), head, batch.lengths)
+        initial = x.new_zeros(len(x), stack.state_size)
+        return bind_to(self.template, x, initial, head, lengths_within(batch, x.shape[1]))
+
+    def trained(self, batch: Batch, losses: Callable[[Tensor], Tensor]) -> OwnUse:
+        """Gradients of the layer's weights, by one backward pass through the model."""
+        return own_use(self._model, self._path, self._call, batch, self.bind(batch).x.shape[1], losses)
+
+
+def _form(value: object) -> str:
+    return f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
 def custom_views(model: nn.Module, cells: Mapping[str, Cell], sample: Batch, call: Call | None = None) -> list[View]:
     """View the named modules of a model through the cells that describe them."""
-    alone = len(cells) == 1
+    alone, model = len(cells) == 1, in_single_precision(model)
     return [CustomView(model, path, cell, sample, call or default_call, alone) for path, cell in cells.items()]

@@ -16,9 +16,10 @@ from lagreach.adapters.calling import (
 )
 from lagreach.adapters.cell_loops import CellLoopView
 from lagreach.adapters.families import scan_modules
-from lagreach.adapters.scan_layer import remembered
-from lagreach.adapters.scan_view import ScanView, check_output
-from lagreach.adapters.torch_rnn import TorchRNNView, check_replay, read_call
+from lagreach.adapters.replay import check_replay
+from lagreach.adapters.rows import in_batch_order
+from lagreach.adapters.scan_view import ScanView, scan_tolerance
+from lagreach.adapters.torch_rnn import TorchRNNView, read_call
 from lagreach.adapters.view import View
 from lagreach.data.batch import Batch
 from lagreach.errors import UnsupportedError
@@ -41,33 +42,54 @@ def torch_views(model: nn.Module, sample: Batch, call: Call | None = None) -> li
         )
     refuse_batch_norm(model)
     _refuse_learned_state(model, [module for _, module in found], sample, call)
-    with untouched(model), remembered(model):
-        refuse_coupling(model, call, sample, sample.x.shape[1])
+    refuse_coupling(model, call, sample, sample.x.shape[1])
     alone = len(found) + len(scans) == 1
     views: list[View] = []
     for path, module in found:
         if isinstance(module, nn.RNNCellBase):
             loop = CellLoopView(model, path, module, call, alone)
             loop.refuse_feedback(sample)
-            views.append(loop)
+            loop.refuse_truncation(sample)
+            _check_torch_layer(loop, model, call, sample)
+            views += in_batch_order([loop], sample)
             continue
         parts = [None]
         if module.bidirectional:
             parts = [(layer, direction) for layer in range(module.num_layers) for direction in (0, 1)]  # type: ignore[misc]
-        layer_views = [TorchRNNView(model, path, module, call, part, alone) for part in parts]
-        check_replay(layer_views[0], sample)
-        views += layer_views
+        layer_views: list[View] = [TorchRNNView(model, path, module, call, part, alone) for part in parts]
+        _check_torch_layer(layer_views[0], model, call, sample)
+        views += in_batch_order(layer_views, sample)
     for path, layer, adapter in scans:
         scan = ScanView(model, path, adapter(layer), call, alone)
         scan.check_replay(sample)
-        check_output(scan, sample)
+        scan.refuse_truncation(sample)
+        check_replay(
+            scan,
+            model,
+            call,
+            sample,
+            problem=f"the model gives another output when {scan.name} is replayed",
+            fix="is the layer's state used elsewhere? Pass call=lambda model, batch: model(batch.x, use_cache=False)",
+            least=scan_tolerance(torch.float32),
+        )
         views.append(scan)
     return views
 
 
+def _check_torch_layer(view: View, model: nn.Module, call: Call, sample: Batch) -> None:
+    check_replay(
+        view,
+        model,
+        call,
+        sample,
+        problem=f"{view.name} does not compute what its weights say",
+        fix="a subclass with another forward? Describe it as a Cell and pass it to GatedRNN",
+    )
+
+
 def _refuse_learned_state(model: nn.Module, modules: list[nn.Module], sample: Batch, call: Call) -> None:
     """Run once with gradients on, to see whether an initial state is a function of weights."""
-    with untouched(model), remembered(model), torch.enable_grad(), captured(modules) as calls:
+    with untouched(model), torch.enable_grad(), captured(modules) as calls:
         first_call(model, sample, call)
     for module in modules:
         if isinstance(module, nn.RNNBase):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from lagreach.adapters.precision import single_precision
 from lagreach.adapters.view import GatedView, Recurrence
 from lagreach.cells import Cell, Params
 from lagreach.cells.stack import Stack
@@ -37,10 +38,12 @@ def functional_view(
     step: Callable[..., Any], params: Mapping[str, Tensor], readout: tuple[Tensor, Tensor], state_size: int
 ) -> GatedView:
     """View a step function with its weights and a linear readout (weight, bias) of the state."""
-    weights = {name: torch.as_tensor(weight).detach() for name, weight in params.items()}
+    weights = {name: single_precision(torch.as_tensor(weight).detach()) for name, weight in params.items()}
     cell = FunctionCell(step, weights)
     stack = Stack((cell,), state_size, ({name: name for name in weights},))
-    head_params = {"readout.weight": readout[0].detach(), "readout.bias": readout[1].detach()}
+    head_params = {
+        f"readout.{name}": single_precision(v.detach()) for name, v in zip(("weight", "bias"), readout, strict=True)
+    }
 
     def head(states: Tensor, own: Params) -> Tensor:
         return linear(states, own["readout.weight"], own["readout.bias"])

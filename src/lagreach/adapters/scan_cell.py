@@ -66,7 +66,7 @@ class ScanCell(Cell):
     def step(self, x: Tensor, s: Tensor, params: Params) -> Tensor:
         """Decay the state and add to it."""
         written = self.write(x, params)
-        return torch.exp(written.log_decay).repeat_interleave(_copies(written), dim=-1) * s + written.value
+        return torch.exp(written.log_decay).repeat_interleave(copies(written), dim=-1) * s + written.value
 
     def gates(self, x: Tensor, s: Tensor, params: Params) -> dict[str, Tensor]:
         """Return the decay of every unit."""
@@ -75,7 +75,7 @@ class ScanCell(Cell):
     def retention(self, x: Tensor, s: Tensor, params: Params) -> Tensor:
         """Decay of every unit: the whole diagonal of the Jacobian."""
         written = self.write(x, params)
-        return torch.exp(written.log_decay).repeat_interleave(_copies(written), dim=-1)
+        return torch.exp(written.log_decay).repeat_interleave(copies(written), dim=-1)
 
     def correction(self, x: Tensor, s: Tensor, params: Params) -> Tensor:
         """Zero: there is nothing beside the decay."""
@@ -119,7 +119,7 @@ class ComplexScanCell(ScanCell):
         )
 
 
-def _copies(written: Written) -> int:
+def copies(written: Written) -> int:
     """Units per decay."""
     return written.value.shape[-1] // written.log_decay.shape[-1]
 

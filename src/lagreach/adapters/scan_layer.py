@@ -11,8 +11,7 @@ To support a layer of your own, write a subclass and hand it to `register`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -115,7 +114,7 @@ class ScanLayer(ABC):
 
 def named_weights(module: nn.Module, names: list[str]) -> dict[str, Tensor]:
     """Detached parameters of a module, by name."""
-    own = dict(module.named_parameters())
+    own = dict(module.named_parameters(remove_duplicate=False))
     missing = [name for name in names if name not in own]
     if missing:
         raise UnsupportedError(
@@ -128,7 +127,7 @@ def named_weights(module: nn.Module, names: list[str]) -> dict[str, Tensor]:
 
 def present(module: nn.Module, *names: str) -> list[str]:
     """Those of the parameters that the module has: biases are often left out."""
-    own = dict(module.named_parameters())
+    own = dict(module.named_parameters(remove_duplicate=False))
     return [name for name in names if name in own]
 
 
@@ -154,19 +153,6 @@ def valid_steps_of(x: Float[Tensor, "seq time input"], mask: Any = None) -> Bool
         got = f"shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
         raise UnsupportedError("a layer's mask must say which steps count", got=got, expected="(seq, time)")
     return (mask.to(x.device) != 0).expand(x.shape[:2])
-
-
-@contextmanager
-def remembered(module: nn.Module) -> Iterator[None]:
-    """Put back the tensors that layers keep as attributes between calls (states of a cache) afterwards."""
-    kept = [
-        (part, {k: v for k, v in vars(part).items() if v is None or isinstance(v, Tensor)}) for part in module.modules()
-    ]
-    try:
-        yield
-    finally:
-        for part, attributes in kept:
-            vars(part).update(attributes)
 
 
 _REGISTERED: list[type[ScanLayer]] = []

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from lagreach.adapters.calling import Call, agreement, as_output, captured, replaced, untouched
-from lagreach.adapters.scan_layer import Given, ScanLayer, remembered
-from lagreach.adapters.view import Bound, View, bind_to, replayed_output, unbound
+from lagreach.adapters.scan_layer import Given, ScanLayer
+from lagreach.adapters.scan_reach import refuse_truncation
+from lagreach.adapters.view import Bound, View, bind_to, lengths_within, unbound
 from lagreach.cells.stack import Stack
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError, UnsupportedError
@@ -43,8 +44,14 @@ class ScanView(View):
 
     def _capture(self, batch: Batch) -> tuple[Given, Any]:
         """What the layer was given, and what it returned."""
+        args, kwargs, result = self._called(batch)
+        with torch.no_grad():
+            return self.layer.open(*args, **kwargs), result
+
+    def _called(self, batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+        """Arguments and result of the layer's one call."""
         module = self.layer.module
-        with untouched(self._model), remembered(self._model), torch.no_grad(), captured([module]) as calls:
+        with untouched(self._model), torch.no_grad(), captured([module]) as calls:
             self._call(self._model, batch)
             seen = calls[module]
             if len(seen) != 1:
@@ -53,8 +60,7 @@ class ScanView(View):
                     expected="one call with the whole sequence",
                     fix="feed whole sequences, not one step after the other",
                 )
-            args, kwargs, result = seen[0]
-            return self.layer.open(*args, **kwargs), result
+            return seen[0]
 
     def bind(self, batch: Batch) -> Bound:
         """Run the model and bind the recurrence to what the layer was given."""
@@ -67,11 +73,10 @@ class ScanView(View):
             def forward(*args: Any, **kwargs: Any) -> Any:
                 return self.layer.answer(output, states, args, kwargs)
 
-            with untouched(model), remembered(model), replaced(self.layer.module, forward):
+            with untouched(model), replaced(self.layer.module, forward):
                 return as_output(self._call(model, batch), batch, time)
 
-        lengths = batch.lengths if batch.x.ndim > 1 and time == batch.x.shape[1] else None
-        return bind_to(self.template, given.x, given.initial, head, lengths)
+        return bind_to(self.template, given.x, given.initial, head, lengths_within(batch, time))
 
     def check_replay(self, sample: Batch) -> None:
         """Replay the layer from its input, as the first of its variants whose output is the layer's own."""
@@ -81,13 +86,19 @@ class ScanView(View):
             self.layer.cell = cell
             self._settle()
             differences.append(self._difference(given, wanted))
-            if differences[-1] <= _tolerance(wanted.dtype):
+            if differences[-1] <= scan_tolerance(wanted.dtype):
                 return
         raise InputError(
             f"{self.name} looks like {self.layer.family}, but does not compute what that would",
             got=f"a relative difference of {min(differences):.3g} after replaying it",
             fix="write a ScanLayer for it and register it (lagreach.adapters.register), or describe it as a Cell",
         )
+
+    def refuse_truncation(self, sample: Batch) -> None:
+        """Refuse a layer inside which gradients stop."""
+        args, kwargs, _ = self._called(sample)
+        with untouched(self._model):
+            refuse_truncation(self.layer, self.name, args, kwargs)
 
     def _difference(self, given: Given, wanted: Tensor) -> float:
         """Largest difference of the replayed output from the layer's, relative to its size, over steps that count."""
@@ -100,7 +111,7 @@ class ScanView(View):
         return apart[given.valid].max().item()
 
 
-def _tolerance(dtype: torch.dtype) -> float:
+def scan_tolerance(dtype: torch.dtype) -> float:
     """Such layers compute their scans in single precision, also in a model of double precision."""
     return max(agreement(dtype), agreement(torch.float32))
 
@@ -109,18 +120,3 @@ def _first_tensor(result: Any) -> Tensor:
     while isinstance(result, (tuple, list)):
         result = result[0]
     return result
-
-
-def check_output(view: ScanView, sample: Batch) -> None:
-    """Check that the model with the replayed layer gives what the model itself gives."""
-    met = view.bind(sample)
-    ours = replayed_output(met)
-    with torch.no_grad(), untouched(view._model), remembered(view._model):
-        theirs = as_output(view._call(view._model, sample), sample, met.x.shape[1])
-    tolerance = _tolerance(theirs.dtype)
-    if not torch.allclose(ours.to(theirs.dtype), theirs, rtol=tolerance, atol=tolerance):
-        raise InputError(
-            f"the model gives another output when {view.name} is replayed",
-            got=f"a difference of {(ours - theirs).abs().max().item():.3g}",
-            fix="is the layer's state used elsewhere? Pass call=lambda model, batch: model(batch.x, use_cache=False)",
-        )

@@ -9,6 +9,7 @@ of layer k, so there is no such step; each layer and direction is then a recurre
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,18 +17,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from lagreach.adapters.calling import Call, agreement, as_output, captured, replaced, untouched
+from lagreach.adapters.calling import Call, as_output, captured, replaced, untouched
+from lagreach.adapters.own_use import own_use
 from lagreach.adapters.torch_cells import ROLES, cell_of
-from lagreach.adapters.view import Bound, View, bind_to, replayed_output, unbound
+from lagreach.adapters.view import Bound, OwnUse, View, bind_to, lengths_within, unbound
 from lagreach.cells.stack import Stack
 from lagreach.data.batch import Batch
-from lagreach.errors import InputError, UnsupportedError
+from lagreach.errors import UnsupportedError
 from lagreach.kernels import scan
 
 
 @dataclass(frozen=True)
 class LayerCall:
-    """What a module was given: inputs (seq, time, input), lengths, and initial states by layer and direction."""
+    """What a module was given: inputs (seq, time, input) and initial states by layer and direction.
+
+    `lengths` are those of a packed sequence, where torch stops each sequence. Without packing it runs over the whole
+    batch, padding included: the last state is that of the last step, and a backward direction starts in the padding.
+    """
 
     x: Tensor
     lengths: Tensor | None
@@ -41,7 +47,7 @@ class TorchRNNView(View):
     def __init__(
         self, model: nn.Module, path: str, module: nn.RNNBase, call: Call, part: tuple[int, int] | None, alone: bool
     ) -> None:
-        self._model, self._module, self._call, self._part = model, module, call, part
+        self._model, self._path, self._module, self._call, self._part = model, path, module, call, part
         self.local = part is not None or not alone
         where = path or type(module).__name__
         self.name = where if part is None else f"{where} layer {part[0]} {('forward', 'backward')[part[1]]}"
@@ -49,7 +55,7 @@ class TorchRNNView(View):
         direction = 0 if part is None else part[1]
         stacks = [_stack(module, path, layer, direction) for layer in layers]
         stack = Stack(tuple(s.cells[0] for s in stacks), module.hidden_size, tuple(s.names[0] for s in stacks))
-        weights = dict(model.named_parameters())
+        weights = dict(model.named_parameters(remove_duplicate=False))
         params = {name: weights[name].detach() for *_, name in stack.weights()}
         self.template = unbound(stack, params, params[stack.names[0]["weight_ih"]].shape[1])
 
@@ -67,13 +73,24 @@ class TorchRNNView(View):
             with untouched(self._model), replaced(self._module, lambda *args, **kwargs: result):
                 return as_output(self._call(self._model, batch), batch, time)
 
-        return bind_to(self.template, x, initial, head, given.lengths)
+        return bind_to(self.template, x, initial, head, self._counted(given, batch))
+
+    def trained(self, batch: Batch, losses: Callable[[Tensor], Tensor]) -> OwnUse:
+        """Gradients of the layer's weights, by one backward pass through the model."""
+        return own_use(self._model, self._path, self._call, batch, self.bind(batch).x.shape[1], losses)
+
+    def _counted(self, given: LayerCall, batch: Batch) -> Tensor | None:
+        """How many of the recurrence's first steps hold data: all of them backward through padding, which comes first."""
+        if given.packed is not None:
+            return given.lengths
+        backward = self._part is not None and self._part[1] == 1
+        return None if backward else lengths_within(batch, given.x.shape[1])
 
 
 def _stack(module: nn.RNNBase, path: str, layer: int, direction: int) -> Stack:
     """One layer in one direction, with the names of its weights in the whole model."""
     suffix = f"_l{layer}" + ("_reverse" if direction else "")
-    own = dict(module.named_parameters(recurse=False))
+    own = dict(module.named_parameters(recurse=False, remove_duplicate=False))
     names = {role: f"{path}.{role}{suffix}".lstrip(".") for role in ROLES if f"{role}{suffix}" in own}
     if "weight_hh" not in names:
         raise UnsupportedError(
@@ -109,7 +126,7 @@ def read_call(module: nn.RNNBase, calls: list[tuple[tuple[Any, ...], dict[str, A
             expected="(seq, time, input), or (time, seq, input) without batch_first",
         )
     else:
-        x, lengths = (given if module.batch_first else given.transpose(0, 1)), batch.lengths
+        x, lengths = (given if module.batch_first else given.transpose(0, 1)), None
     states = _initial_states(module, hx, x)
     return LayerCall(x.detach(), None if lengths is None else lengths.to(x.device), states, packed)
 
@@ -149,7 +166,7 @@ class _Replay:
 
     def _weights(self, layer: int, direction: int) -> dict[str, Tensor]:
         suffix = f"_l{layer}" + ("_reverse" if direction else "")
-        own = dict(self.module.named_parameters(recurse=False))
+        own = dict(self.module.named_parameters(recurse=False, remove_duplicate=False))
         return {role: own[f"{role}{suffix}"].detach() for role in ROLES if f"{role}{suffix}" in own}
 
     def states(self, layer: int, direction: int, x: Tensor) -> Tensor:
@@ -208,18 +225,3 @@ class _Replay:
         else:
             formed = output if self.module.batch_first else output.transpose(0, 1)
         return formed, hidden
-
-
-def check_replay(view: TorchRNNView, sample: Batch) -> None:
-    """The replayed recurrence must give what the model itself gives."""
-    met = view.bind(sample)
-    ours = replayed_output(met)
-    with torch.no_grad(), untouched(view._model):
-        theirs = as_output(view._call(view._model, sample), sample, met.x.shape[1])
-    tolerance = agreement(theirs.dtype)
-    if not torch.allclose(ours.to(theirs.dtype), theirs, rtol=tolerance, atol=tolerance):
-        raise InputError(
-            f"{view.name} does not compute what its weights say",
-            got=f"a difference of {(ours - theirs).abs().max().item():.3g} after replaying it",
-            fix="a subclass with another forward? Describe it as a Cell and pass it to GatedRNN",
-        )

@@ -19,7 +19,6 @@ from lagreach.cells import Params
 from lagreach.cells.stack import Stack
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError
-from lagreach.kernels import scan_stack
 from lagreach.models.gated_rnn import GatedRNN
 
 
@@ -37,12 +36,19 @@ class Recurrence:
     @property
     def dtype(self) -> torch.dtype:
         """Floating type of the weights."""
-        return next(iter(self.params.values())).dtype
+        return self._first.dtype
 
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return next(iter(self.params.values())).device
+        return self._first.device
+
+    @property
+    def _first(self) -> Tensor:
+        first = next(iter(self.params.values()), None)
+        if first is None:
+            raise InputError("a recurrence without weights has nothing to learn", expected="at least one weight")
+        return first
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,18 @@ class Bound:
     recurrence: Recurrence
     x: Float[Tensor, "seq time input"]
     lengths: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class OwnUse:
+    """Gradients of a layer's weights, by their names in the model, through the layer's own use of them.
+
+    `elsewhere` names the weights whose whole gradient is another one: tied weights, or weights that the head reads too.
+    """
+
+    grads: dict[str, Tensor]
+    elsewhere: tuple[str, ...]
+    dtype: torch.dtype  # of the model's output: how precisely it computes
 
 
 class View(ABC):
@@ -64,6 +82,14 @@ class View(ABC):
     @abstractmethod
     def bind(self, batch: Batch) -> Bound:
         """Run what stands in front on a batch."""
+
+    def trained(self, batch: Batch, losses: Callable[[Tensor], Tensor]) -> OwnUse | None:
+        """Gradients of the recurrence's weights in training, by one backward pass through the user's model.
+
+        None where there is no model beside the recurrence, or where its weights act beside the recurrence as well: the
+        layer of a `ScanView` also makes gates, readings and skips of its input with them.
+        """
+        return None
 
 
 def unbound(stack: Stack, params: dict[str, Tensor], input_size: int) -> Recurrence:
@@ -87,12 +113,12 @@ def bind_to(
     return Bound(recurrence, x, lengths)
 
 
-def replayed_output(met: Bound) -> Tensor:
-    """Run the recurrence step by step, and give its states to the head: what the model's own output must agree with."""
-    recurrence = met.recurrence
-    with torch.no_grad():
-        states = scan_stack(recurrence.stack, met.x, recurrence.initial_state(met.x), recurrence.params)
-        return recurrence.head(states, recurrence.head_params)
+def lengths_within(batch: Batch, time: int) -> Tensor | None:
+    """Lengths of the sequences, for a layer that has a step for every step of its batch's inputs.
+
+    Behind a front that strides, cuts or joins steps they say nothing about the layer's own steps, and all of these count.
+    """
+    return batch.lengths if batch.x.ndim > 1 and batch.x.shape[1] == time else None
 
 
 class GatedView(View):
@@ -112,7 +138,7 @@ class GatedView(View):
 
 def gated_view(model: GatedRNN) -> GatedView:
     """View a `GatedRNN`; its weights are detached, not copied."""
-    weights = {name: p.detach() for name, p in model.named_parameters()}
+    weights = {name: p.detach() for name, p in model.named_parameters(remove_duplicate=False)}
     for name, weight in weights.items():
         check_finite(f"the weight {name}", weight)
 
@@ -147,6 +173,15 @@ def check_input(recurrence: Recurrence, x: Tensor) -> Tensor:
         )
     check_finite("the input x", x)
     return x.to(device=recurrence.device, dtype=recurrence.dtype)
+
+
+def check_inputs(batch: Batch) -> None:
+    """Refuse inputs that are not finite within their lengths, before a model makes something else of them."""
+    x = torch.as_tensor(batch.x)
+    if batch.lengths is not None and x.ndim > 1:
+        inside = torch.arange(x.shape[1]) < torch.as_tensor(batch.lengths).cpu()[:, None]
+        x = torch.where(inside.reshape(*inside.shape, *[1] * (x.ndim - 2)).to(x.device), x, 0)
+    check_finite("the input x", x)
 
 
 def check_finite(what: str, values: Tensor, first: int = 0) -> None:

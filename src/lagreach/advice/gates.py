@@ -58,7 +58,7 @@ class GateAdvice:
 
     def apply(self, model: nn.Module) -> None:
         """Write the suggested values into a model, which should be trained from there."""
-        own = dict(model.named_parameters())
+        own = dict(model.named_parameters(remove_duplicate=False))
         with torch.no_grad():
             for name, value in self.biases().items():
                 own[name].copy_(value.to(own[name]))

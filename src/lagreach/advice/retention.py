@@ -15,10 +15,12 @@ from lagreach.adapters import View, find_views
 from lagreach.adapters.calling import Call
 from lagreach.adapters.scan_cell import ScanCell
 from lagreach.adapters.scan_view import ScanView
+from lagreach.adapters.view import lengths_within
 from lagreach.cells.stack import Layer
-from lagreach.data.batch import Batch
+from lagreach.data.batch import Batch, sample_of
 from lagreach.data.lags import check_lags
 from lagreach.errors import InputError, UnsupportedError
+from lagreach.transport.first_order_sums import factors_of
 from lagreach.transport.linear_scan import decay_products
 from lagreach.transport.objective import valid_steps
 from lagreach.transport.rollout import run
@@ -122,8 +124,8 @@ def retention(
     model        1        1        1   3 unit, const_gate  (retention part only)
     """
     x = torch.as_tensor(x)
-    batch = Batch(x, torch.zeros(len(x)), None, lengths, state)
-    views = find_views(model, batch.select(slice(0, 2)), call)
+    batch = Batch(x, torch.zeros(len(x)), None, None if lengths is None else torch.as_tensor(lengths), state)
+    views = find_views(model, sample_of(batch), call)
     return Retention(tuple(layer for view in views for layer in _layers(view, batch)))
 
 
@@ -150,7 +152,7 @@ def _layers(view: View, batch: Batch) -> list[LayerRetention]:
 def _decay(layer: Layer) -> Tensor:
     """Retention part of a step, or the forget gate where a projected or rescaled state has no such part."""
     try:
-        return layer.cell.factors(layer.x, layer.previous, layer.params).middle.real
+        return factors_of(layer).middle.real
     except UnsupportedError:
         return layer.cell.gates(layer.x, layer.previous, layer.params)["f"]
 
@@ -160,7 +162,8 @@ def _scan_layer(view: ScanView, cell: ScanCell, batch: Batch) -> LayerRetention:
     with torch.no_grad():
         written = cell.write(given.x, layer.weights())
     shape = layer.decay_shape
-    inside = valid_steps(batch.lengths, len(given.x), given.x.shape[1], given.x.device)
+    lengths = lengths_within(batch, given.x.shape[1])
+    inside = valid_steps(lengths, len(given.x), given.x.shape[1], given.x.device)
     return LayerRetention(
         view.name,
         layer.family,

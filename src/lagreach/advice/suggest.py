@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lagreach._util.arrays import finite_or_none
+from lagreach.detection.law import exp, moved
 from lagreach.diagnosis.result import Diagnosis
 from lagreach.diagnosis.window import band_of
 from lagreach.errors import InputError
@@ -79,8 +80,8 @@ def suggest(diagnosis: Diagnosis, lags: Iterable[int] | None = None, *, sequence
     Parameters
     ----------
     lags
-        Lags that must be learnable. If None: the dependences found in the data that are within reach; if there are none,
-        every lag at which a dependency would be noticed.
+        Lags that must be learnable. If None: every dependence found in the data, also those out of reach (gates can open
+        the reach, but nothing brings back what a chunk cuts off); if there are none, every lag at which one would be noticed.
     sequences
         Number of sequences to plan for; as many as the diagnosis was made for if None.
 
@@ -148,7 +149,9 @@ class _Chunks:
     def needed(self, lag: int, needed: float, length: int) -> float:
         """Sequences that a lag needs in chunks of this length."""
         kept = self.share(lag, length)
-        return needed * (self.share(lag, self.time) / kept) ** self.kappa if kept > 0 else math.inf
+        if kept <= 0 or needed <= 0:
+            return math.inf if kept <= 0 else needed
+        return float(exp(moved(math.log(needed), self.kappa, math.log(self.share(lag, self.time) / kept))))
 
     def enough(self, lag: int, needed: float, sequences: float) -> int:
         """Shortest chunk that keeps half of a lag's signal and, if whole sequences do, keeps it within reach."""
@@ -177,24 +180,27 @@ def _wanted(
     """Lags that the truncation is made for, with the sequences they need; and why these."""
     if asked is not None:
         return {lag: _planted(diagnosis, lag) for lag in asked}, [f"It is made for {listed(asked)}, as asked."]
-    found: dict[int, float] = {}
+    dependences: dict[int, float] = {}
     for one in diagnosis.layers:
         for lag in one.window.dependences:
-            found[lag] = min(one.window.required.at(lag)["sequences"], found.get(lag, math.inf))
-    within = {lag: n for lag, n in found.items() if n <= count}
-    far = {lag: n for lag, n in found.items() if math.isfinite(n) and n > count}
+            dependences[lag] = min(one.window.required.at(lag)["sequences"], dependences.get(lag, math.inf))
+    within = [lag for lag, n in dependences.items() if n <= count]
+    far = {lag: n for lag, n in dependences.items() if not n <= count}
     reasons = []
     if within:
         reasons.append(f"The data depend on {listed(sorted(within))}, and {count:,.0f} sequences can tell.")
-    elif visible:
+    if far:
+        reasons.append(
+            f"The data also depend on {listed(sorted(far))}, out of reach of {count:,.0f} sequences as the gates are: the "
+            "length holds them all the same, since gates can open the reach and a cut cannot."
+        )
+    if not dependences and visible:
         strength = share(diagnosis.layers[0].window.strength)
         reasons.append(
             f"No dependence within reach was found in the data, so it is made for all lags at which one explaining "
             f"{strength} of the target would be noticed."
         )
-    if far:
-        reasons.append(f"Dependences that need more than the {count:,.0f} sequences: {_needs(far)}.")
-    return within or dict(visible), reasons
+    return dependences or dict(visible), reasons
 
 
 def _beyond(diagnosis: Diagnosis, reach: int | None, truncation: int, length: int, count: float) -> list[str]:

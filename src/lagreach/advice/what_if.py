@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from lagreach.detection.law import block_size, exp
+from lagreach.detection.law import block_size, exp, moved, strength_shift, turned
 from lagreach.diagnosis.window import Requirement, Window, WindowAt, window_at
 from lagreach.errors import InputError
 from lagreach.types import Status
@@ -78,10 +78,10 @@ def what_if(
     exponent = measured_exponent(window) if kappa is None else kappa
     log_range = math.log(noise) + log_quantile(exponent, tested) - log_quantile(exponent, window.error)
     normal = math.log(noise) + log_quantile(2.0, tested) - log_quantile(2.0, window.error)
-    half_log_share = 0.5 * math.log(share)
-    planted = _rescaled(window.probe, window, kappa, log_range - half_log_share, normal - half_log_share)
+    planted_shift = strength_shift(share)
+    planted = _rescaled(window.probe, window, kappa, log_range + planted_shift, normal + planted_shift)
     found = _rescaled(window.required, window, kappa, log_range, normal)
-    return WhatIf(planted, found, window_at(planted, found, count, share))
+    return WhatIf(planted, found, window_at(planted, found, count, share, window.lags_of_bands))
 
 
 def measured_exponent(window: Window) -> float:
@@ -130,20 +130,21 @@ def _rescaled(base: Requirement, window: Window, kappa: float | None, shift: flo
     ends = speed.interval if speed.status is Status.OK else (measured, measured)
     if kappa is None:
         slow = speed.kappa_pessimistic if math.isfinite(speed.kappa_pessimistic) else measured
-        moved = [end * shift for end in ends]
-        low, high = log_low + min(moved), log_high + max(moved)
-        sequences, pessimistic = log_n + measured * shift, log_slow + slow * shift
+        low = np.minimum(*(moved(log_low, end, shift) for end in ends))
+        high = np.maximum(*(moved(log_high, end, shift) for end in ends))
+        sequences, pessimistic = moved(log_n, measured, shift), moved(log_slow, slow, shift)
     else:
         turn = kappa / measured
-        sequences = start + turn * (log_n - start) + kappa * shift
+        sequences = moved(turned(log_n, measured, kappa, start), kappa, shift)
         with np.errstate(invalid="ignore"):
             below, above = _half_widths(log_n, log_low, log_high, start, measured, ends)
-            low = np.where(infinite, start + turn * (log_low - start) + kappa * shift, sequences - turn * below)
+            bound = moved(turned(log_low, measured, kappa, start), kappa, shift)
+            low = np.where(infinite, bound, sequences - turn * below)
             high = np.where(infinite, np.inf, sequences + turn * above)
         pessimistic = sequences
     return Requirement(
         base.lags, base.first, exp(sequences), exp(low), exp(high), exp(pessimistic),
-        base.robust * math.exp(2 * normal), base.status,
+        base.robust * exp(moved(0.0, 2.0, normal)), base.status,
     )  # fmt: skip
 
 
@@ -156,7 +157,5 @@ def _half_widths(
     ends: tuple[float, float],
 ) -> tuple[Float[np.ndarray, "lag"], Float[np.ndarray, "lag"]]:
     """Widths of the interval of log N without the part that comes from the interval of kappa."""
-    ratio = (log_n - start) / measured
-    fastest = np.fmin(ends[0] * ratio, ends[1] * ratio)
-    slowest = np.fmax(ends[0] * ratio, ends[1] * ratio)
-    return np.fmax(start + fastest - log_low, 0.0), np.fmax(log_high - start - slowest, 0.0)
+    at_ends = [turned(log_n, measured, end, start) for end in ends]
+    return np.fmax(np.fmin(*at_ends) - log_low, 0.0), np.fmax(log_high - np.fmax(*at_ends), 0.0)

@@ -67,7 +67,8 @@ def metrics(
     found["longest_dependence"] = float(max(seen)) if seen else math.nan
     found["kappa"] = diagnosis.layers[0].window.concentration.exponent
     found["alpha"] = diagnosis.tail.alpha
-    found["memory"] = max(one.window.memory.total / one.window.memory.bound for one in diagnosis.layers)
+    held = [one.window.memory for one in diagnosis.layers if one.window.memory.bound]  # a whole model has no such bound
+    found["memory"] = max((memory.total / memory.bound for memory in held), default=math.nan)
     found["used"] = float(diagnosis.settings["used"])
     found["seconds"] = sum(diagnosis.seconds.values())
     if len(diagnosis.layers) > 1:

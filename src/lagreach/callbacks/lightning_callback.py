@@ -77,6 +77,7 @@ class LightningCallback(_Base):
             options["optimizer"] = trainer.optimizers[0]
         model = pl_module if self._find is None else self._find(pl_module)
         self.watch = Watch(model, self._held_out(trainer), **options)
+        self.watch.check()
 
     def _held_out(self, trainer: Any) -> Any:
         found = trainer.val_dataloaders if self._data is None else self._data

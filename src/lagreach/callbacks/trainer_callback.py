@@ -71,6 +71,7 @@ class TrainerCallback(_Base):
             options["optimizer"] = given["optimizer"]
         model = given["model"] if self._find is None else self._find(given["model"])
         self.watch = Watch(model, self._data, **options)
+        self.watch.check()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Count optimiser steps."""

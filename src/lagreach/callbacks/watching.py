@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -17,9 +19,10 @@ from lagreach.callbacks.flat import metrics
 from lagreach.callbacks.loggers import as_logger
 from lagreach.callbacks.untouched import training_untouched
 from lagreach.data.sequences import Sequences, as_sequences
+from lagreach.diagnosis.check import check_diagnosable
 from lagreach.diagnosis.diagnose import diagnose
 from lagreach.diagnosis.result import Diagnosis
-from lagreach.errors import InputError, LagreachError
+from lagreach.errors import InputError, LagreachError, RunError
 from lagreach.report.figures import training
 from lagreach.report.gallery import save
 
@@ -35,7 +38,7 @@ class Watch:
     history
         The diagnoses so far, labelled with their step or epoch.
     failures
-        What went wrong later than the first time: (step or epoch, message). Training goes on.
+        What went wrong later than the first time, or with the disk: (step or epoch, message). Training goes on.
     skipped
         How many diagnoses were left out because the total budget was spent.
     seconds
@@ -79,9 +82,15 @@ class Watch:
         self._budget, self._total = budget, total
         self._logger = None if logger is None else as_logger(logger)
         self._out = None if out is None else Path(out)
+        self._written: set[Path] = set()
         self._labels, self._log_lags, self._options = dict(labels or {}), log_lags, options
         self._count = dict.fromkeys(UNITS, 0)
         self._closed = False
+
+    def check(self) -> None:
+        """Read the data and try the model on a few sequences: what does not fit is then said before training starts."""
+        with training_untouched(self._model, self._data):
+            check_diagnosable(self._model, self._read(), **self._options)
 
     def step(self, count: int | None = None) -> Diagnosis | None:
         """Say that a training step is done; returns a diagnosis if one was due.
@@ -105,17 +114,19 @@ class Watch:
         return self.diagnose()
 
     def diagnose(self) -> Diagnosis | None:
-        """Diagnose now. The first time errors are raised; later ones become warnings, and training goes on."""
+        """Diagnose now. The first time errors are raised; later ones become warnings, and training goes on.
+
+        What the disk refuses is never more than a warning.
+        """
         now = self._count[self.unit]
         started = time.perf_counter()
         try:
             with training_untouched(self._model, self._data):
                 found = self._measure(now)
         except (LagreachError, torch.OutOfMemoryError) as error:
-            if not self.history:
+            if not self.history and not isinstance(error, RunError):
                 raise
-            self.failures.append((now, str(error)))
-            warnings.warn(f"no diagnosis at {self.unit} {now}: {error}", RuntimeWarning, stacklevel=3)
+            self._fail(now, f"no diagnosis at {self.unit} {now}: {error}")
             return None
         finally:
             self.seconds += time.perf_counter() - started
@@ -124,25 +135,59 @@ class Watch:
         return found
 
     def _measure(self, now: int) -> Diagnosis:
-        if self._sequences is None:  # read once: all diagnoses see the same sequences
-            self._sequences = as_sequences(self._data)
-        found = diagnose(self._model, self._sequences, budget=self._budget, progress=False, **self._options)
+        found = diagnose(self._model, self._read(), budget=self._budget, progress=False, **self._options)
         found = found.labelled(**self._labels, **{self.unit: now})
         self.history.append(found)
+        for what, keep in (("saved", self._save), ("logged", self._log)):
+            try:
+                keep(found, now)
+            except (RunError, OSError) as error:  # the diagnosis itself is in the history
+                self._fail(now, f"the diagnosis at {self.unit} {now} was not {what}: {error}")
+        return found
+
+    def _save(self, found: Diagnosis, now: int) -> None:
         if self._out is not None:
             make_folder(self._out)
-            found.save(self._out / f"{self.unit}-{now:08d}.nc")
+            found.save(self._unused(f"{self.unit}-{now:08d}", ".nc"))
+
+    def _log(self, found: Diagnosis, now: int) -> None:
         if self._logger is not None:
             self._logger.log(metrics(found, lags=self._log_lags), self._count["step"] or now)
-        return found
+
+    def _unused(self, name: str, suffix: str) -> Path:
+        """Return a path that no earlier training has written to: its files stay."""
+        assert self._out is not None
+        path = self._out / f"{name}{suffix}"
+        for number in itertools.count(2):
+            if path in self._written or not os.path.lexists(path):
+                break
+            path = self._out / f"{name}-{number}{suffix}"
+        if path.stem != name and not self._written:
+            text = f"{self._out} holds files of an earlier training; they stay, and this one's are called {path.name} and so on"
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
+        self._written.add(path)
+        return path
+
+    def _fail(self, now: int, message: str) -> None:
+        self.failures.append((now, message))
+        warnings.warn(message, RuntimeWarning, stacklevel=4)
+
+    def _read(self) -> Sequences:
+        if self._sequences is None:  # read once: all diagnoses see the same sequences
+            self._sequences = as_sequences(self._data)
+        return self._sequences
 
     def close(self) -> None:
         """Draw the window over training into the folder; further calls do nothing."""
         if self._closed or self._out is None or not self.history:
             return
         self._closed = True
-        with training_untouched(self._model):
-            save(training(self.history), self._out / "training.png")
+        try:
+            with training_untouched(self._model):
+                make_folder(self._out)
+                save(training(self.history), self._unused("training", ".png"))
+        except (RunError, OSError) as error:
+            self._fail(self._count[self.unit], f"the window over training was not drawn: {error}")
 
     def __enter__(self) -> Watch:
         return self
@@ -176,7 +221,8 @@ def watch(model: nn.Module, data: Any, *, every: int = 1, unit: str = "step", **
         Where the numbers go: a TensorBoard writer, wandb, MLflow, a function of (metrics, step), or several in a list.
         The names are those of `lagreach.callbacks.metrics`.
     out
-        Folder for one file per diagnosis, and for ``training.png`` at the end; ``lagreach report FOLDER`` makes a page.
+        Folder for one file per diagnosis, and for ``training.png`` at the end; ``lagreach report FOLDER`` makes a page. What
+        lies there already stays.
     labels
         Names of this run, such as ``{"cell": "lstm"}``, kept in the files.
     log_lags

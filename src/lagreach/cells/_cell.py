@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lagreach.cells._pullback import Pullback
+from lagreach.errors import InputError, UnsupportedError
 
 Params = Mapping[str, Tensor]
 
@@ -93,20 +94,48 @@ class Cell(ABC):
     def retention(
         self, x: Float[Tensor, "*batch input"], s: Float[Tensor, "*batch state"], params: Params
     ) -> Float[Tensor, "*batch unit"]:
-        """Diagonal a_t of the retention part T_t of the Jacobian. Default: no retention path."""
+        """Diagonal a_t of the retention part T_t of the Jacobian, over all blocks. Default: no retention path."""
         return torch.zeros_like(s)
 
     def correction(
         self, x: Float[Tensor, "*batch input"], s: Float[Tensor, "*batch state"], params: Params
     ) -> Float[Tensor, "*batch unit"]:
-        """Diagonal r_t of the rest R_t = J_t - T_t. Default: by autodiff."""
-        return jacobian_diagonal(self, x, s, params) - self.retention(x, s, params)
+        """Diagonal r_t of the rest R_t = J_t - T_t, over all blocks. Default: by autodiff."""
+        return jacobian_diagonal(self, x, s, params) - self._retained(x, s, params)
+
+    def _retained(self, x: Tensor, s: Tensor, params: Params) -> Tensor:
+        """Retention, which must have the shape of the state."""
+        retained = self.retention(x, s, params)
+        if retained.shape != s.shape:
+            raise InputError(
+                f"retention() of {type(self).__name__} must have the shape of the state",
+                got=tuple(retained.shape),
+                expected=f"{tuple(s.shape)}: the blocks {', '.join(self.blocks)} side by side",
+                fix="fill blocks that retain nothing with zeros",
+            )
+        return retained
 
     def factors(
         self, x: Float[Tensor, "seq time input"], s: Float[Tensor, "seq time state"], params: Params
     ) -> Factors:
-        """First-order factors at every step of whole sequences, `s` being the states before each step."""
-        return Factors.uniform(Dual(self.retention(x, s, params), self.correction(x, s, params)))
+        """First-order factors at every step of whole sequences, for each unit of the output, from the states before each step.
+
+        Default: with T the retention and R the rest, ``T..T + sum_p T..T R_p T..T`` from the output to `rate_block`. Where
+        these are two blocks, the output must retain nothing of its own: what came through it then came in the newest step.
+        """
+        retained, rest = self._retained(x, s, params), self.correction(x, s, params)
+        if self.rate_block == self.blocks[0]:
+            return Factors.uniform(Dual(self.output(retained), self.output(rest)))
+        if bool((self.output(retained) != 0).any()):
+            raise UnsupportedError(
+                f"first order of {type(self).__name__} is not known: both its output and its block "
+                f"{self.rate_block} retain",
+                fix="write its factors(), or use the exact gain",
+            )
+        kept = Dual(self.block(retained, self.rate_block), self.block(rest, self.rate_block))
+        shown = jacobian_diagonal(self, x, s, params, self.blocks[0], self.rate_block)
+        enters = Dual(torch.zeros_like(shown), shown)
+        return Factors(newest=enters, middle=kept, oldest=kept, single=enters)
 
     def channels(
         self, x: Float[Tensor, "seq time input"], s: Float[Tensor, "seq time state"], params: Params
@@ -174,15 +203,22 @@ class Cell(ABC):
         return torch.func.vmap(one)(flat_s, flat_x).reshape(*s.shape, s.shape[-1])
 
 
-def jacobian_diagonal(cell: Cell, x: Tensor, s: Tensor, params: Params) -> Tensor:
-    """Diagonal of the one-step Jacobian by autodiff, one pullback per unit and no H x H matrix per step."""
+def jacobian_diagonal(
+    cell: Cell, x: Tensor, s: Tensor, params: Params, after: str | None = None, before: str | None = None
+) -> Tensor:
+    """Diagonal of the one-step Jacobian by autodiff, one pullback per unit and no H x H matrix per step.
+
+    Or of the part that leads from a block of the state `before` to one `after` the step.
+    """
     with torch.enable_grad():
         state = s.detach().requires_grad_()
-        after = cell.step(x.detach(), state, {name: p.detach() for name, p in params.items()})
-        columns = [
-            torch.autograd.grad(after[..., q].sum(), state, retain_graph=True, materialize_grads=True)[0][..., q]
-            for q in range(s.shape[-1])
-        ]
+        reached = cell.step(x.detach(), state, {name: p.detach() for name, p in params.items()})
+        rows = reached if after is None else cell.block(reached, after)
+        pulled = (
+            torch.autograd.grad(rows[..., q].sum(), state, retain_graph=True, materialize_grads=True)[0]
+            for q in range(rows.shape[-1])
+        )
+        columns = [(g if before is None else cell.block(g, before))[..., q] for q, g in enumerate(pulled)]
     return torch.stack(columns, dim=-1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import sys
 import traceback
 from collections.abc import Sequence
@@ -14,7 +15,8 @@ import torch
 from torch import nn
 
 from lagreach._util.arrays import finite_or_none
-from lagreach._util.disk import make_folder
+from lagreach._util.disk import make_folder, refuse_others
+from lagreach.cli.hugging_face import PREFIX, load_hugging_face
 from lagreach.data.batch import MOST_STEPS, Batch
 from lagreach.data.sequences import as_batch
 from lagreach.data.tensor_files import read_tensors
@@ -23,12 +25,18 @@ from lagreach.diagnosis.result import Diagnosis
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.errors import InputError
 from lagreach.report.text import show
+from lagreach.report.words import about, share
 
 OUT_OF_REACH = 3
 
 
 def load_model(spec: str) -> nn.Module:
-    """Import ``package.module:factory`` and call it. What goes wrong in the user's own code is told with its place."""
+    """Import ``package.module:factory`` and call it, or read ``hf:folder``.
+
+    What goes wrong in the user's own code is told with its place.
+    """
+    if spec.startswith(PREFIX):
+        return load_hugging_face(Path(spec.removeprefix(PREFIX)))
     module_name, _, name = spec.partition(":")
     if not name or not module_name:
         raise InputError("a model is named package.module:factory", got=repr(spec), fix="write my_package.models:build")
@@ -79,12 +87,16 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def load_data(path: Path) -> Batch:
-    """Read x, y and optionally mask and lengths."""
+    """Read x, y and optionally mask and lengths; or input_ids with labels and attention_mask."""
     found = read_tensors(path)
-    if not {"x", "y"} <= set(found):
-        names = ", ".join(map(str, found)) or "nothing"
-        raise InputError("the data need x and y", got=names, expected="x, y and optionally mask, lengths")
-    parts = {name: found[name] for name in ("x", "y", "mask", "lengths") if name in found}
+    names = ("input_ids", "labels", "attention_mask") if "input_ids" in found else ("x", "y", "mask", "lengths")
+    if "input_ids" not in found and not {"x", "y"} <= set(found):
+        raise InputError(
+            "the data need x and y",
+            got=", ".join(map(str, found)) or "nothing",
+            expected="x, y and optionally mask, lengths; or input_ids and optionally labels, attention_mask",
+        )
+    parts = {name: found[name] for name in names if name in found}
     for name, part in parts.items():
         if not isinstance(part, torch.Tensor) or part.layout != torch.strided or part.is_quantized or part.is_complex():
             got = f"{part.layout}, {part.dtype}" if isinstance(part, torch.Tensor) else type(part).__name__
@@ -136,11 +148,15 @@ def run_diagnose(
     budget: float | None,
     memory: int | None,
     steps: str | None,
+    outputs: str | None,
+    lags_of: str,
+    inputs: str | None,
     dry_run: bool,
     as_json: bool,
     settings: MeasureSettings,
 ) -> int:
     """Run the command and return its exit code."""
+    refuse_others([out / "diagnosis.nc", out / "report.html"])
     built = load_model(model)
     if weights is not None:
         load_weights(built, weights)
@@ -148,13 +164,13 @@ def run_diagnose(
     if dry_run:
         planned = cost(
             built, batch, loss, parse_lags(lags), settings=settings, budget=budget, memory=memory, require=require,
-            steps=parse_steps(steps),
+            steps=parse_steps(steps), outputs=outputs, lags_of=lags_of, inputs=inputs,
         )  # fmt: skip
         print(json.dumps(vars(planned) | {"layers": list(planned.layers)}, indent=2) if as_json else planned)
         return 0
     found = diagnose(
         built, batch, loss, parse_lags(lags), sequences=sequences, require=require, budget=budget, memory=memory,
-        steps=parse_steps(steps), settings=settings,
+        steps=parse_steps(steps), outputs=outputs, lags_of=lags_of, inputs=inputs, settings=settings,
     )  # fmt: skip
     make_folder(out)
     found.save(out / "diagnosis.nc")
@@ -163,15 +179,36 @@ def run_diagnose(
         print(json.dumps(summary(found, require), indent=2))
     else:
         show(found)
+        for row in required_rows(found, require):
+            print(f"required lag {row['lag']}: {row['why']}")
     return OUT_OF_REACH if any(not row["within_reach"] for row in required_rows(found, require)) else 0
 
 
 def required_rows(found: Diagnosis, require: Sequence[int]) -> list[dict[str, Any]]:
-    """For each required lag: the sequences it needs, and whether there are enough."""
+    """For each required lag: the sequences it needs, whether there are enough, and why.
+
+    Where the data depend on the lag, what that dependence needs counts; elsewhere, what one of the given strength would.
+    """
     rows = []
     for lag in require:
-        needed = min(one.window.required_if_present().at(lag)["sequences"] for one in found.layers)
-        rows.append({"lag": lag, "sequences": finite_or_none(needed), "within_reach": bool(needed <= found.sequences)})
+        planted, in_data = (
+            min(needed.at(lag)["sequences"] for needed in requirements)
+            for requirements in (
+                [one.window.required_if_present() for one in found.layers],
+                [one.window.required for one in found.layers],
+            )
+        )
+        depends = math.isfinite(in_data)
+        needed = in_data if depends else planted
+        within = bool(needed <= found.sequences)
+        what = (
+            "the dependence in the data"
+            if depends
+            else f"one explaining {share(found.window().strength)} of the target"
+        )
+        verdict = "within reach" if within else "out of reach"
+        why = f"{verdict}: {what} needs {about(needed)} sequences, and there are {found.sequences:,}"
+        rows.append({"lag": lag, "sequences": finite_or_none(needed), "within_reach": within, "why": why})
     return rows
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -106,9 +107,18 @@ def plan(
 @with_settings
 def diagnose(
     model: Annotated[
-        str, typer.Option(help="Where the model comes from: package.module:factory, called without arguments.")
+        str,
+        typer.Option(
+            help="Where the model comes from: package.module:factory, called without arguments; or hf:folder, a local "
+            "Hugging Face model in safetensors."
+        ),
     ],
-    data: Annotated[Path, typer.Option(help="Data with x and y (and mask, lengths): .npz, .safetensors or .pt.")],
+    data: Annotated[
+        Path,
+        typer.Option(
+            help="Data with x and y (and mask, lengths), or input_ids (and labels, attention_mask): .npz, .safetensors or .pt."
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="Folder for diagnosis.nc and report.html.")],
     weights: Annotated[
         Path | None, typer.Option(help="Weights of the model: .safetensors, or .pt without code.")
@@ -120,6 +130,15 @@ def diagnose(
     budget: Annotated[float | None, typer.Option(help="Seconds to stay within.")] = None,
     memory: Annotated[int | None, typer.Option(help="Bytes for the sequences that are run together.")] = None,
     steps: Annotated[str | None, typer.Option(help='Steps that targets belong to: "last", or 3,7,11.')] = None,
+    outputs: Annotated[
+        str | None, typer.Option(help='Whether outputs belong to each step or to the end: "per step" or "at the end".')
+    ] = None,
+    lags_of: Annotated[
+        str, typer.Option(help='Lags of recurrent "layers", of the whole "model", or "auto" to choose.')
+    ] = "auto",
+    inputs: Annotated[
+        str | None, typer.Option(help="Path of the module that reads the input, for lags of the whole model.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do and cost.")] = False,
     as_json: Json = False,
     *,
@@ -136,7 +155,54 @@ def diagnose(
     raise typer.Exit(
         run_diagnose(
             model, data, out, weights=weights, loss=loss, lags=lags, sequences=sequences, require=require_lag or [],
-            budget=budget, memory=memory, steps=steps, dry_run=dry_run, as_json=as_json, settings=settings,
+            budget=budget, memory=memory, steps=steps, outputs=outputs, lags_of=lags_of, inputs=inputs, dry_run=dry_run,
+            as_json=as_json, settings=settings,
+        )
+    )  # fmt: skip
+
+
+@app.command()
+def forecast(
+    model: Annotated[
+        str, typer.Option(help="Where the model comes from: package.module:factory, called without arguments.")
+    ],
+    data: Annotated[Path, typer.Option(help="Data with x and y (and mask, lengths): .npz, .safetensors or .pt.")],
+    weights: Annotated[
+        Path | None, typer.Option(help="Weights of the model: .safetensors, or .pt without code.")
+    ] = None,
+    sequences: Annotated[str, typer.Option(help="Numbers of sequences to forecast for.")] = "100,1000,10000",
+    fit: Annotated[str, typer.Option(help='Weights that training moves: "all", or "readout".')] = "all",
+    loss: Annotated[str, typer.Option(help="mse or cross_entropy.")] = "mse",
+    lags: Annotated[str, typer.Option(help='"auto", or lags such as 1,2,4 or 0:64.')] = "auto",
+    strength: Annotated[float, typer.Option(help="Share of the target that a dependency explains.")] = 0.05,
+    require_lag: Annotated[
+        list[int] | None, typer.Option(help="Exit with 3 if too little of this lag is recovered.")
+    ] = None,
+    require_share: Annotated[float, typer.Option(help="Share of it that is enough.")] = 0.5,
+    optimiser: Annotated[
+        str | None, typer.Option(help="Optimiser and learning rate, such as adam:0.001; needs --steps.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps that training will take; needs --optimiser.")] = None,
+    directions: Annotated[int | None, typer.Option(help="Random directions of the weights to look at.")] = None,
+    budget: Annotated[float | None, typer.Option(help="Seconds to stay within, about.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of blocks, probes and directions.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder for forecast.nc.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Forecast which lags training will recover from how many sequences, and what stands in the way of the others.
+
+    Exit codes: 0 when all is well, 2 on bad input, 3 when less than the required share of a required lag would be recovered from
+    the largest number of sequences.
+
+    Example: `lagreach forecast --model my.models:build --data val.npz --sequences 100,1000 --require-lag 64`
+    """
+    from lagreach.cli.forecast import run_forecast
+
+    raise typer.Exit(
+        run_forecast(
+            model, data, weights=weights, fit=fit, loss=loss, lags=lags, sequences=sequences, strength=strength,
+            require=require_lag or [], require_share=require_share, optimiser=optimiser, steps=steps, directions=directions,
+            budget=budget, seed=seed, out=out, as_json=as_json,
         )
     )  # fmt: skip
 
@@ -152,9 +218,11 @@ def compare(
     Example: `lagreach compare before/diagnosis.nc after/diagnosis.nc --sequences 8000`
     """
     from lagreach.diagnosis.compare import compare as compare_diagnoses
-    from lagreach.diagnosis.files import load
+    from lagreach.diagnosis.files import load_diagnosis
 
-    found = compare_diagnoses([load(file) for file in files], [str(file) for file in files], sequences=sequences)
+    found = compare_diagnoses(
+        [load_diagnosis(file) for file in files], [str(file) for file in files], sequences=sequences
+    )
     if not as_json:
         typer.echo(str(found))
         return
@@ -177,9 +245,9 @@ def suggest(
     Example: `lagreach suggest run/diagnosis.nc --lag 64`
     """
     from lagreach.advice.suggest import suggest as make_suggestion
-    from lagreach.diagnosis.files import load
+    from lagreach.diagnosis.files import load_diagnosis
 
-    made = make_suggestion(load(path), lag, sequences=sequences)
+    made = make_suggestion(load_diagnosis(path), lag, sequences=sequences)
     typer.echo(json.dumps(made.to_dict(), indent=2) if as_json else str(made))
 
 
@@ -241,11 +309,25 @@ app.add_typer(study, name="study")
 
 
 def run() -> None:
-    """Entry point: errors raised on purpose are printed without a traceback, with exit code 2."""
+    """Entry point: errors raised on purpose, and what the system refuses, are printed without a traceback, with exit code 2."""
+    from lagreach._util.disk import disk_errors
     from lagreach.errors import LagreachError
 
     try:
-        app()
+        try:
+            app()
+        except OSError as error:
+            _drop_output_that_cannot_be_written()
+            with disk_errors(Path(error.filename or "standard output")):
+                raise
     except LagreachError as error:
         typer.echo(f"lagreach: {error}", err=True)
         sys.exit(2)
+
+
+def _drop_output_that_cannot_be_written() -> None:
+    """Leave nothing to print for the interpreter when it ends: that would fail once more, with another exit code."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import typer
 
-from lagreach._util.disk import is_folder
+from lagreach._util.disk import is_folder, refuse_others
 from lagreach._util.progress import progress_bar
-from lagreach.diagnosis.files import load
+from lagreach.diagnosis.files import load_diagnosis
 from lagreach.diagnosis.result import Diagnosis
 from lagreach.errors import InputError
 from lagreach.report.gallery import export
@@ -29,7 +29,7 @@ def read(paths: Sequence[Path]) -> tuple[list[Diagnosis], list[str]]:
         if not inside:
             raise InputError("there is no diagnosis in this folder", got=str(path), expected="files *.nc")
         files += inside
-    found = [load(file) for file in files]
+    found = [load_diagnosis(file) for file in files]
     labels = [", ".join(map(str, diagnosis.labels.values())) for diagnosis in found]
     informative = len(set(labels)) == len(found) and all(labels)
     return found, named(found) if informative else names_of(files)
@@ -51,6 +51,7 @@ def names_of(files: Sequence[Path]) -> list[str]:
 
 def run_report(paths: Sequence[Path], out: Path, *, title: str) -> None:
     """Write one page for one diagnosis, or for several side by side."""
+    refuse_others([out])
     found, names = read(paths)
     written = write_report(found, out, names=names, title=title)
     typer.echo(f"{written} ({written.stat().st_size / 1e6:.1f} MB, {len(found)} diagnoses)")

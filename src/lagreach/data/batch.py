@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,8 @@ class Batch:
     """Some sequences: inputs and targets, and optionally weights of the steps, lengths, and an initial state.
 
     The first axis of everything is the sequence. `state` is handed to the model as it is (a tensor, or a tuple of
-    tensors), with the sequences on its first axis here.
+    tensors), with the sequences on its first axis here. `others` are inputs beside x, for models that take several: a
+    tuple of what follows x, or a dict by name, in which x is called `name`.
     """
 
     x: Tensor
@@ -27,6 +28,8 @@ class Batch:
     mask: Tensor | None = None
     lengths: Tensor | None = None
     state: Any = None
+    others: Any = None
+    name: str = "x"
 
     def __len__(self) -> int:
         return len(self.x)
@@ -34,8 +37,35 @@ class Batch:
     def select(self, rows: slice | Sequence[int]) -> Batch:
         """Return some of the sequences."""
         index = rows if isinstance(rows, slice) else torch.as_tensor(list(rows))
-        taken = {name: _take(getattr(self, name), index) for name in ("x", "y", "mask", "lengths", "state")}
-        return replace(self, **taken)
+        fields = ("x", "y", "mask", "lengths", "state", "others")
+        return replace(self, **{name: _take(getattr(self, name), index) for name in fields})
+
+    def with_x(self, x: Tensor) -> Batch:
+        """Return the same sequences with another x."""
+        return replace(self, x=x)
+
+
+def telling_rows(count: int, lengths: Tensor | None = None, counted: Tensor | None = None) -> list[int]:
+    """Numbers of a few sequences that differ as much as any: a check of a model on these holds for the others.
+
+    The shortest and the longest, those with the fewest and the most steps that a mask lets count, and the first two.
+
+    >>> telling_rows(9, torch.tensor([5, 5, 7, 2, 5, 5, 9, 5, 5]))
+    [3, 6, 0, 1]
+    """
+    measures = [values for values in (lengths, counted) if values is not None and values.shape == (count,)]
+    extremes = [int(row) for values in measures for row in (values.argmin(), values.argmax())]
+    return list(dict.fromkeys([*extremes, *range(min(2, count))]))
+
+
+def sample_of(batch: Batch) -> Batch:
+    """A few sequences of a batch that differ (see `telling_rows`)."""
+    return batch.select(telling_rows(len(batch), batch.lengths, counted_steps(batch)))
+
+
+def counted_steps(batch: Batch) -> Tensor | None:
+    """Weight of all steps of each sequence, where a mask says so."""
+    return None if batch.mask is None or batch.mask.ndim < 2 else batch.mask.flatten(1).double().sum(1)
 
 
 def check_steps(x: Tensor) -> None:
@@ -54,4 +84,6 @@ def _take(value: Any, index: Any) -> Any:
         return None
     if isinstance(value, tuple):
         return tuple(_take(part, index) for part in value)
+    if isinstance(value, Mapping):
+        return {name: _take(part, index) for name, part in value.items()}
     return value[index]

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from lagreach.data.sequences import Sequences
 from lagreach.data.sketch import digest
@@ -170,3 +172,12 @@ def _of_series(sequences: Sequences, windows: Windows, about: BlockPlan, most: i
     pairs = np.stack((order[:half], order[half : 2 * half]), axis=1)
     note = "windows of one series are not independent: N counts windows, and intervals come from stretches of them"
     return replace(about, untold=layout, notes=(*about.notes, note)).dealt(pairs, _even(half, most))
+
+
+def pair_scores(pairs: np.ndarray, lag: int, time: int, seed: int) -> Tensor:
+    """Random numbers (pair, time) that choose steps of each pair.
+
+    A stream for every pair and lag: the choice does not depend on how pairs are cut into pieces, and none is stored.
+    """
+    streams = [np.random.Philox(key=seed % 2**64, counter=[0, 0, lag, pair]) for pair in pairs.tolist()]
+    return torch.from_numpy(np.stack([np.random.Generator(stream).random(time) for stream in streams]))

@@ -7,21 +7,26 @@ which keeps memory flat in the number of sequences.
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import shutil
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lagreach.data.batch import Batch, check_steps
-from lagreach.errors import InputError
+from lagreach.data.batch import Batch, check_steps, counted_steps, sample_of, telling_rows
+from lagreach.data.named_inputs import holds_named, named_batch
+from lagreach.errors import InputError, RunError
 
 
 @runtime_checkable
@@ -66,58 +71,110 @@ def cut_series(x: Any, y: Any, length: int, stride: int | None = None) -> Series
     (20, torch.Size([1, 50, 3]))
     """
     x, y = torch.as_tensor(x), torch.as_tensor(y)
-    if x.ndim != 2 or len(y) != len(x) or not 1 < length <= len(x):
+    if x.ndim != 2 or len(y) != len(x) or not isinstance(length, Integral) or not 1 < length <= len(x):
         raise InputError(
             "a series is (time, input) with a target for every step",
             got=f"x {tuple(x.shape)}, y {tuple(y.shape)}, length {length}",
-            expected=f"a length of at most {len(x)}",
+            expected=f"a whole number of steps, at most {len(x)}, for the length",
         )
-    starts = range(0, len(x) - length + 1, stride or length)
-    cut = [torch.stack([series[s : s + length] for s in starts]) for series in (x, y)]
-    return SeriesWindows(Batch(*cut), stride=starts.step)
+    step = length if stride is None else stride
+    if not isinstance(step, Integral) or step < 1:
+        raise InputError(
+            "stride is the number of steps between the starts of two windows",
+            got=f"stride={stride!r}",
+            expected="a whole number, 1 or more",
+            fix=f"leave it out for windows that touch each other (stride={length})",
+        )
+    starts = range(0, len(x) - length + 1, int(step))
+    cut_x, cut_y = (torch.stack([series[s : s + length] for s in starts]) for series in (x, y))
+    return SeriesWindows(Batch(cut_x, cut_y), stride=starts.step)
 
 
 class SpooledSequences:
     """Sequences on disk, one after the other; shorter ones are padded with zeros when they are read together."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
-        folder = tempfile.mkdtemp(prefix="lagreach-")
+        with _room_errors():
+            folder = tempfile.mkdtemp(prefix="lagreach-")
+            self._handle = os.open(Path(folder) / "sequences", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         # removed with this object, at the latest when the interpreter ends; TemporaryDirectory would warn about that
-        self._cleanup = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        self._path = Path(folder) / "sequences"
+        self._cleanup = weakref.finalize(self, _remove, folder, self._handle)
+        self._size = 0
         self._index: list[list[tuple[int, np.dtype[Any], tuple[int, ...]] | None]] = []
-        with self._path.open("wb") as file:
-            for i, batch in enumerate(batches):
-                self._append(file, as_batch(batch, f"batch {i}"))
+        self._others: tuple[str, ...] | int | None = None  # names or number of further inputs, the same in every batch
+        self._name = "x"
+        for i, batch in enumerate(batches):
+            self._append(as_batch(batch, f"batch {i}"))
         if not self._index:
             raise InputError(
                 "there are no sequences in the data",
                 fix="pass tensors, or something that can be iterated over again; a used-up generator yields nothing",
             )
-        self._data = np.memmap(self._path, dtype=np.uint8, mode="r")
         times = {row[0][2][:1] for row in self._index if row[0] is not None}
         self._longest = max(times)[0] if len(times) > 1 else None  # None: all of the same length
+        fields = range(4, len(self._index[0]))
+        self._other_shapes = [{row[field][2] for row in self._index if row[field] is not None} for field in fields]  # type: ignore[index]
 
     def __len__(self) -> int:
         return len(self._index)
 
-    def _append(self, file: BinaryIO, batch: Batch) -> None:
+    def _append(self, batch: Batch) -> None:
         if batch.state is not None:
             raise InputError(
                 "batches with a state cannot be spooled", fix="pass one dict of tensors with x, y and state"
             )
-        fields = [batch.x, batch.y, batch.mask, batch.lengths]
+        fields = [batch.x, batch.y, batch.mask, batch.lengths, *self._others_of(batch)]
         arrays = [None if f is None else f.detach().cpu().numpy() for f in fields]
+        content = bytearray()
         for n in range(len(batch)):
             row: list[tuple[int, np.dtype[Any], tuple[int, ...]] | None] = []
             for array in arrays:
                 if array is None:
                     row.append(None)
                     continue
-                one = np.ascontiguousarray(array[n])
-                row.append((file.tell(), one.dtype, one.shape))
-                file.write(one.tobytes())
+                one = np.asarray(array[n], order="C")  # ascontiguousarray would make a vector of a single number
+                row.append((self._size + len(content), one.dtype, one.shape))
+                content += one.tobytes()
             self._index.append(row)
+        with _room_errors():
+            left = memoryview(content)
+            while left:
+                written = os.pwrite(self._handle, left, self._size)
+                self._size, left = self._size + written, left[written:]
+
+    def _others_of(self, batch: Batch) -> list[Tensor]:
+        """Further inputs of a batch in a fixed order; what is no tensor with a row for each sequence is left out."""
+        others, self._name = batch.others, batch.name
+        if isinstance(others, dict):
+            others = {
+                name: v for name, v in others.items() if isinstance(v, Tensor) and v.ndim and len(v) == len(batch)
+            }
+        kind = None if others is None else tuple(sorted(others)) if isinstance(others, dict) else len(others)
+        if self._index and kind != self._others:
+            raise InputError("batches have different inputs", got=f"{self._others}, then {kind}")
+        self._others = kind
+        if others is None:
+            return []
+        return [_as_numbers(others[name]) for name in sorted(others)] if isinstance(others, dict) else list(others)
+
+    def _read_others(self, index: Sequence[int]) -> tuple[Tensor, ...] | dict[str, Tensor] | None:
+        """Further inputs; those that are not of one size everywhere are padded like x."""
+        if self._others is None:
+            return None
+        found = []
+        for field, shapes in enumerate(self._other_shapes, 4):
+            values = self._field(index, field)
+            assert values is not None
+            found.append(torch.stack(values) if len(shapes) == 1 else _padded(values, max(shapes)[0]))
+        return tuple(found) if isinstance(self._others, int) else dict(zip(self._others, found, strict=True))
+
+    def sizes(self) -> tuple[Tensor | None, Tensor | None]:
+        """Lengths of all sequences, and the weight of all their steps where masks say so; inputs are not read for it."""
+        every = range(len(self))
+        mask, lengths = self._field(every, 2), self._field(every, 3)
+        steps = torch.tensor([row[0][2][0] for row in self._index if row[0] is not None])
+        weights = None if mask is None else torch.stack([one.double().sum() for one in mask])
+        return (steps if lengths is None else torch.stack(lengths)), weights
 
     def _field(self, index: Sequence[int], field: int) -> list[Tensor] | None:
         if any(self._index[n][field] is None for n in index):
@@ -128,10 +185,19 @@ class SpooledSequences:
             assert entry is not None
             offset, dtype, shape = entry
             size = int(np.prod(shape)) * dtype.itemsize
-            found.append(
-                torch.from_numpy(np.frombuffer(self._data[offset : offset + size], dtype).reshape(shape).copy())
-            )
+            found.append(torch.from_numpy(np.frombuffer(self._bytes(offset, size), dtype).reshape(shape)))
         return found
+
+    def _bytes(self, offset: int, size: int) -> bytearray:
+        """Read what lies at a place; mapped into memory, a file on a disk that is gone would end the process."""
+        content = bytearray()
+        with _room_errors():
+            while len(content) < size:
+                piece = os.pread(self._handle, size - len(content), offset + len(content))
+                if not piece:
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+                content += piece
+        return content
 
     def read(self, index: Sequence[int]) -> Batch:
         x, y = self._field(index, 0), self._field(index, 1)
@@ -141,14 +207,37 @@ class SpooledSequences:
         mask, lengths = self._field(index, 2), self._field(index, 3)
         given = None if lengths is None else torch.stack(lengths)
         if self._longest is None:
-            return Batch(torch.stack(x), torch.stack(y), None if mask is None else torch.stack(mask), given)
+            weights = None if mask is None else torch.stack(mask)
+            others = self._read_others(index)
+            return Batch(torch.stack(x), torch.stack(y), weights, given, others=others, name=self._name)
         per_step = all(one.ndim > 0 and len(one) == n for one, n in zip(y, own.tolist(), strict=True))
         return Batch(
             x=_padded(x, self._longest),
             y=_padded(y, self._longest) if per_step else torch.stack(y),
             mask=None if mask is None else _padded(mask, self._longest),
             lengths=own if given is None else given,
+            others=self._read_others(index),
+            name=self._name,
         )
+
+
+@contextmanager
+def _room_errors() -> Iterator[None]:
+    """Say in a sentence that the temporary folder is full, closed or gone."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            "the sequences cannot be kept in the temporary folder",
+            got=error.strerror or str(error),
+            expected="room for all sequences, which are read several times",
+            fix="free some space, let TMPDIR name another folder, or pass tensors",
+        ) from error
+
+
+def _remove(folder: str, handle: int) -> None:
+    os.close(handle)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _padded(values: list[Tensor], length: int) -> Tensor:
@@ -175,6 +264,10 @@ def as_batch(batch: object, where: str = "the data") -> Batch:
     if isinstance(batch, Batch):
         check_steps(batch.x)
         return batch
+    named = named_batch(batch, where)
+    if named is not None:
+        check_steps(named.x)
+        return named
     names = ("x", "y", "mask", "lengths")
     if isinstance(batch, dict):
         parts = [batch.get(name) for name in names]
@@ -226,7 +319,7 @@ def as_sequences(data: object) -> Sequences:
     if isinstance(data, Sequences):
         return data
     is_pair = isinstance(data, (tuple, list)) and 2 <= len(data) <= 4 and _is_array(data[0])
-    if isinstance(data, (Batch, dict)) or is_pair:
+    if isinstance(data, Batch) or is_pair or holds_named(data):
         batch = as_batch(data)
         if len(batch) == 0:
             raise InputError(
@@ -236,6 +329,23 @@ def as_sequences(data: object) -> Sequences:
     if isinstance(data, Iterable):
         return SpooledSequences(data)
     raise InputError("this is not data", got=type(data).__name__, expected="(x, y) tensors or an iterable of batches")
+
+
+def telling_sample(sequences: Sequences, read: int = 64) -> Batch:
+    """A few sequences that differ as much as any (see `telling_rows`), to check a model on."""
+    if isinstance(sequences, TensorSequences):
+        return sample_of(sequences.batch)
+    if isinstance(sequences, SpooledSequences):
+        return sequences.read(telling_rows(len(sequences), *sequences.sizes()))
+    lengths: list[Tensor] = []
+    counted: list[Tensor] = []
+    for start in range(0, len(sequences), read):
+        batch = sequences.read(range(start, min(start + read, len(sequences))))
+        weights = counted_steps(batch)
+        lengths += [] if batch.lengths is None else [batch.lengths]
+        counted += [] if weights is None else [weights]
+    rows = telling_rows(len(sequences), *(torch.cat(values) if values else None for values in (lengths, counted)))
+    return sequences.read(rows)
 
 
 def _is_array(value: object) -> bool:

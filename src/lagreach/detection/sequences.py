@@ -26,6 +26,7 @@ from lagreach.detection.information import (
     LOG2,
     binary_information,
 )
+from lagreach.detection.law import log_ratio, log_sequences
 from lagreach.detection.noise_model import (
     Noise,
     Rate,
@@ -108,8 +109,8 @@ def required_sequences(
         noise, error, criterion=criterion, constant=constant, method=method, clip=clip, batch=batch
     )
     with np.errstate(divide="ignore", over="ignore", under="ignore", invalid="ignore"):
-        log_ratio = np.log(noise.scale) + np.log(factor) - np.log(signal)
-        number = multiple * np.exp(np.where(np.isinf(exponent), 0.0, exponent) * log_ratio)
+        ratio = np.log(noise.scale) + np.log(factor) - np.log(signal)
+        number = np.exp(log_sequences(ratio, np.where(np.isinf(exponent), 0.0, exponent), np.log(multiple)))
     # an infinite exponent: averaging does not help
     return np.where(np.isinf(exponent), np.inf, number)[()]
 
@@ -143,7 +144,7 @@ def detectable_signal(
     factor, exponent, multiple = _requirement(
         noise, error, criterion=criterion, constant=constant, method=method, clip=clip, batch=batch
     )
-    signal = noise.scale * factor * np.exp((np.log(multiple) - np.log(n)) / exponent)
+    signal = noise.scale * factor * np.exp(-log_ratio(np.log(n), exponent, np.log(multiple)))
     return np.where(np.isinf(exponent), np.inf, signal)[()]
 
 

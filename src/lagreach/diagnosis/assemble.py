@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
 from lagreach.data.bands import Bands
-from lagreach.detection.law import exp, log_n, mean_range, robust
+from lagreach.detection.law import exp, log_n, mean_range, measured_range, robust
 from lagreach.diagnosis.passes import BetweenPasses, FirstPass, SecondPass, Statistics, between_passes
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.diagnosis.window import Requirement, Window
 from lagreach.gradients.blocks import Directions
 from lagreach.gradients.noise import NoiseValues
+from lagreach.gradients.overflow import vanished
 from lagreach.gradients.significance import (
     Significance,
     gram,
@@ -26,7 +28,7 @@ from lagreach.gradients.significance import (
 from lagreach.gradients.subject import Subject
 from lagreach.statistics import Measured, draw_curves
 from lagreach.statistics.memory import Memory
-from lagreach.statistics.reliance import NO_RELIANCE
+from lagreach.statistics.reliance import NO_RELIANCE, Reliance
 from lagreach.tails.concentration import Concentration, concentration
 from lagreach.types import Status
 
@@ -40,29 +42,61 @@ def assemble(
     statistics: Statistics,
 ) -> Window:
     """Turn the merged results of both passes into a window. Nothing is run here: it is small and on the processor."""
-    means, values, test = first.means, second.noise, between.test
-    signal = means.data
-    if settings.direction == "random":
-        signal = np.einsum("klp,klp->kl", means.data, between.along[:, 0])[..., None]
+    memory = first.collected["memory"].result() if "memory" in first.collected else Memory.unknown(subject.bands.lags)
+    reliance = second.collected["reliance"].result(settings.flips) if "reliance" in second.collected else NO_RELIANCE
+    window = window_from(
+        subject.bands, subject.probe.group, subject.plan.sequences, between.signal, first.means, between.test,
+        second.noise, settings=settings, reliance=reliance, memory=memory,
+        more={"params": list(subject.names), "lags": [list(edge) for edge in subject.bands.edges]},
+    )  # fmt: skip
+    why = Status.LIMIT_CANNOT_BE_TOLD if subject.plan.untold else Status.LIMIT_SHARED_INPUT
+    warnings = window.warnings
+    if window.concentration.status is Status.NO_SPREAD:
+        warnings += (vanished(subject),)
+    if subject.plan.untold:
+        warnings += (subject.plan.untold,)
+    warnings += _dependence_notes(subject.bands, first, between, settings)
+    window = replace(
+        window,
+        required=_untold(window.required, ~np.isnan(between.test.adjusted), why),
+        probe=_untold(window.probe, between.told, why),
+        warnings=warnings,
+        marginal_p=between.marginal,
+        named=between.dependences,
+        left=between.left,
+    )
+    collected = first.collected | second.collected
+    return replace(window, curves=draw_curves(statistics, Measured(window), collected))
+
+
+def window_from(
+    bands: Bands,
+    group: tuple[int, ...],
+    sequences: int,
+    signal: np.ndarray,
+    means: Directions,
+    test: Significance,
+    values: NoiseValues,
+    *,
+    settings: MeasureSettings,
+    reliance: Reliance,
+    memory: Memory,
+    more: Mapping[str, Any],
+) -> Window:
+    """Put a window together from block means, the test of every lag and noise values, whatever they are gradients of.
+
+    `signal` (block, band, ...) is that of the data, along the directions asked for; `more` are further settings to keep.
+    """
     noise = _noise_scale(values, settings.unit)
     speed = _concentration(values, settings)
     shared: dict[str, Any] = {"value_block": values.block, "blocks": means.block, "speed": speed, "settings": settings}
-    data = _requirement(subject.bands, signal, values.data, noise=noise[0], test=test, **shared)
-    planted = means.planted(subject.probe.group)
+    data = _requirement(bands, signal, values.data, noise=noise[0], test=test, **shared)
+    planted = means.planted(group)
     per_probe = [
-        _requirement(subject.bands, planted[:, p], values.probe[:, p], noise=noise[1 + p], test=None, **shared)
+        _requirement(bands, planted[:, p], values.probe[:, p], noise=noise[1 + p], test=None, **shared)
         for p in range(planted.shape[1])
     ]
-    memory = first.collected["memory"].result() if "memory" in first.collected else Memory.unknown(subject.bands.lags)
-    reliance = second.collected["reliance"].result(settings.flips) if "reliance" in second.collected else NO_RELIANCE
-    warnings = _warnings(values, speed, settings)
-    if subject.plan.untold:
-        warnings += (subject.plan.untold,)
-    if not memory.independent_inputs:
-        warnings += (
-            "inputs are correlated in time: the dependences found are marginal, lags may stand in for each other",
-        )
-    window = Window(
+    return Window(
         required=data,
         probe=_geometric_mean(per_probe),
         adjusted_p=test.adjusted,
@@ -72,14 +106,12 @@ def assemble(
         design_effect=_design_effect(values),
         reliance=reliance,
         memory=memory,
-        sequences=subject.plan.sequences,
+        sequences=sequences,
         strength=settings.strength,
         error=settings.error,
-        settings=asdict(settings) | {"params": list(subject.names), "lags": [list(e) for e in subject.bands.edges]},
-        warnings=warnings,
+        settings=asdict(settings) | dict(more),
+        warnings=_warnings(values, speed, settings) + (() if memory.note is None else (memory.note,)),
     )
-    collected = first.collected | second.collected
-    return replace(window, curves=draw_curves(statistics, Measured(window), collected))
 
 
 def window_of(subject: Subject, means: Directions, noise: NoiseValues, settings: MeasureSettings) -> Window:
@@ -156,8 +188,12 @@ def _requirement(
     kappas = (kappa, *speed.interval) if speed.status is Status.OK else (kappa,)
     ends = np.stack([np.where(np.isinf(log_needed), 0.0, log_n(whole, ranges * factor, start, k)) for k in kappas])
     low, high = (np.where(np.isinf(log_needed), log_needed, end) for end in (ends.min(0) - half, ends.max(0) + half))
-    slow = speed.kappa_pessimistic if math.isfinite(speed.kappa_pessimistic) else kappa
-    pessimistic = np.maximum(log_needed, log_n(whole, ranges * factor, start, slow))
+    # the slowest fall that the samples allow starts where they end
+    pessimistic = log_needed
+    if math.isfinite(speed.kappa_pessimistic):
+        largest, measured = measured_range(values, speed, settings.error)
+        slow = log_n(whole, measured * factor, largest, speed.kappa_pessimistic)
+        pessimistic = np.maximum(log_needed, slow)
     numbers = {
         "sequences": exp(log_needed),
         "low": np.where(np.isposinf(log_needed), bound, exp(low)),
@@ -171,13 +207,19 @@ def _requirement(
         status = [speed.status] * len(bands)
         numbers = {name: n if name == "robust" else np.full(len(bands), np.nan) for name, n in numbers.items()}
     if test is not None:
-        found, untold = test.adjusted <= settings.error, np.isnan(test.adjusted)
-        numbers = {name: np.where(found, n, bound if name == "low" else np.inf) for name, n in numbers.items()}
-        numbers = {name: np.where(untold, np.nan, n) for name, n in numbers.items()}
-        other = Status.LIMIT_CANNOT_BE_TOLD if untold.all() else Status.NOT_SIGNIFICANT
-        status = [s if yes else other for s, yes in zip(status, found, strict=True)]
+        significant = test.adjusted <= settings.error
+        numbers = {name: np.where(significant, n, bound if name == "low" else np.inf) for name, n in numbers.items()}
+        status = [s if yes else Status.NOT_SIGNIFICANT for s, yes in zip(status, significant, strict=True)]
     first = np.array([edge[0] for edge in bands.edges])
     return Requirement(np.array(bands.lags), first, **numbers, status=tuple(status))
+
+
+def _untold(needed: Requirement, told: np.ndarray, why: Status) -> Requirement:
+    """The same with numbers that are not known where nothing can be told, and why."""
+    names = ("sequences", "low", "high", "pessimistic", "robust")
+    numbers = {name: np.where(told, getattr(needed, name), np.nan) for name in names}
+    status = [s if known else why for s, known in zip(needed.status, told, strict=True)]
+    return replace(needed, **numbers, status=tuple(status))
 
 
 def _geometric_mean(parts: list[Requirement]) -> Requirement:
@@ -190,6 +232,29 @@ def _geometric_mean(parts: list[Requirement]) -> Requirement:
     names = ("sequences", "low", "high", "pessimistic", "robust")
     head = parts[0]
     return Requirement(head.lags, head.first, **{name: mean(name) for name in names}, status=head.status)
+
+
+def _dependence_notes(
+    bands: Bands, first: FirstPass, between: BetweenPasses, settings: MeasureSettings
+) -> tuple[str, ...]:
+    """What the lags that are named mean, where that is not plain, and what cannot be told."""
+    notes = list(between.notes)
+    if between.left < 1 and settings.signal == "dependence" and not notes:
+        notes.append(
+            f"inputs are correlated in time: dependences are partial, on what its neighbours leave of an input "
+            f"({100 * between.left:.2g} % of its variance)"
+        )
+    cannot = "the same in every sequence: whether the target depends on it cannot be told"
+    if not between.told.all():
+        lags = ", ".join(
+            str(Bands((edge,))) for edge, known in zip(bands.edges, between.told, strict=True) if not known
+        )
+        notes.append(f"at lags {lags} the input is {cannot}")
+    elif first.inputs is not None and first.inputs.shared.all(0).any():
+        columns = np.flatnonzero(first.inputs.shared.all(0)).tolist()
+        more = f" and {len(columns) - 8} more" if len(columns) > 8 else ""
+        notes.append(f"of the input's columns, {', '.join(map(str, columns[:8]))}{more}: {cannot}")
+    return tuple(notes)
 
 
 def _warnings(values: NoiseValues, speed: Concentration, settings: MeasureSettings) -> tuple[str, ...]:

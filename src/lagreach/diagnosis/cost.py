@@ -7,11 +7,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from lagreach.diagnosis.measure import GROUP
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.errors import InputError
 from lagreach.gradients.blocks import directions
+from lagreach.gradients.exchange import ExchangePlan, affordable_positions, exchange
+from lagreach.gradients.head_reach import NOTHING
 from lagreach.gradients.noise import statistics, unit_directions
 from lagreach.gradients.subject import Subject
+from lagreach.statistics.memory import memory_bytes
 
 PILOT = 16  # sequences that are timed to estimate the cost of the rest: eight pairs, the fewest that a plan has
 SPENT = 0.8  # share of a budget that is planned with: the estimate is a rough one
@@ -45,11 +49,14 @@ class DiagnosisCost:
 
 
 def pilot_seconds(subjects: list[Subject], settings: MeasureSettings) -> float:
-    """Seconds per sequence, from running both passes on a few sequences."""
+    """Seconds per sequence, from running both passes on a few sequences, and a closer look at a few lags."""
     started, timed = time.perf_counter(), PILOT
     for subject in subjects:
         small = replace(subject, plan=subject.plan.subsample(PILOT))
         found = directions(small)
+        lags = sorted({subject.bands.lags[len(subject.bands) * quarter // 4] for quarter in (1, 2, 3)})
+        if subject.signal == "dependence":
+            exchange(small, ExchangePlan(tuple(lags), affordable_positions(lags, subject.time), NOTHING))
         along = unit_directions(found, subject.probe.group, settings.direction, np.random.default_rng(settings.seed))
         statistics(small, along, noise=settings.noise, unit=settings.unit)
         timed = small.plan.sequences  # of a series, some of every stretch
@@ -66,6 +73,14 @@ def within_budget(
     timed: bool = False,
 ) -> tuple[list[Subject], float]:
     """Fix a fair subsample before anything is measured; also return the seconds a sequence takes, if they were `timed`."""
+    check_budget(budget)
+    per_sequence = pilot_seconds(subjects, settings) if budget is not None or timed else 0.0
+    planned = available if budget is None else affordable(budget, per_sequence, available)
+    return [replace(one, plan=one.plan.subsample(planned), memory=memory) for one in subjects], per_sequence
+
+
+def check_budget(budget: float | None) -> None:
+    """Refuse a budget that is no time."""
     if budget is not None and not budget > 0:
         raise InputError(
             "a budget is a time",
@@ -73,9 +88,6 @@ def within_budget(
             expected="seconds, more than 0",
             fix="leave it out for no limit",
         )
-    per_sequence = pilot_seconds(subjects, settings) if budget is not None or timed else 0.0
-    planned = available if budget is None else affordable(budget, per_sequence, available)
-    return [replace(one, plan=one.plan.subsample(planned), memory=memory) for one in subjects], per_sequence
 
 
 def affordable(budget: float, per_sequence: float, available: int) -> int:
@@ -91,7 +103,9 @@ def affordable(budget: float, per_sequence: float, available: int) -> int:
 
 
 def memory_needed(subject: Subject) -> int:
-    """Bytes of the gradients by block, signal and lag (and of their directions), and of the sequences run together."""
+    """Bytes of gradients by block, signal and lag (and of their directions), of covariances, and of sequences run together."""
     signals = subject.pairings + 2 * len(subject.probe.group) + 2  # every pairing and their mean; probes; directions
     blocks = subject.plan.count * signals * len(subject.bands) * subject.width * 8
-    return blocks + min(subject.pairs_together, len(subject.plan.pairs)) * subject.pair_bytes
+    held = 1 + -(-subject.plan.count // GROUP)  # of every group of blocks, and of all together
+    covariances = held * memory_bytes(subject.view.template.stack.state_size, len(subject.bands))
+    return blocks + covariances + min(subject.pairs_together, len(subject.plan.pairs)) * subject.pair_bytes

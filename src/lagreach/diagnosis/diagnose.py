@@ -17,19 +17,24 @@ from lagreach._version import __version__
 from lagreach.adapters import View, find_views
 from lagreach.adapters.calling import Call
 from lagreach.adapters.custom import custom_views
+from lagreach.adapters.folded import by_row
 from lagreach.cells import Cell
 from lagreach.cells.diag_elman import DiagElman
 from lagreach.data.batch import Batch
-from lagreach.data.sequences import Sequences, as_sequences, fingerprint
+from lagreach.data.sequences import Sequences, as_sequences, fingerprint, telling_sample
 from lagreach.data.survey import survey
+from lagreach.data.targets import refuse_constant_targets
 from lagreach.diagnosis.cost import DiagnosisCost, memory_needed, within_budget
 from lagreach.diagnosis.curves import with_curves
 from lagreach.diagnosis.measure import MeasureSettings, interruptible_window, make_subject
+from lagreach.diagnosis.notes import how_measured, notes_on
 from lagreach.diagnosis.passes import Statistics
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
+from lagreach.diagnosis.whole_model import diagnose_whole_model, whole_model_cost
 from lagreach.diagnosis.window import Window
 from lagreach.errors import InputError, LagreachError, UnsupportedError
 from lagreach.gradients.optimiser_geometry import optimiser_name, update_scale
+from lagreach.gradients.output_anchors import decide
 from lagreach.gradients.selection import Selection
 from lagreach.gradients.subject import Subject
 from lagreach.models.gated_rnn import GatedRNN
@@ -40,6 +45,9 @@ from lagreach.tails.fit import fit_tail
 from lagreach.transport.fidelity import Fidelity, fidelity
 from lagreach.transport.first_order import EffectiveRates, effective_rates
 from lagreach.transport.objective import Loss, output_gradient
+from lagreach.transport.rollout import run
+from lagreach.whole_model.choice import choose_lags
+from lagreach.whole_model.language_models import aligned_labels
 
 Measure = Callable[[Subject, MeasureSettings, Progress | None, Statistics], tuple[Window, np.ndarray, bool]]
 SHOWN = 64  # sequences that gains and rates are averaged over
@@ -65,6 +73,7 @@ def diagnose(
     dry_run: bool = False,
     require: Sequence[int] = (),
     steps: Any = None,
+    outputs: str | None = None,
     cell: Mapping[str, Cell] | None = None,
     call: Call | None = None,
     optimizer: Any = None,
@@ -72,17 +81,22 @@ def diagnose(
     statistics: Sequence[LagStatistic] = (),
     progress: Progress | bool | None = None,
     measure: Measure = interruptible_window,
+    lags_of: str = "auto",
+    inputs: str | None = None,
 ) -> Diagnosis:
-    """Tell how far back a recurrent model learns from data, and how many sequences each lag would need.
+    """Tell how far back a sequence model learns from data, and how many sequences each lag would need.
 
     Parameters
     ----------
     model
-        Any torch module with an `nn.LSTM`, `nn.GRU`, `nn.RNN`, a loop over their cells or a gated linear layer (Mamba,
-        minGRU, ...; see docs/adapters.md) inside, or a `GatedRNN`. It is run in evaluation mode and left as it was.
+        Any differentiable torch module, or a `GatedRNN`. Recurrent ones (`nn.LSTM`, `nn.GRU`, `nn.RNN`, a loop over their
+        cells, one gated linear layer; see docs/adapters.md) are carried back step by step; of any other (a Transformer, a
+        stack of Mamba layers, a hybrid, a temporal convolution, an encoder and a decoder) lags are those of the whole model.
+        It is run in evaluation mode and left as it was.
     data
         ``(x, y)`` tensors, sequences first (also ``(x, y, mask)``, ``(x, y, mask, lengths)``, or a dict with these names and
-        ``state``), or an iterable of such batches, such as a data loader.
+        ``state``), or an iterable of such batches, such as a data loader. Also batches as libraries have them:
+        ``{"input_ids", "attention_mask", "labels"}``, ``((source, target), y)``, ``(inputs by name, y)``.
     loss
         "mse", "cross_entropy" or a function ``loss(output, y, mask) -> (seq,)``.
     lags
@@ -112,6 +126,9 @@ def diagnose(
         No longer here: `lagreach.cost` says what a diagnosis would do and what it would cost.
     steps
         Which steps targets belong to: "last", or a list of time indices, one a target; by their shape if None.
+    outputs
+        "per step" or "at the end" (a forecast made from the last state, say). None: by the states that feed them, which
+        gradients tell; where both are possible, you are asked.
     cell
         For a recurrent layer of your own: the path of its module and the `Cell` that describes it.
     call
@@ -129,6 +146,12 @@ def diagnose(
         A function (stage, done, of), or whether to show a bar; by default on terminals.
     measure
         What measures the window of a subject; `lagreach.study.shards` gives one that spreads it over machines.
+    lags_of
+        "layers" (steps within recurrent layers), "model" (steps of the whole model), or "auto" to choose; the result says
+        which and why.
+    inputs
+        For lags of the whole model: the path of the module that reads the input (an embedding, the first linear layer or
+        convolution); found by what it is given if None.
 
     Examples
     --------
@@ -155,14 +178,24 @@ def diagnose(
         )
     check_statistics([*(built_in := all_statistics()).values(), *statistics])
     measured_statistics = built_in | {one.name: one for one in statistics}
-    source = as_sequences(data)
+    source, loss, said = aligned_labels(model, as_sequences(data), loss, call)
+    sample = telling_sample(source)
+    choice = choose_lags(model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call)
+    if choice.of == "model":
+        return diagnose_whole_model(
+            model, source, loss, lags, settings=chosen, why=choice.why, require=require, steps=steps, outputs=outputs,
+            call=call, inputs=inputs, memory=memory, budget=budget, sequences=sequences, notes=said, statistics=statistics,
+            progress=progress,
+            only_of_layers={"params": params, "optimizer": optimizer, "measure": measure is not interruptible_window},
+        )  # fmt: skip
     subjects = diagnosis_subjects(
-        model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, cell=cell, call=call,
-        optimizer=optimizer,
+        model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, outputs=outputs,
+        cell=cell, call=call, optimizer=optimizer, views=choice.views,
     )  # fmt: skip
     available, measurable = subjects[0].plan.available, subjects[0].plan.sequences
     subjects, _ = within_budget(subjects, chosen, measurable, budget, memory)
     used = subjects[0].plan.sequences
+    notes = (*said, *notes_on(subjects, sample))
     layers, partial = [], False
     seconds = {"setting up": time.perf_counter() - started}
     for subject in subjects:
@@ -182,12 +215,13 @@ def diagnose(
         settings={"loss": loss if isinstance(loss, str) else getattr(loss, "__name__", "function"), "used": used}
         | {"optimizer": None if optimizer is None else optimiser_name(optimizer)}
         | {"time": subjects[0].time, "anchors": _anchors(subjects[0])}
+        | {"lags_of": "layers", "lags_of_why": choice.why}
         | dict(layers[0].window.settings),
         versions={"lagreach": __version__} | {name: version(name) for name in ("torch", "numpy", "scipy")},
         fingerprint=fingerprint(source),
         seconds=seconds,
         partial=partial,
-        warnings=_warnings(model, used < measurable, partial, subjects),
+        warnings=(*how_measured(model, used < measurable, partial, subjects), *notes),
         convergence=_convergence(model, source, loss),
     )
 
@@ -205,8 +239,11 @@ def cost(
     params: Selection = "input",
     require: Sequence[int] = (),
     steps: Any = None,
+    outputs: str | None = None,
     cell: Mapping[str, Cell] | None = None,
     call: Call | None = None,
+    lags_of: str = "auto",
+    inputs: str | None = None,
 ) -> DiagnosisCost:
     """Say what `diagnose` with these arguments would do here, and what it would cost, from timing a few sequences.
 
@@ -218,10 +255,18 @@ def cost(
     >>> plan.sequences, plan.lags
     (64, '0, 1, 3')
     """
-    source, chosen = as_sequences(data), settings or MeasureSettings()
+    source, loss, _ = aligned_labels(model, as_sequences(data), loss, call)
+    chosen = settings or MeasureSettings()
+    choice = choose_lags(model, telling_sample(source), lags_of=lags_of, inputs=inputs, cell=cell, call=call)
+    if choice.of == "model":
+        return whole_model_cost(
+            model, source, loss, lags, settings=chosen, why=choice.why, only_of_layers={"params": params}, require=require,
+            steps=steps, outputs=outputs, call=call, inputs=inputs, memory=memory, budget=budget,
+        )  # fmt: skip
     subjects = diagnosis_subjects(
-        model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, cell=cell, call=call
-    )
+        model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, outputs=outputs,
+        cell=cell, call=call, views=choice.views,
+    )  # fmt: skip
     subjects, per_sequence = within_budget(subjects, chosen, subjects[0].plan.sequences, budget, memory, timed=True)
     return DiagnosisCost(
         layers=tuple(subject.view.name for subject in subjects),
@@ -271,21 +316,23 @@ def diagnosis_subjects(
     params: Selection = "input",
     require: Sequence[int] = (),
     steps: Any = None,
+    outputs: str | None = None,
     cell: Mapping[str, Cell] | None = None,
     call: Call | None = None,
     optimizer: Any = None,
+    views: Sequence[View] = (),
 ) -> list[Subject]:
-    """Find the recurrences of a model, and fix what is measured of each."""
+    """Find the recurrences of a model (or take `views`, found before), and fix what is measured of each."""
     source = as_sequences(data)
-    sample = source.read(range(min(2, len(source))))
-    views = find_views(model, sample, call) if cell is None else _custom(model, cell, sample, call)
+    if settings.signal == "dependence":
+        refuse_constant_targets(source)
+    sample = telling_sample(source)
+    if not views:
+        views = find_views(model, sample, call) if cell is None else _custom(model, cell, sample, call)
+    which = decide([run(view.bind(source.read([0]))) for view in views], outputs) if steps is None else None
+    shared = {"params": params, "require": require, "steps": steps, "outputs": which, "settings": settings}
     seen = survey(source)
-    subjects = [
-        make_subject(
-            view, source, loss, lags, params=params, require=require, steps=steps, settings=settings, seen=seen
-        )
-        for view in views
-    ]
+    subjects = [make_subject(view, source, loss, lags, **shared, seen=seen) for view in views]
     if optimizer is None:
         return subjects
     return [replace(subject, scale=update_scale(optimizer, model, subject.names)) for subject in subjects]
@@ -307,7 +354,7 @@ def _layer(subject: Subject, window: Window, noise_sample: np.ndarray) -> LayerD
     """Add gains, rates, their shape and the tail fit to a window."""
     gains, rates = _gains(subject)
     return LayerDiagnosis(
-        name=subject.view.name,
+        name=subject.view.name.replace("\0", "\\0"),  # which files cannot hold
         local=subject.view.local,
         window=with_curves(window, gains, rates),
         fidelity=gains,
@@ -324,7 +371,7 @@ def _gains(subject: Subject) -> tuple[Fidelity, EffectiveRates | None]:
     own = {"lengths": batch.lengths, "state": batch.state}
     if subject.memory is not None:
         own["chunk"] = 2 * replace(subject, transport="first-order").pairs_together
-    view, lags = subject.view, subject.bands.lags
+    view, lags = by_row(subject.view), subject.bands.lags
     gains = fidelity(view, batch.x, batch.y, lags, subject.loss, mask=batch.mask, steps=subject.steps, **own)
     try:
         rates = effective_rates(view, batch.x, lags, **own)
@@ -338,25 +385,6 @@ def _anchors(subject: Subject) -> float:
     part, objective = subject.run(subject.plan.pairs[0].tolist())
     delta = output_gradient(part.recurrence, objective, part.states)[0]
     return (delta.abs().amax(-1) > 0).sum(1).double().mean().item()
-
-
-def _warnings(model: nn.Module | View, subsample: bool, partial: bool, subjects: list[Subject]) -> tuple[str, ...]:
-    plan = subjects[0].plan
-    notes = list(plan.notes)
-    if isinstance(model, nn.Module) and any(isinstance(m, nn.Dropout) and m.training for m in model.modules()):
-        notes.append("the model was in training mode; it was diagnosed in evaluation mode, without dropout")
-    if subsample:
-        notes.append(
-            f"a subsample of {plan.sequences} of {plan.available} sequences; intervals are "
-            f"{(plan.available / plan.sequences) ** 0.5:.2f} times as wide"
-        )
-    if partial:
-        notes.append("interrupted: only the blocks that were finished are in this result")
-    if any(subject.scale is not None for subject in subjects):
-        notes.append("signal and noise are those of the optimiser's steps, not of plain gradients")
-    if any(subject.view.local for subject in subjects):
-        notes.append("lags are steps within each layer: a dependency carried by one layer shows in another at lag 0")
-    return tuple(notes)
 
 
 def diagnose_step(

@@ -1,12 +1,12 @@
-"""Files: a diagnosis as netCDF, written atomically, read back without executing anything.
+"""Files: a diagnosis or a forecast as netCDF, made in memory and written whole, read back without executing anything.
 
-The labelled arrays are for other programs; the variable ``record`` holds the whole diagnosis as JSON (see
-`lagreach.diagnosis.record_json`), from which `load` rebuilds it, and the attribute ``record_checksum`` its hash.
+The labelled arrays are for other programs; the variable ``record`` holds the whole result as JSON (see
+`lagreach.diagnosis.record_json`), from which `load` rebuilds it. A file ends with its checksum (see `lagreach._util.seals`).
 """
 
 from __future__ import annotations
 
-import hashlib
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -14,19 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lagreach._util.disk import is_file, write_atomically
+from lagreach._util.disk import checksum, read_whole, write_whole
+from lagreach._util.seals import SEALED, damaged, is_sealed, seal
 from lagreach.diagnosis.curves import with_curves
 from lagreach.diagnosis.record_json import decode, encode
 from lagreach.diagnosis.result import SCHEMA_VERSION, Diagnosis
-from lagreach.errors import InputError, TooLargeError
+from lagreach.errors import InputError, RunError
+from lagreach.forecasting.result import Forecast
 from lagreach.statistics import all_statistics
 
 if TYPE_CHECKING:
     import xarray as xr
 
 GRID = np.round(np.geomspace(1, 1e6, 25)).astype(int)  # numbers of sequences that windows are stored for
-READABLE = (1, SCHEMA_VERSION)  # schema 1 had no curves of users' own statistics
+READABLE = (1, SCHEMA_VERSION)  # schema 1 had no curves of users' own statistics, and no checksum at the end
 LARGEST_FILE = 512 * 2**20
+UNSEALED = (1,)  # schemas without a checksum of all bytes
 
 
 def to_dataset(diagnosis: Diagnosis) -> xr.Dataset:
@@ -58,13 +61,29 @@ def to_dataset(diagnosis: Diagnosis) -> xr.Dataset:
     )
 
 
+def to_bytes(diagnosis: Diagnosis) -> bytes:
+    """Content of a diagnosis's file."""
+    return record_bytes(_without_drawn_curves(diagnosis), to_dataset(diagnosis))
+
+
+def record_bytes(result: Diagnosis | Forecast, arrays: xr.Dataset) -> bytes:
+    """Content of a file with labelled arrays and a record, read back once before anything is written."""
+    record = json.dumps(encode(result))
+    dataset = arrays.assign(record=record).assign_attrs({SEALED: "by its last line", "schema_version": SCHEMA_VERSION})
+    content = bytes(dataset.to_netcdf(engine="h5netcdf"))
+    if _read(content) != (SCHEMA_VERSION, record, None):
+        raise RunError("the file of this result could not be made", got="another record when it was read back")
+    return seal(content)
+
+
 def save(diagnosis: Diagnosis, path: str | Path) -> None:
     """Write a netCDF file; readers see the old file or the new one, never half of it."""
-    target = Path(path)
-    record = json.dumps(encode(_without_drawn_curves(diagnosis)))
-    dataset = to_dataset(diagnosis).assign(record=record).assign_attrs(record_checksum=_checksum(record))
-    with write_atomically(target) as temporary:
-        dataset.to_netcdf(temporary, engine="h5netcdf")
+    write_whole(Path(path), to_bytes(diagnosis))
+
+
+def save_record(result: Diagnosis | Forecast, arrays: xr.Dataset, path: str | Path) -> None:
+    """Write labelled arrays, and beside them the record that `load` rebuilds the result from."""
+    write_whole(Path(path), record_bytes(result, arrays))
 
 
 def _without_drawn_curves(diagnosis: Diagnosis) -> Diagnosis:
@@ -82,27 +101,35 @@ def _with_curves(diagnosis: Diagnosis) -> Diagnosis:
     return replace(diagnosis, layers=tuple(layers))
 
 
-def _checksum(record: str) -> str:
-    return hashlib.blake2b(record.encode(), digest_size=16).hexdigest()
+def load(path: str | Path) -> Diagnosis | Forecast:
+    """Read a result back from a file that `Diagnosis.save` or `Forecast.save` wrote."""
+    return from_bytes(read_whole(Path(path), LARGEST_FILE), Path(path).name)
 
 
-def load(path: str | Path) -> Diagnosis:
-    """Read a diagnosis back from a file that `Diagnosis.save` wrote."""
-    source = Path(path)
-    if not is_file(source):
-        raise InputError("there is no such file", got=str(source), expected="a file from Diagnosis.save")
-    if source.stat().st_size > LARGEST_FILE:
-        raise TooLargeError(
-            "this file is too large for a diagnosis",
-            got=f"{source.name}: {source.stat().st_size / 2**20:.0f} MiB",
-            expected=f"at most {LARGEST_FILE / 2**20:.0f} MiB",
-        )
+def load_diagnosis(path: str | Path) -> Diagnosis:
+    """Read a diagnosis back; a forecast is refused."""
+    return diagnosis_from_bytes(read_whole(Path(path), LARGEST_FILE), Path(path).name)
+
+
+def diagnosis_from_bytes(content: bytes, name: str) -> Diagnosis:
+    """Rebuild a diagnosis from the content of its file; a forecast is refused."""
+    result = from_bytes(content, name)
+    if not isinstance(result, Diagnosis):
+        raise InputError("this file holds a forecast", got=name, expected="a file from Diagnosis.save")
+    return result
+
+
+def from_bytes(content: bytes, name: str) -> Diagnosis | Forecast:
+    """Rebuild a result from the content of its file; `name` is for errors."""
+    sealed = is_sealed(content, name)
+    if not sealed and loops_for_ever(content):
+        raise damaged(name, "its texts run into each other")
     try:
-        schema, record, checksum = _read(source)
+        schema, record, record_checksum = _read(content)
     except Exception as error:  # a library that reads damaged files raises anything, and all of it means the same here
         raise InputError(
             "this is not a diagnosis, or the file is damaged",
-            got=f"{source.name}: {error}",
+            got=f"{name}: {error}",
             expected="a file from Diagnosis.save",
         ) from error
     if schema not in READABLE:
@@ -112,34 +139,56 @@ def load(path: str | Path) -> Diagnosis:
             expected=f"schema {' or '.join(map(str, READABLE))}",
             fix="read it with the version of lagreach that wrote it, or measure again",
         )
-    if checksum not in (None, _checksum(record)):
-        raise InputError(
-            "the record in this file is damaged: its checksum does not match", got=source.name, fix="measure again"
-        )
+    if not sealed and schema not in UNSEALED:
+        raise damaged(name, "its last line, with the checksum, is missing")
+    if record_checksum not in (None, checksum(record.encode())):  # files of schema 1 have one of the record alone
+        raise damaged(name, "the record's checksum does not match")
     try:
-        diagnosis = decode(json.loads(record))
+        result = decode(json.loads(record))
     except Exception as error:  # likewise: a record that cannot be rebuilt is damaged, however that shows
         raise InputError(
             "the record in this file is damaged",
-            got=f"{source.name}: {error or type(error).__name__}",
+            got=f"{name}: {error or type(error).__name__}",
             fix="measure again",
         ) from error
-    if not isinstance(diagnosis, Diagnosis) or not diagnosis.layers:
+    if isinstance(result, Forecast):
+        return result
+    if not isinstance(result, Diagnosis) or not result.layers:
         raise InputError(
             "the record in this file is not a diagnosis",
-            got=f"{source.name}: {type(diagnosis).__name__}",
-            expected="a file from Diagnosis.save",
+            got=f"{name}: {type(result).__name__}",
+            expected="a file from Diagnosis.save or Forecast.save",
         )
-    return _with_curves(diagnosis)
+    return _with_curves(result)
 
 
-def _read(source: Path) -> tuple[int, str, str | None]:
+def loops_for_ever(content: bytes) -> bool:
+    """Whether HDF5 would not come back from this file: a piece of a heap of texts that claims to take no room.
+
+    Files of schema 1 have no checksum that could be compared first.
+    """
+    start = content.find(b"GCOL")
+    while start >= 0:
+        end = min(len(content), start + int.from_bytes(content[start + 8 : start + 16], "little"))
+        at = start + 16
+        while at + 16 <= end:
+            number, size = content[at : at + 2], int.from_bytes(content[at + 8 : at + 16], "little")
+            # piece 0 is the room that is left, and counts its own head
+            taken = size if number == b"\0\0" else 16 + -(-size // 8) * 8
+            if taken == 0:
+                return True
+            at += taken
+        start = content.find(b"GCOL", start + 4)
+    return False
+
+
+def _read(content: bytes) -> tuple[int, str, str | None]:
     """Schema, record and checksum of a file. Nothing outside the file is followed, and no size it declares is believed."""
     import h5py
 
-    with h5py.File(source, "r") as file:
+    with h5py.File(io.BytesIO(content), "r") as file:
         schema = int(np.ravel(file.attrs["schema_version"])[0])
-        checksum = file.attrs.get("record_checksum")
+        record_checksum = file.attrs.get("record_checksum")
         if not isinstance(file.get("record", getlink=True), h5py.HardLink):
             raise InputError("the record lies outside the file", expected="a text inside it")
         record = file["record"]
@@ -148,4 +197,4 @@ def _read(source: Path) -> tuple[int, str, str | None]:
         if record.shape != () or h5py.check_string_dtype(record.dtype) is None or record.nbytes > LARGEST_FILE:
             raise InputError("the record is not a text", expected="one text")
         text = record.asstr()[()]
-    return schema, text, None if checksum is None else str(checksum)
+    return schema, text, None if record_checksum is None else str(record_checksum)

@@ -12,17 +12,21 @@ from torch import nn
 
 from lagreach._util.progress import Progress
 from lagreach.adapters import Recurrence, View, as_view
+from lagreach.adapters.folded import by_sequence
 from lagreach.adapters.view import check_finite
 from lagreach.data.bands import make_bands
 from lagreach.data.pairs import check_enough, plan_blocks
-from lagreach.data.sequences import Sequences, as_sequences
+from lagreach.data.sequences import Sequences, as_sequences, telling_sample
 from lagreach.data.survey import Survey
 from lagreach.diagnosis.assemble import assemble
+from lagreach.diagnosis.locate import INTERRUPTED, LookHere
 from lagreach.diagnosis.passes import FirstPass, SecondPass, Statistics, between_passes, first_pass, second_pass
 from lagreach.diagnosis.settings import MeasureSettings, check_settings
 from lagreach.diagnosis.window import Window
 from lagreach.gradients.blocks import LIMIT_BYTES
 from lagreach.gradients.contrast import make_probe
+from lagreach.gradients.input_spread import InputSpread
+from lagreach.gradients.output_anchors import AT_THE_END, decide
 from lagreach.gradients.selection import Selection, select_params
 from lagreach.gradients.subject import Subject
 from lagreach.statistics import all_statistics
@@ -43,6 +47,7 @@ def measure_window(
     params: Selection = "input",
     require: Sequence[int] = (),
     steps: Any = None,
+    outputs: str | None = None,
     settings: MeasureSettings | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Window:
@@ -57,11 +62,15 @@ def measure_window(
         "auto": contiguous bands over all lags; or the lags to look at. `require` lags are always the edge of a band.
     params
         Weights whose gradient is looked at: "input" (locates lags), "all", "recurrent", "gates", or a function of a name.
+    outputs
+        "per step" or "at the end"; found from gradients if None.
     progress
         Called with the name of the stage, how many sequences are done, and how many there are.
     """
     settings = settings or MeasureSettings()
-    subject = make_subject(model, data, loss, lags, params=params, require=require, steps=steps, settings=settings)
+    subject = make_subject(
+        model, data, loss, lags, params=params, require=require, steps=steps, outputs=outputs, settings=settings
+    )
     return interruptible_window(subject, settings, progress)[0]
 
 
@@ -82,7 +91,12 @@ def interruptible_window(
     if cut_short:
         subject = replace(subject, plan=subject.plan.only(range(GROUP * len(parts))))
     first = FirstPass.merge(parts)
-    between = between_passes(subject, first.means, settings)
+    look = LookHere(subject, _stage(progress, "lags", subject.plan.sequences))
+    try:
+        between = between_passes(subject, first.means, settings, first.inputs, look)
+    except KeyboardInterrupt:  # the first pass is done, and says something on its own
+        between = between_passes(subject, first.means, settings, first.inputs)
+        between, cut_short = replace(between, notes=(INTERRUPTED,)), True
     tick = _stage(progress, "noise", subject.plan.sequences)
     later, cut_later = _by_groups(subject, lambda blocks: second_pass(subject, between, chosen, settings, blocks, tick))
     second = SecondPass.merge(later)
@@ -112,6 +126,7 @@ def make_subject(
     params: Selection = "input",
     require: Sequence[int] = (),
     steps: Any = None,
+    outputs: str | None = None,
     settings: MeasureSettings,
     seen: Survey | None = None,
 ) -> Subject:
@@ -122,17 +137,20 @@ def make_subject(
     check_settings(settings)
     sequences = as_sequences(data)
     check_enough(len(sequences))
-    view = as_view(model, sequences.read(range(min(2, len(sequences)))))
+    sample = telling_sample(sequences)
+    view = by_sequence(model if isinstance(model, View) else as_view(model, sample), sample)
     first = run(view.bind(sequences.read([0])))
     _, positions, out = first.output.shape
+    at_end = steps is None and positions > 1 and decide([first], outputs) == AT_THE_END
     names = select_params(view.template, params)
     read = min(READ_SEQUENCES, max(1, READ_VALUES // first.x.numel()))
-    mean, covariance, time = _input_moments(view, sequences, read)
+    spread = _input_spread(view, sequences, read)
     generator = torch.Generator().manual_seed(settings.seed)
-    bands = make_bands(lags, time, require)
+    bands = make_bands(lags, spread.time, require)
     width = sum(view.template.params[name].numel() for name in names)
-    probe = make_probe(mean, covariance, out, settings.probes, generator)
-    members = _members(settings, out, len(bands) * width)
+    seen_outputs = out * (positions if at_end else 1)
+    probe = make_probe(spread.mean, spread.covariance, seen_outputs, settings.probes, generator)
+    members = _members(settings, seen_outputs, len(bands) * width)
     return Subject(
         view=view,
         sequences=sequences,
@@ -141,11 +159,12 @@ def make_subject(
         names=names,
         bands=bands,
         probe=probe,
-        time=time,
-        outputs=out * (1 if positions == 1 else time),
+        time=spread.time,
+        outputs=out * (positions if at_end or positions == 1 else spread.time),
         signal=settings.signal,
         transport=settings.transport,
         steps=steps,
+        at_end=at_end,
         seed=settings.seed,
     )
 
@@ -160,27 +179,16 @@ def _members(settings: MeasureSettings, outputs: int, values: int) -> int:
     return max([m for m in fits if m <= wanted], default=2)
 
 
-def _input_moments(view: View, sequences: Sequences, read: int) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Mean and covariance of the recurrent layer's inputs over valid steps, and the longest sequence."""
-    total, squares, count, time = None, None, 0, 0
+def _input_spread(view: View, sequences: Sequences, read: int) -> InputSpread:
+    """How the recurrent layer's inputs vary over valid steps and between sequences."""
+    spread = InputSpread()
     for start in range(0, len(sequences), read):
         batch = sequences.read(range(start, min(start + read, len(sequences))))
         if batch.lengths is None:
             check_finite("the input x", batch.x, start)
         bound = view.bind(batch)
-        time = max(time, bound.x.shape[1])
-        x = bound.x.double().cpu()
-        if bound.lengths is not None:
-            x = torch.cat([one[:n] for one, n in zip(x, bound.lengths.tolist(), strict=True)])
-        else:
-            x = x.flatten(0, 1)
-        count += len(x)
-        total = x.sum(0) if total is None else total + x.sum(0)
-        squares = x.T @ x if squares is None else squares + x.T @ x
-    assert total is not None
-    assert squares is not None
-    mean = total / count
-    return mean, squares / count - torch.outer(mean, mean), time
+        spread.add(bound.x, bound.lengths)
+    return spread
 
 
 def _stage(progress: Progress | None, name: str, of: int) -> Callable[[int], None] | None:

@@ -1,10 +1,12 @@
 """The two passes over the data: whatever is measured of a recurrence is fed here, block by block.
 
-1. Before directions are known: block means of the signal gradients of every lag, and what statistics collect of the states.
+1. Before directions are known: block means of the signal gradients of every lag, how inputs differ between partners, and what
+   statistics collect of the states.
 2. Along those directions: the noise of every sequence's gradient, and what statistics collect at the lags that the data
    depend on.
 
-Both keep memory flat in the number of sequences, run on any share of the blocks, and merge.
+In between, `locate` looks closer at the lags that are in question. All of it keeps memory flat in the number of sequences, runs
+on any share of the blocks, and merges.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from lagreach.diagnosis.locate import Look, locate
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.gradients.blocks import BlockSums, Directions
 from lagreach.gradients.noise import NoiseSums, NoiseValues, unit_directions
+from lagreach.gradients.partial_inputs import InputMoments, InputSums
 from lagreach.gradients.significance import Significance, flip_test
 from lagreach.gradients.subject import Subject
 from lagreach.statistics import LagStatistic
@@ -35,11 +39,14 @@ class FirstPass:
 
     means: Directions
     collected: Collected = field(default_factory=dict)
+    inputs: InputMoments | None = None
 
     @classmethod
     def merge(cls, parts: Sequence[FirstPass]) -> FirstPass:
         """Put parts of the data together."""
-        return cls(Directions.merge(part.means for part in parts), merged([part.collected for part in parts]))
+        inputs = [part.inputs for part in parts if part.inputs is not None]
+        means = Directions.merge(part.means for part in parts)
+        return cls(means, merged([part.collected for part in parts]), InputMoments.merge(inputs) if inputs else None)
 
 
 @dataclass(frozen=True)
@@ -57,11 +64,20 @@ class SecondPass:
 
 @dataclass(frozen=True)
 class BetweenPasses:
-    """What the second pass must know of the first: directions, the test of every lag, and the lags that it names."""
+    """What the second pass must know of the first: directions, the test of every band, and the lags that are named.
+
+    `signal` (block, band, param) is what was tested. `marginal` (band,) are the p-values of the swap contrast alone, `told`
+    (band,) says where inputs differ between sequences at all.
+    """
 
     along: np.ndarray
     test: Significance
     dependences: tuple[int, ...]
+    signal: np.ndarray
+    marginal: np.ndarray
+    told: np.ndarray
+    left: float = 1.0  # share of an input's variance that its neighbours in time leave
+    notes: tuple[str, ...] = ()
 
 
 def first_pass(
@@ -69,24 +85,57 @@ def first_pass(
 ) -> FirstPass:
     """Feed the blocks (all by default) to the block means and to the statistics that read states."""
     numbers = _numbers(subject, blocks)
-    means = BlockSums(subject, numbers)
+    means, inputs = BlockSums(subject, numbers), InputSums(subject, numbers)
     collected = _started(subject, statistics, STATES, ())
-    subject.feed([means, *collected.values()], numbers, tick)
-    return FirstPass(means.result(), collected)
+    subject.feed([means, inputs, *collected.values()], numbers, tick)
+    return FirstPass(means.result(), collected, inputs.result())
 
 
-def between_passes(subject: Subject, means: Directions, settings: MeasureSettings) -> BetweenPasses:
-    """Test every lag and fix the directions that the second pass looks along."""
-    along = unit_directions(means, subject.probe.group, settings.direction, np.random.default_rng(settings.seed))
-    signal = means.pairings
-    if settings.direction == "random":  # signals along the random direction, as vectors of length one
-        signal = np.einsum("kglp,klp->kgl", means.pairings, along[:, 0])[..., None]
-    test = flip_test(signal, flips=settings.flips, generator=np.random.default_rng(settings.seed))
-    if subject.plan.untold:
+def between_passes(
+    subject: Subject,
+    means: Directions,
+    settings: MeasureSettings,
+    inputs: InputMoments | None = None,
+    look: Look | None = None,
+) -> BetweenPasses:
+    """Test every band, name lags by looking closer, and fix the directions that the second pass looks along.
+
+    Without a `look` at the sequences, lags are those of the swap contrast, which cannot tell them apart.
+    """
+    group, draw = subject.probe.group, lambda: np.random.default_rng(settings.seed)
+    random = unit_directions(means, group, "random", draw())[0, 0] if settings.direction == "random" else None
+
+    def project(vectors: np.ndarray, bands: Sequence[int]) -> np.ndarray:
+        """Signals along the random direction, as vectors of length one."""
+        return vectors if random is None else np.einsum("k...lp,lp->k...l", vectors, random[list(bands)])[..., None]
+
+    every = range(len(subject.bands))
+    test = flip_test(project(means.pairings, every), flips=settings.flips, generator=draw())
+    told: np.ndarray = np.ones(len(subject.bands), dtype=bool) if inputs is None else np.asarray(inputs.told.any(0))
+    if subject.plan.untold:  # too few independent stretches of a series: no lag can be tested
         unknown = np.full(len(subject.bands), np.nan)
-        test = replace(test, p_value=unknown, adjusted=unknown)
-    named = zip(subject.bands.lags, test.adjusted <= settings.error, strict=True)
-    return BetweenPasses(along, test, tuple(lag for lag, significant in named if significant))
+        return BetweenPasses(
+            along=unit_directions(means, group, settings.direction, draw(), data=means.data),
+            test=replace(test, p_value=unknown, adjusted=unknown),
+            dependences=(),
+            signal=project(means.data, every),
+            marginal=unknown,
+            told=told,
+        )
+    located = locate(subject, means, test, settings, inputs=inputs, look=look, project=project)
+    signal = project(located.signal, every)
+    sizes = test if located.signal is means.data else flip_test(signal, flips=0, generator=draw())
+    named = [lag for lag in located.lags if told[subject.bands.index(lag)]]
+    return BetweenPasses(
+        along=unit_directions(means, group, settings.direction, draw(), data=located.signal),
+        test=replace(sizes, p_value=test.p_value, adjusted=np.where(told, located.adjusted, np.nan)),
+        dependences=tuple(named),
+        signal=signal,
+        marginal=np.where(told, test.adjusted, np.nan),
+        told=told,
+        left=located.left,
+        notes=located.notes,
+    )
 
 
 def second_pass(

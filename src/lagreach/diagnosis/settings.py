@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from lagreach._util.seeds import check_seed
 from lagreach.errors import InputError
 from lagreach.types import DIRECTIONS, NOISES, SIGNALS, TRANSPORTS, UNITS
 
@@ -38,7 +39,7 @@ def meaning(name: str) -> str:
     """What a setting is, in a few words.
 
     >>> meaning("blocks")
-    'groups of sequences that signs are flipped by'
+    'blocks of sequences, at most, within which targets are exchanged together'
     """
     return next(field.metadata["meaning"] for field in dataclasses.fields(MeasureSettings) if field.name == name)
 
@@ -58,8 +59,9 @@ def check_settings(settings: MeasureSettings) -> None:
         raise InputError("error is a probability below one half", got=settings.error)
     if not 0 < settings.strength <= 1:
         raise InputError("strength is a share of the target's variance", got=settings.strength, expected="0 < s <= 1")
+    check_seed(settings.seed)
     rare = 1 / settings.error  # flips, and blocks' patterns of signs, must allow a p-value as small as the error
-    least = {"flips": math.ceil(rare) - 1, "blocks": max(4, math.ceil(1 + math.log2(rare))), "probes": 1, "seed": 0}
+    least = {"flips": math.ceil(rare) - 1, "blocks": max(4, math.ceil(1 + math.log2(rare))), "probes": 1}
     for name, bound in least.items():
         if getattr(settings, name) < bound:
             raise InputError(f"{name} is too small", got=getattr(settings, name), expected=f"at least {bound}")

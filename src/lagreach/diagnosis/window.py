@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
+from lagreach.detection.law import exp, moved, reach, strength_shift
 from lagreach.errors import InputError
 from lagreach.statistics import LagCurve
 from lagreach.statistics.memory import Memory
@@ -91,14 +92,19 @@ class WindowAt:
         )
 
 
-def window_at(planted: Requirement, found: Requirement, sequences: float, strength: float) -> WindowAt:
-    """Read H_N off the numbers for a planted dependency, and the detectable lags off those found in the data."""
+def window_at(
+    planted: Requirement,
+    found: Requirement,
+    sequences: float,
+    strength: float,
+    named: Sequence[Sequence[int]] | None = None,
+) -> WindowAt:
+    """Read H_N off the numbers for a planted dependency, and the detectable lags off those found in the data.
 
-    def reach(numbers: np.ndarray) -> int | None:
-        visible = planted.lags[numbers <= sequences]
-        return int(visible.max()) if len(visible) else None
-
-    lag = reach(planted.sequences)
+    `named` are the lags of each band; its far edge if None.
+    """
+    of_band = [[lag] for lag in found.lags.tolist()] if named is None else named
+    lag = reach(planted.lags, planted.sequences, sequences)
     status = Status.OK
     if lag is None:
         status = next((s for s in planted.status if not s.usable), Status.WINDOW_EMPTY)
@@ -108,8 +114,10 @@ def window_at(planted: Requirement, found: Requirement, sequences: float, streng
         sequences=float(sequences),
         strength=strength,
         lag=lag,
-        interval=(reach(planted.high), reach(planted.low)),
-        detectable=tuple(int(one) for one in found.lags[found.sequences <= sequences]),
+        interval=(reach(planted.lags, planted.high, sequences), reach(planted.lags, planted.low, sequences)),
+        detectable=tuple(
+            lag for band in np.flatnonzero(found.sequences <= sequences).tolist() for lag in of_band[band]
+        ),
         status=status,
     )
 
@@ -138,6 +146,9 @@ class Window:
     settings: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     curves: Mapping[str, LagCurve] = field(default_factory=dict)  # every number per lag, by name
+    marginal_p: Float[np.ndarray, "lag"] | None = None  # of the swap contrast alone; as adjusted_p if None
+    named: tuple[int, ...] = ()  # lags that were told apart from those around them
+    left: float = 1.0  # share of an input's variance that its neighbours in time leave
 
     @property
     def lags(self) -> np.ndarray:
@@ -146,8 +157,20 @@ class Window:
 
     @property
     def dependences(self) -> tuple[int, ...]:
-        """Lags (far edges of bands) at which a dependence was found."""
-        return tuple(int(lag) for lag, p in zip(self.lags, self.adjusted_p, strict=True) if p <= self.error)
+        """Lags at which a dependence was found: those that were told apart, or the far edge of a band without any."""
+        return tuple(lag for i in np.flatnonzero(self.adjusted_p <= self.error) for lag in self.lags_of_bands[i])
+
+    @property
+    def marginal_dependences(self) -> tuple[int, ...]:
+        """Far edges of the bands whose inputs the target goes with, also if only because they go with each other."""
+        p = self.adjusted_p if self.marginal_p is None else self.marginal_p
+        return tuple(self.lags[p <= self.error].tolist())
+
+    @property
+    def lags_of_bands(self) -> list[list[int]]:
+        """Lags of each band that were told apart from those around them; its far edge where none was."""
+        edges = zip(self.required.first.tolist(), self.required.lags.tolist(), strict=True)
+        return [[lag for lag in self.named if first <= lag <= last] or [last] for first, last in edges]
 
     def required_if_present(self, strength: float | None = None) -> Requirement:
         """Sequences that a dependency explaining `strength` of the target's variance would need at each lag.
@@ -160,23 +183,18 @@ class Window:
         base, speed = self.probe, self.concentration
         slow = speed.kappa_pessimistic if np.isfinite(speed.kappa_pessimistic) else speed.exponent
         low, high = speed.interval if speed.status is Status.OK else (speed.exponent, speed.exponent)
-        return Requirement(
-            base.lags,
-            base.first,
-            base.sequences * share ** (-speed.exponent / 2),
-            base.low * share ** (-low / 2),
-            base.high * share ** (-high / 2),
-            base.pessimistic * share ** (-slow / 2),
-            base.robust / share,
-            base.status,
-        )
+        shift = strength_shift(share)
+        kappas = {"sequences": speed.exponent, "low": low, "high": high, "pessimistic": slow, "robust": 2.0}
+        with np.errstate(divide="ignore"):
+            numbers = {name: exp(moved(np.log(getattr(base, name)), kappa, shift)) for name, kappa in kappas.items()}
+        return Requirement(base.lags, base.first, **numbers, status=base.status)
 
     def at(self, sequences: float, strength: float | None = None) -> WindowAt:
         """What `sequences` sequences can see: the window H_N and the detectable lags."""
         if not sequences > 0:
             raise InputError("the number of sequences must be positive", got=sequences)
         share = self.strength if strength is None else strength
-        return window_at(self.required_if_present(strength), self.required, sequences, share)
+        return window_at(self.required_if_present(strength), self.required, sequences, share, self.lags_of_bands)
 
     def curve(self, grid: Iterable[float], strength: float | None = None) -> list[WindowAt]:
         """Windows for several numbers of sequences."""
@@ -187,13 +205,16 @@ class Window:
         budget = self.sequences if sequences is None else sequences
         i = self.required.index(lag)
         edge = int(self.required.lags[i])
-        if np.isnan(self.adjusted_p[i]):
-            return Status.LIMIT_CANNOT_BE_TOLD
-        if edge in self.reliance.lags:
-            place = self.reliance.lags.index(edge)
+        for relied_on in set(self.lags_of_bands[i]) & set(self.reliance.lags):
+            place = self.reliance.lags.index(relied_on)
             if self.reliance.adjusted[place] <= self.error and self.reliance.rise[place] >= WORTH_CALLING_LEARNED:
                 return Status.LIMIT_LEARNED
+        if np.isnan(self.adjusted_p[i]):
+            series = self.required.status[i] is Status.LIMIT_CANNOT_BE_TOLD
+            return Status.LIMIT_CANNOT_BE_TOLD if series else Status.LIMIT_SHARED_INPUT
         if self.adjusted_p[i] > self.error:
+            if self.left < 1 and edge in self.marginal_dependences:
+                return Status.LIMIT_EXPLAINED
             seen = self.required_if_present().sequences[i] <= self.sequences  # false also where N is not known
             return Status.LIMIT_NO_DEPENDENCY if seen else Status.LIMIT_OUT_OF_REACH
         if self.required.sequences[i] > budget:

@@ -55,15 +55,15 @@ def band_gradients(
 def _exact(
     subject: Subject, part: Rollout, steps: Steps, signals: list[Tensor], planted: list[Tensor], inputs: list[Tensor]
 ) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-    probes = [WeightSums(steps, reached) for reached in inputs]
+    probes = [WeightSums(steps, reached, kept=True) for reached in inputs]
     carries = [Carry(steps, start) for start in planted]
     shares = [proportion(signal, planted[0]) for signal in signals] if len(planted) == 1 else [None]
     known = [share for share in shares if share is not None]
     if len(known) == len(signals):  # one transport carries the probes and every signal
-        data = [WeightSums(steps, anchors=torch.stack(known, dim=-1))]
+        data = [WeightSums(steps, anchors=torch.stack(known, dim=-1), kept=True)]
     else:
         carries += [Carry(steps, signal) for signal in signals]
-        data = [WeightSums(steps) for _ in signals]
+        data = [WeightSums(steps, kept=True) for _ in signals]
     examined = {lag for first, last in subject.bands.edges for lag in range(first, last + 1)}
     edges, alone = set(subject.bands.lags), len(carries) - len(data)  # carries of probes alone
 
@@ -81,10 +81,10 @@ def _first_order(
     subject: Subject, part: Rollout, steps: Steps, signals: list[Tensor], planted: list[Tensor], inputs: list[Tensor]
 ) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
     arrivals = [subject.carry(part, start, subject.bands.lags) for start in planted]
-    totals = [band_cotangents(subject, part, signal) for signal in signals]
+    totals = [band_cotangents(subject, part, signal, kept=True) for signal in signals]
     for band in zip(*totals, *arrivals, strict=True):
         data, cotangents = band[: len(signals)], band[len(signals) :]
-        probes = [_weights(steps, c.double(), reached) for c, reached in zip(cotangents, inputs, strict=True)]
+        probes = [_weights(steps, c.kept(), reached) for c, reached in zip(cotangents, inputs, strict=True)]
         yield [_weights(steps, total) for total in data], probes
 
 

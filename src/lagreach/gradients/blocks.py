@@ -17,6 +17,7 @@ from torch import Tensor
 from lagreach.errors import InputError, TooLargeError
 from lagreach.gradients.band_gradients import band_gradients
 from lagreach.gradients.contrast import planted_gradient, signal_gradient, target_spread
+from lagreach.gradients.overflow import check_gradients
 from lagreach.gradients.subject import Piece, Subject, select
 
 LIMIT_BYTES = 2**30
@@ -103,6 +104,8 @@ class BlockSums:
         """Means by block."""
         size = self._size[:, None, None, None]
         data, probe = self._data / size, self._probe / size
+        for gradients in (data, probe, self._spread):
+            check_gradients(self._subject, "lag gradients", gradients)
         return Directions(np.array(self._numbers), self._size, data, probe, self._spread)
 
 

@@ -8,7 +8,7 @@ targets the swap turns D into -D, so sign flips are exact, and a learned lag sta
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lagreach.adapters import Recurrence
 from lagreach.errors import InputError
-from lagreach.transport.objective import Objective
+from lagreach.transport.objective import Objective, output_gradient
 from lagreach.types import SIGNALS
 
 
@@ -30,11 +30,7 @@ def swapped(own: Objective, other: Objective, weights: Tensor | None = None) -> 
     weights = own.weights * other.weights if weights is None else weights
     shared = weights.sum(-1) > 0
     weights = torch.where(shared[:, None], weights, 1.0)
-    return (
-        Objective(own.loss, own.y, weights, own.steps),
-        Objective(own.loss, other.y, weights, own.steps),
-        shared,
-    )
+    return replace(own, weights=weights), replace(own, y=other.y, weights=weights), shared
 
 
 def signal_gradient(
@@ -64,19 +60,22 @@ def signal_gradient(
 class Probe:
     """Planted dependencies: which input direction explains which output direction.
 
-    `output` (group, out) are unit vectors and `group` says which of them a probe belongs to. Inputs are whitened
-    with `mean` and `whitening` (input, whitened); `direction` (probe, whitened) are unit vectors there.
+    `output` (group, out) are unit vectors and `group` says which of them a probe belongs to; where all outputs belong to the
+    end of a sequence, they run over the values of all positions. Inputs are whitened with `mean` and `whitening` (input,
+    whitened); `direction` (probe, whitened) are unit vectors there. Where sequences share what varies from step to step,
+    every step has a mean of its own.
     """
 
     output: Float[Tensor, "group out"]
-    mean: Float[Tensor, "input"]
+    mean: Float[Tensor, "*time input"]
     whitening: Float[Tensor, "input whitened"]
     direction: Float[Tensor, "probe whitened"]
     group: tuple[int, ...]
 
     def whiten(self, x: Float[Tensor, "seq time input"]) -> Float[Tensor, "seq time whitened"]:
         """Inputs with mean zero, unit variance and no correlation between directions."""
-        return (x - self.mean.to(x)) @ self.whitening.to(x)
+        mean = self.mean.to(x)
+        return (x - (mean if mean.ndim == 1 else mean[: x.shape[1]])) @ self.whitening.to(x)
 
     def planted(self, x: Float[Tensor, "seq time input"]) -> Float[Tensor, "probe seq time"]:
         """Value of each planted input at every step."""
@@ -84,7 +83,7 @@ class Probe:
 
 
 def make_probe(
-    mean: Float[Tensor, "input"],
+    mean: Float[Tensor, "*time input"],
     covariance: Float[Tensor, "input input"],
     output_size: int,
     probes: int,
@@ -117,6 +116,16 @@ def step_weights(objective: Objective, positions: int) -> Float[Tensor, "seq pos
     return shares.new_zeros(len(shares), positions).scatter_add(1, objective.steps, shares)
 
 
+def anchor_shares(recurrence: Recurrence, objective: Objective, states: Tensor) -> Float[Tensor, "seq time"]:
+    """How much the loss looks at the state of each step: its share of the steps, or 1 where a pooled loss looks."""
+    with torch.no_grad():
+        positions = recurrence.head(states, recurrence.head_params).shape[1]
+    if positions == states.shape[1] and not objective.at_end:
+        return step_weights(objective, positions)
+    delta = output_gradient(recurrence, objective, states)[0]
+    return (delta.abs().amax(-1) > 0).to(delta.dtype)
+
+
 def target_spread(
     recurrence: Recurrence, own: Objective, other: Objective, states: Tensor, direction: Float[Tensor, "out"]
 ) -> Float[np.ndarray, "seq 2"]:
@@ -130,10 +139,24 @@ def target_spread(
         output = recurrence.head(states, recurrence.head_params).detach().requires_grad_()
         difference = with_own(output).sum() - with_other(output).sum()
         (gradient,) = torch.autograd.grad(difference, output)
-    along = (gradient @ direction.to(gradient)) * shared[:, None]
-    shares = step_weights(with_own, output.shape[1]) * shared[:, None]
-    sums = (along.double().square().sum(1), 2 * shares.double().square().sum(1))
+    if own.at_end:
+        along = (gradient.flatten(1) @ direction.to(gradient))[:, None] * shared[:, None]
+    else:
+        along = (gradient @ direction.to(gradient)) * shared[:, None]
+    amounts = planted_amounts(with_own, output.shape[1], direction.double()) * shared[:, None, None]
+    sums = (along.double().square().sum(1), 2 * amounts.square().sum((1, 2)))
     return torch.stack(sums, dim=1).cpu().numpy()
+
+
+def planted_amounts(
+    objective: Objective, positions: int, direction: Float[Tensor, "out"]
+) -> Float[Tensor, "seq position value"]:
+    """By how much a target that moves by one unit along an output direction moves the loss gradient at each position.
+
+    At every step by the step's share of the loss; at the end of a sequence once, over all positions together.
+    """
+    shares = step_weights(objective, positions)[..., None].to(direction)
+    return positions * shares * direction.view(positions, -1) if objective.at_end else shares * direction
 
 
 def planted_gradient(
@@ -143,7 +166,6 @@ def planted_gradient(
     with torch.enable_grad():
         leaves = states.detach().requires_grad_()
         output = recurrence.head(leaves, recurrence.head_params)
-        shares = step_weights(own, output.shape[1])
-        cotangent = shares[..., None] * direction.to(output)
+        cotangent = planted_amounts(own, output.shape[1], direction.to(output))
         (gradient,) = torch.autograd.grad(output, leaves, grad_outputs=cotangent)
     return gradient

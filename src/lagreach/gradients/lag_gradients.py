@@ -11,8 +11,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lagreach.adapters import Recurrence, View
+from lagreach.data.batch import sample_of
 from lagreach.data.lags import check_lags
 from lagreach.errors import InputError, TooLargeError
+from lagreach.gradients.identity import identity_notes
 from lagreach.transport.carry import Steps, weights_of
 from lagreach.transport.exact import by_weight, exact_transport
 from lagreach.transport.first_order import first_order_transport
@@ -32,6 +34,7 @@ class LagGradients:
 
     `grads[name]` has shape (lag, ...) followed by the weight's own shape, or (lag,) when it was reduced to norms
     or to its component along a direction. Weights of the head (readout) act at the anchor itself, so they sit in lag 0.
+    `warnings` say where the sum is less than the whole gradient of a weight: one that acts outside the recurrence as well.
     """
 
     lags: Int[Tensor, "lag"]
@@ -40,9 +43,10 @@ class LagGradients:
     time: int
     transport: str
     reduction: str | None
+    warnings: tuple[str, ...] = ()
 
     def total(self) -> dict[str, Tensor]:
-        """Sum over lags: the gradient of the loss. Needs every lag from 0 to T-1."""
+        """Sum over lags: the gradient of the loss through the recurrence. Needs every lag from 0 to T-1."""
         if self.lags.tolist() != list(range(self.time)):
             raise InputError(
                 "the lags do not add up to the whole gradient",
@@ -58,7 +62,7 @@ class LagGradients:
         size = torch.stack([g.flatten(1).square().sum(1) for g in self.grads.values()]).sum(0).sqrt()
         head = f"lag gradients ({self.transport}), {len(self.grads)} weights, loss {self.loss:.6g}"
         rows = [f"{lag:6d}   {value:.4e}" for lag, value in zip(self.lags.tolist(), size.tolist(), strict=True)]
-        return "\n".join([head, "   lag   norm", *rows])
+        return "\n".join([head, "   lag   norm", *rows, *(f"  ! {warning}" for warning in self.warnings)])
 
 
 def lag_gradients(
@@ -121,6 +125,7 @@ def lag_gradients(
             "unknown reduction", got=f"reduce={reduce!r}", expected='None or "norm", and not with a direction'
         )
     objective = prepared.objective(loss, steps)
+    notes = identity_notes(prepared.view, sample_of(prepared.batch), loss, steps)
     weights = recurrence.params | recurrence.head_params
     if direction is not None:
         check_direction(direction, weights)
@@ -145,6 +150,7 @@ def lag_gradients(
         time=time,
         transport=transport,
         reduction="direction" if direction is not None else reduce,
+        warnings=notes,
     )
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from lagreach.errors import InputError
 from lagreach.gradients.blocks import Directions
+from lagreach.gradients.overflow import check_gradients
 from lagreach.gradients.sequence_gradients import SequenceLinearisation, total_adjoint
 from lagreach.gradients.subject import Piece, Subject, band_cotangents
 from lagreach.transport.exact import by_weight
@@ -76,15 +77,24 @@ class NoiseValues:
             return np.sqrt(squares / count - np.square(total / count))
 
 
-def unit_directions(found: Directions, group: tuple[int, ...], kind: str, generator: np.random.Generator) -> np.ndarray:
-    """Direction of each signal for each block, from the other blocks: (block, 1 + probe, band, param), of length one."""
+def unit_directions(
+    found: Directions,
+    group: tuple[int, ...],
+    kind: str,
+    generator: np.random.Generator,
+    data: np.ndarray | None = None,
+) -> np.ndarray:
+    """Direction of each signal for each block, from the other blocks: (block, 1 + probe, band, param), of length one.
+
+    `data` (block, band, param) is the data's signal, if it is not the swap contrast.
+    """
     if kind not in DIRECTIONS:
         raise InputError("unknown direction", got=repr(kind), expected=" or ".join(DIRECTIONS))
     shape = (len(found.block), 1 + found.probe.shape[1], *found.data.shape[1:])
     if kind == "random":
         return np.broadcast_to(_normalised(generator.normal(size=shape[1:])), shape)
     others = np.empty(shape)  # the largest array of a diagnosis: worked on in place
-    others[:, 0] = found.data
+    others[:, 0] = found.data if data is None else data
     others[:, 1:] = found.probe
     others[:, 1:] *= found.planted_scale(group)[None, :, None, None]
     others *= found.size[:, None, None, None]
@@ -143,6 +153,7 @@ class NoiseSums:
     def result(self) -> NoiseValues:
         """Return the values, sequences in the order of their numbers."""
         joined, number = np.concatenate(self._values), np.concatenate(self._index)
+        check_gradients(self._subject, "gradients", joined)
         block, numbers = np.concatenate(self._block), np.array(self._numbers)
         return NoiseValues.merge([NoiseValues(number, block, joined[:, 0], joined[:, 1:], numbers, self._step_sums)])
 

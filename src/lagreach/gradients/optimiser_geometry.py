@@ -89,6 +89,39 @@ def update_scale(optimizer: Any, model: object, names: Sequence[str]) -> Float[n
     return None if bool((scale == 1.0).all()) else scale
 
 
+def step_sizes(
+    optimizer: Any, model: nn.Module, gradients: Mapping[str, torch.Tensor] | None = None
+) -> dict[str, torch.Tensor]:
+    """How far one step moves each weight for a unit gradient that stays the same: ``lr D``, over ``1 - momentum``.
+
+    ========  ================================================================
+    SGD       ``lr / (1 - momentum)``
+    Adam(W)   ``lr / (sqrt(v) + eps)``, v being the mean squared gradient
+    RMSprop   ``lr / (sqrt(v) + eps) / (1 - momentum)``
+    ========  ================================================================
+
+    `gradients` are mean squared gradients of a batch, for weights that the optimiser has not met yet. Weights that it does not
+    move are left out.
+
+    >>> layer = nn.Linear(1, 1)
+    >>> step_sizes(torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9), layer)["weight"].round(decimals=4)
+    tensor([[1.]], dtype=torch.float64)
+    """
+    kind, sizes = optimiser_name(optimizer), {}
+    weights = dict(model.named_parameters())
+    for name, (group, state) in _held(optimizer, model).items():
+        if name not in weights:
+            continue  # another name of a weight that is shared
+        shape, rate = weights[name].shape, float(group["lr"]) / (1 - float(group.get("momentum", 0.0)))
+        divisor = np.ones(shape)
+        if kind != "SGD" and not state and gradients is not None:
+            divisor = gradients[name].double().sqrt().cpu().numpy() + float(group["eps"])
+        elif kind != "SGD":
+            divisor = _divisor(kind, name, group, state).reshape(shape)
+        sizes[name] = torch.from_numpy(rate / np.maximum(divisor, np.finfo(float).tiny))
+    return sizes
+
+
 def optimiser_name(optimizer: Any) -> str:
     """Say which of the known optimisers this is ("Adam" also stands for AdamW), or refuse it."""
     found = _unwrapped(optimizer)

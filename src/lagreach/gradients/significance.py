@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from lagreach.errors import InputError
+
 Array = np.ndarray
 TIE = 1e-9  # flips that leave the statistic as it is must count as ties despite rounding
 
@@ -97,6 +99,8 @@ def flip_test(
     The statistic is the off-diagonal sum over its null standard deviation, which exchanges do not change, so that the test
     is exact. With one pairing, or for plain means whose signs are arbitrary, an exchange flips the sign of a block.
     """
+    if not np.isfinite(means).all():  # comparisons with NaN are false: it would pass for the strongest signal of all
+        raise InputError("gradients overflow, so nothing can be tested", fix="scale inputs and targets to about one")
     pairings = means[:, None] if means.ndim == 3 else means
     count, turns, lags = len(pairings), pairings.shape[1] + 1, pairings.shape[2]
     chosen = generator.integers(0, turns, size=(flips, count))

@@ -46,6 +46,7 @@ class Subject:
     signal: str = "dependence"
     transport: str = "exact"
     steps: Any = None  # which steps targets belong to, see `make_objective`
+    at_end: bool = False  # whether all outputs belong to one anchor, see `output_anchors`
     memory: int | None = None  # bytes to stay within
     seed: int = 0  # of what is drawn on the way: anchors, exchanges
     scale: np.ndarray | None = None  # (param,): what an optimiser makes of each weight's gradient; one if None
@@ -69,7 +70,10 @@ class Subject:
         """Targets and weights of a batch, for as many outputs as a rollout has."""
         seq, positions, out = part.output.shape
         shape, time = (seq, positions, out), part.x.shape[1]
-        return make_objective(self.loss, batch, part.recurrence, shape, input_time=time, steps=self.steps)
+        if self.at_end:
+            batch = replace(batch, lengths=None)  # they are those of the inputs, and outputs are no steps
+        objective = make_objective(self.loss, batch, part.recurrence, shape, input_time=time, steps=self.steps)
+        return replace(objective, at_end=self.at_end)
 
     @property
     def pairings(self) -> int:
@@ -112,7 +116,7 @@ class Subject:
     def pair_bytes(self) -> int:
         """Bytes that two sequences take at the peak: states, inputs, outputs, and gradients of the weights by sequence."""
         template = self.view.template
-        step = STATES_ALIVE[self.transport] * template.stack.state_size + INPUTS_ALIVE * len(self.probe.mean)
+        step = STATES_ALIVE[self.transport] * template.stack.state_size + INPUTS_ALIVE * self.probe.mean.shape[-1]
         values = self.time * step + OUTPUTS_ALIVE * self.outputs + GRADIENTS_ALIVE * self.width
         return 2 * values * template.dtype.itemsize
 
@@ -167,12 +171,12 @@ class Piece:
         On a GPU all rows go together. On a processor they are few enough for its cache, all of one block.
         """
         if self.part.x.is_cuda:
-            yield slice(0, len(self.block)), list(self._groups(len(self.block)))
+            yield slice(0, len(self.block)), list(self.groups(len(self.block)))
             return
-        for block, own in self._groups(max(1, GROUP_ROWS // self.part.x.shape[1])):
+        for block, own in self.groups(max(1, GROUP_ROWS // self.part.x.shape[1])):
             yield own, [(block, slice(0, own.stop - own.start))]
 
-    def _groups(self, most: int) -> Iterator[tuple[int, slice]]:
+    def groups(self, most: int) -> Iterator[tuple[int, slice]]:
         """Rows of one block at a time, at most so many."""
         changes = np.flatnonzero(np.diff(self.block)) + 1
         for start, stop in zip([0, *changes], [*changes, len(self.block)], strict=True):
@@ -191,13 +195,13 @@ def select(part: Rollout, own: slice) -> Rollout:
     return replace(part, x=part.x[own], initial=part.initial[own], states=part.states[own], lengths=lengths)
 
 
-def band_cotangents(subject: Subject, part: Rollout, delta: Tensor) -> Iterator[Tensor]:
-    """Sum of the carried gradients over the lags of each band, by position reached, in float64."""
+def band_cotangents(subject: Subject, part: Rollout, delta: Tensor, *, kept: bool = False) -> Iterator[Tensor]:
+    """Sum of the carried gradients over the lags of each band, by position reached, in float64; see `Cotangent.kept`."""
     lags = [lag for first, last in subject.bands.edges for lag in range(first, last + 1)]
     ends = set(subject.bands.lags)
     total: Tensor | None = None
     for cotangent in subject.carry(part, delta, lags):
-        carried = cotangent.double()
+        carried = cotangent.kept() if kept else cotangent.double()
         if total is None:
             total = carried.clone()
         else:

@@ -175,7 +175,8 @@ def fit_regimes(
         Noise floor, a number or one a lag, in the units of the curve that was passed. Without it only values
         that are not positive are under the floor.
     laws
-        Which of "exponential", "power", "logarithmic", "stretched" to compare.
+        Which of "exponential", "power", "logarithmic", "stretched" to compare. No law is named from fewer points than the
+        one with the most parameters needs: six for all four.
     confidence
         Of the parameter intervals.
 
@@ -196,19 +197,26 @@ def fit_regimes(
     if not chosen:
         raise InputError("no law to fit", got=list(laws), expected=", ".join(LAWS))
     curve = read_curve(lags, values, log10_values, errors, floor)
-    fits = _weigh([_fit_law(law, curve, confidence) for law in chosen])
+    # Laws are compared with each other: with points for the simplest alone, that one would win whatever the curve is.
+    enough = np.unique(curve.lags).size >= max(_estimated(law) for law in chosen) + 2  # AICc needs n > k + 1
+    fits = _weigh([_fit_law(law, curve, confidence) if enough else _unfitted(law) for law in chosen])
     status = Status.OK if fits[0].weight > 0 else fits[0].status
     return Regimes(fits, curve.lags.size, curve.n_lag_zero, curve.n_nonfinite, curve.n_floor, confidence, status)
 
 
-def _fit_law(law: Law, curve: Curve, confidence: Number) -> LawFit:
-    n = curve.lags.size
-    n_estimated = len(law.parameters) + 2  # the prefactor and the residual variance on top
+def _estimated(law: Law) -> int:
+    """Numbers that are estimated: the law's own, its prefactor and the residual variance."""
+    return len(law.parameters) + 2
+
+
+def _unfitted(law: Law, status: Status = Status.TOO_FEW_POINTS) -> LawFit:
     blank = dict.fromkeys(("log10_c", *law.parameters), np.nan)
-    void = dict.fromkeys(blank, (np.nan, np.nan))
-    if np.unique(curve.lags).size < n_estimated + 2:  # AICc needs n > k + 1
-        return LawFit(law.name, law.formula, blank, void, np.nan, np.inf, 0.0, Status.TOO_FEW_POINTS)
-    nothing = LawFit(law.name, law.formula, blank, void, np.nan, np.inf, 0.0, Status.NO_DECAY)
+    return LawFit(law.name, law.formula, blank, dict.fromkeys(blank, (np.nan, np.nan)), np.nan, np.inf, 0.0, status)
+
+
+def _fit_law(law: Law, curve: Curve, confidence: Number) -> LawFit:
+    n, n_estimated = curve.lags.size, _estimated(law)
+    nothing = _unfitted(law, Status.NO_DECAY)
     # Below this the residuals are rounding of log f and do not tell laws apart.
     resolution = n * np.mean(curve.weights) * (16 * np.finfo(float).eps * np.max(np.abs(curve.log_f))) ** 2
     mean = np.average(curve.log_f, weights=curve.weights)

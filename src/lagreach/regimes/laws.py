@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lagreach._util.arrays import Floats, Number, Numbers
+from lagreach.detection.law import log_ratio, log_sequences
 from lagreach.errors import InputError
 
 LN10 = float(np.log(10.0))
@@ -151,7 +152,7 @@ class WindowGrowth:
     def log_required(self, lags: Numbers) -> Floats:
         """Natural logarithm of N(lag)."""
         log_f = LAWS[self.law].log_value(lags, self.params)
-        return np.asarray(np.log(self.constant) - self.kappa * log_f)
+        return log_sequences(-log_f, self.kappa, np.log(self.constant))
 
     def required(self, lags: Numbers) -> Floats:
         """N(lag), inf where it leaves float range."""
@@ -163,7 +164,7 @@ class WindowGrowth:
         n = np.asarray(sequences, dtype=np.float64)
         if not np.all(n > 0):
             raise InputError("the number of sequences must be positive", got=sequences, expected="sequences > 0")
-        level = (np.log(self.constant) - np.log(n)) / self.kappa - self.params["log10_c"] * LN10
+        level = -log_ratio(np.log(n), self.kappa, np.log(self.constant)) - self.params["log10_c"] * LN10
         lag = LAWS[self.law].lag_where(level, self.params)
         first = self.log_required(1.0)
         rounding = 8 * np.finfo(np.float64).eps * np.maximum(1.0, np.abs(first))  # N = N(1) itself reaches lag 1

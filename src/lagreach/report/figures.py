@@ -97,14 +97,13 @@ def window(diagnoses: Diagnoses, axes: Axes | None = None, *, layer: int | str |
 def _found(axes: Axes, layer: LayerDiagnosis) -> None:
     """Mark the dependences found in the data."""
     needed = layer.window.required
-    seen = np.isin(needed.lags, layer.window.dependences) & np.isfinite(needed.sequences)
-    if not seen.any():
+    lags = [lag for lag in layer.window.dependences if np.isfinite(needed.at(lag)["sequences"])]
+    if not lags:
         return
+    seen = [needed.index(lag) for lag in lags]
     middle, low, high = needed.sequences[seen], needed.low[seen], needed.high[seen]
     arms = np.stack((middle - low, np.where(np.isfinite(high), high, middle) - middle)).clip(0)
-    axes.errorbar(
-        needed.lags[seen], middle, yerr=arms, fmt="D", color=VERMILION, ms=6, capsize=2.5, label="found in the data"
-    )
+    axes.errorbar(lags, middle, yerr=arms, fmt="D", color=VERMILION, ms=6, capsize=2.5, label="found in the data")
 
 
 def reach(diagnoses: Diagnoses, axes: Axes | None = None, *, layer: int | str | None = None) -> Axes:
@@ -182,15 +181,16 @@ def dependence(diagnoses: Diagnoses, axes: Axes | None = None, *, layer: int | s
     """Signal of each lag in the data (filled where significant) and, on the right axis, what the state remembers."""
     own = farthest(each(diagnoses)[0], layer).window
     axes = new_axes(axes)
-    seen = np.isin(own.lags, own.dependences)
+    seen = own.adjusted_p <= own.error
     positive = own.delta > 0
     for chosen, fill, name in ((seen & positive, VERMILION, "found"), (~seen & positive, "none", "not significant")):
         colour = VERMILION if fill == VERMILION else FAINT
         axes.plot(own.lags[chosen], own.delta[chosen], "D", ms=6, mfc=fill, mec=colour, ls="", label=name)
     axes.set_yscale("log")
     right = axes.twinx()
+    known = own.memory.capacity[~np.isnan(own.memory.capacity)]  # of a whole model there is none
     right.plot(own.memory.lags, own.memory.capacity, color=GREEN, ls="--", lw=1.5, label="memory (right)")
-    right.set_ylim(min(0.0, float(np.nanmin(own.memory.capacity))) - 0.02, 1.05)
+    right.set_ylim(min(0.0, *known.tolist()) - 0.02 if len(known) else -0.02, 1.05)
     right.set_ylabel("share of the input in the state", color=GREEN)
     right.tick_params(colors=GREEN, labelsize=9)
     for side in right.spines.values():

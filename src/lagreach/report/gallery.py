@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lagreach._util.disk import PICTURES, make_folder, save_figure
+from lagreach._util.disk import PICTURES, make_folder, refuse_others, save_figure
 from lagreach._util.progress import Progress
 from lagreach.diagnosis.result import Diagnosis
 from lagreach.errors import InputError
@@ -50,12 +50,16 @@ def export(
     if unknown:
         raise InputError("unknown figure", got=", ".join(unknown), expected=", ".join(FIGURES))
     folder = Path(out)
+    planned: dict[str, list[tuple[Path, tuple[Diagnosis, ...]]]] = {}
+    for name in names or FIGURES:
+        parts = [(diagnosis,) for diagnosis in diagnoses] if name in SINGLE else [tuple(diagnoses)]
+        stems = [name] if len(parts) == 1 else [f"{name}-{i + 1}" for i in range(len(parts))]
+        planned[name] = [(folder / f"{stem}.{kind}", part) for stem, part in zip(stems, parts, strict=True)]
+    refuse_others(file for pictures in planned.values() for file, _ in pictures)
     make_folder(folder)
     files, missing = [], {}
-    for done, name in enumerate(names or FIGURES, 1):
-        parts = [(diagnosis,) for diagnosis in diagnoses] if name in SINGLE else [tuple(diagnoses)]
-        for i, part in enumerate(parts):
-            file = folder / (f"{name}.{kind}" if len(parts) == 1 else f"{name}-{i + 1}.{kind}")
+    for done, (name, pictures) in enumerate(planned.items(), 1):
+        for file, part in pictures:
             try:
                 drawn = FIGURES[name](part)
             except InputError as error:
@@ -66,7 +70,7 @@ def export(
             save(drawn, file)
             files.append(file)
         if progress is not None:
-            progress("figures", done, len(names or FIGURES))
+            progress("figures", done, len(planned))
     return files, missing
 
 

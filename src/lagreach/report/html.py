@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from lagreach._util.disk import is_file, write_atomically
+from lagreach._util.disk import Write, is_file, write_whole
 from lagreach._util.extras import require_extra
 from lagreach._version import __version__
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis
@@ -36,6 +36,7 @@ from lagreach.report.words import (
     span,
     time_scales,
 )
+from lagreach.statistics.memory import Memory
 from lagreach.types import Status
 
 SCRIPTS = ("what_if.js", "charts.js", "page.js")
@@ -69,6 +70,7 @@ def study_page(
     *,
     names: Sequence[str] | None = None,
     answer: Sequence[str] = (),
+    write: Write = write_whole,
 ) -> Path:
     """Write the page of a study: its claims, its pictures, and its diagnoses side by side, if there are any.
 
@@ -80,6 +82,8 @@ def study_page(
         Captions and PNG files; the pictures are stored in the page.
     answer
         Sentences for the top of the page; by default what the diagnoses say.
+    write
+        Puts the page onto the disk.
     """
     found = tuple(diagnoses)
     about = _about(found, named(found, names)) if found else {"answer": [], "settings": {}}
@@ -87,10 +91,10 @@ def study_page(
     rows = [] if isinstance(claims, str) else [_claim(row) for row in claims]
     pictures = [{"caption": caption, "source": _inline(Path(file))} for caption, file in figures]
     about["answer"] = list(answer) or about["answer"] or [title]
-    return _write(Path(out), title=title, claims=rows, text=paragraphs, pictures=pictures, **about)
+    return _write(Path(out), write, title=title, claims=rows, text=paragraphs, pictures=pictures, **about)
 
 
-def _write(path: Path, **content: Any) -> Path:
+def _write(path: Path, write: Write = write_whole, **content: Any) -> Path:
     require_extra("report")
     from jinja2 import Environment, PackageLoader
     from markupsafe import Markup
@@ -105,8 +109,7 @@ def _write(path: Path, **content: Any) -> Path:
         scripts=[Markup(_template(name)) for name in SCRIPTS],
         plotly=Markup(_plotly()),
     )
-    with write_atomically(path) as temporary:
-        temporary.write_text(page, encoding="utf-8")
+    write(path, page.encode())
     return path
 
 
@@ -202,11 +205,17 @@ def _view(diagnosis: Diagnosis, layer: LayerDiagnosis) -> dict[str, Any]:
         "shape": str(layer.regimes.status)
         if best is None
         else f"{best.law}, weight {best.weight:.2f}, r² {best.r2:.3f}",
-        "memory": f"Linear memory in use: {memory.total:.1f} of at most {memory.bound} inputs"
-        + ("." if memory.independent_inputs else "; inputs are correlated in time, so the bound does not apply."),
+        "memory": _memory(memory),
         "scales": _scales(layer),
         "noise": verdict(layer),
     }
+
+
+def _memory(memory: Memory) -> str:
+    if memory.bound == 0:
+        return "Linear memory is that of a recurrent layer's state; a whole model has none of one size."
+    applies = "." if memory.independent_inputs else "; inputs are correlated in time, so the bound does not apply."
+    return f"Linear memory in use: {memory.total:.1f} of at most {memory.bound} inputs{applies}"
 
 
 def _row(diagnosis: Diagnosis, layer: LayerDiagnosis, i: int, limit: Status) -> dict[str, Any]:

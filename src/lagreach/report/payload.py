@@ -126,7 +126,12 @@ def _layer(diagnosis: Diagnosis, layer: LayerDiagnosis, errors: list[float], kep
         "logQuantiles": _log_quantiles(kappa, errors),
         "planted": _requirement(window.probe),
         "found": _requirement(window.required),
-        "dependence": {"signal": window.delta, "p": window.adjusted_p, "found": window.dependences},
+        "dependence": {
+            "signal": window.delta,
+            "p": window.adjusted_p,
+            "found": window.adjusted_p <= window.error,
+            "lags": window.lags_of_bands,
+        },
         "reliance": {
             "lags": window.reliance.lags,
             "rise": window.reliance.rise,

@@ -8,8 +8,20 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis
-from lagreach.report.words import LIGHTS, NO_FORECAST, advice, answer, brief, retained, short, span, unreached
+from lagreach.report.words import (
+    LIGHTS,
+    NO_FORECAST,
+    advice,
+    answer,
+    brief,
+    nothing_found,
+    retained,
+    short,
+    span,
+    unreached,
+)
 from lagreach.statistics import LagCurve
+from lagreach.statistics.memory import Memory
 from lagreach.types import Status
 
 if TYPE_CHECKING:
@@ -122,7 +134,7 @@ def _advice(diagnosis: Diagnosis, layer: LayerDiagnosis) -> list[str]:
     """What to do about the dependences found and not learned, and about the first lag out of reach."""
     window = layer.window
     limits = {lag: window.limit(lag, diagnosis.sequences) for lag in window.lags.tolist()}
-    asked = [lag for lag in window.dependences if limits[lag] is not Status.LIMIT_LEARNED]
+    asked = [lag for lag in window.dependences if window.limit(lag, diagnosis.sequences) is not Status.LIMIT_LEARNED]
     asked += [lag for lag, limit in limits.items() if limit is Status.LIMIT_OUT_OF_REACH][:1]
     lines = [f"to do about lag {lag}: {advice(diagnosis, layer, lag)}" for lag in sorted(set(asked))]
     return [*lines, retained(layer)] if any("gate bias" in line for line in lines) else lines
@@ -135,15 +147,35 @@ def _facts(layer: LayerDiagnosis) -> list[str]:
     powers = [round(end(finite), 1) + 0.0 for end in (max, min) if finite]  # 0.0, never -0.0
     ends = " to ".join(f"1e{power:.1f}" for power in powers) or "nothing arrives"
     supported = {True: "supported", False: "not supported", None: "not checked"}[layer.tail.stable_supported]
-    within = "" if window.memory.independent_inputs else " (inputs are correlated in time, so the bound does not apply)"
     return [
+        *_whose_lags(layer),
         f"gain of the loss gradient by lag: {sparkline(gain)} ({ends}, logarithmic)",
         f"shape of the exact gain: {_shape(layer)}",
         f"first order against exact: {layer.fidelity.verdict}",
         f"gradient noise: kappa = {window.concentration.exponent:.3g} ({window.concentration.status})",
         f"stable fit of the noise: alpha = {layer.tail.alpha:.2f}, stable model {supported}",
-        f"linear memory in use: {window.memory.total:.1f} of at most {window.memory.bound}{within}",
+        *_memory(window.memory),
         f"design effect: a sequence counts as its steps divided by {window.design_effect:.2g}",
+    ]
+
+
+def _memory(memory: Memory) -> list[str]:
+    if memory.bound == 0:  # not measured: a whole model has no state of one size
+        return []
+    within = "" if memory.independent_inputs else " (inputs are correlated in time, so the bound does not apply)"
+    return [f"linear memory in use: {memory.total:.1f} of at most {memory.bound}{within}"]
+
+
+def _whose_lags(layer: LayerDiagnosis) -> list[str]:
+    """Say why lags are those of the whole model, and how they were measured."""
+    chosen = layer.window.settings
+    if chosen.get("lags_of") != "model":
+        return []
+    anchors = chosen["anchors_per_sequence"]
+    return [
+        f"lags of the whole model: {chosen['lags_of_why']}",
+        f"input read by {chosen['input_module']}: {chosen['input_module_why']}; {anchors} "
+        f"output{'s' if anchors > 1 else ''} of each sequence carried back",
     ]
 
 
@@ -152,7 +184,7 @@ def _dependences(layer: LayerDiagnosis, diagnosis: Diagnosis) -> str:
     if not found and any(map(math.isnan, layer.window.adjusted_p)):
         return "whether the target depends on any lag cannot be told"
     if not found:
-        return "no dependence of the target on any lag was found"
+        return nothing_found(layer.window)
     beyond, unknown = unreached(layer, diagnosis)
     words = f"the data depend on lag{'s' if len(found) > 1 else ''} {', '.join(map(str, found))}"
     if beyond:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis
+from lagreach.diagnosis.window import Window
 from lagreach.errors import InputError
 from lagreach.regimes import TimeScales, timescales
 from lagreach.types import Status
@@ -20,6 +21,8 @@ LIGHTS = {
     Status.LIMIT_LEARNED: "good",
     Status.LIMIT_NO_DEPENDENCY: "plain",
     Status.LIMIT_UNDETERMINED: "fair",
+    Status.LIMIT_EXPLAINED: "fair",
+    Status.LIMIT_SHARED_INPUT: "fair",
     Status.LIMIT_CAPACITY: "bad",
     Status.LIMIT_SAMPLE_SIZE: "bad",
     Status.LIMIT_OUT_OF_REACH: "bad",
@@ -161,7 +164,7 @@ def depends(diagnosis: Diagnosis) -> str:
     if not found and any(np.isnan(layer.window.adjusted_p).any() for layer in diagnosis.layers):
         return "Whether the target depends on any lag cannot be told from this series."
     if not found:
-        return "No dependence of the target on any examined lag was found in the data."
+        return f"{sentence(nothing_found(_most_telling(diagnosis)))}."
     visible = {lag for layer in diagnosis.layers for lag in layer.window.at(diagnosis.sequences).detectable}
     beyond = {lag for layer in diagnosis.layers for lag in unreached(layer, diagnosis)[0]} - visible
     unknown = set(found) - visible - beyond
@@ -171,6 +174,30 @@ def depends(diagnosis: Diagnosis) -> str:
     if unknown:
         words += f"; what {listed(sorted(unknown))} {'needs' if len(unknown) == 1 else 'need'} cannot be said"
     return f"{words}." if beyond or unknown else f"{words}, within reach."
+
+
+def _most_telling(diagnosis: Diagnosis) -> Window:
+    """The window that says most where no lag is named: one in which inputs and target go together, then one that can tell."""
+    windows = [layer.window for layer in diagnosis.layers]
+    return max(windows, key=lambda one: (len(one.marginal_dependences), not np.isnan(one.adjusted_p).any()))
+
+
+def nothing_found(window: Window) -> str:
+    """Say why no lag is named."""
+    marginal, untold = window.marginal_dependences, np.isnan(window.adjusted_p)
+    if marginal and window.left < 1:
+        return (
+            f"the target goes with old inputs ({listed(marginal)}), but which of them it depends on cannot be told: they follow "
+            "each other in time"
+        )
+    if Status.LIMIT_CANNOT_BE_TOLD in window.required.status:
+        return "whether the target depends on the inputs cannot be told from this series"
+    if untold.all():
+        return "whether the target depends on the inputs cannot be told: they are the same in every sequence"
+    words = "no dependence of the target on any examined lag was found in the data"
+    if untold.any():
+        words += f"; at {listed(window.lags[untold].tolist())} the input is the same in every sequence, and nothing can be told"
+    return words
 
 
 def unreached(layer: LayerDiagnosis, diagnosis: Diagnosis) -> tuple[list[int], list[int]]:
@@ -212,6 +239,10 @@ def advice(diagnosis: Diagnosis, layer: LayerDiagnosis, lag: int) -> str:
     limit = window.limit(lag, diagnosis.sequences)
     if limit in (Status.LIMIT_LEARNED, Status.LIMIT_NO_DEPENDENCY):
         return "nothing to do"
+    if limit is Status.LIMIT_SHARED_INPUT:
+        return "let this input differ between sequences, if it can"
+    if limit is Status.LIMIT_EXPLAINED:
+        return "nothing to do, unless more sequences tell it apart from the lags around it"
     if limit is Status.LIMIT_CANNOT_BE_TOLD:
         return "a longer series, or differences instead of levels"
     if limit is Status.LIMIT_UNDETERMINED:

@@ -17,7 +17,9 @@ class Capacity(LagStatistic):
     unit: ClassVar[str] = "R^2"
     reads: ClassVar[frozenset[str]] = frozenset({WINDOW})
 
-    def curve(self, measured: Measured) -> LagCurve:
-        """From the size of the state."""
+    def curve(self, measured: Measured) -> LagCurve | None:
+        """From the size of the state; none where there is no state of one size."""
         window = measured.window
+        if window.memory.bound == 0:
+            return None
         return self.make(window.lags, np.minimum(1.0, window.memory.bound / (window.lags + 1)))

@@ -59,4 +59,5 @@ class GradientRatio(LagStatistic):
         if gains is None or not bool((gains.lags > 0).any()):
             return None
         lags, log10 = gains.lags.numpy(), gains.log10_exact.numpy()
-        return self.make(lags, log10 - log10[lags > 0][0])
+        with np.errstate(invalid="ignore"):  # nothing beside nothing, where no gradient gets beyond lag 0
+            return self.make(lags, log10 - log10[lags > 0][0])

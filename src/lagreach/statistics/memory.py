@@ -20,14 +20,19 @@ from lagreach.gradients.subject import Piece, Subject
 from lagreach.statistics._statistic import STATES, LagCurve, LagStatistic, Measured
 from lagreach.transport.objective import valid_steps
 
-INDEPENDENT_BELOW = 0.05  # largest autocorrelation of inputs at lags 1..4 that still counts as independent
+NEGLIGIBLE = 0.05  # autocorrelation of inputs at lags 1..4 that counts as none, however surely it is there
+LAGS_COMPARED = 4
+DOUBT = 0.01  # chance that independent inputs are called correlated
+MOST_DIRECTIONS = 512  # of the state, or of the input: covariances are their square, fits their cube
+MOST_BYTES = 2**28  # of the covariances of all lags together
 
 
 @dataclass(frozen=True)
 class Memory:
     """`capacity` (lag,): mean held-out R^2 over input directions; `total`: its sum over lags and directions.
 
-    `bound` is the size of the state; the sum means something only if `independent_inputs`.
+    `bound` is the size of the state; the sum means something only if `independent_inputs`. Of a wide state only some random
+    `directions` are read (None: all): it remembers at least that much.
     """
 
     lags: tuple[int, ...]
@@ -35,11 +40,32 @@ class Memory:
     total: float
     bound: int
     independent_inputs: bool
+    directions: int | None = None
+
+    @property
+    def note(self) -> str | None:
+        """What a reader has to know about how it was measured."""
+        if self.directions is None:
+            return None
+        return (
+            f"a state of {self.bound:,} units is wide: its linear memory was measured on {self.directions:,} random "
+            "directions of it, so it remembers at least what is said"
+        )
 
     @classmethod
     def unknown(cls, lags: Sequence[int]) -> Memory:
         """Return what stands for a memory that was not measured."""
         return cls(tuple(lags), np.full(len(lags), np.nan), math.nan, 0, True)
+
+
+def directions_read(size: int, lags: int) -> int:
+    """Random directions that stand for `size` of them, so that covariances for so many lags fit and can be solved."""
+    return min(size, MOST_DIRECTIONS, int((MOST_BYTES / (2 * 8 * lags)) ** 0.5) - 1)
+
+
+def memory_bytes(size: int, lags: int) -> int:
+    """Bytes of the covariances that are collected."""
+    return 2 * 8 * lags * (directions_read(size, lags) + 1) ** 2
 
 
 class MemorySums:
@@ -51,39 +77,36 @@ class MemorySums:
         self.spans = [last - first + 1 for first, last in subject.bands.edges]  # lags that each entry stands for
         self.size = subject.view.template.stack.state_size
         self.width = subject.probe.whitening.shape[1]
-        self.halves = [_Moments(self.lags, self.size, self.width) for _ in range(2)]
-        self.correlation = torch.zeros(5, self.width, dtype=torch.float64)
-        self.steps = torch.zeros(5, 1, dtype=torch.float64)
+        self.of_state = _Sketch(self.size, directions_read(self.size, len(self.lags)))
+        self.of_input = _Sketch(self.width, min(self.width, MOST_DIRECTIONS))
+        self.halves = [_Moments(self.lags, self.of_state.directions, self.of_input.directions) for _ in range(2)]
+        self.related = Autocorrelation(subject.plan.count, self.of_input.directions)
 
     def add(self, piece: Piece) -> None:
         """Take in some pairs of sequences."""
-        states, inputs = piece.part.states.double(), self.probe.whiten(piece.part.x.double())
-        time = inputs.shape[1]
-        inside = valid_steps(piece.part.lengths, len(inputs), time, inputs.device)
+        states = self.of_state(piece.part.states.double())
+        inputs = self.of_input(self.probe.whiten(piece.part.x.double()))
+        inside = valid_steps(piece.part.lengths, inputs.shape[0], inputs.shape[1], inputs.device)
         states, inputs = (torch.where(inside[..., None], v, 0.0) for v in (states, inputs))
         for half in range(2):
             chosen = torch.from_numpy(piece.block % 2 == half).to(states.device)
             if chosen.any():
                 self.halves[half].add(states[chosen], inputs[chosen], inside[chosen])
-        for k in range(min(5, time)):
-            self.correlation[k] += (inputs[:, k:] * inputs[:, : time - k] * inside[:, k:, None]).sum((0, 1)).cpu()
-            self.steps[k] += inside[:, k:].sum().cpu()
+        self.related.add(inputs, inside, torch.from_numpy(piece.block))
 
     def merge(self, other: MemorySums) -> None:
         """Take in the moments of other sequences."""
         for half, others in zip(self.halves, other.halves, strict=True):
             half.merge(others)
-        self.correlation += other.correlation
-        self.steps += other.steps
+        self.related.merge(other.related)
 
     def result(self) -> Memory:
         """Fit on the even blocks, score on the odd ones."""
         fitted, held_out = (half.from_each_lag_on() for half in self.halves)
         capacity = np.array([fitted.score(column, held_out) for column in range(len(self.lags))])
-        seen = (self.correlation / self.steps)[self.steps[:, 0] > 0]
-        related = (seen[1:] / seen[0]).abs().max().item() if len(seen) > 1 else 0.0
         total = float((np.maximum(capacity, 0) * np.array(self.spans)).sum() * self.width)
-        return Memory(tuple(self.lags), capacity, total, self.size, related < INDEPENDENT_BELOW)
+        directions = self.of_state.directions if self.of_state.directions < self.size else None
+        return Memory(tuple(self.lags), capacity, total, self.size, not self.related.found(), directions)
 
 
 class MemoryCurve(LagStatistic):
@@ -103,6 +126,70 @@ class MemoryCurve(LagStatistic):
         """As the window keeps it."""
         memory: Memory = measured.window.memory
         return self.make(memory.lags, memory.capacity)
+
+
+class _Sketch:
+    """At most so many random directions: coordinates are dealt into groups, and each group is added up with random signs."""
+
+    def __init__(self, size: int, directions: int) -> None:
+        self.directions = directions
+        generator = torch.Generator().manual_seed(0)
+        self._order = torch.randperm(size, generator=generator)
+        self._signs = 2.0 * torch.randint(2, (size,), generator=generator) - 1
+        self._missing = -size % directions
+
+    def __call__(self, values: Float[Tensor, "*batch size"]) -> Float[Tensor, "*batch direction"]:
+        if self.directions == values.shape[-1]:
+            return values
+        dealt = values[..., self._order.to(values.device)] * self._signs.to(values)
+        groups = torch.nn.functional.pad(dealt, (0, self._missing)).unflatten(-1, (-1, self.directions))
+        return groups.sum(-2)
+
+
+class Autocorrelation:
+    """Autocorrelation of inputs at the first lags, with its sampling error from blocks of sequences."""
+
+    def __init__(self, blocks: int, width: int) -> None:
+        self._products = torch.zeros(blocks, LAGS_COMPARED + 1, width, dtype=torch.float64)
+        self._steps = torch.zeros(blocks, LAGS_COMPARED + 1, 1, dtype=torch.float64)
+
+    def add(self, inputs: Float[Tensor, "seq time input"], inside: Tensor, block: Tensor) -> None:
+        """Add sequences whose inputs are zero where they are not `inside`."""
+        time = inputs.shape[1]
+        for k in range(min(LAGS_COMPARED + 1, time)):
+            products = (inputs[:, k:] * inputs[:, : time - k]).sum(1)
+            self._products[:, k].index_add_(0, block, products.cpu())
+            self._steps[:, k].index_add_(0, block, inside[:, k:].sum(1, keepdim=True).double().cpu())
+
+    def merge(self, other: Autocorrelation) -> None:
+        """Take in the products of other sequences."""
+        self._products += other._products
+        self._steps += other._steps
+
+    def found(self) -> bool:
+        """Whether some input is correlated in time, by more than is negligible and more than chance would give so many."""
+        from scipy.special import stdtrit
+
+        measured = self._steps[:, 0, 0] > 0  # an interrupt leaves blocks out
+        products, steps = self._products[measured], self._steps[measured]
+        without = [total.sum(0) - total for total in (products, steps)]  # each block left out in turn
+        if len(steps) < 2 or (reached := without[1].amin((0, 2)) > 0).sum() < 2:
+            return False
+        whole, left_out = (
+            _normalised(p[..., reached, :], s[..., reached, :]) for p, s in ((products.sum(0), steps.sum(0)), without)
+        )
+        blocks = len(left_out)
+        error = (left_out - left_out.mean(0)).square().sum(0).mul((blocks - 1) / blocks).sqrt()
+        # of independent steps it is this much; blocks tell more where sequences repeat each other, less where they are few
+        error = torch.maximum(error, steps.sum(0)[reached][1:].rsqrt())
+        chance = float(stdtrit(blocks - 1, 1 - DOUBT / (2 * whole.numel())))
+        return bool((whole.abs() > torch.clamp(chance * error, min=NEGLIGIBLE)).any())
+
+
+def _normalised(products: Float[Tensor, "*batch lag input"], steps: Tensor) -> Float[Tensor, "*batch later input"]:
+    """Autocorrelations from sums of products: those of lag zero are variances."""
+    mean = products / steps
+    return mean[..., 1:, :] / mean[..., :1, :]
 
 
 class _Moments:

@@ -16,13 +16,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lagreach.gradients.contrast import step_weights
+from lagreach.data.pairs import pair_scores
+from lagreach.gradients.contrast import anchor_shares
 from lagreach.gradients.significance import step_down
 from lagreach.gradients.subject import Piece, Subject
 from lagreach.kernels import scan_stack
 from lagreach.statistics._statistic import DEPENDENCES, LagCurve, LagStatistic, Measured
-from lagreach.transport.objective import Objective, output_gradient
-from lagreach.transport.rollout import Rollout
 from lagreach.types import Status
 
 ANCHORS = 4  # per pair and lag
@@ -56,7 +55,7 @@ class RelianceSums:
         """Exchange inputs within the pairs of a piece; lags without anchors give NaN."""
         values = np.full((2, len(piece.pair), len(self.lags)), np.nan)
         for column, lag in enumerate(self.lags):
-            rise, loss = _rise(piece, lag, _scores(piece.pair, lag, self.time, self.seed))
+            rise, loss = _rise(piece, lag, pair_scores(piece.pair, lag, self.time, self.seed))
             values[0, :, column], values[1, :, column] = rise.numpy(), loss.numpy()
         self.pair.append(piece.pair)
         self.values.append(values)
@@ -73,7 +72,7 @@ class RelianceSums:
         unit = np.arange(len(pairs)) if self.stretch is None else self.stretch[pairs[order]]
         empty = np.empty((2, 0, len(self.lags)))
         rises, losses = np.concatenate([empty, *self.values], axis=1)[:, order]
-        return _test(self.lags, rises, losses, unit, flips, np.random.default_rng(self.seed))
+        return reliance_of(self.lags, rises, losses, flips, np.random.default_rng(self.seed), unit)
 
 
 class RelianceCurve(LagStatistic):
@@ -93,26 +92,19 @@ class RelianceCurve(LagStatistic):
         """As the window keeps it, NaN at the other lags."""
         window, reliance = measured.window, measured.window.reliance
         value, low, high = (np.full(len(window.lags), np.nan) for _ in range(3))
-        places = [window.lags.tolist().index(lag) for lag in reliance.lags]
+        status = [Status.NOT_SIGNIFICANT] * len(window.lags)
         half = 1.96 * reliance.standard_error
-        value[places], low[places], high[places] = reliance.rise, reliance.rise - half, reliance.rise + half
-        status = [Status.OK if lag in reliance.lags else Status.NOT_SIGNIFICANT for lag in window.lags.tolist()]
+        for column in np.argsort(reliance.rise):  # of several lags in a band the largest rise is shown
+            place = window.required.index(reliance.lags[column])
+            value[place], status[place] = reliance.rise[column], Status.OK
+            low[place], high[place] = value[place] - half[column], value[place] + half[column]
         return self.make(window.lags, value, low, high, status)
-
-
-def _scores(pairs: np.ndarray, lag: int, time: int, seed: int) -> Tensor:
-    """Random numbers (pair, time) that choose anchors.
-
-    A stream for every pair and lag: the choice does not depend on how pairs are cut into pieces, and none is stored.
-    """
-    streams = [np.random.Philox(key=seed % 2**64, counter=[0, 0, lag, pair]) for pair in pairs.tolist()]
-    return torch.from_numpy(np.stack([np.random.Generator(stream).random(time) for stream in streams]))
 
 
 def _rise(piece: Piece, lag: int, scores: Tensor) -> tuple[Tensor, Tensor]:
     """Rise of the loss and the loss itself, per unit weight of the anchor, averaged over each pair and its anchors."""
     part, objective, swap = piece.part, piece.objective, piece.partner
-    shares = _anchor_shares(part, objective).cpu()
+    shares = anchor_shares(part.recurrence, objective, part.states).cpu()
     usable = torch.minimum(shares, shares[swap])[::2, lag:] > 0  # both of a pair, at the same times
     none = torch.full((len(usable),), torch.nan, dtype=torch.float64)
     if usable.shape[1] == 0 or not usable.any():
@@ -150,24 +142,19 @@ def _rise(piece: Piece, lag: int, scores: Tensor) -> tuple[Tensor, Tensor]:
     )  # type: ignore[return-value]
 
 
-def _anchor_shares(part: Rollout, objective: Objective) -> Tensor:
-    """How much the loss looks at the state of each step: its share of the steps, or 1 where a pooled loss looks."""
-    positions, time = part.output.shape[1], part.x.shape[1]
-    if positions == time:
-        return step_weights(objective, positions)
-    delta = output_gradient(part.recurrence, objective, part.states)[0]
-    return (delta.abs().amax(-1) > 0).to(delta.dtype)
-
-
-def _test(
+def reliance_of(
     lags: tuple[int, ...],
     rises: np.ndarray,
     losses: np.ndarray,
-    unit: np.ndarray,
     flips: int,
     generator: np.random.Generator,
+    unit: np.ndarray | None = None,
 ) -> Reliance:
-    """Test the mean of the rises (pair, lag); `unit` (pair,) numbers what is independent."""
+    """Test the rises of pairs (pair, lag), NaN where a pair has none, by flipping their signs; as shares of the losses.
+
+    `unit` (pair,) numbers what is independent: every pair if None.
+    """
+    unit = np.arange(len(rises)) if unit is None else unit
     seen = np.isfinite(rises)
     count = seen.sum(0)
     values = _by_unit(np.where(seen, rises, 0.0), unit)

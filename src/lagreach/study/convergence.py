@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lagreach._util.disk import make_folder, write_atomically
+from lagreach._util.disk import make_folder
 from lagreach.errors import InputError
 from lagreach.report import study_page
 from lagreach.study.claims import VERDICTS, ClaimResult
@@ -48,8 +48,7 @@ def run_experiment(job: ExperimentJob) -> None:
     found = measure(job.name, config.scale, config.seed)
     path = experiment_path(run, job.name)
     make_folder(path.parent)
-    with write_atomically(path) as temporary:
-        temporary.write_text(json.dumps(found.to_dict()), encoding="utf-8")
+    run.write(path, json.dumps(found.to_dict()).encode())
     run.log(f"experiment {job.name} done")
 
 
@@ -58,7 +57,7 @@ def read_experiment(run: RunDirectory, name: str) -> Experiment | None:
     from lagreach.papers.cayci.curves import Experiment
 
     try:
-        return Experiment.from_dict(json.loads(experiment_path(run, name).read_text(encoding="utf-8")))
+        return Experiment.from_dict(json.loads(run.read(experiment_path(run, name))))
     except (OSError, ValueError, KeyError, TypeError, InputError):
         return None
 
@@ -108,12 +107,12 @@ def summarise_experiments(run: RunDirectory, config: StudyConfig, seconds: float
     pictures: list[tuple[str, str | Path]] = []
     for experiment in found:
         path = run.path / "figures" / f"{experiment.name}.png"
-        save_figure(figure(experiment), path)
+        save_figure(figure(experiment), path, run.write)
         pictures.append((f"{experiment.question[0].upper()}{experiment.question[1:]}", path))
     run.write_text("claims.json", json.dumps([vars(claim) for claim in claims], indent=2))
     rows = [vars(claim) | {"verdict": VERDICTS[claim.verdict]} for claim in claims]
     sentences = [f"{sum(c.verdict == 'yes' for c in claims)} of {len(claims)} predicted slopes came out."]
-    study_page(config.title, [], rows, pictures, run.path / "report.html", answer=sentences)
+    study_page(config.title, [], rows, pictures, run.path / "report.html", answer=sentences, write=run.write)
     headers = ("claim", "claimed", "obtained", "interval", "agrees?", "why")
     lines = [f"# {config.title}", "", config.about.strip(), ""]
     lines += [f"Scale **{config.scale}**. Made by `{command}`; {seconds / 60:.1f} minutes.", ""]

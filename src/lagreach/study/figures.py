@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lagreach._util.disk import write_atomically
+from lagreach._util.disk import Write, write_whole
 from lagreach._util.extras import require_extra
 from lagreach.report.style import FAINT, SHADE, label, legend, look, new_axes
 from lagreach.study.material import Material, reach, stacked
@@ -255,25 +255,24 @@ FIGURES: dict[str, Callable[[Material], Figure]] = {
 }
 
 
-def save_figure(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path, write: Write = write_whole) -> None:
     """Save a PNG in few colours (pages carry many of them) and an SVG for print beside it."""
     from PIL import Image
 
-    plain = io.BytesIO()
+    plain, few, vector = io.BytesIO(), io.BytesIO(), io.BytesIO()
     figure.savefig(plain, format="png")
-    with write_atomically(path.with_suffix(".png")) as temporary:
-        few = Image.open(plain).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
-        few.save(temporary, format="png", optimize=True)
-    with write_atomically(path.with_suffix(".svg")) as temporary:
-        figure.savefig(temporary, format="svg")
+    Image.open(plain).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(few, format="png", optimize=True)
+    write(path.with_suffix(".png"), few.getvalue())
+    figure.savefig(vector, format="svg")
+    write(path.with_suffix(".svg"), vector.getvalue())
 
 
-def draw_all(material: Material, folder: Path, suffix: str) -> list[tuple[str, Path]]:
+def draw_all(material: Material, folder: Path, suffix: str, write: Write = write_whole) -> list[tuple[str, Path]]:
     """Draw every figure; return captions and PNG files."""
     drawn = []
     for name, draw in FIGURES.items():
         path = folder / f"{name}-{suffix}.png"
-        save_figure(draw(material), path)
+        save_figure(draw(material), path, write)
         caption = (draw.__doc__ or name).strip().splitlines()[0]
         printed = f" Printed: {PRINTED[name]}." if name in PRINTED else ""
         drawn.append((f"{name.replace('_', ' ').capitalize()}, {suffix}. {caption}{printed}", path))

@@ -6,8 +6,8 @@ from what is there to the same result.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,21 +15,24 @@ import torch
 
 from lagreach._util.disk import make_folder
 from lagreach.diagnosis.diagnose import diagnose
-from lagreach.diagnosis.files import load
+from lagreach.diagnosis.files import diagnosis_from_bytes, to_bytes
 from lagreach.diagnosis.measure import MeasureSettings
+from lagreach.diagnosis.result import Diagnosis
 from lagreach.errors import InputError
 from lagreach.models.gated_rnn import GatedRNN
 from lagreach.papers.livi.printed_window import paper_window
+from lagreach.study.checkpoints import latest_state, load_tensors, remove_states, save_state, save_tensors
 from lagreach.study.config import RECIPES, DiagnosisSettings, StudyConfig, Variant
 from lagreach.study.data import FreshData, HeldData, TrainingData, generator_for, hold
 from lagreach.study.optimisers import OptimiserSettings
 from lagreach.study.replicas import Replicas
 from lagreach.study.rows import Row, read_rows, write_rows
-from lagreach.study.store import RunDirectory, latest_state, load_tensors, remove_states, save_state, save_tensors
+from lagreach.study.store import RunDirectory
 from lagreach.study.summary import summarise, summarise_paper
 from lagreach.study.trainer import Trainer, run_epoch
 from lagreach.tasks import Task, make_task
 
+PLACE = ("variant", "seed", "epoch")  # of a diagnosis among those of a study
 SharedData = dict[tuple[int, int], HeldData]  # by sequences and batch: variants with the same seeds see the same data
 
 
@@ -115,18 +118,20 @@ class VariantTraining:
 
     def _go_on(self) -> bool:
         """Go on from the latest whole state, if there is one with the tables that belong to it."""
-        state = latest_state(self.folder, self._note)
+        state = latest_state(self.folder, self._note, self.run.read)
         if state is None:
             return False
         try:
             now = int(state["counters"][0])
-            metrics, scores = ([row for row in table if row["epoch"] <= now] for table in _tables(self.folder))
+            metrics, scores = (
+                [row for row in table if row["epoch"] <= now] for table in _tables(self.run, self.variant)
+            )
             # what a state is past can only be made on the way to it
             if now not in {row["epoch"] for row in metrics}:
                 raise InputError("the metrics end before the state", expected="a row for every epoch")
             for past in self.wanted:
                 if past <= now:
-                    load_tensors(self.run.model_path(self.variant.name, past))
+                    load_tensors(self.run.model_path(self.variant.name, past), self.run.read)
             self.trainer.load(state)
         except (InputError, KeyError, TypeError, ValueError) as error:
             self._note(f"{error}; starting again")
@@ -153,15 +158,17 @@ class VariantTraining:
         if epoch in self.wanted:
             self._checkpoint()
         if epoch in self.wanted or epoch % self.plan.save_every == 0:
-            write_rows(self.folder / "metrics.parquet", self.metrics)
-            save_state(self.folder, epoch, self.trainer.state())  # last: what it makes superfluous must be there
+            write_rows(self.folder / "metrics.parquet", self.metrics, self.run.write)
+            # last: what it makes superfluous must be there
+            save_state(self.folder, epoch, self.trainer.state(), self.run.write)
             self.run.log(f"{self.variant.name}: epoch {epoch} of {self.plan.epochs} saved")
 
     def finish(self) -> None:
         """Write what an empty training would lack, and say how it ended."""
         if not self.metrics:
             seeds = self.config.seed_list()
-            write_rows(self.folder / "metrics.parquet", [{"epoch": 0, "seed": s, "loss": None} for s in seeds])
+            rows = [{"epoch": 0, "seed": s, "loss": None} for s in seeds]
+            write_rows(self.folder / "metrics.parquet", rows, self.run.write)
         self.run.log(f"{self.variant.name}: trained, {', '.join(status.name for status in self.trainer.status)}")
 
     def _checkpoint(self) -> None:
@@ -175,8 +182,9 @@ class VariantTraining:
                 {"epoch": trainer.epoch, "seed": seed, "lag": lag, "recovered": float(score)}
                 for lag, score in zip(task.lags, found.tolist(), strict=True)
             )
-        write_rows(self.folder / "recovered.parquet", self.scores)
-        save_tensors(self.run.model_path(self.variant.name, trainer.epoch), trainer.replicas.params)
+        write_rows(self.folder / "recovered.parquet", self.scores, self.run.write)
+        path = self.run.model_path(self.variant.name, trainer.epoch)
+        save_tensors(path, trainer.replicas.params, self.run.write)
 
 
 def train_variants(job: TrainJob) -> None:
@@ -197,8 +205,8 @@ def is_trained(run: RunDirectory, config: StudyConfig, variant: Variant) -> bool
     """Whether the weights of every wanted epoch are there, and whole."""
     try:
         for epoch in config.checkpoint_epochs(variant):
-            load_tensors(run.model_path(variant.name, epoch))
-        metrics, scores = _tables(run.training(variant.name))
+            load_tensors(run.model_path(variant.name, epoch), run.read)
+        metrics, scores = _tables(run, variant)
     except InputError:
         return False
     # weights are written before the rows that belong to them, so a training may have stopped in between
@@ -206,16 +214,17 @@ def is_trained(run: RunDirectory, config: StudyConfig, variant: Variant) -> bool
     return wanted[-1] in {row["epoch"] for row in metrics} and set(wanted) <= {row["epoch"] for row in scores}
 
 
-def _tables(folder: Path) -> tuple[list[Row], list[Row]]:
+def _tables(run: RunDirectory, variant: Variant) -> tuple[list[Row], list[Row]]:
     """Read loss and gradient norms by epoch, and the shares of the lags that were recovered."""
-    metrics = read_rows(folder / "metrics.parquet", ("epoch", "seed", "loss"))
-    return metrics, read_rows(folder / "recovered.parquet", ("epoch", "seed", "lag", "recovered"))
+    folder = run.training(variant.name)
+    metrics = read_rows(folder / "metrics.parquet", ("epoch", "seed", "loss"), run.read)
+    return metrics, read_rows(folder / "recovered.parquet", ("epoch", "seed", "lag", "recovered"), run.read)
 
 
 def stored_model(run: RunDirectory, config: StudyConfig, variant: Variant, seed: int, epoch: int) -> GatedRNN:
     """Read the model of one seed after an epoch."""
     model = build_model(config, variant, seed)
-    held = load_tensors(run.model_path(variant.name, epoch))
+    held = load_tensors(run.model_path(variant.name, epoch), run.read)
     model.load_state_dict({name: value[config.seed_list().index(seed)] for name, value in held.items()})
     return model
 
@@ -235,7 +244,7 @@ def diagnose_checkpoint(job: DiagnoseJob) -> None:
     if job.recipe == "paper":
         lags_seen = [lag for lag in _explicit_lags(own, task) if lag > 0]
         printed = paper_window(model.cpu(), batch, lags_seen, task.loss, own.error, config.seed)
-        write_rows(path, [summarise_paper(labels, printed, own.budget_grid)])
+        write_rows(path, [summarise_paper(labels, printed, own.budget_grid)], run.write)
         run.log(f"diagnosed {path.name}")
         return
     lags: Any = own.lags if own.lags == "auto" else list(own.lags)
@@ -254,7 +263,7 @@ def diagnose_checkpoint(job: DiagnoseJob) -> None:
         progress=False,
         **RECIPES[job.recipe],  # type: ignore[arg-type]
     )
-    replace(found, labels=labels).save(path)
+    run.write(path, to_bytes(replace(found, labels=labels)))
     run.log(f"diagnosed {path.name}")
 
 
@@ -267,21 +276,32 @@ def _explicit_lags(settings: DiagnosisSettings, task: Task) -> list[int]:
 
 
 def is_diagnosed(run: RunDirectory, job: DiagnoseJob) -> bool:
-    """Whether the diagnosis is there and can be read."""
+    """Whether the diagnosis is there, can be read, and is the one that was asked for."""
     path = run.diagnosis_path(job.variant, job.seed, job.epoch, job.recipe)
     try:
         if job.recipe == "paper":
-            return len(read_rows(path, ("lags", "n_data", "windows"))) == 1
-        load(path)
+            rows = read_rows(path, ("lags", "n_data", "windows", *PLACE), run.read)
+            return len(rows) == 1 and _is_of(rows[0], job)
+        return _is_of(read_diagnosis(run, job).labels, job)
     except InputError:
         return False
-    return True
+
+
+def _is_of(labels: Mapping[str, object], job: DiagnoseJob) -> bool:
+    """Whether labels name this piece of work: files may have been put into each other's places."""
+    return tuple(labels.get(name) for name in PLACE) == tuple(getattr(job, name) for name in PLACE)
+
+
+def read_diagnosis(run: RunDirectory, job: DiagnoseJob) -> Diagnosis:
+    """Read a finished diagnosis."""
+    path = run.diagnosis_path(job.variant, job.seed, job.epoch, job.recipe)
+    return diagnosis_from_bytes(run.read(path), path.name)
 
 
 def summary_row(run: RunDirectory, job: DiagnoseJob, budgets: tuple[int, ...]) -> Row:
     """Numbers of a finished diagnosis."""
     path = run.diagnosis_path(job.variant, job.seed, job.epoch, job.recipe)
-    row = read_rows(path)[0] if job.recipe == "paper" else summarise(load(path), budgets)
+    row = read_rows(path, read=run.read)[0] if job.recipe == "paper" else summarise(read_diagnosis(run, job), budgets)
     return row | {"recipe": job.recipe}  # files of version 0.1.0 call it their form
 
 

@@ -58,7 +58,7 @@ def gather(run: RunDirectory, config: StudyConfig) -> dict[str, Material]:
     tables: dict[str, list[Row]] = {"metrics": [], "recovered": []}
     for name, rows in tables.items():
         for v in config.variants:
-            rows += [row | place[v.name] for row in read_rows(run.training(v.name) / f"{name}.parquet")]
+            rows += [row | place[v.name] for row in read_rows(run.training(v.name) / f"{name}.parquet", read=run.read)]
     found = {}
     for group in dict.fromkeys(own["group"] for own in place.values()):
         own = [row for row in every if row["group"] == group]

@@ -4,33 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lagreach._util.disk import is_file, write_atomically
+from lagreach._util.disk import Read, Write, read_whole, write_whole
+from lagreach._util.seals import SEALED, is_sealed, seal
 from lagreach.errors import InputError, TooLargeError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
 Row = dict[str, Any]
 MOST_ROWS = 10**7
 MENDED = "run the study again with --resume: it makes anew what is missing or damaged"
 
 
-def write_rows(path: Path, rows: Sequence[Row]) -> None:
+def write_rows(path: Path, rows: Sequence[Row], write: Write = write_whole) -> None:
     """Write rows as a table."""
+    import pyarrow as pa
+
+    write(path, table_bytes(pa.Table.from_pylist(list(rows))))
+
+
+def table_bytes(table: pa.Table, **options: Any) -> bytes:
+    """Content of a table's file, with its checksum; `options` are those of `pyarrow.parquet.write_table`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with write_atomically(path) as temporary:
-        pq.write_table(pa.Table.from_pylist(list(rows)), temporary)
+    made = pa.BufferOutputStream()
+    words = (table.schema.metadata or {}) | {SEALED: "by a line before the footer"}
+    pq.write_table(table.replace_schema_metadata(words), made, **options)
+    content = bytes(made.getvalue())
+    footer = int.from_bytes(content[-8:-4], "little") + 8  # readers find it from the end, and all else by its numbers
+    return seal(content, len(content) - footer)
 
 
-def read_rows(path: Path, columns: Sequence[str] = ()) -> list[Row]:
-    """Read a table back as rows; a damaged one, or one without these columns, is refused."""
+def open_table(content: bytes, name: str) -> pq.ParquetFile:
+    """Open a table's file; a damaged one is refused before, one of version 0.1.0 (without a checksum) is not."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if not is_file(path):
-        raise InputError("this table cannot be read: there is no such file", got=str(path), fix=MENDED)
+    is_sealed(content, name)
+    return pq.ParquetFile(pa.BufferReader(content))
+
+
+def read_rows(path: Path, columns: Sequence[str] = (), read: Read = read_whole) -> list[Row]:
+    """Read a table back as rows; a damaged one, or one without these columns, is refused."""
+    content = read(path)
     try:
-        with pq.ParquetFile(path) as file:
+        with open_table(content, path.name) as file:
             rows, missing = file.metadata.num_rows, set(columns) - set(file.schema_arrow.names)
             # repeated values take no room in a file, so its size says nothing about the table's
             found = file.read().to_pylist() if rows <= MOST_ROWS and not missing else []

@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 
 from lagreach._util.progress import Progress, progress_bar
-from lagreach.diagnosis.files import load
 from lagreach.errors import InputError
 from lagreach.report import study_page
 from lagreach.study.claims import VERDICTS, ClaimResult, check_claims
@@ -28,6 +27,7 @@ from lagreach.study.jobs import (
     diagnose_jobs,
     is_diagnosed,
     is_trained,
+    read_diagnosis,
     train_variants,
 )
 from lagreach.study.kinds import kind_named
@@ -72,7 +72,7 @@ def run_study(
             experiments = [ExperimentJob(str(run.path), name) for name in config.experiments]
             workers.map(run_experiment, experiments, on_result=counting(report, "experiments", len(experiments)))
             summarise_experiments(run, config, time.perf_counter() - started, command)
-            run.log("finished")
+            run.finish()
             return run
         if config.kind == "validation":
             kind_named("validation").run(
@@ -90,7 +90,7 @@ def run_study(
         workers.map(diagnose_checkpoint, todo, on_result=count)
         run.log("measured")
         summarise_run(run)
-        run.log("finished")
+        run.finish()
     return run
 
 
@@ -127,10 +127,10 @@ def summarise_run(run: RunDirectory) -> list[ClaimResult]:
     """Write summary.parquet, the figures, RESULTS.md and report.html from what the folder holds."""
     config = run.config()
     groups = gather(run, config)
-    write_rows(run.path / "summary.parquet", [row for own in groups.values() for row in own.every])
+    write_rows(run.path / "summary.parquet", [row for own in groups.values() for row in own.every], run.write)
     final = [row for own in groups.values() for row in own.final]
     claims = check_claims(config.claims, final, config.diagnosis.budget_grid, seeds=config.seeds, scale=config.scale)
-    figures = {g: draw_all(own, run.path / "figures", g or "all") for g, own in groups.items()}
+    figures = {g: draw_all(own, run.path / "figures", g or "all", run.write) for g, own in groups.items()}
     linked = {g: [(caption, f"figures/{path.name}") for caption, path in made] for g, made in figures.items()}
     run.write_text("claims.json", json.dumps([asdict(claim) for claim in claims], indent=2))
     shown = [
@@ -139,12 +139,13 @@ def summarise_run(run: RunDirectory) -> list[ClaimResult]:
     ]
     study_page(
         config.title,
-        [load(run.diagnosis_path(j.variant, j.seed, j.epoch, j.recipe)) for j in shown],
+        [read_diagnosis(run, job) for job in shown],
         [_page_claim(claim) for claim in claims],
         [picture for made in figures.values() for picture in made],
         run.path / "report.html",
         names=[job.variant for job in shown],
         answer=[verdict_sentence(claims)],
+        write=run.write,
     )
     # last, because a folder with RESULTS.md is a finished run
     run.write_text("RESULTS.md", results_text(config, claims, groups, linked, run.sessions()))

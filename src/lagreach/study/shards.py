@@ -6,7 +6,7 @@ returns both, with the data as files that every worker can read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -31,6 +31,9 @@ from lagreach.diagnosis.result import Diagnosis
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.diagnosis.window import Window
 from lagreach.errors import InputError
+from lagreach.gradients.exchange import Exchanged, ExchangePlan, exchange
+from lagreach.gradients.lag_contrasts import LagContrasts, lag_contrasts
+from lagreach.gradients.partial_inputs import Neighbours
 from lagreach.gradients.subject import Subject
 from lagreach.study.executors import Executor, counting
 
@@ -71,6 +74,42 @@ def measure_second(item: tuple[Shard, BetweenPasses]) -> SecondPass:
     return second_pass(subject, between, shard.statistics, shard.settings, shard.blocks)
 
 
+@one_thread()
+def measure_contrasts(item: tuple[Shard, tuple[int, ...], Neighbours | None]) -> LagContrasts:
+    """Contrasts of single lags on a shard."""
+    shard, lags, neighbours = item
+    subject = _subjects(shard.build, shard.options, shard.settings)[shard.layer]
+    return lag_contrasts(subject, lags, neighbours, shard.blocks)
+
+
+@one_thread()
+def measure_exchange(item: tuple[Shard, ExchangePlan]) -> Exchanged:
+    """Exchange of single inputs on a shard."""
+    shard, plan = item
+    return exchange(_subjects(shard.build, shard.options, shard.settings)[shard.layer], plan, shard.blocks)
+
+
+@dataclass(frozen=True)
+class _LookOnShards:
+    """Look at the sequences again, on the shards."""
+
+    shards: list[Shard]
+    executor: Executor
+    progress: Progress | None
+
+    def contrasts(self, lags: Sequence[int], neighbours: Neighbours | None) -> LagContrasts:
+        """Measure the contrasts of single lags over all blocks."""
+        tick = counting(self.progress, "lags", len(self.shards))
+        items = [(shard, tuple(lags), neighbours) for shard in self.shards]
+        return LagContrasts.merge(self.executor.map(measure_contrasts, items, on_result=tick))
+
+    def exchange(self, plan: ExchangePlan) -> Exchanged:
+        """Exchange single inputs over all blocks."""
+        tick = counting(self.progress, "lags", len(self.shards))
+        items = [(shard, plan) for shard in self.shards]
+        return Exchanged.merge(self.executor.map(measure_exchange, items, on_result=tick))
+
+
 def diagnose_sharded(
     build: Build,
     executor: Executor,
@@ -99,7 +138,7 @@ def diagnose_sharded(
         )
     model, data = build()
     layer = -1
-    shared = ("loss", "lags", "params", "require", "steps")
+    shared = ("loss", "lags", "params", "require", "steps", "outputs")
     frozen = tuple(sorted((name, _frozen(options[name])) for name in shared if name in options))
 
     def measure(
@@ -114,7 +153,8 @@ def diagnose_sharded(
         ]
         tick = counting(progress, "directions", count)
         first = FirstPass.merge(executor.map(measure_first, parts, on_result=tick))
-        between = between_passes(subject, first.means, chosen)
+        look = _LookOnShards(parts, executor, progress)
+        between = between_passes(subject, first.means, chosen, first.inputs, look)
         tick = counting(progress, "noise", count)
         second = SecondPass.merge(executor.map(measure_second, [(part, between) for part in parts], on_result=tick))
         return assemble(subject, first, between, second, chosen, statistics), second.noise.sample, False

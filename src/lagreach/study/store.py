@@ -1,5 +1,8 @@
 """A run is a directory that survives: every file is written whole or not at all, and one process owns it at a time.
 
+What is in it is known by ``manifest.txt`` (see `lagreach.study.manifest`): a file that is not as it was written, or lies in
+another's place, is made again, and only what is listed there is ever removed.
+
 - ``config.yaml``: what was asked for, scale and defaults put in; ``versions.json``: what it ran with; ``log.txt``
 - ``trainings/NAME/``: ``state-EPOCH.safetensors`` (the two latest, each with its checksum), ``metrics.parquet`` (loss and
   gradient norm by epoch and seed), ``model-EPOCH.safetensors`` (weights to be diagnosed), ``recovered.parquet``
@@ -11,34 +14,39 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import platform
 import re
-import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import torch
 import yaml
-from torch import Tensor
 
-from lagreach._util.disk import disk_errors, is_file, is_folder, is_temporary, make_folder, write_atomically
-from lagreach._version import __version__
-from lagreach.errors import InputError, RunError
-from lagreach.study.config import StudyConfig, read_config
-
-STATES_KEPT = 2
-FOLDERS = ("trainings", "diagnoses", "figures", "experiments", "predictors")
-FILES = (
-    *("config.yaml", "versions.json", "log.txt", "summary.parquet", "claims.json", "RESULTS.md", "report.html"),
-    *("outcomes.parquet", "predictors.parquet"),  # of a validation study
+from lagreach._util.disk import (
+    checksum,
+    disk_errors,
+    is_file,
+    is_folder,
+    is_temporary,
+    make_folder,
+    read_whole,
+    write_whole,
 )
+from lagreach._version import __version__
+from lagreach.errors import InputError, LagreachError, RunError
+from lagreach.study.config import StudyConfig, read_config
+from lagreach.study.layout import FILES, FOLDERS, files_in, without_temporary, written_by
+from lagreach.study.manifest import MANIFEST, Manifest
+from lagreach.study.rows import MENDED
+
+SHOWN = 20  # names of files in an error
+FIRST_LINE = "# A run of lagreach; manifest.txt lists its files.\n"  # of config.yaml
 LOG_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ")
 PACKAGES = ("torch", "numpy", "scipy", "numba", "xarray", "pyarrow", "safetensors", "pydantic", "ray")
 
@@ -58,43 +66,78 @@ class RunDirectory:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.manifest = Manifest(self.path)
 
     @classmethod
     def create(
         cls, path: str | Path, config: StudyConfig, *, resume: bool = False, overwrite: bool = False
     ) -> RunDirectory:
-        """Make a new run, or find an old one to go on with; what is there is never lost by accident."""
+        """Make a new run, or find an old one to go on with; what somebody else put there is never touched."""
         run = cls(path)
-        if is_file(run.config_path) and not (resume or overwrite):
+        begun = is_file(run.config_path)
+        if begun and not run.is_run:
+            raise run._refusal("this folder holds something that is not a run", without_temporary(files_in(run.path)))
+        if begun and not (resume or overwrite):
             finished = "finished" if run.finished else "unfinished"
             raise RunError(
                 f"this folder already holds a {finished} run",
                 got=str(run.path),
                 fix="--resume goes on with it, --overwrite starts again, or choose another --out",
             )
-        foreign = run.foreign()
-        if foreign and not is_file(run.config_path):
-            raise RunError(
-                "this folder holds something that is not a run",
-                got=f"{run.path}, with {foreign[0]}",
-                fix="choose an empty folder",
-            )
+        if (overwrite and not is_file(run.path / ".lock")) or not begun:  # no process is at work
+            run._refuse_others()
         make_folder(run.path)
         with run.lock():
             if overwrite:
+                run._refuse_others()
                 run.clear()
-            if is_file(run.config_path) and run.config() != config:
+            run._begin(config)
+        return run
+
+    def _refuse_others(self) -> None:
+        if others := self.others():
+            raise self._refusal(
+                "this folder holds files that are not a run's, or were changed since it wrote them", others
+            )
+
+    def _refusal(self, problem: str, names: list[str]) -> RunError:
+        return RunError(
+            problem,
+            got=f"{self.path}, with {shown(names)}",
+            expected="an empty folder, or a run with nothing else in it",
+            fix="move them elsewhere, or choose another --out; nothing was touched",
+        )
+
+    def _begin(self, config: StudyConfig) -> None:
+        """Write what was asked for; a run that is there must have been asked for the same."""
+        content = FIRST_LINE + yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+        if is_file(self.config_path):
+            # a damaged configuration is known by the checksum that it should have
+            expected = self.manifest.vouches("config.yaml", checksum(content.encode()))
+            if not expected and read_config(self.config_path) != config:
                 raise RunError(
                     "the run in this folder was started with another configuration",
-                    got=str(run.path),
+                    got=str(self.path),
                     fix="resume with the same study, scale and options, or choose another --out",
                 )
-            for folder in ("trainings", "diagnoses", "figures"):
-                make_folder(run.path / folder)
-            run.write_text("versions.json", json.dumps(versions(), indent=2))
-            # the configuration comes last: a folder with one is a run
-            run.write_text("config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
-        return run
+            if not self.listed:
+                self._list_what_is_there()
+            elif not self.manifest.exists:
+                self.log(f"{MANIFEST} is missing or damaged: nothing can be compared with it, and all is made again")
+        self.manifest.tidy(lines_kept=2)  # of what a file was, and of what it was becoming when a process ended
+        for name in self.manifest.checksums():
+            if name not in FILES and not self.wrote(name):
+                self.log(f"{name} is damaged: it is made again")
+        for folder in ("trainings", "diagnoses", "figures"):
+            make_folder(self.path / folder)
+        self.write_text("versions.json", json.dumps(versions(), indent=2))
+        # the configuration comes last: a folder with one is a run
+        self.write_text("config.yaml", content)
+
+    def _list_what_is_there(self) -> None:
+        """List the files of a run that was begun before runs had such a list."""
+        names = [name for name in files_in(self.path) if self.wrote(name)]
+        self.manifest.write({name: [checksum(read_whole(self.path / name))] for name in names})
 
     @property
     def config_path(self) -> Path:
@@ -106,13 +149,52 @@ class RunDirectory:
         """Whether the last step of the run, its table of results, is there."""
         return is_file(self.path / "RESULTS.md")
 
-    def foreign(self) -> list[str]:
-        """Names of what lies in the folder and no run writes; a run stopped at its very start leaves its own files only."""
+    @property
+    def listed(self) -> bool:
+        """Whether the manifest says what belongs to the run; runs of version 0.1.0 had none."""
+        return self.manifest.exists or _first_line(self.config_path) == FIRST_LINE.encode()
+
+    @property
+    def is_run(self) -> bool:
+        """Whether a run was begun here: the manifest lists its configuration, or it is one of before, with what that left."""
+        if "config.yaml" in self.manifest.checksums():
+            return True
+        if not self.listed and not (is_file(self.path / "versions.json") and is_file(self.path / ".lock")):
+            return False  # somebody's study, or the outcome of one
+        try:
+            read_config(self.config_path)
+        except LagreachError:
+            return False
+        return True
+
+    def wrote(self, name: str) -> bool:
+        """Whether a file is there as the run wrote it; of a run without a manifest, whether runs write such a file."""
+        path = self.path / name
+        if not is_file(path) or path.is_symlink():
+            return False
+        if not self.lists(name):
+            return False
+        return not self.listed or self.manifest.vouches(name, checksum(read_whole(path)))
+
+    def lists(self, name: str) -> bool:
+        """Whether a file of this name is the run's, damaged or not."""
+        if self.listed:
+            return name in self.manifest.checksums()
+        return is_file(self.config_path) and self._of_before.fullmatch(name) is not None
+
+    @cached_property
+    def _of_before(self) -> re.Pattern[str]:
+        return written_by(self.config())
+
+    def others(self) -> list[str]:
+        """Names of what lies in the folder and is not as this run wrote it."""
         if not is_folder(self.path):
             return []
-        with disk_errors(self.path):
-            names = sorted(path.name for path in self.path.iterdir())
-        return [name for name in names if name not in (*FOLDERS, *FILES, ".lock") and not is_temporary(name)]
+        unlisted = {".lock", *([MANIFEST] if self.manifest.exists else [])}
+        if self.listed or is_file(self.config_path):
+            unlisted.add("log.txt")
+        names = without_temporary(files_in(self.path))
+        return [name for name in names if name not in unlisted and not self.wrote(name)]
 
     def config(self) -> StudyConfig:
         """Read the configuration of the run back."""
@@ -120,15 +202,48 @@ class RunDirectory:
             raise RunError(
                 "there is no run in this folder", got=str(self.path), expected="a folder made by `study run`"
             )
+        self.read(self.config_path)
         return read_config(self.config_path)
 
     def clear(self) -> None:
-        """Remove what a run writes, and nothing else."""
+        """Remove what this run wrote, file by file, and nothing else."""
+        if is_file(self.config_path) and not self.listed:
+            self._list_what_is_there()  # so that the rest is known, should this be stopped halfway
         with disk_errors(self.path):
-            for name in FOLDERS:
-                shutil.rmtree(self.path / name, ignore_errors=True)
-            for name in FILES:
-                (self.path / name).unlink(missing_ok=True)
+            # first what makes it a finished run, last what makes it a run
+            for name in sorted(files_in(self.path), key=lambda name: (name == "config.yaml", name != "RESULTS.md")):
+                if is_temporary(Path(name).name) or name == "log.txt" or self.wrote(name):
+                    (self.path / name).unlink(missing_ok=True)
+            self.manifest.remove()
+            for folder in FOLDERS:
+                for place, _, _ in os.walk(self.path / folder, topdown=False):
+                    with contextlib.suppress(OSError):  # a folder that is not empty stays
+                        Path(place).rmdir()
+
+    def write(self, path: Path, content: bytes) -> None:
+        """Write a file of the run, and its checksum into the manifest."""
+        self.manifest.add(path.relative_to(self.path).as_posix(), checksum(content))
+        write_whole(path, content)
+
+    def read(self, path: Path) -> bytes:
+        """Return a file of the run; another content than the run wrote there is refused before anything looks into it."""
+        name = path.relative_to(self.path).as_posix()
+        if not is_file(path):
+            raise InputError("a file of this run is missing", got=str(path), fix=MENDED)
+        content = read_whole(path)
+        if self.listed and not self.manifest.vouches(name, checksum(content)):
+            raise InputError(
+                "this file is damaged, or not the run's: its checksum is not in the manifest", got=str(path), fix=MENDED
+            )
+        return content
+
+    def is_whole(self, path: Path) -> bool:
+        """Whether a file is there, with what the run wrote into it."""
+        try:
+            self.read(path)
+        except InputError:
+            return False
+        return True
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -154,14 +269,18 @@ class RunDirectory:
             os.close(handle)
 
     def write_text(self, name: str, content: str) -> None:
-        """Write a small file whole or not at all."""
-        with write_atomically(self.path / name) as temporary:
-            temporary.write_text(content, encoding="utf-8")
+        """Write a text of the run."""
+        self.write(self.path / name, content.encode())
 
     def log(self, message: str) -> None:
         """Append a line with the time; a log that cannot be written stops nothing."""
         with contextlib.suppress(OSError), (self.path / "log.txt").open("a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
+
+    def finish(self) -> None:
+        """Note that all is done; from now on the manifest has one line for each file."""
+        self.manifest.tidy(lines_kept=1)
+        self.log("finished")
 
     def sessions(self) -> list[Session]:
         """Read from the log when the run was worked on, and for how long; a session that was killed ends with its last line."""
@@ -204,72 +323,15 @@ def versions() -> dict[str, str]:
     return found
 
 
-def checksum(tensors: Mapping[str, Tensor]) -> str:
-    """Hash of names, shapes, types and contents."""
-    digest = hashlib.blake2b(digest_size=16)
-    for name in sorted(tensors):
-        value = tensors[name]
-        digest.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
-        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+def shown(names: list[str]) -> str:
+    """Names of files in a sentence, not all of them if they are many."""
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write tensors with a checksum, whole or not at all."""
-    from safetensors.torch import save_file
-
-    held = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    with write_atomically(path) as temporary:
-        save_file(held, temporary, metadata={"checksum": checksum(held)})
-
-
-def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Read tensors back; anything but what was written is refused. Nothing in the file is executed."""
-    from safetensors import safe_open
-
-    if not is_file(path):
-        raise InputError(
-            "this checkpoint cannot be read: there is no such file",
-            got=str(path),
-            fix="resume the run: it is made again",
-        )
+def _first_line(path: Path) -> bytes:
+    """Return the first line of a file, and nothing if there is none."""
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata: dict[str, Any] = file.metadata() or {}
-            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except Exception as error:  # a library that reads damaged files raises anything, and all of it means the same here
-        raise InputError(
-            "this checkpoint cannot be read",
-            got=f"{path.name}: {error}",
-            fix="remove it and resume: it is made again",
-        ) from error
-    if metadata.get("checksum") != checksum(found):
-        raise InputError(
-            "this checkpoint is damaged: its checksum does not match",
-            got=path.name,
-            fix="remove it and resume: it is made again",
-        )
-    return found
-
-
-def save_state(folder: Path, epoch: int, state: Mapping[str, Tensor]) -> None:
-    """Save a training state and keep the one before it."""
-    save_tensors(folder / f"state-{epoch:06d}.safetensors", state)
-    for old in sorted(folder.glob("state-*.safetensors"))[:-STATES_KEPT]:
-        old.unlink(missing_ok=True)
-
-
-def remove_states(folder: Path) -> None:
-    """Remove every training state, so that none of them is gone on from."""
-    for path in folder.glob("state-*.safetensors"):
-        path.unlink(missing_ok=True)
-
-
-def latest_state(folder: Path, warn: Callable[[str], None]) -> dict[str, Tensor] | None:
-    """Read the newest state that is whole; `warn` is told of damaged ones."""
-    for path in sorted(folder.glob("state-*.safetensors"), reverse=True):
-        try:
-            return load_tensors(path)
-        except InputError as error:
-            warn(f"{error}; falling back to the state before it")
-    return None
+        with path.open("rb") as file:
+            return file.readline(200)
+    except OSError:
+        return b""

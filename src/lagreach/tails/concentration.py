@@ -4,6 +4,12 @@ R_m is the distance between the ``error`` and ``1 - error`` quantiles of means o
 m^(-1/kappa): kappa = 2 for any law with finite variance once m is large, kappa = alpha / (alpha - 1) for stable
 laws. Fits of a stable law do not give this exponent (products of Gaussians look like alpha = 1.2 ... 1.5 to every
 one of them and have kappa = 2), so it is measured from the means themselves.
+
+What is measured is the exponent between two sizes m; asked for is the one of far larger means. Where some sequences
+are louder than others, or tails are long but the variance is finite, R_m falls slowly at first and as m^(-1/2) later.
+So an exponent below 1/2 counts only if the samples show that it stays there: it does not move towards 1/2 (or away
+from it) as m grows, and R_m sqrt(m) has not yet reached what the standard deviation gives. Otherwise kappa is 2, N
+comes from the standard deviation, and the measured exponent is the pessimistic end.
 """
 
 from __future__ import annotations
@@ -15,15 +21,20 @@ from typing import Any
 import numpy as np
 
 from lagreach.errors import InputError
-from lagreach.tails._common import FloatArray, as_generator, as_samples, require_level
+from lagreach.tails._common import as_generator, as_samples, require_level
+from lagreach.tails.block_means import (
+    SMALLEST_TOP,
+    bootstrap,
+    dyadic,
+    largest_trusted,
+    measure_spreads,
+    slope,
+    three_sizes,
+    two_sided,
+)
 from lagreach.types import Status
 
-RATIO = 8  # kappa compares means of m and of RATIO * m sequences
 TAIL_COUNT = 25  # values beyond each quantile that an estimate of kappa needs: 500 sequences at error = 0.05
-BLOCK_TAIL_COUNT = 2.5  # independent means beyond each quantile that R_m needs: m <= n / 50 at error = 0.05
-SETTLED_ERROR = 0.015  # larger blocks decide as soon as the standard error of their 1/kappa is below this
-RESAMPLED_AT_ONCE = 65_536  # values per pass of the bootstrap: stays in cache
-PILOT_RESAMPLES, PILOT_ARRANGEMENTS = 50, 2
 REFUSE_BELOW = 1.0 / 11.0  # of the lower end of 1/kappa
 GAUSSIAN = 0.5  # 1/kappa of laws with finite variance: no exponent is better than this
 
@@ -64,17 +75,23 @@ class Concentration:
         Of kappa, at ``level``; the upper end is infinite when means may not concentrate at all.
     kappa_pessimistic
         Upper end of ``interval``: the slowest concentration that the samples allow.
-    inverse_kappa, inverse_interval
-        1/kappa as measured, log(R_m / R_8m) / log 8, and its percentile bootstrap interval; neither is capped.
+    inverse_kappa
+        1/kappa as measured between the two sizes in ``blocks``, log(R_m / R_M) / log(M / m); not capped.
+    inverse_interval
+        Of the 1/kappa of means larger than those measured. The lower end is that of ``inverse_kappa`` (percentile
+        bootstrap): as slow as measured. The upper end is 1/2 unless the samples show that 1/kappa stays below as
+        means grow; see `concentration`.
     status
         ``OK`` (measured, and larger than 2), ``KAPPA_TWO``, ``KAPPA_NOT_ESTIMABLE``, ``KAPPA_REFUSED`` or
         ``NO_SPREAD``.
     blocks
-        The two block sizes m, 8 m that gave 1/kappa.
+        The two block sizes m, M that gave 1/kappa.
     sizes, spreads
         Block sizes 1, 2, 4, ... and R at each, corrected by sqrt(1 - m/n) for drawing without replacement.
     n, error, level
         Number of sequences, quantile level of R, confidence level.
+    sd
+        Standard deviation of the samples, which N rests on where kappa is 2; NaN in files of older versions.
     """
 
     kappa: float
@@ -89,6 +106,7 @@ class Concentration:
     n: int
     error: float
     level: float
+    sd: float = math.nan
 
     def spread(self, m: int) -> float:
         """R_m for one of the block sizes in ``sizes``."""
@@ -99,7 +117,7 @@ class Concentration:
     @property
     def reach(self) -> int:
         """Largest block size at which R still rests on enough independent means (n/50 at error = 0.05)."""
-        return _reach(self.n, self.error)
+        return largest_trusted(self.n, self.error)
 
     @property
     def exponent(self) -> float:
@@ -115,8 +133,8 @@ class Concentration:
         """Smallest number of sequences whose mean spreads by at most ``delta``, in the units of the samples.
 
         Up to `reach` the answer is read off the measured R_m (log-linear between block sizes) and needs no
-        exponent. Beyond, it is m0 (R_m0 / delta)^kappa from the last measured size m0; refused when the lower end
-        of 1/kappa is 1/11 or less.
+        exponent. Beyond, it is (2 z sd / delta)^2 for kappa = 2, joined to the last measured size m0, and
+        m0 (R_m0 / delta)^kappa otherwise; refused when the lower end of 1/kappa is 1/11 or less.
         """
         if not 0.0 < delta < math.inf:
             raise InputError("delta must be positive and finite", got=delta, fix="pass the size of the signal")
@@ -128,19 +146,22 @@ class Concentration:
         sizes, spreads = sizes[reachable], spreads[reachable]
         if spreads.min() <= delta:
             first = int(np.argmax(spreads <= delta))
-            found = float(sizes[0])
+            needed = float(sizes[0])
             if first > 0:
                 fall = math.log(spreads[first - 1] / spreads[first])
                 part = math.log(spreads[first - 1] / delta) / fall
-                found = float(sizes[first - 1] * (sizes[first] / sizes[first - 1]) ** part)
-            return RequiredN(delta, found, found, Status.N_MEASURED)
+                needed = float(sizes[first - 1] * (sizes[first] / sizes[first - 1]) ** part)
+            return RequiredN(delta, needed, needed, Status.N_MEASURED)
         if self.status is Status.KAPPA_REFUSED:
             return RequiredN(delta, math.nan, math.nan, self.status)
         ratio, start = float(spreads[-1]) / delta, float(sizes[-1])
         with np.errstate(over="ignore"):  # an N beyond the float range is infinite for any purpose
-            found, worst = (float(start * np.power(ratio, k)) for k in (self.exponent, self.kappa_pessimistic))
+            needed, worst = (float(start * np.power(ratio, k)) for k in (self.exponent, self.kappa_pessimistic))
+            if self.exponent == 2.0 and not math.isnan(self.sd):
+                needed = _from_sd(delta, two_sided(self.error) * self.sd, start, needed)
+        worst = max(worst, needed)  # stays NaN where kappa is not estimable
         known = self.status is not Status.KAPPA_NOT_ESTIMABLE
-        return RequiredN(delta, found, worst, Status.N_EXTRAPOLATED if known else self.status)
+        return RequiredN(delta, needed, worst, Status.N_EXTRAPOLATED if known else self.status)
 
     def __str__(self) -> str:
         small, large = self.blocks
@@ -181,9 +202,20 @@ def concentration(
     resamples
         Bootstrap resamples.
     blocks
-        Two block sizes, powers of two, whose spreads are compared. By default (1, 8); with many sequences the
-        largest of (2, 16), (4, 32), ... that give 1/kappa to a standard error of 0.015 take over. Small blocks
-        still see the shape of single values, large ones only how means concentrate.
+        Two block sizes, powers of two, whose spreads are compared: then the exponent and its interval are those
+        between these two sizes, and nothing is said about larger means. By default sizes grow as sqrt(n).
+
+    Notes
+    -----
+    The spreads of three sizes m, r m and r^2 m are compared: (1, 4, 16) under 1600 sequences at error = 0.05,
+    (2, 8, 32) under 4096, (1, 8, 64) under 16384, then (2, 16, 128), (4, 32, 256) ... 1/kappa is the slope over all
+    three. It is taken to stay below 1/2 for larger means only if, at the confidence level,
+
+    - the slope from r m to r^2 m is below 1/2 even when what it gained on the one from m to r m is added once more
+      (the upper end of the interval is then the larger of both),
+    - it is not smaller than the one from m to r m: then rare large values have only begun to show, and what follows
+      is unknown,
+    - R at r^2 m is still below 2 z sd / (r sqrt(m)), what it is for a finite variance once means are large.
 
     Examples
     --------
@@ -202,11 +234,13 @@ def concentration(
     error = float(error)
     rng = as_generator(generator)
     n = values.size
-    # a random order of the sorted values: the answer depends on the values and the seed, not on their order
-    values = rng.permutation(values)
-    sizes = _dyadic(n, max(RATIO, _reach(n, error), *(blocks or (1,))))
-    spreads = _spreads(values, sizes, error, arrangements, rng)
-    compared = blocks or (1, RATIO)
+    # a random order of the sorted values: the answer depends on the values and the seed, not on their order; in a unit
+    # (a power of two, so exactly) that squares of the largest values stand
+    unit = int(np.frexp(np.abs(values).max())[1])
+    values = rng.permutation(np.ldexp(values, -unit))
+    compared = blocks or three_sizes(n, error)
+    sizes = dyadic(n, max(largest_trusted(n, error), *compared))
+    spreads = measure_spreads(values, sizes, error, arrangements, rng)
     nan = math.nan
     not_estimated = Concentration(
         kappa=nan,
@@ -215,26 +249,31 @@ def concentration(
         inverse_kappa=nan,
         inverse_interval=(nan, nan),
         status=Status.KAPPA_NOT_ESTIMABLE,
-        blocks=compared,
+        blocks=(compared[0], compared[-1]),
         sizes=sizes,
-        spreads=tuple(float(r) for r in spreads),
+        spreads=tuple(np.ldexp(spreads, unit).tolist()),
         n=n,
         error=error,
         level=level,
+        sd=float(np.ldexp(values.std(ddof=1), unit)),
     )
     if spreads.min() == 0.0:
         return replace(not_estimated, status=Status.NO_SPREAD)
-    if n * error < TAIL_COUNT:
+    if n * error < TAIL_COUNT or n < SMALLEST_TOP**2:
         return not_estimated
-    if blocks is None:
-        compared = _largest_sharp(values, _ladder(n, error), error, rng)
-    draws = _bootstrap(values, [compared], error, arrangements, resamples, rng)[:, 0]
+    draws = bootstrap(values, compared, error, arrangements, resamples, rng)
     # order statistics, which also stand infinite values
-    low, high = (float(v) for v in np.quantile(draws, (0.5 - 0.5 * level, 0.5 + 0.5 * level), method="inverted_cdf"))
-    inverse = float(_inverse_kappa(spreads, sizes, compared))
+    lows, highs = np.quantile(draws, (0.5 - 0.5 * level, 0.5 + 0.5 * level), axis=0, method="inverted_cdf")
+    low, high = float(lows[0]), float(highs[0])
+    if blocks is None:
+        _, carried_on, gain, _ = highs.tolist()
+        back_to_half = carried_on >= GAUSSIAN or gain < 0.0 or lows[-1] <= 0.0
+        low, high = min(low, GAUSSIAN), max(high, GAUSSIAN if back_to_half else carried_on)
+    small, large = compared[0], compared[-1]
+    inverse = float(slope(spreads[..., sizes.index(small)], spreads[..., sizes.index(large)], large / small))
     if low <= REFUSE_BELOW:
         status = Status.KAPPA_REFUSED
-    elif low <= GAUSSIAN <= high or inverse >= GAUSSIAN:
+    elif high >= GAUSSIAN:
         status = Status.KAPPA_TWO
     else:
         status = Status.OK
@@ -246,7 +285,6 @@ def concentration(
         inverse_kappa=inverse,
         inverse_interval=(low, high),
         status=status,
-        blocks=compared,
     )
 
 
@@ -272,90 +310,20 @@ def _check_options(n: int, error: float, arrangements: int, resamples: int, bloc
             )
 
 
-def _reach(n: int, error: float) -> int:
-    """Largest block size whose R is trusted."""
-    return int(n * error / BLOCK_TAIL_COUNT)
+def _from_sd(delta: float, range_of_one: float, start: float, from_start: float) -> float:
+    """N at which the spread is ``delta`` where the variance is finite: (range_of_one / delta)^2 when N is large.
 
-
-def _dyadic(n: int, top: int) -> tuple[int, ...]:
-    """Powers of two up to ``top`` of which at least two blocks fit into n."""
-    return tuple(2**k for k in range(top.bit_length()) if 2 ** (k + 1) <= n)
-
-
-def _ladder(n: int, error: float) -> list[tuple[int, int]]:
-    """Pairs (1, 8), (2, 16), (4, 32), ... as far as the sequences reach; the first one always."""
-    pairs = [(1, RATIO)]
-    while 2 * pairs[-1][1] <= _reach(n, error):
-        pairs.append((2 * pairs[-1][0], 2 * pairs[-1][1]))
-    return pairs
-
-
-def _largest_sharp(
-    values: FloatArray, pairs: list[tuple[int, int]], error: float, rng: np.random.Generator
-) -> tuple[int, int]:
-    """Largest block sizes that pin 1/kappa down, by a pilot bootstrap; the smallest ones if none do."""
-    if len(pairs) == 1:
-        return pairs[0]
-    draws = _bootstrap(values, pairs, error, PILOT_ARRANGEMENTS, PILOT_RESAMPLES, rng)
-    chosen = pairs[0]
-    for pair, column in zip(pairs, draws.T, strict=True):
-        if np.isfinite(column).all() and np.std(column) <= SETTLED_ERROR:
-            chosen = pair
-    return chosen
-
-
-def _spreads(
-    values: FloatArray, sizes: tuple[int, ...], error: float, arrangements: int, rng: np.random.Generator
-) -> FloatArray:
-    """R at each block size (last axis), of values (..., seq) in random order on a circle.
-
-    Means of 2 m are means of two means of m at a random distance. Distances are drawn so that each exceeds the
-    sum of those before and all together stay below n: no value enters a mean twice.
+    ``from_start`` is the N that kappa = 2 gives from the last measured size ``start``. The two differ because
+    R_m^2 m still rises towards its limit; its distance from there falls as 1/m (the first term of an Edgeworth
+    series), which makes N the larger root of a quadratic equation, and N = start where R was measured, unless
+    R_m^2 m has not yet come half way there.
     """
-    n = values.shape[-1]
-    doublings = max(sizes).bit_length() - 1
-    total = np.zeros((*values.shape[:-1], len(sizes)))
-    for _ in range(arrangements):
-        means, span = values, 0
-        for k in range(doublings + 1):
-            if 2**k in sizes:
-                low, high = np.quantile(means, (error, 1.0 - error), axis=-1)
-                total[..., sizes.index(2**k)] += high - low
-            if k < doublings:
-                shift = int(rng.integers(span + 1, max(span + 1, (n - 1) // 2 ** (doublings - k)) + 1))
-                span += shift
-                means = 0.5 * (means + np.concatenate([means[..., shift:], means[..., :shift]], axis=-1))
-    return total / arrangements / np.sqrt(1.0 - np.array(sizes) / n)
-
-
-def _inverse_kappa(spreads: FloatArray, sizes: tuple[int, ...], pair: tuple[int, int]) -> FloatArray:
-    """log(R_small / R_large) / log(large / small) over the leading axes of ``spreads``.
-
-    In resamples of tied values a spread may vanish: without R_small nothing was seen to shrink (minus infinity).
-    """
-    small, large = (spreads[..., sizes.index(m)] for m in pair)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        found = (np.log(small) - np.log(large)) / math.log(pair[1] / pair[0])
-    return np.where(small == 0.0, -math.inf, found)
-
-
-def _bootstrap(
-    values: FloatArray,
-    pairs: list[tuple[int, int]],
-    error: float,
-    arrangements: int,
-    resamples: int,
-    rng: np.random.Generator,
-) -> FloatArray:
-    """1/kappa of resampled sequences: one row per resample, one column per pair of block sizes."""
-    sizes = tuple(sorted({m for pair in pairs for m in pair}))
-    rows = max(1, RESAMPLED_AT_ONCE // values.size)
-    found = []
-    for start in range(0, resamples, rows):
-        again = values[rng.integers(0, values.size, (min(rows, resamples - start), values.size))]
-        spreads = _spreads(again, sizes, error, arrangements, rng)
-        found.append(np.stack([_inverse_kappa(spreads, sizes, pair) for pair in pairs], axis=-1))
-    return np.concatenate(found)
+    limit = (range_of_one / delta) * (
+        range_of_one / delta
+    )  # infinite beyond the float range, where a power would raise
+    if math.isinf(limit):
+        return limit
+    return 0.5 * limit * (1.0 + math.sqrt(max(0.0, 1.0 - 4.0 * (1.0 - from_start / limit) * start / limit)))
 
 
 def _kappa(inverse: float) -> float:

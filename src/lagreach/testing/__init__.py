@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from lagreach._util.generators import seeded
 from lagreach.adapters import find_views
 from lagreach.adapters.calling import Call
 from lagreach.cells import Cell, make_cell
@@ -39,10 +40,10 @@ def check_cell(cell: str | type[Cell] | Cell, *, seed: int = 0) -> ConformanceRe
     Examples
     --------
     >>> print(check_cell("const_gate"))
-    const_gate: passed 8 checks (shapes, vectorises, gates, diagonal, claims, first order, identity, float32)
+    const_gate: passed 9 checks (shapes, vectorises, gates, diagonal, claims, first order, identity, diagnosis, float32)
     """
     built = make_cell(cell)
-    case = CellCase(built, torch.Generator().manual_seed(seed))
+    case = CellCase(built, seeded(seed))
     for check in CHECKS.values():
         check(case)
     return ConformanceReport(built.name, tuple(CHECKS))

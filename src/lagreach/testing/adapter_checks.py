@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from lagreach._util.generators import seeded
 from lagreach.adapters import View
 from lagreach.adapters.calling import Call
 from lagreach.adapters.scan_cell import ScanCell, Written
@@ -16,8 +17,8 @@ from lagreach.adapters.scan_view import ScanView
 from lagreach.cells import unroll
 from lagreach.data.batch import Batch
 from lagreach.errors import ConformanceError
+from lagreach.gradients.identity import sum_over_lags, through_steps
 from lagreach.transport.carry import Carry, Steps
-from lagreach.transport.exact import exact_transport
 from lagreach.transport.linear_scan import decay_products, is_scan
 from lagreach.transport.rollout import Rollout
 
@@ -45,7 +46,7 @@ class AdapterCase:
             states = unroll(recurrence.stack, x, initial, recurrence.params)
             cell, own = view.layer.cell, recurrence.stack.layer_params(0, recurrence.params)
             written = cell.write(x, own) if isinstance(cell, ScanCell) else None
-        draw = torch.randn(states.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        draw = torch.randn(states.shape, generator=seeded(seed), dtype=torch.float64)
         return cls(view, model, batch, Rollout(recurrence, x, initial, states), written, draw.to(states.device))
 
     @property
@@ -129,17 +130,9 @@ def check_products(t: AdapterCase) -> None:
 
 def check_identity(t: AdapterCase) -> None:
     """Check that lag gradients add up to autograd's gradient of the weights through the scan."""
-    recurrence, names = t.part.recurrence, list(t.part.recurrence.params)
-    total = {name: torch.zeros_like(p) for name, p in recurrence.params.items()}
-    for _, grads in exact_transport(t.part, t.delta, list(range(t.part.x.shape[1])), params=names):
-        for name, grad in grads.items():
-            total[name] += grad
-    with torch.enable_grad():
-        live = {name: p.clone().requires_grad_() for name, p in recurrence.params.items()}
-        states = unroll(recurrence.stack, t.part.x, t.part.initial, live)
-        expected = torch.autograd.grad((states * t.delta).sum(), list(live.values()), materialize_grads=True)
-    for (name, found), wanted in zip(total.items(), expected, strict=True):
-        t.compare(f"the sum of the lag gradients of {name}", found, wanted)
+    expected = through_steps(t.part, t.delta)
+    for name, total in sum_over_lags(t.part, t.delta).items():
+        t.compare(f"the sum of the lag gradients of {name}", total, expected[name])
 
 
 def check_batches(t: AdapterCase) -> None:

@@ -6,16 +6,17 @@ import pickle
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from lagreach.cells import Cell
-from lagreach.errors import ConformanceError
+from lagreach.cells import Cell, Factors, unroll
+from lagreach.errors import ConformanceError, UnsupportedError
 from lagreach.gradients.lag_gradients import lag_gradients
 from lagreach.models.gated_rnn import GatedRNN
 from lagreach.transport.dual import windows
 
 TOLERANCE = 1e-10  # float64
 INPUT, HIDDEN, SEQUENCES, TIME = 3, 4, 2, 7
+DIAGNOSED = 32  # sequences of the diagnosis, all of which its gains are measured on
 
 
 class CellCase:
@@ -90,17 +91,32 @@ def check_claims(t: CellCase) -> None:
 
 def check_first_order(t: CellCase) -> None:
     """Windows of dual numbers against explicit matrix products."""
-    factors = t.cell.factors(t.x, t.s, t.params)
-    jacobian = t.cell.jacobian(t.x, t.s, t.params)
-    lags = range(1, TIME) if factors.is_uniform else [1]
-    for window in windows(factors, list(lags)):
-        if factors.is_uniform:
-            retained = torch.diag_embed(t.cell.retention(t.x, t.s, t.params))
-            expected = first_order_product(retained, jacobian - retained, window.lag).diagonal(dim1=-2, dim2=-1)
-        else:  # a block of the Jacobian: from the block that retains to the output
-            row = t.cell.output(jacobian.transpose(-1, -2)).transpose(-1, -2)
-            expected = t.cell.block(row, t.cell.rate_block).diagonal(dim1=-2, dim2=-1)[:, 1:]
+    factors = _factors(t)
+    if factors is None:
+        return
+    retained = torch.diag_embed(t.cell.retention(t.x, t.s, t.params))
+    rest = t.cell.jacobian(t.x, t.s, t.params) - retained
+    # a cell that takes part of its Jacobian for retention in another way is compared where all ways agree
+    plain = factors.is_uniform or type(t.cell).factors is Cell.factors
+    for window in windows(factors, list(range(1, TIME)) if plain else [1]):
+        product = first_order_product(retained, rest, window.lag)
+        rows = t.cell.output(product.transpose(-1, -2)).transpose(-1, -2)
+        expected = t.cell.block(rows, t.cell.rate_block).diagonal(dim1=-2, dim2=-1)
         t.compare(f"the first-order rate at lag {window.lag}", window.rate(), expected, "check factors()")
+
+
+def _factors(t: CellCase) -> Factors | None:
+    """First-order factors of the example, each as wide as the output; None where the cell says that it has none."""
+    try:
+        factors = t.cell.factors(t.x, t.s, t.params)
+    except UnsupportedError:
+        return None
+    shape = tuple(t.cell.output(t.s).shape)
+    for place, dual in factors._asdict().items():
+        if any(tuple(part.shape) != shape for part in dual):
+            got = " and ".join(str(tuple(part.shape)) for part in dual)
+            raise t.fail(f"the factor {place} has the wrong shape", got, shape, "one for each unit of the output")
+    return factors
 
 
 def first_order_product(retained: Tensor, rest: Tensor, lag: int) -> Tensor:
@@ -129,6 +145,35 @@ def check_identity(t: CellCase) -> None:
         t.compare(f"the sum of the lag gradients of {name}", total[name], expected, "step must be a pure function")
 
 
+def check_diagnosis(t: CellCase) -> None:
+    """A whole diagnosis runs, and its gains and rates are those of explicit products."""
+    from lagreach.diagnosis.diagnose import diagnose  # needs scipy, which the other checks do not
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=t.generator, dtype=torch.float64)
+
+    model = GatedRNN(t.cell, INPUT, HIDDEN, 1, generator=t.generator, dtype=torch.float64)
+    x, y = draw(DIAGNOSED, TIME, INPUT), draw(DIAGNOSED, TIME, 1)
+    layer = diagnose(model, (x, y), lags=range(TIME), params="all", progress=False).layers[0]
+    params = {name: p.detach() for name, p in model.stack.layer_params(0, model.recurrent_params()).items()}
+    initial = x.new_zeros(DIAGNOSED, t.cell.state_size(HIDDEN))
+    states = unroll(t.cell, x, initial, params).requires_grad_()
+    output = nn.functional.linear(t.cell.output(states), model.readout.weight.detach(), model.readout.bias.detach())
+    (carried,) = torch.autograd.grad((output - y).square().sum(), states)
+    previous = torch.cat((initial[:, None], states.detach()[:, :-1]), dim=1)
+    jacobian, start, gains = t.cell.jacobian(x, previous, params), carried, []
+    for lag in range(TIME):
+        gains.append((carried.square().sum() / start[:, lag:].square().sum()).log10() / 2)
+        carried = torch.einsum("nts,ntsr->ntr", carried[:, 1:], jacobian[:, 1 : TIME - lag])
+    t.compare("the gain in a diagnosis", layer.fidelity.log10_exact, torch.stack(gains), "step must be a pure function")
+    if layer.rates is None:
+        return
+    rates = [torch.ones(HIDDEN, dtype=torch.float64)]
+    for window in windows(t.cell.factors(x, previous, params), list(range(1, TIME))):
+        rates.append(window.rate().abs().mean((0, 1)))
+    t.compare("the rate in a diagnosis", layer.rates.rates, torch.stack(rates), "check factors()")
+
+
 def check_float32(t: CellCase) -> None:
     """The cell survives a copy by pickle, and works in single precision."""
     cell = pickle.loads(pickle.dumps(t.cell))
@@ -146,5 +191,6 @@ CHECKS: dict[str, Callable[[CellCase], None]] = {
     "claims": check_claims,
     "first order": check_first_order,
     "identity": check_identity,
+    "diagnosis": check_diagnosis,
     "float32": check_float32,
 }

@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from lagreach._util.generators import seeded
 from lagreach._util.threads import one_thread
 from lagreach.diagnosis.assemble import assemble
 from lagreach.diagnosis.diagnose import diagnose
-from lagreach.diagnosis.files import load
+from lagreach.diagnosis.files import load_diagnosis
 from lagreach.diagnosis.measure import make_subject
 from lagreach.diagnosis.passes import FirstPass, SecondPass, between_passes, first_pass, merged, second_pass
 from lagreach.diagnosis.settings import MeasureSettings
@@ -30,7 +31,7 @@ LAGS, BLOCKS, SEQUENCES, TIME = [0, 1, 2, 5], 8, 32, 10
 def check(statistic: LagStatistic, seed: int) -> str:
     """Measure a statistic in several ways that must agree."""
     check_statistics([statistic])
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     model = GatedRNN("diag_gate", 2, 4, 1, gate_init=0.3, generator=generator, dtype=torch.float64)
     x = torch.randn(SEQUENCES, TIME, 2, generator=generator, dtype=torch.float64)
     y = 0.3 * torch.randn(SEQUENCES, TIME, 1, generator=generator, dtype=torch.float64)
@@ -61,7 +62,9 @@ def check(statistic: LagStatistic, seed: int) -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "diagnosis.nc"
         diagnosis.save(path)
-        _compare("read back from a file", load(path).layers[0].window.curves[statistic.name], curve, exactly=True)
+        _compare(
+            "read back from a file", load_diagnosis(path).layers[0].window.curves[statistic.name], curve, exactly=True
+        )
     return f"{statistic.name}: ok ({', '.join([*passed, 'file'])})"
 
 

@@ -18,7 +18,7 @@ from lagreach._util.threads import Workers
 from lagreach.transport.cotangent import SAFE_EXPONENT, Cotangent
 from lagreach.transport.linearised import Joined, Linearised, linearise
 from lagreach.transport.rollout import Rollout
-from lagreach.transport.scaled import LOWEST, times_power_of_two
+from lagreach.transport.scaled import LOWEST, lift, times_power_of_two
 
 ROWS = 1024  # of a block; more where a kernel is compiled, which keeps fewer rows in the cache by itself
 GPU_ROWS = 2**22  # there, starting a kernel costs more than what a cache could save
@@ -35,6 +35,8 @@ class WeightSums:
         Weights (seq, time, k) of the positions that are reached; one set of ones if None.
     anchors
         Weights (seq, time, k) of the anchors where the gradients started, instead.
+    kept
+        Hold what lies below the range of float64 at its lower end, so that the direction is not lost with the size.
     """
 
     def __init__(
@@ -42,8 +44,10 @@ class WeightSums:
         steps: Steps,
         reached: Float[Tensor, "seq time k"] | None = None,
         anchors: Float[Tensor, "seq time k"] | None = None,
+        *,
+        kept: bool = False,
     ) -> None:
-        self._steps = steps
+        self._steps, self._kept = steps, kept
         self._anchors, self._weighted = None, []
         if anchors is not None:
             own = steps.rows(anchors)
@@ -61,6 +65,8 @@ class WeightSums:
             top = int(exponent[started].max())
             weighted = weighted * torch.exp2((exponent[started] - top).to(spread.dtype))
         found = [step.weights(spread, weighted, group, count).double() for group in self._steps.groups]
+        if top and self._kept:
+            top += lift(torch.stack([sums.abs().max() for sums in found]).max(), top)
         if top:
             found = [times_power_of_two(sums, torch.tensor(top)) for sums in found]
         self._total = [a.add_(b) for a, b in zip(self._total, found, strict=True)] if self._total else found

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lagreach.transport.scaled import LOWEST, ScaledSum, times_power_of_two
+from lagreach.transport.scaled import LOWEST, ScaledSum, lift, times_power_of_two
 
 SAFE_EXPONENT = {torch.float32: 40, torch.float64: 400}
 
@@ -29,6 +29,16 @@ class Cotangent:
         """Values in float64, whose range is wide enough for whatever statistics can use."""
         values = self.mantissa.double()
         return values if self.exponent is None else times_power_of_two(values, self.exponent)
+
+    def kept(self) -> Float[Tensor, "seq reached state"]:
+        """Values in float64, held at the lower end of its range where they lie below, so that their direction is not lost."""
+        values = self.mantissa.double()
+        if self.exponent is None:
+            return values
+        sizes = values.abs().amax(-1, keepdim=True)
+        highest = int(torch.where(sizes > 0, torch.frexp(sizes).exponent + self.exponent, LOWEST).max())
+        raised = self.exponent + (0 if highest == LOWEST else lift(torch.tensor(0.5), highest))
+        return times_power_of_two(values, raised)
 
     def square_norm(self) -> ScaledSum:
         """Sum over sequences and anchors of ``|lambda|^2``."""

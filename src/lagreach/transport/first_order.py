@@ -18,8 +18,7 @@ from lagreach.data.lags import check_lags
 from lagreach.errors import InputError, UnsupportedError
 from lagreach.transport.cotangent import Cotangent
 from lagreach.transport.dual import WindowProduct, windows
-from lagreach.transport.first_order_sums import rate_sums, square_sums
-from lagreach.transport.objective import valid_steps
+from lagreach.transport.first_order_sums import factors_of, rate_sums, square_sums
 from lagreach.transport.prepare import prepare
 from lagreach.transport.rollout import Rollout
 from lagreach.transport.scaled import LOWEST, ScaledSum, times_power_of_two
@@ -114,14 +113,13 @@ def effective_rates(
     recurrence = prepared.view.template
     wanted = check_lags(lags, prepared.time)
     _check_form(recurrence, form)
-    valid = valid_steps(lengths, len(x), prepared.time, recurrence.device)
-
     sums: list[dict[str, ScaledSum]] = []
+    valid = []
     for rows, part in prepared.parts(chunk):
-        anchors = valid[rows]
-        merged = [_sum_rates(layer, wanted, anchors, form) for layer in _layers(part)]
+        valid.append(prepared.anchors(rows, part))
+        merged = [_sum_rates(layer, wanted, valid[-1], form) for layer in _layers(part)]
         sums = merged if not sums else [_merge(old, new) for old, new in zip(sums, merged, strict=True)]
-    return mean_rates(recurrence, sums, wanted, valid, form=form, lr=lr)
+    return mean_rates(recurrence, sums, wanted, torch.cat(valid), form=form, lr=lr)
 
 
 def mean_rates(
@@ -154,7 +152,7 @@ def mean_rates(
 
 def first_order_windows(layer: Layer, lags: Sequence[int]) -> Iterator[WindowProduct]:
     """First-order transport of one layer at ascending lags; lag 0 is the identity."""
-    factors = layer.cell.factors(layer.x, layer.previous, layer.params)
+    factors = factors_of(layer)
     positive = [lag for lag in lags if lag > 0]
     if len(positive) < len(lags):
         like = factors.middle.real.to(torch.float64)

@@ -20,6 +20,8 @@ from torch import Tensor
 from lagreach._util.progress import waiting
 from lagreach.cells import Factors, Params
 from lagreach.cells.stack import Layer
+from lagreach.errors import InputError
+from lagreach.kernels.entry import check_arrays
 from lagreach.transport.scaled import ScaledSum
 
 ROWS = 4096  # steps whose factors are made together: they are used while they lie in the cache
@@ -43,7 +45,23 @@ def steps_of(layer: Layer, direction: Params | None = None) -> tuple[Factors, Te
         found = compiled.first_order_steps(layer.cell, layer.x, layer.previous, layer.params, direction)
         if found is not None:
             return found.factors, found.moved
-    return layer.cell.factors(layer.x, layer.previous, layer.params), None
+    return factors_of(layer), None
+
+
+def factors_of(layer: Layer) -> Factors:
+    """First-order factors of all steps of a layer, one for every unit of its output."""
+    factors, shape = layer.cell.factors(layer.x, layer.previous, layer.params), (*layer.x.shape[:2], units_of(layer))
+    parts = {
+        f"{place}.{part}": (getattr(dual, part), shape)
+        for place, dual in factors._asdict().items()
+        for part in dual._fields
+    }
+    check_arrays(
+        f"first order of {type(layer.cell).__name__}",
+        parts,
+        fix="check the cell's factors(), retention() and correction()",
+    )
+    return factors
 
 
 class WindowSums:
@@ -83,6 +101,7 @@ class WindowSums:
         if self._exponents is None:
             self._exponents = np.full(self._sums.shape[:2], compiled.UNSET)
         stops = np.full(count, time) if lengths is None else lengths.cpu().numpy()
+        self._check(factors, stops, delta, moved)
         places = [factors.middle], [] if factors.is_uniform else [factors.newest, factors.oldest, factors.single]
         scales = [1.0 if moved is None or v is None else _power_of_two(v) for v in (delta, moved)]
         inverse = (1 / scales[0], 1 / scales[1])
@@ -98,6 +117,23 @@ class WindowSums:
         if products is None:
             return np.zeros((2, count, 0, units))
         return products.transpose(3, 0, 2, 1) * (scales[0] * scales[1])
+
+    def _check(self, factors: Factors, stops: np.ndarray, delta: Tensor | None, moved: Tensor | None) -> None:
+        """Compare what `sweep` is given with what it takes for granted."""
+        shape = tuple(factors.middle.real.shape)
+        arrays: dict[str, tuple[Tensor | np.ndarray | None, tuple[int, ...]]] = {
+            f"{place} of a step": (part, shape) for place, dual in factors._asdict().items() for part in dual
+        }
+        arrays |= {"gradients": (delta, shape), "movements": (moved, shape), "lengths": (stops, shape[:1])}
+        arrays["sums"] = self._sums, (shape[2], *self._sums.shape[1:])
+        check_arrays("the sweep over lags", arrays)
+        ascending = bool((np.diff(self._lags) > 0).all()) and self._lags[0] > 0
+        if not ascending or stops.dtype.kind not in "iu" or (len(stops) and stops.max() > shape[1]):
+            raise InputError(
+                "the sweep over lags was given lags or lengths that do not fit",
+                got=f"lags {self._lags[:6].tolist()}, lengths up to {stops.max()}",
+                expected=f"ascending lags from 1 on, lengths up to {shape[1]}",
+            )
 
     def sizes(self, anchors: int | None = None) -> dict[str, ScaledSum]:
         """Sums of |retention|, |correction| and |rate|, (lag, unit); first those of lag 0 if the anchors there are given."""

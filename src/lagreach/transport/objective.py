@@ -7,7 +7,7 @@ over the steps that count (all, the last one, chosen ones, those a mask or the l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -28,18 +28,20 @@ class Objective:
     """Loss, targets and weights of the steps, for sequences that run together.
 
     `steps` holds for each sequence the time indices its targets belong to, or is None when there is one target per
-    time step; `weights` says how much each (sequence, target) counts.
+    time step; `weights` says how much each (sequence, target) counts. With `at_end`, all outputs belong to one anchor, as in a
+    forecast of several steps.
     """
 
     loss: Loss
     y: Tensor
     weights: Float[Tensor, "seq target"]
     steps: Tensor | None = None
+    at_end: bool = False
 
     def select(self, rows: slice | Tensor) -> Objective:
         """Return the objective of some of the sequences."""
         steps = None if self.steps is None else self.steps[rows]
-        return Objective(self.loss, self.y[rows], self.weights[rows], steps)
+        return replace(self, y=self.y[rows], weights=self.weights[rows], steps=steps)
 
     def __call__(self, output: Float[Tensor, "seq time out"]) -> Float[Tensor, "seq"]:
         """Return L_n for every sequence."""
@@ -77,11 +79,26 @@ def make_objective(
     """Check the targets of a batch against the output (seq, time, out) and work out which steps count.
 
     Targets without a time axis belong to the last (valid) step. `steps` names the steps explicitly: ``"last"``
-    or a list of time indices, one target each. The batch's lengths are those of its inputs, of `input_time` steps: they
-    say which outputs count where there is one for every step.
+    or a list of time indices, one target each. The batch's lengths are those of its inputs: they say which outputs count
+    where there is one for every step of the input. `input_time` is the number of steps of the recurrent layer.
     """
+    device, dtype = recurrence.device, recurrence.dtype
+    return objective_of(loss, batch, output_shape, input_time=input_time, steps=steps, device=device, dtype=dtype)
+
+
+def objective_of(
+    loss: Loss,
+    batch: Batch,
+    output_shape: tuple[int, int, int],
+    *,
+    input_time: int,
+    steps: str | Sequence[int] | Tensor | None = None,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Objective:
+    """Do as `make_objective` does, for outputs of any model on a device and in a floating type."""
     seq, time, out = output_shape
-    device, mask, lengths = recurrence.device, batch.mask, batch.lengths if time == input_time else None
+    mask, lengths = batch.mask, _lengths_of_outputs(batch, time, input_time)
     y = torch.as_tensor(batch.y, device=device)
     if y.shape[0] != seq:
         raise InputError(
@@ -99,13 +116,13 @@ def make_objective(
                 expected=f"({seq}, {time}), bool or nonnegative",
             )
         check_finite("the mask", mask)
-    per_step = valid.to(recurrence.dtype) if mask is None else valid * mask.to(recurrence.dtype)
+    per_step = valid.to(dtype) if mask is None else valid * mask.to(dtype)
 
     if callable(loss):
         _check_some_weight(per_step)
         check_finite("the target y", y)
         if y.is_floating_point():
-            y = y.to(recurrence.dtype)
+            y = y.to(dtype)
         return Objective(loss, y, per_step)
     if loss not in LOSSES:
         raise InputError(
@@ -115,7 +132,7 @@ def make_objective(
         )
 
     y, times = (_mse_targets if loss == "mse" else _class_targets)(y, (seq, time, out), steps)
-    y = y.to(recurrence.dtype) if loss == "mse" else y.long()
+    y = y.to(dtype) if loss == "mse" else y.long()
     index = _step_indices(steps, times, valid)
     weights = per_step if index is None else per_step.gather(1, index)
     if loss == "cross_entropy":
@@ -132,6 +149,21 @@ def make_objective(
     _check_some_weight(weights)
     check_finite("the target y", y)
     return Objective(loss, y, weights, index)
+
+
+def _lengths_of_outputs(batch: Batch, time: int, layer_time: int) -> Tensor | None:
+    """Lengths of the inputs, if outputs have a step for every step of theirs; refuse outputs that count other steps."""
+    steps = batch.x.shape[1] if batch.x.ndim > 1 else layer_time
+    if batch.lengths is None or time == steps:
+        return batch.lengths
+    if time == layer_time > 1 and batch.mask is None and bool((torch.as_tensor(batch.lengths) != steps).any()):
+        raise InputError(
+            "lengths count steps of x, but the model's outputs have other steps",
+            got=f"x of {steps} steps, outputs of {time}",
+            expected=f"a mask (seq, {time}) that says which outputs count",
+            fix="pass mask=, made from the lengths as the model's front makes its steps; lengths may stay",
+        )
+    return None  # one output a sequence, or a forecast: all of it counts
 
 
 def _mse_targets(y: Tensor, shape: tuple[int, int, int], steps: object) -> tuple[Tensor, int | None]:

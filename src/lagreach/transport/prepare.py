@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor, nn
 
 from lagreach.adapters import Recurrence, View, as_view
+from lagreach.adapters.folded import FoldedView, by_sequence, row_order
 from lagreach.adapters.view import check_finite
-from lagreach.data.batch import Batch, check_steps
+from lagreach.data.batch import Batch, check_steps, sample_of
 from lagreach.errors import InputError
 from lagreach.transport.objective import Loss, Objective, make_objective, valid_steps
 from lagreach.transport.rollout import Rollout, chunks, run
@@ -31,6 +33,22 @@ class Prepared:
         shape = (len(self.batch), self.time)
         for rows in chunks(self.view.template, shape, chunk):
             yield rows, run(self.view.bind(self.batch.select(rows)), chunk)
+
+    def anchors(self, rows: slice, part: Rollout) -> Bool[Tensor, "row time"]:
+        """Which steps lie within the lengths, for every row that the layer runs on in a part of the sequences."""
+        chosen = self.batch.select(rows)
+        if len(part.x) == len(chosen):  # the layer itself says where its sequences end
+            return valid_steps(part.lengths, len(part.x), self.time, part.x.device)
+        valid = valid_steps(chosen.lengths, len(chosen), self.time, part.x.device)
+        folded = self.by_sequence().view
+        assert isinstance(folded, FoldedView)
+        spread = torch.empty(len(part.x), self.time, dtype=torch.bool, device=valid.device)
+        spread[row_order(len(chosen), folded.rows, folded.interleaved)] = valid.repeat_interleave(folded.rows, dim=0)
+        return spread
+
+    def by_sequence(self) -> Prepared:
+        """The same with one row a sequence, where the layer runs on several."""
+        return replace(self, view=by_sequence(self.view, self.batch.select(slice(0, 2))))
 
     def objective(self, loss: Loss, steps: str | Sequence[int] | Tensor | None) -> Objective:
         """Return the losses of all sequences."""
@@ -68,7 +86,7 @@ def prepare(
         )
     checked_lengths = None if lengths is None else valid.sum(1)
     batch = Batch(x, targets, None if mask is None else torch.as_tensor(mask), checked_lengths, state)
-    view = as_view(model, batch.select(slice(0, 2)))
+    view = as_view(model, sample_of(batch))
     sample = run(view.bind(batch.select(slice(0, 1))))
     positions, out = sample.output.shape[1:]
     return Prepared(view, batch, sample.x.shape[1], (positions, out))

@@ -66,7 +66,27 @@ def run(bound: Bound, chunk: int | None = None) -> Rollout:
                 for rows in chunks(recurrence, x.shape, chunk)
             ]
         )
+    _check_states(states, bound.lengths)
     return Rollout(recurrence, x, initial, states, bound.lengths)
+
+
+def _check_states(states: Float[Tensor, "seq time state"], lengths: Tensor | None) -> None:
+    """Refuse states that have left the range of numbers within their sequences."""
+    finite = torch.isfinite(states)
+    if finite.all():
+        return
+    if lengths is not None and len(lengths) == len(states):  # what lies beyond may be anything
+        steps = torch.arange(states.shape[1], device=states.device)
+        finite = finite | (steps >= lengths.to(states.device)[:, None])[..., None]
+    bad = (~finite).nonzero()
+    if len(bad):
+        row, step, unit = bad[0].tolist()
+        raise InputError(
+            "the states of the recurrence overflow",
+            got=f"{states[row, step, unit].item()} after step {step}, in {str(states.dtype).removeprefix('torch.')}",
+            expected="finite states",
+            fix="scale the inputs, lower the recurrent weights, shorten the sequences, or run in float64: model.double()",
+        )
 
 
 def chunks(recurrence: Recurrence, shape: Sequence[int], chunk: int | None = None) -> Iterator[slice]:

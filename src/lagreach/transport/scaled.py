@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 LOG10_2 = math.log10(2.0)
+KEPT = -960  # power of two at which a gradient is held whose direction still matters: N there is beyond any number
 LOWEST = torch.iinfo(torch.int32).min // 4  # exponent of an exact zero: it must not set the scale of a sum
 
 
@@ -26,6 +27,13 @@ def times_power_of_two(x: Tensor, exponent: Tensor) -> Tensor:
 def size_in_powers_of_two(values: Tensor) -> float:
     """Return the power of two just above the largest entry (1 if all are zero): what to divide by, so that float32 holds them."""
     return 2.0 ** torch.frexp(values.abs().max()).exponent.item()
+
+
+def lift(largest: Tensor, exponent: int) -> int:
+    """Powers of two to add to ``largest * 2**exponent`` so that it stays within the range of float64; mostly none."""
+    if not bool(largest > 0):
+        return 0
+    return max(0, KEPT - exponent - int(torch.frexp(largest).exponent))
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,9 @@ def test_language_model_of_transformers():
     model = transformers.MambaForCausalLM(config)
     reports = check_adapter(model, tokens(2, TIME))
     assert len(reports) == 2
-    found = lagreach.diagnose(model, (tokens(16, TIME), tokens(16, TIME, seed=1)), "cross_entropy", lags=[0, 1, 4])
+    found = lagreach.diagnose(
+        model, (tokens(16, TIME), tokens(16, TIME, seed=1)), "cross_entropy", lags=[0, 1, 4], lags_of="layers"
+    )
     assert [layer.name for layer in found.layers] == ["backbone.layers.0.mixer", "backbone.layers.1.mixer"]
     assert all(layer.local for layer in found.layers)
 

@@ -161,7 +161,9 @@ def test_language_model_of_transformers():
     config = transformers.Mamba2Config(vocab_size=11, hidden_size=8, num_hidden_layers=2, **sizes)
     model = transformers.Mamba2ForCausalLM(config)
     assert len(check_adapter(model, tokens(2, TIME))) == 2
-    found = lagreach.diagnose(model, (tokens(16, TIME), tokens(16, TIME, seed=1)), "cross_entropy", lags=[0, 1, 4])
+    found = lagreach.diagnose(
+        model, (tokens(16, TIME), tokens(16, TIME, seed=1)), "cross_entropy", lags=[0, 1, 4], lags_of="layers"
+    )
     assert len(found.layers) == 2
 
 
@@ -173,3 +175,33 @@ def test_biases_for_wanted_half_lives():
         block.dt_bias.copy_(values["dt_bias"])
     (layer,) = lagreach.retention(block, torch.zeros(1, 4, WIDTH)).layers
     assert_close(layer.half_lives, wanted.double(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"mamba_rms_norm": True, "mamba_norm_before_gate": True},
+        {"mamba_rms_norm": True, "mamba_norm_before_gate": False, "mamba_n_groups": 2, "mamba_proj_bias": True},
+    ],
+)
+def test_falcon_h1_with_its_multipliers_and_optional_norm(options):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": WIDTH * 2, "intermediate_size": 8, "num_hidden_layers": 1, "vocab_size": 11, "head_dim": 4}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "mamba_n_heads": HEADS, "mamba_d_head": CHANNELS}
+    mamba = {"mamba_d_ssm": INNER, "mamba_d_state": STATE, "mamba_chunk_size": 4, "mamba_n_groups": 1} | options
+    multipliers = {"ssm_multipliers": [0.5, 2.0, 0.7, 1.3, 0.9], "ssm_in_multiplier": 0.6, "ssm_out_multiplier": 0.3}
+    config = transformers.FalconH1Config(**sizes, **heads, **mamba, **multipliers)
+    torch.manual_seed(0)
+    model = transformers.FalconH1ForCausalLM(config).eval()
+    (report,) = check_adapter(model, tokens(SEQ, TIME))
+    assert report.passed[0] == "replay"
+
+
+def test_a_norm_that_is_not_known_is_refused_by_name():
+    model = Wrapped(Mamba2())
+    model.layer.norm = nn.LayerNorm(INNER)
+    del model.layer.norm.eps
+    model.layer.forward = lambda u: u
+    with pytest.raises(lagreach.errors.UnsupportedError, match="normalises in a way that lagreach does not know"):
+        scan_view(model, numbers(SEQ, TIME, 2, dtype=torch.float32))

@@ -107,7 +107,9 @@ def test_language_model_with_attention_between():
     torch.manual_seed(0)
     model = modeling.RecurrentGemmaForCausalLM(config(layers=3))
     assert len(check_adapter(model, tokens(2, TIME))) == 2  # the third block is attention
-    found = lagreach.diagnose(model, (tokens(16, TIME), tokens(16, TIME, seed=1)), "cross_entropy", lags=[0, 1, 4])
+    found = lagreach.diagnose(
+        model, (tokens(16, TIME), tokens(16, TIME, seed=1)), "cross_entropy", lags=[0, 1, 4], lags_of="layers"
+    )
     assert [layer.name for layer in found.layers] == [f"model.layers.{k}.temporal_block" for k in range(2)]
     assert all(block.temporal_block.rg_lru.recurrent_states is None for block in model.model.layers[:2])
 

@@ -84,7 +84,9 @@ def test_language_model():
     torch.manual_seed(0)
     model = modeling.RwkvForCausalLM(config())
     assert len(check_adapter(model, tokens(2, TIME))) == 2
-    found = lagreach.diagnose(model, (tokens(16, TIME), tokens(16, TIME, seed=1)), "cross_entropy", lags=[0, 1, 4])
+    found = lagreach.diagnose(
+        model, (tokens(16, TIME), tokens(16, TIME, seed=1)), "cross_entropy", lags=[0, 1, 4], lags_of="layers"
+    )
     assert len(found.layers) == 2
 
 

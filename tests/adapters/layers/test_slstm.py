@@ -113,7 +113,9 @@ def test_the_forget_gate_is_reported_as_one_path(model):
 
 def test_exact_gains_and_windows(model):
     assert lagreach.fidelity(model, X, Y, [1, 3]).status is Status.FIRST_ORDER_UNAVAILABLE
-    found = lagreach.diagnose(model, (numbers(16, TIME, 2), numbers(16, TIME, 2, seed=1)), lags=[0, 1, 4])
+    found = lagreach.diagnose(
+        model, (numbers(16, TIME, 2), numbers(16, TIME, 2, seed=1)), lags=[0, 1, 4], lags_of="layers"
+    )
     assert found.layers[0].rates is None
 
 

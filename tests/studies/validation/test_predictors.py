@@ -11,6 +11,7 @@ from lagreach.adapters import as_view
 from lagreach.advice.retention import retention
 from lagreach.cells import all_cells
 from lagreach.data.batch import Batch
+from lagreach.diagnosis.assemble import window_of
 from lagreach.diagnosis.measure import MeasureSettings, make_subject
 from lagreach.errors import InputError
 from lagreach.gradients.blocks import directions
@@ -73,8 +74,16 @@ def test_the_walk_back_equals_transport_from_every_step(task, cell):
     assert walked.log10_gain(lags) == pytest.approx(gains.tolist(), abs=1e-9)
 
 
+def swap_window(model, data, lags, settings):
+    """The window of the swap contrast alone, which the study was made with, from the package's own passes."""
+    subject = make_subject(model, data, "mse", lags, settings=settings)
+    means = directions(subject)
+    along = unit_directions(means, subject.probe.group, settings.direction, np.random.default_rng(settings.seed))
+    return window_of(subject, means, statistics(subject, along, noise=settings.noise), settings)
+
+
 @pytest.mark.parametrize("task", [RECALL, SPARSE], ids=["recall", "sparse"])
-def test_windows_are_those_of_measure_window(task):
+def test_windows_are_those_of_the_swap_contrast(task):
     model, batch = case(task)
     found = predict(model, task, batch, 6, PLAN, seed=0)
     assert {one.predictor for one in found} == set(PREDICTORS)
@@ -86,7 +95,7 @@ def test_windows_are_those_of_measure_window(task):
         "n_probe": {},
     }.items():
         settings = measure_settings(PLAN, 0)
-        window = measure_window(model, data, "mse", list(task.lags), settings=replace(settings, **changes))
+        window = swap_window(model, data, list(task.lags), replace(settings, **changes))
         expected = window.required_if_present() if name == "n_probe" else window.required
         mine = by_name(found, name)
         assert [one.lag for one in mine] == list(task.lags)

@@ -3,10 +3,11 @@
 import pytest
 import torch
 
+from lagreach.study.checkpoints import load_tensors
 from lagreach.study.config import find_study
 from lagreach.study.data import TrainingData
 from lagreach.study.rows import read_rows
-from lagreach.study.store import RunDirectory, load_tensors
+from lagreach.study.store import RunDirectory
 from lagreach.study.trainer import run_epoch
 from studies.validation import trainings
 from studies.validation.design import conditions, validation_plan

@@ -7,11 +7,12 @@ import sys
 import pytest
 
 from lagreach.errors import InputError
+from lagreach.study.checkpoints import load_tensors
 from lagreach.study.config import find_study
 from lagreach.study.executors import LocalExecutor
 from lagreach.study.runner import run_study
 from lagreach.study.status import run_status
-from lagreach.study.store import RunDirectory, load_tensors
+from lagreach.study.store import RunDirectory
 from studies.validation import run as module
 from studies.validation.design import conditions, validation_plan
 from studies.validation.matching import match

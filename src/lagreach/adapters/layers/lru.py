@@ -94,7 +94,9 @@ class LRULayer(ScanLayer):
 
     def weights(self) -> dict[str, Tensor]:
         """Weights as real numbers; buffers count too, since gamma is often one."""
-        own = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
+        own = dict(self.module.named_parameters(remove_duplicate=False)) | dict(
+            self.module.named_buffers(remove_duplicate=False)
+        )
         return {name: _real(own[name].detach()) for name in self._weights}
 
     def retaining(self, half_life: Tensor) -> dict[str, Tensor]:
@@ -160,7 +162,7 @@ class S5Layer(ScanLayer):
 
     def weights(self) -> dict[str, Tensor]:
         """Weights as real numbers."""
-        own = dict(self.module.named_parameters())
+        own = dict(self.module.named_parameters(remove_duplicate=False))
         return {name: _real(own[name].detach()) for name in ("seq.Lambda", "seq.log_step", "seq.B")}
 
     def retaining(self, half_life: Tensor) -> dict[str, Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -35,23 +35,30 @@ class Mamba2Cell(ScanCell):
     states: int
     limit: tuple[float, float] = (0.0, float("inf"))
     activation: Callable[[Tensor], Tensor] = silu
+    multipliers: Tensor | None = field(default=None, compare=False)  # of what `in_proj` gives (Falcon-H1)
+
+    def projection(self, params: Params, rows: slice) -> tuple[Tensor, Tensor | None]:
+        """Weights and biases of some columns of `in_proj`, with their multipliers."""
+        weight, bias = params["in_proj.weight"][rows], params.get("in_proj.bias")
+        bias = None if bias is None else bias[rows]
+        if self.multipliers is None:
+            return weight, bias
+        factors = self.multipliers[rows].to(weight)
+        return weight * factors[:, None], None if bias is None else bias * factors
 
     def convolved(self, x: Tensor, p: Params) -> Tensor:
         """Return u, B and C side by side, zero at steps that do not count."""
-        bias = p.get("in_proj.bias")
-        mine = slice(self.inner, 2 * self.inner + 2 * self.groups * self.states)
+        project = self.projection(p, slice(self.inner, 2 * self.inner + 2 * self.groups * self.states))
         taps = x[..., : self.taps * self.inputs].unflatten(-1, (self.taps, self.inputs))
-        project = (p["in_proj.weight"][mine], None if bias is None else bias[mine])
-        before = None if bias is None else x[..., -3:-2]
+        before = None if project[1] is None else x[..., -3:-2]
         convolve = (p["conv1d.weight"], p.get("conv1d.bias"))
         return self.activation(projected_convolution(taps, project, convolve, before)) * x[..., -1:]
 
     def write(self, x: Tensor, params: Params) -> Written:
         """Decay ``dt A`` of every head in log space, and ``dt u B^T``."""
         heads = len(params["A_log"])
-        bias = params.get("in_proj.bias")
         newest = x[..., (self.taps - 1) * self.inputs : self.taps * self.inputs]
-        raw = linear(newest, params["in_proj.weight"][-heads:], None if bias is None else bias[-heads:])
+        raw = linear(newest, *self.projection(params, slice(-heads, None)))
         dt = softplus(raw + params["dt_bias"]).clamp(*self.limit)
         u, reading, _ = self.parts(self.convolved(x, params), heads)
         log_decay = dt * -torch.exp(params["A_log"])
@@ -71,7 +78,7 @@ class Mamba2Layer(ScanLayer):
     """`transformers` `Mamba2Mixer` and `mamba_ssm.Mamba2`."""
 
     family: ClassVar[str] = "Mamba-2"
-    packages: ClassVar[str] = "transformers, mamba-ssm"
+    packages: ClassVar[str] = "transformers (also in Bamba, Falcon-H1, Zamba2 and other hybrids), mamba-ssm"
     tested: ClassVar[str] = "transformers 5.22.2; mamba-ssm by a stand-in with its weights"
     axes: ClassVar[tuple[str, ...]] = ("head",)
     limits: ClassVar[str] = "one decay per head (D_has_hdim=False); no start from a cached state; not Mamba-3"
@@ -102,6 +109,7 @@ class Mamba2Layer(ScanLayer):
             (channels - inner) // (2 * groups),
             (float(limits[0]), float(limits[1])),
             module.act if callable(getattr(module, "act", None)) else silu,
+            module.mup_vector.detach().flatten() if has(module, "mup_vector") else None,
         )
 
     @classmethod
@@ -138,7 +146,7 @@ class Mamba2Layer(ScanLayer):
         if documents is not None:
             reset[:, 1:] = documents[:, 1:] != documents[:, :-1]
         keep = valid[..., None].to(hidden_states)
-        inputs = hidden_states * keep
+        inputs = hidden_states * keep * getattr(self._own, "ssm_in_multiplier", 1.0)
         recent, existing = recent_inputs(inputs, self.cell.taps), age(inputs, self.cell.taps)
         if documents is not None:
             same = _same_document(documents, self.cell.taps).to(inputs)
@@ -154,18 +162,25 @@ class Mamba2Layer(ScanLayer):
         u, _, reading = cell.parts(cell.convolved(given.x, self.weights()), heads)
         matrix = states.unflatten(-1, (heads, -1, cell.states))
         y = (matrix * reading[..., None, :]).sum(-1) + module.D.detach()[:, None] * u
-        y, gate = y.flatten(-2), module.in_proj(given.context["inputs"])[..., : cell.inner]
-        return module.out_proj(self._normalised(y, gate).to(given.x.dtype))
+        gate = linear(given.context["inputs"], *cell.projection(self.weights(), slice(0, cell.inner)))
+        return module.out_proj(self._normalised(y.flatten(-2), gate).to(given.x.dtype))
 
     def _normalised(self, y: Tensor, gate: Tensor) -> Tensor:
         """Gate and normalise as the layer does, in plain torch: its own norm may be a fused kernel."""
         norm = getattr(self._own, "norm", None)
-        if norm is None:
+        if norm is None or isinstance(norm, nn.Identity):
             return y * silu(gate)
-        eps = next(getattr(norm, name) for name in ("variance_epsilon", "eps") if hasattr(norm, name))
+        eps = next((getattr(norm, name) for name in ("variance_epsilon", "eps") if hasattr(norm, name)), None)
+        if eps is None:
+            raise UnsupportedError(
+                f"{type(self._own).__name__} normalises in a way that lagreach does not know",
+                got=f"a {type(norm).__name__} without eps",
+                expected="an RMS norm with eps or variance_epsilon, or none",
+                fix="write a ScanLayer for it and register it (lagreach.adapters.register)",
+            )
         if not getattr(norm, "norm_before_gate", False):
             y = y * silu(gate)
-        size = getattr(norm, "group_size", None) or y.shape[-1]
+        size = getattr(norm, "group_size", None) or y.shape[-1] // getattr(norm, "n_groups", 1)
         grouped = y.unflatten(-1, (-1, size))
         y = (grouped * torch.rsqrt(grouped.square().mean(-1, keepdim=True) + eps)).flatten(-2) * norm.weight.detach()
         return y * silu(gate) if getattr(norm, "norm_before_gate", False) else y

@@ -121,7 +121,7 @@ class MinGRULayer(ScanLayer):
 
     def _biases(self, values: tuple[Tensor | None, ...]) -> dict[str, Tensor]:
         """Put values for the candidate and the gates where this layer keeps them; None leaves what is there."""
-        own = dict(self.module.named_parameters())
+        own = dict(self.module.named_parameters(remove_duplicate=False))
         joint = own.get(f"{self.joint}.bias")
         if joint is not None:
             parts = joint.detach().chunk(len(self.single))

@@ -16,13 +16,15 @@ import numpy as np
 from numba import njit, types
 from numba.extending import intrinsic
 
+from lagreach._util.compiling import kept_on_disk
+
 LINE = 64  # bytes in a line of the cache
 ORDER_FREE = {"contract", "reassoc", "nsz", "arcp"}  # sums may be regrouped, so that loops vectorise
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile on first use, per dtype."""
-    return njit(cache=True, nogil=True, error_model="numpy", fastmath=ORDER_FREE)(function)
+    return kept_on_disk(njit(nogil=True, error_model="numpy", fastmath=ORDER_FREE)(function))
 
 
 @intrinsic

@@ -11,10 +11,13 @@ What is not asked for is passed as None, and numba compiles the sweep without it
 from __future__ import annotations
 
 import math
-from typing import no_type_check
+from collections.abc import Callable
+from typing import Any, no_type_check
 
 import numpy as np
 from numba import njit, uintp
+
+from lagreach._util.compiling import kept_on_disk
 
 ANCHORS = 1024  # of a block
 PAD = 64  # loops run over multiples of this many anchors, so that none ends in single steps
@@ -31,7 +34,11 @@ SINGLE = 2.0**-100  # float32's `least` lies above, float64's below; an exact ze
 MIDDLE, NEWEST, OLDEST, ONLY, DELTA, MOVED = 0, 2, 4, 6, 8, 9  # rows of a unit; factors have two, real and slope
 UNSET = np.iinfo(np.int64).min // 4  # exponent of a sum without terms
 
-compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"})
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile on first use, per dtype."""
+    options: Any = {"nogil": True, "error_model": "numpy", "fastmath": {"contract", "reassoc", "nsz", "arcp"}}
+    return kept_on_disk(njit(**options)(function))
 
 
 @compiled

@@ -11,6 +11,7 @@ from torch import Tensor
 from lagreach.cells import Cell, Params
 from lagreach.kernels.cpu import passes
 from lagreach.kernels.cpu.compiled import Run
+from lagreach.kernels.entry import check_scan
 from lagreach.kernels.reference import reference
 
 
@@ -99,6 +100,7 @@ def blocks(cell: Cell, x: Tensor, s0: Tensor, params: Params) -> tuple[Tensor, .
 
 def tangent(cell: Cell, x: Tensor, s0: Tensor, params: Params, direction: Params) -> Tensor:
     """Derivative of the states along a direction of the weights, in the layout of `scan`."""
+    check_scan(cell, x, s0, direction, "the direction of")
     done = passes.forward(cell, x, s0, params, keep=True)
     h_dot, c_dot = (torch.from_numpy(a).transpose(1, 2) for a in passes.tangent(done, direction))
     return torch.cat((h_dot, c_dot), dim=-1) if len(cell.blocks) > 1 else h_dot

@@ -24,6 +24,7 @@ from lagreach.cells import Cell, Params
 from lagreach.kernels.cpu.buffers import empty, zeros
 from lagreach.kernels.cpu.compiled import Gradients, Run, Weights
 from lagreach.kernels.cpu.packing import gradients_like, pack, unpack
+from lagreach.kernels.entry import check_arrays, check_scan
 
 ROWS = 32  # sequences in a block
 STEPS = 1024  # at least so many steps in a block, if there are so many
@@ -55,24 +56,46 @@ class Forward:
 
 def forward(cell: Cell, x: torch.Tensor, s0: torch.Tensor, params: Params, *, keep: bool) -> Forward:
     """Run the cell; `keep` what a backward or tangent pass needs."""
+    check_scan(cell, x, s0, params)
     inputs = _time_first(x.detach())
     h0, *rest = (np.ascontiguousarray(s.detach().numpy()) for s in cell.split(s0))
     replica, time, seq, _ = inputs.shape
     units, dtype = h0.shape[2], inputs.dtype
     c0 = rest[0] if rest else np.empty((replica, 0, 0), dtype)
     weights = pack(cell, params)
-    kept = time if keep else 1
-    sizes: dict[str, tuple[int, ...]] = {"h": (time, seq, units), "act": (kept, seq, weights[0].b.size)}
-    sizes["c"] = (time, seq, units) if rest else (0, 0, 0)
-    sizes["rh"] = (kept, seq, units) if cell.name == "gru" else (0, 0, 0)
-    layernorm = weights[0].gain.size > 0
-    sizes["normal"] = (kept, seq, units) if layernorm else (0, 0, 0)
-    sizes["inverse"] = (kept, seq) if layernorm else (0, 0)
+    sizes = _sizes(cell, weights[0], (time, seq, units), kept=time if keep else 1)
     run = Run(**{name: empty((replica, *size), dtype) for name, size in sizes.items()})
     done = Forward(cell, inputs, h0, c0, weights, run)
     kernel = _kernel(cell, "forward", dtype)
     _spread([partial(kernel, *done.of(r), *rows) for r in range(replica) for rows in _blocks(done)], done.work)
     return done
+
+
+def _sizes(cell: Cell, weights: Weights, whole: tuple[int, int, int], kept: int) -> dict[str, tuple[int, ...]]:
+    """Shape of each array of a `Run`, for one replica: `whole` are time, sequences and units."""
+    time, seq, units = whole
+    states, steps = (time, seq, units), (kept, seq, units)
+    layernorm = weights.gain.size > 0
+    return {
+        "h": states,
+        "c": states if len(cell.blocks) > 1 else (0, 0, 0),
+        "act": (kept, seq, weights.b.size),
+        "rh": steps if cell.name == "gru" else (0, 0, 0),
+        "normal": steps if layernorm else (0, 0, 0),
+        "inverse": (kept, seq) if layernorm else (0, 0),
+    }
+
+
+def _check_kept(done: Forward) -> None:
+    """Compare what a forward pass has left behind with what the way back takes for granted."""
+    replica, time, seq, _ = done.x.shape
+    units = done.h0.shape[-1]
+    sizes = _sizes(done.cell, done.weights[0], (time, seq, units), kept=time)
+    kept = {name: (array, (replica, *sizes[name])) for name, array in done.run._asdict().items() if sizes[name][0]}
+    kept["h before the first step"] = done.h0, (replica, seq, units)
+    if len(done.cell.blocks) > 1:
+        kept["c before the first step"] = done.c0, (replica, seq, units)
+    check_arrays(f"the way back through {done.cell.name}", kept, dtype=done.x.dtype)
 
 
 def _time_first(x: torch.Tensor) -> np.ndarray:
@@ -93,8 +116,11 @@ def backward(
     wants_x: bool,
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor | None]:
     """Gradients of the weights by name, of the initial state, and (if wanted) of the inputs, in the layout of `scan`."""
+    _check_kept(done)
     cell, dtype = done.cell, done.x.dtype
     replica, _, seq, _ = done.x.shape
+    given = {"the gradient of h": (dh, done.run.h.shape), "the gradient of c": (dc, done.run.c.shape)}
+    check_arrays(f"the way back through {cell.name}", given, dtype=dtype)
     if dh is None:
         dh = zeros(done.run.h.shape, dtype)
     dc = np.empty((replica, 0, 0, 0), dtype) if dc is None else dc
@@ -119,6 +145,7 @@ def backward(
 
 def tangent(done: Forward, direction: Params) -> tuple[np.ndarray, np.ndarray]:
     """Derivatives of h and c along a direction of the weights."""
+    _check_kept(done)
     cell = done.cell
     h_dot, c_dot = empty(done.run.h.shape, done.x.dtype), empty(done.run.c.shape, done.x.dtype)
     kernel = _kernel(cell, "tangent", done.x.dtype)

@@ -20,8 +20,10 @@ from torch import Tensor
 
 from lagreach._util.progress import waiting
 from lagreach.cells._pullback import RowForm
+from lagreach.errors import InputError
 from lagreach.kernels.cpu.compiled import aligned, compiled, use_whole_registers
 from lagreach.kernels.cpu.tiles import sum_of_products
+from lagreach.kernels.entry import check_arrays
 
 ROWS = 64  # in work at a time
 
@@ -141,8 +143,29 @@ def lstm(after, output, i_slope, f_slope, g_slope, o_slope, forget, recurrent, s
 
 
 KERNELS = {"elementwise": elementwise, "gru": gru, "lstm": lstm}
+FIX = "check what the cell's pullback() returns"
 BITS = {torch.float32: np.int32, torch.float64: np.int64}
 _ready: set[tuple[str, torch.dtype]] = set()  # kernels that this process has called
+
+
+def _check_form(form: RowForm) -> tuple[int, int, int]:
+    """Compare a form with what its kernel takes for granted; return its rows, and the widths of state and spread."""
+    rows, units = len(form.arrays[0]), form.weights[0].shape[1]
+    state, widths = units, (units,) * len(form.arrays)
+    if form.kernel == "elementwise":
+        slopes, shared, retained = (array.shape[1] for array in form.arrays)
+        blocks, one_more = max(1, slopes // units), int(shared > 0)
+        spread = blocks * units + one_more
+        widths = (blocks * units, one_more * units, retained if retained in (0, 1) else units)
+        heights: tuple[int, ...] = (min(len(form.weights[0]), spread),)
+    elif form.kernel == "gru":
+        heights, spread = (units, 2 * units), 3 * units
+    else:
+        heights, spread, state = (4 * units,), 4 * units, 2 * units
+    arrays = {f"array {k}": (a, (rows, width)) for k, (a, width) in enumerate(zip(form.arrays, widths, strict=True))}
+    weights = {f"weight {k}": (w, (n, units)) for k, (w, n) in enumerate(zip(form.weights, heights, strict=True))}
+    check_arrays(f"transport through {form.kernel}", arrays | weights, dtype=form.arrays[0].dtype, fix=FIX)
+    return rows, state, spread
 
 
 class RowPass:
@@ -152,6 +175,7 @@ class RowPass:
 
     def __init__(self, form: RowForm) -> None:
         self._kernel, self._dtype = form.kernel, form.arrays[0].dtype
+        self._rows, self._state, self._width = _check_form(form)
         self._arguments = [v.detach().numpy() for v in (*form.arrays, *form.weights)]
 
     def __call__(self, after: Tensor, spread: Tensor, before: Tensor, *, whole: bool, sizes: Tensor | None) -> None:
@@ -159,6 +183,18 @@ class RowPass:
 
         There may be fewer rows than the form has.
         """
+        rows, width = min(len(after), self._rows), max(self._width, spread.shape[1])
+        kept = max(rows if whole else min(rows, ROWS), len(spread))
+        gradient = (rows, self._state)
+        arrays: dict[str, tuple[Tensor | None, tuple[int, ...]]] = {
+            "the gradient after": (after, gradient),
+            "the gradient before": (before, gradient),
+            "its sizes": (sizes, (rows,)),
+            "the spread": (spread, (kept, width)),
+        }
+        check_arrays("compiled transport", arrays, dtype=self._dtype, fix=FIX)
+        if not (after.is_contiguous() and spread.is_contiguous() and before.is_contiguous()):
+            raise InputError("compiled transport needs contiguous gradients", got="strided tensors", fix="copy them")
         bits = (before[:0, 0] if sizes is None else sizes).numpy().view(BITS[before.dtype])
         key = self._kernel, self._dtype
         shown = nullcontext() if key in _ready else waiting("compiling exact transport for this machine, once ...")

@@ -19,6 +19,7 @@ from lagreach.kernels.cpu.buffers import empty
 from lagreach.kernels.cpu.compiled import Weights, compiled
 from lagreach.kernels.cpu.nonlinear import activate, activate_gates, closed, opened
 from lagreach.kernels.cpu.packing import pack
+from lagreach.kernels.entry import check_arrays, check_scan
 
 # whose recurrent weights the diagonals are needed of, in the order of the blocks
 DIAGONALS = {"const_gate": "h", "shared_gate": "h", "diag_gate": "sh", "lstm": "ifgo"}
@@ -65,6 +66,7 @@ def first_order_steps(
         or missing(known, x.device, x.dtype) is not None
     ):
         return None
+    _check(known, x, s, own, along)
     seq, time, units = *x.shape[:2], known.output(s).shape[-1]
     blocks = [block.detach().flatten(0, 1).contiguous() for block in known.split(s)]
     inputs = x.detach().flatten(0, 1)
@@ -86,6 +88,14 @@ def first_order_steps(
         zero = torch.zeros_like(made[0])
         factors = Factors(Dual(made[2], made[3]), factors.middle, Dual(made[0], zero), Dual(made[2], zero))
     return FirstOrderSteps(factors, None if moved is None else torch.from_numpy(moved).unflatten(0, (seq, time)))
+
+
+def _check(cell: Cell, x: Tensor, s: Tensor, params: Params, direction: Params | None) -> None:
+    """Compare inputs, states before each step and weights with the shapes that the loops take for granted."""
+    check_arrays(f"the steps of {cell.name}", {"states": (s, (*x.shape[:2], s.shape[-1]))})
+    for what, weights in (("the weight", params), ("the direction of", direction)):
+        if weights is not None:
+            check_scan(cell, x[None], s[None, :, 0], {name: p[None] for name, p in weights.items()}, what)
 
 
 def _packed(cell: Cell, params: Params) -> Weights:

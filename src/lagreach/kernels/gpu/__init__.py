@@ -22,6 +22,7 @@ from torch import Tensor
 
 from lagreach.cells import Cell, Params
 from lagreach.cells.activations import ACTIVATIONS, Activation, get_activation
+from lagreach.kernels.entry import check_scan
 from lagreach.kernels.gpu.plan import Plan, check_precision, chosen_shape, current_precision, family_of, precision
 
 __all__ = ["check_precision", "current_precision", "missing", "precision", "scan", "scan_tangent"]
@@ -49,6 +50,7 @@ def scan(cell: Cell, x: Tensor, s0: Tensor, params: Params) -> Tensor:
     from lagreach.kernels.gpu.function import Recurrence
     from lagreach.kernels.gpu.packing import stacked
 
+    check_scan(cell, x, s0, params)
     states: Tensor = Recurrence.apply(_plan(cell, s0), x, *stacked(cell, params), s0, *_vectors(params))[0]
     return states
 
@@ -58,6 +60,8 @@ def scan_tangent(cell: Cell, x: Tensor, s0: Tensor, params: Params, direction: P
     from lagreach.kernels.gpu.function import Recurrence, tangent_of
     from lagreach.kernels.gpu.packing import stacked
 
+    check_scan(cell, x, s0, params)
+    check_scan(cell, x, s0, direction, "the direction of")
     plan, vectors, (W, b, U) = _plan(cell, s0), _vectors(params), stacked(cell, params)
     with torch.no_grad():
         after = Recurrence.forward(plan, x, W, b, U, s0, *vectors)

@@ -9,7 +9,8 @@ the block forward again instead of storing states, so memory is that of inputs a
 from __future__ import annotations
 
 import math
-from typing import no_type_check
+from collections.abc import Callable
+from typing import Any, no_type_check
 
 import numpy as np
 import torch
@@ -18,7 +19,9 @@ from numba import njit, types
 from numba.extending import intrinsic
 from torch import Tensor
 
+from lagreach._util.compiling import kept_on_disk
 from lagreach.cells.activations import Activation
+from lagreach.kernels.entry import check_arrays
 from lagreach.papers.cayci.derivatives import affine_tanh
 from lagreach.papers.cayci.initialise import Weights
 from lagreach.papers.cayci.recurrence import halves
@@ -29,6 +32,7 @@ _GROUP = 4  # input coordinates taken together; inputs are padded with zeros to 
 
 def outputs(weights: Weights, x: Float[Tensor, "seq time input"], sigma: Activation) -> Float[Tensor, "seq time"]:
     """Return ``F_t`` (CE (3)); see `lagreach.papers.cayci.streaming.outputs`."""
+    _check(weights, x)
     p, q, r = _form(sigma)
     parts = [_blocks(half) for half in halves(weights)]
     W, U, c = (np.stack([part[k] for part in parts]) for k in range(3))
@@ -41,6 +45,7 @@ def pullback(
     weights: Weights, x: Float[Tensor, "seq time input"], cotangent: Float[Tensor, "seq time"], sigma: Activation
 ) -> tuple[Float[Tensor, "unit"], Float[Tensor, "unit input"]]:
     """Gradient of ``sum cotangent F``; see `lagreach.papers.cayci.streaming.pullback`."""
+    _check(weights, x, cotangent)
     p, q, r = _form(sigma)
     m, d = weights.U.shape
     W, U, c = _blocks(weights)
@@ -49,6 +54,12 @@ def pullback(
     run_pullback(W, U, c, _padded(x), scaled, p, q, r, dW, dU)
     gradient_u = dU.transpose(0, 2, 1).reshape(-1, dU.shape[1])[:m, :d]
     return torch.from_numpy(dW.reshape(-1)[:m].copy()), torch.from_numpy(gradient_u.copy())
+
+
+def _check(weights: Weights, x: Tensor, cotangent: Tensor | None = None) -> None:
+    m, d = weights.U.shape
+    given = {"W": (weights.W, (m,)), "c": (weights.c, (m,)), "x": (x, (*x.shape[:2], d))}
+    check_arrays("a diagonal network", given | {"the cotangent": (cotangent, tuple(x.shape[:2]))})
 
 
 def _form(sigma: Activation) -> tuple[float, float, float]:
@@ -157,7 +168,12 @@ def lane_sum(values):
     return total
 
 
-@njit(fastmath={"contract"}, error_model="numpy", cache=True)
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile on first use."""
+    return kept_on_disk(njit(fastmath={"contract"}, error_model="numpy")(function))
+
+
+@compiled
 @no_type_check
 def run_outputs(W, U, c, x, p, q, r, total):
     """Add the readout of every block to `total`; with two halves, pair by pair."""
@@ -177,7 +193,7 @@ def run_outputs(W, U, c, x, p, q, r, total):
                 total[j, t] += lane_sum(pair)
 
 
-@njit(fastmath={"contract"}, error_model="numpy", cache=True)
+@compiled
 @no_type_check
 def run_pullback(W, U, c, x, cotangent, p, q, r, dW, dU):
     """Run every block forward and then back in time, adding to dW and dU."""

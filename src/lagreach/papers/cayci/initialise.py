@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lagreach._util.arrays import Number
+from lagreach._util.generators import seeded
 from lagreach.errors import InputError
 
 
@@ -54,7 +55,7 @@ def symmetric_init(m: int, d: int, alpha: Number, seed: int | torch.Generator = 
         raise InputError("the input needs at least one coordinate", got=f"d={d}")
     if not alpha >= 0:
         raise InputError("alpha is a size and cannot be negative", got=alpha)
-    generator = seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     half = m // 2
     signs = 2.0 * torch.randint(0, 2, (2, half), generator=generator, dtype=torch.float64) - 1.0
     U = torch.randn(half, d, generator=generator, dtype=torch.float64)

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lagreach._util.arrays import Number
+from lagreach._util.generators import seeded
 from lagreach.cells.activations import Activation, get_activation
 from lagreach.errors import InputError
 from lagreach.papers.cayci import ntk
@@ -86,7 +87,7 @@ def random_map(d: int, nu: tuple[Number, Number] = (0.5, 1.0), seed: int | torch
     >>> random_map(3, nu=(0.5, 1.0), seed=0).nu
     (0.5, 1.0)
     """
-    generator = seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     direction, frequency = torch.randn(2, d, generator=generator, dtype=torch.float64)
     return wave_map(direction, frequency, nu)
 

@@ -18,7 +18,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from lagreach._util.generators import seeded
 from lagreach.adapters import Recurrence, View
+from lagreach.adapters.folded import FoldedView
 from lagreach.cells import Factors
 from lagreach.data.lags import check_lags
 from lagreach.errors import InputError, TooLargeError
@@ -121,7 +123,7 @@ def matched_statistic(
     """
     return _measured(
         _Asked(orientation, signal, params, direction, generator, chunk),
-        prepare(model, x, y, mask=mask, lengths=lengths),
+        prepare(model, x, y, mask=mask, lengths=lengths).by_sequence(),
         lags,
         loss,
         steps,
@@ -160,9 +162,12 @@ def rates_and_matched_statistic(
     (tensor([2.2500, 1.6875], dtype=torch.float64), (2, 2))
     """
     asked = _Asked(orientation, signal, params, direction, generator, chunk)
-    prepared = prepare(model, x, y, mask=mask, lengths=lengths)
-    matched, sums = _measured(asked, prepared, lags, loss, steps, with_rates=lengths is None)
-    if sums is None:  # anchors beyond a sequence's length count for one of them only
+    prepared = prepare(model, x, y, mask=mask, lengths=lengths).by_sequence()
+    together = lengths is None and not isinstance(prepared.view, FoldedView)
+    matched, sums = _measured(asked, prepared, lags, loss, steps, with_rates=together)
+    if (
+        sums is None
+    ):  # anchors beyond a sequence's length count for one of them only, and rates are those of single rows
         return effective_rates(model, x, matched.lags, lr=lr, lengths=lengths, chunk=chunk), matched
     recurrence = prepared.view.template
     valid = valid_steps(None, len(x), prepared.time, recurrence.device)
@@ -196,8 +201,7 @@ def _measured(
     with_rates: bool = False,
 ) -> tuple[MatchedStatistic, list[WindowSums] | None]:
     """Measure the statistic and, if wanted and possible, the sums behind the rates of every layer."""
-    given = asked.generator
-    random = torch.Generator().manual_seed(given) if isinstance(given, int) else given
+    random = seeded(asked.generator)
     recurrence = prepared.view.template
     wanted = check_lags(lags, prepared.time)
     along = _random_direction(recurrence, asked.params, random) if asked.direction is None else asked.direction

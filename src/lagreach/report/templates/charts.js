@@ -71,7 +71,7 @@ const Charts = (() => {
   function needed(layer, result, setting) {
     const [blue, vermilion, green] = colours();
     const x = layer.lags.map(place);
-    const seen = layer.lags.map((_, i) => i).filter((i) => layer.dependence.found.includes(layer.lags[i]));
+    const seen = layer.lags.map((_, i) => i).filter((i) => layer.dependence.found[i]);
     const { n, low, high } = result.planted;
     const all = finite([...n, ...low, ...high, ...seen.flatMap((i) => [result.found.n[i], result.found.low[i]]), setting.sequences]);
     const top = Math.min(Math.max(...all), Math.max(Math.min(...all), setting.sequences) * MOST_ABOVE) * 3;
@@ -206,7 +206,7 @@ const Charts = (() => {
   function spectrum(layer) {
     const [blue, vermilion, green] = colours();
     const x = layer.lags.map(place);
-    const found = layer.lags.map((lag) => layer.dependence.found.includes(lag));
+    const found = layer.dependence.found;
     const stem = (xs, ys, colour, name, text, row) => ({
       x: xs, y: drawable(ys), type: "bar", width: 0.12, marker: { color: colour }, name, text, hoverinfo: "text",
       textposition: "none", xaxis: "x", yaxis: row === 1 ? "y" : `y${row}`, showlegend: false,
@@ -219,7 +219,7 @@ const Charts = (() => {
           color: found.map((yes) => (yes ? vermilion : style("--faint"))), size: found.map((yes) => (yes ? 11 : 8)),
           symbol: found.map((yes) => (yes ? "diamond" : "circle-open")),
         },
-        text: layer.lags.map((_, i) => `lag ${layer.spans[i]}: ${Number.isNaN(layer.dependence.p[i]) ? "cannot be told" : `${found[i] ? "found" : "not found"}, p = ${layer.dependence.p[i].toPrecision(2)}`}`),
+        text: layer.lags.map((_, i) => `lag ${layer.spans[i]}: ${Number.isFinite(layer.dependence.p[i]) ? `${found[i] ? "found" : "not found"}, p = ${layer.dependence.p[i].toPrecision(2)}` : "cannot be told"}`),
       },
       { ...stem(layer.reliance.lags.map(place), layer.reliance.rise, blue, "reliance",
         layer.reliance.lags.map((lag, i) => `lag ${lag}: loss rises by ${(100 * layer.reliance.rise[i]).toPrecision(3)} %`), 2),

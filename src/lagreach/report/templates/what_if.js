@@ -79,7 +79,7 @@ const WhatIf = (() => {
     return {
       planted, found, lag, status,
       interval: [reach(layer.lags, planted.high, setting.sequences), reach(layer.lags, planted.low, setting.sequences)],
-      detectable: layer.lags.filter((one, i) => found.n[i] <= setting.sequences),
+      detectable: layer.dependence.lags.filter((_, i) => found.n[i] <= setting.sequences).flat(),
     };
   }
 

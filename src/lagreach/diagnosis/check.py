@@ -1,0 +1,57 @@
+"""Try a model on its data before something long begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import nn
+
+from lagreach._util.threads import one_thread
+from lagreach.adapters import View
+from lagreach.adapters.calling import Call
+from lagreach.adapters.custom import custom_views
+from lagreach.cells import Cell
+from lagreach.data.sequences import as_sequences, telling_sample
+from lagreach.transport.objective import Loss
+from lagreach.whole_model.choice import choose_lags
+from lagreach.whole_model.language_models import aligned_labels
+from lagreach.whole_model.subject import make_model_subject
+
+
+@one_thread()
+def check_diagnosable(
+    model: nn.Module | View,
+    data: Any,
+    loss: Loss = "mse",
+    lags: str | Iterable[int] = "auto",
+    *,
+    steps: Any = None,
+    outputs: str | None = None,
+    cell: Mapping[str, Cell] | None = None,
+    call: Call | None = None,
+    lags_of: str = "auto",
+    inputs: str | None = None,
+    **_: Any,
+) -> None:
+    """Try a model on a few sequences and raise what `lagreach.diagnose` would raise about them; nothing is measured."""
+    source, aligned, _notes = aligned_labels(model, as_sequences(data), loss, call)
+    sample = telling_sample(source)
+    choice = choose_lags(model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call)
+    if choice.of == "model":
+        assert isinstance(model, nn.Module)
+        make_model_subject(
+            model,
+            source,
+            aligned,
+            lags,
+            blocks=2,
+            probes=1,
+            seed=0,
+            steps=steps,
+            outputs=outputs,
+            call=call,
+            inputs=inputs,
+        )
+    elif cell is not None and isinstance(model, nn.Module):
+        custom_views(model, cell, sample, call)

@@ -1,0 +1,214 @@
+"""Between the passes: which lags do the data depend on, and not only the inputs that the network happens to mix with them?
+
+1. *Marginal*: exchanging the targets of partners tests, for every band of lags, whether the target depends on inputs at all.
+   A trained network's Jacobians carry other inputs into a lag, so this alone names lags that are not in the data.
+2. *Inside the bands* that are left, the same for single lags. Where inputs follow each other in time, the gradients are
+   those of reading what their neighbours do not predict.
+3. *Exchange* of the one input, for the lags that are left. A lag is named if it passes every test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from lagreach.diagnosis.settings import MeasureSettings
+from lagreach.gradients.blocks import LIMIT_BYTES, Directions
+from lagreach.gradients.exchange import Exchanged, ExchangePlan, affordable_positions, exchange
+from lagreach.gradients.head_reach import head_reach
+from lagreach.gradients.lag_contrasts import LagContrasts, lag_contrasts
+from lagreach.gradients.partial_inputs import DETERMINED, InputMoments, Neighbours, fit_neighbours
+from lagreach.gradients.significance import Significance, flip_test
+from lagreach.gradients.step_inputs import step_input
+from lagreach.gradients.subject import Subject
+
+NOT_ALONE = (
+    "a step of this layer sees several inputs at once, so none can be exchanged alone: dependences are marginal, and lags "
+    "next to a true one may be named"
+)
+NOT_APART = (
+    "each input follows from those around it, so neighbouring lags cannot be told apart: dependences are marginal, and lags "
+    "may stand in for each other"
+)
+INTERRUPTED = "interrupted before lags were told apart: dependences are marginal, and lags may stand in for each other"
+
+
+@runtime_checkable
+class Look(Protocol):
+    """How the sequences are looked at again: here, or spread over machines."""
+
+    def contrasts(self, lags: Sequence[int], neighbours: Neighbours | None) -> LagContrasts:
+        """Measure the contrasts of single lags over all blocks."""
+
+    def exchange(self, plan: ExchangePlan) -> Exchanged:
+        """Exchange single inputs over all blocks."""
+
+
+@dataclass(frozen=True)
+class LookHere:
+    """Look again in this process."""
+
+    subject: Subject
+    tick: Callable[[int], None] | None = None
+
+    def contrasts(self, lags: Sequence[int], neighbours: Neighbours | None) -> LagContrasts:
+        """Measure the contrasts of single lags over all blocks."""
+        return lag_contrasts(self.subject, lags, neighbours, tick=self.tick)
+
+    def exchange(self, plan: ExchangePlan) -> Exchanged:
+        """Exchange single inputs over all blocks."""
+        return exchange(self.subject, plan, tick=self.tick)
+
+
+@dataclass(frozen=True)
+class Located:
+    """The lags that the data depend on.
+
+    `adjusted` (band,) are p-values, the smallest of a band's lags; `signal` (block, band, param) is D of that lag where a band
+    was looked into, and the band's swap contrast elsewhere. `left` is the share of an input's variance that its neighbours in
+    time leave, one if inputs do not follow each other.
+    """
+
+    lags: tuple[int, ...]
+    adjusted: np.ndarray
+    signal: np.ndarray
+    left: float = 1.0
+    notes: tuple[str, ...] = ()
+
+
+def locate(
+    subject: Subject,
+    means: Directions,
+    test: Significance,
+    settings: MeasureSettings,
+    *,
+    inputs: InputMoments | None = None,
+    look: Look | None = None,
+    project: Callable[[np.ndarray, Sequence[int]], np.ndarray] = lambda vectors, bands: vectors,
+) -> Located:
+    """Look into the bands that the marginal `test` names, and name lags.
+
+    Parameters
+    ----------
+    inputs
+        How inputs differ between partners, and follow each other.
+    look
+        Looks at the sequences again; without it the far edges of the bands are named.
+    project
+        What of the vectors (block, lag, param) of lags in these bands is tested.
+    """
+    bands = np.flatnonzero(test.adjusted <= settings.error).tolist()
+    neighbours = None if inputs is None else fit_neighbours(inputs)
+    left = 1.0 if neighbours is None else neighbours.left
+    marginal = Located(tuple(subject.bands.lags[band] for band in bands), test.adjusted, means.data, left)
+    if not bands or look is None or subject.signal != "dependence":
+        return marginal
+    reason = _why_not(subject, neighbours)
+    if reason:
+        return Located(marginal.lags, marginal.adjusted, marginal.signal, left, (reason,))
+    closer = _Closer(subject, settings, look, neighbours, project, means, bands)
+    found = closer.inside()
+    found.examine(closer)
+    signal = means.data.copy()
+    if subject.transport == "exact":  # to first order there is nothing to put in its place
+        for band, lag in found.best().items():
+            signal[:, band] = found.vector(lag)
+    adjusted = np.array(test.adjusted)
+    for band in bands:
+        adjusted[band] = max(adjusted[band], found.smallest(band))
+    named = tuple(
+        lag for lag in sorted(found.lags) if max(found.p[lag], test.adjusted[found.band[lag]]) <= settings.error
+    )
+    return Located(named, adjusted, signal, left, found.notes)
+
+
+def _why_not(subject: Subject, neighbours: Neighbours | None) -> str:
+    """Why single inputs cannot be exchanged; empty if they can."""
+    part, _ = subject.run(subject.plan.pairs[0].tolist())
+    if step_input(part) is None:
+        return NOT_ALONE
+    return NOT_APART if neighbours is not None and neighbours.left < DETERMINED else ""
+
+
+@dataclass(frozen=True)
+class _Closer:
+    """A closer look into some of the bands."""
+
+    subject: Subject
+    settings: MeasureSettings
+    look: Look
+    neighbours: Neighbours | None
+    project: Callable[[np.ndarray, Sequence[int]], np.ndarray]
+    means: Directions
+    bands: list[int]
+
+    def inside(self) -> _Lags:
+        """Single lags of the bands, with their contrasts and p-values."""
+        edges = [self.subject.bands.edges[band] for band in self.bands]
+        if self.neighbours is None and all(first == last for first, last in edges):
+            band_of = {last: band for (_, last), band in zip(edges, self.bands, strict=True)}
+            return _Lags(band_of, self.means.data[:, self.bands], dict.fromkeys(band_of, 0.0))  # tested already
+        every = {
+            lag: band for (first, last), band in zip(edges, self.bands, strict=True) for lag in range(first, last + 1)
+        }
+        room = max(1, LIMIT_BYTES // (2 * self.subject.plan.count * self.subject.width * 8))
+        band_of = dict(list(every.items())[:room])
+        contrasts = self.look.contrasts(list(band_of), self.neighbours).data
+        too_many = f"lags beyond {max(band_of)} were not looked into one by one: too many weights; ask for fewer lags"
+        notes = (too_many,) if len(every) > room else ()
+        return _Lags(band_of, contrasts, self.test(band_of, contrasts), notes=notes)
+
+    def test(self, band_of: dict[int, int], vectors: np.ndarray) -> dict[int, float]:
+        """P-values of lags from their vectors (block, lag, param), adjusted for all of them and all other bands."""
+        others = [band for band in range(len(self.subject.bands)) if band not in self.bands]
+        every = np.concatenate((vectors, self.means.data[:, others]), axis=1)
+        tested = self.project(every, [*band_of.values(), *others])
+        generator = np.random.default_rng(self.settings.seed)
+        adjusted = flip_test(tested, flips=self.settings.flips, generator=generator).adjusted
+        return dict(zip(band_of, adjusted.tolist(), strict=False))
+
+
+@dataclass
+class _Lags:
+    """Single lags: the band and the p-value so far of each, and their contrasts (block, lag, param) in the same order."""
+
+    band: dict[int, int]
+    contrasts: np.ndarray
+    p: dict[int, float]
+    own: dict[int, np.ndarray] = field(default_factory=dict)  # D, of those that were examined
+    notes: tuple[str, ...] = ()
+
+    @property
+    def lags(self) -> list[int]:
+        """The lags, ascending."""
+        return list(self.band)
+
+    def examine(self, closer: _Closer) -> None:
+        """Exchange the inputs at the lags that are left, and raise their p-values accordingly."""
+        left = [lag for lag in self.lags if self.p[lag] <= closer.settings.error]
+        if not left:
+            return
+        subject, columns = closer.subject, [self.lags.index(lag) for lag in left]
+        positions = affordable_positions(left, subject.time)
+        plan = ExchangePlan(tuple(left), positions, head_reach(subject), closer.neighbours, subject.seed)
+        vectors = self.contrasts.copy()
+        vectors[:, columns] = closer.look.exchange(plan).controlled(self.contrasts[:, columns])
+        p = closer.test(self.band, vectors)
+        self.p |= {lag: max(self.p[lag], p[lag]) for lag in left}
+        self.own = {lag: vectors[:, column] for lag, column in zip(left, columns, strict=True)}
+
+    def smallest(self, band: int) -> float:
+        """Smallest p-value of a band's lags; one if none was looked at."""
+        return min((p for lag, p in self.p.items() if self.band[lag] == band), default=1.0)
+
+    def best(self) -> dict[int, int]:
+        """The lag of each band that stands for it: the one with the smallest p-value, the nearest of several."""
+        ranked = sorted(self.lags, key=lambda lag: (lag not in self.own, self.p[lag], lag), reverse=True)
+        return {self.band[lag]: lag for lag in ranked}
+
+    def vector(self, lag: int) -> np.ndarray:
+        """D of a lag, or its contrast if it was not examined."""
+        return self.own[lag] if lag in self.own else self.contrasts[:, self.lags.index(lag)]

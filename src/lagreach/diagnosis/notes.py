@@ -1,0 +1,39 @@
+"""Sentences for a result: what a look at a few sequences tells before anything is measured, and how it was measured."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from lagreach.adapters import View
+from lagreach.adapters.precision import precision_note
+from lagreach.data.batch import Batch
+from lagreach.gradients.identity import identity_notes
+from lagreach.gradients.subject import Subject
+
+
+def notes_on(subjects: list[Subject], sample: Batch) -> tuple[str, ...]:
+    """Check that lag gradients add up to those of training; say what a reader should know of weights and padding."""
+    notes = [note for one in subjects for note in identity_notes(one.view, sample, one.loss, one.steps)]
+    return tuple(dict.fromkeys(notes))
+
+
+def how_measured(model: nn.Module | View, subsample: bool, partial: bool, subjects: list[Subject]) -> tuple[str, ...]:
+    """Say in which mode and type the model was, how many sequences took part, and what lags and numbers are of."""
+    plan = subjects[0].plan
+    notes = list(plan.notes)
+    if isinstance(model, nn.Module) and any(isinstance(m, nn.Dropout) and m.training for m in model.modules()):
+        notes.append("the model was in training mode; it was diagnosed in evaluation mode, without dropout")
+    if (note := precision_note(model)) is not None:
+        notes.append(note)
+    if subsample:
+        notes.append(
+            f"a subsample of {plan.sequences} of {plan.available} sequences; intervals are "
+            f"{(plan.available / plan.sequences) ** 0.5:.2f} times as wide"
+        )
+    if partial:
+        notes.append("interrupted: only the blocks that were finished are in this result")
+    if any(subject.scale is not None for subject in subjects):
+        notes.append("signal and noise are those of the optimiser's steps, not of plain gradients")
+    if any(subject.view.local for subject in subjects):
+        notes.append("lags are steps within each layer: a dependency carried by one layer shows in another at lag 0")
+    return tuple(notes)

@@ -1,0 +1,1 @@
+"""From *seen* to *recovered*: what training will learn of each lag."""

@@ -1,0 +1,68 @@
+"""How far an optimiser gets in so many steps: the time for which gradient descent on the linearised network runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lagreach.errors import InputError
+from lagreach.forecasting.pieces import Measurement
+from lagreach.gradients.optimiser_geometry import step_sizes
+
+GRADIENT_BATCH = 32  # sequences of a batch whose gradient tells what Adam divides by before its first step
+GRADIENT_BATCHES = 4
+
+
+def optimiser_scale(measurement: Measurement, optimiser: Any, model: object) -> dict[str, Tensor]:
+    """Step size of each weight; zero for weights that the optimiser does not move."""
+    if not isinstance(model, nn.Module):
+        raise InputError("optimiser= needs the torch module whose weights it moves", got=type(model).__name__)
+    weights = measurement.network.weights
+    sizes = step_sizes(optimiser, model, mean_squared_gradients(measurement))
+    if not set(sizes) & set(weights):
+        raise InputError(
+            "the optimiser does not move any weight of this model",
+            got=f"{len(sizes)} weights of its own",
+            fix="pass the optimiser of this very model",
+        )
+    return {name: sizes.get(name, torch.zeros(w.shape, dtype=torch.float64)) for name, w in weights.items()}
+
+
+def mean_squared_gradients(measurement: Measurement) -> dict[str, Tensor]:
+    """Mean over a few batches of the squared gradient of the mean loss."""
+    network = measurement.network
+    plan = measurement.plan.only(GRADIENT_BATCH * GRADIENT_BATCHES)
+    totals: dict[str, Tensor] = {}
+    count = 0
+    for batch, _, _ in plan.batches(GRADIENT_BATCH):
+        objective = measurement.run(batch).objective
+        leaves = {name: w.detach().requires_grad_() for name, w in network.weights.items()}
+        with network.at_rest(), torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
+            loss = objective(network.output(leaves, batch)).mean()
+            found = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True, allow_unused=True)
+        for name, gradient in zip(leaves, found, strict=True):
+            totals[name] = totals.get(name, torch.zeros_like(gradient)) + gradient.square()
+        count += 1
+    return {name: total / count for name, total in totals.items()}
+
+
+def descent_time(loss: str, outputs: int, steps: int) -> float:
+    """Time of gradient descent on half the squared distance, with step sizes in the features.
+
+    The squared loss is a mean over outputs without the half: ``2 / outputs`` a step. Cross-entropy has curvature one in the
+    coordinates of `OutputSpace`.
+    """
+    if steps < 1:
+        raise InputError("training takes a positive number of steps", got=steps)
+    return steps * (2.0 / outputs if loss == "mse" else 1.0)
+
+
+def readout_scale(scale: Mapping[str, Tensor], readout: tuple[str, ...], features: int) -> Tensor:
+    """Root of the step size of the readout's weights, by feature: the mean over outputs."""
+    for name in readout:
+        if scale[name].ndim == 2 and scale[name].shape[1] == features:
+            return scale[name].mean(0).sqrt()
+    return torch.ones(features, dtype=torch.float64)

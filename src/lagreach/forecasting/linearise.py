@@ -1,0 +1,135 @@
+"""How derivatives along directions of the weights are taken of this model, on this machine."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from lagreach.data.batch import Batch
+from lagreach.errors import InputError
+from lagreach.forecasting.network import Network
+from lagreach.statistics.reachable import METHODS, Directions, difference_step, tangents
+
+TOGETHER = 16  # directions that are taken together
+ROOM = 2**28  # bytes of activations that may be alive at a time
+MOST_SEQUENCES = 64
+ALIVE = 6  # activations of the largest size that are alive at a time
+AGREE = 1e-3  # how closely differences over two distances must agree
+FARTHER = 8.0
+
+NOT_EXACT = (
+    "this model has no forward-mode derivative and is not smooth in double precision: derivatives along the weights are good to "
+    "about three digits, and what all weights reach is a lower bound"
+)
+
+
+@dataclass(frozen=True)
+class Linearisation:
+    """`method` is "forward" or "difference", taken in double precision where that is possible; `note` says what could not be had.
+
+    `step` is the distance that differences move the weights. `plain_kernels`: without the libraries whose recurrent layers have
+    no forward mode.
+    """
+
+    method: str
+    together: int = TOGETHER
+    dtype: torch.dtype | None = None  # of the weights, where it is another than the model's
+    step: float = 0.0
+    one_by_one: bool = False
+    plain_kernels: bool = False
+    note: str = ""
+
+    @property
+    def alive(self) -> int:
+        """Runs of the model that are in memory at a time."""
+        return 2 if self.method == "difference" or self.one_by_one else 1 + self.together
+
+    @contextmanager
+    def flags(self) -> Iterator[None]:
+        """Torch's settings while derivatives are taken."""
+        with ExitStack() as inside:
+            if self.plain_kernels:
+                inside.enter_context(torch.backends.mkldnn.flags(enabled=False, allow_tf32=None))
+                inside.enter_context(torch.backends.cudnn.flags(enabled=False))
+            yield
+
+    def weights(self, network: Network) -> dict[str, torch.Tensor]:
+        """The network's weights in the precision that derivatives are taken in."""
+        return {name: w if self.dtype is None else w.to(self.dtype) for name, w in network.weights.items()}
+
+
+def choose_linearisation(network: Network, sample: Batch, method: str = "auto") -> Linearisation:
+    """Find a way on a small batch.
+
+    Differences in double precision cost one run of the model a direction, and are as good as forward mode in single
+    precision. They need a model that runs in double precision throughout, which is checked by moving the weights farther.
+    Otherwise forward mode is tried: with several directions at once, one by one, without fused layers. Differences in the
+    model's own precision are left as a last resort.
+    """
+    if method not in ("auto", *METHODS):
+        raise InputError("unknown way to take derivatives", got=repr(method), expected="auto, forward or difference")
+    if method != "forward":
+        way = _differences(network, sample, torch.float64)
+        if way is not None:
+            return way
+    refused: Exception | None = None
+    if method != "difference":
+        for plain in (False, True):
+            for alone in (False, True):
+                way = Linearisation("forward", one_by_one=alone, plain_kernels=plain)
+                try:
+                    _try_forward(network, sample, way)
+                except (NotImplementedError, RuntimeError) as error:  # torch has both for what it cannot differentiate
+                    refused = error
+                else:
+                    return way
+    if method == "forward":
+        raise InputError(
+            "torch has no forward mode for this model",
+            got=str(refused).splitlines()[0],
+            fix='leave derivatives="auto": small steps of the weights are taken instead',
+        ) from refused
+    step = _step(network, sample, Linearisation("difference"))
+    return Linearisation("difference", step=step, note=NOT_EXACT)
+
+
+def _differences(network: Network, sample: Batch, dtype: torch.dtype) -> Linearisation | None:
+    """Differences in this precision, if the model runs in it and two distances give the same derivative."""
+    way = Linearisation("difference", dtype=None if network.dtype == dtype else dtype)
+    try:
+        step = _step(network, sample, way)
+        near, far = (_along(network, sample, way, distance) for distance in (step, FARTHER * step))
+    except Exception:  # whatever a user's model raises when its weights have another type
+        return None
+    apart, size = (near - far).norm(), near.norm()
+    if near.dtype != dtype or not bool(torch.isfinite(apart)) or float(apart) > AGREE * float(size):
+        return None
+    return Linearisation("difference", dtype=way.dtype, step=step)
+
+
+def _step(network: Network, sample: Batch, way: Linearisation) -> float:
+    outputs = functools.partial(network.output, batch=sample)
+    with network.at_rest(), torch.no_grad():
+        return difference_step(outputs, Directions(way.weights(network), TOGETHER, 0))
+
+
+def _along(network: Network, sample: Batch, way: Linearisation, step: float) -> torch.Tensor:
+    directions = Directions(way.weights(network), 2, 0)
+    outputs = functools.partial(network.output, batch=sample)
+    with network.at_rest(), way.flags(), torch.no_grad():
+        parts = tangents(outputs, directions, 2, way.method, step=step, one_by_one=way.one_by_one)
+        return torch.cat([along for _, along in parts])
+
+
+def _try_forward(network: Network, sample: Batch, way: Linearisation) -> None:
+    if not bool(torch.isfinite(_along(network, sample, way, 0.0)).all()):
+        raise RuntimeError("a derivative is not finite")
+
+
+def sequences_together(network: Network, runs: int) -> int:
+    """Sequences that run together, so that activations stay within bounds."""
+    return max(1, min(MOST_SEQUENCES, ROOM // (ALIVE * network.values * runs * network.dtype.itemsize)))

@@ -1,0 +1,239 @@
+"""A model as a function of its weights, and what its readout reads: all that a forecast needs to know of it.
+
+Nothing is known of the inside of the model: any differentiable torch module will do. What its last linear layer is given are
+the features of the readout; where a model does not end in one, the states of its recurrent layers stand for them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lagreach.adapters import View, find_views
+from lagreach.adapters.calling import (
+    Call,
+    as_output,
+    captured,
+    default_call,
+    first_call,
+    refuse_batch_norm,
+    refuse_coupling,
+    untouched,
+)
+from lagreach.adapters.kept import remembered
+from lagreach.data.batch import Batch
+from lagreach.errors import InputError, UnsupportedError
+from lagreach.kernels import scan_stack
+from lagreach.transport.rollout import run
+
+MOST_FEATURES = 1024  # of a readout; of more, as many random combinations are looked at
+
+
+class Shown(NamedTuple):
+    """Output (seq, position, out), and what the readout reads: at every position, or at every step of the input."""
+
+    output: Tensor
+    features: Tensor
+    by_step: bool  # features belong to steps, not to positions of the output
+
+
+class Network(ABC):
+    """A model whose weights can be moved."""
+
+    weights: dict[str, Tensor]  # that training moves, detached
+    readout: tuple[str, ...] = ()  # names of those of the last linear layer, where the model ends in one
+    notes: tuple[str, ...] = ()
+    values: int = 1  # numbers in its largest activation, a sequence
+
+    @abstractmethod
+    def show(self, batch: Batch) -> Shown:
+        """Run the model."""
+
+    @abstractmethod
+    def output(self, weights: Mapping[str, Tensor], batch: Batch) -> Float[Tensor, "seq position out"]:
+        """Run the model with other weights, in their precision; those that are not named stay as they are."""
+
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """Evaluation mode inside; the model is as it was afterwards."""
+        yield
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the weights."""
+        return next(iter(self.weights.values())).dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(iter(self.weights.values())).device
+
+
+class _Called(nn.Module):
+    """A model and the way to call it, so that `functional_call` replaces its weights whatever the call does."""
+
+    def __init__(self, model: nn.Module, call: Call) -> None:
+        super().__init__()
+        self.model, self._call = model, call
+
+    def forward(self, batch: Batch) -> Tensor:
+        return as_output(self._call(self.model, batch), batch, _steps(batch))
+
+
+def _steps(batch: Batch) -> int:
+    return batch.x.shape[1] if batch.x.ndim > 1 else 1
+
+
+class ModuleNetwork(Network):
+    """A torch module."""
+
+    def __init__(self, model: nn.Module, sample: Batch, call: Call | None = None) -> None:
+        self._model, self._call = model, call or default_call
+        self._called = _Called(model, self._call)
+        refuse_batch_norm(model)
+        with self.at_rest():
+            first_call(model, sample, self._call)
+            refuse_coupling(model, self._call, sample, _steps(sample))
+        named = {name: p for name, p in model.named_parameters() if p.is_floating_point()}
+        trained = {name: p for name, p in named.items() if p.requires_grad} or named
+        if not trained:
+            raise UnsupportedError("the model has no weights that training could move", got=type(model).__name__)
+        self.weights = {name: p.detach() for name, p in trained.items()}
+        self._views: list[View] | None = None
+        self._last, ends = self._last_linear(sample)
+        if self._last is None:
+            self._views, note = self._recurrences(sample, call)
+            self.notes = (f"the model does not end in a linear layer: {note} for what a readout reads",)
+        elif ends:
+            own = {id(p) for p in self._last.parameters(recurse=False)}
+            self.readout = tuple(name for name, p in trained.items() if id(p) in own)
+        else:
+            self.notes = ("something follows the last linear layer: a readout on what that layer reads is judged",)
+
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        with ExitStack() as inside:
+            inside.enter_context(untouched(self._model))
+            inside.enter_context(remembered(self._model))
+            yield
+
+    def output(self, weights: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        named = {**self.weights, **weights}
+        kind = next(iter(weights.values())).dtype
+        if kind != self.dtype:  # all else in the same precision
+            rest = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
+            named = {n: v.detach().to(kind) if v.is_floating_point() else v for n, v in {**rest, **named}.items()}
+        return torch.func.functional_call(self._called, {f"model.{n}": v for n, v in named.items()}, (batch,))
+
+    def show(self, batch: Batch) -> Shown:
+        if self._last is None:
+            return self._states(batch)
+        with self.at_rest(), torch.no_grad(), captured([self._last]) as calls:
+            output = self._called(batch)
+        given = [args[0] if args else kwargs["input"] for args, kwargs, _ in calls[self._last]]
+        assert self._arranged is not None
+        return Shown(output, ARRANGED[self._arranged](given, *output.shape[:2]), False)
+
+    def _recurrences(self, sample: Batch, call: Call | None) -> tuple[list[View], str]:
+        try:
+            return find_views(self._model, sample, call), "its recurrent states stand"
+        except UnsupportedError:  # no recurrence that lagreach knows
+            return [], "its output stands"
+
+    def _states(self, batch: Batch) -> Shown:
+        assert self._views is not None
+        with self.at_rest(), torch.no_grad():
+            output = self._called(batch)
+            if not self._views:
+                return Shown(output, output, False)
+            states = [run(view.bind(batch)).states for view in self._views if "backward" not in view.name]
+        return Shown(output, torch.cat(states, dim=2), True)
+
+    def _last_linear(self, sample: Batch) -> tuple[nn.Linear | None, bool]:
+        """The linear layer that was called last, if its result has the shape of the output, and whether it is the output."""
+        order: list[nn.Module] = []
+        modules = list(self._model.modules())
+        linear = [module for module in modules if isinstance(module, nn.Linear)]
+        handles = [module.register_forward_hook(lambda own, *_: order.append(own)) for module in linear]
+        try:
+            with self.at_rest(), torch.no_grad(), captured(modules) as calls:
+                output = self._called(sample)
+        finally:
+            for handle in handles:
+                handle.remove()
+        parts = [part for own in calls.values() for args, _, result in own for part in (*args, result)]
+        sizes = [part.numel() for part in parts if isinstance(part, Tensor)]
+        self.values = max([output.numel(), *sizes]) // len(sample)
+        name, same = _arrangement(calls[order[-1]], output) if order else (None, False)
+        self._arranged = name
+        last = order[-1] if name is not None else None
+        assert last is None or isinstance(last, nn.Linear)
+        return last, same
+
+
+Calls = list[tuple[tuple[Any, ...], dict[str, Any], Any]]
+ARRANGED: dict[str, Callable[[list[Tensor], int, int], Tensor]] = {  # to (seq, position, value)
+    "sequences first": lambda parts, seq, positions: parts[-1],
+    "time first": lambda parts, seq, positions: parts[-1].transpose(0, 1),
+    "once a step": lambda parts, seq, positions: torch.stack(parts, dim=1),
+    "in one axis": lambda parts, seq, positions: parts[-1].reshape(seq, positions, -1),
+}
+
+
+def _arrangement(calls: Calls, output: Tensor) -> tuple[str | None, bool]:
+    """In which order a layer was given what, and whether its result is the output itself; None if it cannot be told."""
+    seq, positions, out = output.shape
+    given = [args[0] if args else kwargs.get("input") for args, kwargs, _ in calls]
+    results = [result for *_, result in calls]
+    if not all(isinstance(part, Tensor) for part in (*given, *results)):
+        return None, False
+    shape = tuple(results[-1].shape)
+    if shape == (seq, positions, out):
+        name = "sequences first"
+    elif shape == (positions, seq, out):
+        name = "time first"
+    elif len(calls) == positions > 1 and all(tuple(result.shape) == (seq, out) for result in results):
+        name = "once a step"
+    elif shape[-1:] == (out,) and results[-1].numel() == output.numel():
+        name = "in one axis"
+    else:
+        return None, False
+    return name, torch.equal(ARRANGED[name](results, seq, positions), output)
+
+
+class ViewNetwork(Network):
+    """A recurrence with its head, such as `diagnose_step` takes: the states of its top layer are what a readout reads."""
+
+    def __init__(self, view: View, sample: Batch) -> None:
+        self._view = view
+        recurrence = view.bind(sample).recurrence
+        self.weights = {name: p.detach() for name, p in {**recurrence.params, **recurrence.head_params}.items()}
+        self.values = _steps(sample) * recurrence.stack.state_size
+
+    def output(self, weights: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        bound = self._view.bind(batch)
+        own, named = bound.recurrence, {**self.weights, **weights}
+        kind = next(iter(weights.values())).dtype
+        named = {name: weight.to(kind) for name, weight in named.items()}
+        x, initial = bound.x.to(kind), own.initial_state(bound.x).to(kind)
+        states = scan_stack(own.stack, x, initial, {name: named[name] for name in own.params})
+        return own.head(states, {name: named[name] for name in own.head_params})
+
+    def show(self, batch: Batch) -> Shown:
+        part = run(self._view.bind(batch))
+        return Shown(part.output, part.recurrence.stack.output(part.states), True)
+
+
+def as_network(model: nn.Module | View, sample: Batch, call: Call | None = None) -> Network:
+    """See a model as a function of its weights."""
+    if isinstance(model, View):
+        return ViewNetwork(model, sample)
+    if not isinstance(model, nn.Module):
+        raise InputError("this is not a model", got=type(model).__name__, expected="a torch.nn.Module")
+    return ModuleNetwork(model, sample, call)

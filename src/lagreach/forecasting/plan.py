@@ -1,0 +1,216 @@
+"""What is fixed before a forecast looks at the model: blocks of sequences, lags, planted inputs, and anchors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lagreach.adapters.view import check_finite
+from lagreach.data.bands import make_bands
+from lagreach.data.batch import Batch
+from lagreach.data.pairs import plan_blocks
+from lagreach.data.sequences import Sequences
+from lagreach.errors import InputError
+from lagreach.statistics.linear_share import ANCHORS
+from lagreach.statistics.memory import Autocorrelation
+from lagreach.transport.objective import valid_steps
+
+BLOCKS = 16
+PROBES = 4  # directions of the input that dependencies are planted along
+CODES = 8  # random numbers that stand for a token
+WIDEST = 512  # inputs; of more, as many random combinations are looked at
+READ_VALUES = 2**22  # numbers read at a time
+LOOKED_AT = 256  # sequences that tell whether inputs depend on earlier ones
+
+
+@dataclass(frozen=True)
+class InputCoding:
+    """How inputs become planted values: numbers as they are, tokens by random codes; then whitened, along random directions.
+
+    `table` holds the codes of tokens (token, code), or combinations of very many inputs (input, code), or is None.
+    """
+
+    tokens: bool
+    table: Tensor | None
+    mean: Float[Tensor, "code"]
+    project: Float[Tensor, "code probe"]
+
+    def planted(self, batch: Batch) -> Float[Tensor, "seq time probe"]:
+        """Values of mean zero and variance one along each probe, zero beyond the end of a sequence."""
+        values = _coded(batch, self.tokens, self.table)
+        planted = values @ self.project.to(values) - (self.mean @ self.project).to(values)
+        if batch.lengths is None:
+            return planted
+        inside = valid_steps(batch.lengths, len(batch), values.shape[1], values.device)
+        return torch.where(inside[..., None], planted, 0.0)
+
+
+def _coded(batch: Batch, tokens: bool, table: Tensor | None) -> Float[Tensor, "seq time code"]:
+    x = batch.x.detach().cpu()
+    x = x.reshape(*x.shape[:2], -1)
+    if tokens:
+        assert table is not None
+        return table[x].flatten(2)
+    return x if table is None else x.to(table) @ table
+
+
+@dataclass(frozen=True)
+class ForecastPlan:
+    """Which sequences are looked at, in which block each counts, and which lags are asked about.
+
+    `order` are numbers of sequences, `rank` their places in an order that comes from their contents alone, so that batches,
+    shards and the order of the data do not matter.
+    """
+
+    sequences: Sequences
+    order: np.ndarray
+    rank: np.ndarray
+    block: np.ndarray
+    lags: tuple[int, ...]
+    coding: InputCoding
+    time: int
+    seed: int
+    correlated: bool  # inputs depend on earlier ones
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def _at(self, index: np.ndarray) -> ForecastPlan:
+        return replace(self, order=self.order[index], rank=self.rank[index], block=self.block[index])
+
+    def only(self, most: int) -> ForecastPlan:
+        """Keep about this many sequences, the same part of every block."""
+        count = len(self)
+        return self if most >= count else self._at(np.arange(most) * count // most)
+
+    def shard(self, number: int, of: int) -> ForecastPlan:
+        """Return one part of the sequences; all parts together are all of them."""
+        return self._at(np.arange(number, len(self), of))
+
+    def batches(self, size: int) -> Iterator[tuple[Batch, Tensor, Tensor]]:
+        """Sequences, their blocks, and random numbers that choose their anchors."""
+        for start in range(0, len(self), size):
+            chosen = slice(start, start + size)
+            batch = zero_beyond(self.sequences.read(self.order[chosen].tolist()))
+            yield batch, torch.from_numpy(self.block[chosen].copy()), self._chance(self.rank[chosen])
+
+    def _chance(self, ranks: np.ndarray) -> Float[Tensor, "seq anchor"]:
+        """A stream for every sequence: the choice does not depend on what runs beside it, nor is it stored."""
+        streams = [np.random.Philox(key=self.seed % 2**64, counter=[0, 0, 1, rank]) for rank in ranks.tolist()]
+        return torch.from_numpy(np.stack([np.random.Generator(stream).random(ANCHORS) for stream in streams]))
+
+
+def zero_beyond(batch: Batch) -> Batch:
+    """Zeros beyond the lengths, where inputs may hold anything."""
+    if batch.lengths is None or batch.x.ndim < 2:
+        return batch
+    inside = torch.arange(batch.x.shape[1]) < torch.as_tensor(batch.lengths)[:, None].cpu()
+    inside = inside.to(batch.x.device).reshape(*inside.shape, *[1] * (batch.x.ndim - 2))
+    return replace(batch, x=torch.where(inside, batch.x, torch.zeros((), dtype=batch.x.dtype, device=batch.x.device)))
+
+
+def make_plan(sequences: Sequences, lags: str | Iterable[int], seed: int, require: Iterable[int] = ()) -> ForecastPlan:
+    """Read the data once, rank and deal the sequences, and fix what is planted."""
+    first = sequences.read([0])
+    if first.x.ndim < 2:
+        raise InputError(
+            "the input has no time axis", got=f"shape {tuple(first.x.shape)}", expected="(seq, time, input)"
+        )
+    dealt = plan_blocks(sequences, BLOCKS, seed)
+    order, block = dealt.pairs.ravel(), np.repeat(dealt.blocks, 2)
+    generator = torch.Generator().manual_seed(seed)
+    tokens = not first.x.is_floating_point()
+    size = max(1, READ_VALUES // max(first.x.numel(), 1))
+    table = _table(sequences, order, first, tokens, size, generator)
+    mean, covariance, time = _moments(sequences, order, tokens, table, size)
+    coding = InputCoding(tokens, table, mean, _directions(covariance, generator))
+    plan = ForecastPlan(
+        sequences=sequences,
+        order=order,
+        rank=np.arange(len(order)),
+        block=block,
+        lags=tuple(make_bands(lags, time, require).lags),
+        coding=coding,
+        time=time,
+        seed=seed,
+        correlated=False,
+    )
+    return replace(plan, correlated=_correlated(plan.only(LOOKED_AT), size))
+
+
+def _table(
+    sequences: Sequences, order: np.ndarray, first: Batch, tokens: bool, size: int, generator: torch.Generator
+) -> Tensor | None:
+    if tokens:
+        largest = 0
+        for batch in _read(sequences, order, size):
+            if bool((batch.x < 0).any()):
+                raise InputError("tokens are counted from 0", got=int(batch.x.min()), expected="0 or more")
+            largest = max(largest, int(batch.x.max()))
+        return torch.randn(largest + 1, CODES, generator=generator, dtype=torch.float64)
+    width = first.x[0, 0].numel()
+    if width <= WIDEST:
+        return None
+    return torch.randn(width, WIDEST // CODES, generator=generator, dtype=torch.float64) / width**0.5
+
+
+def _read(sequences: Sequences, order: np.ndarray, size: int) -> Iterator[Batch]:
+    for start in range(0, len(order), size):
+        yield zero_beyond(sequences.read(order[start : start + size].tolist()))
+
+
+def _moments(
+    sequences: Sequences, order: np.ndarray, tokens: bool, table: Tensor | None, size: int
+) -> tuple[Tensor, Tensor, int]:
+    """Mean and covariance of the coded inputs over valid steps, and the longest sequence."""
+    total: Tensor | None = None
+    squares: Tensor | None = None
+    count, time = 0, 0
+    for batch in _read(sequences, order, size):
+        check_finite("the input x", batch.x)
+        values = _coded(batch, tokens, table)
+        time = max(time, values.shape[1])
+        rows = values[valid_steps(batch.lengths, len(batch), values.shape[1], values.device)].double()
+        count += len(rows)
+        total = rows.sum(0) if total is None else total + rows.sum(0)
+        squares = rows.T @ rows if squares is None else squares + rows.T @ rows
+    assert total is not None
+    assert squares is not None
+    mean = total / count
+    return mean, squares / count - torch.outer(mean, mean), time
+
+
+def _directions(covariance: Float[Tensor, "code code"], generator: torch.Generator) -> Float[Tensor, "code probe"]:
+    """Random directions, orthonormal once the input is whitened: all of them where there are few."""
+    values, vectors = torch.linalg.eigh(covariance)
+    keep = values > values.max() * 1e-10  # constant or redundant inputs carry nothing that could be planted
+    if not bool(keep.any()) or values.max() <= 0:
+        raise InputError(
+            "the inputs do not vary, so nothing can depend on them",
+            got="zero variance",
+            expected="inputs that differ between sequences or steps",
+        )
+    values, vectors = values[keep], vectors[:, keep]
+    # drawn in the space of the inputs: eigenvectors are arbitrary where eigenvalues agree (one-hot inputs, say)
+    draws = vectors.T @ torch.randn(len(covariance), PROBES, generator=generator, dtype=torch.float64)
+    return (vectors / values.sqrt()) @ torch.linalg.qr(draws).Q
+
+
+def _correlated(plan: ForecastPlan, size: int) -> bool:
+    """Whether planted inputs tell something of those a few steps later, beyond what chance would show."""
+    related: Autocorrelation | None = None
+    seen = 0
+    for batch in _read(plan.sequences, plan.order, size):
+        values = plan.coding.planted(batch).double()
+        inside = valid_steps(batch.lengths, len(batch), values.shape[1], values.device)
+        values = torch.where(inside[..., None], values, 0.0)
+        if related is None:
+            related = Autocorrelation(BLOCKS, values.shape[2])
+        related.add(values, inside, torch.arange(seen, seen + len(batch)) % BLOCKS)
+        seen += len(batch)
+    return related is not None and related.found()

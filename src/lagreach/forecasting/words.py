@@ -1,0 +1,152 @@
+"""A forecast in plain words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from lagreach.forecasting.limits import (
+    BLENDED,
+    FEW_SEQUENCES,
+    FEW_STEPS,
+    LIMITS,
+    MEANING,
+    NONE_FOUND,
+    REACHABLE,
+    READABLE,
+    UNKNOWN,
+    UNSEEN,
+)
+from lagreach.forecasting.result import Forecast
+
+ROWS = 8  # lags in the printed table
+NEIGHBOURS = 0.2  # share of a lag that the next one looked at may lie beyond it
+SAID = {  # of one lag, and of several
+    (READABLE, REACHABLE): ("will be learned", "will be learned"),
+    (FEW_SEQUENCES,): ("needs more sequences", "need more sequences"),
+    (FEW_STEPS,): ("needs more steps", "need more steps"),
+    (BLENDED,): ("is blended with its neighbours", "are blended with their neighbours"),
+    (UNSEEN,): ("is unseen", "are unseen"),
+}
+
+
+def describe(forecast: Forecast) -> str:
+    """About a dozen lines: what will be learned, what is in the data, a few lags in numbers, and what to do."""
+    lines = [*_answers(forecast), "", *_table(forecast), *_reasons(forecast), *_notes(forecast)]
+    return "\n".join(lines)
+
+
+def in_words(forecast: Forecast, sequences: float | None = None) -> str:
+    """Say in one sentence what would be learned from so many sequences: "lags 1 to 12 will be learned; 24 is blended ..."."""
+    count = forecast.available if sequences is None else sequences
+    return sentence(forecast.lags, forecast.limits_at(count))
+
+
+def sentence(lags: Sequence[int], words: Sequence[str]) -> str:
+    """Lags by what binds them.
+
+    >>> sentence([0, 1, 2, 24, 64], ["readable", "readable", "reachable", "blended", "unseen"])
+    'lags 0 to 2 will be learned; 24 is blended with its neighbours; 64 is unseen'
+    """
+    parts: list[str] = []
+    for kinds, (one, many) in SAID.items():
+        chosen = [word in kinds for word in words]
+        if any(chosen):
+            named = spans(lags, chosen) if parts else f"{'lags' if sum(chosen) > 1 else 'lag'} {spans(lags, chosen)}"
+            parts.append(f"{named} {many if sum(chosen) > 1 else one}")
+    return "; ".join(parts) or "nothing can be said of these lags"
+
+
+def spans(lags: Sequence[int], chosen: Iterable[bool]) -> str:
+    """Neighbours among the lags together; lags that lie far apart are not neighbours.
+
+    >>> spans([0, 1, 2, 4, 8, 20], [True, True, True, False, True, True])
+    '0 to 2, 8 and 20'
+    """
+    runs: list[list[int]] = []
+    before = False
+    for lag, yes in zip(lags, chosen, strict=True):
+        if yes and before and lag <= runs[-1][-1] + max(1, NEIGHBOURS * lag):
+            runs[-1].append(lag)
+        elif yes:
+            runs.append([lag])
+        before = yes
+    texts = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
+
+
+def count(number: float) -> str:
+    """A number of sequences as people write it.
+
+    >>> count(1234.0), count(3.2e7), count(float("inf")), count(0.5), count(float("nan"))
+    ('1,200', '3e+07', 'never', '1', '-')
+    """
+    if math.isnan(number):
+        return "-"
+    if math.isinf(number):
+        return "never"
+    if number >= 1e6:
+        return f"{number:.0e}"
+    digits = max(0, len(str(int(number))) - 2)
+    return f"{max(1, round(number / 10**digits) * 10**digits):,.0f}"
+
+
+def _answers(forecast: Forecast) -> list[str]:
+    have, strength = forecast.available, f"{100 * forecast.strength:g} %"
+    lines = [
+        f"From these {have:,} sequences, if the target depended on them ({strength} of its variance): {in_words(forecast)}."
+    ]
+    found = forecast.limits.values
+    there = [word != NONE_FOUND for word in found]
+    if not any(there):
+        return [*lines, "In the data no lag was found that the target depends on (linearly, one lag at a time)."]
+    depends = f"{'lags' if sum(there) > 1 else 'lag'} {spans(forecast.lags, there)}"
+    return [*lines, f"In the data the target depends on {depends}: {sentence(forecast.lags, list(found))}."]
+
+
+def _table(forecast: Forecast) -> list[str]:
+    """A few lags in numbers: those in the data, and others evenly among all."""
+    chosen = _chosen(forecast)
+    shares, needed, seen = forecast.if_present, forecast.needed.values, forecast.seen.values
+    data, words = forecast.in_data.values, forecast.limits_if_present.values
+    heads = [f"share, {count(n)} seq." for n in forecast.sequences]
+    lines = [f"{'lag':>6} {'seen from':>10} {'half from':>10}  {'  '.join(f'{h:>18}' for h in heads)}  limited by"]
+    for i in chosen:
+        cells = []
+        for j in range(len(forecast.sequences)):
+            value, low, high = (float(part[i, j]) for part in (shares.values, shares.low.values, shares.high.values))
+            cells.append(f"{value:.2f} [{low:.2f}, {high:.2f}]".rjust(18))
+        own = "" if np.isnan(data[i, -1]) else f"; in the data {data[i, -1]:.2f} with {count(forecast.sequences[-1])}"
+        lines.append(
+            f"{forecast.lags[i]:>6} {count(seen[i]):>10} {count(needed[i]):>10}  {'  '.join(cells)}  {words[i]}{own}"
+        )
+    return lines
+
+
+def _chosen(forecast: Forecast) -> list[int]:
+    lags = len(forecast.lags)
+    found = [i for i in range(lags) if forecast.adjusted_p[i] <= forecast.error]
+    even = np.unique(np.linspace(0, lags - 1, min(lags, ROWS)).round().astype(int)).tolist()
+    most = max(2, ROWS - len(found[:ROWS]))
+    others = [i for i in even if i not in found][:: max(1, math.ceil(len(even) / most))]
+    return sorted({*found[:ROWS], *others})
+
+
+def _reasons(forecast: Forecast) -> list[str]:
+    there = {*forecast.limits_if_present.values, *forecast.limits.values}
+    return [f"{word}: {MEANING[word]}." for word in LIMITS if word in there - {NONE_FOUND, UNKNOWN}]
+
+
+def _notes(forecast: Forecast) -> list[str]:
+    lines = []
+    if forecast.reach is not None:
+        directions, weights = forecast.settings["directions"], forecast.settings["weights"]
+        if directions < weights:
+            added = float(np.nanmax(forecast.sketch)) if np.isfinite(forecast.sketch).any() else math.nan
+            lines.append(
+                f"All weights: {directions} random directions of {weights:,} weights; the second half of them added "
+                f"{max(added, 0.0):.2f} to a share at most."
+            )
+    return [*lines, *(f"! {warning}" for warning in forecast.warnings)]

@@ -1,0 +1,313 @@
+"""Does the target depend on the input l steps ago, given the rest? Exchange that input alone and see what is left.
+
+For a pair of sequences, an anchor t and a lag l, the inputs at ``t - l`` are exchanged and both run on to t. With C the
+lag's gradient at the anchor for the difference of the partners' targets, ``D = [C(x) - C(x exchanged)] / 2``, summed over
+both partners. If the target does not depend on that input given the others, exchanging it turns D into -D, whatever the
+network: its mean is zero, however the Jacobians on the way depend on other inputs. For a linear network D is the swap
+contrast itself.
+
+One run from a position serves all lags. Where all positions of a long sequence would be too much work, some are drawn at
+random for each pair, and the swap contrast at the same positions, `kept`, tells afterwards what the others would have
+added (`Exchanged.controlled`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import pad
+
+from lagreach.adapters import Recurrence
+from lagreach.data.pairs import pair_scores
+from lagreach.errors import InputError
+from lagreach.gradients.contrast import signal_gradient
+from lagreach.gradients.head_reach import EVERYTHING, NOTHING
+from lagreach.gradients.lag_contrasts import same_neighbours
+from lagreach.gradients.partial_inputs import Neighbours
+from lagreach.gradients.step_inputs import PartReading, StepInput, part_reading, step_input
+from lagreach.gradients.subject import Piece, Subject
+from lagreach.kernels import scan_stack
+from lagreach.transport.linearised import linearise
+from lagreach.transport.scaled import size_in_powers_of_two
+
+FEWEST = 32  # positions of a pair, if it has so many
+VALUES_TOGETHER = 2**21  # of the states of windows that are worked on at once
+ALIVE = 24  # tensors of that size at the peak, so many at most
+RESCALE_EVERY = 8  # steps, so that float32 holds what is carried
+
+
+@dataclass(frozen=True)
+class ExchangePlan:
+    """Which lags are examined, at how many positions of each pair, and what of an input is exchanged.
+
+    `reach` says which states the gradient at the anchor hangs on, see `head_reach`.
+    """
+
+    lags: tuple[int, ...]
+    positions: int
+    reach: str
+    neighbours: Neighbours | None = None
+    seed: int = 0
+
+
+def affordable_positions(lags: Sequence[int], time: int) -> int:
+    """Positions that take about as much work as the transport of all lags, but not fewer than a few.
+
+    >>> affordable_positions([8, 9, 12], 40), affordable_positions([8], 24), affordable_positions([128, 512], 1024)
+    (32, 24, 92)
+    """
+    run, back = max(lags) + 1, sum(lags) + len(lags)  # forward, linearised twice; carried back twice
+    return min(time, max(FEWEST, time * time // 4 // (3 * run + 2 * back)))
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """Block means of D, `data` (block, lag, param), and of the swap contrast at the same positions, `kept`."""
+
+    block: np.ndarray
+    lags: tuple[int, ...]
+    data: np.ndarray
+    kept: np.ndarray
+
+    @classmethod
+    def merge(cls, parts: Iterable[Exchanged]) -> Exchanged:
+        """Put the blocks of several parts together, in the order of their numbers."""
+        listed = list(parts)
+        block = np.concatenate([part.block for part in listed])
+        if len(set(block.tolist())) != len(block):
+            raise InputError("two parts hold the same block", got=sorted(block.tolist()), fix="merge every part once")
+        order = np.argsort(block)
+        data, kept = (np.concatenate([getattr(part, name) for part in listed])[order] for name in ("data", "kept"))
+        return cls(block[order], listed[0].lags, data, kept)
+
+    def controlled(self, everywhere: Float[np.ndarray, "block lag param"]) -> Float[np.ndarray, "block lag param"]:
+        """D with the chance of the drawn positions taken out, given the swap contrast over all positions.
+
+        The difference of the two contrasts has mean zero, whatever the data, so any multiple of it may be subtracted. The
+        share of the contrast that D is comes from products, which do not change when a block's sign is flipped: sign flips
+        stay valid. It is one for a linear network.
+        """
+        square = np.einsum("blp,blp->l", self.kept, self.kept)
+        share = np.einsum("blp,blp->l", self.data, self.kept) / np.where(square > 0, square, 1.0)
+        return self.data - share[None, :, None] * (self.kept - everywhere)
+
+
+class ExchangeSums:
+    """D of some blocks while it is summed; `result` divides by the numbers of sequences."""
+
+    def __init__(self, subject: Subject, plan: ExchangePlan, numbers: list[int]) -> None:
+        self._subject, self._plan, self._numbers = subject, plan, numbers
+        self._data, self._kept = (np.zeros((len(numbers), len(plan.lags), subject.width)) for _ in range(2))
+        self._size = np.zeros(len(numbers))
+        self._row_of = {number: row for row, number in enumerate(numbers)}
+
+    def add(self, piece: Piece) -> None:
+        """Exchange inputs within the pairs of a piece."""
+        subject, plan = self._subject, self._plan
+        np.add.at(self._size, [self._row_of[number] for number in piece.block], 1)
+        for after, lags in same_neighbours(plan.lags, plan.neighbours):
+            columns = [plan.lags.index(lag) for lag in lags]
+            for block, as_it_is, exchanged, contrast in _Work(subject, piece, plan, lags, after).sums():
+                row = self._row_of[block]
+                self._data[row, columns] += subject.scaled((as_it_is - exchanged) / 2)
+                self._kept[row, columns] += subject.scaled(contrast)
+
+    def result(self) -> Exchanged:
+        """Means by block."""
+        size = self._size[:, None, None]
+        return Exchanged(np.array(self._numbers), self._plan.lags, self._data / size, self._kept / size)
+
+
+def exchange(
+    subject: Subject,
+    plan: ExchangePlan,
+    blocks: Iterable[int] | None = None,
+    tick: Callable[[int], None] | None = None,
+) -> Exchanged:
+    """Measure the block means of D at the planned lags for some blocks (all by default)."""
+    numbers = list(range(subject.plan.count)) if blocks is None else list(blocks)
+    sums = ExchangeSums(subject, plan, numbers)
+    subject.feed([sums], numbers, tick)
+    return sums.result()
+
+
+class _Work:
+    """The windows of one piece, for lags whose inputs have equally many neighbours."""
+
+    def __init__(self, subject: Subject, piece: Piece, plan: ExchangePlan, lags: list[int], after: int) -> None:
+        self.piece, self.lags, self.names, self.reach, self.room = piece, lags, subject.names, plan.reach, subject.room
+        part = piece.part
+        place = step_input(part)
+        assert place is not None, "asked for a layer whose inputs cannot be exchanged"
+        self.place: StepInput = place
+        self.signal = signal_gradient(part.recurrence, piece.objective, piece.swapped, part.states, "dependence")
+        newest = place.newest(part.x)
+        difference = newest - newest[piece.partner]
+        self.left = difference if plan.neighbours is None else plan.neighbours.unpredicted(difference, after).to(part.x)
+        self.reading = None if plan.neighbours is None else part_reading(part, subject.names)
+        self.positions, self.weights = self._positions(plan)
+        # zeros behind the end, for windows that reach beyond it
+        self.span = part.x.shape[1] if plan.reach == EVERYTHING else lags[-1] + 1
+        self.x, self.before, self.starts = (pad(v, (0, 0, 0, self.span)) for v in (part.x, part.previous, self.signal))
+
+    def _positions(self, plan: ExchangePlan) -> tuple[Tensor, Tensor]:
+        """Positions (draw, row), and by how much each counts."""
+        counted = (self.signal.abs().amax(-1) > 0).cpu()
+        anchors = counted[::2] | counted[1::2]
+        time = anchors.shape[1]
+        useful = torch.zeros_like(anchors)
+        for lag in self.lags:
+            useful[:, : time - lag] |= anchors[:, lag:]
+        number = useful.sum(1)
+        scores = useful.double()
+        if (number > plan.positions).any():
+            scores *= pair_scores(self.piece.pair, self.lags[-1], time, plan.seed)
+        best = scores.topk(min(plan.positions, int(number.max())), dim=1)
+        share = number / number.clamp(min=1, max=plan.positions)
+        weights = torch.where(best.values > 0, share[:, None].double(), 0.0)
+        by_row = [v.T.repeat_interleave(2, dim=1).to(self.signal.device) for v in (best.indices, weights)]
+        return by_row[0], by_row[1].to(self.signal)
+
+    def sums(self) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield a block and its sums (lag, param): of C, of C with the input exchanged, and of the contrast to compare with."""
+        exchanged_starts = None if self.reach == NOTHING else self._exchanged_starts()
+        values = self.room // (ALIVE * self.signal.element_size())
+        values = values if self.signal.is_cuda else min(values, VALUES_TOGETHER)
+        most = max(2, values // ((self.lags[-1] + 1) * self.signal.shape[-1]))
+        for rows, groups in _joined(self.piece.groups(most), most):
+            together = max(1, most // (rows.stop - rows.start))
+            for first in range(0, len(self.positions), together):
+                draws = slice(first, first + together)
+                at_exchanged = None if exchanged_starts is None else exchanged_starts[:, draws, rows].flatten(1, 2)
+                yield from self._sums(rows, groups, draws, at_exchanged)
+
+    def _sums(
+        self, rows: slice, groups: list[tuple[int, slice]], draws: slice, at_exchanged: Tensor | None
+    ) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
+        recurrence, positions = self.piece.part.recurrence, self.positions[draws, rows]
+        index = torch.arange(rows.start, rows.stop, device=positions.device).expand_as(positions)
+        steps = torch.arange(self.lags[-1] + 1, device=positions.device)[:, None, None]
+        x, before = (values[index, positions + steps].flatten(1, 2) for values in (self.x, self.before))
+        starts = self._at_lags(self.starts, index, positions).flatten(1, 2)
+        weights = self.weights[draws, rows].flatten()
+        add = _Adder(self.names, weights, [group for _, group in groups], rows.stop - rows.start)
+        change = -self.left[index, positions].flatten(0, 1)
+        moved = self.place.changed(x, change)
+        run = self._run(moved, before[0])
+        exchanged = add(
+            recurrence,
+            moved,
+            torch.cat((before[:1], run[:-1])),
+            starts if at_exchanged is None else at_exchanged,
+            self.lags,
+        )
+        as_it_is, contrast = self._as_it_is(add, recurrence, x, before, starts, change)
+        for i, (block, _) in enumerate(groups):
+            yield block, as_it_is[:, i].cpu().numpy(), exchanged[:, i].cpu().numpy(), contrast[:, i].cpu().numpy()
+
+    def _run(self, x: Float[Tensor, "step row input"], before: Tensor) -> Float[Tensor, "step row state"]:
+        recurrence = self.piece.part.recurrence
+        with torch.no_grad():
+            return scan_stack(recurrence.stack, x.transpose(0, 1), before, recurrence.params).transpose(0, 1)
+
+    def _as_it_is(
+        self, add: _Adder, recurrence: Recurrence, x: Tensor, before: Tensor, starts: Tensor, change: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """C without an exchange, and the swap contrast of these anchors: C too, or that of reading what is exchanged."""
+        reading: PartReading | None = self.reading
+        if reading is None:
+            sums = add(recurrence, x, before, starts, self.lags)
+            return sums, sums
+        read = x.new_zeros(x.shape)
+        read[0] = -change / 2  # only the gradients of the first step are collected
+        wide = add(reading.recurrence, torch.cat((x, read), dim=-1), before, starts, self.lags)
+        return reading.own_columns(wide), reading.part_columns(wide)
+
+    def _at_lags(self, padded: Tensor, index: Tensor, positions: Tensor) -> Float[Tensor, "lag *row state"]:
+        """Values at the anchors of each position."""
+        return torch.stack([padded[index, positions + lag] for lag in self.lags])
+
+    def _exchanged_starts(self) -> Float[Tensor, "lag draw row state"]:
+        """Gradients at the anchors when the states are those after the exchange; a head belongs to its whole batch."""
+        piece, time = self.piece, self.piece.part.x.shape[1]
+        rows = torch.arange(len(self.x), device=self.x.device)
+        steps = torch.arange(self.span, device=self.x.device)
+        replaced = steps if self.reach == EVERYTHING else torch.tensor(self.lags, device=self.x.device)
+        starts = []
+        for positions in self.positions:
+            x = self.x[rows, positions + steps[:, None]]
+            moved = self.place.changed(x, -self.left[rows, positions])
+            run = self._run(moved, self.before[rows, positions])
+            states = pad(piece.part.states, (0, 0, 0, self.span))
+            states[rows, positions + replaced[:, None]] = run[replaced]
+            signal = signal_gradient(
+                piece.part.recurrence, piece.objective, piece.swapped, states[:, :time], "dependence"
+            )
+            starts.append(self._at_lags(pad(signal, (0, 0, 0, self.span)), rows, positions))
+        return torch.stack(starts, dim=1)
+
+
+def _joined(groups: Iterable[tuple[int, slice]], most: int) -> Iterator[tuple[slice, list[tuple[int, slice]]]]:
+    """Put groups of rows together up to so many rows; they are then counted from the first of these rows."""
+    first, joined = 0, list[tuple[int, slice]]()
+    for block, rows in groups:
+        if joined and rows.stop - first > most:
+            yield slice(first, rows.start), joined
+            first, joined = rows.start, []
+        joined.append((block, slice(rows.start - first, rows.stop - first)))
+    if joined:
+        yield slice(first, first + joined[-1][1].stop), joined
+
+
+class _Adder:
+    """Carries gradients from the anchors of windows back to their first step, and adds up what the weights get there.
+
+    Rows are ordered by draw and then by sequence; `groups` are ranges of the `count` sequences that are summed together.
+    """
+
+    def __init__(self, names: list[str], weights: Float[Tensor, "row"], groups: list[slice], count: int) -> None:
+        self.names, self.weights, self.groups, self.count = names, weights, groups, count
+
+    def __call__(
+        self,
+        recurrence: Recurrence,
+        x: Float[Tensor, "step row input"],
+        before: Float[Tensor, "step row state"],
+        starts: Float[Tensor, "lag row state"],
+        lags: list[int],
+    ) -> Float[Tensor, "lag group param"]:
+        """Return the sums over rows, in float64."""
+        carried: dict[int, Tensor] = {}
+        power = dict.fromkeys(lags, 1.0)
+        for step in range(lags[-1], 0, -1):
+            if step in lags:
+                carried[step] = starts[lags.index(step)]
+            if step % RESCALE_EVERY == 0:
+                for lag, values in carried.items():
+                    size = size_in_powers_of_two(values)
+                    carried[lag], power[lag] = values / size, power[lag] * size
+            linear = linearise(recurrence, x[step], before[step], ())
+            spread = x.new_empty(len(x[step]), linear.width)
+            for lag, values in carried.items():
+                carried[lag] = torch.empty_like(before[step])
+                linear.back(values.contiguous(), spread, carried[lag], whole=False)
+        if 0 in lags:
+            carried[0] = starts[0]
+        return self._collected(recurrence, x[0], before[0], carried, power)
+
+    def _collected(
+        self, recurrence: Recurrence, x: Tensor, before: Tensor, carried: dict[int, Tensor], power: dict[int, float]
+    ) -> Tensor:
+        linear = linearise(recurrence, x, before, self.names)
+        spread, weighted = x.new_empty(len(x), linear.width), linear.weighted(self.weights[:, None])
+        by_lag = []
+        for lag in sorted(carried):
+            linear.spread(carried[lag].contiguous(), spread)
+            sums = [linear.weights(spread, weighted, group, self.count) for group in self.groups]
+            by_lag.append(torch.stack([linear.flat(one.double())[0] for one in sums]) * power[lag])
+        return torch.stack(by_lag)

@@ -1,0 +1,18 @@
+"""What a linear fit on N sequences recovers of a lag, in closed form: sums over sequences, fits, and shares.
+
+`Rows` are what a fit sees of some sequences, `ShareMoments` adds them up, `share_curves` evaluates the closed forms, and
+`ShareCurves` answers for every lag, number of sequences and strength.
+"""
+
+from __future__ import annotations
+
+from lagreach.statistics.linear_share.curves import AMPLE, HALF, ShareCurves, Shares, check_strength
+from lagreach.statistics.linear_share.fit import share_curves
+from lagreach.statistics.linear_share.moments import Rows, ShareMoments
+from lagreach.statistics.linear_share.observed import ANCHORS, Observed
+from lagreach.statistics.linear_share.output_space import OutputSpace, output_space
+
+__all__ = [
+    "AMPLE", "ANCHORS", "HALF", "Observed", "OutputSpace", "Rows", "ShareCurves", "ShareMoments", "Shares", "check_strength",
+    "output_space", "share_curves",
+]  # fmt: skip

@@ -1,0 +1,270 @@
+"""From the sums of `ShareMoments` to `ShareCurves`: fits on all blocks but one, judged on that one.
+
+With moments of the whole sample, ``c' w(S) c`` would count the noise of c as if it were there on fresh data: a lag without any
+trace in the features would get a share of (features / rows). Here one of the two c comes from the block that is left out, so
+that such a lag gets zero on average, and a lag that the features hold exactly gets one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from lagreach.errors import InputError
+from lagreach.statistics.linear_share.curves import ShareCurves
+from lagreach.statistics.linear_share.moments import SUMS, ShareMoments
+
+Array = np.ndarray
+Sums = dict[str, Any]  # arrays by name, or numbers once a block is chosen
+AMOUNTS = 65  # amounts of shrinkage from none to all: four a decade
+MOST_SHRINKAGE = 1e4  # in units of the largest eigenvalue
+DIGITS = 9  # of shares that are kept, so that files stay small
+LEAST = 1e-6  # eigenvalues below this part of the largest do not count for the design effect
+
+
+def share_curves(
+    moments: ShareMoments,
+    *,
+    floor: float = 1e-12,
+    budget: float | None = None,
+    features: Array | None = None,
+) -> ShareCurves:
+    """Evaluate the closed forms of `lagreach.statistics.linear_share.curves`.
+
+    Parameters
+    ----------
+    floor
+        Smallest shrinkage, in units of the largest eigenvalue: what lies below is rounding.
+    budget
+        Stop gradient descent after this time (sum of its step sizes) at the latest; ridge if None.
+    features
+        Numbers of the features that take part; all if None.
+    """
+    sums = {name: getattr(moments, name).cpu().numpy() for name in SUMS}
+    if features is not None:
+        sums = _selected(sums, features)
+    blocks = np.flatnonzero(sums["sequences"] > 0)
+    if len(blocks) < 3:
+        raise InputError("too few sequences for a forecast", got=f"{len(blocks)} blocks of them", expected="at least 3")
+    total = {name: own.sum(0) for name, own in sums.items()}
+    whole = _Fold.of(total, total)
+    largest = float(np.linalg.eigvalsh(whole.squares)[-1])
+    top = largest if largest > 0 else 1.0  # features that never vary fit nothing, in any units
+    grid = _ridge(top, floor) if budget is None else _descent(top, budget)
+    copies, folds = moments.copies.numpy(), []
+    for block in blocks:
+        left_out = {name: own[block] for name, own in sums.items()}
+        rest = {name: total[name] - left_out[name] for name in SUMS}
+        folds.append(_judge(_Fold.of(rest, rest), _Fold.of(left_out, rest), grid, copies, descent=budget is not None))
+    size = sums["sequences"][blocks] / total["sequences"]
+    present = total["present"] / total["sequences"]
+    rows = sums["means"].shape[1]
+    return ShareCurves(
+        lags=moments.lags,
+        share=_with_blocks(folds, "share", size, whole.power),
+        fitted=_with_blocks(folds, "fitted", size, whole.power),
+        noise=np.stack([_mean(folds, "noise", size), *(fold.noise for fold in folds)]),
+        present=present,
+        gained=_with_blocks(folds, "gained", size),
+        in_data=_in_data(folds, size),
+        seen=_seen(folds, size, whole.power, present),
+        dependence=_dependence(sums, blocks, total),
+        design_effect=_design_effect(whole, rows / (total["concentration"] / total["sequences"])),
+    )
+
+
+def _selected(sums: Sums, features: Array) -> Sums:
+    """The sums of some features only."""
+    rows, count = sums["means"].shape[1:]
+    behind = np.concatenate(
+        (features, count + np.arange(rows))
+    )  # gradients carry the rows' residuals behind the features
+    return sums | {
+        "squares": sums["squares"][:, features][:, :, features],
+        "means": sums["means"][:, :, features],
+        "cross": sums["cross"][:, :, features],
+        "gradients": sums["gradients"][:, behind][:, :, behind],
+        "gradient": sums["gradient"][:, :, behind],
+    }
+
+
+def _ridge(top: float, floor: float) -> Array:
+    return top * np.geomspace(max(floor, 1e-15), MOST_SHRINKAGE, AMOUNTS)
+
+
+def _descent(top: float, budget: float) -> Array:
+    """Times from the whole budget down to a step that does nothing."""
+    shortest = min(budget, 1 / top) / MOST_SHRINKAGE
+    return np.geomspace(budget, shortest, AMOUNTS)
+
+
+@dataclass(frozen=True)
+class _Fold:
+    """Moments of some sequences about the means of those that a fit is made from."""
+
+    squares: Float[Array, "feature feature"]
+    cross: Float[Array, "lag feature probe"]
+    power: Float[Array, "lag"]
+    noise: Float[Array, "feature feature"]  # covariance of a sequence's gradient, for a residual of variance one
+    gradient: Float[Array, "copy feature"]
+    variance: float  # of the residual
+    target: Float[Array, "lag probe"]
+    output: Float[Array, "lag probe"]
+
+    @classmethod
+    def of(cls, own: Sums, about: Sums) -> _Fold:
+        n, m = own["sequences"], about["sequences"]
+        mean, planted = about["means"] / m, about["planted"] / m  # (row, feature), (row, lag, probe)
+        cross = (
+            own["cross"]
+            - np.einsum("rf,rlp->lfp", mean, own["planted"])
+            - np.einsum("rf,rlp->lfp", own["means"], planted)
+        ) / n + np.einsum("rf,rlp->lfp", mean, planted)
+        power = (own["power"] - 2 * (planted * own["planted"]).sum(0)) / n + np.square(planted).sum(0)
+        features = mean.shape[1]
+        centred = np.concatenate((np.eye(features), -mean))  # gradients of features about their means
+        gradient, offset = own["gradient"] @ centred / n, own["gradient"][:, features:] / n
+        second = centred.T @ own["gradients"] @ centred / n
+        variance = own["residual"] / n - np.square(offset).sum()
+        spread = second - gradient.T @ gradient
+        target, output = _lagged(own["lagged"], about["lagged"], n)
+        return cls(
+            squares=own["squares"] / n - mean.T @ mean,
+            cross=cross,
+            power=power.mean(1),
+            noise=spread * n / max(n - 1, 1) / variance if variance > 0 else np.zeros_like(second),
+            gradient=gradient,
+            variance=float(variance),
+            target=target,
+            output=output,
+        )
+
+
+def _lagged(own: Float[Array, "six lag probe"], about: Array, n: float) -> tuple[Array, Array]:
+    """Covariances of target and output with the old input, over the steps that have one."""
+    w, z, r, zr, o, zo = own
+    count = np.where(about[0] > 0, about[0], 1.0)
+    z_mean, r_mean, o_mean = about[1] / count, about[2] / count, about[4] / count
+    residual = zr - z_mean * r - r_mean * z + z_mean * r_mean * w
+    output = zo - z_mean * o - o_mean * z + z_mean * o_mean * w
+    return (residual + output) / n, output / n
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """One fit: by its own moments (for the jackknife), and with those of the block that it has not seen."""
+
+    share: tuple[Array, Array]  # (lag, amount): held out; of the fit's own blocks, divided by their power
+    fitted: tuple[Array, Array]
+    gained: tuple[Array, Array]  # (amount,)
+    noise: Array  # (amount,)
+    in_data: tuple[Array, Array]  # (lag, amount), to be divided by `strength`
+    strength: tuple[Array, Array]  # (lag,)
+    seen: tuple[Array, Array]  # (2, lag): |c|^2 and c' Gamma c
+    power: Array  # (lag,)
+
+
+def _judge(fit: _Fold, fresh: _Fold, grid: Array, copies: Array, *, descent: bool) -> _Judged:
+    values, vectors = np.linalg.eigh(fit.squares)
+    values = np.maximum(values, 0.0)
+    weight = _descended(values, grid) if descent else 1 / (values + grid[:, None])  # (amount, feature)
+    twice = values * weight**2
+    own, new = (np.einsum("fe,lfp->lep", vectors, fold.cross, optimize=True) for fold in (fit, fresh))
+    crossed = [(own * other).mean(2) for other in (new, own)]  # (lag, feature)
+    own_gradient, new_gradient = fit.gradient @ vectors, fresh.gradient @ vectors
+    turned = vectors.T @ fit.noise @ vectors
+    noise = np.maximum(np.diagonal(turned), 0.0)
+    scale = fit.variance if fit.variance > 0 else 1.0
+
+    def gained(other: Array) -> Array:
+        return (2 * weight - twice) @ (own_gradient * other).sum(0) / scale
+
+    def moved(b: Array, cross: Array, output: Array) -> Array:
+        change = np.einsum("lp,lep,pe->le", b, cross, copies @ own_gradient, optimize=True)
+        return (b * output).sum(1)[:, None] + change @ weight.T
+
+    return _Judged(
+        share=(crossed[0] @ weight.T, crossed[1] @ weight.T),
+        fitted=(crossed[0] @ twice.T, crossed[1] @ twice.T),
+        gained=(gained(new_gradient), gained(own_gradient)),
+        noise=twice @ noise,
+        in_data=(moved(fit.target, new, fresh.output), moved(fit.target, own, fit.output)),
+        strength=((fit.target * fresh.target).sum(1), np.square(fit.target).sum(1)),
+        seen=tuple(  # type: ignore[arg-type]
+            np.stack(
+                [(own * other).sum(1).mean(1), np.einsum("lep,eg,lgp->lp", own, turned, other, optimize=True).mean(1)]
+            )
+            for other in (new, own)
+        ),
+        power=fit.power,
+    )
+
+
+def _descended(values: Array, times: Array) -> Array:
+    """``(1 - exp(-tau s)) / s``, which is tau where s is zero."""
+    product = times[:, None] * values
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(product > 1e-8, -np.expm1(-product) / values, times[:, None] * (1 - product / 2))
+
+
+def _mean(folds: list[_Judged], name: str, size: Array) -> Array:
+    return sum(part * getattr(fold, name) for part, fold in zip(size, folds, strict=True))
+
+
+def _with_blocks(folds: list[_Judged], name: str, size: Array, power: Array | None = None) -> Array:
+    """The held-out estimate, and behind it what it would be without each block, as far as the fits' own values move."""
+    pairs = [getattr(fold, name) for fold in folds]
+    held_out = sum(part * pair[0] for part, pair in zip(size, pairs, strict=True))
+    inside = np.stack([pair[1] for pair in pairs])
+    if power is not None:
+        held_out = _ratio(held_out, power[:, None])
+        inside = _ratio(inside, np.stack([fold.power for fold in folds])[..., None])
+    return np.round(np.concatenate((held_out[None], held_out + inside - inside.mean(0))), DIGITS)
+
+
+def _ratio(upper: Array, lower: Array) -> Array:
+    return np.divide(upper, lower, out=np.zeros(np.broadcast_shapes(upper.shape, lower.shape)), where=lower > 0)
+
+
+def _in_data(folds: list[_Judged], size: Array) -> Array:
+    """Slope on the dependency in the data; zero where the blocks do not agree that there is one."""
+    upper, lower = (
+        sum(part * getattr(fold, name)[0] for part, fold in zip(size, folds, strict=True))
+        for name in ("in_data", "strength")
+    )
+    inside = np.stack([_ratio(fold.in_data[1], fold.strength[1][:, None]) for fold in folds])
+    value = _ratio(upper, lower[:, None])
+    return np.round(np.concatenate((value[None], value + inside - inside.mean(0))), DIGITS)
+
+
+def _seen(folds: list[_Judged], size: Array, power: Array, present: Array) -> Float[Array, "fit lag"]:
+    """``power c' Gamma c / (present |c|^4)``: inf where nothing of a lag is in the mean gradient."""
+
+    def needed(square: Array, along: Array, own_power: Array) -> Array:
+        usable = (square > 0) & (along > 0) & (present > 0)
+        lower = np.where(usable, present * np.square(square), 1.0)
+        return np.where(usable, own_power * along / lower, np.inf)
+
+    square, along = sum(part * fold.seen[0] for part, fold in zip(size, folds, strict=True))
+    value = needed(square, along, power)
+    inside = np.stack([needed(fold.seen[1][0], fold.seen[1][1], fold.power) for fold in folds])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        logs = np.log(inside)
+        moved = value * np.exp(logs - logs.mean(0))
+    return np.concatenate((value[None], np.where(np.isnan(moved), np.inf, moved)))
+
+
+def _dependence(sums: Sums, blocks: Array, total: Sums) -> Float[Array, "block lag probe"]:
+    """Covariance of the target with the old input, by block."""
+    return np.stack([_lagged(sums["lagged"][b], total["lagged"], sums["sequences"][b])[0] for b in blocks])
+
+
+def _design_effect(whole: _Fold, rows_a_sequence: float) -> float:
+    """Mean over the directions of S of what a gradient varies, over what it would for independent residuals."""
+    values, vectors = np.linalg.eigh(whole.squares)
+    kept = values > LEAST * values[-1]
+    along = np.einsum("fe,fg,ge->e", vectors, whole.noise, vectors, optimize=True)[kept]
+    return float((along / values[kept]).mean() * rows_a_sequence) if kept.any() else float("nan")

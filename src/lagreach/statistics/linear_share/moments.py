@@ -1,0 +1,164 @@
+"""Sums over sequences from which the share of a lag that a linear fit recovers follows in closed form.
+
+A fit is linear in features ``phi`` (states, or derivatives of the output along directions of the weights). All that its outcome
+depends on are second moments: of the features (S), of the features and the input l steps before (c_l), and the covariance over
+sequences of the gradient ``g_n = sum_t w_t phi_t r_t`` with the residual r of the target (Gamma). They are kept by block of
+sequences, so that fits can be judged on blocks they have not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lagreach.errors import InputError
+
+SUMS = (
+    "sequences", "squares", "means", "cross", "planted", "power", "present", "gradients", "gradient", "residual",
+    "concentration", "lagged",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a linear fit sees of some sequences.
+
+    An *anchor* is a step that has a target; `weights` sum to one over the anchors of a sequence. A *row* is a coordinate of the
+    output in which the loss is a plain square. Where every output has features and weights of its own, and they are alike (a
+    readout), one of them stands for all: there is one row, and a *copy* of the gradient for each output.
+
+    Attributes
+    ----------
+    block
+        Number of the block that each sequence counts in.
+    features
+        Features at the anchors.
+    old
+        Planted inputs l steps before each anchor, of mean zero and variance one; zero where there is none.
+    inside
+        One where an anchor has an input l steps before, else zero.
+    towards
+        Output direction along which an input is planted, for each group of probes.
+    gradient
+        ``sum_t w_t phi_t r_t`` over all steps, not only the anchors, and behind it the mean residual of every row.
+    residual
+        Mean square of the residual, summed over outputs.
+    concentration
+        Sum of the squared weights of all steps: one over their number where they count alike.
+    lagged
+        For each block among `block`, over all steps that have an input z l steps before: sums of ``w, w z, w r, w z r, w o,
+        w z o``, with the residual r and the output o along the probe's output direction.
+    """
+
+    block: Int[Tensor, "seq"]
+    features: Float[Tensor, "seq anchor row feature"]
+    weights: Float[Tensor, "seq anchor"]
+    old: Float[Tensor, "seq anchor lag probe"]
+    inside: Float[Tensor, "seq anchor lag"]
+    towards: Float[Tensor, "seq anchor row group"]
+    gradient: Float[Tensor, "seq copy feature_and_row"]
+    residual: Float[Tensor, "seq"]
+    concentration: Float[Tensor, "seq"]
+    lagged: Float[Tensor, "distinct 6 lag probe"]
+
+
+class ShareMoments:
+    """Sums by block: mergeable, in float64, of a size that does not depend on the number of sequences.
+
+    Parameters
+    ----------
+    blocks
+        Number of blocks.
+    features, rows
+        Number of features and of output coordinates.
+    lags
+        Lags that are looked at.
+    group
+        Group of each probe: which of the output directions in `Rows.towards` it belongs to.
+    copies
+        (probe, copy): how much of each copy of the gradient moves the output along the probe's direction.
+
+    Examples
+    --------
+    >>> moments = ShareMoments(blocks=2, features=3, rows=1, lags=[0, 4], group=(0,), copies=torch.ones(1, 1))
+    >>> moments.squares.shape, moments.cross.shape
+    (torch.Size([2, 3, 3]), torch.Size([2, 2, 3, 1]))
+    """
+
+    def __init__(
+        self,
+        blocks: int,
+        features: int,
+        rows: int,
+        lags: Sequence[int],
+        group: tuple[int, ...],
+        copies: Float[Tensor, "probe copy"],
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.lags, self.group, self.copies = tuple(lags), group, copies.double().cpu()
+        lag, probe = len(self.lags), len(group)
+
+        def zeros(*sizes: int) -> Tensor:
+            return torch.zeros(blocks, *sizes, dtype=torch.float64, device=device)
+
+        self.sequences: Tensor = zeros()
+        self.squares: Tensor = zeros(features, features)  # sum of w phi phi'
+        self.means: Tensor = zeros(rows, features)  # of w phi, by row
+        self.cross: Tensor = zeros(lag, features, probe)  # of w phi z, along the probe's output direction
+        self.planted: Tensor = zeros(rows, lag, probe)  # of w z, likewise
+        self.power: Tensor = zeros(lag, probe)  # of w z^2
+        self.present: Tensor = zeros(lag)  # of w, where there is an input l steps before
+        self.gradients: Tensor = zeros(features + rows, features + rows)  # of g g', over copies
+        self.gradient: Tensor = zeros(copies.shape[1], features + rows)  # of g
+        self.residual: Tensor = zeros()
+        self.concentration: Tensor = zeros()
+        self.lagged: Tensor = zeros(6, lag, probe)
+
+    @property
+    def features(self) -> int:
+        """Number of features."""
+        return self.squares.shape[1]
+
+    def add(self, rows: Rows) -> None:
+        """Add sequences."""
+        for place, block in enumerate(rows.block.unique().tolist()):
+            chosen = (rows.block == block).nonzero()[:, 0].to(rows.features.device)
+            self._add(block, rows, chosen)
+            self.lagged[block] += rows.lagged[place].double()
+
+    def _add(self, block: int, rows: Rows, chosen: Tensor) -> None:
+        phi, weights, old, towards, gradient = (
+            part[chosen].double() for part in (rows.features, rows.weights, rows.old, rows.towards, rows.gradient)
+        )
+        weighted = phi * weights[..., None, None]
+        self.sequences[block] += len(chosen)
+        self.squares[block] += weighted.flatten(0, 2).T @ phi.flatten(0, 2)
+        self.means[block] += weighted.sum((0, 1))
+        self.present[block] += weights.flatten() @ rows.inside[chosen].double().flatten(0, 1)
+        for group in sorted(set(self.group)):
+            probes = [p for p, own in enumerate(self.group) if own == group]
+            z, along = old if len(probes) == len(self.group) else old[..., probes], towards[..., group]
+            flat = z.flatten(2).flatten(0, 1)  # (seq anchor, lag probe)
+            moved = (along * weights[..., None]).flatten(0, 1)  # (seq anchor, row)
+            psi = (phi * (along * weights[..., None])[..., None]).sum(2).flatten(0, 1)
+            self.cross[block][:, :, probes] += (psi.T @ flat).unflatten(1, z.shape[2:]).transpose(0, 1)
+            self.planted[block][:, :, probes] += (moved.T @ flat).unflatten(1, z.shape[2:])
+            size = (weights * along.square().sum(2)).flatten()
+            self.power[block][:, probes] += (size @ flat.square()).unflatten(0, z.shape[2:])
+        self.gradients[block] += gradient.flatten(0, 1).T @ gradient.flatten(0, 1)
+        self.gradient[block] += gradient.sum(0)
+        for name in ("residual", "concentration"):
+            getattr(self, name)[block] += getattr(rows, name)[chosen].double().sum(0)
+
+    def merge(self, other: ShareMoments) -> ShareMoments:
+        """Add the sums of other sequences, from another shard, say."""
+        shapes = [{name: tuple(getattr(part, name).shape) for name in SUMS} for part in (self, other)]
+        if shapes[0] != shapes[1] or self.lags != other.lags or self.group != other.group:
+            raise InputError("these sums do not belong to the same fit", got=f"{shapes[0]} and {shapes[1]}")
+        for name in SUMS:
+            getattr(self, name).add_(getattr(other, name).to(self.squares.device))
+        return self

@@ -1,0 +1,117 @@
+"""Whose lags are measured: of the recurrent layers, step by step, or of the whole model; and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from lagreach.adapters import View, find_views
+from lagreach.adapters.calling import Call, refuse_batch_norm
+from lagreach.adapters.families import scan_modules
+from lagreach.data.batch import Batch
+from lagreach.errors import InputError, UnstableModelError, UnsupportedError
+from lagreach.models.gated_rnn import GatedRNN
+from lagreach.whole_model.running import unwrapped
+
+CHOICES = ("auto", "layers", "model")
+MIXES_STEPS = ("attention", "attn", "conv1d")  # in names of classes that look at several steps
+
+
+@dataclass(frozen=True)
+class LagChoice:
+    """Whose lags are measured ("layers" or "model"), why, and the recurrences that were found."""
+
+    of: str
+    why: str
+    views: tuple[View, ...] = ()
+
+
+def choose_lags(
+    model: Any,
+    sample: Batch,
+    *,
+    lags_of: str = "auto",
+    inputs: str | None = None,
+    cell: Mapping[str, Any] | None = None,
+    call: Call | None = None,
+) -> LagChoice:
+    """Choose: recurrent models keep exact transport, everything else and stacks of gated linear layers get whole-model lags.
+
+    Parameters
+    ----------
+    lags_of
+        "auto", or "layers" or "model" to say which.
+    inputs
+        The module that reads the input; naming one asks for lags of the whole model.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.randn(3, 8, 2)
+    >>> print(choose_lags(nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 1)), Batch(x, x[..., :1])).why)
+    it has no recurrent layer
+    """
+    if lags_of not in CHOICES:
+        raise InputError("unknown choice of lags", got=f"lags_of={lags_of!r}", expected=", ".join(CHOICES))
+    if lags_of == "layers" and inputs is not None:
+        raise InputError(
+            "inputs= names what reads the input of the whole model",
+            got=f'inputs={inputs!r} with lags_of="layers"',
+            fix='leave one of them out; lags_of="model" measures lags of the whole model',
+        )
+    if lags_of == "model" or inputs is not None:
+        _refuse_described(model, cell)
+        return LagChoice("model", "as asked for")
+    if cell is not None:
+        return LagChoice("layers", "cell= describes its recurrence")
+    if lags_of == "layers":
+        return LagChoice("layers", "as asked for", tuple(find_views(model, sample, call)))
+    if not isinstance(model, nn.Module) or isinstance(model, GatedRNN):
+        return LagChoice("layers", "its recurrence is known step by step", tuple(find_views(model, sample, call)))
+    return _by_looking(model, sample, call)
+
+
+def _by_looking(model: nn.Module, sample: Batch, call: Call | None) -> LagChoice:
+    inside = unwrapped(model)
+    refuse_batch_norm(inside)
+    recurrent = [m for m in inside.modules() if isinstance(m, (nn.RNNBase, nn.RNNCellBase))]
+    try:
+        gated = [path for path, *_ in scan_modules(inside)]
+    except UnsupportedError as error:
+        return LagChoice("model", _refusal(error))
+    if not recurrent and not gated:
+        return LagChoice("model", "it has no recurrent layer")
+    if len(gated) > 1 or (gated and recurrent):
+        count = len(gated) + len(recurrent)
+        return LagChoice("model", f"steps within each of its {count} recurrent layers are no lags of the model")
+    if gated and _looks_around(inside, gated[0]):
+        return LagChoice("model", f"steps are mixed outside {gated[0]} as well, by attention or convolutions")
+    try:
+        views = find_views(model, sample, call)
+    except UnstableModelError:  # no way of measuring stands that
+        raise
+    except UnsupportedError as error:
+        return LagChoice("model", _refusal(error))
+    return LagChoice("layers", "its recurrence is carried back step by step, exactly", tuple(views))
+
+
+def _looks_around(model: nn.Module, path: str) -> bool:
+    """Whether something outside a layer mixes steps, by the names of classes."""
+    outside = [m for own, m in model.named_modules() if own != path and not own.startswith(f"{path}.") and path]
+    return any(word in type(module).__name__.lower() for module in outside for word in MIXES_STEPS)
+
+
+def _refusal(error: UnsupportedError) -> str:
+    return f"its layers cannot be carried back step by step: {str(error).splitlines()[0]}"
+
+
+def _refuse_described(model: Any, cell: Mapping[str, Any] | None) -> None:
+    if cell is not None or not isinstance(model, nn.Module):
+        raise InputError(
+            "lags of the whole model are for torch modules, run as they are",
+            got="cell=" if cell is not None else type(model).__name__,
+            fix='leave lags_of out, or pass lags_of="layers"',
+        )

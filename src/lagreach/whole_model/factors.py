@@ -1,0 +1,163 @@
+"""Block means of lag gradients, held as outer products.
+
+From one output a lag's gradient of the input weights is one outer product: of the gradient that arrives and of the input
+there. A block's mean is a sum of a few such products. Inner products of block means, and of a sequence's whole gradient with
+a mean, follow from the factors, exactly, however large the table of weights is: no embedding of 50,000 rows is ever filled,
+and none is projected (a random projection would keep inner products right on average, and make the noise along a direction
+too large). Factors lie on disk where they are many.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+IN_MEMORY = 2**28  # bytes of factors that are held in memory; more lie on disk
+GRAM_BYTES = 2**26  # of block means that are filled in at once
+
+
+class Factors:
+    """Factors of the lag gradients of all anchors: row by row what arrives, by slot and signal, and what was read there.
+
+    A row is one anchor of one sequence. `arrived` (slot, signal, row, width) has all weights of anchors and slots in it;
+    `given` (slot, row) are tokens or (slot, row, input) numbers.
+    """
+
+    def __init__(self, rows: int, arrived: Tensor, given: Tensor) -> None:
+        """Make room for so many rows like those of a first piece, (row, slot, signal, width) and (row, slot, ...)."""
+        self.tokens = not given.is_floating_point()
+        number = np.float64 if arrived.dtype == torch.float64 else np.float32
+        slots, signals, width = arrived.shape[1:]
+        shape = (slots, signals, rows, width)
+        wide = () if self.tokens else (given.shape[-1],)
+        self._folder: str | None = None
+        self.arrived = self._room("arrived", shape, number)
+        self.given = self._room("given", (slots, rows, *wide), np.int64 if self.tokens else number)
+        self.block = np.zeros(rows, dtype=np.int64)
+        self.filled = 0
+
+    def _room(self, name: str, shape: tuple[int, ...], dtype: type) -> np.ndarray:
+        if np.prod(shape, dtype=float) * np.dtype(dtype).itemsize <= IN_MEMORY:
+            return np.zeros(shape, dtype)
+        if self._folder is None:
+            self._folder = tempfile.mkdtemp(prefix="lagreach-")
+            self._cleanup = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        return np.memmap(Path(self._folder) / name, dtype=dtype, mode="w+", shape=shape)
+
+    def append(self, block: np.ndarray, arrived: Tensor, given: Tensor) -> None:
+        """Add rows: `arrived` (row, slot, signal, width), `given` (row, slot) or (row, slot, input)."""
+        own = slice(self.filled, self.filled + len(block))
+        self.block[own] = block
+        self.arrived[:, :, own] = arrived.permute(1, 2, 0, 3).cpu().numpy()
+        values = given if self.tokens or given.dtype == torch.float64 else given.float()  # numpy has no bfloat16
+        self.given[:, own] = values.transpose(0, 1).cpu().numpy()
+        self.filled = own.stop
+
+    def part(self, slot: int, signal: int, coefficient: np.ndarray | None = None) -> tuple[Tensor, Tensor]:
+        """Factors of one slot and signal: what was read (row, ...) and what arrived (row, width), times a coefficient."""
+        arrived = torch.from_numpy(np.ascontiguousarray(self.arrived[slot, signal, : self.filled])).double()
+        if coefficient is not None:
+            arrived = arrived * torch.from_numpy(np.ascontiguousarray(coefficient))[:, None]
+        return torch.from_numpy(np.ascontiguousarray(self.given[slot, : self.filled])), arrived
+
+    @property
+    def blocks(self) -> np.ndarray:
+        """Block of each row that is filled."""
+        return self.block[: self.filled]
+
+
+@dataclass(frozen=True)
+class Products:
+    """A sum of outer products: rows of what was read and of what arrived, and the block each belongs to."""
+
+    given: Tensor
+    arrived: Float[Tensor, "row width"]
+    block: Tensor
+
+    @classmethod
+    def of(
+        cls, factors: Factors, slots: list[int], signal: int, coefficients: list[np.ndarray] | None = None
+    ) -> Products:
+        """Put the slots of a band together, each times its coefficient."""
+        own = [None] * len(slots) if coefficients is None else coefficients
+        parts = [factors.part(slot, signal, c) for slot, c in zip(slots, own, strict=True)]
+        block = torch.from_numpy(factors.blocks.copy()).repeat(len(slots))
+        return cls(torch.cat([given for given, _ in parts]), torch.cat([arrived for _, arrived in parts]), block)
+
+    def select(self, rows: Tensor) -> Products:
+        """Keep some rows."""
+        return Products(self.given[rows], self.arrived[rows], self.block[rows])
+
+    @property
+    def tokens(self) -> bool:
+        """Whether tokens were read."""
+        return not self.given.is_floating_point()
+
+
+def block_gram(products: Products, size: np.ndarray) -> Float[np.ndarray, "block block"]:
+    """Inner products of the blocks' mean gradients; `size` (block,) counts their sequences."""
+    arrived = products.arrived
+    scale = float(arrived.abs().max()) if len(arrived) else 0.0
+    if scale == 0.0:
+        return np.zeros((len(size), len(size)))
+    scaled = Products(products.given, arrived / scale, products.block)  # squares of 1e-200 would underflow
+    gram = _gram_of_tokens(scaled, len(size)) if products.tokens else _gram_of_numbers(scaled, len(size))
+    return (gram / np.outer(size, size)) * scale**2
+
+
+def _gram_of_tokens(products: Products, blocks: int) -> np.ndarray:
+    """Only what stands in the same row of the table meets: rows of one token, summed by block."""
+    width = products.arrived.shape[1]
+    tokens, row = torch.unique(products.given, return_inverse=True)
+    cell, place = torch.unique(row * blocks + products.block, return_inverse=True)
+    sums = torch.zeros(len(cell), width, dtype=torch.float64).index_add_(0, place, products.arrived)
+    row, block = cell // blocks, cell % blocks
+    met = torch.bincount(row, minlength=len(tokens)) > 1  # tokens of one block alone count on the diagonal only
+    gram = torch.zeros(blocks, blocks, dtype=torch.float64)
+    lone = ~met[row]
+    gram.diagonal().index_add_(0, block[lone], sums[lone].square().sum(1))
+    chunk = max(1, GRAM_BYTES // (8 * blocks * width))
+    shared = met.nonzero().flatten()
+    for start in range(0, len(shared), chunk):
+        own = shared[start : start + chunk]
+        mine = (row >= own[0]) & (row <= own[-1]) & met[row]
+        filled = torch.zeros(blocks, len(own), width, dtype=torch.float64)
+        filled[block[mine], torch.searchsorted(own, row[mine])] = sums[mine]
+        gram += filled.flatten(1) @ filled.flatten(1).T
+    return gram.numpy()
+
+
+def _gram_of_numbers(products: Products, blocks: int) -> np.ndarray:
+    """Fill in the block means, some of the inputs at a time."""
+    inputs, width = products.given.shape[1], products.arrived.shape[1]
+    gram = torch.zeros(blocks, blocks, dtype=torch.float64)
+    order = torch.argsort(products.block, stable=True)
+    given, arrived = products.given[order].double(), products.arrived[order]
+    ends = torch.bincount(products.block, minlength=blocks).cumsum(0).tolist()
+    starts = [0, *ends[:-1]]
+    chunk = max(1, GRAM_BYTES // (8 * blocks * width))
+    for first in range(0, inputs, chunk):
+        own = slice(first, first + chunk)
+        filled = torch.stack([(given[a:b, own].T @ arrived[a:b]).flatten() for a, b in zip(starts, ends, strict=True)])
+        gram += filled @ filled.T
+    return gram.numpy()
+
+
+def coordinates(gram: Float[np.ndarray, "*lag block block"]) -> Float[np.ndarray, "*lag block axis"]:
+    """Vectors with these inner products, as many axes as blocks: all that tests and intervals look at.
+
+    >>> gram = np.array([[2.0, 1.0], [1.0, 3.0]])
+    >>> bool(np.allclose(coordinates(gram) @ coordinates(gram).T, gram))
+    True
+    """
+    scale = np.abs(gram).max(axis=(-2, -1), keepdims=True)
+    values, vectors = np.linalg.eigh(gram / np.where(scale > 0, scale, 1.0))
+    return vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :] * np.sqrt(scale)

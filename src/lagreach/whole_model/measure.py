@@ -1,0 +1,136 @@
+"""Measure the lags of a whole model: signals, the exchange of single lags, noise, and gain.
+
+1. *Signals*: a few ways back from each sequence, for swapped targets and planted dependencies.
+2. *Exchange*: at the lags where swapping targets shows something, the inputs of that lag alone are exchanged. A lag counts
+   as a dependence of the data if both tests say so (`locate.py`).
+3. *Noise*: the whole gradient of every sequence along every lag's direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from lagreach._util.progress import Progress
+from lagreach.gradients.blocks import Directions
+from lagreach.gradients.noise import NoiseValues
+from lagreach.gradients.significance import Significance, flip_test
+from lagreach.statistics.reliance import Reliance
+from lagreach.whole_model.anchors import draw_anchors, pair_streams
+from lagreach.whole_model.factors import Products
+from lagreach.whole_model.locate import Located, locate
+from lagreach.whole_model.noise import LagDirections, measure_noise
+from lagreach.whole_model.outputs import cotangents
+from lagreach.whole_model.running import at_rest
+from lagreach.whole_model.signals import Signals, measure_signals
+from lagreach.whole_model.subject import ModelSubject, subsample
+
+GAIN_SEQUENCES = 64  # that the gain is averaged over
+
+
+@dataclass(frozen=True)
+class ModelMeasurement:
+    """All that was measured of a whole model. `means` are in coordinates that keep the inner products of gradients."""
+
+    subject: ModelSubject
+    means: Directions
+    located: Located
+    noise: NoiseValues
+    log10_gain: Float[np.ndarray, "lag"]
+    correlated_inputs: bool
+    ahead: float
+
+    @property
+    def test(self) -> Significance:
+        """P-values of all tests together, by band."""
+        return self.located.test
+
+    @property
+    def reliance(self) -> Reliance:
+        """Rise of the loss at the lags where inputs were exchanged."""
+        return self.located.reliance
+
+
+def measure_model(
+    subject: ModelSubject, *, flips: int, error: float, progress: Progress | None = None
+) -> ModelMeasurement:
+    """Run all passes; the model is left as it was."""
+
+    def stage(name: str) -> Callable[[int], None] | None:
+        return _ticks(progress, name, subject.plan.sequences)
+
+    with at_rest(subject.model.module):
+        signals = measure_signals(subject, stage("lags"))
+        data, probe = signals.means()
+        test = flip_test(data, flips=flips, generator=np.random.default_rng(subject.seed))
+        located = locate(signals, data, test, flips=flips, error=error, stage=stage)
+        noise = measure_noise(subject, _directions(signals, located.products), stage("noise"))
+        gain = measure_gain(subsample(subject, GAIN_SEQUENCES))
+    blocks = np.arange(subject.plan.count)
+    return ModelMeasurement(
+        subject=subject,
+        means=Directions(blocks, signals.size, located.data[:, None], probe, signals.spread),
+        located=located,
+        noise=noise,
+        log10_gain=gain,
+        correlated_inputs=signals.moments.correlated,
+        ahead=signals.ahead,
+    )
+
+
+def _directions(signals: Signals, exchanged: Mapping[int, Products]) -> LagDirections:
+    """Directions of the data and of the probes, band by band; of the exchange where it was made."""
+    subject = signals.subject
+    bands = [
+        [exchanged.get(band) or signals.data(band), *(signals.probe(p, band) for p in range(len(subject.group)))]
+        for band in range(len(subject.bands))
+    ]
+    wide = torch.float64 if signals.factors.arrived.dtype == np.float64 else torch.float32
+    return LagDirections(bands, subject.model.device, wide)
+
+
+def measure_gain(subject: ModelSubject) -> Float[np.ndarray, "lag"]:
+    """Decimal logarithm of ``sqrt(E|dL_t/de_{t-l}|^2 / E|dL_t/de_t|^2)`` over the anchors that reach back l steps."""
+    lags = torch.tensor(subject.bands.lags)
+
+    def squares(rows: np.ndarray, _blocks: np.ndarray) -> np.ndarray:
+        piece = subject.run(rows)
+        field, _ = cotangents(piece.objective, piece.output)
+        usable = (field.abs().amax(-1) > 0).view(len(rows) // 2, 2, -1).all(1)
+        streams = pair_streams(piece.batch.x, piece.batch.lengths, subject.seed)
+        anchors = draw_anchors(usable, subject.anchors, streams)
+        row, found = torch.arange(len(rows), device=field.device), np.zeros((2, len(lags)))
+        for number in range(anchors.count):
+            position = torch.from_numpy(anchors.position[:, number]).repeat_interleave(2).to(field.device)
+            counted = torch.from_numpy(anchors.weight[:, number] > 0).repeat_interleave(2).to(field.device)
+            square = piece.pull(position, field[row, position]).double().square().sum(-1)
+            stand = piece.stand[row, position]
+            step = stand[:, None] - lags.to(stand)
+            reached = (step >= 0) & counted[:, None]
+            reached = reached & piece.inside[row[:, None], step.clamp(min=0)]
+            there = square[row[:, None], step.clamp(min=0)] * reached
+            here = square[row, stand][:, None] * reached
+            found += np.stack((there.sum(0).cpu().numpy(), here.sum(0).cpu().numpy()))
+        return found
+
+    there, here = sum(subject.each(squares), np.zeros((2, len(lags))))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(here > 0, 0.5 * (np.log10(there) - np.log10(np.where(here > 0, here, 1.0))), np.nan)
+
+
+def _ticks(progress: Progress | None, name: str, of: int) -> Callable[[int], None] | None:
+    """Turn counts of newly finished sequences into calls of `progress` with how many are done."""
+    if progress is None:
+        return None
+    done = 0
+
+    def tick(new: int) -> None:
+        nonlocal done
+        done += new
+        progress(name, done, of)
+
+    return tick

@@ -1,0 +1,147 @@
+"""Last pass: what each sequence's whole gradient of the input weights says along the direction of every lag.
+
+The whole gradient, over all outputs, is what hides a lag in training; a few anchors would be noisier than training is. The
+direction used for a sequence comes from the other blocks, so that it owes nothing to that sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lagreach.gradients.noise import NoiseValues
+from lagreach.whole_model.factors import Products
+from lagreach.whole_model.outputs import cotangents
+from lagreach.whole_model.subject import ModelSubject
+
+TABLE_BYTES = 2**30  # of directions that are held at once; beyond that they come from some of the sequences
+PRODUCT_BYTES = 2**28  # of rows of the tables that are looked up at once
+
+
+class LagDirections:
+    """Mean gradient of every signal and band, without the block that is being looked at.
+
+    Held as tables (row, signal, width), a row for each input, or for each token that was met at that band.
+    """
+
+    def __init__(
+        self, bands: Sequence[Sequence[Products]], device: torch.device, dtype: torch.dtype, limit: int = TABLE_BYTES
+    ) -> None:
+        self._parts = [list(_thinned(signals, limit // len(bands), dtype)) for signals in bands]
+        self._rows = [_rows_of(signals) for signals in self._parts]
+        self._rows = [None if rows is None else rows.to(device) for rows in self._rows]
+        signals, width = len(bands[0]), self._parts[0][0].arrived.shape[1]
+        self._tables = [
+            torch.zeros(self._height(band), signals, width, device=device, dtype=dtype) for band in range(len(bands))
+        ]
+        self._norms: list[Tensor] = []
+        self._without: int | None = None
+        for band, parts in enumerate(self._parts):
+            self._add(band, parts, 1.0)
+
+    def along(self, block: int, inputs: Tensor, gradients: Tensor) -> Tensor:
+        """Components (seq, time, signal, band) of what reaches each step, along directions of length one."""
+        if self._without != block:
+            self._leave_out(block)
+        return torch.stack([self._component(band, inputs, gradients) for band in range(len(self._tables))], dim=-1)
+
+    def _leave_out(self, block: int) -> None:
+        for band, parts in enumerate(self._parts):
+            if self._without is not None:
+                self._add(band, [one.select(one.block == self._without) for one in parts], 1.0)
+            self._add(band, [one.select(one.block == block) for one in parts], -1.0)
+        self._without = block
+        norms = [table.square().sum((0, 2)).sqrt() for table in self._tables]
+        self._norms = [torch.where(norm > 0, norm, 1.0) for norm in norms]
+
+    def _component(self, band: int, inputs: Tensor, gradients: Tensor) -> Tensor:
+        table, rows = self._tables[band], self._rows[band]
+        if rows is None:
+            turned = torch.einsum("nti,isw->ntsw", inputs.to(table), table)
+        else:
+            place = torch.searchsorted(rows, inputs)
+            turned = table[torch.where(rows[place.clamp(max=len(rows) - 1)] == inputs, place, len(rows))]
+        return torch.einsum("ntsw,ntw->nts", turned, gradients.to(table)) / self._norms[band]
+
+    def _height(self, band: int) -> int:
+        """Rows of a table; a last row of zeros stands for tokens that were not met."""
+        rows = self._rows[band]
+        return self._parts[band][0].given.shape[1] if rows is None else len(rows) + 1
+
+    def _add(self, band: int, parts: Sequence[Products], sign: float) -> None:
+        """Add outer products to a table, or take them away."""
+        table, rows = self._tables[band], self._rows[band]
+        for signal, one in enumerate(parts):
+            arrived, given = sign * one.arrived.to(table), one.given.to(table.device)
+            if rows is None:
+                table[:, signal] += given.to(table).T @ arrived
+            else:
+                table[:, signal].index_add_(0, torch.searchsorted(rows, given), arrived)
+
+
+def _rows_of(signals: Sequence[Products]) -> Tensor | None:
+    """Tokens that were met, in ascending order; None where inputs are numbers."""
+    if not signals[0].tokens:
+        return None
+    return torch.unique(torch.cat([one.given for one in signals]))
+
+
+def _thinned(signals: Sequence[Products], limit: int, dtype: torch.dtype) -> Sequence[Products]:
+    """Every so many rows, if tables of all would be too large; scaled, so that nothing underflows."""
+    width, rows = signals[0].arrived.shape[1], max(len(one.arrived) for one in signals)
+    if signals[0].tokens:
+        every = max(1, -(-rows * len(signals) * width * dtype.itemsize // limit))
+        signals = [one.select(torch.arange(0, len(one.arrived), every)) for one in signals]
+    scales = [max(float(one.arrived.abs().max()), 1e-300) if len(one.arrived) else 1.0 for one in signals]
+    return [Products(one.given, one.arrived / scale, one.block) for one, scale in zip(signals, scales, strict=True)]
+
+
+def measure_noise(
+    subject: ModelSubject, directions: LagDirections, progress: Callable[[int], None] | None = None
+) -> NoiseValues:
+    """Run the model once more on every pair, with one way back from the whole loss of each sequence."""
+    bands, signals = len(subject.bands), 1 + len(subject.group)
+    measured = sorted({0, bands // 2, bands - 1})
+    step_sums = np.full((subject.plan.count, signals, bands, 3), np.nan)
+    step_sums[:, 0, measured] = 0.0
+    number, block, values = [], [], []
+
+    def along(rows: np.ndarray, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, Tensor, Tensor]:
+        piece = subject.run(rows)
+        field, _ = cotangents(piece.objective, piece.output)
+        size = field.flatten(1).abs().amax(1)
+        power = torch.exp2(torch.floor(torch.log2(torch.where(size > 0, size, 1.0))))[:, None, None]
+        arrived = piece.reading.pull(piece.output, field / power, keep=False)
+        gradients = arrived.to(torch.float64 if arrived.dtype == torch.float64 else torch.float32) * power
+        gradients = gradients * piece.inside[..., None]
+        found = gradients.new_empty(len(rows), gradients.shape[1], signals, bands)
+        room = max(1, PRODUCT_BYTES // (gradients[0].numel() * gradients.element_size() * signals))
+        for one in np.unique(blocks):
+            own = np.flatnonzero(blocks == one)
+            for start in range(0, len(own), room):
+                part = torch.from_numpy(own[start : start + room]).to(gradients.device)
+                found[part] = directions.along(int(one), piece.reading.inputs[part], gradients[part])
+        return rows, blocks, found.double(), piece.inside
+
+    for rows, blocks, by_step, inside in subject.each(along, progress):
+        number.append(rows)
+        block.append(blocks)
+        values.append(by_step.sum(1).cpu().numpy())
+        count = inside.sum(1).double()[:, None]
+        for band in measured:
+            steps = count * by_step[:, :, 0, band]  # a sequence's value is the mean of its steps' values
+            new = torch.cat((count, steps.sum(1, keepdim=True), steps.square().sum(1, keepdim=True)), dim=1)
+            np.add.at(step_sums[:, 0, band], blocks, new.cpu().numpy())
+    joined = np.concatenate(values)
+    part = NoiseValues(
+        np.concatenate(number),
+        np.concatenate(block),
+        joined[:, 0],
+        joined[:, 1:],
+        np.arange(subject.plan.count),
+        step_sums,
+    )
+    return NoiseValues.merge([part])

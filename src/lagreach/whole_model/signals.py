@@ -1,0 +1,237 @@
+"""First pass: what each lag's gradient of the input weights is made of, for the data and for planted dependencies.
+
+For the data it is what changes when the partners of a pair swap their targets; for a probe, a target that moves along a
+random direction of the outputs with the input at the lag (docs/theory/detection.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lagreach.gradients.contrast import step_weights, swapped
+from lagreach.gradients.partial_inputs import InputMoments as PartialMoments
+from lagreach.gradients.partial_inputs import neighbour_products
+from lagreach.whole_model.anchors import draw_anchors, draw_lags, pair_streams
+from lagreach.whole_model.factors import Factors, Products, block_gram, coordinates
+from lagreach.whole_model.input_moments import InputMoments
+from lagreach.whole_model.outputs import cotangents
+from lagreach.whole_model.subject import ModelSubject, Piece
+
+
+@dataclass(frozen=True)
+class Signals:
+    """Factors of the lag gradients of all anchors, what the probes plant there, and the spread of the targets.
+
+    `contrast` (row,) weights the planted factors where the data's signal is a multiple of them (one output); it is None
+    where the data have factors of their own, the first ones. `spread` (block, group, 2) are sums whose ratio is the variance
+    of the target part; `followed` says how numbers follow each other in time (None for
+    tokens), and `ahead` is the share of the square gradient that reached inputs behind their outputs.
+    """
+
+    subject: ModelSubject
+    factors: Factors
+    contrast: np.ndarray | None
+    size: np.ndarray
+    spread: np.ndarray
+    moments: InputMoments
+    planted: Float[np.ndarray, "probe slot row"]
+    followed: PartialMoments | None
+    ahead: float
+
+    def data(self, band: int) -> Products:
+        """The data's signal at a band of lags."""
+        slots = np.flatnonzero(self.subject.slots.band == band).tolist()
+        own = None if self.contrast is None else [self.contrast] * len(slots)
+        return Products.of(self.factors, slots, 0, own)
+
+    def probe(self, number: int, band: int) -> Products:
+        """A probe's signal at the far edge of a band, for a planted share of one."""
+        slot = int(self.subject.slots.edge[band])
+        signal = self.subject.group[number] + (self.contrast is None)
+        return Products.of(self.factors, [slot], signal, [self.planted[number, slot]])
+
+    @property
+    def told(self) -> np.ndarray:
+        """Whether inputs at a band's lags differ between some partners, (band,): else nothing can be told there."""
+        given = self.factors.given[:, : self.factors.filled]
+        differs = (given[:, ::2] != given[:, 1::2]).reshape(len(given), -1).any(1)  # rows of partners are neighbours
+        return np.array([differs[self.subject.slots.band == band].any() for band in range(len(self.subject.bands))])
+
+    def means(self) -> tuple[np.ndarray, np.ndarray]:
+        """Block means of the data's signal (block, band, axis) and of the probes' (block, probe, band, axis).
+
+        In coordinates with the same inner products as the gradients themselves.
+        """
+        bands, probes = range(len(self.subject.bands)), range(len(self.subject.group))
+        data = np.stack([block_gram(self.data(band), self.size) for band in bands])
+        planted = np.stack([[block_gram(self.probe(p, band), self.size) for band in bands] for p in probes])
+        return np.moveaxis(coordinates(data), 0, 1), np.moveaxis(coordinates(planted), 2, 0)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """What one piece adds: rows of factors, with the coefficient of the data's signal, and sums over its sequences."""
+
+    block: np.ndarray
+    arrived: list[Tensor]
+    given: list[Tensor]
+    contrast: list[Tensor]
+    spread: np.ndarray
+    ahead: tuple[float, float]
+    inputs: Tensor
+    inside: Tensor
+
+
+def measure_signals(subject: ModelSubject, progress: Callable[[int], None] | None = None) -> Signals:
+    """Run the model once on every pair, with a few ways back from each sequence."""
+    rows = subject.plan.sequences * subject.anchors
+    factors: Factors | None = None
+    contrast, moments = np.zeros(rows), InputMoments(subject.source.reads_tokens)
+    size = np.bincount(subject.plan.blocks, minlength=subject.plan.count) * 2
+    spread = np.zeros((subject.plan.count, len(subject.output), 2))
+    ahead, followed = np.zeros(2), _Followed(subject.plan.count)
+    for piece in subject.each(lambda own, block: _rows(subject, own, block), progress):
+        for arrived, given, coefficient in zip(piece.arrived, piece.given, piece.contrast, strict=True):
+            if factors is None:
+                factors = Factors(rows, arrived, given)
+            start = factors.filled
+            factors.append(piece.block, arrived, given)
+            contrast[start : factors.filled] = coefficient.cpu().numpy()
+        np.add.at(spread, piece.block, piece.spread)
+        ahead += piece.ahead
+        moments.add(piece.inputs, piece.inside)
+        if not subject.source.reads_tokens:
+            followed.add(piece.inputs, piece.inside, piece.block)
+    assert factors is not None
+    alone = subject.output.shape[1] == 1
+    return Signals(
+        subject=subject,
+        factors=factors,
+        contrast=contrast if alone else None,
+        size=size,
+        spread=spread,
+        moments=moments,
+        planted=_planted(subject, factors, moments),
+        followed=None if subject.source.reads_tokens else followed.result(),
+        ahead=float(ahead[0] / ahead[1]) if ahead[1] > 0 else 0.0,
+    )
+
+
+class _Followed:
+    """Products of the differences of partners' inputs with those before, by block."""
+
+    def __init__(self, blocks: int) -> None:
+        self._sums: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in range(blocks)]
+        self._moves: list[list[np.ndarray]] = [[] for _ in range(blocks)]  # (2, input): over time, and between partners
+
+    def add(self, inputs: Tensor, inside: Tensor, block: np.ndarray) -> None:
+        """Take in some pairs."""
+        difference, valid = inputs[::2] - inputs[1::2], inside[::2] & inside[1::2]
+        for number in np.unique(block):
+            own = torch.from_numpy(block[::2] == number).to(inputs.device)
+            self._sums[number].append(neighbour_products(difference[own], valid[own]))
+            first, steps = inputs[::2][own], valid[own]
+            change = (first[:, 1:] != first[:, :-1]) & steps[:, 1:, None]
+            apart = (difference[own] != 0) & steps[..., None]
+            self._moves[number].append(torch.stack([moved.any(0).any(0) for moved in (change, apart)]).cpu().numpy())
+
+    def result(self) -> PartialMoments:
+        """Sums by block."""
+        steps = np.stack([np.sum([one for one, _ in own], axis=0) for own in self._sums])
+        products = np.stack([np.sum([one for _, one in own], axis=0) for own in self._sums])
+        told = np.ones((len(self._sums), 0), dtype=bool)  # `Signals.told` says it by band
+        change, apart = np.stack([np.any(own, axis=0) for own in self._moves], axis=1)
+        return PartialMoments(np.arange(len(self._sums)), steps, products, told, change & ~apart)
+
+
+def _planted(subject: ModelSubject, factors: Factors, moments: InputMoments) -> np.ndarray:
+    """Value of every probe's input at each slot of each row, (probe, slot, row): mean zero, variance one."""
+    plant = moments.probe(len(subject.group), subject.seed)
+    values = [plant(torch.from_numpy(np.ascontiguousarray(one[: factors.filled]))) for one in factors.given]
+    return np.stack([value.numpy() for value in values], axis=1)
+
+
+def _rows(subject: ModelSubject, rows: np.ndarray, blocks: np.ndarray) -> _Rows:
+    """Run one piece, and carry its anchors back."""
+    piece = subject.run(rows)
+    with_own, with_other, shared = swapped(piece.objective, piece.swapped)
+    swap = cotangents(lambda output: with_own(output) - with_other(output), piece.output)[0] * shared[:, None, None]
+    field = swap if subject.signal == "dependence" else cotangents(piece.objective, piece.output)[0]
+    positions = piece.output.shape[1]
+    shares = step_weights(piece.objective, positions)
+    common = step_weights(with_own, positions) * shared[:, None]
+    usable = (common > 0)[::2] & subject.used.to(common.device)
+    streams = pair_streams(piece.batch.x, piece.batch.lengths, subject.seed)
+    anchors = draw_anchors(usable, subject.anchors, streams)
+    lags = draw_lags(subject.slots, subject.anchors, streams)
+    arrived, given, contrast = [], [], []
+    ahead = np.zeros(2)
+    for number in range(anchors.count):
+        position = _both(torch.from_numpy(anchors.position[:, number]), piece)
+        weight = _both(torch.from_numpy(anchors.weight[:, number]), piece)
+        new = _carried(subject, piece, position, weight, _both(lags[:, number], piece), field, shares)
+        arrived.append(new[0])
+        given.append(new[1])
+        contrast.append(new[2])
+        ahead += new[3]
+    return _Rows(
+        block=blocks,
+        arrived=arrived,
+        given=given,
+        contrast=contrast,
+        spread=_spread(subject, swap, common),
+        ahead=(float(ahead[0]), float(ahead[1])),
+        inputs=piece.reading.inputs,
+        inside=piece.inside,
+    )
+
+
+def _both(values: Tensor, piece: Piece) -> Tensor:
+    """Give what belongs to a pair to both of its sequences."""
+    return values.repeat_interleave(2, dim=0).to(piece.output.device)
+
+
+def _carried(
+    subject: ModelSubject,
+    piece: Piece,
+    position: Tensor,
+    weight: Tensor,
+    lags: Tensor,
+    field: Tensor,
+    shares: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, np.ndarray]:
+    """What arrives at the slots from one anchor of each sequence, what stands there, and the coefficient of the data."""
+    seq = torch.arange(len(position), device=position.device)
+    time = piece.reading.inputs.shape[1]
+    stand = piece.stand[seq, position]
+    step = stand[:, None] - lags
+    seen = (step >= 0) & piece.inside[seq[:, None], step.clamp(0, time - 1)]
+    step = step.clamp(0, time - 1)
+    planted = [shares[seq, position, None] * direction.to(field) for direction in subject.output]
+    alone = len(planted) == 1 and field.shape[2] == 1
+    starts = planted if alone else [field[seq, position], *planted]
+    factor = weight[:, None] * torch.from_numpy(subject.slots.width).to(weight) * seen
+    parts, ahead = [], np.zeros(2)
+    for start in starts:
+        gradient = piece.pull(position, start)
+        later = torch.arange(time, device=position.device) > stand[:, None]
+        square = gradient.double().square().sum(-1)
+        ahead += (float((square * later).sum()), float(square.sum()))
+        parts.append(gradient[seq[:, None], step] * factor[..., None].to(gradient))
+    share = planted[0][:, 0]
+    coefficient = field[seq, position, 0] / torch.where(share != 0, share, 1.0) if alone else torch.ones_like(weight)
+    return torch.stack(parts, dim=2), piece.reading.inputs[seq[:, None], step], coefficient, ahead
+
+
+def _spread(subject: ModelSubject, swap: Tensor, shares: Tensor) -> np.ndarray:
+    """Two sums per sequence and output direction, whose ratio is the variance of the target part of the gradient."""
+    along = swap.double() @ subject.output.T.to(swap.device)  # (seq, position, group)
+    squares = along.square().sum(1)
+    counted = 2 * shares.double().square().sum(1, keepdim=True).expand_as(squares)
+    return torch.stack((squares, counted), dim=2).cpu().numpy()

@@ -1,0 +1,258 @@
+"""What is measured of a whole model, and how its pairs of sequences are run together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from lagreach.adapters.calling import Call, refuse_batch_norm
+from lagreach.adapters.view import check_finite
+from lagreach.data.bands import Bands, make_bands
+from lagreach.data.batch import Batch
+from lagreach.data.pairs import BlockPlan, plan_blocks
+from lagreach.data.sequences import Sequences
+from lagreach.errors import InputError, TooLargeError
+from lagreach.gradients.output_anchors import AT_THE_END, PER_STEP
+from lagreach.transport.objective import Loss, Objective
+from lagreach.whole_model.anchors import Slots, anchors_per_sequence, make_slots
+from lagreach.whole_model.coupling import check_loss, check_model
+from lagreach.whole_model.find_input import find_input_module
+from lagreach.whole_model.input_module import Exchange, InputModule, Reading, read
+from lagreach.whole_model.outputs import (
+    cotangents,
+    decide_outputs,
+    input_steps,
+    objective_for,
+    output_steps,
+    used_outputs,
+)
+from lagreach.whole_model.running import WholeModel, at_rest, whole_model
+
+ROOM = 2**29  # bytes that the sequences run together take on a processor
+GPU_SHARE = 0.5  # that part of a GPU's free memory instead
+OUTPUTS_ALIVE = 8  # copies of the outputs at the peak: losses, their gradients, swapped targets
+SAMPLE = 3  # sequences that the model is tried on
+USED_SAMPLE = 16  # sequences that show which outputs a loss function looks at
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class ModelSubject:
+    """A model, what reads its input, sequences with their pairs, a loss and bands of lags.
+
+    `output` (group, out) are the directions that a planted dependency moves the outputs along, and `group` says which of
+    them each probe belongs to; `used` (position,) says which outputs the loss looks at.
+    """
+
+    model: WholeModel
+    source: InputModule
+    sequences: Sequences
+    plan: BlockPlan
+    loss: Loss
+    bands: Bands
+    slots: Slots
+    anchors: int
+    output: Float[Tensor, "group out"]
+    group: tuple[int, ...]
+    used: Bool[Tensor, "position"]
+    time: int
+    pair_bytes: int
+    outputs: str = PER_STEP
+    signal: str = "dependence"
+    steps: Any = None
+    seed: int = 0
+    memory: int | None = None
+
+    @property
+    def pairs_together(self) -> int:
+        """Pairs of sequences that are run together."""
+        room = self.memory
+        if room is None:
+            device = self.model.device
+            room = ROOM if device.type != "cuda" else int(GPU_SHARE * torch.cuda.mem_get_info(device)[0])
+        return max(1, room // self.pair_bytes)
+
+    def run(self, rows: np.ndarray, exchange: Exchange | None = None) -> Piece:
+        """Run the model on some sequences, rows 2i and 2i + 1 being partners."""
+        batch = self.sequences.read(rows.tolist())
+        reading, output = read(self.model, self.source, batch, exchange=exchange)
+        inside = input_steps(batch, reading)
+        if reading.inputs.is_floating_point():  # what lies beyond the ends of sequences may hold anything
+            check_finite("the input x", torch.where(inside[..., None], reading.inputs, 0.0))
+        objective = objective_for(self.loss, batch, output, reading.inputs.shape[1], self.steps)
+        stand = output_steps(inside, output.shape[1], after=self.outputs == AT_THE_END)
+        return Piece(batch, reading, output, objective, inside, stand)
+
+    def each(
+        self, work: Callable[[np.ndarray, np.ndarray], Result], progress: Callable[[int], None] | None = None
+    ) -> Iterator[Result]:
+        """Run `work(sequences, blocks)` on pairs that fit into memory together; fewer of them where it runs out."""
+        chunk, start, pairs = self.pairs_together, 0, self.plan.pairs
+        while start < len(pairs):
+            own = slice(start, start + chunk)
+            rows, blocks = pairs[own].ravel(), np.repeat(self.plan.blocks[own], 2)
+            try:
+                found = work(rows, blocks)
+            except torch.OutOfMemoryError as error:
+                if chunk == 1:
+                    raise TooLargeError(
+                        "not even one pair of sequences fits into the GPU's memory",
+                        got=f"sequences of {self.time} steps",
+                        fix="pass shorter sequences, run the model in half precision, or use a larger GPU",
+                    ) from error
+                torch.cuda.empty_cache()
+                chunk //= 2
+                continue
+            yield found
+            start += chunk
+            if progress is not None:
+                progress(len(rows))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some sequences, run: rows 2i and 2i + 1 are partners."""
+
+    batch: Batch
+    reading: Reading
+    output: Float[Tensor, "seq position out"]
+    objective: Objective
+    inside: Bool[Tensor, "seq time"]
+    stand: Int[Tensor, "seq position"]
+
+    @property
+    def partner(self) -> Tensor:
+        """Row of each row's partner."""
+        return torch.arange(len(self.batch), device=self.output.device) ^ 1
+
+    @property
+    def swapped(self) -> Objective:
+        """The loss with every sequence given its partner's targets."""
+        return self.objective.select(self.partner)
+
+    def pull(self, position: Tensor, cotangent: Float[Tensor, "seq out"], *, keep: bool = True) -> Tensor:
+        """Carry a cotangent of one output of each sequence back to the input: (seq, time, width).
+
+        On the way it has about size one, so that half precision does not lose it.
+        """
+        power = size_in_powers_of_two(cotangent)
+        rows = torch.arange(len(position), device=self.output.device)
+        arrived = self.reading.pull(self.output[rows, position], cotangent / power, keep=keep)
+        wide = arrived if arrived.dtype == torch.float64 else arrived.float()
+        return wide * power[..., None].to(wide)
+
+
+def size_in_powers_of_two(values: Float[Tensor, "seq out"]) -> Float[Tensor, "seq 1"]:
+    """The power of two next below the largest entry of each row; one for rows of zeros. Scaling by it loses nothing."""
+    largest = values.abs().amax(1, keepdim=True)
+    return torch.where(largest > 0, torch.exp2(torch.floor(torch.log2(torch.where(largest > 0, largest, 1.0)))), 1.0)
+
+
+def make_model_subject(
+    model: nn.Module,
+    sequences: Sequences,
+    loss: Loss,
+    lags: str | Iterable[int],
+    *,
+    blocks: int,
+    probes: int,
+    seed: int,
+    signal: str = "dependence",
+    require: Sequence[int] = (),
+    steps: Any = None,
+    outputs: str | None = None,
+    call: Call | None = None,
+    inputs: str | None = None,
+    anchors: int | None = None,
+    memory: int | None = None,
+) -> ModelSubject:
+    """Try the model on a few sequences, find what reads its input, pair the sequences, and fix lags and directions."""
+    if anchors is not None and anchors < 1:
+        raise InputError("anchors counts outputs of a sequence", got=anchors, expected="1 or more")
+    whole = whole_model(model, call)
+    refuse_batch_norm(whole.module)
+    plan = plan_blocks(sequences, blocks, seed)
+    few = plan.pairs.ravel()[:USED_SAMPLE].tolist()
+    sample = sequences.read(few[:SAMPLE])
+    with at_rest(whole.module):
+        check_model(whole, sample)
+        source = find_input_module(whole, sample, inputs)
+        pair = sequences.read(few[:2])
+        pair_bytes, time = _pair_bytes(whole, source, pair)
+        which = decide_outputs(*read(whole, source, pair), outputs)
+        with torch.no_grad():
+            output = whole.output(sample)
+            check_loss(objective_for(loss, sample, output, time, steps), output)
+        positions, out = output.shape[1:]
+        used = torch.ones(positions, dtype=torch.bool)
+        if callable(loss):
+            used = _used(whole, [sequences.read(few[i : i + 2]) for i in range(0, len(few), 2)], loss, time, steps)
+    bands = make_bands(lags, time, require)
+    generator = torch.Generator().manual_seed(seed)
+    groups = 1 if out == 1 else min(2, probes)
+    direction = torch.randn(groups, out, generator=generator, dtype=torch.float64)
+    return ModelSubject(
+        model=whole,
+        source=source,
+        sequences=sequences,
+        plan=plan,
+        loss=loss,
+        bands=bands,
+        slots=make_slots(bands.edges),
+        anchors=anchors_per_sequence(time, positions) if anchors is None else min(anchors, positions),
+        output=direction / direction.norm(dim=1, keepdim=True),
+        group=tuple(i % groups for i in range(probes)),
+        used=used,
+        time=time,
+        pair_bytes=pair_bytes,
+        outputs=which,
+        signal=signal,
+        steps=steps,
+        seed=seed,
+        memory=memory,
+    )
+
+
+def at_lags(subject: ModelSubject, edges: Sequence[tuple[int, int]]) -> ModelSubject:
+    """The same at other lags, from the first to the last of each pair."""
+    return replace(subject, bands=Bands(tuple(edges)), slots=make_slots(edges))
+
+
+def subsample(subject: ModelSubject, sequences: int) -> ModelSubject:
+    """The same with about as many sequences, fairly chosen."""
+    return replace(subject, plan=subject.plan.subsample(sequences))
+
+
+def _used(model: WholeModel, batches: list[Batch], loss: Loss, time: int, steps: Any) -> Bool[Tensor, "position"]:
+    """Outputs that a loss function looks at, in any of some sequences."""
+    found = []
+    for batch in batches:
+        with torch.no_grad():
+            output = model.output(batch)
+        field, _ = cotangents(objective_for(loss, batch, output, time, steps), output)
+        found.append(used_outputs(field).any(0).cpu())
+    return torch.stack(found).any(0)
+
+
+def _pair_bytes(model: WholeModel, source: InputModule, pair: Batch) -> tuple[int, int]:
+    """Bytes that two sequences take on the way there and back, what autograd keeps above all; and their steps."""
+    weights = {weight.untyped_storage().data_ptr() for weight in model.module.parameters()}
+    kept: dict[int, int] = {}
+
+    def count(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        reading, output = read(model, source, pair)
+    outputs = OUTPUTS_ALIVE * output.numel() * output.element_size()
+    return max(1, 2 * sum(kept.values()) + outputs), reading.inputs.shape[1]

@@ -1,0 +1,416 @@
+"""Forecasts of whole models: where the answer is known, for every kind of model, and invariant to how the data come."""
+
+import copy
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from torch import nn
+
+import lagreach
+from lagreach.adapters import gated_view
+from lagreach.data.sequences import as_sequences
+from lagreach.diagnosis.files import load_diagnosis
+from lagreach.errors import InputError, UnsupportedError
+from lagreach.forecasting import linearise
+from lagreach.forecasting.forecast import _Run
+from lagreach.forecasting.limits import LIMITS
+from lagreach.forecasting.plan import BLOCKS, make_plan
+from lagreach.statistics import readable
+from lagreach.statistics.linear_share import AMPLE, share_curves
+from tests.forecasting.models import Attention, CellLoop, Delays, Recurrent, Reservoir, Tokens, Unfinished, data, lagged
+
+LAGS = [0, 2, 9]
+
+
+def test_delays_are_reachable_up_to_their_number_and_unseen_beyond():
+    x, y = data(128, 24, inputs=1, lag=3)
+    found = lagreach.forecast(Delays(6), (x, y), lags=[0, 3, 5, 6, 12])
+    ample = found.at(int(AMPLE)).reachable.values[:, 0]
+    np.testing.assert_allclose(ample[:3], 1.0, atol=1e-3)
+    assert (ample[3:] < 0.05).all()
+    assert found.limits_if_present.values.tolist() == ["reachable"] * 3 + ["unseen"] * 2
+    assert found.limits.values.tolist() == ["none found", "reachable", "none found", "none found", "none found"]
+    assert found.in_data.sel(lag=3, sequences=10000) > 0.95
+    assert (found.sketch == 0).all()  # every weight was a direction
+
+
+def test_a_leaky_unit_is_blended():
+    model = lagreach.GatedRNN("const_gate", 1, 1, 1, gate_init=0.1)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.fill_(0.05 if name.endswith("W_h") else 0.0)  # so small that tanh is a straight line
+    x, y = data(256, 48, inputs=1)
+    found = lagreach.forecast(model, (x, y), lags=[0, 1, 4, 8], weights="readout")
+    known = [(1 - 0.81) * 0.81**lag for lag in (0, 1, 4, 8)]
+    np.testing.assert_allclose(found.at(int(AMPLE)).readable.values[:, 0], known, rtol=0.25)
+    assert found.limits_if_present.values.tolist() == ["blended"] * 4
+    assert np.isinf(found.needed.values).all()
+
+
+def test_reachable_is_readable_where_only_the_readout_is_trained():
+    x, y = data(128, 20, inputs=1)
+    found = lagreach.forecast(Reservoir(), (x, y), lags=[0, 2, 5])
+    assert found.settings["directions"] == 0
+    np.testing.assert_allclose(found.reachable.values, found.readable.values, atol=1e-5)
+
+
+def test_all_weights_reach_more_than_the_readout():
+    x, y = data(192, 24, lag=2)
+    found = lagreach.forecast(Recurrent(), (x, y), lags=LAGS, directions=400)
+    ample = found.at(int(AMPLE))
+    assert (ample.reachable.values >= ample.readable.values - 0.02).all()
+    assert ample.reachable.sel(lag=2).item() > ample.readable.sel(lag=2).item() + 0.03
+
+
+def fit_readout(model: Reservoir, x, y, held_x, held_y, steps: int = 400) -> nn.Module:
+    """Train the readout by gradient descent, and keep the weights with the lowest loss on held-out data."""
+    phi, held = model.states(x).flatten(0, 1), model.states(held_x).flatten(0, 1)
+    phi, held = (torch.cat((s, torch.ones(len(s), 1)), dim=1).double() for s in (phi, held))
+    y, held_y = y.flatten(0, 1).double(), held_y.flatten(0, 1).double()
+    rate = 0.9 / float(torch.linalg.eigvalsh(phi.T @ phi / len(phi))[-1])
+    beta = torch.zeros(phi.shape[1], 1, dtype=torch.float64)
+    best, lowest = beta, float("inf")
+    for _ in range(steps):
+        beta = beta - rate * phi.T @ (phi @ beta - y) / len(phi)
+        loss = float((held @ beta - held_y).square().mean())
+        if loss < lowest:
+            best, lowest = beta, loss
+    return best
+
+
+@pytest.mark.parametrize(
+    ("lag", "sequences"), [(1, 4), (6, 30), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((1, 30), (6, 4)))]
+)
+def test_training_recovers_what_the_forecast_said(lag, sequences):
+    """A readout trained by gradient descent on N sequences, stopped by held-out loss, against the forecast share at N."""
+    generator = torch.Generator().manual_seed(1)
+
+    def draw(n):
+        x = torch.randn(n, 24, 1, generator=generator)
+        noise = torch.randn(n, 24, 1, generator=generator)
+        return x, 0.5 * lagged(x, lag) + 0.75**0.5 * noise
+
+    model = Reservoir()
+    x, _ = draw(256)
+    found = lagreach.forecast(
+        model,
+        (x, torch.randn(256, 24, 1, generator=generator)),
+        sequences,
+        lags=[lag],
+        strength=0.25,
+        weights="readout",
+    )
+    test_x, _ = draw(400)
+    phi = model.states(test_x).flatten(0, 1).double().detach()
+    z = lagged(test_x, lag).flatten(0, 1).double()
+    held = draw(400)
+    slopes = []
+    with torch.no_grad():
+        for _ in range(25):
+            beta = fit_readout(model, *draw(sequences), *held)
+            slopes.append(float((phi @ beta[:-1] * z).mean() / (0.5 * z.square().mean())))
+    error = np.std(slopes) / len(slopes) ** 0.5
+    assert abs(found.if_present.values[0, 0] - np.mean(slopes)) < 0.05 + 2 * error
+
+
+def test_a_budget_of_steps_gives_the_share_that_descent_has_by_then():
+    """Full-batch descent with many sequences, in which the linear network does what its differential equation says."""
+    x, _ = data(256, 24, inputs=1)
+    z = lagged(x, 3)
+    generator = torch.Generator().manual_seed(3)
+    y = 0.7 * z + 0.7 * torch.randn(z.shape, generator=generator)
+    model = Reservoir()
+    shares = []
+    for steps in (3, 30, 1000):
+        trained = copy.deepcopy(model)
+        optimiser = torch.optim.SGD(trained.parameters(), lr=0.02)
+        phi = trained.states(x).detach()
+        for _ in range(steps):
+            optimiser.zero_grad()
+            (trained.read(phi) - y).square().mean().backward()
+            optimiser.step()
+        slope = float((trained.read(phi).detach() * z).mean() / (0.7 * z.square().mean()))
+        sgd = torch.optim.SGD(model.parameters(), lr=0.02)
+        found = lagreach.forecast(model, (x, y), 10**6, lags=[3], optimiser=sgd, steps=steps)
+        np.testing.assert_allclose(found.budgeted.values[0, 0], slope, atol=0.04)
+        np.testing.assert_allclose(found.at(10**6).in_data.values[0, 0], slope, atol=0.04)
+        shares.append(found)
+    assert shares[0].limits_if_present.item() == "few steps"
+    assert shares[-1].limits_if_present.item() == "readable"
+
+
+def test_momentum_is_worth_larger_steps_and_adam_divides_by_its_gradients():
+    x, y = data(128, 16)
+    model = Recurrent()
+    weights = list(model.parameters())
+    common = {"lags": [2], "directions": 32, "steps": 20}
+    plain, heavy = (
+        lagreach.forecast(model, (x, y), 1000, optimiser=torch.optim.SGD(weights, lr=lr, momentum=mu), **common)
+        for lr, mu in ((0.1, 0.0), (0.01, 0.9))
+    )
+    np.testing.assert_allclose(plain.budgeted.values, heavy.budgeted.values, atol=1e-6)
+    adam = torch.optim.Adam(weights, lr=0.01)
+    fresh = lagreach.forecast(model, (x, y), 1000, optimiser=adam, **common)
+    assert 0 <= fresh.budgeted.item() <= fresh.reachable.item() + 0.05
+    assert fresh.settings["optimiser"] == "Adam"
+
+
+MODELS = {
+    "last step": (lambda: Recurrent("LSTM", last=True), lambda x, y: (x, y[:, -1]), {}),
+    "two outputs": (lambda: Recurrent(outputs=2), lambda x, y: (x, y.repeat(1, 1, 2)), {}),
+    "classes": (lambda: Recurrent(outputs=3), lambda x, y: (x, (y[..., 0] > 0).long()), {"loss": "cross_entropy"}),
+    "mask": (Recurrent, lambda x, y: (x, y, torch.arange(16).expand(96, 16) % 3 > 0), {}),
+    "bidirectional": (lambda: Recurrent(bidirectional=True), lambda x, y: (x, y), {}),
+    "cell loop": (CellLoop, lambda x, y: (x, y), {}),
+    "attention": (lambda: Attention(16), lambda x, y: (x, y), {}),
+    "no readout": (Unfinished, lambda x, y: (x, y), {}),
+    "double": (lambda: Recurrent().double(), lambda x, y: (x, y), {}),
+    "min_gru": (lambda: lagreach.GatedRNN("min_gru", 2, 8, 1, num_layers=2), lambda x, y: (x, y), {}),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_kind_of_model(name):
+    make, arrange, options = MODELS[name]
+    model = make()
+    kept = {name: weight.clone() for name, weight in model.state_dict().items()}
+    model.train()
+    random = torch.get_rng_state()
+    found = lagreach.forecast(model, arrange(*data()), lags=LAGS, directions=24, **options)
+    assert model.training
+    assert all(torch.equal(kept[name], weight) for name, weight in model.state_dict().items())
+    assert torch.equal(random, torch.get_rng_state())
+    assert all(weight.grad is None for weight in model.parameters())
+    assert found.readable.sel(lag=0, sequences=10000) > 0.35
+    assert found.if_present.sel(lag=0, sequences=10000) > found.if_present.sel(lag=9, sequences=10000)
+    assert set(found.limits.values) <= set(LIMITS)
+    values, low, high = found.if_present.values, found.if_present.low.values, found.if_present.high.values
+    assert ((low >= 0) & (low <= values + 1e-12) & (values <= high + 1e-12) & (high <= 1)).all()
+
+
+def test_tokens_in_and_out():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 6, (128, 16), generator=generator)
+    y = x.roll(1, dims=1)
+    y[:, 0] = -100
+    found = lagreach.forecast(Tokens(), (x, y), lags=[0, 1, 8], loss="cross_entropy", directions=32)
+    assert found.adjusted_p[1] <= 0.05 < min(found.adjusted_p[[0, 2]])
+    assert found.limits.sel(lag=0).item() == "none found"
+    assert found.readable.sel(lag=0, sequences=10000) > found.readable.sel(lag=8, sequences=10000)
+
+
+def test_classes_at_even_odds_have_the_shares_of_a_square():
+    """Where all classes are as likely, the curvature is the same at every step, and the loss is a square in all but name."""
+    x, y = data(128, 20, inputs=1)
+    square = Reservoir(6)
+    classes = copy.deepcopy(square)
+    classes.read = nn.Linear(6, 3)
+    nn.init.zeros_(classes.read.weight)
+    nn.init.zeros_(classes.read.bias)
+    labels = torch.randint(0, 3, (128, 20), generator=torch.Generator().manual_seed(0))
+    options = {"lags": [0, 2, 5], "weights": "readout"}
+    one = lagreach.forecast(square, (x, torch.randn(y.shape, generator=torch.Generator().manual_seed(1))), **options)
+    three = lagreach.forecast(classes, (x, labels), loss="cross_entropy", **options)
+    np.testing.assert_allclose(three.at(int(AMPLE)).readable.values, one.at(int(AMPLE)).readable.values, atol=1e-4)
+    np.testing.assert_allclose(three.readable.values, one.readable.values, atol=0.05)
+    # all weights, of which only the readout is trained: the same in the coordinates of the curvature
+    both = lagreach.forecast(classes, (x, labels), loss="cross_entropy", lags=[0, 2, 5])
+    np.testing.assert_allclose(both.reachable.values, both.readable.values, atol=0.05)
+
+
+def test_a_bare_recurrence_is_a_model_too():
+    model = lagreach.GatedRNN("gru", 2, 6, 1, generator=torch.Generator().manual_seed(0))
+    options = {"lags": LAGS, "directions": 10**4}
+    bare, whole = (lagreach.forecast(one, data(192, 16), **options) for one in (gated_view(model), model))
+    np.testing.assert_allclose(bare.readable.values, whole.readable.values, atol=1e-6)
+    # all weights are directions in both, those of the readout under their names or as features
+    np.testing.assert_allclose(bare.at(10**6).reachable.values, whole.at(10**6).reachable.values, atol=0.02)
+
+
+def test_what_lies_beyond_a_length_does_not_matter():
+    x, y = data(96, 16)
+    lengths = torch.randint(8, 17, (96,), generator=torch.Generator().manual_seed(0))
+    model = lagreach.GatedRNN("gru", 2, 6, 1, generator=torch.Generator().manual_seed(0))
+    beyond = torch.arange(16) >= lengths[:, None]
+    filled = torch.where(beyond[..., None], float("nan"), x), torch.where(beyond[..., None], float("nan"), y)
+    options = {"lags": [0, 2, 6], "directions": 16}
+    one = lagreach.forecast(model, (x, y, None, lengths), **options)
+    two = lagreach.forecast(model, (*filled, None, lengths), **options)
+    np.testing.assert_allclose(one.if_present.values, two.if_present.values, atol=1e-9)
+
+
+def test_order_and_batches_do_not_matter(monkeypatch):
+    x, y = data(80, 100)
+    model = Recurrent()
+    options = {"lags": [0, 2, 40], "directions": 16}
+    whole = lagreach.forecast(model, (x, y), **options)
+    order = torch.randperm(80, generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(linearise, "MOST_SEQUENCES", 7)
+    loader = [(x[part], y[part]) for part in order.split(9)]
+    other = lagreach.forecast(model, loader, **options)
+    assert whole.fingerprint == other.fingerprint
+    for name in ("if_present", "readable", "reachable", "in_data"):
+        np.testing.assert_allclose(getattr(whole, name).values, getattr(other, name).values, atol=1e-5)
+    np.testing.assert_allclose(whole.adjusted_p, other.adjusted_p)
+
+
+def test_shards_add_up():
+    plan = make_plan(as_sequences(data(80, 20)), [0, 2], 0)
+    run = _Run(Recurrent(), plan, "mse", None, None, 0)
+    space = run.measurement.space
+
+    def sums(part):
+        own = readable.start(BLOCKS, run.width, plan.lags, space.copies)
+        dataclasses.replace(run.measurement, plan=part).add_readable(own)
+        return own
+
+    together = share_curves(sums(plan))
+    parts = [sums(plan.shard(number, 3)) for number in range(3)]
+    apart = share_curves(parts[0].merge(parts[1]).merge(parts[2]))
+    np.testing.assert_allclose(together.share, apart.share, atol=1e-6)
+
+
+def test_forward_mode_and_differences_agree():
+    x, y = data(96, 16)
+    for model in (Recurrent("GRU"), Recurrent("LSTM")):
+        ways = [
+            lagreach.forecast(model, (x, y), lags=LAGS, directions=16, derivatives=way)
+            for way in ("forward", "difference")
+        ]
+        assert [way.settings["derivatives"] for way in ways] == ["forward", "difference"]
+        np.testing.assert_allclose(ways[0].reachable.values, ways[1].reachable.values, atol=1e-3)
+
+
+class SingleInside(nn.Module):
+    """Computes in single precision whatever it is given, and has no forward mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.read = nn.GRU(2, 8, batch_first=True), nn.Linear(8, 1)
+
+    def forward(self, x):
+        class Rounded(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, value):
+                return value.float().to(value.dtype)
+
+            @staticmethod
+            def backward(ctx, gradient):
+                return gradient
+
+        return self.read(Rounded.apply(self.layer(x)[0]))
+
+
+def test_a_model_without_exact_derivatives_is_said_to_be_one():
+    found = lagreach.forecast(SingleInside(), data(96, 16), lags=LAGS, directions=16)
+    assert any("three digits" in warning for warning in found.warnings)
+    exact = lagreach.forecast(Recurrent(), data(96, 16), lags=LAGS, directions=16)
+    np.testing.assert_allclose(found.reachable.values, exact.reachable.values, atol=0.15)
+
+
+@pytest.mark.slow
+def test_nothing_is_found_in_the_data_where_nothing_is():
+    found = 0
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        x, y = torch.randn(64, 12, 1, generator=generator), torch.randn(64, 12, 1, generator=generator)
+        made = lagreach.forecast(Reservoir(4), (x, y), lags=range(8), weights="readout", seed=seed)
+        found += int((made.limits.values != "none found").any())
+        assert np.isnan(made.in_data.values[made.limits.values == "none found"]).all()
+    assert found <= 4  # of 20 at 5 %: more than 4 in 0.3 % of all cases
+
+
+def test_a_pilot_trains_a_copy():
+    x, y = data(128, 16, inputs=2, lag=2)
+    model = Recurrent()
+    before = copy.deepcopy(model.state_dict())
+    seen = []
+
+    def train(own, steps):
+        seen.append((own is model, steps))
+        optimiser = torch.optim.Adam(own.parameters(), lr=1e-2)
+        for _ in range(steps):
+            optimiser.zero_grad()
+            (own(x) - y).square().mean().backward()
+            optimiser.step()
+
+    options = {"lags": [0, 2], "weights": "readout"}
+    fresh = lagreach.forecast(model, (x, y), **options)
+    later = lagreach.forecast(model, (x, y), train=train, pilot=150, **options)
+    assert seen == [(False, 150)]
+    assert all(torch.equal(before[name], weight) for name, weight in model.state_dict().items())
+    assert later.in_data.sel(lag=2, sequences=10000) > fresh.in_data.sel(lag=2, sequences=10000) + 0.1
+    with pytest.raises(InputError, match="your own training"):
+        lagreach.forecast(model, (x, y), pilot=40)
+
+
+def test_other_numbers_and_strengths_need_no_new_pass():
+    x, y = data(96, 16)
+    found = lagreach.forecast(Recurrent(), (x, y), lags=LAGS, directions=16)
+    again = lagreach.forecast(Recurrent(), (x, y), [50, 500], lags=LAGS, directions=16, strength=0.2)
+    other = found.at((50, 500), strength=0.2)
+    np.testing.assert_allclose(other.if_present.values, again.if_present.values, atol=1e-9)
+    np.testing.assert_allclose(other.needed.values, again.needed.values, rtol=1e-6)
+    assert found.share(2)["value"] == found.if_present.sel(lag=2, sequences=10000).item()
+
+
+def test_files_keep_everything(tmp_path):
+    x, y = data(96, 16)
+    model = Recurrent()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    found = lagreach.forecast(model, (x, y), lags=LAGS, directions=16, optimiser=sgd, steps=10)
+    found.save(tmp_path / "forecast.nc")
+    back = lagreach.load(tmp_path / "forecast.nc")
+    assert type(back) is type(found)
+    assert str(back) == str(found)
+    np.testing.assert_array_equal(
+        back.at(77, strength=0.3).if_present.values, found.at(77, strength=0.3).if_present.values
+    )
+    with xr.open_dataset(tmp_path / "forecast.nc") as stored:
+        np.testing.assert_array_equal(stored["if_present"].values, found.if_present.values)
+        assert stored["limits"].values.tolist() == found.limits.values.tolist()
+        assert stored["budgeted_low"].dims == ("lag", "sequences")
+    with pytest.raises(InputError, match="holds a forecast"):
+        load_diagnosis(tmp_path / "forecast.nc")
+
+
+def test_the_text_says_it_plainly():
+    x, y = data(128, 24, inputs=1, lag=3)
+    text = str(lagreach.forecast(Delays(6), (x, y), lags=[0, 3, 5, 12]))
+    assert "lags 0, 3 and 5 will be learned; 12 is unseen" in text
+    assert "In the data the target depends on lag 3: lag 3 will be learned" in text
+    assert len(text.splitlines()) <= 14
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"weights": "some"}, "unknown weights"),
+        ({"steps": 10}, "optimiser and a number of steps"),
+        ({"loss": lambda output, y, mask: output.sum((1, 2))}, "two losses"),
+        ({"sequences": (0, 10)}, "positive"),
+        ({"strength": 2.0}, "share of the target"),
+        ({"lags": [99]}, "shorter than the sequences"),
+        ({"derivatives": "guess"}, "unknown way"),
+        ({"directions": 0}, "positive"),
+        ({"seed": -1}, "whole number"),
+    ],
+)
+@pytest.mark.usefixtures("_as_users_run_it")
+def test_what_makes_no_sense_is_refused(options, message):
+    with pytest.raises((InputError, UnsupportedError), match=message):
+        lagreach.forecast(Recurrent(), data(), **{"lags": LAGS, **options})
+
+
+def test_outputs_that_belong_to_no_step_are_refused():
+    class Halved(Recurrent):
+        def forward(self, x):
+            return super().forward(x)[:, ::2]
+
+    x, y = data()
+    with pytest.raises(UnsupportedError, match="which step"):
+        lagreach.forecast(Halved(), (x, y[:, ::2]), lags=LAGS)
