@@ -80,7 +80,9 @@ def measured_range(values: np.ndarray, speed: Concentration, error: float) -> tu
     """Return the largest size m that was measured and R_m per lag: R_1 of the lag, and the measured fall from there to R_m."""
     low, high = np.quantile(values, (error, 1 - error), axis=0)
     largest = _largest_measured(speed)
-    with np.errstate(divide="ignore", invalid="ignore"):  # without any spread (Status.NO_SPREAD) there is no range either
+    with np.errstate(
+        divide="ignore", invalid="ignore"
+    ):  # without any spread (Status.NO_SPREAD) there is no range either
         return largest, (high - low) * np.divide(speed.spread(largest), speed.spread(1))
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from lagreach.errors import InputError
+from lagreach.tails._common import as_generator, as_samples, require_level
 from lagreach.tails.block_means import (
     SMALLEST_TOP,
     bootstrap,
@@ -31,7 +32,6 @@ from lagreach.tails.block_means import (
     three_sizes,
     two_sided,
 )
-from lagreach.tails._common import as_generator, as_samples, require_level
 from lagreach.types import Status
 
 TAIL_COUNT = 25  # values beyond each quantile that an estimate of kappa needs: 500 sequences at error = 0.05
@@ -123,6 +123,16 @@ class Concentration:
     def exponent(self) -> float:
         """The exponent that `required` extrapolates with: ``kappa``, or 2 as an assumption when not estimable."""
         return 2.0 if self.status is Status.KAPPA_NOT_ESTIMABLE else self.kappa
+
+    @property
+    def left_open(self) -> bool:
+        """Whether N may follow any exponent in ``interval``, so that an interval of N has to span them all.
+
+        True for an exponent above 2, and for 2 where the measured exponent is slower beyond doubt and only may return:
+        then the upper end of ``inverse_interval`` is 1/2 itself.
+        """
+        returns = self.status is Status.KAPPA_TWO and self.inverse_interval[1] == GAUSSIAN
+        return returns or self.status is Status.OK
 
     def agrees_with(self, alpha: float | int) -> bool:
         """Whether 1 - 1/alpha, which a stable law would have, lies inside the interval of 1/kappa."""
@@ -318,7 +328,9 @@ def _from_sd(delta: float, range_of_one: float, start: float, from_start: float)
     series), which makes N the larger root of a quadratic equation, and N = start where R was measured, unless
     R_m^2 m has not yet come half way there.
     """
-    limit = (range_of_one / delta) * (range_of_one / delta)  # infinite beyond the float range, where a power would raise
+    limit = (range_of_one / delta) * (
+        range_of_one / delta
+    )  # infinite beyond the float range, where a power would raise
     if math.isinf(limit):
         return limit
     return 0.5 * limit * (1.0 + math.sqrt(max(0.0, 1.0 - 4.0 * (1.0 - from_start / limit) * start / limit)))
