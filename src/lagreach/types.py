@@ -106,8 +106,12 @@ class Status(Enum):
         "no dependency found, and one of the given strength could not have been noticed with these sequences"
     )
     LIMIT_SHARED_INPUT = "cannot be told: the input at this lag is the same in every sequence"
-    LIMIT_NOT_APART = (
-        "cannot be told apart: the target goes with the input at this lag, but no more than with the inputs around it"
+    LIMIT_CANNOT_BE_TOLD = (
+        "cannot be told: the series holds too few stretches that are independent of each other for a test; a longer series, "
+        "or differences instead of levels, would tell"
+    )
+    LIMIT_EXPLAINED = (
+        "explained: the target goes with the input at this lag, but not beyond what the inputs around it explain"
     )
     LIMIT_SAMPLE_SIZE = "transport / sample size: the dependence needs more sequences than there are"
     LIMIT_CAPACITY = "capacity: enough sequences, but the state's linear memory is full and does not hold this lag"
@@ -141,5 +145,6 @@ _NOT_USABLE = frozenset(
         Status.KAPPA_REFUSED,
         Status.LIMIT_SHARED_INPUT,
         Status.ORIENTED_BY_ITSELF,
+        Status.LIMIT_CANNOT_BE_TOLD,
     }
 )

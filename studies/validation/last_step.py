@@ -28,9 +28,9 @@ SIGNALS = ("dependence", "gradient")
 class LastStep:
     """What the walk back gives.
 
-    `block` (seq,) numbers the blocks, `factor` holds each signal's multiple (seq,) of the planted gradient. `data` are the
-    planted gradients (seq, band, param) summed over each band, `edge` those at its far edge. `log10_norm` (lag, seq) is
-    the size of what is carried.
+    `block` (seq,) numbers the blocks, `factor` holds each signal's multiples (pairing, seq) of the planted gradient. `data`
+    are the planted gradients (seq, band, param) summed over each band, `edge` those at its far edge. `log10_norm` (lag, seq)
+    is the size of what is carried.
     """
 
     subject: Subject
@@ -49,12 +49,13 @@ class LastStep:
         size = members.sum(1)
         own = members / size[:, None]
         probe = np.einsum("ks,sbq,sbp->kqbp", own, self.planted, self.edge, optimize=True)
-        data = np.einsum("ks,sbp->kbp", own * self.factor[signal], self.data, optimize=True)
-        return Directions(np.arange(len(size)), size.astype(int), data, probe, (members @ self.spread)[:, None])
+        data = np.einsum("ks,gs,sbp->kgbp", own, self.factor[signal], self.data, optimize=True)
+        spread = (members @ self.spread)[:, None]
+        return Directions(np.arange(len(size)), size.astype(int), data, probe, spread)
 
     def lag_noise(self, along: np.ndarray) -> NoiseValues:
         """Each band's own gradients along directions (block, signal, band, param), as ``statistics(noise="lag")``."""
-        own = self.factor["gradient"][:, None, None] * self.data
+        own = self.factor["gradient"][0, :, None, None] * self.data
         values = np.stack([np.einsum("bp,qbp->qb", g, along[k]) for g, k in zip(own, self.block, strict=True)])
         blocks = np.arange(self.subject.plan.count)
         steps = np.full((len(blocks), *along.shape[1:3], 3), np.nan)  # values by step are not measured here
@@ -63,7 +64,7 @@ class LastStep:
     def log10_gain(self, lags: list[int]) -> list[float]:
         """Size of the loss gradient at each lag over its size at the last step, as `lagreach.fidelity`'s exact gain."""
         with np.errstate(divide="ignore"):
-            squares = 2 * (self.log10_norm + np.log10(np.abs(self.factor["gradient"])))
+            squares = 2 * (self.log10_norm + np.log10(np.abs(self.factor["gradient"][0])))
         top = squares.max(1, keepdims=True, initial=-np.inf)
         top = np.where(np.isfinite(top), top, 0.0)
         with np.errstate(divide="ignore"):
@@ -78,9 +79,11 @@ def walk_back(subject: Subject, reach: int) -> LastStep:
     start = planted_gradient(part.recurrence, piece.objective, part.states, subject.probe.output[0])[:, -1].double()
     square = start.square().sum(1)
     factor = {}
+    others, weights = subject.exchanged(piece)
     for signal in SIGNALS:
-        delta = signal_gradient(part.recurrence, piece.objective, piece.swapped, part.states, signal)[:, -1].double()
-        factor[signal] = ((delta * start).sum(1) / square).numpy()
+        every = others if signal == "dependence" else others[:1]
+        deltas = [signal_gradient(part.recurrence, piece.objective, o, part.states, signal, weights) for o in every]
+        factor[signal] = np.stack([((d[:, -1].double() * start).sum(1) / square).numpy() for d in deltas])
     inputs = subject.probe.planted(part.x.double()).permute(1, 2, 0)  # (seq, time, probe)
     walk = Walk(part, start)
     data = np.zeros((len(start), len(subject.bands), subject.width))

@@ -153,3 +153,58 @@ def test_help_has_an_example(tmp_path, command):
     done = lagreach(tmp_path, command, "--help")
     assert done.returncode == 0
     assert "Example" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def language_model(tmp_path_factory):
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("language")
+    config = transformers.GPT2Config(
+        vocab_size=9, n_embd=8, n_layer=1, n_head=2, n_positions=16, bos_token_id=0, eos_token_id=0
+    )
+    torch.manual_seed(0)
+    transformers.GPT2LMHeadModel(config).save_pretrained(folder / "model")
+    tokens = torch.randint(0, 9, (48, 10), generator=torch.Generator().manual_seed(0))
+    tokens[:, 3:] = torch.where(
+        torch.rand(48, 7, generator=torch.Generator().manual_seed(1)) < 0.8, tokens[:, :-3], tokens[:, 3:]
+    )
+    np.savez(folder / "tokens.npz", input_ids=tokens.numpy(), labels=tokens.numpy())
+    return folder
+
+
+def test_a_folder_of_a_hugging_face_model(language_model):
+    common = ("diagnose", "--model", "hf:model", "--data", "tokens.npz", "--lags", "0,2,4", "--out", "run", "--json")
+    done = lagreach(language_model, *common)
+    assert done.returncode == 0, done.stderr
+    (layer,) = json.loads(done.stdout)["layers"]
+    assert layer["name"] == "whole model"
+    refused = lagreach(language_model, *common, "--lags-of", "layers")
+    assert refused.returncode == 2
+    assert "no recurrent layer" in refused.stderr
+    named = lagreach(language_model, *common, "--inputs", "transformer.wpe", "--dry-run")
+    assert named.returncode == 2
+    assert "is not given a sequence of inputs" in named.stderr
+
+
+def test_folders_that_are_no_models_or_bring_code_are_refused(language_model, tmp_path):
+    from lagreach.cli.diagnose import load_model
+    from lagreach.errors import UnsupportedError
+
+    with pytest.raises(InputError, match="not the folder of a Hugging Face model"):
+        load_model(f"hf:{tmp_path}")
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(InputError, match="no weights in safetensors"):
+        load_model(f"hf:{tmp_path}")
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(InputError, match=r"config\.json is damaged"):
+        load_model(f"hf:{tmp_path}")
+    (tmp_path / "evil.py").write_text("raise SystemExit('code of the folder was run')")
+    (tmp_path / "config.json").write_text(json.dumps({"auto_map": {"AutoModelForCausalLM": "evil.Model"}}))
+    with pytest.raises(UnsupportedError, match="runs code that lies in its folder"):
+        load_model(f"hf:{tmp_path}")
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["NoSuchModel"]}))
+    with pytest.raises(UnsupportedError, match="no such model"):
+        load_model(f"hf:{tmp_path}")
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"}))
+    with pytest.raises(InputError, match="could not be built"):
+        load_model(f"hf:{tmp_path}")

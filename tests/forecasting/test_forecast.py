@@ -397,6 +397,7 @@ def test_the_text_says_it_plainly():
         ({"lags": [99]}, "shorter than the sequences"),
         ({"derivatives": "guess"}, "unknown way"),
         ({"directions": 0}, "positive"),
+        ({"seed": -1}, "whole number"),
     ],
 )
 @pytest.mark.usefixtures("_as_users_run_it")

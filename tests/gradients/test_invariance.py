@@ -235,8 +235,8 @@ def test_a_subsample_is_spread_over_a_whole_series(generator):
     x = torch.randn(1000, 2, generator=generator)
     plan = plan_blocks(cut_series(x, x[:, :1], length=10), 8, 0)
     few = plan.subsample(20)
-    assert few.sequences == 20
-    assert few.pairs[:, 0].tolist() == list(range(0, 50, 5))
+    assert few.sequences == 16
+    assert few.pairs[:, 0].tolist() == list(range(0, 48, 6))  # the first of every stretch
     assert plan.subsample(1000).pairs.tolist() == plan.pairs.tolist()
 
 

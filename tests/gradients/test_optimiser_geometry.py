@@ -178,7 +178,7 @@ def test_the_units_of_a_weight_do_not_matter_to_adam_and_do_to_plain_descent(gen
     for units in (((1.0, 1.0),) * 3, ((1.0, 30.0), (0.2, 1.0), (5.0, 0.01))):
         model = GatedRNN(InOtherUnits(units), 2, 3, 1, dtype=torch.float64)
         with torch.no_grad():
-            model.layers[0]["W_x"].copy_(weight / torch.tensor(units))
+            model.layers[0]["W_x"].copy_(weight / torch.tensor(units, dtype=torch.float64))
             model.readout.weight.copy_(read)
             model.readout.bias.zero_()
         adam = stepped(lambda p: torch.optim.Adam(p, lr=0.0, eps=0.0), model, data, steps=2)

@@ -37,11 +37,11 @@ CELLS = ("lstm", "gru", "diag_gate", "stack")
 STAGES = {"fresh": 0, "half way": 80, "trained": 300}
 TASKS = {
     "delay": (8,),
-    "two": (3, 9),
+    "two": (2, 9),
     "product": (4, 9),
     "classes": (8,),
     "last": (8,),
-    "smooth": (3, 16),
+    "smooth": (4, 16),
     "loud": (8,),
 }
 

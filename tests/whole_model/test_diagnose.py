@@ -216,11 +216,52 @@ def test_losses_of_ones_own_at_the_outputs_they_look_at():
     assert found.settings["anchors"] == 7
 
 
-def test_correlated_inputs_are_said():
+def test_of_correlated_inputs_only_what_neighbours_leave_is_exchanged():
+    """An autoregressive input: swapping targets names neighbours of the true lag too, partial dependence does not."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(400, 18, 1, generator=generator)
+    for step in range(1, 18):
+        x[:, step] = 0.8 * x[:, step - 1] + 0.6 * x[:, step]
+    y = 0.5 * torch.randn(400, 18, 1, generator=generator)
+    y[:, LAG:] += x[:, :-LAG]
+    window = lagreach.diagnose(made(cases.CausalTransformer, inputs=1).float(), (x, y), lags=range(8)).layers[0].window
+    assert window.dependences == (LAG,)
+    assert {LAG - 1, LAG, LAG + 1} <= set(window.marginal_dependences)
+    assert window.left == pytest.approx(
+        0.36 / 1.64, rel=0.1
+    )  # of an AR(1) with 0.8, given both neighbours: (1 - a^2) / (1 + a^2)
+    assert any("dependences are partial" in note for note in window.warnings)
+
+
+def test_inputs_that_follow_from_their_neighbours_cannot_be_told_apart():
     x, y = data()
-    smooth = x.cumsum(1)
-    found = lagreach.diagnose(made(cases.CausalTransformer).float(), (smooth, y), lags=[0, LAG])
-    assert any("correlated in time" in note for note in found.layers[0].window.warnings)
+    constant = x[:, :1].expand(-1, 14, -1).clone()
+    found = lagreach.diagnose(made(cases.CausalTransformer).float(), (constant, y), lags=[0, LAG])
+    assert any("cannot be told apart" in note for note in found.layers[0].window.warnings)
+
+
+def test_inputs_that_all_sequences_share_tell_nothing():
+    x, y = data()
+    calendar = x[:1].expand(len(x), -1, -1).clone()
+    window = lagreach.diagnose(made(cases.CausalTransformer).float(), (calendar, y), lags=[0, LAG]).layers[0].window
+    assert np.isnan(window.adjusted_p).all()
+    assert any("the same in every sequence" in note for note in window.warnings)
+    mixed = torch.cat((x[..., :2], calendar[..., 2:]), dim=-1)
+    some = lagreach.diagnose(made(cases.CausalTransformer).float(), (mixed, y), lags=[0, LAG]).layers[0].window
+    assert any("columns 2 are the same in every sequence" in note for note in some.warnings)
+    assert some.dependences == (LAG,)
+
+
+def test_a_lag_inside_a_wide_band_is_named_itself():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(256, 40, 1, generator=generator)
+    y = torch.randn(256, 40, 1, generator=generator)
+    y[:, 27:] += 4 * x[:, :-27]
+    found = lagreach.diagnose(made(cases.CausalTransformer, inputs=1).float(), (x, y))
+    window = found.layers[0].window
+    assert window.dependences == (27,)
+    assert 27 not in window.lags.tolist()  # it lies inside a band
+    assert "depend on lag 27" in str(found)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -152,7 +152,7 @@ def test_noise_is_the_whole_gradient_along_directions_of_other_blocks(case):
     subject = subject_of(case)
     with at_rest(subject.model.module):
         signals = measure_signals(subject)
-        found = measure_noise(subject, _directions(signals, None))
+        found = measure_noise(subject, _directions(signals, {}))
     order = subject.plan.pairs.ravel()
     block_of = dict(zip(order.tolist(), np.repeat(subject.plan.blocks, 2).tolist(), strict=True))
     partner = {a: b for first, second in subject.plan.pairs.tolist() for a, b in ((first, second), (second, first))}
@@ -184,7 +184,7 @@ def test_exchanging_the_inputs_of_a_lag_alone():
     )
     assert subject.anchors == time
     with at_rest(subject.model.module):
-        found = measure_exchange(subject, [lag])
+        found = measure_exchange(subject, [(lag, lag)])
     model = subject.model.module
     expected = np.zeros((subject.plan.count, INPUT * 8))
     for pair, (numbers, block) in enumerate(
@@ -231,7 +231,7 @@ def test_exchanged_inputs_are_counted_back_from_the_ends_of_both():
     reads = []
     handle = subject.model.module.read.register_forward_hook(lambda _, args, __: reads.append(args[0].clone()))
     with at_rest(subject.model.module):
-        measure_exchange(subject, [1])
+        measure_exchange(subject, [(1, 1)])
     handle.remove()
     whole, changed = reads[0], reads[1]
     numbers = subject.plan.pairs.ravel()[: len(whole)]

@@ -16,6 +16,7 @@ from torch import nn
 
 from lagreach._util.arrays import finite_or_none
 from lagreach._util.disk import make_folder, refuse_others
+from lagreach.cli.hugging_face import PREFIX, load_hugging_face
 from lagreach.data.batch import MOST_STEPS, Batch
 from lagreach.data.sequences import as_batch
 from lagreach.data.tensor_files import read_tensors
@@ -30,7 +31,12 @@ OUT_OF_REACH = 3
 
 
 def load_model(spec: str) -> nn.Module:
-    """Import ``package.module:factory`` and call it. What goes wrong in the user's own code is told with its place."""
+    """Import ``package.module:factory`` and call it, or read ``hf:folder``.
+
+    What goes wrong in the user's own code is told with its place.
+    """
+    if spec.startswith(PREFIX):
+        return load_hugging_face(Path(spec.removeprefix(PREFIX)))
     module_name, _, name = spec.partition(":")
     if not name or not module_name:
         raise InputError("a model is named package.module:factory", got=repr(spec), fix="write my_package.models:build")
@@ -81,12 +87,16 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def load_data(path: Path) -> Batch:
-    """Read x, y and optionally mask and lengths."""
+    """Read x, y and optionally mask and lengths; or input_ids with labels and attention_mask."""
     found = read_tensors(path)
-    if not {"x", "y"} <= set(found):
-        names = ", ".join(map(str, found)) or "nothing"
-        raise InputError("the data need x and y", got=names, expected="x, y and optionally mask, lengths")
-    parts = {name: found[name] for name in ("x", "y", "mask", "lengths") if name in found}
+    names = ("input_ids", "labels", "attention_mask") if "input_ids" in found else ("x", "y", "mask", "lengths")
+    if "input_ids" not in found and not {"x", "y"} <= set(found):
+        raise InputError(
+            "the data need x and y",
+            got=", ".join(map(str, found)) or "nothing",
+            expected="x, y and optionally mask, lengths; or input_ids and optionally labels, attention_mask",
+        )
+    parts = {name: found[name] for name in names if name in found}
     for name, part in parts.items():
         if not isinstance(part, torch.Tensor) or part.layout != torch.strided or part.is_quantized or part.is_complex():
             got = f"{part.layout}, {part.dtype}" if isinstance(part, torch.Tensor) else type(part).__name__
@@ -139,6 +149,8 @@ def run_diagnose(
     memory: int | None,
     steps: str | None,
     outputs: str | None,
+    lags_of: str,
+    inputs: str | None,
     dry_run: bool,
     as_json: bool,
     settings: MeasureSettings,
@@ -152,13 +164,13 @@ def run_diagnose(
     if dry_run:
         planned = cost(
             built, batch, loss, parse_lags(lags), settings=settings, budget=budget, memory=memory, require=require,
-            steps=parse_steps(steps), outputs=outputs,
+            steps=parse_steps(steps), outputs=outputs, lags_of=lags_of, inputs=inputs,
         )  # fmt: skip
         print(json.dumps(vars(planned) | {"layers": list(planned.layers)}, indent=2) if as_json else planned)
         return 0
     found = diagnose(
         built, batch, loss, parse_lags(lags), sequences=sequences, require=require, budget=budget, memory=memory,
-        steps=parse_steps(steps), outputs=outputs, settings=settings,
+        steps=parse_steps(steps), outputs=outputs, lags_of=lags_of, inputs=inputs, settings=settings,
     )  # fmt: skip
     make_folder(out)
     found.save(out / "diagnosis.nc")

@@ -107,9 +107,18 @@ def plan(
 @with_settings
 def diagnose(
     model: Annotated[
-        str, typer.Option(help="Where the model comes from: package.module:factory, called without arguments.")
+        str,
+        typer.Option(
+            help="Where the model comes from: package.module:factory, called without arguments; or hf:folder, a local "
+            "Hugging Face model in safetensors."
+        ),
     ],
-    data: Annotated[Path, typer.Option(help="Data with x and y (and mask, lengths): .npz, .safetensors or .pt.")],
+    data: Annotated[
+        Path,
+        typer.Option(
+            help="Data with x and y (and mask, lengths), or input_ids (and labels, attention_mask): .npz, .safetensors or .pt."
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="Folder for diagnosis.nc and report.html.")],
     weights: Annotated[
         Path | None, typer.Option(help="Weights of the model: .safetensors, or .pt without code.")
@@ -123,6 +132,12 @@ def diagnose(
     steps: Annotated[str | None, typer.Option(help='Steps that targets belong to: "last", or 3,7,11.')] = None,
     outputs: Annotated[
         str | None, typer.Option(help='Whether outputs belong to each step or to the end: "per step" or "at the end".')
+    ] = None,
+    lags_of: Annotated[
+        str, typer.Option(help='Lags of recurrent "layers", of the whole "model", or "auto" to choose.')
+    ] = "auto",
+    inputs: Annotated[
+        str | None, typer.Option(help="Path of the module that reads the input, for lags of the whole model.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do and cost.")] = False,
     as_json: Json = False,
@@ -140,7 +155,8 @@ def diagnose(
     raise typer.Exit(
         run_diagnose(
             model, data, out, weights=weights, loss=loss, lags=lags, sequences=sequences, require=require_lag or [],
-            budget=budget, memory=memory, steps=steps, outputs=outputs, dry_run=dry_run, as_json=as_json, settings=settings,
+            budget=budget, memory=memory, steps=steps, outputs=outputs, lags_of=lags_of, inputs=inputs, dry_run=dry_run,
+            as_json=as_json, settings=settings,
         )
     )  # fmt: skip
 

@@ -55,9 +55,10 @@ class TensorSequences:
 
 @dataclass(frozen=True)
 class SeriesWindows(TensorSequences):
-    """Windows cut from one long series: accepted, but not independent."""
+    """Windows cut from one long series, one every `stride` steps: accepted, but not independent."""
 
     from_one_series: bool = True
+    stride: int = 0  # 0: they touch each other
 
 
 def cut_series(x: Any, y: Any, length: int, stride: int | None = None) -> SeriesWindows:
@@ -86,7 +87,7 @@ def cut_series(x: Any, y: Any, length: int, stride: int | None = None) -> Series
         )
     starts = range(0, len(x) - length + 1, int(step))
     cut_x, cut_y = (torch.stack([series[s : s + length] for s in starts]) for series in (x, y))
-    return SeriesWindows(Batch(cut_x, cut_y))
+    return SeriesWindows(Batch(cut_x, cut_y), stride=starts.step)
 
 
 class SpooledSequences:
@@ -166,6 +167,14 @@ class SpooledSequences:
             assert values is not None
             found.append(torch.stack(values) if len(shapes) == 1 else _padded(values, max(shapes)[0]))
         return tuple(found) if isinstance(self._others, int) else dict(zip(self._others, found, strict=True))
+
+    def sizes(self) -> tuple[Tensor | None, Tensor | None]:
+        """Lengths of all sequences, and the weight of all their steps where masks say so; inputs are not read for it."""
+        every = range(len(self))
+        mask, lengths = self._field(every, 2), self._field(every, 3)
+        steps = torch.tensor([row[0][2][0] for row in self._index if row[0] is not None])
+        weights = None if mask is None else torch.stack([one.double().sum() for one in mask])
+        return (steps if lengths is None else torch.stack(lengths)), weights
 
     def _field(self, index: Sequence[int], field: int) -> list[Tensor] | None:
         if any(self._index[n][field] is None for n in index):
@@ -326,6 +335,8 @@ def telling_sample(sequences: Sequences, read: int = 64) -> Batch:
     """A few sequences that differ as much as any (see `telling_rows`), to check a model on."""
     if isinstance(sequences, TensorSequences):
         return sample_of(sequences.batch)
+    if isinstance(sequences, SpooledSequences):
+        return sequences.read(telling_rows(len(sequences), *sequences.sizes()))
     lengths: list[Tensor] = []
     counted: list[Tensor] = []
     for start in range(0, len(sequences), read):
@@ -358,6 +369,6 @@ def fingerprint(sequences: Sequences) -> str:
     """Hash of the data's contents, independent of the order of the sequences and of how they are padded."""
     total = 0
     for x, y in contents(sequences):
-        content = b"".join(np.ascontiguousarray(part.detach().cpu().numpy()).tobytes() for part in (x, y))
+        content = b"".join(part.detach().double().cpu().contiguous().numpy().tobytes() for part in (x, y))
         total += int.from_bytes(hashlib.blake2b(content, digest_size=16).digest(), "little")
     return f"{total % 2**128:032x}"

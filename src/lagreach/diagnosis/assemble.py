@@ -49,13 +49,17 @@ def assemble(
         second.noise, settings=settings, reliance=reliance, memory=memory,
         more={"params": list(subject.names), "lags": [list(edge) for edge in subject.bands.edges]},
     )  # fmt: skip
+    why = Status.LIMIT_CANNOT_BE_TOLD if subject.plan.untold else Status.LIMIT_SHARED_INPUT
     warnings = window.warnings
     if window.concentration.status is Status.NO_SPREAD:
         warnings += (vanished(subject),)
+    if subject.plan.untold:
+        warnings += (subject.plan.untold,)
     warnings += _dependence_notes(subject.bands, first, between, settings)
     window = replace(
         window,
-        probe=window.probe if between.told.all() else _untold(window.probe, between.told),
+        required=_untold(window.required, ~np.isnan(between.test.adjusted), why),
+        probe=_untold(window.probe, between.told, why),
         warnings=warnings,
         marginal_p=between.marginal,
         named=between.dependences,
@@ -205,19 +209,18 @@ def _requirement(
         status = [speed.status] * len(bands)
         numbers = {name: n if name == "robust" else np.full(len(bands), np.nan) for name, n in numbers.items()}
     if test is not None:
-        found = test.adjusted <= settings.error
-        numbers = {name: np.where(found, n, bound if name == "low" else np.inf) for name, n in numbers.items()}
-        status = [s if yes else Status.NOT_SIGNIFICANT for s, yes in zip(status, found, strict=True)]
+        significant = test.adjusted <= settings.error
+        numbers = {name: np.where(significant, n, bound if name == "low" else np.inf) for name, n in numbers.items()}
+        status = [s if yes else Status.NOT_SIGNIFICANT for s, yes in zip(status, significant, strict=True)]
     first = np.array([edge[0] for edge in bands.edges])
-    needed = Requirement(np.array(bands.lags), first, **numbers, status=tuple(status))
-    return needed if test is None else _untold(needed, ~np.isnan(test.adjusted))
+    return Requirement(np.array(bands.lags), first, **numbers, status=tuple(status))
 
 
-def _untold(needed: Requirement, told: np.ndarray) -> Requirement:
-    """Numbers that are not known at lags whose input is the same in every sequence."""
+def _untold(needed: Requirement, told: np.ndarray, why: Status) -> Requirement:
+    """The same with numbers that are not known where nothing can be told, and why."""
     names = ("sequences", "low", "high", "pessimistic", "robust")
     numbers = {name: np.where(told, getattr(needed, name), np.nan) for name in names}
-    status = [s if known else Status.LIMIT_SHARED_INPUT for s, known in zip(needed.status, told, strict=True)]
+    status = [s if known else why for s, known in zip(needed.status, told, strict=True)]
     return replace(needed, **numbers, status=tuple(status))
 
 

@@ -11,6 +11,8 @@ from lagreach.diagnosis.measure import GROUP
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.errors import InputError
 from lagreach.gradients.blocks import directions
+from lagreach.gradients.exchange import ExchangePlan, affordable_positions, exchange
+from lagreach.gradients.head_reach import NOTHING
 from lagreach.gradients.noise import statistics, unit_directions
 from lagreach.gradients.subject import Subject
 from lagreach.statistics.memory import memory_bytes
@@ -47,14 +49,18 @@ class DiagnosisCost:
 
 
 def pilot_seconds(subjects: list[Subject], settings: MeasureSettings) -> float:
-    """Seconds per sequence, from running both passes on a few sequences."""
-    started = time.perf_counter()
+    """Seconds per sequence, from running both passes on a few sequences, and a closer look at a few lags."""
+    started, timed = time.perf_counter(), PILOT
     for subject in subjects:
         small = replace(subject, plan=subject.plan.subsample(PILOT))
         found = directions(small)
+        lags = sorted({subject.bands.lags[len(subject.bands) * quarter // 4] for quarter in (1, 2, 3)})
+        if subject.signal == "dependence":
+            exchange(small, ExchangePlan(tuple(lags), affordable_positions(lags, subject.time), NOTHING))
         along = unit_directions(found, subject.probe.group, settings.direction, np.random.default_rng(settings.seed))
         statistics(small, along, noise=settings.noise, unit=settings.unit)
-    return (time.perf_counter() - started) / PILOT
+        timed = small.plan.sequences  # of a series, some of every stretch
+    return (time.perf_counter() - started) / timed
 
 
 def within_budget(
@@ -98,7 +104,8 @@ def affordable(budget: float, per_sequence: float, available: int) -> int:
 
 def memory_needed(subject: Subject) -> int:
     """Bytes of gradients by block, signal and lag (and of their directions), of covariances, and of sequences run together."""
-    blocks = subject.plan.count * (1 + len(subject.probe.group)) * len(subject.bands) * subject.width * 8
+    signals = subject.pairings + 2 * len(subject.probe.group) + 2  # every pairing and their mean; probes; directions
+    blocks = subject.plan.count * signals * len(subject.bands) * subject.width * 8
     held = 1 + -(-subject.plan.count // GROUP)  # of every group of blocks, and of all together
     covariances = held * memory_bytes(subject.view.template.stack.state_size, len(subject.bands))
-    return 2 * blocks + covariances + min(subject.pairs_together, len(subject.plan.pairs)) * subject.pair_bytes
+    return blocks + covariances + min(subject.pairs_together, len(subject.plan.pairs)) * subject.pair_bytes

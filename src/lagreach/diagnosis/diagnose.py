@@ -22,6 +22,7 @@ from lagreach.cells import Cell
 from lagreach.cells.diag_elman import DiagElman
 from lagreach.data.batch import Batch
 from lagreach.data.sequences import Sequences, as_sequences, fingerprint, telling_sample
+from lagreach.data.survey import survey
 from lagreach.data.targets import refuse_constant_targets
 from lagreach.diagnosis.cost import DiagnosisCost, memory_needed, within_budget
 from lagreach.diagnosis.curves import with_curves
@@ -191,7 +192,8 @@ def diagnose(
         model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, outputs=outputs,
         cell=cell, call=call, optimizer=optimizer, views=choice.views,
     )  # fmt: skip
-    subjects, _ = within_budget(subjects, chosen, len(source), budget, memory)
+    available, measurable = subjects[0].plan.available, subjects[0].plan.sequences
+    subjects, _ = within_budget(subjects, chosen, measurable, budget, memory)
     used = subjects[0].plan.sequences
     notes = (*said, *notes_on(subjects, sample))
     layers, partial = [], False
@@ -208,8 +210,8 @@ def diagnose(
         seconds[subject.view.name] = time.perf_counter() - begun
     return Diagnosis(
         layers=tuple(layers),
-        sequences=sequences or len(source),
-        available=len(source),
+        sequences=sequences or available,
+        available=available,
         settings={"loss": loss if isinstance(loss, str) else getattr(loss, "__name__", "function"), "used": used}
         | {"optimizer": None if optimizer is None else optimiser_name(optimizer)}
         | {"time": subjects[0].time, "anchors": _anchors(subjects[0])}
@@ -219,7 +221,7 @@ def diagnose(
         fingerprint=fingerprint(source),
         seconds=seconds,
         partial=partial,
-        warnings=(*how_measured(model, source, used, partial, subjects), *notes),
+        warnings=(*how_measured(model, used < measurable, partial, subjects), *notes),
         convergence=_convergence(model, source, loss),
     )
 
@@ -265,10 +267,10 @@ def cost(
         model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, outputs=outputs,
         cell=cell, call=call, views=choice.views,
     )  # fmt: skip
-    subjects, per_sequence = within_budget(subjects, chosen, len(source), budget, memory, timed=True)
+    subjects, per_sequence = within_budget(subjects, chosen, subjects[0].plan.sequences, budget, memory, timed=True)
     return DiagnosisCost(
         layers=tuple(subject.view.name for subject in subjects),
-        available=len(source),
+        available=subjects[0].plan.available,
         sequences=subjects[0].plan.sequences,
         lags=str(subjects[0].bands),
         weights=subjects[0].width,
@@ -329,7 +331,8 @@ def diagnosis_subjects(
         views = find_views(model, sample, call) if cell is None else _custom(model, cell, sample, call)
     which = decide([run(view.bind(source.read([0]))) for view in views], outputs) if steps is None else None
     shared = {"params": params, "require": require, "steps": steps, "outputs": which, "settings": settings}
-    subjects = [make_subject(view, source, loss, lags, **shared) for view in views]
+    seen = survey(source)
+    subjects = [make_subject(view, source, loss, lags, **shared, seen=seen) for view in views]
     if optimizer is None:
         return subjects
     return [replace(subject, scale=update_scale(optimizer, model, subject.names)) for subject in subjects]

@@ -15,13 +15,15 @@ from lagreach.adapters import Recurrence, View, as_view
 from lagreach.adapters.folded import by_sequence
 from lagreach.adapters.view import check_finite
 from lagreach.data.bands import make_bands
-from lagreach.data.pairs import plan_blocks
+from lagreach.data.pairs import check_enough, plan_blocks
 from lagreach.data.sequences import Sequences, as_sequences, telling_sample
+from lagreach.data.survey import Survey
 from lagreach.diagnosis.assemble import assemble
 from lagreach.diagnosis.locate import INTERRUPTED, LookHere
 from lagreach.diagnosis.passes import FirstPass, SecondPass, Statistics, between_passes, first_pass, second_pass
 from lagreach.diagnosis.settings import MeasureSettings, check_settings
 from lagreach.diagnosis.window import Window
+from lagreach.gradients.blocks import LIMIT_BYTES
 from lagreach.gradients.contrast import make_probe
 from lagreach.gradients.input_spread import InputSpread
 from lagreach.gradients.output_anchors import AT_THE_END, decide
@@ -126,29 +128,37 @@ def make_subject(
     steps: Any = None,
     outputs: str | None = None,
     settings: MeasureSettings,
+    seen: Survey | None = None,
 ) -> Subject:
-    """Read the data once, pair the sequences, and fix bands and probes: all that both passes must share."""
+    """Read the data once, group the sequences, and fix bands and probes: all that both passes must share.
+
+    `seen` is what `survey` saw in the data, if it has been called already.
+    """
     check_settings(settings)
     sequences = as_sequences(data)
+    check_enough(len(sequences))
     sample = telling_sample(sequences)
     view = by_sequence(model if isinstance(model, View) else as_view(model, sample), sample)
-    plan = plan_blocks(sequences, settings.blocks, settings.seed)
     first = run(view.bind(sequences.read([0])))
     _, positions, out = first.output.shape
     at_end = steps is None and positions > 1 and decide([first], outputs) == AT_THE_END
+    names = select_params(view.template, params)
     read = min(READ_SEQUENCES, max(1, READ_VALUES // first.x.numel()))
     spread = _input_spread(view, sequences, read)
     generator = torch.Generator().manual_seed(settings.seed)
+    bands = make_bands(lags, spread.time, require)
+    width = sum(view.template.params[name].numel() for name in names)
+    seen_outputs = out * (positions if at_end else 1)
+    probe = make_probe(spread.mean, spread.covariance, seen_outputs, settings.probes, generator)
+    members = _members(settings, seen_outputs, len(bands) * width)
     return Subject(
         view=view,
         sequences=sequences,
-        plan=plan,
+        plan=plan_blocks(sequences, settings.blocks, settings.seed, members=members, seen=seen),
         loss=loss,
-        names=select_params(view.template, params),
-        bands=make_bands(lags, spread.time, require),
-        probe=make_probe(
-            spread.mean, spread.covariance, out * (positions if at_end else 1), settings.probes, generator
-        ),
+        names=names,
+        bands=bands,
+        probe=probe,
         time=spread.time,
         outputs=out * (positions if at_end or positions == 1 else spread.time),
         signal=settings.signal,
@@ -157,6 +167,16 @@ def make_subject(
         at_end=at_end,
         seed=settings.seed,
     )
+
+
+def _members(settings: MeasureSettings, outputs: int, values: int) -> int:
+    """Sequences that exchange targets with each other: as many as cost little.
+
+    Where the loss sees one output, one transport serves all exchanges. Block gradients of `values` numbers must fit.
+    """
+    wanted = 8 if outputs == 1 and settings.transport == "exact" else 4
+    fits = [m for m in (8, 4) if settings.blocks * (m - 1 + settings.probes) * values * 8 <= LIMIT_BYTES]
+    return max([m for m in fits if m <= wanted], default=2)
 
 
 def _input_spread(view: View, sequences: Sequences, read: int) -> InputSpread:

@@ -7,7 +7,6 @@ from torch import nn
 from lagreach.adapters import View
 from lagreach.adapters.precision import precision_note
 from lagreach.data.batch import Batch
-from lagreach.data.sequences import Sequences
 from lagreach.gradients.identity import identity_notes
 from lagreach.gradients.subject import Subject
 
@@ -18,22 +17,18 @@ def notes_on(subjects: list[Subject], sample: Batch) -> tuple[str, ...]:
     return tuple(dict.fromkeys(notes))
 
 
-def how_measured(
-    model: nn.Module | View, source: Sequences, used: int, partial: bool, subjects: list[Subject]
-) -> tuple[str, ...]:
+def how_measured(model: nn.Module | View, subsample: bool, partial: bool, subjects: list[Subject]) -> tuple[str, ...]:
     """Say in which mode and type the model was, how many sequences took part, and what lags and numbers are of."""
-    notes = []
+    plan = subjects[0].plan
+    notes = list(plan.notes)
     if isinstance(model, nn.Module) and any(isinstance(m, nn.Dropout) and m.training for m in model.modules()):
         notes.append("the model was in training mode; it was diagnosed in evaluation mode, without dropout")
     if (note := precision_note(model)) is not None:
         notes.append(note)
-    if getattr(source, "from_one_series", False):
+    if subsample:
         notes.append(
-            "windows of one series are not independent: N counts windows, and intervals come from stretches of them"
-        )
-    if used < len(source) - 1:  # an odd one out has no partner
-        notes.append(
-            f"a subsample of {used} of {len(source)} sequences; intervals are {(len(source) / used) ** 0.5:.2f} times as wide"
+            f"a subsample of {plan.sequences} of {plan.available} sequences; intervals are "
+            f"{(plan.available / plan.sequences) ** 0.5:.2f} times as wide"
         )
     if partial:
         notes.append("interrupted: only the blocks that were finished are in this result")

@@ -107,11 +107,21 @@ def between_passes(
 
     def project(vectors: np.ndarray, bands: Sequence[int]) -> np.ndarray:
         """Signals along the random direction, as vectors of length one."""
-        return vectors if random is None else np.einsum("klp,lp->kl", vectors, random[list(bands)])[..., None]
+        return vectors if random is None else np.einsum("k...lp,lp->k...l", vectors, random[list(bands)])[..., None]
 
     every = range(len(subject.bands))
-    test = flip_test(project(means.data, every), flips=settings.flips, generator=draw())
+    test = flip_test(project(means.pairings, every), flips=settings.flips, generator=draw())
     told: np.ndarray = np.ones(len(subject.bands), dtype=bool) if inputs is None else np.asarray(inputs.told.any(0))
+    if subject.plan.untold:  # too few independent stretches of a series: no lag can be tested
+        unknown = np.full(len(subject.bands), np.nan)
+        return BetweenPasses(
+            along=unit_directions(means, group, settings.direction, draw(), data=means.data),
+            test=replace(test, p_value=unknown, adjusted=unknown),
+            dependences=(),
+            signal=project(means.data, every),
+            marginal=unknown,
+            told=told,
+        )
     located = locate(subject, means, test, settings, inputs=inputs, look=look, project=project)
     signal = project(located.signal, every)
     sizes = test if located.signal is means.data else flip_test(signal, flips=0, generator=draw())

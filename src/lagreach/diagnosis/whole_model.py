@@ -173,7 +173,14 @@ def _measured(subject: ModelSubject, settings: MeasureSettings, why: str, progre
         subject.bands, subject.group, subject.plan.sequences, found.means.data, found.means, found.test, found.noise,
         settings=settings, reliance=found.reliance, memory=memory, more=_settings(subject, why),
     )  # fmt: skip
-    window = replace(window, warnings=(*window.warnings, *_warnings(found)))
+    located = found.located
+    window = replace(
+        window,
+        warnings=(*window.warnings, *_warnings(found)),
+        marginal_p=located.marginal,
+        named=located.named,
+        left=located.left,
+    )
     gains = _gains(lags, found.log10_gain)
     sample = found.noise.sample
     return LayerDiagnosis(
@@ -211,11 +218,7 @@ def _settings(subject: ModelSubject, why: str) -> dict[str, Any]:
 
 def _warnings(found: ModelMeasurement) -> tuple[str, ...]:
     subject = found.subject
-    notes = list(subject.source.warnings)
-    if found.correlated_inputs:
-        notes.append(
-            "inputs are correlated in time: the dependences found are marginal, lags may stand in for each other"
-        )
+    notes = [*subject.source.warnings, *found.located.notes]
     if found.ahead > LOOKS_AHEAD:
         share = f"{100 * found.ahead:.2g} % of the square gradient"
         notes.append(

@@ -201,7 +201,7 @@ class Window:
         return [self.at(sequences, strength) for sequences in grid]
 
     def limit(self, lag: int, sequences: float | None = None) -> Status:
-        """Which limit binds at a lag: learned, no dependency, sample size, capacity, or undetermined."""
+        """Which limit binds at a lag: learned, no dependency, sample size, capacity, undetermined, or cannot be told."""
         budget = self.sequences if sequences is None else sequences
         i = self.required.index(lag)
         edge = int(self.required.lags[i])
@@ -210,10 +210,11 @@ class Window:
             if self.reliance.adjusted[place] <= self.error and self.reliance.rise[place] >= WORTH_CALLING_LEARNED:
                 return Status.LIMIT_LEARNED
         if np.isnan(self.adjusted_p[i]):
-            return Status.LIMIT_SHARED_INPUT
+            series = self.required.status[i] is Status.LIMIT_CANNOT_BE_TOLD
+            return Status.LIMIT_CANNOT_BE_TOLD if series else Status.LIMIT_SHARED_INPUT
         if self.adjusted_p[i] > self.error:
             if self.left < 1 and edge in self.marginal_dependences:
-                return Status.LIMIT_NOT_APART
+                return Status.LIMIT_EXPLAINED
             seen = self.required_if_present().sequences[i] <= self.sequences  # false also where N is not known
             return Status.LIMIT_NO_DEPENDENCY if seen else Status.LIMIT_OUT_OF_REACH
         if self.required.sequences[i] > budget:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lagreach._util.progress import Progress, progress_bar
+from lagreach._util.seeds import check_seed
 from lagreach._util.threads import one_thread
 from lagreach._version import __version__
 from lagreach.adapters import View
@@ -128,6 +129,7 @@ def forecast(
         raise InputError(
             "a budget is an optimiser and a number of steps", got="one of them", fix="pass optimiser= and steps="
         )
+    check_seed(seed)
     numbers = (sequences,) if isinstance(sequences, int) else tuple(int(n) for n in sequences)
     source = as_sequences(data)
     if pilot:

@@ -26,16 +26,16 @@ Found = Iterator[tuple[np.ndarray, np.ndarray]]
 def band_gradients(
     subject: Subject,
     part: Rollout,
-    signal: Float[Tensor, "seq time state"],
+    signals: list[Float[Tensor, "seq time state"]],
     planted: list[Float[Tensor, "seq time state"]],
     groups: Sequence[slice],
 ) -> Found:
-    """Yield, band by band, the data's gradients (group, param) and the probes' (group, probe, param).
+    """Yield, band by band, the data's gradients (group, signal, param) and the probes' (group, probe, param).
 
     Parameters
     ----------
-    signal
-        Gradient at the states whose transport is the data's signal.
+    signals
+        Gradients at the states whose transport is the data's signal, one for each pairing.
     planted
         The same for the probes, one for each output direction.
     groups
@@ -45,42 +45,47 @@ def band_gradients(
     inputs = subject.probe.planted(part.x.double()).movedim(0, -1)  # (seq, time, probe)
     members = [[p for p, g in enumerate(subject.probe.group) if g == group] for group in range(len(planted))]
     carry = _exact if subject.transport == "exact" else _first_order
-    for data, probes in carry(subject, part, steps, signal, planted, [inputs[..., own] for own in members]):
+    for data, probes in carry(subject, part, steps, signals, planted, [inputs[..., own] for own in members]):
         found = np.empty((len(groups), len(subject.probe.group), subject.width))
         for own, gradients in zip(members, probes, strict=True):
             found[:, own] = gradients.cpu().numpy()
-        yield data[:, 0].cpu().numpy(), found
+        yield torch.cat(data, dim=1).cpu().numpy(), found
 
 
 def _exact(
-    subject: Subject, part: Rollout, steps: Steps, signal: Tensor, planted: list[Tensor], inputs: list[Tensor]
-) -> Iterator[tuple[Tensor, list[Tensor]]]:
+    subject: Subject, part: Rollout, steps: Steps, signals: list[Tensor], planted: list[Tensor], inputs: list[Tensor]
+) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
     probes = [WeightSums(steps, reached, kept=True) for reached in inputs]
     carries = [Carry(steps, start) for start in planted]
-    share = proportion(signal, planted[0]) if len(planted) == 1 else None
-    data = WeightSums(steps, anchors=share, kept=True)
-    if share is None:
-        carries.append(Carry(steps, signal))
+    shares = [proportion(signal, planted[0]) for signal in signals] if len(planted) == 1 else [None]
+    known = [share for share in shares if share is not None]
+    if len(known) == len(signals):  # one transport carries the probes and every signal
+        data = [WeightSums(steps, anchors=torch.stack(known, dim=-1), kept=True)]
+    else:
+        carries += [Carry(steps, signal) for signal in signals]
+        data = [WeightSums(steps, kept=True) for _ in signals]
     examined = {lag for first, last in subject.bands.edges for lag in range(first, last + 1)}
-    edges = set(subject.bands.lags)
+    edges, alone = set(subject.bands.lags), len(carries) - len(data)  # carries of probes alone
 
     def collected(lag: int, number: int) -> list[WeightSums]:
-        """A probe's sums at the edge of a band; the data's, with the last carry, all over it."""
+        """A probe's sums at the edge of a band; the data's, with the last carries, all over it."""
         planted_here = probes[number : number + 1] if lag in edges else []
-        return [*planted_here, data] if number == len(carries) - 1 and lag in examined else planted_here
+        return [*planted_here, data[number - alone]] if number >= alone and lag in examined else planted_here
 
     for lag, _ in walk_back(carries, subject.bands.lags[-1], collected):
         if lag in edges:
-            yield data.take(), [sums.take() for sums in probes]
+            yield [sums.take() for sums in data], [sums.take() for sums in probes]
 
 
 def _first_order(
-    subject: Subject, part: Rollout, steps: Steps, signal: Tensor, planted: list[Tensor], inputs: list[Tensor]
-) -> Iterator[tuple[Tensor, list[Tensor]]]:
+    subject: Subject, part: Rollout, steps: Steps, signals: list[Tensor], planted: list[Tensor], inputs: list[Tensor]
+) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
     arrivals = [subject.carry(part, start, subject.bands.lags) for start in planted]
-    for total, *cotangents in zip(band_cotangents(subject, part, signal, kept=True), *arrivals, strict=True):
+    totals = [band_cotangents(subject, part, signal, kept=True) for signal in signals]
+    for band in zip(*totals, *arrivals, strict=True):
+        data, cotangents = band[: len(signals)], band[len(signals) :]
         probes = [_weights(steps, c.kept(), reached) for c, reached in zip(cotangents, inputs, strict=True)]
-        yield _weights(steps, total), probes
+        yield [_weights(steps, total) for total in data], probes
 
 
 def _weights(steps: Steps, carried: Tensor, reached: Tensor | None = None) -> Tensor:

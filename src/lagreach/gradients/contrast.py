@@ -21,22 +21,27 @@ from lagreach.transport.objective import Objective, output_gradient
 from lagreach.types import SIGNALS
 
 
-def swapped(own: Objective, other: Objective) -> tuple[Objective, Objective, Tensor]:
+def swapped(own: Objective, other: Objective, weights: Tensor | None = None) -> tuple[Objective, Objective, Tensor]:
     """Return the objectives of the same outputs with their own and with their partners' targets.
 
-    Both use the steps that count in both sequences, so that everything but the target cancels. The last value says
-    which sequences have such steps at all.
+    Both use the steps that count in both sequences (or as `weights` says), so that everything but the target cancels.
+    The last value says which sequences have such steps at all.
     """
-    weights = own.weights * other.weights
+    weights = own.weights * other.weights if weights is None else weights
     shared = weights.sum(-1) > 0
     weights = torch.where(shared[:, None], weights, 1.0)
     return replace(own, weights=weights), replace(own, y=other.y, weights=weights), shared
 
 
 def signal_gradient(
-    recurrence: Recurrence, own: Objective, other: Objective, states: Tensor, signal: str
+    recurrence: Recurrence,
+    own: Objective,
+    other: Objective,
+    states: Tensor,
+    signal: str,
+    weights: Tensor | None = None,
 ) -> Float[Tensor, "seq time state"]:
-    """Loss gradient at the states whose transport is a lag's signal."""
+    """Loss gradient at the states whose transport is a lag's signal; for `weights` see `swapped`."""
     if signal not in SIGNALS:
         raise InputError("unknown signal", got=repr(signal), expected=" or ".join(SIGNALS))
     with torch.enable_grad():
@@ -45,7 +50,7 @@ def signal_gradient(
         if signal == "gradient":
             (gradient,) = torch.autograd.grad(own(output).sum(), leaves, materialize_grads=True)
             return gradient
-        with_own, with_other, shared = swapped(own, other)
+        with_own, with_other, shared = swapped(own, other, weights)
         difference = with_own(output) - with_other(output)
         (contrast,) = torch.autograd.grad(difference.sum(), leaves)
     return contrast * shared[:, None, None]

@@ -36,7 +36,8 @@ from lagreach.transport.linearised import linearise
 from lagreach.transport.scaled import size_in_powers_of_two
 
 FEWEST = 32  # positions of a pair, if it has so many
-STEPS_TOGETHER, GPU_STEPS_TOGETHER = 2**17, 2**22  # of windows that are worked on at once
+VALUES_TOGETHER = 2**21  # of the states of windows that are worked on at once
+ALIVE = 24  # tensors of that size at the peak, so many at most
 RESCALE_EVERY = 8  # steps, so that float32 holds what is carried
 
 
@@ -58,10 +59,10 @@ def affordable_positions(lags: Sequence[int], time: int) -> int:
     """Positions that take about as much work as the transport of all lags, but not fewer than a few.
 
     >>> affordable_positions([8, 9, 12], 40), affordable_positions([8], 24), affordable_positions([128, 512], 1024)
-    (32, 24, 185)
+    (32, 24, 92)
     """
     run, back = max(lags) + 1, sum(lags) + len(lags)  # forward, linearised twice; carried back twice
-    return min(time, max(FEWEST, time * time // 2 // (3 * run + 2 * back)))
+    return min(time, max(FEWEST, time * time // 4 // (3 * run + 2 * back)))
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ class _Work:
     """The windows of one piece, for lags whose inputs have equally many neighbours."""
 
     def __init__(self, subject: Subject, piece: Piece, plan: ExchangePlan, lags: list[int], after: int) -> None:
-        self.piece, self.lags, self.names, self.reach = piece, lags, subject.names, plan.reach
+        self.piece, self.lags, self.names, self.reach, self.room = piece, lags, subject.names, plan.reach, subject.room
         part = piece.part
         place = step_input(part)
         assert place is not None, "asked for a layer whose inputs cannot be exchanged"
@@ -175,8 +176,10 @@ class _Work:
     def sums(self) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
         """Yield a block and its sums (lag, param): of C, of C with the input exchanged, and of the contrast to compare with."""
         exchanged_starts = None if self.reach == NOTHING else self._exchanged_starts()
-        most = (GPU_STEPS_TOGETHER if self.signal.is_cuda else STEPS_TOGETHER) // (self.lags[-1] + 1)
-        for rows, groups in _joined(self.piece.groups(max(2, most)), max(2, most)):
+        values = self.room // (ALIVE * self.signal.element_size())
+        values = values if self.signal.is_cuda else min(values, VALUES_TOGETHER)
+        most = max(2, values // ((self.lags[-1] + 1) * self.signal.shape[-1]))
+        for rows, groups in _joined(self.piece.groups(most), most):
             together = max(1, most // (rows.stop - rows.start))
             for first in range(0, len(self.positions), together):
                 draws = slice(first, first + together)

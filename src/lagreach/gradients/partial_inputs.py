@@ -253,4 +253,5 @@ def _unexplained(fitted: Covariances, judged: Covariances, before: int, after: i
     error = error + solved @ among @ solved.swapaxes(-1, -2)
     whiten = [_inverse_root(own) for own in judged[0]]
     count = sum(w.shape[1] for w in whiten)
-    return float(sum(np.trace(w.T @ own @ w) for own, w in zip(error, whiten, strict=True)) / max(count, 1))
+    unexplained = sum(np.trace(w.T @ own @ w) for own, w in zip(error, whiten, strict=True)) / max(count, 1)
+    return max(float(unexplained), 0.0)

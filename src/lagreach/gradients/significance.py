@@ -1,7 +1,8 @@
 """Is there a signal, and how large is it? From the block means of a gradient, per lag.
 
 With independent block means ``b_k`` of mean m, ``<b_k, b_j>`` for k != j estimates ``|m|^2`` without bias. Under the null
-the sign of every ``b_k`` is arbitrary, so the off-diagonal sum with random signs has the null distribution exactly.
+the sign of every ``b_k`` is arbitrary, so the off-diagonal sum with random signs has the null distribution exactly. Where
+sequences exchange targets in groups of more than two, signs become exchanges within the groups, and the same holds.
 """
 
 from __future__ import annotations
@@ -75,25 +76,49 @@ def jackknife_spread(values: Float[Array, "block lag"]) -> Float[Array, "lag"]:
     return np.where(usable, spread, np.nan)
 
 
-def flip_test(means: Float[Array, "block lag param"], *, flips: int, generator: np.random.Generator) -> Significance:
-    """One-sided sign-flip test of every lag, with the same flips for all lags.
+def turned(pairings: Float[Array, "block pairing *any"]) -> Float[Array, "block turn *any"]:
+    """Block means as they are and as they would be if targets were exchanged within groups; they add up to zero.
 
-    The statistic is the off-diagonal sum over its null standard deviation; that scale consists of squares, so flips do
-    not change it and the test stays exact.
+    With one pairing the second is the negative of the first. With R - 1 of them, D_g being the contrast with the partner in
+    pairing g, the mean is S = mean of D_g, and exchanging all targets along pairing h makes it ``S - D_h R / (R - 1)``: what
+    was the own target is now one of the others.
+    """
+    count = pairings.shape[1]
+    mean = pairings.mean(1, keepdims=True)
+    return np.concatenate((mean, mean - pairings * ((count + 1) / count)), axis=1)
+
+
+def flip_test(
+    means: Float[Array, "block lag param"] | Float[Array, "block pairing lag param"],
+    *,
+    flips: int,
+    generator: np.random.Generator,
+) -> Significance:
+    """One-sided test of every lag: targets are exchanged within random blocks, in the same ones for all lags.
+
+    The statistic is the off-diagonal sum over its null standard deviation, which exchanges do not change, so that the test
+    is exact. With one pairing, or for plain means whose signs are arbitrary, an exchange flips the sign of a block.
     """
     if not np.isfinite(means).all():  # comparisons with NaN are false: it would pass for the strongest signal of all
         raise InputError("gradients overflow, so nothing can be tested", fix="scale inputs and targets to about one")
-    products, scale = gram(means)
-    count = products.shape[-1]
-    off = products * (1 - np.eye(count))
-    spread = count * (count - 1) * null_spread(products)
-    spread = np.where(spread > 0, spread, 1.0)
-    signs = generator.choice(np.array([-1.0, 1.0]), size=(flips, count))
-    signs = np.concatenate((np.ones((1, count)), signs))  # the data are one of the equally likely patterns
-    z = np.stack([np.einsum("fi,fi->f", signs @ one, signs) for one in off], axis=1) / spread
+    pairings = means[:, None] if means.ndim == 3 else means
+    count, turns, lags = len(pairings), pairings.shape[1] + 1, pairings.shape[2]
+    chosen = generator.integers(0, turns, size=(flips, count))
+    chosen = np.concatenate((np.zeros((1, count), dtype=chosen.dtype), chosen))  # the data are one of the patterns
+    pattern = np.zeros((len(chosen), count * turns))
+    np.put_along_axis(pattern, np.arange(count) * turns + chosen, 1.0, axis=1)
+    block = np.arange(count * turns) // turns
+    others = block[:, None] != block
+    z, square, null = np.empty((len(chosen), lags)), np.empty(lags), np.empty(lags)
+    for lag in range(lags):
+        products, scale = gram(turned(pairings[:, :, lag]).reshape(count * turns, 1, -1))
+        off = products[0] * others
+        sums = np.einsum("fi,fi->f", pattern @ off, pattern)
+        spread = np.sqrt(2 * np.square(off).sum()) / turns
+        z[:, lag] = sums / spread if spread > 0 else 0.0
+        square[lag], null[lag] = np.array((sums[0], spread)) / (count * (count - 1)) * scale**2
     p_value = (z >= z[0] - TIE).mean(0)
-    square = off_diagonal_mean(products) * scale**2
-    return Significance(square, null_spread(products) * scale**2, p_value, step_down(z))
+    return Significance(square, null, p_value, step_down(z))
 
 
 def step_down(z: Float[Array, "flip lag"]) -> Float[Array, "lag"]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lagreach.adapters import View
 from lagreach.data.bands import Bands
+from lagreach.data.batch import Batch
 from lagreach.data.pairs import BlockPlan
 from lagreach.data.sequences import Sequences
 from lagreach.gradients.contrast import Probe
@@ -63,12 +64,39 @@ class Subject:
         """Run the model on these sequences; return its states and the objective of its outputs."""
         batch = self.sequences.read(index)
         part = run(self.view.bind(batch))
+        return part, self._objective(batch, part)
+
+    def _objective(self, batch: Batch, part: Rollout) -> Objective:
+        """Targets and weights of a batch, for as many outputs as a rollout has."""
         seq, positions, out = part.output.shape
         shape, time = (seq, positions, out), part.x.shape[1]
         if self.at_end:
             batch = replace(batch, lengths=None)  # they are those of the inputs, and outputs are no steps
         objective = make_objective(self.loss, batch, part.recurrence, shape, input_time=time, steps=self.steps)
-        return part, replace(objective, at_end=self.at_end)
+        return replace(objective, at_end=self.at_end)
+
+    @property
+    def pairings(self) -> int:
+        """Pairings in which the data's signal is measured; the raw gradient knows no partners."""
+        return self.plan.members - 1 if self.signal == "dependence" else 1
+
+    def exchanged(self, piece: Piece) -> tuple[list[Objective], Tensor | None]:
+        """The objectives of the partners of a piece's rows in every pairing, and the steps that all of a group share.
+
+        A group that does not fit into memory lies in several pieces; then the partners' targets are read once more.
+        """
+        members = self.plan.members
+        if self.pairings == 1:
+            return [piece.swapped], None
+        if len(piece.number) % members == 0 and piece.pair[0] % (members // 2) == 0:
+            row = torch.arange(len(piece.number))
+            every = [piece.objective.select(row ^ shift) for shift in range(1, members)]
+        else:
+            group, place = np.divmod((2 * piece.pair[:, None] + np.arange(2)).ravel(), members)
+            numbers = [self.plan.groups[group, place ^ shift] for shift in range(1, members)]
+            every = [self._objective(self.sequences.read(own.tolist()), piece.part) for own in numbers]
+        weights = torch.stack([one.weights for one in (piece.objective, *every)]).amin(0)
+        return every, weights
 
     def carry(self, part: Rollout, delta: Tensor, lags: list[int]) -> Iterator[Cotangent]:
         """Carry gradients back to each of the lags, exactly or to first order."""
@@ -98,8 +126,9 @@ class Subject:
         return max(1, self.room // self.pair_bytes)
 
     def pieces(self, blocks: Iterable[int]) -> Iterator[Piece]:
-        """Cut the sequences of some blocks into pieces that fit into memory; pairs stay together."""
-        chunk = self.pairs_together
+        """Cut the sequences of some blocks into pieces that fit into memory; pairs stay together, and groups if they can."""
+        chunk, group = self.pairs_together, self.plan.members // 2
+        chunk = chunk // group * group or chunk
         pairs = np.flatnonzero(np.isin(self.plan.blocks, list(blocks)))
         for start in range(0, len(pairs), chunk):
             chosen = pairs[start : start + chunk]

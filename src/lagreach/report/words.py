@@ -21,11 +21,12 @@ LIGHTS = {
     Status.LIMIT_LEARNED: "good",
     Status.LIMIT_NO_DEPENDENCY: "plain",
     Status.LIMIT_UNDETERMINED: "fair",
-    Status.LIMIT_NOT_APART: "fair",
+    Status.LIMIT_EXPLAINED: "fair",
     Status.LIMIT_SHARED_INPUT: "fair",
     Status.LIMIT_CAPACITY: "bad",
     Status.LIMIT_SAMPLE_SIZE: "bad",
     Status.LIMIT_OUT_OF_REACH: "bad",
+    Status.LIMIT_CANNOT_BE_TOLD: "fair",
 }
 
 
@@ -160,6 +161,8 @@ def _beyond(diagnosis: Diagnosis, lag: int) -> str:
 def depends(diagnosis: Diagnosis) -> str:
     """Say which lags the data depend on, and which of them N sequences do not reach."""
     found = sorted({lag for layer in diagnosis.layers for lag in layer.window.dependences})
+    if not found and any(np.isnan(layer.window.adjusted_p).any() for layer in diagnosis.layers):
+        return "Whether the target depends on any lag cannot be told from this series."
     if not found:
         return f"{sentence(nothing_found(_most_telling(diagnosis)))}."
     visible = {lag for layer in diagnosis.layers for lag in layer.window.at(diagnosis.sequences).detectable}
@@ -187,6 +190,8 @@ def nothing_found(window: Window) -> str:
             f"the target goes with old inputs ({listed(marginal)}), but which of them it depends on cannot be told: they follow "
             "each other in time"
         )
+    if Status.LIMIT_CANNOT_BE_TOLD in window.required.status:
+        return "whether the target depends on the inputs cannot be told from this series"
     if untold.all():
         return "whether the target depends on the inputs cannot be told: they are the same in every sequence"
     words = "no dependence of the target on any examined lag was found in the data"
@@ -236,8 +241,10 @@ def advice(diagnosis: Diagnosis, layer: LayerDiagnosis, lag: int) -> str:
         return "nothing to do"
     if limit is Status.LIMIT_SHARED_INPUT:
         return "let this input differ between sequences, if it can"
-    if limit is Status.LIMIT_NOT_APART:
-        return "more sequences, or inputs that follow each other less, would tell lags apart"
+    if limit is Status.LIMIT_EXPLAINED:
+        return "nothing to do, unless more sequences tell it apart from the lags around it"
+    if limit is Status.LIMIT_CANNOT_BE_TOLD:
+        return "a longer series, or differences instead of levels"
     if limit is Status.LIMIT_UNDETERMINED:
         return "train on, or tune the optimiser"
     if limit is Status.LIMIT_CAPACITY:

@@ -46,6 +46,8 @@ class RelianceSums:
 
     def __init__(self, subject: Subject, lags: Sequence[int], seed: int) -> None:
         self.lags, self.seed, self.time = tuple(lags), seed, subject.time
+        # pairs of windows from one stretch of a series depend on each other: their signs are flipped together
+        self.stretch = subject.plan.blocks if subject.plan.of_series else None
         self.pair: list[np.ndarray] = []
         self.values: list[np.ndarray] = []  # (2, pair, lag) each: rises and losses
 
@@ -64,11 +66,13 @@ class RelianceSums:
         self.values += other.values
 
     def result(self, flips: int) -> Reliance:
-        """Test every lag by flipping the signs of pairs; the order of the pairs does not matter."""
-        order = np.argsort(np.concatenate(self.pair)) if self.pair else np.array([], dtype=int)
+        """Test every lag by flipping the signs of pairs (of stretches, in a series); the order of the pairs does not matter."""
+        pairs = np.concatenate(self.pair) if self.pair else np.array([], dtype=int)
+        order = np.argsort(pairs)
+        unit = np.arange(len(pairs)) if self.stretch is None else self.stretch[pairs[order]]
         empty = np.empty((2, 0, len(self.lags)))
         rises, losses = np.concatenate([empty, *self.values], axis=1)[:, order]
-        return reliance_of(self.lags, rises, losses, flips, np.random.default_rng(self.seed))
+        return reliance_of(self.lags, rises, losses, flips, np.random.default_rng(self.seed), unit)
 
 
 class RelianceCurve(LagStatistic):
@@ -139,12 +143,21 @@ def _rise(piece: Piece, lag: int, scores: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def reliance_of(
-    lags: tuple[int, ...], rises: np.ndarray, losses: np.ndarray, flips: int, generator: np.random.Generator
+    lags: tuple[int, ...],
+    rises: np.ndarray,
+    losses: np.ndarray,
+    flips: int,
+    generator: np.random.Generator,
+    unit: np.ndarray | None = None,
 ) -> Reliance:
-    """Test the rises of pairs (pair, lag), NaN where a pair has none, by flipping their signs; as shares of the losses."""
+    """Test the rises of pairs (pair, lag), NaN where a pair has none, by flipping their signs; as shares of the losses.
+
+    `unit` (pair,) numbers what is independent: every pair if None.
+    """
+    unit = np.arange(len(rises)) if unit is None else unit
     seen = np.isfinite(rises)
     count = seen.sum(0)
-    values = np.where(seen, rises, 0.0)
+    values = _by_unit(np.where(seen, rises, 0.0), unit)
     safe = np.maximum(count, 1)
     mean = values.sum(0) / safe
     scale = np.sqrt(np.square(values).sum(0))  # of squares, so that flips leave it alone
@@ -153,8 +166,17 @@ def reliance_of(
         turned.append(generator.choice([-1.0, 1.0], size=(min(FLIPS, flips - start), len(values))) @ values)
     z = np.concatenate(turned) / np.where(scale > 0, scale, 1.0)
     level = np.where(seen, losses, 0.0).sum(0) / safe
-    spread = np.sqrt(np.where(seen, np.square(rises - mean), 0.0).sum(0) / np.maximum(count - 1, 1) / safe)
+    units = np.maximum((_by_unit(seen.astype(float), unit) > 0).sum(0), 1)
+    apart = _by_unit(np.where(seen, rises - mean, 0.0), unit)
+    spread = np.sqrt(np.square(apart).sum(0) * units / np.maximum(units - 1, 1)) / safe
     with np.errstate(invalid="ignore", divide="ignore"):
         share = np.where(count > 0, mean / level, np.nan)
         error = np.where(count > 0, spread / level, np.nan)
     return Reliance(lags, share, error, np.where(count > 0, step_down(z), np.nan))
+
+
+def _by_unit(values: Float[np.ndarray, "pair lag"], unit: np.ndarray) -> Float[np.ndarray, "unit lag"]:
+    """Sums over the pairs of each unit."""
+    sums = np.zeros((int(unit.max(initial=-1)) + 1, values.shape[1]))
+    np.add.at(sums, unit, values)
+    return sums

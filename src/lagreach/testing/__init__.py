@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from lagreach._util.seeds import seeded
+from lagreach._util.generators import seeded
 from lagreach.adapters import find_views
 from lagreach.adapters.calling import Call
 from lagreach.cells import Cell, make_cell

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from lagreach._util.seeds import seeded
+from lagreach._util.generators import seeded
 from lagreach.adapters import View
 from lagreach.adapters.calling import Call
 from lagreach.adapters.scan_cell import ScanCell, Written

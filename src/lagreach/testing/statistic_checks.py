@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lagreach._util.seeds import seeded
+from lagreach._util.generators import seeded
 from lagreach._util.threads import one_thread
 from lagreach.diagnosis.assemble import assemble
 from lagreach.diagnosis.diagnose import diagnose

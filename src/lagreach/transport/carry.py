@@ -34,7 +34,7 @@ class WeightSums:
     reached
         Weights (seq, time, k) of the positions that are reached; one set of ones if None.
     anchors
-        Weights (seq, time) of the anchors where the gradients started.
+        Weights (seq, time, k) of the anchors where the gradients started, instead.
     kept
         Hold what lies below the range of float64 at its lower end, so that the direction is not lost with the size.
     """
@@ -43,28 +43,27 @@ class WeightSums:
         self,
         steps: Steps,
         reached: Float[Tensor, "seq time k"] | None = None,
-        anchors: Float[Tensor, "seq time"] | None = None,
+        anchors: Float[Tensor, "seq time k"] | None = None,
         *,
         kept: bool = False,
     ) -> None:
         self._steps, self._kept = steps, kept
-        rows = steps.x.new_ones(steps.total, 1) if reached is None else steps.rows(reached)
-        self._weighted = [block.weighted(rows[place]) for block, place in steps.blocks]
-        self._anchors = None
+        self._anchors, self._weighted = None, []
         if anchors is not None:
-            own = steps.rows(anchors[..., None])
+            own = steps.rows(anchors)
             self._anchors = torch.cat((own, torch.zeros_like(own)))  # anchors beyond the end do not exist
+        else:
+            rows = steps.x.new_ones(steps.total, 1) if reached is None else steps.rows(reached)
+            self._weighted = [block.weighted(rows[place]) for block, place in steps.blocks]
         self._total: list[Tensor] = []  # one for each group
 
     def add(self, block: int, spread: Tensor, started: slice, exponent: Tensor | None) -> None:
         """Add a block's rows, which `started` at these anchors and whose values are ``spread * 2**exponent``."""
-        weighted, top = self._weighted[block], 0
+        step, count, top = self._steps.blocks[block][0], self._steps.count, 0
+        weighted = self._weighted[block] if self._anchors is None else step.weighted(self._anchors[started])
         if exponent is not None:
             top = int(exponent[started].max())
             weighted = weighted * torch.exp2((exponent[started] - top).to(spread.dtype))
-        if self._anchors is not None:
-            weighted = weighted * self._anchors[started]
-        step, count = self._steps.blocks[block][0], self._steps.count
         found = [step.weights(spread, weighted, group, count).double() for group in self._steps.groups]
         if top and self._kept:
             top += lift(torch.stack([sums.abs().max() for sums in found]).max(), top)

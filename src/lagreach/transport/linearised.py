@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import chain
 
 import torch
@@ -139,8 +140,12 @@ class Closed(Linearised):
 
     def weighted(self, by: Tensor) -> Tensor:
         """Return what the weights multiply, times each set of row weights, layers side by side."""
-        factors = [layer.factor(used) for layer, used in zip(self._layers, self._used, strict=True) if used]
-        return torch.cat([(by[:, :, None] * factor[:, None, :]).flatten(1) for factor in factors], dim=1)
+        return torch.cat([(by[:, :, None] * factor[:, None, :]).flatten(1) for factor in self._factors], dim=1)
+
+    @cached_property
+    def _factors(self) -> list[Tensor]:
+        """What the weights of each layer multiply."""
+        return [layer.factor(used) for layer, used in zip(self._layers, self._used, strict=True) if used]
 
     def weights(self, spread: Tensor, weighted: Tensor, group: slice, count: int) -> Tensor:
         """All factors times all columns that some weight uses; `flat` picks what is wanted."""

@@ -1,10 +1,12 @@
-"""Exchange the inputs of one band of lags alone: does the target depend on them given the rest, and does the model use them?
+"""Exchange the inputs at one lag alone: does the target depend on them given the rest, and does the model use them?
 
 Swapping targets tests whether targets depend on any input. It is not specific to a lag: in a nonlinear network the gradient
 at one lag also carries products of inputs at others. So at each anchor t the partners of a pair exchange their inputs at
 ``t - l`` and nothing else, and the lag's gradient is compared with what it was. If the target does not depend on that input
 given the rest, exchanging the two turns the difference into its negative, whatever the network, for inputs that are
-independent in time; sign flips are then exact. The rise of the loss at t in the same runs is the model's reliance on the lag.
+independent in time; sign flips are then exact. Of numbers that follow each other in time, only what their neighbours do not
+predict is exchanged (`lagreach.gradients.partial_inputs`). The rise of the loss at t in the same runs is the model's reliance
+on the lag.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ import torch
 from torch import Tensor
 
 from lagreach.gradients.contrast import step_weights
+from lagreach.gradients.partial_inputs import Neighbours
 from lagreach.whole_model.anchors import draw_anchors, draw_lags, make_slots, pair_streams
 from lagreach.whole_model.factors import Factors, Products, block_gram, coordinates
+from lagreach.whole_model.input_module import OtherInputs, PartnerSteps
 from lagreach.whole_model.outputs import cotangents
 from lagreach.whole_model.subject import ModelSubject, Piece
 
@@ -27,44 +31,50 @@ MOST_ANCHORS = 4  # of a pair, for each band: every one of them is a run of its 
 
 @dataclass(frozen=True)
 class Exchanged:
-    """What exchanging the inputs of some bands changes.
+    """What exchanging the inputs at some lags changes.
 
-    `factors` hold, band by band, the gradients as they were and, behind them with the other sign, after the exchange;
-    `rises` and `losses` (pair, band) are the rise of the loss at the anchors and the loss itself, NaN where no anchor
-    reaches back so far.
+    `factors` hold, for each of the `edges` (first and last lag), the gradients as they were and, behind them with the other
+    sign, after the exchange; `rises` and `losses` (pair, edge) are the rise of the loss at the anchors and the loss itself,
+    NaN where no anchor reaches back so far.
     """
 
     subject: ModelSubject
-    bands: tuple[int, ...]
+    edges: tuple[tuple[int, int], ...]
     factors: tuple[Factors, ...]
     size: np.ndarray
     rises: np.ndarray
     losses: np.ndarray
 
     def data(self, number: int) -> Products:
-        """The signal of one of the bands, in the order of `bands`."""
+        """The signal at one of the edges, by its number."""
         factors = self.factors[number]
         return Products.of(factors, list(range(factors.arrived.shape[0])), 0)
 
     def means(self) -> np.ndarray:
-        """Block means of the signal (block, band, axis), in coordinates with the gradients' inner products."""
-        grams = np.stack([block_gram(self.data(i), self.size) for i in range(len(self.bands))])
+        """Block means of the signal (block, edge, axis), in coordinates with the gradients' inner products."""
+        grams = np.stack([block_gram(self.data(i), self.size) for i in range(len(self.edges))])
         return np.moveaxis(coordinates(grams), 0, 1)
 
 
 def measure_exchange(
-    subject: ModelSubject, bands: Sequence[int], progress: Callable[[int], None] | None = None
+    subject: ModelSubject,
+    edges: Sequence[tuple[int, int]],
+    neighbours: Neighbours | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> Exchanged:
-    """Run the model on every pair as it is, and once for each band and anchor with inputs exchanged."""
+    """Run the model on every pair as it is, and once for each of the edges and anchors with inputs exchanged.
+
+    With `neighbours`, only the part of an input that they do not predict is exchanged, at single lags.
+    """
     anchors = min(MOST_ANCHORS, subject.anchors)
     pairs = len(subject.plan.pairs)
     pair_of = {int(first): pair for pair, (first, _) in enumerate(subject.plan.pairs)}
-    store: list[Factors | None] = [None] * len(bands)
-    rises, losses = np.full((pairs, len(bands)), np.nan), np.full((pairs, len(bands)), np.nan)
+    store: list[Factors | None] = [None] * len(edges)
+    rises, losses = np.full((pairs, len(edges)), np.nan), np.full((pairs, len(edges)), np.nan)
 
-    def exchange(rows: np.ndarray, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[_Band]]:
+    def exchange(rows: np.ndarray, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[_Edge]]:
         piece = subject.run(rows)
-        return rows, blocks, [_exchange_band(subject, piece, rows, band, anchors) for band in bands]
+        return rows, blocks, [_exchange_at(subject, piece, rows, edge, anchors, neighbours) for edge in edges]
 
     for rows, blocks, found in subject.each(exchange, progress):
         own = [pair_of[int(row)] for row in rows[::2]]
@@ -77,11 +87,11 @@ def measure_exchange(
                 factors.append(blocks, arrived, given)
     size = np.bincount(subject.plan.blocks, minlength=subject.plan.count) * 2
     filled = tuple(factors for factors in store if factors is not None)
-    return Exchanged(subject, tuple(bands), filled, size, rises, losses)
+    return Exchanged(subject, tuple(edges), filled, size, rises, losses)
 
 
 @dataclass(frozen=True)
-class _Band:
+class _Edge:
     """Rows of factors, before and after the exchange at each anchor, and the rise of the loss by pair."""
 
     rows: list[tuple[Tensor, Tensor]]
@@ -89,9 +99,16 @@ class _Band:
     loss: np.ndarray
 
 
-def _exchange_band(subject: ModelSubject, piece: Piece, rows: np.ndarray, band: int, most: int) -> _Band:
-    first, last = subject.bands.edges[band]
-    slots = make_slots([(first, last)])
+def _exchange_at(
+    subject: ModelSubject,
+    piece: Piece,
+    rows: np.ndarray,
+    edge: tuple[int, int],
+    most: int,
+    neighbours: Neighbours | None,
+) -> _Edge:
+    first, _ = edge
+    slots = make_slots([edge])
     seq, time = piece.inside.shape
     device = piece.output.device
     positions = piece.output.shape[1]
@@ -99,7 +116,7 @@ def _exchange_band(subject: ModelSubject, piece: Piece, rows: np.ndarray, band: 
     both = torch.minimum(shares, shares[piece.partner])
     reach = (piece.stand >= first) & (piece.stand[piece.partner] >= first)
     usable = ((both > 0) & reach)[::2] & subject.used.to(device)
-    streams = pair_streams(piece.batch.x, piece.batch.lengths, subject.seed, purpose=1 + band)
+    streams = pair_streams(piece.batch.x, piece.batch.lengths, subject.seed, purpose=1 + first)
     anchors = draw_anchors(usable, most, streams)
     lags = draw_lags(slots, most, streams).repeat_interleave(2, dim=0).to(device)
     width = torch.from_numpy(slots.width).to(device)
@@ -111,10 +128,11 @@ def _exchange_band(subject: ModelSubject, piece: Piece, rows: np.ndarray, band: 
     for number in range(most):
         position = torch.from_numpy(anchors.position[:, number]).repeat_interleave(2).to(device)
         stand = piece.stand[row, position]
-        exchange = _partner_steps(piece, position, (first, last), weight[:, number] > 0)
+        there = _partner_steps(piece, position, edge, weight[:, number] > 0)
+        exchange = PartnerSteps(there) if neighbours is None else _unpredicted(piece, there >= 0, first, neighbours)
         changed = subject.run(rows, exchange=exchange)
         step = stand[:, None] - lags[:, number]
-        seen = (step >= 0) & (exchange[row[:, None], step.clamp(0, time - 1)] >= 0)
+        seen = (step >= 0) & (there[row[:, None], step.clamp(0, time - 1)] >= 0)
         step = step.clamp(0, time - 1)
         factor = (weight[:, number, None] * width * seen)[..., None]
         replaced = piece.output.detach().clone()
@@ -132,11 +150,11 @@ def _exchange_band(subject: ModelSubject, piece: Piece, rows: np.ndarray, band: 
     none = torch.full_like(some, torch.nan)
     sums = [(value * counted).view(-1, 2 * most).sum(1) for value in (rise, before.double()[:, None].expand_as(rise))]
     rise_of_pair, loss_of_pair = (torch.where(per_pair > 0, one / some, none).cpu().numpy() for one in sums)
-    return _Band(made, rise_of_pair, loss_of_pair)
+    return _Edge(made, rise_of_pair, loss_of_pair)
 
 
-def _partner_steps(piece: Piece, position: Tensor, band: tuple[int, int], wanted: Tensor) -> Tensor:
-    """The partner's step that each step of the band reads instead of its own, (seq, time); -1 outside the band.
+def _partner_steps(piece: Piece, position: Tensor, edge: tuple[int, int], wanted: Tensor) -> Tensor:
+    """The partner's step that each step of a range of lags reads instead of its own, (seq, time); -1 elsewhere.
 
     Steps are counted back from where the output stands in each of the two, so that the exchange is its own inverse.
     """
@@ -146,6 +164,13 @@ def _partner_steps(piece: Piece, position: Tensor, band: tuple[int, int], wanted
     stand = piece.stand[row, position]
     there = step + (stand[piece.partner] - stand)[:, None]
     back = stand[:, None] - step
-    chosen = (back >= band[0]) & (back <= band[1]) & wanted[:, None] & (there >= 0) & (there < time)
+    chosen = (back >= edge[0]) & (back <= edge[1]) & wanted[:, None] & (there >= 0) & (there < time)
     chosen = chosen & piece.inside & piece.inside[piece.partner][row[:, None], there.clamp(0, time - 1)]
     return torch.where(chosen, there, -1)
+
+
+def _unpredicted(piece: Piece, chosen: Tensor, lag: int, neighbours: Neighbours) -> OtherInputs:
+    """Inputs with what their neighbours, up to the anchor, do not predict exchanged between partners."""
+    inputs = piece.reading.inputs.double()
+    left = neighbours.unpredicted(inputs - inputs[piece.partner], lag)
+    return OtherInputs(inputs - left, chosen)

@@ -22,7 +22,6 @@ from lagreach.errors import InputError, UnsupportedError
 from lagreach.whole_model.running import WholeModel
 
 # How sequences and steps lie in what a module is given.
-LAYOUTS = ("sequences first", "steps first", "flat", "channels", "one step a call")
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class Reading:
 
     def __init__(self, model: WholeModel, source: InputModule, sequences: int) -> None:
         self.source = source
-        self._sequences = sequences
+        self.sequences = sequences
         self._modules = [None if p.path is None else model.module.get_submodule(p.path) for p in source.ports]
         self._given: list[list[Tensor]] = [[] for _ in source.ports]
         self._leaves: list[list[Tensor]] = [[] for _ in source.ports]
@@ -115,7 +114,7 @@ class Reading:
                 )
 
     def _by_step(self, port: Port, values: Tensor) -> Tensor:
-        return by_step(values, port, self._sequences)
+        return by_step(values, port, self.sequences)
 
     def _without_padding(self, gradients: Tensor) -> Tensor:
         """Rows of an embedding that stand for padding never learn."""
@@ -172,22 +171,61 @@ def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None
     return next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
 
 
+@dataclass(frozen=True)
+class PartnerSteps:
+    """An exchange of inputs within pairs: rows 2i and 2i + 1 are partners.
+
+    `steps` (seq, time) is the step of its partner's input that a sequence reads instead of its own, -1 for its own.
+    """
+
+    steps: Tensor
+
+    def apply(self, values: Tensor, first: int) -> Tensor:
+        """Change inputs (seq, step, ...) that begin with a step; one step alone must meet the same step of its partner."""
+        count = values.shape[1]
+        here = self.steps[:, first : first + count].to(values.device)
+        if count < self.steps.shape[1]:
+            if bool(((here >= 0) & (here != first)).any()):
+                raise UnsupportedError(
+                    "inputs of sequences of different lengths cannot be exchanged in a module that sees one step at a time",
+                    got="a module that is called once for each step",
+                    fix="pass sequences of one length, or name an input module that reads whole sequences",
+                )
+            here = torch.where(here >= 0, 0, -1)
+        row = torch.arange(len(values), device=values.device)[:, None]
+        chosen = (here >= 0).reshape(*here.shape, *[1] * (values.ndim - 2))
+        return torch.where(chosen, values[row ^ 1, here.clamp(min=0)], values)
+
+
+@dataclass(frozen=True)
+class OtherInputs:
+    """Inputs (seq, time, input) that take the place of a sequence's own at the chosen steps (seq, time)."""
+
+    values: Tensor
+    chosen: Tensor
+
+    def apply(self, values: Tensor, first: int) -> Tensor:
+        """Change inputs (seq, step, ...) that begin with a step."""
+        here = slice(first, first + values.shape[1])
+        chosen = self.chosen[:, here].reshape(*values.shape[:2], *[1] * (values.ndim - 2)).to(values.device)
+        return torch.where(chosen, self.values[:, here].reshape(values.shape).to(values), values)
+
+
+Exchange = PartnerSteps | OtherInputs
+
+
 def read(
-    model: WholeModel, source: InputModule, batch: Batch, *, exchange: Tensor | None = None
+    model: WholeModel, source: InputModule, batch: Batch, *, exchange: Exchange | None = None
 ) -> tuple[Reading, Float[Tensor, "seq position out"]]:
     """Run a model on a batch with the output of what reads its input cut off; the hooks are gone afterwards.
 
-    Parameters
-    ----------
-    exchange
-        (seq, time): the step of its partner's input that a sequence reads instead of its own, -1 for its own; rows 2i and
-        2i + 1 are partners.
+    With an `exchange`, sequences read other inputs than their own.
     """
     reading = Reading(model, source, len(batch))
     if source.ports[0].path is None:
         x = as_given(model, batch.x)
         if exchange is not None:
-            x = _exchanged(x, exchange)
+            x = exchange.apply(x, 0)
         leaf = x.detach().requires_grad_()
         reading.record(0, leaf, leaf)
         output = model.output(batch.with_x(leaf))
@@ -210,16 +248,8 @@ def as_given(model: WholeModel, x: Tensor) -> Tensor:
     return x.to(model.device, model.dtype if x.is_floating_point() else x.dtype)
 
 
-def _exchanged(values: Tensor, exchange: Tensor) -> Tensor:
-    """Give each sequence its partner's values where it says so; (seq, time, ...)."""
-    row = torch.arange(len(values), device=values.device)[:, None]
-    step = exchange.to(values.device)
-    chosen = (step >= 0).reshape(*step.shape, *[1] * (values.ndim - 2))
-    return torch.where(chosen, values[row ^ 1, step.clamp(min=0)], values)
-
-
 @contextmanager
-def _hooks(model: WholeModel, reading: Reading, exchange: Tensor | None) -> Iterator[None]:
+def _hooks(model: WholeModel, reading: Reading, exchange: Exchange | None) -> Iterator[None]:
     """Cut the input modules' outputs off as leaves while the model runs."""
     handles = []
     calls = [0] * len(reading.source.ports)
@@ -231,7 +261,7 @@ def _hooks(model: WholeModel, reading: Reading, exchange: Tensor | None) -> Iter
         given = first_tensor(args, kwargs)
         if given is None or not counts(number, port):
             return None
-        changed = given if exchange is None else _exchange_in(given, port, exchange, calls[number])
+        changed = given if exchange is None else _exchange_in(given, port, exchange, calls[number], reading.sequences)
         if port.kind == "input":
             changed = changed.detach().requires_grad_()
             reading.record(number, changed, changed)
@@ -272,18 +302,11 @@ def _hooks(model: WholeModel, reading: Reading, exchange: Tensor | None) -> Iter
             handle.remove()
 
 
-def _exchange_in(given: Tensor, port: Port, exchange: Tensor, call: int) -> Tensor:
-    """Exchange inputs of partners in the layout that a module is given them in."""
+def _exchange_in(given: Tensor, port: Port, exchange: Exchange, call: int, sequences: int) -> Tensor:
+    """Change inputs in the layout that a module is given them in."""
     if port.layout == "one step a call":
-        here = exchange[:, call : call + 1]
-        if bool(((here >= 0) & (here != call)).any()):
-            raise UnsupportedError(
-                "inputs of two sequences of different lengths cannot be exchanged in a module that sees one step at a time",
-                got=f"{port.path}, called once for each step",
-                fix="pass sequences of one length, or an input module that reads whole sequences",
-            )
-        return _exchanged(given[:, None], torch.where(here >= 0, 0, -1))[:, 0]
-    changed = _exchanged(by_step(given, port, len(exchange)), exchange)
+        return exchange.apply(given[:, None], call)[:, 0]
+    changed = exchange.apply(by_step(given, port, sequences), 0)
     if port.layout == "steps first":
         return changed.transpose(0, 1)
     if port.layout == "flat":

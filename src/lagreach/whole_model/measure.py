@@ -2,14 +2,14 @@
 
 1. *Signals*: a few ways back from each sequence, for swapped targets and planted dependencies.
 2. *Exchange*: at the lags where swapping targets shows something, the inputs of that lag alone are exchanged. A lag counts
-   as a dependence of the data if both tests say so.
+   as a dependence of the data if both tests say so (`locate.py`).
 3. *Noise*: the whole gradient of every sequence along every lag's direction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,9 +19,10 @@ from lagreach._util.progress import Progress
 from lagreach.gradients.blocks import Directions
 from lagreach.gradients.noise import NoiseValues
 from lagreach.gradients.significance import Significance, flip_test
-from lagreach.statistics.reliance import NO_RELIANCE, Reliance, reliance_of
+from lagreach.statistics.reliance import Reliance
 from lagreach.whole_model.anchors import draw_anchors, pair_streams
-from lagreach.whole_model.exchange import Exchanged, measure_exchange
+from lagreach.whole_model.factors import Products
+from lagreach.whole_model.locate import Located, locate
 from lagreach.whole_model.noise import LagDirections, measure_noise
 from lagreach.whole_model.outputs import cotangents
 from lagreach.whole_model.running import at_rest
@@ -37,70 +38,55 @@ class ModelMeasurement:
 
     subject: ModelSubject
     means: Directions
-    test: Significance
+    located: Located
     noise: NoiseValues
-    reliance: Reliance
     log10_gain: Float[np.ndarray, "lag"]
     correlated_inputs: bool
     ahead: float
+
+    @property
+    def test(self) -> Significance:
+        """P-values of all tests together, by band."""
+        return self.located.test
+
+    @property
+    def reliance(self) -> Reliance:
+        """Rise of the loss at the lags where inputs were exchanged."""
+        return self.located.reliance
 
 
 def measure_model(
     subject: ModelSubject, *, flips: int, error: float, progress: Progress | None = None
 ) -> ModelMeasurement:
     """Run all passes; the model is left as it was."""
+
+    def stage(name: str) -> Callable[[int], None] | None:
+        return _ticks(progress, name, subject.plan.sequences)
+
     with at_rest(subject.model.module):
-        signals = measure_signals(subject, _ticks(progress, "lags", subject.plan.sequences))
+        signals = measure_signals(subject, stage("lags"))
         data, probe = signals.means()
         test = flip_test(data, flips=flips, generator=np.random.default_rng(subject.seed))
-        found = np.flatnonzero(test.adjusted <= error).tolist()
-        exchanged: Exchanged | None = None
-        reliance = NO_RELIANCE
-        if found and subject.signal == "dependence":
-            exchanged = measure_exchange(subject, found, _ticks(progress, "exchange", subject.plan.sequences))
-            data, test = _of_lags_alone(data, test, exchanged, flips)
-            lags = tuple(subject.bands.lags[band] for band in found)
-            generator = np.random.default_rng(subject.seed)
-            reliance = reliance_of(lags, exchanged.rises, exchanged.losses, flips, generator)
-        directions = _directions(signals, exchanged)
-        noise = measure_noise(subject, directions, _ticks(progress, "noise", subject.plan.sequences))
+        located = locate(signals, data, test, flips=flips, error=error, stage=stage)
+        noise = measure_noise(subject, _directions(signals, located.products), stage("noise"))
         gain = measure_gain(subsample(subject, GAIN_SEQUENCES))
     blocks = np.arange(subject.plan.count)
     return ModelMeasurement(
         subject=subject,
-        means=Directions(blocks, signals.size, data, probe, signals.spread),
-        test=test,
+        means=Directions(blocks, signals.size, located.data[:, None], probe, signals.spread),
+        located=located,
         noise=noise,
-        reliance=reliance,
         log10_gain=gain,
         correlated_inputs=signals.moments.correlated,
         ahead=signals.ahead,
     )
 
 
-def _of_lags_alone(
-    data: np.ndarray, test: Significance, exchanged: Exchanged, flips: int
-) -> tuple[np.ndarray, Significance]:
-    """Put the exchange in the place of swapped targets where it was made: its signal, and the larger p-value of both."""
-    bands = list(exchanged.bands)
-    means = exchanged.means()
-    alone = flip_test(means, flips=flips, generator=np.random.default_rng(exchanged.subject.seed))
-    together = data.copy()
-    together[:, bands] = means
-    parts = {name: getattr(test, name).copy() for name in ("square", "null_spread", "p_value", "adjusted")}
-    for name in ("square", "null_spread"):
-        parts[name][bands] = getattr(alone, name)
-    for name in ("p_value", "adjusted"):
-        parts[name][bands] = np.maximum(parts[name][bands], getattr(alone, name))
-    return together, replace(test, **parts)
-
-
-def _directions(signals: Signals, exchanged: Exchanged | None) -> LagDirections:
-    """Directions of the data and of the probes, band by band."""
+def _directions(signals: Signals, exchanged: Mapping[int, Products]) -> LagDirections:
+    """Directions of the data and of the probes, band by band; of the exchange where it was made."""
     subject = signals.subject
-    alone = {} if exchanged is None else {band: exchanged.data(i) for i, band in enumerate(exchanged.bands)}
     bands = [
-        [alone.get(band) or signals.data(band), *(signals.probe(p, band) for p in range(len(subject.group)))]
+        [exchanged.get(band) or signals.data(band), *(signals.probe(p, band) for p in range(len(subject.group)))]
         for band in range(len(subject.bands))
     ]
     wide = torch.float64 if signals.factors.arrived.dtype == np.float64 else torch.float32

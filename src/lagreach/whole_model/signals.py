@@ -15,6 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lagreach.gradients.contrast import step_weights, swapped
+from lagreach.gradients.partial_inputs import InputMoments as PartialMoments
+from lagreach.gradients.partial_inputs import neighbour_products
 from lagreach.whole_model.anchors import draw_anchors, draw_lags, pair_streams
 from lagreach.whole_model.factors import Factors, Products, block_gram, coordinates
 from lagreach.whole_model.input_moments import InputMoments
@@ -28,7 +30,8 @@ class Signals:
 
     `contrast` (row,) weights the planted factors where the data's signal is a multiple of them (one output); it is None
     where the data have factors of their own, the first ones. `spread` (block, group, 2) are sums whose ratio is the variance
-    of the target part; `ahead` is the share of the square gradient that reached inputs behind their outputs.
+    of the target part; `followed` says how numbers follow each other in time (None for
+    tokens), and `ahead` is the share of the square gradient that reached inputs behind their outputs.
     """
 
     subject: ModelSubject
@@ -38,6 +41,7 @@ class Signals:
     spread: np.ndarray
     moments: InputMoments
     planted: Float[np.ndarray, "probe slot row"]
+    followed: PartialMoments | None
     ahead: float
 
     def data(self, band: int) -> Products:
@@ -51,6 +55,13 @@ class Signals:
         slot = int(self.subject.slots.edge[band])
         signal = self.subject.group[number] + (self.contrast is None)
         return Products.of(self.factors, [slot], signal, [self.planted[number, slot]])
+
+    @property
+    def told(self) -> np.ndarray:
+        """Whether inputs at a band's lags differ between some partners, (band,): else nothing can be told there."""
+        given = self.factors.given[:, : self.factors.filled]
+        differs = (given[:, ::2] != given[:, 1::2]).reshape(len(given), -1).any(1)  # rows of partners are neighbours
+        return np.array([differs[self.subject.slots.band == band].any() for band in range(len(self.subject.bands))])
 
     def means(self) -> tuple[np.ndarray, np.ndarray]:
         """Block means of the data's signal (block, band, axis) and of the probes' (block, probe, band, axis).
@@ -84,7 +95,7 @@ def measure_signals(subject: ModelSubject, progress: Callable[[int], None] | Non
     contrast, moments = np.zeros(rows), InputMoments(subject.source.reads_tokens)
     size = np.bincount(subject.plan.blocks, minlength=subject.plan.count) * 2
     spread = np.zeros((subject.plan.count, len(subject.output), 2))
-    ahead = np.zeros(2)
+    ahead, followed = np.zeros(2), _Followed(subject.plan.count)
     for piece in subject.each(lambda own, block: _rows(subject, own, block), progress):
         for arrived, given, coefficient in zip(piece.arrived, piece.given, piece.contrast, strict=True):
             if factors is None:
@@ -95,6 +106,8 @@ def measure_signals(subject: ModelSubject, progress: Callable[[int], None] | Non
         np.add.at(spread, piece.block, piece.spread)
         ahead += piece.ahead
         moments.add(piece.inputs, piece.inside)
+        if not subject.source.reads_tokens:
+            followed.add(piece.inputs, piece.inside, piece.block)
     assert factors is not None
     alone = subject.output.shape[1] == 1
     return Signals(
@@ -105,8 +118,36 @@ def measure_signals(subject: ModelSubject, progress: Callable[[int], None] | Non
         spread=spread,
         moments=moments,
         planted=_planted(subject, factors, moments),
+        followed=None if subject.source.reads_tokens else followed.result(),
         ahead=float(ahead[0] / ahead[1]) if ahead[1] > 0 else 0.0,
     )
+
+
+class _Followed:
+    """Products of the differences of partners' inputs with those before, by block."""
+
+    def __init__(self, blocks: int) -> None:
+        self._sums: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in range(blocks)]
+        self._moves: list[list[np.ndarray]] = [[] for _ in range(blocks)]  # (2, input): over time, and between partners
+
+    def add(self, inputs: Tensor, inside: Tensor, block: np.ndarray) -> None:
+        """Take in some pairs."""
+        difference, valid = inputs[::2] - inputs[1::2], inside[::2] & inside[1::2]
+        for number in np.unique(block):
+            own = torch.from_numpy(block[::2] == number).to(inputs.device)
+            self._sums[number].append(neighbour_products(difference[own], valid[own]))
+            first, steps = inputs[::2][own], valid[own]
+            change = (first[:, 1:] != first[:, :-1]) & steps[:, 1:, None]
+            apart = (difference[own] != 0) & steps[..., None]
+            self._moves[number].append(torch.stack([moved.any(0).any(0) for moved in (change, apart)]).cpu().numpy())
+
+    def result(self) -> PartialMoments:
+        """Sums by block."""
+        steps = np.stack([np.sum([one for one, _ in own], axis=0) for own in self._sums])
+        products = np.stack([np.sum([one for _, one in own], axis=0) for own in self._sums])
+        told = np.ones((len(self._sums), 0), dtype=bool)  # `Signals.told` says it by band
+        change, apart = np.stack([np.any(own, axis=0) for own in self._moves], axis=1)
+        return PartialMoments(np.arange(len(self._sums)), steps, products, told, change & ~apart)
 
 
 def _planted(subject: ModelSubject, factors: Factors, moments: InputMoments) -> np.ndarray:

@@ -23,7 +23,7 @@ from lagreach.transport.objective import Loss, Objective
 from lagreach.whole_model.anchors import Slots, anchors_per_sequence, make_slots
 from lagreach.whole_model.coupling import check_loss, check_model
 from lagreach.whole_model.find_input import find_input_module
-from lagreach.whole_model.input_module import InputModule, Reading, read
+from lagreach.whole_model.input_module import Exchange, InputModule, Reading, read
 from lagreach.whole_model.outputs import (
     cotangents,
     decide_outputs,
@@ -79,7 +79,7 @@ class ModelSubject:
             room = ROOM if device.type != "cuda" else int(GPU_SHARE * torch.cuda.mem_get_info(device)[0])
         return max(1, room // self.pair_bytes)
 
-    def run(self, rows: np.ndarray, exchange: Tensor | None = None) -> Piece:
+    def run(self, rows: np.ndarray, exchange: Exchange | None = None) -> Piece:
         """Run the model on some sequences, rows 2i and 2i + 1 being partners."""
         batch = self.sequences.read(rows.tolist())
         reading, output = read(self.model, self.source, batch, exchange=exchange)
@@ -218,6 +218,11 @@ def make_model_subject(
         seed=seed,
         memory=memory,
     )
+
+
+def at_lags(subject: ModelSubject, edges: Sequence[tuple[int, int]]) -> ModelSubject:
+    """The same at other lags, from the first to the last of each pair."""
+    return replace(subject, bands=Bands(tuple(edges)), slots=make_slots(edges))
 
 
 def subsample(subject: ModelSubject, sequences: int) -> ModelSubject:

@@ -26,6 +26,7 @@ class RWKVCell(ScanCell):
     A step sees its own input and the one before. The decay belongs to the channel and does not depend on the input.
     """
 
+    taps: ClassVar[int] = 2
     name: ClassVar[str] = "rwkv"
     reads: ClassVar[tuple[str, ...]] = ("key.weight", "value.weight")
 

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lagreach._util.arrays import Number
-from lagreach._util.seeds import seeded
+from lagreach._util.generators import seeded
 from lagreach.errors import InputError
 
 

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lagreach._util.seeds import seeded
+from lagreach._util.generators import seeded
 from lagreach.adapters import Recurrence, View
 from lagreach.adapters.folded import FoldedView
 from lagreach.cells import Factors

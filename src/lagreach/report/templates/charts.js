@@ -219,7 +219,7 @@ const Charts = (() => {
           color: found.map((yes) => (yes ? vermilion : style("--faint"))), size: found.map((yes) => (yes ? 11 : 8)),
           symbol: found.map((yes) => (yes ? "diamond" : "circle-open")),
         },
-        text: layer.lags.map((_, i) => `lag ${layer.spans[i]}: ${found[i] ? "found" : "not found"}, p = ${layer.dependence.p[i]?.toPrecision(2) ?? "unknown"}`),
+        text: layer.lags.map((_, i) => `lag ${layer.spans[i]}: ${Number.isFinite(layer.dependence.p[i]) ? `${found[i] ? "found" : "not found"}, p = ${layer.dependence.p[i].toPrecision(2)}` : "cannot be told"}`),
       },
       { ...stem(layer.reliance.lags.map(place), layer.reliance.rise, blue, "reliance",
         layer.reliance.lags.map((lag, i) => `lag ${lag}: loss rises by ${(100 * layer.reliance.rise[i]).toPrecision(3)} %`), 2),

@@ -1,0 +1,138 @@
+"""One look at the data before anything is measured: which sequences are new, and which depend on each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lagreach.data.copies import distinct, without_near_copies
+from lagreach.data.sequences import Sequences
+from lagreach.data.sketch import Sketch, batches, digest, plain
+from lagreach.data.windows import Windows, find_windows
+
+SKETCH = {"x": 16, "y": 8}  # numbers that stand for a sequence when near copies are looked for
+CONTINUED, SURE = (
+    0.3,
+    5.0,
+)  # correlation, and standard errors of it, from which sequences may be pieces of one recording
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What was seen.
+
+    `kept` numbers the sequences that count: one of each that is there more than once. `hashes` holds those of each one's
+    input and of all of it, `lengths` their lengths if they differ, `windows` where each lies in its series if they are
+    windows of one.
+    """
+
+    kept: np.ndarray
+    hashes: list[tuple[bytes, bytes]] = field(default_factory=list)
+    lengths: np.ndarray | None = None
+    masks_differ: bool = False
+    windows: Windows | None = None
+    notes: tuple[str, ...] = ()
+
+
+def survey(sequences: Sequences) -> Survey:
+    """Look at every sequence once; windows that overlap are looked at once more."""
+    count = len(sequences)
+    if getattr(sequences, "from_one_series", False):
+        stride = getattr(sequences, "stride", 0) or sequences.read([0]).x.shape[1]
+        return Survey(np.arange(count), windows=Windows.consecutive(count, stride))
+    inputs: list[bytes] = []
+    contents: list[bytes] = []
+    lengths: list[int] = []
+    masks: set[bytes] = set()
+    sketches = {name: Sketch(size, seed) for seed, (name, size) in enumerate(SKETCH.items())}
+    edges = _Edges()
+    for batch in batches(sequences):
+        x, y = plain(batch.x), plain(batch.y)
+        own = [x.shape[1] if x.ndim > 1 else 1] * len(x) if batch.lengths is None else batch.lengths.tolist()
+        mask = None if batch.mask is None else plain(batch.mask)
+        for row, length in enumerate(own):
+            target = y[row][:length] if y.ndim > 1 and x.ndim > 1 and y.shape[1] == x.shape[1] else y[row]
+            weight = np.ones(0) if mask is None else mask[row][:length]
+            inputs.append(digest(x[row][:length] if x.ndim > 1 else x[row]))
+            contents.append(digest(np.frombuffer(inputs[-1], np.uint8), target, weight, *_state(batch.state, row)))
+            masks.add(digest(weight) if mask is not None else b"")
+        lengths += own
+        inside = None if batch.lengths is None else np.arange(x.shape[1]) < np.array(own)[:, None]
+        sketches["x"].add(batch.x, inside)
+        sketches["y"].add(batch.y, inside)
+        edges.add(x, y)
+    kept, notes = distinct(contents), []
+    if len(kept) < count:
+        notes.append(
+            f"{count - len(kept)} of {count} sequences are copies of others: {len(kept)} differ, and each counts once"
+        )
+    windows = find_windows(sequences, kept) if len(kept) > 1 else None
+    if windows is not None:
+        notes.append(
+            f"the sequences overlap: each repeats steps of another that starts about {windows.stride} steps earlier; they are "
+            "treated as windows of a series, as from lagreach.cut_series"
+        )
+    else:
+        order = np.argsort([inputs[number] + contents[number] for number in kept], kind="stable")
+        new = without_near_copies(sketches["x"].take()[kept], sketches["y"].take()[kept], order)
+        if len(new) < len(kept):
+            notes.append(
+                f"{len(kept) - len(new)} of {len(kept)} sequences are nearly copies of others (inputs and targets less than a "
+                f"tenth of the usual distance apart): {len(new)} are left, and each counts once"
+            )
+        kept = kept[new]
+        if edges.continued():
+            notes.append(
+                "each sequence seems to go on where the one before it ended: if they were cut from one recording, p-values are "
+                "too small; pass the whole of it as lagreach.cut_series(x, y, length) instead"
+            )
+    differ = len(set(lengths)) > 1
+    return Survey(
+        kept,
+        [(inputs[number], contents[number]) for number in kept],
+        np.array(lengths)[kept] if differ else None,
+        len(masks) > 1,
+        windows,
+        tuple(notes),
+    )
+
+
+def _state(state: Any, row: int) -> list[np.ndarray]:
+    """Initial state of a sequence, if there is one."""
+    if state is None:
+        return []
+    if isinstance(state, tuple):
+        return [part for one in state for part in _state(one, row)]
+    return [plain(state[row])]
+
+
+class _Edges:
+    """First and last steps of sequences, to see whether each goes on where the one before it ended."""
+
+    def __init__(self) -> None:
+        self._ends: dict[str, list[np.ndarray]] = {}
+
+    def add(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Add sequences, in their order."""
+        for name, part in (("x", x), ("y", y)):
+            if part.ndim < 2 or x.ndim < 2 or part.shape[1] != x.shape[1]:
+                continue
+            flat = part.reshape(*part.shape[:2], -1)[..., :4]
+            self._ends.setdefault(name, []).append(np.stack((flat[:, 0], flat[:, -1]), axis=1))
+
+    def continued(self) -> bool:
+        """Whether inputs and targets both do."""
+        return len(self._ends) == 2 and all(_goes_on(np.concatenate(ends)) for ends in self._ends.values())
+
+
+def _goes_on(ends: np.ndarray) -> bool:
+    """Whether ends (seq, first or last, dim) are closer to the next beginning than beginnings are to each other."""
+    first, last = ends[:, 0] - ends[:, 0].mean(0), ends[:, 1] - ends[:, 1].mean(0)
+    size = np.sqrt((first**2).mean() * (last**2).mean())
+    if len(ends) < 16 or not size > 0:
+        return False
+    onward = (last[:-1] * first[1:]).mean() / size
+    across = (first[:-1] * first[1:]).mean() / (first**2).mean()
+    return bool(onward > max(CONTINUED, SURE / np.sqrt(len(ends))) and 1 - onward < 0.5 * (1 - across))
