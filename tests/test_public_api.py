@@ -59,11 +59,11 @@ def test_every_parameter_and_result_of_the_public_api_has_a_type():
 
 def test_type_checkers_see_the_names_that_load_lazily():
     """The package loads names on first use, which type checkers cannot follow: the stub says where they are."""
-    found = {}
+    found, private = {}, {}
     for node in ast.parse(STUB.read_text()).body:
         if isinstance(node, ast.ImportFrom):
             found |= {alias.asname: node.module for alias in node.names if alias.asname == alias.name}
-            private = {alias.asname: node.module for alias in node.names if alias.asname == f"_{alias.name}"}
+            private |= {alias.asname: node.module for alias in node.names if alias.asname == f"_{alias.name}"}
         elif isinstance(node, ast.Assign):  # a module under another name
             found[node.targets[0].id] = private[node.value.id]
     assert STUB.with_name("py.typed").exists()

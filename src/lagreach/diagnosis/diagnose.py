@@ -21,6 +21,7 @@ from lagreach.adapters.folded import by_row
 from lagreach.cells import Cell
 from lagreach.cells.diag_elman import DiagElman
 from lagreach.data.batch import Batch
+from lagreach.data.pairs import check_enough
 from lagreach.data.sequences import Sequences, as_sequences, fingerprint, telling_sample
 from lagreach.data.survey import survey
 from lagreach.data.targets import refuse_constant_targets
@@ -324,6 +325,7 @@ def diagnosis_subjects(
 ) -> list[Subject]:
     """Find the recurrences of a model (or take `views`, found before), and fix what is measured of each."""
     source = as_sequences(data)
+    check_enough(len(source))
     if settings.signal == "dependence":
         refuse_constant_targets(source)
     sample = telling_sample(source)

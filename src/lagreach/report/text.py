@@ -181,8 +181,6 @@ def _whose_lags(layer: LayerDiagnosis) -> list[str]:
 
 def _dependences(layer: LayerDiagnosis, diagnosis: Diagnosis) -> str:
     found = layer.window.dependences
-    if not found and any(map(math.isnan, layer.window.adjusted_p)):
-        return "whether the target depends on any lag cannot be told"
     if not found:
         return nothing_found(layer.window)
     beyond, unknown = unreached(layer, diagnosis)

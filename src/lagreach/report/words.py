@@ -161,8 +161,6 @@ def _beyond(diagnosis: Diagnosis, lag: int) -> str:
 def depends(diagnosis: Diagnosis) -> str:
     """Say which lags the data depend on, and which of them N sequences do not reach."""
     found = sorted({lag for layer in diagnosis.layers for lag in layer.window.dependences})
-    if not found and any(np.isnan(layer.window.adjusted_p).any() for layer in diagnosis.layers):
-        return "Whether the target depends on any lag cannot be told from this series."
     if not found:
         return f"{sentence(nothing_found(_most_telling(diagnosis)))}."
     visible = {lag for layer in diagnosis.layers for lag in layer.window.at(diagnosis.sequences).detectable}
@@ -191,7 +189,7 @@ def nothing_found(window: Window) -> str:
             "each other in time"
         )
     if Status.LIMIT_CANNOT_BE_TOLD in window.required.status:
-        return "whether the target depends on the inputs cannot be told from this series"
+        return "whether the target depends on any lag cannot be told from this series"
     if untold.all():
         return "whether the target depends on the inputs cannot be told: they are the same in every sequence"
     words = "no dependence of the target on any examined lag was found in the data"
