@@ -198,7 +198,8 @@ def test_lengths_of_inputs_before_a_strided_front(head, generator):
     (expected,) = torch.autograd.grad(error.mean(), model.rnn.weight_ih_l0)
     total = lag_gradients(model, x, y, lengths=lengths, mask=mask).total()["rnn.weight_ih_l0"]
     torch.testing.assert_close(total, expected, rtol=1e-10, atol=1e-12)
-    data = {"x": x.repeat(3, 1, 1), "y": y.repeat(3, *[1] * (y.ndim - 1)), "lengths": lengths.repeat(3)}
+    many = [torch.randn(3 * SEQ, *v.shape[1:], generator=generator, dtype=torch.float64) for v in (x, y)]
+    data = {"x": many[0], "y": many[1], "lengths": lengths.repeat(3)}
     if mask is not None:
         data["mask"] = mask.repeat(3, 1)
     assert lagreach.diagnose(model, data, lags=[0, 1]).layers[0].rates is not None

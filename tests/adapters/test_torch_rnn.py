@@ -304,6 +304,8 @@ def test_projected_lstm_has_no_first_order_but_an_exact_gain(generator):
     assert torch.isfinite(found.log10_exact).all()
     assert torch.isnan(found.log10_first_order[1:]).all()
     assert found.status is Status.FIRST_ORDER_UNAVAILABLE
-    whole = lagreach.diagnose(model, (x.repeat(8, 1, 1), y.repeat(8, 1, 1)), lags=[0, 1])
+    whole = lagreach.diagnose(
+        model, [torch.randn(8 * len(v), *v.shape[1:], dtype=v.dtype) for v in (x, y)], lags=[0, 1]
+    )
     assert whole.layers[0].rates is None
     assert np.isnan(whole.envelope.values).all()

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from scipy import special
+from scipy.stats import binom
 
 from lagreach.tails import concentration
 from lagreach.tails.block_means import signs_of_the_limit
@@ -80,7 +81,8 @@ def test_finite_variance_has_kappa_two_and_n_from_the_standard_deviation(name):
 
 @pytest.mark.parametrize("name", HARSH)
 def test_harsh_laws_are_covered_or_refused(name):
-    assert measure(name, 600, 12, resamples=60).covered_or_refused >= 10 / 12
+    """Twelve runs cannot show nine in ten: they must not contradict it. The full table is `test_kappa_table_slow`."""
+    assert 12 * measure(name, 600, 12, resamples=60).covered_or_refused >= binom.ppf(0.001, 12, 0.9)
 
 
 @pytest.mark.slow

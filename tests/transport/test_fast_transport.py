@@ -284,18 +284,20 @@ def test_blocks_of_rows_do_not_matter(monkeypatch, generator, rows, layers):
     torch.testing.assert_close(carried(part, delta, [0, 1, 4, 7]), whole, rtol=1e-12, atol=1e-14)
 
 
-def test_weights_of_anchors_and_of_positions_reached(generator):
-    """One transport, weighted at both ends, equals the transport of what was weighted at the start."""
+def test_sets_of_weights_of_anchors(generator):
+    """One transport with several sets of weights at its start equals a transport of each start that was weighted so."""
     model = GatedRNN("lstm", 2, 3, 1, generator=generator, dtype=torch.float64)
     part = rollout(model, normal(generator, 3, 8, 2))
-    delta, anchors, reached = normal(generator, *part.states.shape), normal(generator, 3, 8), normal(generator, 3, 8, 2)
+    delta, anchors = normal(generator, *part.states.shape), normal(generator, 3, 8, 2)
     steps = Steps(part, ["layers.0.W_i", "layers.0.U_g"])
-    one, other = Carry(steps, delta), Carry(steps, delta * anchors[..., None])
-    joint, plain = WeightSums(steps, reached, anchors), WeightSums(steps, reached)
+    one, joint = Carry(steps, delta), WeightSums(steps, anchors=anchors)
+    others = [(Carry(steps, delta * anchors[..., k, None]), WeightSums(steps)) for k in range(2)]
     for lag in range(8):
         one.step([joint], go_on=lag < 7)
-        other.step([plain], go_on=lag < 7)
-        torch.testing.assert_close(joint.take(), plain.take(), rtol=1e-11, atol=1e-14)
+        for carry, sums in others:
+            carry.step([sums], go_on=lag < 7)
+        apart = torch.cat([sums.take() for _, sums in others], dim=1)
+        torch.testing.assert_close(joint.take(), apart, rtol=1e-11, atol=1e-14)
 
 
 @pytest.mark.parametrize("names", [["layers.0.W_s", "layers.0.b_h"], ["layers.0.ln_gain"]], ids=["closed", "autodiff"])

@@ -127,7 +127,7 @@ def _rescaled(base: Requirement, window: Window, kappa: float | None, shift: flo
         log_n, log_low, log_high, log_slow = (
             np.log(numbers) for numbers in (base.sequences, base.low, base.high, base.pessimistic)
         )
-    ends = speed.interval if speed.status is Status.OK else (measured, measured)
+    ends = speed.interval if speed.left_open else (measured, measured)
     if kappa is None:
         slow = speed.kappa_pessimistic if math.isfinite(speed.kappa_pessimistic) else measured
         low = np.minimum(*(moved(log_low, end, shift) for end in ends))
@@ -156,6 +156,13 @@ def _half_widths(
     measured: float,
     ends: tuple[float, float],
 ) -> tuple[Float[np.ndarray, "lag"], Float[np.ndarray, "lag"]]:
-    """Widths of the interval of log N without the part that comes from the interval of kappa."""
+    """Widths of the interval of log N without the part that comes from the interval of kappa.
+
+    Where kappa is 2 and the other end is only possible, that end starts from another size than N does (see
+    `lagreach.detection.law`); the part of the signal and the noise is then as wide above as below.
+    """
     at_ends = [turned(log_n, measured, end, start) for end in ends]
-    return np.fmax(np.fmin(*at_ends) - log_low, 0.0), np.fmax(log_high - np.fmax(*at_ends), 0.0)
+    below = np.fmax(np.fmin(*at_ends) - log_low, 0.0)
+    if ends[0] == measured < ends[1]:
+        return below, below
+    return below, np.fmax(log_high - np.fmax(*at_ends), 0.0)

@@ -78,7 +78,9 @@ def run_forecast(
 ) -> int:
     """Run the command and return its exit code."""
     if not 0 < require_share <= 1:
-        raise InputError("a share lies between 0 and 1", got=f"--require-share {require_share}")
+        raise InputError(
+            "a share lies between 0 and 1", got=f"--require-share {require_share}", expected="0 < share <= 1"
+        )
     built = load_model(model)
     if weights is not None:
         load_weights(built, weights)

@@ -33,7 +33,9 @@ def load_hugging_face(folder: Path) -> nn.Module:
     try:
         config = json.loads(config_file.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise InputError("config.json is damaged", got=f"{config_file}: {error}") from error
+        raise InputError(
+            "config.json is damaged", got=f"{config_file}: {error}", expected="JSON, as save_pretrained writes it"
+        ) from error
     named = config.get("architectures") if isinstance(config, dict) else None
     if not isinstance(config, dict) or "auto_map" in config:
         raise UnsupportedError(
@@ -52,14 +54,18 @@ def load_hugging_face(folder: Path) -> nn.Module:
     architecture = getattr(transformers, name, None)
     if not isinstance(architecture, type) or not hasattr(architecture, "from_pretrained"):
         raise UnsupportedError(
-            "transformers has no such model", got=f"{name}, with transformers {transformers.__version__}"
+            "transformers has no such model",
+            got=f"{name}, with transformers {transformers.__version__}",
+            fix="install a version of transformers that has it",
         )
     options = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
     try:
         model = architecture.from_pretrained(folder, dtype="auto", **options)
     except Exception as error:  # whatever the library raises about a folder
         raise InputError(
-            "the model could not be built from this folder", got=f"{folder}: {type(error).__name__}: {error}"
+            "the model could not be built from this folder",
+            got=f"{folder}: {type(error).__name__}: {error}",
+            expected="config.json and safetensors, as save_pretrained writes them",
         ) from error
     assert isinstance(model, nn.Module)
     return model

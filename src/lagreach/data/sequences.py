@@ -151,7 +151,9 @@ class SpooledSequences:
             }
         kind = None if others is None else tuple(sorted(others)) if isinstance(others, dict) else len(others)
         if self._index and kind != self._others:
-            raise InputError("batches have different inputs", got=f"{self._others}, then {kind}")
+            raise InputError(
+                "batches have different inputs", got=f"{self._others}, then {kind}", expected="the same in every batch"
+            )
         self._others = kind
         if others is None:
             return []

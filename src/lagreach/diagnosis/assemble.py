@@ -184,16 +184,18 @@ def _requirement(
     # where there is nothing to see, N has a lower bound only: from the largest signal that may have been missed
     upper = np.maximum(whole, 0) + 1.645 * np.maximum(jackknife_spread(squares), null_spread(products) * scale**2)
     bound = exp(log_n(upper, ranges * factor, start, 2.0 if math.isnan(kappa) else kappa))
-    # a measured kappa brings its own interval; NaN where N is refused
-    kappas = (kappa, *speed.interval) if speed.status is Status.OK else (kappa,)
-    ends = np.stack([np.where(np.isinf(log_needed), 0.0, log_n(whole, ranges * factor, start, k)) for k in kappas])
-    low, high = (np.where(np.isinf(log_needed), log_needed, end) for end in (ends.min(0) - half, ends.max(0) + half))
     # the slowest fall that the samples allow starts where they end
     pessimistic = log_needed
     if math.isfinite(speed.kappa_pessimistic):
         largest, measured = measured_range(values, speed, settings.error)
         slow = log_n(whole, measured * factor, largest, speed.kappa_pessimistic)
         pessimistic = np.maximum(log_needed, slow)
+    # a measured kappa brings its own interval, one that may return to 2 its slow end; NaN where N is refused
+    spanned = [log_needed, *([pessimistic] if speed.left_open else [])]
+    if speed.status is Status.OK:
+        spanned += [log_n(whole, ranges * factor, start, k) for k in speed.interval]
+    ends = np.where(np.isinf(log_needed), 0.0, np.stack(spanned))
+    low, high = (np.where(np.isinf(log_needed), log_needed, end) for end in (ends.min(0) - half, ends.max(0) + half))
     numbers = {
         "sequences": exp(log_needed),
         "low": np.where(np.isposinf(log_needed), bound, exp(low)),
@@ -269,4 +271,10 @@ def _warnings(values: NoiseValues, speed: Concentration, settings: MeasureSettin
         notes.append("unit='step' counts steps as if they were independent; the design effect says how far they are")
     if speed.status in (Status.KAPPA_REFUSED, Status.NO_SPREAD):
         notes.append(str(speed.status))
+    if speed.status is Status.KAPPA_TWO and speed.left_open:
+        notes.append(
+            f"averages of up to {speed.blocks[1]} gradients settle more slowly (kappa {1 / speed.inverse_kappa:.1f}) than by the "
+            "square root of their number, as with some sequences far louder than others; larger ones may not: N follows the "
+            "standard deviation, and its upper end the slow average"
+        )
     return tuple(notes)

@@ -72,7 +72,9 @@ def record_bytes(result: Diagnosis | Forecast, arrays: xr.Dataset) -> bytes:
     dataset = arrays.assign(record=record).assign_attrs({SEALED: "by its last line", "schema_version": SCHEMA_VERSION})
     content = bytes(dataset.to_netcdf(engine="h5netcdf"))
     if _read(content) != (SCHEMA_VERSION, record, None):
-        raise RunError("the file of this result could not be made", got="another record when it was read back")
+        raise RunError(
+            "the file of this result could not be made", got="another record when it was read back", fix="report it"
+        )
     return seal(content)
 
 

@@ -182,7 +182,7 @@ class Window:
             raise InputError("strength is a share of the target's variance", got=share, expected="0 < strength <= 1")
         base, speed = self.probe, self.concentration
         slow = speed.kappa_pessimistic if np.isfinite(speed.kappa_pessimistic) else speed.exponent
-        low, high = speed.interval if speed.status is Status.OK else (speed.exponent, speed.exponent)
+        low, high = speed.interval if speed.left_open else (speed.exponent, speed.exponent)
         shift = strength_shift(share)
         kappas = {"sequences": speed.exponent, "low": low, "high": high, "pessimistic": slow, "robust": 2.0}
         with np.errstate(divide="ignore"):

@@ -56,7 +56,7 @@ def descent_time(loss: str, outputs: int, steps: int) -> float:
     coordinates of `OutputSpace`.
     """
     if steps < 1:
-        raise InputError("training takes a positive number of steps", got=steps)
+        raise InputError("training takes a positive number of steps", got=steps, expected="1 or more")
     return steps * (2.0 / outputs if loss == "mse" else 1.0)
 
 

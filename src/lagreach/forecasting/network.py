@@ -103,7 +103,9 @@ class ModuleNetwork(Network):
         named = {name: p for name, p in model.named_parameters() if p.is_floating_point()}
         trained = {name: p for name, p in named.items() if p.requires_grad} or named
         if not trained:
-            raise UnsupportedError("the model has no weights that training could move", got=type(model).__name__)
+            raise UnsupportedError(
+                "the model has no weights that training could move", got=type(model).__name__, expected="parameters"
+            )
         self.weights = {name: p.detach() for name, p in trained.items()}
         self._views: list[View] | None = None
         self._last, ends = self._last_linear(sample)

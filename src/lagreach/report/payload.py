@@ -120,7 +120,7 @@ def _layer(diagnosis: Diagnosis, layer: LayerDiagnosis, errors: list[float], kep
         "error": window.error,
         "strength": window.strength,
         "kappa": kappa,
-        "kappaEnds": speed.interval if speed.status is Status.OK else (kappa, kappa),
+        "kappaEnds": speed.interval if speed.left_open else (kappa, kappa),
         "kappaStatus": str(speed.status),
         "start": math.log(block_size(speed)),
         "logQuantiles": _log_quantiles(kappa, errors),

@@ -64,7 +64,7 @@ class Manifest:
     def add(self, name: str, checksum: str) -> None:
         """Add a line; several processes may do so at once."""
         line = f"{checksum}  {name}\n".encode()
-        if not self.exists and self._folder.is_dir():  # a folder that never was a run's until now
+        if not os.path.lexists(self.path) and self._folder.is_dir():  # a folder that never was a run's until now
             self.write({})
         with disk_errors(self.path), _open(self.path, os.O_RDWR | os.O_APPEND) as file:
             fcntl.flock(file, fcntl.LOCK_EX)

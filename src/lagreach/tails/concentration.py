@@ -124,6 +124,16 @@ class Concentration:
         """The exponent that `required` extrapolates with: ``kappa``, or 2 as an assumption when not estimable."""
         return 2.0 if self.status is Status.KAPPA_NOT_ESTIMABLE else self.kappa
 
+    @property
+    def left_open(self) -> bool:
+        """Whether N may follow any exponent in ``interval``, so that an interval of N has to span them all.
+
+        True for an exponent above 2, and for 2 where the measured exponent is slower beyond doubt and only may return:
+        then the upper end of ``inverse_interval`` is 1/2 itself.
+        """
+        returns = self.status is Status.KAPPA_TWO and self.inverse_interval[1] == GAUSSIAN
+        return returns or self.status is Status.OK
+
     def agrees_with(self, alpha: float | int) -> bool:
         """Whether 1 - 1/alpha, which a stable law would have, lies inside the interval of 1/kappa."""
         low, high = self.inverse_interval

@@ -42,8 +42,9 @@ const WhatIf = (() => {
         } else {
           const ratio = (logN - start) / measured;
           const fastest = fmin(ends[0] * ratio, ends[1] * ratio), slowest = fmax(ends[0] * ratio, ends[1] * ratio);
-          low = n - turn * fmax(start + fastest - logLow, 0);
-          high = n + turn * fmax(logHigh - start - slowest, 0);
+          const below = fmax(start + fastest - logLow, 0);
+          low = n - turn * below;
+          high = n + turn * (ends[0] === measured && measured < ends[1] ? below : fmax(logHigh - start - slowest, 0));
         }
       }
       numbers.n.push(Math.exp(n));

@@ -158,7 +158,11 @@ class ShareMoments:
         """Add the sums of other sequences, from another shard, say."""
         shapes = [{name: tuple(getattr(part, name).shape) for name in SUMS} for part in (self, other)]
         if shapes[0] != shapes[1] or self.lags != other.lags or self.group != other.group:
-            raise InputError("these sums do not belong to the same fit", got=f"{shapes[0]} and {shapes[1]}")
+            raise InputError(
+                "these sums do not belong to the same fit",
+                got=f"{shapes[0]} and {shapes[1]}",
+                fix="merge parts of one fit",
+            )
         for name in SUMS:
             getattr(self, name).add_(getattr(other, name).to(self.squares.device))
         return self
