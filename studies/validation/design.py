@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import combinations, product
@@ -24,12 +25,13 @@ from lagreach.study.data import generator_for
 from lagreach.study.optimisers import OptimiserSettings
 from lagreach.tasks import Task, make_task
 from lagreach.tasks.multi_lag import MultiLag
-from studies.validation.tables import FAMILIES, STAGES
+from studies.validation.tables import FAMILIES, FIRST_STUDY, STAGES
 
 CHRONO, NONE = "chrono", "none"
 SWAPS = 3000  # proposals of the search for balance; it has settled long before
 FORBIDDEN = 1e6  # cost of a combination that cannot be built
 EVERY_STEP = ("sparse", "dense", "tails")  # families whose loss asks for the lag at every step
+OWN_TASKS: dict[str, Callable[..., Task]] = {}  # tasks of a study that are not in the package, by name
 
 
 class TaskPlan(Part):
@@ -49,7 +51,8 @@ class TaskPlan(Part):
     def build(self) -> Task:
         """Return the task itself."""
         options = {k: tuple(v) if isinstance(v, list) else v for k, v in self.task.items()}
-        return make_task(str(options.pop("name")), **options)
+        name = str(options.pop("name"))
+        return OWN_TASKS[name](**options) if name in OWN_TASKS else make_task(name, **options)
 
 
 class OptimiserPlan(Part):
@@ -82,7 +85,7 @@ class TailsPlan(Part):
 class PredictorPlan(Part):
     """How predictors are measured, and when: without stages none are."""
 
-    stages: tuple[str, ...] = STAGES
+    stages: tuple[str, ...] = FIRST_STUDY
     sequences: int = Field(default=192, ge=32)
     blocks: int = Field(default=16, ge=6)
     probes: int = Field(default=2, ge=1)
@@ -129,8 +132,9 @@ class ValidationPlan(Part):
         return self
 
     def stage_epochs(self) -> dict[str, int]:
-        """Epochs after which weights are kept: 1 % and 5 % of the training, and its end."""
-        return {"early_1": round(0.01 * self.epochs) or 1, "early_5": round(0.05 * self.epochs), "end": self.epochs}
+        """Epochs after which weights are kept: 1 %, 5 % and 20 % of the training, and its end."""
+        shares = {"early_1": 0.01, "early_5": 0.05, "early_20": 0.2, "end": 1.0}
+        return {stage: round(share * self.epochs) or 1 for stage, share in shares.items()}
 
 
 @dataclass(frozen=True)

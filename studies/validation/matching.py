@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 
 from lagreach.errors import InputError
 from studies.validation.bootstrap import cluster_weights
-from studies.validation.tables import NEEDED, STAGES
+from studies.validation.tables import NEEDED, NEEDED_BY_FORECAST, STAGES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,7 +94,7 @@ class Matched:
                     "data_per_lag": np.log10(sequences) - np.log10(lag),
                 }[predictor]
             name, value = base_name(predictor), self.values[stage, predictor]
-            if name in NEEDED:
+            if name in (*NEEDED, *NEEDED_BY_FORECAST):
                 return np.log10(sequences) - np.log10(value)
             if name == "lyapunov":  # a natural logarithm already
                 return value / np.log(10.0)

@@ -98,7 +98,7 @@ def measure_settings(plan: PredictorPlan, seed: int) -> MeasureSettings:
 def task_bands(task: Task) -> Bands:
     """One band for each lag that the task scores: the lag itself, or the bin of distances that it stands for."""
     if not isinstance(task, Adding):
-        return Bands(tuple((lag, lag) for lag in task.lags))
+        return Bands(tuple(getattr(task, "bands", ((lag, lag) for lag in task.lags))))
     first = [-(-task.length * b // task.bins) for b in range(task.bins + 1)]
     return Bands(tuple((a, b - 1) for a, b in pairwise(first)))
 

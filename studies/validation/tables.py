@@ -16,10 +16,14 @@ from lagreach.study.rows import Row, open_table, table_bytes
 if TYPE_CHECKING:
     import pyarrow as pa
 
-STAGES = ("init", "early_1", "early_5", "end")
-FAMILIES = ("recall", "adding", "sparse", "dense", "tails")
+# "pilot" and "early_20" belong to the second study: a network after a short piece of training on the planted dependency alone,
+# and after a fifth of the training
+STAGES = ("init", "pilot", "early_1", "early_5", "early_20", "end")
+FIRST_STUDY = ("init", "early_1", "early_5", "end")
+FAMILIES = ("recall", "adding", "sparse", "dense", "tails", "selective", "parity", "series")
 # predictors in sequences: "learned" is predicted where the value is at most N; inf says never, NaN that it was refused
 NEEDED = ("n_probe", "n_data", "paper_window", "n_gradient", "n_lag_noise")
+NEEDED_BY_FORECAST = ("n_readable", "n_reachable", "n_forecast")  # of the second study
 # predictors by rank: the larger the value, the sooner the lag should be learned
 RANKED = ("tau_max", "gradient_ratio", "lyapunov", "capacity", "half_life")
 PREDICTORS = NEEDED + RANKED

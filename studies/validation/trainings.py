@@ -28,6 +28,7 @@ from lagreach.tasks import Task
 from studies.validation.design import Condition, ValidationPlan, conditions, validation_plan
 
 CHUNK = 128  # sequences that are tested at a time
+BEST = "best"  # name of the weights with the lowest held-out loss
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,8 @@ class ConditionTraining:
         for r, (sequences, seed) in enumerate(replicas_of(self.plan, self.seeds)):
             own = {"score": score[r], "score_best": score_best[r]}
             rows += self._outcomes(sequences, seed, r, own, float(loss[r]), float(loss_best[r]))
-        save_tensors(weights_path(self.run, self.condition), self._kept, self.run.write)
+        kept = self._kept | {BEST: self._best}
+        save_tensors(weights_path(self.run, self.condition), kept, self.run.write)
         write_rows(outcomes_path(self.run, self.condition), rows, self.run.write)  # last: it makes a finished condition
         remove_states(self.folder)
         self.run.log(f"{self.condition.name}: trained")
@@ -270,7 +272,7 @@ def looked_at(plan: ValidationPlan) -> set[int]:
 
 
 def weights_path(run: RunDirectory, condition: Condition) -> Path:
-    """File with the weights of all replicas at all stages but the first."""
+    """File with the weights of all replicas at all stages but the first, and of the checkpoint with the lowest held-out loss."""
     return run.training(condition.name) / "weights.safetensors"
 
 

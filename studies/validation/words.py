@@ -8,8 +8,10 @@ from studies.validation.bootstrap import Estimate
 
 STAGE_WORDS = {
     "init": "before training",
+    "pilot": "after a noise-free pilot",
     "early_1": "after 1 % of the training",
     "early_5": "after 5 % of the training",
+    "early_20": "after 20 % of the training",
     "end": "after the training",
 }
 LABELS = {

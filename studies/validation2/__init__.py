@@ -1,0 +1,9 @@
+"""Does the forecast tell what will be learned? The second validation study, its analysis and its page."""
+
+from pathlib import Path
+
+from studies.validation.design import OWN_TASKS
+from studies.validation2.tasks import TASKS
+
+PROTOCOL = Path(__file__).parent / "protocols" / "validation2.yaml"
+OWN_TASKS.update(TASKS)

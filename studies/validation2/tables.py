@@ -1,0 +1,59 @@
+"""The two tables of the second study: those of the first, with share and loss gained at the best checkpoint beside the outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lagreach._util.disk import Write, make_folder, read_whole, write_whole
+from lagreach.errors import InputError
+from lagreach.study.rows import Row, open_table, table_bytes
+from studies.validation.tables import OUTCOMES, PREDICTIONS, as_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ANSWERS = {"share": "float64", "gain": "float64"}  # see `studies.validation2.responses`
+COLUMNS = {
+    "outcomes": OUTCOMES | ANSWERS,
+    "predictors": {name: kind for name, kind in PREDICTIONS.items() if name not in ("low", "high")},
+}
+DIGITS = 4  # that are kept of predictions, so that files stay small
+
+
+def save_tables(
+    folder: Path, outcomes: Sequence[Row], predictors: Sequence[Row], write: Write = write_whole
+) -> None:
+    """Write ``outcomes.parquet`` and ``predictors.parquet``."""
+    make_folder(folder)
+    for name, rows in (("outcomes", outcomes), ("predictors", predictors)):
+        columns = COLUMNS[name]
+        kept: list[Row] = [{key: row[key] for key in columns} for row in rows]
+        for row in kept if name == "predictors" else ():
+            row["value"] = _rounded(float(row["value"]))
+        content = table_bytes(as_table(kept, columns), compression="zstd", compression_level=9)
+        write(folder / f"{name}.parquet", content)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}") if np.isfinite(value) else value
+
+
+def load_tables(folder: str | Path) -> tuple[pa.Table, pa.Table]:
+    """Read outcomes and predictors back."""
+    import pyarrow as pa
+
+    found = []
+    for name, columns in COLUMNS.items():
+        path = Path(folder) / f"{name}.parquet"
+        try:
+            with open_table(read_whole(path), path.name) as file:
+                found.append(as_table(file.read(), columns))
+        except (pa.ArrowException, OSError, InputError) as error:
+            raise InputError(
+                "this folder holds no tables of the second study", got=f"{path}: {error}", fix="run the study first"
+            ) from error
+    return found[0], found[1]
