@@ -1,0 +1,243 @@
+"""Everything that is said about a run of the second study, computed from its two tables with fixed seeds, as the protocol has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from lagreach.errors import InputError
+from studies.validation.analysis import prepare
+from studies.validation.bootstrap import NOT_MEASURABLE, Estimate, estimate
+from studies.validation.calibration import SEEN
+from studies.validation.learning_curves import Curves, predicted_log_n
+from studies.validation.matching import BASELINES, Matched, match
+from studies.validation.predictor_scores import Material, difference
+from studies.validation.tables import RANKED
+from studies.validation2.tables import load_tables
+
+PRIMARY = "forecast"
+SHARE_PREDICTORS = ("readable", "reachable", "budgeted", PRIMARY, "readable_data", "reachable_data", "share_now")
+COUNTS = ("n_readable", "n_reachable", "n_forecast", "n_probe", "n_data")
+SIMPLE = (*BASELINES, *RANKED)  # guesses without a network, and simple numbers of one
+SHARE_LEARNED, GAIN_LEARNED = 0.5, 0.75
+REPLICATES = 2000
+GAIN = "loss gained of at least 0.75"
+# column of the outcome, threshold, and families that are left out; all but the first were thought of after the run
+READINGS: dict[str, tuple[str, float, tuple[str, ...]]] = {
+    GAIN: ("gain", GAIN_LEARNED, ()),
+    "slope on the lag's part (which neighbours may stand in for) of at least 0.5": ("score_best", SHARE_LEARNED, ()),
+    "share of at least 0.3": ("share", 0.3, ()),
+    "share of at least 0.7": ("share", 0.7, ()),
+    "without parity": ("share", SHARE_LEARNED, ("parity",)),
+    "without parity and series": ("share", SHARE_LEARNED, ("parity", "series")),
+}
+FACTOR = 3.0  # within which sequences needed should lie
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well a predictor ranks at one stage: over all rows, between networks on the same task, lag and N, between lags of one."""
+
+    predictor: str
+    stage: str
+    rows: int
+    refused: int
+    never: int
+    auroc: Estimate
+    networks: Estimate
+    lags: Estimate
+
+
+@dataclass(frozen=True)
+class Needed:
+    """Sequences found against sequences forecast, for curves that cross one half within the range: distance and bias in decades."""
+
+    predictor: str
+    stage: str
+    curves: int
+    never: int
+    distance: Estimate
+    bias: Estimate
+    within: Estimate  # share of curves within FACTOR
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """All numbers of the study; `material` and `curves` are kept for the figures."""
+
+    rows: Matched
+    material: Material
+    curves: Curves
+    scores: tuple[Score, ...]
+    differences: dict[tuple[str, str, str], Estimate]  # of a predictor and another one at a stage
+    readings: dict[tuple[str, str, str], Estimate]  # AUROC by reading of the outcome, predictor and stage
+    by_family: dict[tuple[str, str, str], Estimate]  # AUROC by predictor, stage and family
+    errors: dict[tuple[str, str], Estimate]  # median error of a share, by predictor and stage
+    needed: tuple[Needed, ...]
+    replicates: int
+
+    def score(self, predictor: str, stage: str) -> Score:
+        """Scores of one predictor at one stage; guesses without a network are the same at all."""
+        at = self.rows.stages[0] if predictor in BASELINES else stage
+        found = next((s for s in self.scores if (s.predictor, s.stage) == (predictor, at)), None)
+        return found or Score(predictor, stage, 0, 0, 0, *[NOT_MEASURABLE] * 3)
+
+    def needed_at(self, predictor: str, stage: str) -> Needed:
+        """Sequences needed by one predictor at one stage."""
+        return next(n for n in self.needed if (n.predictor, n.stage) == (predictor, stage))
+
+    def best_simple(self, stage: str) -> str:
+        """The simple number or guess with the highest AUROC at a stage, in hindsight."""
+        return max(self.simple(stage), key=lambda name: self.score(name, stage).auroc.value)
+
+    def simple(self, stage: str) -> list[str]:
+        """Simple predictors there are at a stage; what the network has learned already is one once training runs."""
+        known = [name for name in SIMPLE if not np.isnan(self.score(name, stage).auroc.value)]
+        return known + (["share_now"] if stage.startswith("early") else [])
+
+
+def analyse(folder: str | Path, replicates: int = REPLICATES, seed: int = 0) -> Analysis:
+    """Read the tables of a run and compute everything; the same tables and seed give the same numbers."""
+    return analyse_rows(match(*load_tables(folder)), replicates, seed)
+
+
+def analyse_rows(rows: Matched, replicates: int = REPLICATES, seed: int = 0) -> Analysis:
+    """Analyse outcomes with their predictions."""
+    if not len(rows) or not rows.stages:
+        raise InputError(
+            "there is nothing to analyse", got=f"{len(rows)} outcomes, stages {rows.stages}", fix="run the study first"
+        )
+    material, curves = prepare(rows, rows.recovered("share"), SHARE_LEARNED, replicates, seed)
+    stages = rows.stages
+    scores = [_score(material, name, stages[0]) for name in BASELINES]
+    scores += [_score(material, name, stage) for stage in stages for name in rows.predictors(stage)]
+    main = (PRIMARY, "readable", "reachable", "budgeted", "n_probe", "n_data", "data_per_lag")
+    return Analysis(
+        rows=rows,
+        material=material,
+        curves=curves,
+        scores=tuple(scores),
+        differences=_differences(material),
+        readings=_readings(rows, main, replicates, seed),
+        by_family={
+            (p, s, str(family)): _auroc(material, p, s, rows["task"] == family)
+            for s in stages
+            for p in main
+            if _has(rows, p, s)
+            for family in np.unique(rows["task"])
+        },
+        errors={(p, s): share_error(material, p, s) for s in stages for p in SHARE_PREDICTORS if _has(rows, p, s)},
+        needed=tuple(
+            sequences_needed(rows, curves, p, s, replicates, seed) for s in stages for p in COUNTS if _has(rows, p, s)
+        ),
+        replicates=replicates,
+    )
+
+
+def _readings(
+    rows: Matched, predictors: tuple[str, ...], replicates: int, seed: int
+) -> dict[tuple[str, str, str], Estimate]:
+    """AUROC under other readings of the outcome: the protocol's second one, and those that were thought of after the run."""
+    products, correlated = rows["task"] == "parity", rows["task"] == "series"
+    found = {}
+    for reading, (column, threshold, left_out) in READINGS.items():
+        material, _ = prepare(rows, rows.recovered(column), threshold, replicates, seed)
+        where = ~((products & ("parity" in left_out)) | (correlated & ("series" in left_out)))
+        for stage in rows.stages:
+            for name in predictors:
+                if _has(rows, name, stage):
+                    found[reading, name, stage] = _auroc(material, name, stage, where)
+    return found
+
+
+def _has(rows: Matched, predictor: str, stage: str) -> bool:
+    return predictor in BASELINES or (stage, predictor) in rows.values
+
+
+def _score(material: Material, predictor: str, stage: str) -> Score:
+    rows = material.rows
+    x = rows.score(predictor, stage)
+    use = np.isfinite(material.recovered) & ~np.isnan(x)
+    return Score(
+        predictor,
+        stage,
+        rows=int(use.sum()),
+        refused=int(np.isnan(x).sum()),
+        never=int((x[use] == -np.inf).sum()),
+        auroc=material.auroc(x, use),
+        networks=material.auroc(x, use, material.stratum("task_name", "lag", "sequences")),
+        lags=material.auroc(x, use, material.stratum("training")),
+    )
+
+
+def _auroc(
+    material: Material, predictor: str, stage: str, where: Bool[np.ndarray, "row"] | None = None
+) -> Estimate:
+    x = material.rows.score(predictor, stage)
+    use = np.isfinite(material.recovered) & ~np.isnan(x)
+    return material.auroc(x, use if where is None else use & where)
+
+
+def _differences(material: Material) -> dict[tuple[str, str, str], Estimate]:
+    """Compare the primary predictor with every other one at the same stage, and with itself before training."""
+    rows = material.rows
+    found = {}
+    for stage in rows.stages:
+        names = rows.predictors(stage)
+        if PRIMARY not in names:
+            continue
+        others = [*BASELINES, *(name for name in names if name != PRIMARY)]
+        found |= {(PRIMARY, o, stage): difference(material, PRIMARY, o, stage).auroc for o in others}
+        if stage != rows.stages[0]:
+            found[PRIMARY, PRIMARY, stage] = difference(material, PRIMARY, PRIMARY, stage, rows.stages[0]).auroc
+    return found
+
+
+def weighted_median(
+    values: Float[np.ndarray, "row"], weights: Float[np.ndarray, "replica row"]
+) -> Float[np.ndarray, "replica"]:
+    """Smallest value with at least half of the weight at or below it, for each row of weights; NaN without any weight.
+
+    >>> weighted_median(np.array([3.0, 1.0, 2.0]), np.array([[1.0, 1.0, 1.0], [5.0, 1.0, 1.0]])).tolist()
+    [2.0, 3.0]
+    """
+    order = np.argsort(values)
+    below = np.cumsum(weights[:, order], axis=1)
+    total = below[:, -1]
+    place = (below < total[:, None] / 2).sum(1)
+    return np.where(total > 0, values[order][np.minimum(place, len(values) - 1)], np.nan)
+
+
+def share_error(material: Material, predictor: str, stage: str) -> Estimate:
+    """Median distance of a forecast share from the share found, cut to 0 ... 1."""
+    said = material.rows.values[stage, predictor]
+    use = np.isfinite(material.recovered) & ~np.isnan(said)
+    apart = np.abs(np.clip(said[use], 0, 1) - np.clip(material.recovered[use], 0, 1))
+    value = weighted_median(apart, material.weights[None, use])[0]
+    return estimate(float(value), weighted_median(apart, material.replicates[:, use]))
+
+
+def sequences_needed(
+    rows: Matched, curves: Curves, predictor: str, stage: str, replicates: int, seed: int
+) -> Needed:
+    """Distance of the N found from the N said where samples bind and the curve crosses one half within the range."""
+    said = predicted_log_n(rows, curves, predictor, stage)
+    use = (curves.limit == "samples") & (curves.side == SEEN) & ~np.isnan(said)
+    count = int(use.sum())
+    if not count:
+        return Needed(predictor, stage, 0, 0, NOT_MEASURABLE, NOT_MEASURABLE, NOT_MEASURABLE)
+    bias = curves.log_n[use] - said[use]  # -inf where it was said to be never
+    draws = np.concatenate((np.ones((1, count)), rows.draws(replicates, seed, curves.first)[:, use]))
+    distance, middle = (weighted_median(v, draws) for v in (np.abs(bias), bias))
+    with np.errstate(invalid="ignore"):
+        within = draws @ (np.abs(bias) <= np.log10(FACTOR)) / draws.sum(1)
+    return Needed(
+        predictor,
+        stage,
+        count,
+        int(np.isinf(said[use]).sum()),
+        *(estimate(float(v[0]), v[1:]) for v in (distance, middle, within)),
+    )

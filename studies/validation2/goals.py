@@ -1,0 +1,82 @@
+"""The goals of the protocol, each held against the numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from studies.validation.bootstrap import Estimate
+from studies.validation.words import label as first_label
+from studies.validation.words import shown
+from studies.validation2.analysis import FACTOR, PRIMARY, Analysis
+
+BEFORE, FIVE = "init", "early_5"
+LABELS = {
+    PRIMARY: "forecast (`forecast`)",
+    "readable": "readable share",
+    "reachable": "reachable share",
+    "budgeted": "share within the budget of steps",
+    "readable_data": "readable share of the data's own targets",
+    "reachable_data": "reachable share of the data's own targets",
+    "share_now": "share that the output has already",
+    "n_readable": "sequences for half by the readout",
+    "n_reachable": "sequences for half by all weights",
+    "n_forecast": "sequences for half of the forecast",
+}
+
+
+def label(predictor: str) -> str:
+    """Name of a predictor in words."""
+    return LABELS.get(predictor, first_label(predictor))
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What was wanted, what was found, and whether that is enough."""
+
+    name: str
+    wanted: str
+    found: str
+    met: bool
+
+
+def goals(analysis: Analysis) -> tuple[Goal, ...]:
+    """All goals, in the order of the protocol."""
+    before, five = (analysis.score(PRIMARY, stage) for stage in (BEFORE, FIVE))
+    error, needed = analysis.errors[PRIMARY, FIVE], analysis.needed_at("n_forecast", FIVE)
+    return (
+        _auroc("AUROC before training", before.auroc, 0.85, 0.75),
+        _auroc("AUROC after 5 %", five.auroc, 0.93, 0.85),
+        _better(analysis, BEFORE, "better than every simple number and guess before training"),
+        _better(analysis, FIVE, "better than every simple number and guess after 5 %"),
+        Goal(
+            "AUROC between networks at the same task, lag and N, after 5 %",
+            "at least 0.90",
+            shown(five.networks),
+            five.networks.value >= 0.9,
+        ),
+        Goal("median error of the forecast share after 5 %", "at most 0.05", shown(error), error.value <= 0.05),
+        Goal(
+            "sequences needed after 5 %, where samples bind",
+            f"within a factor of {FACTOR:g} in the median",
+            f"within it for {needed.within.value:.0%} of {needed.curves} curves; said to be never for {needed.never}",
+            needed.within.value >= 0.5,
+        ),
+    )
+
+
+def _auroc(name: str, found: Estimate, least: float, lower: float) -> Goal:
+    met = found.measured and found.value >= least and found.low >= lower
+    return Goal(name, f"at least {least:g}, lower end at least {lower:g}", shown(found), met)
+
+
+def not_beaten(analysis: Analysis, stage: str) -> list[str]:
+    """Simple predictors that the forecast is not shown to be better than."""
+    return [o for o in analysis.simple(stage) if not analysis.differences[PRIMARY, o, stage].above(0)]
+
+
+def _better(analysis: Analysis, stage: str, name: str) -> Goal:
+    open_ones, count = not_beaten(analysis, stage), len(analysis.simple(stage))
+    best = analysis.best_simple(stage)
+    gain = analysis.differences[PRIMARY, best, stage]
+    found = f"of {count}, better than {count - len(open_ones)}; against the best of them ({label(best)}) {shown(gain)}"
+    return Goal(name, "intervals of all differences above 0", found, not open_ones)

@@ -1,0 +1,129 @@
+"""The numbers of the second study as JSON, with names that need no explanation."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lagreach._util.disk import write_text
+from studies.validation.bootstrap import Estimate
+from studies.validation2.analysis import FACTOR, PRIMARY, READINGS, SHARE_LEARNED, Analysis
+from studies.validation2.goals import goals, not_beaten
+
+STAGE_KEYS = {
+    "init": "before",
+    "pilot": "after_noise_free_pilot",
+    "early_1": "after_1_percent",
+    "early_5": "after_5_percent",
+    "early_20": "after_20_percent",
+}
+DIGITS = 4
+
+
+def plain(found: Estimate) -> dict[str, float | None]:
+    """An estimate for JSON: null where there is no number, also where it is infinite."""
+    return {name: round(v, DIGITS) if math.isfinite(v) else None for name, v in asdict(found).items()}
+
+
+def summary(analysis: Analysis) -> dict[str, Any]:
+    """All numbers."""
+    rows, stages = analysis.rows, analysis.rows.stages
+    learned = float(np.average(analysis.material.learned, weights=analysis.material.weights))
+    predictors: dict[str, dict[str, Any]] = {}
+    for s in analysis.scores:
+        own = {
+            "auroc": plain(s.auroc),
+            "auroc_between_networks": plain(s.networks),
+            "auroc_between_lags": plain(s.lags),
+            "rows": s.rows,
+            "refused": s.refused,
+            "never": s.never,
+        }
+        if (s.predictor, s.stage) in analysis.errors:
+            own["median_share_error"] = plain(analysis.errors[s.predictor, s.stage])
+        predictors.setdefault(s.predictor, {})[STAGE_KEYS[s.stage]] = own
+    main = {STAGE_KEYS[stage]: analysis.score(PRIMARY, stage) for stage in stages}
+    simple = [stage for stage in stages if stage != "pilot"]
+    return {
+        "study": "validation2",
+        "trainings": len(np.unique(rows["training"])),
+        "conditions": len(np.unique(rows["condition"])),
+        "tasks": sorted(np.unique(rows["task_name"]).tolist()),
+        "families": sorted(np.unique(rows["task"]).tolist()),
+        "sequences": np.unique(rows["sequences"]).tolist(),
+        "seeds": len(np.unique(rows["seed"])),
+        "lags_asked": len(rows),
+        "diverged": int((rows["status"] == "DIVERGED").sum()),
+        "learned_means": f"share of at least {SHARE_LEARNED} at the checkpoint with the lowest held-out loss",
+        "learned": round(learned, DIGITS),
+        "bootstrap_draws": analysis.replicates,
+        "primary": PRIMARY,
+        "auroc": {stage: plain(s.auroc) for stage, s in main.items()},
+        "auroc_between_networks": {stage: plain(s.networks) for stage, s in main.items()},
+        "auroc_between_lags": {stage: plain(s.lags) for stage, s in main.items()},
+        "median_share_error": {STAGE_KEYS[s]: plain(analysis.errors[PRIMARY, s]) for s in stages},
+        "sequences_needed": {
+            n.predictor: {
+                STAGE_KEYS[o.stage]: {
+                    "curves": o.curves,
+                    "said_never": o.never,
+                    f"within_factor_{FACTOR:g}": plain(o.within),
+                    "median_distance_in_decades": plain(o.distance),
+                    "median_found_over_said_in_decades": plain(o.bias),
+                }
+                for o in analysis.needed
+                if o.predictor == n.predictor
+            }
+            for n in analysis.needed
+        },
+        "window": {
+            STAGE_KEYS[s]: plain(analysis.score("n_probe", s).auroc) for s in simple
+        },
+        "best_simple": {
+            STAGE_KEYS[s]: {
+                "name": analysis.best_simple(s),
+                "auroc": plain(analysis.score(analysis.best_simple(s), s).auroc),
+                "forecast_less_this": plain(analysis.differences[PRIMARY, analysis.best_simple(s), s]),
+                "not_beaten": not_beaten(analysis, s),
+            }
+            for s in simple
+        },
+        "differences_of_auroc": [
+            {"predictor": p, "less": o, "stage": STAGE_KEYS[s], "auroc": plain(found)}
+            for (p, o, s), found in analysis.differences.items()
+        ],
+        "by_family": _nested(analysis.by_family, 1),
+        "other_readings": {
+            "written_before": [next(iter(READINGS))],
+            "auroc": {
+                reading: _nested({k[1:]: v for k, v in analysis.readings.items() if k[0] == reading}, 1)
+                for reading in READINGS
+            },
+        },
+        "predictors": predictors,
+        "goals": [asdict(goal) for goal in goals(analysis)],
+    }
+
+
+def _nested(found: dict[Any, Estimate], stage_at: int) -> dict[str, Any]:
+    """Keys one below the other, stages by their names here."""
+    made: dict[str, Any] = {}
+    for key, value in found.items():
+        *path, last = (STAGE_KEYS[k] if i == stage_at else k for i, k in enumerate(key))
+        inside = made
+        for step in path:
+            inside = inside.setdefault(step, {})
+        inside[last] = plain(value)
+    return made
+
+
+def save_summary(analysis: Analysis, path: Path) -> dict[str, Any]:
+    """Write the summary and return it."""
+    made = summary(analysis)
+    write_text(path, json.dumps(made, indent=1, allow_nan=False) + "\n")
+    return made
