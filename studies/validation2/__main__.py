@@ -31,5 +31,39 @@ def run(
     run_study(out, study(scale, seeds), device=device, workers=workers, minutes=minutes, resume=resume)
 
 
+@app.command()
+def analyse(
+    folder: Annotated[Path, typer.Argument(help="Folder with outcomes.parquet and predictors.parquet.")],
+    draws: Annotated[int, typer.Option(help="Bootstrap draws.")] = 2000,
+) -> None:
+    """Write summary.json and RESULTS.md beside the tables, and print the goals."""
+    from studies.validation2.analysis import analyse as analyse_folder
+    from studies.validation2.page import write_results
+    from studies.validation2.summary import save_summary
+
+    analysis = analyse_folder(folder, draws)
+    made = save_summary(analysis, folder / "summary.json")
+    write_results(analysis, folder)
+    for goal in made["goals"]:
+        typer.echo(
+            f"{'met   ' if goal['met'] else 'missed'}  {goal['name']}: {goal['found']} (wanted {goal['wanted']})"
+        )
+
+
+@app.command()
+def page(
+    folder: Annotated[
+        Path | None, typer.Argument(help="Folder of the tables; results/validation2 if left out.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the page goes; its figures go beside it.")] = None,
+    draws: Annotated[int, typer.Option(help="Bootstrap draws.")] = 2000,
+) -> None:
+    """Write the page of the documentation and its figures."""
+    from studies.validation2.analysis import analyse as analyse_folder
+    from studies.validation2.page import PAGE, RESULTS, write_page
+
+    write_page(analyse_folder(folder or RESULTS, draws), out or PAGE)
+
+
 if __name__ == "__main__":
     app()

@@ -1,4 +1,4 @@
-"""Everything that is said about a run of the second study, computed from its two tables with fixed seeds, as the protocol has it."""
+"""Everything that is said about a run of the second study, from its two tables with fixed seeds, as the protocol has it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FACTOR = 3.0  # within which sequences needed should lie
 
 @dataclass(frozen=True)
 class Score:
-    """How well a predictor ranks at one stage: over all rows, between networks on the same task, lag and N, between lags of one."""
+    """How well a predictor ranks at one stage: all rows, networks on the same task, lag and N, and lags of one network."""
 
     predictor: str
     stage: str
@@ -53,7 +53,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Needed:
-    """Sequences found against sequences forecast, for curves that cross one half within the range: distance and bias in decades."""
+    """Sequences found against sequences forecast, for curves that cross one half within the range; in decades."""
 
     predictor: str
     stage: str
@@ -82,8 +82,8 @@ class Analysis:
     def score(self, predictor: str, stage: str) -> Score:
         """Scores of one predictor at one stage; guesses without a network are the same at all."""
         at = self.rows.stages[0] if predictor in BASELINES else stage
-        found = next((s for s in self.scores if (s.predictor, s.stage) == (predictor, at)), None)
-        return found or Score(predictor, stage, 0, 0, 0, *[NOT_MEASURABLE] * 3)
+        score = next((s for s in self.scores if (s.predictor, s.stage) == (predictor, at)), None)
+        return score or Score(predictor, stage, 0, 0, 0, *[NOT_MEASURABLE] * 3)
 
     def needed_at(self, predictor: str, stage: str) -> Needed:
         """Sequences needed by one predictor at one stage."""
@@ -142,15 +142,15 @@ def _readings(
 ) -> dict[tuple[str, str, str], Estimate]:
     """AUROC under other readings of the outcome: the protocol's second one, and those that were thought of after the run."""
     products, correlated = rows["task"] == "parity", rows["task"] == "series"
-    found = {}
+    readings = {}
     for reading, (column, threshold, left_out) in READINGS.items():
         material, _ = prepare(rows, rows.recovered(column), threshold, replicates, seed)
         where = ~((products & ("parity" in left_out)) | (correlated & ("series" in left_out)))
         for stage in rows.stages:
             for name in predictors:
                 if _has(rows, name, stage):
-                    found[reading, name, stage] = _auroc(material, name, stage, where)
-    return found
+                    readings[reading, name, stage] = _auroc(material, name, stage, where)
+    return readings
 
 
 def _has(rows: Matched, predictor: str, stage: str) -> bool:
@@ -173,9 +173,7 @@ def _score(material: Material, predictor: str, stage: str) -> Score:
     )
 
 
-def _auroc(
-    material: Material, predictor: str, stage: str, where: Bool[np.ndarray, "row"] | None = None
-) -> Estimate:
+def _auroc(material: Material, predictor: str, stage: str, where: Bool[np.ndarray, "row"] | None = None) -> Estimate:
     x = material.rows.score(predictor, stage)
     use = np.isfinite(material.recovered) & ~np.isnan(x)
     return material.auroc(x, use if where is None else use & where)
@@ -184,16 +182,16 @@ def _auroc(
 def _differences(material: Material) -> dict[tuple[str, str, str], Estimate]:
     """Compare the primary predictor with every other one at the same stage, and with itself before training."""
     rows = material.rows
-    found = {}
+    gains = {}
     for stage in rows.stages:
         names = rows.predictors(stage)
         if PRIMARY not in names:
             continue
         others = [*BASELINES, *(name for name in names if name != PRIMARY)]
-        found |= {(PRIMARY, o, stage): difference(material, PRIMARY, o, stage).auroc for o in others}
+        gains |= {(PRIMARY, o, stage): difference(material, PRIMARY, o, stage).auroc for o in others}
         if stage != rows.stages[0]:
-            found[PRIMARY, PRIMARY, stage] = difference(material, PRIMARY, PRIMARY, stage, rows.stages[0]).auroc
-    return found
+            gains[PRIMARY, PRIMARY, stage] = difference(material, PRIMARY, PRIMARY, stage, rows.stages[0]).auroc
+    return gains
 
 
 def weighted_median(
@@ -220,9 +218,7 @@ def share_error(material: Material, predictor: str, stage: str) -> Estimate:
     return estimate(float(value), weighted_median(apart, material.replicates[:, use]))
 
 
-def sequences_needed(
-    rows: Matched, curves: Curves, predictor: str, stage: str, replicates: int, seed: int
-) -> Needed:
+def sequences_needed(rows: Matched, curves: Curves, predictor: str, stage: str, replicates: int, seed: int) -> Needed:
     """Distance of the N found from the N said where samples bind and the curve crosses one half within the range."""
     said = predicted_log_n(rows, curves, predictor, stage)
     use = (curves.limit == "samples") & (curves.side == SEEN) & ~np.isnan(said)

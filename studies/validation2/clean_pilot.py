@@ -1,8 +1,8 @@
 """A pilot before training: a few steps on the planted dependency alone, without noise.
 
 Networks grow into lags: weights are shared over time, so that short lags open the gates for longer ones. A fit near the untrained
-checkpoint cannot know that. Without noise growth takes few steps and no data of one's own, only inputs; how much of
-what it opens can be held from N noisy sequences is then a question for the closed forms, asked at the checkpoint where the pilot ends.
+checkpoint cannot know that. Without noise growth takes few steps and no targets, only inputs; how much of what it opens can be
+held from N noisy sequences is then a question for the closed forms, asked at the checkpoint where the pilot ends.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from studies.validation2.tasks import KnownDependency
 
 Params = dict[str, Tensor]  # (checkpoint, *weight)
 STEP = 1e-5  # of a difference, relative to the length of all weights: in double precision good to five digits and more
+SMALLEST = 1e-3  # length of all weights that steps are taken for, should they be zero
 FLOOR = 1e-12  # variances below this part of the largest are rounding, as in `lagreach.forecast`
 ROOM = 2**30  # bytes of one state of all networks that run side by side
 GRADIENT_BATCH = 32  # sequences of a batch, and batches, whose gradients tell what Adam divides by
@@ -80,21 +81,21 @@ def run_side_by_side(
     """Outputs of networks of one shape at some steps, and what their readouts read there."""
     stack, wanted = model.stack, set(targets)
 
-    def one(own: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+    def run(weights: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         s = x.new_zeros(len(x), stack.state_size)
         read, outputs = [], []
         for t in range(x.shape[1]):
-            s = stack.step(x[:, t], s, own)
+            s = stack.step(x[:, t], s, weights)
             if t in wanted:
                 top = stack.output(s)
-                outputs.append(top @ own[READOUT[0]][0] + own[READOUT[1]])
+                outputs.append(top @ weights[READOUT[0]][0] + weights[READOUT[1]])
                 read.append(top)
         shown = torch.stack(outputs, dim=1)
         return (shown, torch.stack(read, dim=1)) if states else (shown,)
 
     with torch.no_grad():
-        found = torch.func.vmap(one)(params)
-    return found[0], found[1] if states else None
+        shown = torch.func.vmap(run)(params)
+    return shown[0], shown[1] if states else None
 
 
 def step_scales(
@@ -124,7 +125,7 @@ def step_scales(
         made = torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=momentum)
     else:
         made = torch.optim.AdamW(model.parameters(), lr=settings.lr, eps=settings.eps)
-    return [step_sizes(made, model, {name: own[c] for name, own in named.items()}) for c in range(len(flat))]
+    return [step_sizes(made, model, {name: squared[c] for name, squared in named.items()}) for c in range(len(flat))]
 
 
 def tangents_side_by_side(
@@ -146,19 +147,20 @@ def tangents_side_by_side(
         for c in chosen:
             chunk = directions[c].chunk(0, count)
             length = torch.stack([part.square().flatten(1).sum(1) for part in chunk.values()]).sum(0).sqrt()
-            step = STEP * float(sum(own[c].square().sum() for own in params.values())) ** 0.5
-            for name, own in params.items():
-                here = own[c].expand(count, *own[c].shape)
+            size = float(sum(weight[c].square().sum() for weight in params.values())) ** 0.5
+            step = STEP * max(size, SMALLEST)
+            for name, weight in params.items():
+                here = weight[c].expand(count, *weight[c].shape)
                 if name in chunk:
-                    here = here + chunk[name] * (step / length).reshape(-1, *[1] * own[c].ndim)
+                    here = here + chunk[name] * (step / length).reshape(-1, *[1] * weight[c].ndim)
                 moved[name].append(here)
             lengths.append(length)
             steps.append(step)
         many = {name: torch.cat(parts) for name, parts in moved.items()}
         after, _ = run_side_by_side(model, many, looked.x, targets, states=False)
         for place, c in enumerate(chosen):
-            own = after[place * count : (place + 1) * count]
-            yield (own - outputs[c]) * (lengths[place] / steps[place])[:, None, None]
+            moved_outputs = after[place * count : (place + 1) * count]
+            yield (moved_outputs - outputs[c]) * (lengths[place] / steps[place])[:, None, None]
 
 
 @dataclass(frozen=True)
@@ -191,11 +193,11 @@ def forecast_sums(
     scales = step_scales(model, flat, looked, targets, settings)
     directions = []
     for c, scale in enumerate(scales):
-        own = {name: p[c] for name, p in params.items() if name not in READOUT}
-        directions.append(Directions(own, size.directions, seed, {n: scale[n].to(device) for n in own}))
+        weights = {name: p[c] for name, p in params.items() if name not in READOUT}
+        directions.append(Directions(weights, size.directions, seed, {n: scale[n].to(device) for n in weights}))
     space = output_space("mse", 1, 1, 1, generator_for(seed, "space"))
     lags, hidden = tuple(task.lags), model.hidden_size
-    found = []
+    sums = []
     along = tangents_side_by_side(model, params, outputs, directions, looked, targets)
     for c, change in enumerate(along):
         observed = _observed(task, looked, outputs[c], size.blocks, seed)
@@ -210,18 +212,20 @@ def forecast_sums(
         )
         of_all.add(rows)
         now = share_now(task, looked, outputs[c])
-        found.append(Sums(lags, now, *({n: getattr(own, n).cpu().numpy() for n in SUMS} for own in (of_readout, of_all))))
-    return found
+        sums.append(
+            Sums(lags, now, *({n: getattr(moments, n).cpu().numpy() for n in SUMS} for moments in (of_readout, of_all)))
+        )
+    return sums
 
 
 def share_now(task: KnownDependency, looked: Looked, output: Float[Tensor, "seq target"]) -> Float[np.ndarray, "lag"]:
     """Slope of the output on each lag's part, over that of the target."""
-    found = []
+    slopes = []
     for lag in task.lags:
         part = looked.planted[:, [target - lag for target in task.targets]]
         part = part - part.mean()
-        found.append(float((part * output).sum() / part.square().sum()) / task.amplitude)
-    return np.array(found)
+        slopes.append(float((part * output).sum() / part.square().sum()) / task.amplitude)
+    return np.array(slopes)
 
 
 def _observed(
@@ -255,21 +259,21 @@ def shares_of(sums: Sums, strength: float, sequences: tuple[int, ...], time: flo
     curves = {"readable": share_curves(read, floor=FLOOR), "reachable": share_curves(reach, floor=FLOOR)}
     # the loss is a mean of squares without a half, hence the two
     curves["budgeted"] = share_curves(reach, floor=FLOOR, budget=max(2.0 * time, 1e-6))
-    shares = {name: own.planted(at, strength).value for name, own in curves.items()}
+    shares = {name: curve.planted(at, strength).value for name, curve in curves.items()}
     shares["forecast"] = (np.maximum(shares["readable"], shares["reachable"]) + shares["budgeted"]) / 2
-    found = {name: own[:, : len(n)] for name, own in shares.items()}
-    found |= {f"{name}_data": curves[name].data(n).value for name in ("readable", "reachable")}
+    forecasts = {name: values[:, : len(n)] for name, values in shares.items()}
+    forecasts |= {f"{name}_data": curves[name].data(n).value for name in ("readable", "reachable")}
     # ranks are taken of logarithms, so that shares below zero become a tiny one
-    found["share_now"] = np.repeat(np.maximum(sums.now, 1e-6)[:, None], len(n), axis=1)
+    forecasts["share_now"] = np.repeat(np.maximum(sums.now, 1e-6)[:, None], len(n), axis=1)
     for name in ("readable", "reachable", "forecast"):
-        found[f"n_{name}"] = first_half(shares[name][:, len(n) :])
-    return found
+        forecasts[f"n_{name}"] = first_half(shares[name][:, len(n) :])
+    return forecasts
 
 
 def _moments(sums: Sums, name: str) -> ShareMoments:
-    own = getattr(sums, name)
-    blocks, features = own["squares"].shape[:2]
+    arrays = getattr(sums, name)
+    blocks, features = arrays["squares"].shape[:2]
     made = ShareMoments(blocks, features, 1, sums.lags, (0,), torch.ones(1, 1))
     for key in SUMS:
-        getattr(made, key).copy_(torch.from_numpy(own[key]))
+        getattr(made, key).copy_(torch.from_numpy(arrays[key]))
     return made

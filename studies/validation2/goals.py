@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from studies.validation.bootstrap import Estimate
 from studies.validation.words import label as first_label
-from studies.validation.words import shown
+from studies.validation.words import percent, shown
 from studies.validation2.analysis import FACTOR, PRIMARY, Analysis
 
 BEFORE, FIVE = "init", "early_5"
 LABELS = {
-    PRIMARY: "forecast (`forecast`)",
+    PRIMARY: "**forecast**",
     "readable": "readable share",
     "reachable": "reachable share",
     "budgeted": "share within the budget of steps",
@@ -27,6 +27,11 @@ LABELS = {
 def label(predictor: str) -> str:
     """Name of a predictor in words."""
     return LABELS.get(predictor, first_label(predictor))
+
+
+def plain_label(predictor: str) -> str:
+    """Name of a predictor without Markdown."""
+    return label(predictor).replace("`", "").replace("*", "")
 
 
 @dataclass(frozen=True)
@@ -58,15 +63,15 @@ def goals(analysis: Analysis) -> tuple[Goal, ...]:
         Goal(
             "sequences needed after 5 %, where samples bind",
             f"within a factor of {FACTOR:g} in the median",
-            f"within it for {needed.within.value:.0%} of {needed.curves} curves; said to be never for {needed.never}",
+            f"within it for {percent(needed.within.value)} of {needed.curves} curves; said to be never for {needed.never}",
             needed.within.value >= 0.5,
         ),
     )
 
 
-def _auroc(name: str, found: Estimate, least: float, lower: float) -> Goal:
-    met = found.measured and found.value >= least and found.low >= lower
-    return Goal(name, f"at least {least:g}, lower end at least {lower:g}", shown(found), met)
+def _auroc(name: str, estimated: Estimate, least: float, lower: float) -> Goal:
+    met = estimated.measured and estimated.value >= least and estimated.low >= lower
+    return Goal(name, f"at least {least:g}, lower end at least {lower:g}", shown(estimated), met)
 
 
 def not_beaten(analysis: Analysis, stage: str) -> list[str]:
@@ -78,5 +83,5 @@ def _better(analysis: Analysis, stage: str, name: str) -> Goal:
     open_ones, count = not_beaten(analysis, stage), len(analysis.simple(stage))
     best = analysis.best_simple(stage)
     gain = analysis.differences[PRIMARY, best, stage]
-    found = f"of {count}, better than {count - len(open_ones)}; against the best of them ({label(best)}) {shown(gain)}"
-    return Goal(name, "intervals of all differences above 0", found, not open_ones)
+    outcome = f"of {count}, better than {count - len(open_ones)}; against the best of them ({plain_label(best)}) {shown(gain)}"
+    return Goal(name, "intervals of all differences above 0", outcome, not open_ones)

@@ -69,7 +69,7 @@ def find_condition(run: RunDirectory, name: str) -> tuple[Condition, ValidationP
     """Look a condition up, with the plan and the seeds of its run."""
     config = run.config()
     plan = validation_plan(config)
-    condition = next(own for own in conditions(plan, config.seed) if own.name == name)
+    condition = next(known for known in conditions(plan, config.seed) if known.name == name)
     return condition, plan, config.seed_list()
 
 
@@ -92,22 +92,22 @@ def measure_windows(job: WindowJob) -> None:
     own_plan = plan.predictors.model_copy(update={"strength": lag_strength(known_task(condition))})
     batch = fresh_batch(condition, own_plan, job.seed)
     rows: list[Row] = []
-    found: list[Prediction] | None = None
+    predictions: list[Prediction] | None = None
     for r, (sequences, seed) in enumerate(replicas_of(plan, seeds)):
         if seed != job.seed:
             continue
-        if found is None or job.stage not in BEFORE:
+        if predictions is None or job.stage not in BEFORE:
             model = condition.model(seed)
             if job.stage not in BEFORE:
                 flat = load_tensors(weights_path(run, condition), run.read)[job.stage][r]
                 torch.nn.utils.vector_to_parameters(flat, model.parameters())
             try:
-                found = predict(model, condition.task, batch, condition.plan.hidden, own_plan, seeds[0])
+                predictions = predict(model, condition.task, batch, condition.plan.hidden, own_plan, seeds[0])
             except LagreachError as error:  # say because its states are no numbers
                 run.log(f"{condition.name}, {job.stage}, seed {seed}: no predictors: {error}")
-                found = [Prediction(name, lag, np.nan) for name in PREDICTORS for lag in condition.task.lags]
+                predictions = [Prediction(name, lag, np.nan) for name in PREDICTORS for lag in condition.task.lags]
         shared = {"training": condition.training(sequences, seed), "condition": condition.name}
-        rows += [shared | {"seed": seed, "stage": job.stage} | prediction.row() for prediction in found]
+        rows += [shared | {"seed": seed, "stage": job.stage} | prediction.row() for prediction in predictions]
     write_rows(windows_path(run, job.condition, job.stage, job.seed), rows, run.write)
 
 
@@ -127,21 +127,21 @@ def measure_forecasts(job: ForecastJob) -> None:
     for checkpoint, sums in zip(job.checkpoints, job.sums, strict=True):
         stage = checkpoint.stage
         budgets = plan.sequences if stage in BEFORE else (checkpoint.sequences,)
-        found = shares_of(sums, task.strength, budgets, time_left(settings, done.get(stage, 0), plan.steps))
-        rows += _rows(condition, job.seed, stage, budgets, found)
+        shares = shares_of(sums, task.strength, budgets, time_left(settings, done.get(stage, 0), plan.steps))
+        rows += _rows(condition, job.seed, stage, budgets, shares)
     write_rows(forecasts_path(run, job.condition, job.seed), rows, run.write)
 
 
 def _rows(
-    condition: Condition, seed: int, stage: str, budgets: Sequence[int], found: dict[str, np.ndarray]
+    condition: Condition, seed: int, stage: str, budgets: Sequence[int], shares: dict[str, np.ndarray]
 ) -> list[Row]:
     rows: list[Row] = []
     for k, sequences in enumerate(budgets):
         shared = {"training": condition.training(sequences, seed), "condition": condition.name, "seed": seed}
-        for name, values in found.items():
-            own = values[:, k] if name in SHARES else values
+        for name, values in shares.items():
+            by_lag = values[:, k] if name in SHARES else values
             rows += [
                 shared | {"stage": stage} | Prediction(name, lag, float(value)).row()
-                for lag, value in zip(condition.task.lags, own, strict=True)
+                for lag, value in zip(condition.task.lags, by_lag, strict=True)
             ]
     return rows

@@ -9,17 +9,17 @@ from typing import Any
 SUMMARY = Path(__file__).parents[2] / "results" / "validation2" / "summary.json"
 
 
-def interval(found: dict[str, float | None]) -> str:
+def interval(estimated: dict[str, float | None]) -> str:
     """A number with its interval.
 
     >>> interval({"value": 0.712, "low": 0.5, "high": 0.8349})
     '0.71 [0.50, 0.83]'
     """
-    if found["value"] is None:
+    if estimated["value"] is None:
         return "not measurable"
-    if found["low"] is None or found["high"] is None:
-        return f"{found['value']:.2f}"
-    return f"{found['value']:.2f} [{found['low']:.2f}, {found['high']:.2f}]"
+    if estimated["low"] is None or estimated["high"] is None:
+        return f"{estimated['value']:.2f}"
+    return f"{estimated['value']:.2f} [{estimated['low']:.2f}, {estimated['high']:.2f}]"
 
 
 def lines(summary: dict[str, Any]) -> list[str]:
@@ -29,16 +29,21 @@ def lines(summary: dict[str, Any]) -> list[str]:
     readings = summary["other_readings"]["auroc"]["without parity and series"]["forecast"]
     within = needed["after_5_percent"]["within_factor_3"]["value"] or 0.0
     met = sum(goal["met"] for goal in summary["goals"])
+    ranks = (
+        f"AUROC {interval(auroc['before'])} before training, {interval(auroc['after_5_percent'])} after 5 % of it and "
+        f"{interval(auroc['after_20_percent'])} after 20 %"
+    )
+    others = " and ".join(interval(window[stage]) for stage in ("before", "after_5_percent"))
     return [
         f"Held against {summary['trainings']:,} trainings on {len(summary['tasks'])} tasks with known dependencies, by a protocol "
-        f"written first: the forecast tells lags that will be learned from others with AUROC {interval(auroc['before'])} before "
-        f"training, {interval(auroc['after_5_percent'])} after 5 % of it and {interval(auroc['after_20_percent'])} after 20 %; "
-        f"the window N(l) with {interval(window['before'])}, {interval(window['after_5_percent'])} and "
-        f"{interval(window['after_20_percent'])}, the best simple guess before training with {interval(best['before']['auroc'])}.",
-        f"The share it names after 5 % is off by {interval(error)} in the median, and the number of sequences is within a factor "
-        f"of 3 for {within:.0%} of the lags that samples limit: a rank, not yet a count. {met} of {len(summary['goals'])} goals were met.",
-        f"It fails for products of inputs (parity) and inputs that are correlated in time; on the other five families, a split "
-        f"made after the run, it has {interval(readings['before'])} before training and {interval(readings['after_5_percent'])} after 5 %.",
+        f"that was written first, the forecast tells lags that will be learned from others with {ranks}; the window N(l) has "
+        f"{others}, the best guess without a network {interval(best['before']['auroc'])}.",
+        f"The share it names after 5 % is off by {interval(error)} in the median, and its number of sequences is within a factor "
+        f"of 3 for {100 * within:.0f} % of the lags that samples limit: an order, not yet a count; {met} of "
+        f"{len(summary['goals'])} goals were met.",
+        f"It fails for products of inputs (parity) and for inputs that are correlated in time. On the other five families, a "
+        f"split made after the run, it has {interval(readings['before'])} before training and "
+        f"{interval(readings['after_5_percent'])} after 5 %.",
     ]
 
 

@@ -49,10 +49,10 @@ def responses(
     lags = len(task.lags)
     sums = np.zeros((3, len(replicas), lags))  # of Dy Do, Do^2, Dy^2
     before = _outputs(replicas, x, pool)
-    clean = [task.clean(own) for own in x]
+    clean = [task.clean(inputs) for inputs in x]
     for target in chosen:
         for lag in range(lags):
-            swaps = [exchanged(task, own, target, lag) for own in x]
+            swaps = [exchanged(task, inputs, target, lag) for inputs in x]
             after = _outputs(replicas, torch.stack([other for other, _ in swaps]), pool)
             moved = (before - after)[:, :, target]
             for r, p in enumerate(pool):

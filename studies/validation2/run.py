@@ -1,7 +1,8 @@
 """Run the second study in a folder: trainings, pilots, forecasts and windows, and the two tables.
 
-Every piece is a file that is whole or not there, so that an interrupted run goes on where it stopped, and the tables are written anew
-after every group of conditions. On a GPU trainings and passes for forecasts run in this process; worker processes do the rest.
+Every piece is a file that is whole or not there, so that an interrupted run goes on where it stopped; the tables are written
+anew after every group of conditions. On a GPU trainings and passes for forecasts run in this process,
+and worker processes do the rest.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ PILOT_SHARE = 0.05  # of the training's steps
 
 def study(scale: str = "paper", seeds: int | None = None) -> StudyConfig:
     """Return the study at a scale, perhaps with fewer seeds."""
-    found = read_config(PROTOCOL).at_scale(scale)
-    return found if seeds is None else found.model_copy(update={"seeds": seeds})
+    config = read_config(PROTOCOL).at_scale(scale)
+    return config if seeds is None else config.model_copy(update={"seeds": seeds})
 
 
 def run_study(
@@ -157,7 +158,7 @@ class _Work:
     def _windows(self, group: Sequence[Condition], stages: Sequence[str]) -> None:
         jobs = [
             WindowJob(str(self.run.path), condition.name, stage, seed)
-            for condition in sorted(group, key=lambda own: -own.task.length)
+            for condition in sorted(group, key=lambda condition: -condition.task.length)
             for stage in stages
             for seed in self.seeds
         ]
@@ -197,10 +198,10 @@ class _Work:
         replicas = list(replicas_of(plan, self.seeds))
         for seed in missing:
             place = self.seeds.index(seed)
-            own = [r for r, (_, s) in enumerate(replicas) if s == seed]
-            flat = torch.cat((first[place][None], piloted[place][None], *(kept[stage][own] for stage in stages)))
+            of_seed = [r for r, (_, s) in enumerate(replicas) if s == seed]
+            flat = torch.cat((first[place][None], piloted[place][None], *(kept[stage][of_seed] for stage in stages)))
             at = [Checkpoint("init", 0), Checkpoint("pilot", 0)]
-            at += [Checkpoint(stage, replicas[r][0]) for stage in stages for r in own]
+            at += [Checkpoint(stage, replicas[r][0]) for stage in stages for r in of_seed]
             device = torch.device(self.device)
             looked = Looked.draw(task, condition.plan.name, seed, self.size, device)
             settings = condition.optimiser.settings()

@@ -25,9 +25,9 @@ STAGE_KEYS = {
 DIGITS = 4
 
 
-def plain(found: Estimate) -> dict[str, float | None]:
+def plain(estimated: Estimate) -> dict[str, float | None]:
     """An estimate for JSON: null where there is no number, also where it is infinite."""
-    return {name: round(v, DIGITS) if math.isfinite(v) else None for name, v in asdict(found).items()}
+    return {name: round(v, DIGITS) if math.isfinite(v) else None for name, v in asdict(estimated).items()}
 
 
 def summary(analysis: Analysis) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def summary(analysis: Analysis) -> dict[str, Any]:
     learned = float(np.average(analysis.material.learned, weights=analysis.material.weights))
     predictors: dict[str, dict[str, Any]] = {}
     for s in analysis.scores:
-        own = {
+        numbers = {
             "auroc": plain(s.auroc),
             "auroc_between_networks": plain(s.networks),
             "auroc_between_lags": plain(s.lags),
@@ -45,8 +45,8 @@ def summary(analysis: Analysis) -> dict[str, Any]:
             "never": s.never,
         }
         if (s.predictor, s.stage) in analysis.errors:
-            own["median_share_error"] = plain(analysis.errors[s.predictor, s.stage])
-        predictors.setdefault(s.predictor, {})[STAGE_KEYS[s.stage]] = own
+            numbers["median_share_error"] = plain(analysis.errors[s.predictor, s.stage])
+        predictors.setdefault(s.predictor, {})[STAGE_KEYS[s.stage]] = numbers
     main = {STAGE_KEYS[stage]: analysis.score(PRIMARY, stage) for stage in stages}
     simple = [stage for stage in stages if stage != "pilot"]
     return {
@@ -81,9 +81,7 @@ def summary(analysis: Analysis) -> dict[str, Any]:
             }
             for n in analysis.needed
         },
-        "window": {
-            STAGE_KEYS[s]: plain(analysis.score("n_probe", s).auroc) for s in simple
-        },
+        "window": {STAGE_KEYS[s]: plain(analysis.score("n_probe", s).auroc) for s in simple},
         "best_simple": {
             STAGE_KEYS[s]: {
                 "name": analysis.best_simple(s),
@@ -94,8 +92,8 @@ def summary(analysis: Analysis) -> dict[str, Any]:
             for s in simple
         },
         "differences_of_auroc": [
-            {"predictor": p, "less": o, "stage": STAGE_KEYS[s], "auroc": plain(found)}
-            for (p, o, s), found in analysis.differences.items()
+            {"predictor": p, "less": o, "stage": STAGE_KEYS[s], "auroc": plain(gain)}
+            for (p, o, s), gain in analysis.differences.items()
         ],
         "by_family": _nested(analysis.by_family, 1),
         "other_readings": {
@@ -110,10 +108,10 @@ def summary(analysis: Analysis) -> dict[str, Any]:
     }
 
 
-def _nested(found: dict[Any, Estimate], stage_at: int) -> dict[str, Any]:
+def _nested(estimates: dict[Any, Estimate], stage_at: int) -> dict[str, Any]:
     """Keys one below the other, stages by their names here."""
     made: dict[str, Any] = {}
-    for key, value in found.items():
+    for key, value in estimates.items():
         *path, last = (STAGE_KEYS[k] if i == stage_at else k for i, k in enumerate(key))
         inside = made
         for step in path:

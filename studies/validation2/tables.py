@@ -1,4 +1,4 @@
-"""The two tables of the second study: those of the first, with share and loss gained at the best checkpoint beside the outcomes."""
+"""The two tables of the second study: those of the first, with share and loss gained at the best checkpoint."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ COLUMNS = {
 DIGITS = 4  # that are kept of predictions, so that files stay small
 
 
-def save_tables(
-    folder: Path, outcomes: Sequence[Row], predictors: Sequence[Row], write: Write = write_whole
-) -> None:
+def save_tables(folder: Path, outcomes: Sequence[Row], predictors: Sequence[Row], write: Write = write_whole) -> None:
     """Write ``outcomes.parquet`` and ``predictors.parquet``."""
     make_folder(folder)
     for name, rows in (("outcomes", outcomes), ("predictors", predictors)):
@@ -46,14 +44,14 @@ def load_tables(folder: str | Path) -> tuple[pa.Table, pa.Table]:
     """Read outcomes and predictors back."""
     import pyarrow as pa
 
-    found = []
+    loaded = []
     for name, columns in COLUMNS.items():
         path = Path(folder) / f"{name}.parquet"
         try:
             with open_table(read_whole(path), path.name) as file:
-                found.append(as_table(file.read(), columns))
+                loaded.append(as_table(file.read(), columns))
         except (pa.ArrowException, OSError, InputError) as error:
             raise InputError(
                 "this folder holds no tables of the second study", got=f"{path}: {error}", fix="run the study first"
             ) from error
-    return found[0], found[1]
+    return loaded[0], loaded[1]

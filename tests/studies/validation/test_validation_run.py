@@ -17,7 +17,7 @@ from studies.validation import run as module
 from studies.validation.design import conditions, validation_plan
 from studies.validation.matching import match
 from studies.validation.run import ablated, pieces_left
-from studies.validation.tables import OUTCOMES, PREDICTIONS, PREDICTORS, STAGES, load_tables
+from studies.validation.tables import FIRST_STUDY, OUTCOMES, PREDICTIONS, PREDICTORS, load_tables
 from studies.validation.tails import tail_effects
 from studies.validation.trainings import ConditionTraining, replicas_of
 
@@ -55,7 +55,7 @@ def test_the_tables_are_complete(finished):
         for sequences in (50, 200):
             mine = one.training(sequences, 0)
             assert [row["lag"] for row in outcomes if row["training"] == mine] == list(one.task.lags)
-            for stage in STAGES:
+            for stage in FIRST_STUDY:
                 found = [r for r in predictors if r["training"] == mine and r["stage"] == stage]
                 plain = {(r["predictor"], r["lag"]) for r in found if "|" not in r["predictor"]}
                 assert plain == {(name, lag) for name in PREDICTORS for lag in one.task.lags}
@@ -103,7 +103,7 @@ def test_a_run_in_parts_and_with_an_interruption_ends_the_same(finished, tmp_pat
     with pytest.raises(KeyboardInterrupt):
         run_study(SMOKE, out, resume=True, only="predictors", show_progress=False)
     monkeypatch.undo()
-    assert sum(len(pieces_left(run, SMOKE, one, STAGES)) for one in EVERYTHING) == 7
+    assert sum(len(pieces_left(run, SMOKE, one, FIRST_STUDY)) for one in EVERYTHING) == 7
     run_study(SMOKE, out, resume=True, show_progress=False)
     assert contents(out) == contents(finished[0])
 

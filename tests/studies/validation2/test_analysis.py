@@ -1,0 +1,109 @@
+"""The analysis of the second study: on its own tables, with an oracle, and with nothing to find."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from studies.validation.learning_curves import learning_curves
+from studies.validation.matching import match
+from studies.validation2 import readme
+from studies.validation2.analysis import PRIMARY, analyse_rows, sequences_needed, share_error, weighted_median
+from studies.validation2.goals import FIVE, goals
+from studies.validation2.page import PAGE, RESULTS, render
+from studies.validation2.summary import STAGE_KEYS, summary
+from studies.validation2.tables import load_tables
+
+ROWS = match(*load_tables(RESULTS))
+SUMMARY = json.loads((RESULTS / "summary.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def analysis():
+    return analyse_rows(ROWS, replicates=20)
+
+
+def test_the_summary_is_that_of_the_tables(analysis):
+    again = summary(analysis)
+    for stage in STAGE_KEYS.values():
+        for key in ("auroc", "auroc_between_networks", "median_share_error"):
+            assert again[key][stage]["value"] == SUMMARY[key][stage]["value"]
+    assert {name: again[name] for name in ("trainings", "conditions", "learned")} == {
+        "trainings": 768, "conditions": 48, "learned": SUMMARY["learned"],
+    }  # fmt: skip
+    assert [goal["name"] for goal in again["goals"]] == [goal["name"] for goal in SUMMARY["goals"]]
+
+
+def test_the_page_is_made_from_the_summary():
+    text = PAGE.read_text(encoding="utf-8")
+    for goal in SUMMARY["goals"]:
+        assert goal["found"] in text
+    assert text.count("**missed**") == sum(not goal["met"] for goal in SUMMARY["goals"])
+
+
+def test_the_page_can_be_made(analysis):
+    text = render(analysis, "second.md.j2")
+    assert text.startswith("<!-- Made by")
+    assert "nan" not in text.lower().replace("finance", "")
+
+
+def test_three_lines_for_a_readme():
+    made = readme.lines(SUMMARY)
+    assert len(made) == 3
+    assert readme.interval(SUMMARY["auroc"]["before"]) in made[0]
+    assert readme.interval(SUMMARY["median_share_error"]["after_5_percent"]) in made[1]
+
+
+def with_forecast(values):
+    changed = dict(ROWS.values) | {(FIVE, PRIMARY): values}
+    return replace(ROWS, values={key: value for key, value in changed.items() if key in KEPT}, offered={
+        key: value for key, value in ROWS.offered.items() if key in KEPT
+    })  # fmt: skip
+
+
+KEPT = {
+    (stage, name) for stage in ("init", FIVE) for name in (PRIMARY, "readable", "n_forecast", "share_now", "capacity")
+}
+
+
+def test_an_oracle_meets_its_goals_and_chance_does_not():
+    oracle = analyse_rows(with_forecast(np.clip(ROWS.recovered("share"), 1e-9, 1)), replicates=20)
+    assert oracle.score(PRIMARY, FIVE).auroc.value == pytest.approx(1.0)
+    assert oracle.score(PRIMARY, FIVE).networks.value == pytest.approx(1.0)
+    assert oracle.errors[PRIMARY, FIVE].value == 0.0
+    met = {goal.name: goal.met for goal in goals(oracle)}
+    assert met["AUROC after 5 %"]
+    assert met["median error of the forecast share after 5 %"]
+    assert not met["AUROC before training"]
+    values = [analyse_score(with_forecast(np.random.default_rng(seed).uniform(size=len(ROWS)))) for seed in range(20)]
+    assert abs(np.mean(values) - 0.5) < 0.02
+
+
+def analyse_score(rows):
+    from studies.validation.analysis import prepare
+    from studies.validation.scoring import auroc
+
+    material, _ = prepare(rows, rows.recovered("share"), 0.5, 2, 0)
+    return float(auroc(rows.score(PRIMARY, FIVE), material.learned, material.weights))
+
+
+def test_sequences_needed_of_a_prophet_and_of_one_who_always_says_never():
+    recovered = ROWS.recovered("share")
+    curves = learning_curves(ROWS, recovered, 0.5)
+    true, never = np.full(len(ROWS), np.inf), np.full(len(ROWS), np.inf)
+    for part, log_n in zip(curves.rows, curves.log_n, strict=True):
+        true[part] = 2 * 10**log_n
+    for values, within, distance in ((true, 1.0, np.log10(2)), (never, 0.0, np.inf)):
+        rows = replace(ROWS, values={(FIVE, "n_forecast"): values})
+        needed = sequences_needed(rows, curves, "n_forecast", FIVE, 10, 0)
+        assert needed.within.value == within
+        assert needed.distance.value == pytest.approx(distance)
+
+
+def test_medians_and_errors_count_trainings_alike(analysis):
+    values = np.array([5.0, 1.0, 3.0, 3.0])
+    weights = np.array([[1, 1, 1, 1], [1, 0, 0, 0], [0, 0, 0, 0]], dtype=float)
+    np.testing.assert_array_equal(weighted_median(values, weights), [3.0, 5.0, np.nan])
+    error = share_error(analysis.material, PRIMARY, FIVE)
+    assert error.low <= error.value <= error.high
