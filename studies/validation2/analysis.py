@@ -182,7 +182,7 @@ def _auroc(material: Material, predictor: str, stage: str, where: Bool[np.ndarra
 def _differences(material: Material) -> dict[tuple[str, str, str], Estimate]:
     """Compare the primary predictor with every other one at the same stage, and with itself before training."""
     rows = material.rows
-    gains = {}
+    gains: dict[tuple[str, str, str], Estimate] = {}
     for stage in rows.stages:
         names = rows.predictors(stage)
         if PRIMARY not in names:

@@ -35,9 +35,9 @@ def lines(summary: dict[str, Any]) -> list[str]:
     )
     others = " and ".join(interval(window[stage]) for stage in ("before", "after_5_percent"))
     return [
-        f"Held against {summary['trainings']:,} trainings on {len(summary['tasks'])} tasks with known dependencies, by a protocol "
-        f"that was written first, the forecast tells lags that will be learned from others with {ranks}; the window N(l) has "
-        f"{others}, the best guess without a network {interval(best['before']['auroc'])}.",
+        f"Held against {summary['trainings']:,} trainings on {len(summary['tasks'])} tasks with known dependencies, by a "
+        f"protocol that was written first, the forecast tells lags that will be learned from others with {ranks}; the window "
+        f"N(l) has {others}, the best guess without a network {interval(best['before']['auroc'])}.",
         f"The share it names after 5 % is off by {interval(error)} in the median, and its number of sequences is within a factor "
         f"of 3 for {100 * within:.0f} % of the lags that samples limit: an order, not yet a count; {met} of "
         f"{len(summary['goals'])} goals were met.",

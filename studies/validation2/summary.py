@@ -22,7 +22,7 @@ STAGE_KEYS = {
     "early_5": "after_5_percent",
     "early_20": "after_20_percent",
 }
-DIGITS = 4
+DIGITS = 6
 
 
 def plain(estimated: Estimate) -> dict[str, float | None]:

@@ -32,7 +32,6 @@ class KnownDependency(Task):
     """
 
     strength: float
-    input_size: int = 2
 
     @property
     @abstractmethod

@@ -11,7 +11,7 @@ from lagreach.study.store import RunDirectory
 from lagreach.study.trainer import run_epoch
 from studies.validation import trainings
 from studies.validation.design import conditions, validation_plan
-from studies.validation.trainings import ConditionTraining, PooledData, pools, replicas_of, stream
+from studies.validation.trainings import BEST, ConditionTraining, PooledData, pools, replicas_of, stream
 
 SMOKE = find_study("validation").at_scale("smoke")
 PLAN = validation_plan(SMOKE)
@@ -110,7 +110,7 @@ def test_an_interrupted_training_ends_the_same(tmp_path, whole, stop_at):
 
 def test_stages_hold_different_weights(whole):
     weights = whole[0]
-    assert set(weights) == {"early_1", "early_5", "end"}
+    assert set(weights) == {"early_1", "early_5", "early_20", "end", BEST}
     assert not torch.equal(weights["early_5"], weights["end"])
 
 
