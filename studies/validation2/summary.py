@@ -22,7 +22,7 @@ STAGE_KEYS = {
     "early_5": "after_5_percent",
     "early_20": "after_20_percent",
 }
-DIGITS = 6
+DIGITS = 9
 
 
 def plain(estimated: Estimate) -> dict[str, float | None]:
