@@ -61,8 +61,12 @@ def page(
     """Write the page of the documentation and its figures."""
     from studies.validation2.analysis import analyse as analyse_folder
     from studies.validation2.page import PAGE, RESULTS, write_page
+    from studies.validation2.summary import linear_folder
 
-    write_page(analyse_folder(folder or RESULTS, draws), out or PAGE)
+    chosen = folder or RESULTS
+    beside = linear_folder(chosen)
+    linear = analyse_folder(beside, draws) if beside.is_dir() else None
+    write_page(analyse_folder(chosen, draws), linear, out or PAGE)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from studies.validation.words import label as first_label
 from studies.validation.words import percent, shown
 from studies.validation2.analysis import FACTOR, PRIMARY, Analysis
 
-BEFORE, FIVE = "init", "early_5"
+BEFORE, PILOT, FIVE = "init", "pilot", "early_5"
 LABELS = {
     PRIMARY: "**forecast**",
     "readable": "readable share",
@@ -65,6 +65,43 @@ def goals(analysis: Analysis) -> tuple[Goal, ...]:
             f"within a factor of {FACTOR:g} in the median",
             f"within it for {percent(needed.within.value)} of {needed.curves} curves; said to be never for {needed.never}",
             needed.within.value >= 0.5,
+        ),
+    )
+
+
+def is_linear(analysis: Analysis) -> bool:
+    """Whether this is the part about linear dependencies, which has claims of its own."""
+    return not {"parity", "series"} & set(analysis.rows["task"].tolist())
+
+
+def judged(analysis: Analysis) -> tuple[Goal, ...]:
+    """The goals of the study, or the claims of its part about linear dependencies."""
+    return linear_claims(analysis) if is_linear(analysis) else goals(analysis)
+
+
+def linear_claims(analysis: Analysis) -> tuple[Goal, ...]:
+    """What the part about linear dependencies was to show, as the protocol has it."""
+    before, five = (analysis.score(PRIMARY, stage).auroc for stage in (BEFORE, FIVE))
+    gain = analysis.differences[PRIMARY, PRIMARY, PILOT]
+    budgeted, forecast = (analysis.errors[name, FIVE] for name in ("budgeted", PRIMARY))
+    return (
+        Goal(
+            "the forecast ranks linear dependencies",
+            "lower ends of AUROC at least 0.70 before training and 0.75 after 5 %",
+            f"{shown(before)} and {shown(five)}",
+            before.measured and five.measured and before.low >= 0.70 and five.low >= 0.75,
+        ),
+        Goal(
+            "a noise-free pilot helps before training",
+            "interval of the difference of AUROC above 0",
+            f"{shown(analysis.score(PRIMARY, PILOT).auroc)}, difference {shown(gain)}",
+            gain.above(0),
+        ),
+        Goal(
+            "the budgeted share is the better number",
+            "median error after 5 % at most 0.05, and below that of the forecast",
+            f"{shown(budgeted)}, against {shown(forecast)}",
+            budgeted.value <= 0.05 and budgeted.value < forecast.value,
         ),
     )
 

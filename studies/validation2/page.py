@@ -12,7 +12,7 @@ from studies.validation.matching import BASELINES
 from studies.validation.words import STAGE_WORDS, compared, how_well, shown
 from studies.validation2 import figures
 from studies.validation2.analysis import GAIN, PRIMARY, READINGS, SHARE_PREDICTORS, Analysis
-from studies.validation2.goals import BEFORE, FIVE, goals, label
+from studies.validation2.goals import BEFORE, FIVE, judged, label
 
 ROOT = Path(__file__).parents[2]
 RESULTS, PAGE = ROOT / "results" / "validation2", ROOT / "docs" / "validation" / "second.md"
@@ -20,7 +20,7 @@ RESULTS, PAGE = ROOT / "results" / "validation2", ROOT / "docs" / "validation" /
 
 def goal_table(analysis: Analysis) -> str:
     """Goals, what was found, and whether they are met."""
-    rows = [(goal.name, goal.wanted, goal.found, "met" if goal.met else "**missed**") for goal in goals(analysis)]
+    rows = [(goal.name, goal.wanted, goal.found, "met" if goal.met else "**missed**") for goal in judged(analysis)]
     return "\n".join(table(("goal", "wanted", "found", ""), rows))
 
 
@@ -101,7 +101,7 @@ def needed_table(analysis: Analysis) -> str:
     )
 
 
-def render(analysis: Analysis, template: str) -> str:
+def render(analysis: Analysis, template: str, linear: Analysis | None = None) -> str:
     """Fill a template in."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -115,7 +115,12 @@ def render(analysis: Analysis, template: str) -> str:
     rows = analysis.rows
     text = environment.get_template(template).render(
         analysis=analysis,
-        goals=goals(analysis),
+        goals=judged(analysis),
+        linear=linear,
+        linear_table="" if linear is None else goal_table(linear),
+        linear_families="" if linear is None else family_table(linear),
+        count=lambda shown_rows, name: len(np.unique(shown_rows[name])),
+        tasks=len(np.unique(rows["task_name"])),
         primary=PRIMARY,
         before=BEFORE,
         five=FIVE,
@@ -146,7 +151,7 @@ def write_results(analysis: Analysis, folder: Path) -> None:
     write_text(folder / "RESULTS.md", render(analysis, "results.md.j2"))
 
 
-def write_page(analysis: Analysis, page: Path = PAGE) -> None:
-    """Write the page, and its figures beside it."""
+def write_page(analysis: Analysis, linear: Analysis | None, page: Path = PAGE) -> None:
+    """Write the page, and its figures beside it; `linear` is the part about linear dependencies."""
     figures.draw_all(analysis, page.parent / "figures")
-    write_text(page, render(analysis, "second.md.j2"))
+    write_text(page, render(analysis, "second.md.j2", linear))

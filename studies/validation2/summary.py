@@ -13,7 +13,7 @@ import numpy as np
 from lagreach._util.disk import write_text
 from studies.validation.bootstrap import Estimate
 from studies.validation2.analysis import FACTOR, PRIMARY, READINGS, SHARE_LEARNED, Analysis
-from studies.validation2.goals import goals, not_beaten
+from studies.validation2.goals import is_linear, judged, not_beaten
 
 STAGE_KEYS = {
     "init": "before",
@@ -50,7 +50,7 @@ def summary(analysis: Analysis) -> dict[str, Any]:
     main = {STAGE_KEYS[stage]: analysis.score(PRIMARY, stage) for stage in stages}
     simple = [stage for stage in stages if stage != "pilot"]
     return {
-        "study": "validation2",
+        "study": "validation2-linear" if is_linear(analysis) else "validation2",
         "trainings": len(np.unique(rows["training"])),
         "conditions": len(np.unique(rows["condition"])),
         "tasks": sorted(np.unique(rows["task_name"]).tolist()),
@@ -104,7 +104,7 @@ def summary(analysis: Analysis) -> dict[str, Any]:
             },
         },
         "predictors": predictors,
-        "goals": [asdict(goal) for goal in goals(analysis)],
+        "goals": [asdict(goal) for goal in judged(analysis)],
     }
 
 
@@ -120,8 +120,39 @@ def _nested(estimates: dict[Any, Estimate], stage_at: int) -> dict[str, Any]:
     return made
 
 
+def linear_folder(folder: Path) -> Path:
+    """Folder of the part about linear dependencies, beside that of the study."""
+    return folder.with_name(f"{folder.name}-linear")
+
+
+def linear_part(folder: Path) -> dict[str, Any]:
+    """The main numbers of the part about linear dependencies; empty where it was not analysed."""
+    path = linear_folder(folder) / "summary.json"
+    if not path.is_file():
+        return {}
+    linear = json.loads(path.read_text(encoding="utf-8"))
+    gains = {row["stage"]: row["auroc"] for row in linear["differences_of_auroc"] if row["less"] == PRIMARY}
+    kept = (
+        "trainings",
+        "conditions",
+        "tasks",
+        "learned",
+        "auroc",
+        "auroc_between_networks",
+        "median_share_error",
+        "window",
+    )
+    return {name: linear[name] for name in kept} | {
+        "best_simple": linear["best_simple"],
+        "pilot_less_before": gains[STAGE_KEYS["pilot"]],
+        "claims": linear["goals"],
+    }
+
+
 def save_summary(analysis: Analysis, path: Path) -> dict[str, Any]:
-    """Write the summary and return it."""
+    """Write the summary, with the main numbers of the part about linear dependencies, and return it."""
     made = summary(analysis)
+    if linear := linear_part(path.parent):
+        made["linear_dependencies"] = linear
     write_text(path, json.dumps(made, indent=1, allow_nan=False) + "\n")
     return made

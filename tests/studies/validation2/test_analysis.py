@@ -10,9 +10,9 @@ from studies.validation.learning_curves import learning_curves
 from studies.validation.matching import match
 from studies.validation2 import readme
 from studies.validation2.analysis import PRIMARY, analyse_rows, sequences_needed, share_error, weighted_median
-from studies.validation2.goals import FIVE, goals
+from studies.validation2.goals import FIVE, goals, is_linear, judged
 from studies.validation2.page import PAGE, RESULTS, render
-from studies.validation2.summary import STAGE_KEYS, summary
+from studies.validation2.summary import STAGE_KEYS, linear_folder, summary
 from studies.validation2.tables import load_tables
 
 ROWS = match(*load_tables(RESULTS))
@@ -37,15 +37,26 @@ def test_the_summary_is_that_of_the_tables(analysis):
 
 def test_the_page_is_made_from_the_summary():
     text = PAGE.read_text(encoding="utf-8")
-    for goal in SUMMARY["goals"]:
+    everything = [*SUMMARY["goals"], *SUMMARY["linear_dependencies"]["claims"]]
+    for goal in everything:
         assert goal["found"] in text
-    assert text.count("**missed**") == sum(not goal["met"] for goal in SUMMARY["goals"])
+    assert text.count("**missed**") == sum(not goal["met"] for goal in everything)
 
 
 def test_the_page_can_be_made(analysis):
     text = render(analysis, "second.md.j2")
     assert text.startswith("<!-- Made by")
+    assert "once more" not in text  # without the part about linear dependencies
     assert "nan" not in text.lower().replace("finance", "")
+
+
+def test_the_linear_part_has_claims_of_its_own():
+    rows = match(*load_tables(linear_folder(RESULTS)))
+    linear = analyse_rows(rows, replicates=20)
+    assert is_linear(linear)
+    assert [claim.name for claim in judged(linear)] == [c["name"] for c in SUMMARY["linear_dependencies"]["claims"]]
+    again = summary(linear)["auroc"]["after_noise_free_pilot"]["value"]
+    assert again == SUMMARY["linear_dependencies"]["auroc"]["after_noise_free_pilot"]["value"]
 
 
 def test_three_lines_for_a_readme():
