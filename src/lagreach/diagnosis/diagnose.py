@@ -138,8 +138,7 @@ def diagnose(
         The Adam, AdamW, RMSprop or SGD that trains the model, or its ``state_dict()``: signal and noise are then those of
         its steps, every weight's gradient being divided as the optimiser divides it. Plain gradients if None.
     settings
-        All choices together, also finer points: blocks, probes, flips, direction, unit. What has an argument of its own here
-        may be said there or here.
+        All choices together, also finer points: blocks, probes, flips, direction, unit.
     statistics
         Numbers per lag of your own, besides those of `lagreach.statistics`: they are collected in the same passes over the
         data and show up wherever numbers per lag are shown.
@@ -190,8 +189,9 @@ def diagnose(
         return diagnose_whole_model(
             model, source, loss, lags, settings=chosen, why=choice.why, require=require, steps=steps, outputs=outputs,
             call=call, inputs=choice.inputs, memory=memory, budget=budget, sequences=sequences, notes=said, statistics=statistics,
-            progress=progress,
-            only_of_layers={"params": params, "optimizer": optimizer, "measure": measure is not interruptible_window},
+            progress=progress, spread=getattr(measure, "spread", None),
+            only_of_layers={"params": params, "optimizer": optimizer, "measure": not hasattr(measure, "spread")
+                            and measure is not interruptible_window},
         )  # fmt: skip
     subjects = diagnosis_subjects(
         model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, outputs=outputs,

@@ -14,6 +14,7 @@ import tempfile
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,6 +52,31 @@ class Factors:
             self._folder = tempfile.mkdtemp(prefix="lagreach-")
             self._cleanup = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         return np.memmap(Path(self._folder) / name, dtype=dtype, mode="w+", shape=shape)
+
+    @classmethod
+    def like(cls, rows: int, part: Factors) -> Factors:
+        """Make room for so many rows like those of another one."""
+        some = cls.__new__(cls)
+        some.tokens, some._folder, some.filled = part.tokens, None, 0
+        slots, signals, _, width = part.arrived.shape
+        some.arrived = some._room("arrived", (slots, signals, rows, width), part.arrived.dtype.type)
+        some.given = some._room("given", (slots, rows, *part.given.shape[2:]), part.given.dtype.type)
+        some.block = np.zeros(rows, dtype=np.int64)
+        return some
+
+    def extend(self, part: Factors) -> None:
+        """Add the rows of another one."""
+        new = slice(self.filled, self.filled + part.filled)
+        self.arrived[:, :, new] = part.arrived[:, :, : part.filled]
+        self.given[:, new] = part.given[:, : part.filled]
+        self.block[new] = part.blocks
+        self.filled = new.stop
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is sent to another process: the rows that are filled, not the file they lie in."""
+        rows = slice(0, self.filled)
+        kept = {"arrived": np.array(self.arrived[:, :, rows]), "given": np.array(self.given[:, rows])}
+        return kept | {"block": self.blocks.copy(), "tokens": self.tokens, "filled": self.filled, "_folder": None}
 
     def append(self, block: np.ndarray, arrived: Tensor, given: Tensor) -> None:
         """Add rows: `arrived` (row, slot, signal, width), `given` (row, slot) or (row, slot, input)."""

@@ -56,6 +56,17 @@ class InputMoments:
             self._again[back] += found
             self._again_steps[back] += int(both.sum())
 
+    def merge(self, other: InputMoments) -> None:
+        """Take in the sums of other sequences."""
+        self.steps += other.steps
+        size = max(len(self._counts), len(other._counts))
+        self._counts = sum(np.pad(part._counts, (0, size - len(part._counts))) for part in (self, other))
+        if other._total is not None and other._squares is not None:
+            self._total = other._total + (0 if self._total is None else self._total)
+            self._squares = other._squares + (0 if self._squares is None else self._squares)
+        self._again = self._again + other._again
+        self._again_steps = self._again_steps + other._again_steps
+
     def probe(self, probes: int, seed: int) -> Plant:
         """A function that gives, for inputs (row, ...), as many planted values, each of mean zero and variance one.
 

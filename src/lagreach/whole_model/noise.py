@@ -6,15 +6,19 @@ direction used for a sequence comes from the other blocks, so that it owes nothi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lagreach._util.progress import Progress
 from lagreach.gradients.noise import NoiseValues
 from lagreach.whole_model.factors import Products
 from lagreach.whole_model.outputs import cotangents
+from lagreach.whole_model.spread import Here, Spread, Tick
 from lagreach.whole_model.subject import ModelSubject
 
 TABLE_BYTES = 2**30  # of directions that are held at once; beyond that they come from some of the sequences
@@ -99,17 +103,46 @@ def _thinned(signals: Sequence[Products], limit: int, dtype: torch.dtype) -> Seq
     return [Products(one.given, one.arrived / scale, one.block) for one, scale in zip(signals, scales, strict=True)]
 
 
+@dataclass
+class NoiseWork:
+    """The last pass on some blocks, along the directions of these signals (band, signal)."""
+
+    bands: list[list[Products]]
+    dtype: torch.dtype
+    stage: str = "noise"
+    _directions: LagDirections | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tables are made anew in another process."""
+        return vars(self) | {"_directions": None}
+
+    def __call__(self, subject: ModelSubject, blocks: tuple[int, ...], tick: Tick = None) -> NoiseValues:
+        """Run the model once more on every pair, with one way back from the whole loss of each sequence."""
+        if self._directions is None:
+            self._directions = LagDirections(self.bands, subject.model.device, self.dtype)
+        return noise_along(subject, self._directions, blocks, tick)
+
+
 def measure_noise(
-    subject: ModelSubject, directions: LagDirections, progress: Callable[[int], None] | None = None
+    subject: ModelSubject, work: NoiseWork, progress: Progress | None = None, spread: Spread | None = None
 ) -> NoiseValues:
-    """Run the model once more on every pair, with one way back from the whole loss of each sequence."""
+    """Have the last pass done, and put its parts together."""
+    return NoiseValues.merge((spread or Here()).parts(subject, work, progress))
+
+
+def noise_along(
+    subject: ModelSubject, directions: LagDirections, blocks: tuple[int, ...], progress: Tick = None
+) -> NoiseValues:
+    """Values of every sequence's whole gradient along the directions, of some blocks."""
     bands, signals = len(subject.bands), 1 + len(subject.group)
     measured = sorted({0, bands // 2, bands - 1})
-    step_sums = np.full((subject.plan.count, signals, bands, 3), np.nan)
+    place = np.full(subject.plan.count, -1)
+    place[list(blocks)] = np.arange(len(blocks))
+    step_sums = np.full((len(blocks), signals, bands, 3), np.nan)
     step_sums[:, 0, measured] = 0.0
     number, block, values = [], [], []
 
-    def along(rows: np.ndarray, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, Tensor, Tensor]:
+    def along(rows: np.ndarray, home: np.ndarray) -> tuple[np.ndarray, np.ndarray, Tensor, Tensor]:
         piece = subject.run(rows)
         field, _ = cotangents(piece.objective, piece.output)
         size = field.flatten(1).abs().amax(1)
@@ -117,31 +150,31 @@ def measure_noise(
         arrived = piece.reading.pull(piece.output, field / power, keep=False)
         gradients = arrived.to(torch.float64 if arrived.dtype == torch.float64 else torch.float32) * power
         gradients = gradients * piece.inside[..., None]
-        found = gradients.new_empty(len(rows), gradients.shape[1], signals, bands)
+        values_by_step = gradients.new_empty(len(rows), gradients.shape[1], signals, bands)
         room = max(1, PRODUCT_BYTES // (gradients[0].numel() * gradients.element_size() * signals))
-        for one in np.unique(blocks):
-            own = np.flatnonzero(blocks == one)
-            for start in range(0, len(own), room):
-                part = torch.from_numpy(own[start : start + room]).to(gradients.device)
-                found[part] = directions.along(int(one), piece.reading.inputs[part], gradients[part])
-        return rows, blocks, found.double(), piece.inside
+        for number_of_block in np.unique(home):
+            members = np.flatnonzero(home == number_of_block)
+            for start in range(0, len(members), room):
+                part = torch.from_numpy(members[start : start + room]).to(gradients.device)
+                values_by_step[part] = directions.along(int(number_of_block), piece.reading.inputs[part], gradients[part])
+        return rows, home, values_by_step.double(), piece.inside
 
-    for rows, blocks, by_step, inside in subject.each(along, progress):
+    for rows, home, by_step, inside in subject.each(along, progress, blocks):
         number.append(rows)
-        block.append(blocks)
+        block.append(home)
         values.append(by_step.sum(1).cpu().numpy())
         count = inside.sum(1).double()[:, None]
         for band in measured:
             steps = count * by_step[:, :, 0, band]  # a sequence's value is the mean of its steps' values
             new = torch.cat((count, steps.sum(1, keepdim=True), steps.square().sum(1, keepdim=True)), dim=1)
-            np.add.at(step_sums[:, 0, band], blocks, new.cpu().numpy())
+            np.add.at(step_sums[:, 0, band], place[home], new.cpu().numpy())
     joined = np.concatenate(values)
     part = NoiseValues(
         np.concatenate(number),
         np.concatenate(block),
         joined[:, 0],
         joined[:, 1:],
-        np.arange(subject.plan.count),
+        np.array(blocks),
         step_sums,
     )
     return NoiseValues.merge([part])

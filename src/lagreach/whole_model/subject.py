@@ -91,15 +91,23 @@ class ModelSubject:
         return Piece(batch, reading, output, objective, inside, stand)
 
     def each(
-        self, work: Callable[[np.ndarray, np.ndarray], Result], progress: Callable[[int], None] | None = None
+        self,
+        work: Callable[[np.ndarray, np.ndarray], Result],
+        progress: Callable[[int], None] | None = None,
+        blocks: Sequence[int] | None = None,
     ) -> Iterator[Result]:
-        """Run `work(sequences, blocks)` on pairs that fit into memory together; fewer of them where it runs out."""
-        chunk, start, pairs = self.pairs_together, 0, self.plan.pairs
+        """Run `work(sequences, blocks)` on pairs that fit into memory together; fewer of them where it runs out.
+
+        On all pairs, or on those of some blocks.
+        """
+        wanted = slice(None) if blocks is None else np.isin(self.plan.blocks, np.asarray(blocks))
+        pairs, homes = self.plan.pairs[wanted], self.plan.blocks[wanted]
+        chunk, start = self.pairs_together, 0
         while start < len(pairs):
-            own = slice(start, start + chunk)
-            rows, blocks = pairs[own].ravel(), np.repeat(self.plan.blocks[own], 2)
+            part = slice(start, start + chunk)
+            rows, home = pairs[part].ravel(), np.repeat(homes[part], 2)
             try:
-                found = work(rows, blocks)
+                result = work(rows, home)
             except torch.OutOfMemoryError as error:
                 if chunk == 1:
                     raise TooLargeError(
@@ -110,7 +118,7 @@ class ModelSubject:
                 torch.cuda.empty_cache()
                 chunk //= 2
                 continue
-            yield found
+            yield result
             start += chunk
             if progress is not None:
                 progress(len(rows))
