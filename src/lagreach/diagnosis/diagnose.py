@@ -32,7 +32,7 @@ from lagreach.diagnosis.measure import MeasureSettings, interruptible_window, ma
 from lagreach.diagnosis.notes import how_measured, notes_on
 from lagreach.diagnosis.passes import Statistics
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
-from lagreach.diagnosis.whole_model import diagnose_whole_model, whole_model_cost
+from lagreach.diagnosis.whole_model import Spreads, diagnose_whole_model, whole_model_cost
 from lagreach.diagnosis.window import Window
 from lagreach.errors import InputError, LagreachError, UnsupportedError
 from lagreach.gradients.optimiser_geometry import optimiser_name, update_scale
@@ -189,9 +189,9 @@ def diagnose(
         return diagnose_whole_model(
             model, source, loss, lags, settings=chosen, why=choice.why, require=require, steps=steps, outputs=outputs,
             call=call, inputs=choice.inputs, memory=memory, budget=budget, sequences=sequences, notes=said, statistics=statistics,
-            progress=progress, spread=getattr(measure, "spread", None),
-            only_of_layers={"params": params, "optimizer": optimizer, "measure": not hasattr(measure, "spread")
-                            and measure is not interruptible_window},
+            progress=progress, spread=measure.spread(chosen) if isinstance(measure, Spreads) else None,
+            only_of_layers={"params": params, "optimizer": optimizer,
+                            "measure": not isinstance(measure, Spreads) and measure is not interruptible_window},
         )  # fmt: skip
     subjects = diagnosis_subjects(
         model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, outputs=outputs,

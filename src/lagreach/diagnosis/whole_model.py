@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -16,8 +16,9 @@ from torch import nn
 from lagreach._util.progress import Progress, progress_bar
 from lagreach._util.threads import threads_of_user
 from lagreach._version import __version__
+from lagreach.adapters.fresh_state import from_fresh_state
 from lagreach.data.pairs import check_enough
-from lagreach.data.sequences import Sequences, fingerprint
+from lagreach.data.sequences import Sequences, as_sequences, fingerprint, telling_sample
 from lagreach.data.targets import refuse_constant_targets
 from lagreach.diagnosis.assemble import untold, window_from
 from lagreach.diagnosis.cost import PILOT, DiagnosisCost, affordable, check_budget
@@ -33,6 +34,7 @@ from lagreach.tails.fit import fit_tail
 from lagreach.transport.fidelity import Fidelity
 from lagreach.transport.objective import Loss
 from lagreach.types import Status
+from lagreach.whole_model.language_models import aligned_labels
 from lagreach.whole_model.measure import ModelMeasurement, measure_model
 from lagreach.whole_model.spread import Spread
 from lagreach.whole_model.subject import ModelSubject, make_model_subject, subsample
@@ -43,6 +45,15 @@ NO_GRADIENT = (
 )
 LOOKS_AHEAD = 1e-9  # share of the square gradient at inputs behind their outputs, from which a model looks ahead
 ONLY = {"transport": "exact", "noise": "gradient", "direction": "matched", "unit": "sequence"}
+
+
+@runtime_checkable
+class Spreads(Protocol):
+    """A way of measuring that has the passes over a whole model's sequences done elsewhere."""
+
+    def spread(self, settings: MeasureSettings) -> Spread:
+        """Who does the work."""
+        ...
 
 
 @threads_of_user()
@@ -151,6 +162,28 @@ def _planned(
     whole = subject.plan.sequences
     planned = whole if budget is None else affordable(budget, per_sequence, whole)
     return subsample(subject, planned), whole, per_sequence
+
+
+def model_subject(
+    model: nn.Module,
+    data: Any,
+    loss: Loss = "mse",
+    lags: str | Iterable[int] = "auto",
+    *,
+    settings: MeasureSettings,
+    inputs: str | None = None,
+    only: str | None = None,
+    lags_of: str = "model",
+    **options: Any,
+) -> ModelSubject:
+    """What `diagnose` measures of a whole model, made anew in another process; the options are those of `diagnose`."""
+    assert lags_of != "layers", "the process that asks has chosen lags of the whole model"
+    source, aligned, _ = aligned_labels(model, as_sequences(data), loss, None)
+    call, _ = from_fresh_state(model, telling_sample(source), None)
+    return make_model_subject(
+        model, source, aligned, lags, blocks=settings.blocks, probes=settings.probes, seed=settings.seed,
+        signal=settings.signal, inputs=inputs or only, call=call, **options,
+    )  # fmt: skip
 
 
 def _refuse_choices(settings: MeasureSettings, only_of_layers: Mapping[str, Any], why: str) -> None:
