@@ -377,7 +377,7 @@ def _layer(subject: Subject, window: Window, noise_sample: np.ndarray) -> LayerD
 def _gains(subject: Subject) -> tuple[Fidelity, EffectiveRates | None]:
     """Exact and first-order gain and the rates, on up to 64 of the sequences."""
     batch = subject.sequences.read(np.sort(subject.plan.pairs.ravel()[:SHOWN]).tolist())
-    own = {"lengths": batch.lengths, "state": batch.state}
+    own = {"lengths": batch.lengths, "state": batch.state, "others": batch.others, "name": batch.name}
     if subject.memory is not None:
         own["chunk"] = 2 * replace(subject, transport="first-order").pairs_together
     view, lags = by_row(subject.view), subject.bands.lags

@@ -101,6 +101,8 @@ def _by_looking(model: nn.Module, sample: Batch, call: Call | None) -> LagChoice
         return LagChoice("model", f"steps within each of its {count} recurrent layers are no lags of the model")
     if gated and _looks_around(inside, gated[0]):
         return LagChoice("model", f"steps are mixed outside {gated[0]} as well, by attention or convolutions")
+    if len(recurrent) > 1 and _looks_around(inside, *_paths(inside, recurrent)):
+        return LagChoice("model", f"its {len(recurrent)} recurrent layers are joined by attention or convolutions")
     try:
         views = find_views(model, sample, call)
     except UnstableModelError:  # no way of measuring stands that
@@ -168,9 +170,14 @@ def _own_cells(model: nn.Module, sample: Batch, call: Call | None) -> LagChoice:
     return LagChoice("layers", f"its cell {cells[0]} is carried back step by step, exactly", tuple(views))
 
 
-def _looks_around(model: nn.Module, path: str) -> bool:
-    """Whether something outside a layer mixes steps, by the names of classes."""
-    outside = [m for own, m in model.named_modules() if own != path and not own.startswith(f"{path}.") and path]
+def _paths(model: nn.Module, modules: list[nn.Module]) -> list[str]:
+    return [path for path, module in model.named_modules() if any(module is wanted for wanted in modules)]
+
+
+def _looks_around(model: nn.Module, *layers: str) -> bool:
+    """Whether something outside some layers mixes steps, by the names of classes."""
+    inside = tuple(f"{path}." for path in layers)
+    outside = [module for path, module in model.named_modules() if "" not in layers and not f"{path}.".startswith(inside)]
     return any(word in type(module).__name__.lower() for module in outside for word in MIXES_STEPS)
 
 
