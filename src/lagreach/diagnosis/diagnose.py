@@ -189,8 +189,8 @@ def diagnose(
         return diagnose_whole_model(
             model, source, loss, lags, settings=chosen, why=choice.why, require=require, steps=steps, outputs=outputs,
             call=call, inputs=choice.inputs, memory=memory, budget=budget, sequences=sequences, notes=said, statistics=statistics,
-            progress=progress, spread=measure.spread(chosen) if isinstance(measure, Spreads) else None,
-            only_of_layers={"params": params, "optimizer": optimizer,
+            progress=progress, spread=measure.spread(chosen) if isinstance(measure, Spreads) else None, optimizer=optimizer,
+            only_of_layers={"params": params,
                             "measure": not isinstance(measure, Spreads) and measure is not interruptible_window},
         )  # fmt: skip
     subjects = diagnosis_subjects(

@@ -26,6 +26,7 @@ from lagreach.diagnosis.curves import with_curves
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
 from lagreach.diagnosis.settings import MeasureSettings, check_settings
 from lagreach.errors import UnsupportedError
+from lagreach.gradients.optimiser_geometry import optimiser_name
 from lagreach.regimes import fit_regimes
 from lagreach.statistics import LagStatistic, Measured, draw_curves
 from lagreach.statistics._statistic import DEPENDENCES, STATES
@@ -101,7 +102,8 @@ def diagnose_whole_model(
         available=plan.available,
         settings={"loss": loss if isinstance(loss, str) else getattr(loss, "__name__", "function")}
         | {"used": plan.sequences}
-        | {"optimizer": None, "time": subject.time, "anchors": float(subject.used.sum())}
+        | {"optimizer": None if options.get("optimizer") is None else optimiser_name(options["optimizer"])}
+        | {"time": subject.time, "anchors": float(subject.used.sum())}
         | dict(layer.window.settings),
         versions={"lagreach": __version__} | {name: version(name) for name in ("torch", "numpy", "scipy")},
         fingerprint=fingerprint(source),
@@ -156,7 +158,7 @@ def _planned(
         refuse_constant_targets(source)
     subject = make_model_subject(
         model, source, loss, lags, blocks=settings.blocks, probes=settings.probes, seed=settings.seed,
-        signal=settings.signal, **options,
+        signal=settings.signal, params=only_of_layers.get("params", "input"), **options,
     )  # fmt: skip
     per_sequence = _pilot(subject, settings) if budget is not None or timed else 0.0
     whole = subject.plan.sequences
@@ -187,14 +189,14 @@ def model_subject(
 
 
 def _refuse_choices(settings: MeasureSettings, only_of_layers: Mapping[str, Any], why: str) -> None:
-    usual = {"params": "input", "optimizer": None, "measure": False}
+    usual = {"params": "input", "measure": False}
     wrong = [f"{name}={getattr(settings, name)!r}" for name, only in ONLY.items() if getattr(settings, name) != only]
-    wrong += [name for name, value in only_of_layers.items() if value != usual[name]]
+    wrong += [f"{name}={value!r}" for name, value in only_of_layers.items() if value != usual[name] and not callable(value)]
     if wrong:
         raise UnsupportedError(
             "lags of the whole model do not have this choice",
             got=f"{', '.join(wrong)}; lags of the whole model, because {why}",
-            expected="plain gradients of the weights that read the input, carried back exactly",
+            expected="gradients of the weights that read the input, carried back exactly",
             fix='leave it out; for recurrent layers, lags_of="layers" has it',
         )
 
@@ -302,6 +304,8 @@ def _how_measured(model: nn.Module, whole: int, measured: ModelMeasurement) -> t
             f"a subsample of {plan.sequences} of {plan.available} sequences; intervals are "
             f"{(plan.available / plan.sequences) ** 0.5:.2f} times as wide"
         )
+    if measured.subject.weighting is not None:
+        notes.append("signal and noise are those of the optimiser's steps, not of plain gradients")
     if measured.cut_short:
         notes.append("interrupted: only the blocks that were finished are in this result")
     return tuple(notes)

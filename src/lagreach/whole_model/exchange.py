@@ -54,7 +54,8 @@ class Exchanged:
 
     def means(self) -> np.ndarray:
         """Block means of the signal (block, edge, axis), in coordinates with the gradients' inner products."""
-        grams = np.stack([block_gram(self.data(i), self.size) for i in range(len(self.edges))])
+        weighting = self.subject.weighting
+        grams = np.stack([block_gram(self.data(i), self.size, weighting) for i in range(len(self.edges))])
         return np.moveaxis(coordinates(grams), 0, 1)
 
 

@@ -128,24 +128,31 @@ class Products:
         return not self.given.is_floating_point()
 
 
-def block_gram(products: Products, size: np.ndarray) -> Float[np.ndarray, "block block"]:
-    """Inner products of the blocks' mean gradients; `size` (block,) counts their sequences."""
+def block_gram(
+    products: Products, size: np.ndarray, weighting: Float[Tensor, "row width"] | None = None
+) -> Float[np.ndarray, "block block"]:
+    """Inner products of the blocks' mean gradients; `size` (block,) counts their sequences.
+
+    With a `weighting`, every weight's gradient is multiplied by its own number first.
+    """
     arrived = products.arrived
     scale = float(arrived.abs().max()) if len(arrived) else 0.0
     if scale == 0.0:
         return np.zeros((len(size), len(size)))
     scaled = Products(products.given, arrived / scale, products.block)  # squares of 1e-200 would underflow
-    gram = _gram_of_tokens(scaled, len(size)) if products.tokens else _gram_of_numbers(scaled, len(size))
-    return (gram / np.outer(size, size)) * scale**2
+    gram_of = _gram_of_tokens if products.tokens else _gram_of_numbers
+    return (gram_of(scaled, len(size), weighting) / np.outer(size, size)) * scale**2
 
 
-def _gram_of_tokens(products: Products, blocks: int) -> np.ndarray:
+def _gram_of_tokens(products: Products, blocks: int, weighting: Tensor | None) -> np.ndarray:
     """Only what stands in the same row of the table meets: rows of one token, summed by block."""
     width = products.arrived.shape[1]
     tokens, row = torch.unique(products.given, return_inverse=True)
     cell, place = torch.unique(row * blocks + products.block, return_inverse=True)
     sums = torch.zeros(len(cell), width, dtype=torch.float64).index_add_(0, place, products.arrived)
     row, block = cell // blocks, cell % blocks
+    if weighting is not None:
+        sums = sums * weighting[tokens[row]]
     met = torch.bincount(row, minlength=len(tokens)) > 1  # tokens of one block alone count on the diagonal only
     gram = torch.zeros(blocks, blocks, dtype=torch.float64)
     lone = ~met[row]
@@ -153,15 +160,15 @@ def _gram_of_tokens(products: Products, blocks: int) -> np.ndarray:
     chunk = max(1, GRAM_BYTES // (8 * blocks * width))
     shared = met.nonzero().flatten()
     for start in range(0, len(shared), chunk):
-        own = shared[start : start + chunk]
-        mine = (row >= own[0]) & (row <= own[-1]) & met[row]
-        filled = torch.zeros(blocks, len(own), width, dtype=torch.float64)
-        filled[block[mine], torch.searchsorted(own, row[mine])] = sums[mine]
+        some = shared[start : start + chunk]
+        mine = (row >= some[0]) & (row <= some[-1]) & met[row]
+        filled = torch.zeros(blocks, len(some), width, dtype=torch.float64)
+        filled[block[mine], torch.searchsorted(some, row[mine])] = sums[mine]
         gram += filled.flatten(1) @ filled.flatten(1).T
     return gram.numpy()
 
 
-def _gram_of_numbers(products: Products, blocks: int) -> np.ndarray:
+def _gram_of_numbers(products: Products, blocks: int, weighting: Tensor | None) -> np.ndarray:
     """Fill in the block means, some of the inputs at a time."""
     inputs, width = products.given.shape[1], products.arrived.shape[1]
     gram = torch.zeros(blocks, blocks, dtype=torch.float64)
@@ -171,9 +178,11 @@ def _gram_of_numbers(products: Products, blocks: int) -> np.ndarray:
     starts = [0, *ends[:-1]]
     chunk = max(1, GRAM_BYTES // (8 * blocks * width))
     for first in range(0, inputs, chunk):
-        own = slice(first, first + chunk)
-        filled = torch.stack([(given[a:b, own].T @ arrived[a:b]).flatten() for a, b in zip(starts, ends, strict=True)])
-        gram += filled @ filled.T
+        some = slice(first, first + chunk)
+        filled = torch.stack([given[a:b, some].T @ arrived[a:b] for a, b in zip(starts, ends, strict=True)])
+        if weighting is not None:
+            filled = filled * weighting[some]
+        gram += filled.flatten(1) @ filled.flatten(1).T
     return gram.numpy()
 
 

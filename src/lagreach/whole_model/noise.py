@@ -28,11 +28,17 @@ PRODUCT_BYTES = 2**28  # of rows of the tables that are looked up at once
 class LagDirections:
     """Mean gradient of every signal and band, without the block that is being looked at.
 
-    Held as tables (row, signal, width), a row for each input, or for each token that was met at that band.
+    Held as tables (row, signal, width), a row for each input, or for each token that was met at that band. With a `weighting`
+    (input or token, width), directions and gradients are those of weights whose gradients are multiplied by it.
     """
 
     def __init__(
-        self, bands: Sequence[Sequence[Products]], device: torch.device, dtype: torch.dtype, limit: int = TABLE_BYTES
+        self,
+        bands: Sequence[Sequence[Products]],
+        device: torch.device,
+        dtype: torch.dtype,
+        limit: int = TABLE_BYTES,
+        weighting: Tensor | None = None,
     ) -> None:
         self._parts = [list(_thinned(signals, limit // len(bands), dtype)) for signals in bands]
         self._rows = [_rows_of(signals) for signals in self._parts]
@@ -41,6 +47,7 @@ class LagDirections:
         self._tables = [
             torch.zeros(self._height(band), signals, width, device=device, dtype=dtype) for band in range(len(bands))
         ]
+        self._weighting = [self._weights_of(band, weighting, device, dtype) for band in range(len(bands))]
         self._norms: list[Tensor] = []
         self._without: int | None = None
         for band, parts in enumerate(self._parts):
@@ -58,17 +65,33 @@ class LagDirections:
                 self._add(band, [one.select(one.block == self._without) for one in parts], 1.0)
             self._add(band, [one.select(one.block == block) for one in parts], -1.0)
         self._without = block
-        norms = [table.square().sum((0, 2)).sqrt() for table in self._tables]
+        norms = [
+            (table if weights is None else table * weights).square().sum((0, 2)).sqrt()
+            for table, weights in zip(self._tables, self._weighting, strict=True)
+        ]
         self._norms = [torch.where(norm > 0, norm, 1.0) for norm in norms]
 
     def _component(self, band: int, inputs: Tensor, gradients: Tensor) -> Tensor:
-        table, rows = self._tables[band], self._rows[band]
+        table, rows, weights = self._tables[band], self._rows[band], self._weighting[band]
+        if weights is not None:  # once for the direction, once for the gradient
+            table = table * weights.square()
         if rows is None:
             turned = torch.einsum("nti,isw->ntsw", inputs.to(table), table)
         else:
             place = torch.searchsorted(rows, inputs)
             turned = table[torch.where(rows[place.clamp(max=len(rows) - 1)] == inputs, place, len(rows))]
         return torch.einsum("ntsw,ntw->nts", turned, gradients.to(table)) / self._norms[band]
+
+    def _weights_of(
+        self, band: int, weighting: Tensor | None, device: torch.device, dtype: torch.dtype
+    ) -> Tensor | None:
+        """What the rows of a band's table are multiplied by, (row, 1, width)."""
+        if weighting is None:
+            return None
+        rows = self._rows[band]
+        if rows is not None:  # the last row stands for tokens that were not met
+            weighting = torch.cat((weighting[rows.cpu()], torch.zeros_like(weighting[:1])))
+        return weighting[:, None].to(device, dtype)
 
     def _height(self, band: int) -> int:
         """Rows of a table; a last row of zeros stands for tokens that were not met."""
@@ -119,7 +142,9 @@ class NoiseWork:
     def __call__(self, subject: ModelSubject, blocks: tuple[int, ...], tick: Tick = None) -> NoiseValues:
         """Run the model once more on every pair, with one way back from the whole loss of each sequence."""
         if self._directions is None:
-            self._directions = LagDirections(self.bands, subject.model.device, self.dtype)
+            self._directions = LagDirections(
+                self.bands, subject.model.device, self.dtype, weighting=subject.weighting
+            )
         return noise_along(subject, self._directions, blocks, tick)
 
 

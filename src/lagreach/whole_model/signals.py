@@ -70,8 +70,9 @@ class Signals:
         In coordinates with the same inner products as the gradients themselves.
         """
         bands, probes = range(len(self.subject.bands)), range(len(self.subject.group))
-        data = np.stack([block_gram(self.data(band), self.size) for band in bands])
-        planted = np.stack([[block_gram(self.probe(p, band), self.size) for band in bands] for p in probes])
+        weighting = self.subject.weighting
+        data = np.stack([block_gram(self.data(band), self.size, weighting) for band in bands])
+        planted = np.stack([[block_gram(self.probe(p, band), self.size, weighting) for band in bands] for p in probes])
         return np.moveaxis(coordinates(data), 0, 1), np.moveaxis(coordinates(planted), 2, 0)
 
 
