@@ -180,7 +180,9 @@ def draw(looks: dict[str, tuple[Look, Look]], accuracy: dict[str, float], path: 
             for stage, colour, marker, shown in zip(("before", "after"), (BLUE, VERMILION), "os", both, strict=True):
                 values = getattr(shown, quantity)
                 line = "" if quantity == "reliance" else "-"  # which is measured at some lags only
-                axes.plot(LAGS, values, linestyle=line, color=colour, marker=marker, markersize=3.5, label=f"{stage} training")
+                axes.plot(
+                    LAGS, values, linestyle=line, color=colour, marker=marker, markersize=3.5, label=f"{stage} training"
+                )
             if column == 0:
                 axes.set_ylabel(text, fontsize=9)
             if row == 0:

@@ -83,7 +83,9 @@ def test_a_diagnosis_starts_every_sequence_without_a_state_and_says_so(make, nam
     model = make()
     x, y = data(generator)
     found = lagreach.diagnose(model, (x, y), lags=[0, 1])
-    assert any(f"keeps a state between calls, in {name}: every sequence was started without" in w for w in found.warnings)
+    assert any(
+        f"keeps a state between calls, in {name}: every sequence was started without" in w for w in found.warnings
+    )
     assert getattr(model, "state", None) is None
     assert not getattr(model, "states", [])
 

@@ -57,7 +57,9 @@ class Reader(torch.nn.Module):
     def forward(self, x):
         hidden = self.read(x)
         kept = 0.7 ** torch.arange(x.shape[1])
-        weights = torch.stack([torch.nn.functional.pad(kept.flip(0)[-t - 1 :], (0, len(kept) - t - 1)) for t in range(len(kept))])
+        weights = torch.stack(
+            [torch.nn.functional.pad(kept.flip(0)[-t - 1 :], (0, len(kept) - t - 1)) for t in range(len(kept))]
+        )
         return self.show(self.drop((weights.to(hidden) @ hidden).tanh()))
 
 

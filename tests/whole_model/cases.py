@@ -261,7 +261,13 @@ def hugging_face(name, seed=0, vocabulary=TOKENS, **more):
         "JambaForCausalLM": width
         | heads
         | {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1}
-        | {"num_experts": 2, "num_experts_per_tok": 1, "mamba_d_state": 4, "mamba_dt_rank": 4, "use_mamba_kernels": False},
+        | {
+            "num_experts": 2,
+            "num_experts_per_tok": 1,
+            "mamba_d_state": 4,
+            "mamba_dt_rank": 4,
+            "use_mamba_kernels": False,
+        },
         "FalconH1ForCausalLM": width
         | heads
         | {"head_dim": 8, "mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_n_groups": 1}

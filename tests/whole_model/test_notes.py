@@ -82,7 +82,9 @@ def test_a_series_too_short_to_tell_says_so_instead_of_a_p_value():
     assert np.isnan(window.required.sequences).all()
     assert set(window.required.status) == {Status.LIMIT_CANNOT_BE_TOLD}
     assert window.dependences == ()
-    assert [note for note in known.warnings if "stretch" in note] == [n for n in window.warnings if "stretch" in n] != []
+    assert (
+        [note for note in known.warnings if "stretch" in note] == [n for n in window.warnings if "stretch" in n] != []
+    )
 
 
 def test_lags_that_all_sequences_share_have_no_number():

@@ -10,7 +10,7 @@ from lagreach.whole_model.lag_gradients import model_lag_gradients
 
 
 class Translator(nn.Module):
-    """An encoder, attention, and a decoder that reads its own last output: as a whole, no recurrence of torch's can be replayed."""
+    """An encoder, attention, and a decoder that reads its own last output, which cannot be replayed."""
 
     def __init__(self, inputs=2, units=6):
         super().__init__()

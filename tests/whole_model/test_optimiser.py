@@ -68,7 +68,9 @@ def test_tables_and_weights_are_each_others_inverse(cls):
     model = made(cls)
     x, y = cases.numbers((16, 6, 3))
     subject = make_model_subject(model, as_sequences((x, y)), "mse", [0], blocks=8, probes=1, seed=0)
-    weights = {f"{port.path}.weight": torch.randn_like(model.get_submodule(port.path).weight) for port in subject.source.ports}
+    weights = {
+        f"{port.path}.weight": torch.randn_like(model.get_submodule(port.path).weight) for port in subject.source.ports
+    }
     again = as_weights(subject.model, subject.source, as_table(subject.model, subject.source, weights))
     for name, weight in weights.items():
         assert torch.equal(again[name], weight)

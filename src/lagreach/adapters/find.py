@@ -26,11 +26,11 @@ from lagreach.adapters.view import View
 from lagreach.data.batch import Batch
 from lagreach.errors import UnsupportedError
 
-
+Layers = list[tuple[str, nn.RNNBase | nn.RNNCellBase]]
 Scans = list[tuple[str, nn.Module, type[ScanLayer]]]
 
 
-def recurrent_modules(model: nn.Module, only: str | None = None) -> tuple[list[tuple[str, nn.Module]], Scans]:
+def recurrent_modules(model: nn.Module, only: str | None = None) -> tuple[Layers, Scans]:
     """Recurrent layers of `torch.nn` and gated linear layers, by path; with `only`, those at or inside that path."""
     part, prefix = (model, "") if not only else (model.get_submodule(only), f"{only}.")
     found = [
@@ -54,8 +54,8 @@ def torch_views(model: nn.Module, sample: Batch, call: Call | None = None, only:
         raise UnsupportedError(
             "no recurrent layer was found in the model",
             got=f"modules of type {', '.join(looked_at)}",
-            expected="torch.nn.RNN, GRU, LSTM or their cells, a gated linear layer (docs/adapters.md), a cell of your own that is "
-            "called as forward(x, state) once a step, or lagreach.GatedRNN",
+            expected="torch.nn.RNN, GRU, LSTM or their cells, a gated linear layer (docs/adapters.md), a cell of your own "
+            "that is called as forward(x, state) once a step, or lagreach.GatedRNN",
             fix="leave lags_of out: lags of the whole model need none of these; or describe your recurrence as a Cell",
         )
     refuse_batch_norm(model)

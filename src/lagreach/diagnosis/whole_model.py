@@ -191,7 +191,9 @@ def model_subject(
 def _refuse_choices(settings: MeasureSettings, only_of_layers: Mapping[str, Any], why: str) -> None:
     usual = {"params": "input", "measure": False}
     wrong = [f"{name}={getattr(settings, name)!r}" for name, only in ONLY.items() if getattr(settings, name) != only]
-    wrong += [f"{name}={value!r}" for name, value in only_of_layers.items() if value != usual[name] and not callable(value)]
+    wrong += [
+        f"{name}={value!r}" for name, value in only_of_layers.items() if value != usual[name] and not callable(value)
+    ]
     if wrong:
         raise UnsupportedError(
             "lags of the whole model do not have this choice",

@@ -165,9 +165,7 @@ class _OnShards(Spread):
             ModelShard(way.build, way.options, self.settings, tuple(blocks), work)
             for blocks in way.cut(subject.plan.count)
         ]
-        yield from way.executor.map(
-            measure_model_part, shards, on_result=counting(progress, work.stage, len(shards))
-        )
+        yield from way.executor.map(measure_model_part, shards, on_result=counting(progress, work.stage, len(shards)))
 
 
 @dataclass
@@ -239,7 +237,9 @@ def diagnose_sharded(
     return diagnose(model, data, settings=settings, measure=Sharded(build, frozen, executor, shards), **options)
 
 
-def diagnose_on_ranks(model: nn.Module, data: Any, *, settings: MeasureSettings | None = None, **options: Any) -> Diagnosis:
+def diagnose_on_ranks(
+    model: nn.Module, data: Any, *, settings: MeasureSettings | None = None, **options: Any
+) -> Diagnosis:
     """Diagnose with every rank of `torchrun` doing its share of the sequences; call it on all of them.
 
     Each rank is given the same model (wrapped in `DistributedDataParallel` or not) and all of the data; each returns the
@@ -259,7 +259,8 @@ def diagnose_on_ranks(model: nn.Module, data: Any, *, settings: MeasureSettings 
         if torch.distributed.get_rank() == 0:
             print(found)
     """
-    with RanksExecutor() as executor:
+    executor = RanksExecutor()
+    with executor:
         source = as_sequences(data)
         executor.check_same("data", fingerprint(source))
         executor.check_same("weights", _fingerprint_of_weights(model))

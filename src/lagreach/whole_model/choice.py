@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,7 +125,9 @@ def _part(
     if inputs is not None or cell is not None or not isinstance(model, nn.Module):
         named = "inputs=" if inputs is not None else "cell=" if cell is not None else type(model).__name__
         raise InputError(
-            "only= names a part of a torch module, and is enough", got=f"only={only!r} with {named}", fix="leave one out"
+            "only= names a part of a torch module, and is enough",
+            got=f"only={only!r} with {named}",
+            fix="leave one out",
         )
     whole = unwrapped(model)
     paths = [path for path, _ in whole.named_modules() if path]
@@ -170,14 +172,16 @@ def _own_cells(model: nn.Module, sample: Batch, call: Call | None) -> LagChoice:
     return LagChoice("layers", f"its cell {cells[0]} is carried back step by step, exactly", tuple(views))
 
 
-def _paths(model: nn.Module, modules: list[nn.Module]) -> list[str]:
+def _paths(model: nn.Module, modules: Sequence[nn.Module]) -> list[str]:
     return [path for path, module in model.named_modules() if any(module is wanted for wanted in modules)]
 
 
 def _looks_around(model: nn.Module, *layers: str) -> bool:
     """Whether something outside some layers mixes steps, by the names of classes."""
     inside = tuple(f"{path}." for path in layers)
-    outside = [module for path, module in model.named_modules() if "" not in layers and not f"{path}.".startswith(inside)]
+    outside = [
+        module for path, module in model.named_modules() if "" not in layers and not f"{path}.".startswith(inside)
+    ]
     return any(word in type(module).__name__.lower() for module in outside for word in MIXES_STEPS)
 
 

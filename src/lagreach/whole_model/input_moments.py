@@ -59,8 +59,10 @@ class InputMoments:
     def merge(self, other: InputMoments) -> None:
         """Take in the sums of other sequences."""
         self.steps += other.steps
-        size = max(len(self._counts), len(other._counts))
-        self._counts = sum(np.pad(part._counts, (0, size - len(part._counts))) for part in (self, other))
+        counts = np.zeros(max(len(self._counts), len(other._counts)), dtype=np.int64)
+        for part in (self, other):
+            counts[: len(part._counts)] += part._counts
+        self._counts = counts
         if other._total is not None and other._squares is not None:
             self._total = other._total + (0 if self._total is None else self._total)
             self._squares = other._squares + (0 if self._squares is None else self._squares)

@@ -142,9 +142,7 @@ class NoiseWork:
     def __call__(self, subject: ModelSubject, blocks: tuple[int, ...], tick: Tick = None) -> NoiseValues:
         """Run the model once more on every pair, with one way back from the whole loss of each sequence."""
         if self._directions is None:
-            self._directions = LagDirections(
-                self.bands, subject.model.device, self.dtype, weighting=subject.weighting
-            )
+            self._directions = LagDirections(self.bands, subject.model.device, self.dtype, weighting=subject.weighting)
         return noise_along(subject, self._directions, blocks, tick)
 
 
@@ -181,7 +179,9 @@ def noise_along(
             members = np.flatnonzero(home == number_of_block)
             for start in range(0, len(members), room):
                 part = torch.from_numpy(members[start : start + room]).to(gradients.device)
-                values_by_step[part] = directions.along(int(number_of_block), piece.reading.inputs[part], gradients[part])
+                values_by_step[part] = directions.along(
+                    int(number_of_block), piece.reading.inputs[part], gradients[part]
+                )
         return rows, home, values_by_step.double(), piece.inside
 
     for rows, home, by_step, inside in subject.each(along, progress, blocks):

@@ -182,7 +182,9 @@ class _Followed:
 
     def __init__(self, blocks: tuple[int, ...]) -> None:
         self._sums: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {block: [] for block in blocks}
-        self._moves: dict[int, list[np.ndarray]] = {block: [] for block in blocks}  # (2, input): in time, between partners
+        self._moves: dict[int, list[np.ndarray]] = {
+            block: [] for block in blocks
+        }  # (2, input): in time, between partners
 
     def add(self, inputs: Tensor, inside: Tensor, block: np.ndarray) -> None:
         """Take in some pairs."""

@@ -22,9 +22,12 @@ Tick = Callable[[int], None] | None
 
 @runtime_checkable
 class Work(Protocol):
-    """Something that is measured on some blocks; small enough to be sent anywhere. `stage` is its name for progress."""
+    """Something that is measured on some blocks; small enough to be sent anywhere."""
 
-    stage: str
+    @property
+    def stage(self) -> str:
+        """Its name for progress."""
+        ...
 
     def __call__(self, subject: ModelSubject, blocks: tuple[int, ...], tick: Tick = None) -> Any:
         """Measure some blocks."""

@@ -56,7 +56,7 @@ class RanksExecutor(Executor):
                 f"the ranks were not given the same {what}",
                 got=", ".join(f"rank {rank}: {told}" for rank, told in enumerate(values[:4])),
                 expected=f"the same {what} on every rank",
-                fix="give every rank the whole data set, without a DistributedSampler, and the same model: the ranks share the work",
+                fix="give every rank all of the data (no DistributedSampler) and the same model: the ranks share the work",
             )
 
     def close(self) -> None:
