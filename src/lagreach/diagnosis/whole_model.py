@@ -21,7 +21,7 @@ from lagreach.data.pairs import check_enough
 from lagreach.data.sequences import Sequences, as_sequences, fingerprint, telling_sample
 from lagreach.data.targets import refuse_constant_targets
 from lagreach.diagnosis.assemble import untold, window_from
-from lagreach.diagnosis.cost import PILOT, DiagnosisCost, affordable, check_budget
+from lagreach.diagnosis.cost import PILOT, DiagnosisCost, Pace, check_budget
 from lagreach.diagnosis.curves import with_curves
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
 from lagreach.diagnosis.settings import MeasureSettings, check_settings
@@ -162,7 +162,7 @@ def _planned(
     )  # fmt: skip
     per_sequence = _pilot(subject, settings) if budget is not None or timed else 0.0
     whole = subject.plan.sequences
-    planned = whole if budget is None else affordable(budget, per_sequence, whole)
+    planned = whole if budget is None else Pace(0.0, per_sequence).affordable(budget, whole)
     return subsample(subject, planned), whole, per_sequence
 
 
