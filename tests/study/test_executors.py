@@ -92,6 +92,7 @@ def test_sharded_diagnosis_is_the_diagnosis(pool, shards):
     assert whole.layers[0].window.dependences == (3,)
 
 
+@pytest.mark.thorough
 def test_a_whole_model_in_shards_is_the_whole_model(pool):
     options = {"lags": [0, 1, 3, 8]}
     whole = lagreach.diagnose(*work.whole_model_and_data(), **options)
@@ -110,6 +111,7 @@ def alone(tmp_path):
     dist.destroy_process_group()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("build", [work.model_and_data, work.whole_model_and_data])
 def test_one_rank_gives_the_diagnosis(build):

@@ -67,6 +67,7 @@ def kept_values(model, x):
     return sum(kept.values())
 
 
+@pytest.mark.thorough
 def test_a_diagnosis_of_a_checkpointed_model_is_that_of_the_plain_one():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(48, 9, 3, generator=generator)

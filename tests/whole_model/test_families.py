@@ -56,6 +56,7 @@ OF_NUMBERS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", OF_NUMBERS)
 def test_models_of_numbers_find_the_planted_lag(kind):
     torch.manual_seed(0)

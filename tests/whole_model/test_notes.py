@@ -54,6 +54,7 @@ def test_copies_count_once_and_are_said():
     assert found.layers[0].window.sequences == 48
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cut", ["cut_series", "windows"])
 def test_windows_of_a_series_are_told_as_of_recurrent_layers(cut):
     generator = torch.Generator().manual_seed(0)
@@ -71,6 +72,7 @@ def test_windows_of_a_series_are_told_as_of_recurrent_layers(cut):
     assert found.layers[0].window.dependences == ()
 
 
+@pytest.mark.thorough
 def test_a_series_too_short_to_tell_says_so_instead_of_a_p_value():
     generator = torch.Generator().manual_seed(0)
     walk = torch.randn(260, 1, generator=generator).cumsum(0)
@@ -158,6 +160,7 @@ def test_an_interrupt_keeps_the_blocks_that_are_finished():
     np.testing.assert_allclose(part.means.data, alone.means.data, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.thorough
 def test_an_interrupted_exchange_leaves_what_swapped_targets_say():
     subject, whole, _ = interrupted(None)
     first = len(subject.plan.pairs) // 4
@@ -175,6 +178,7 @@ def test_an_interrupted_noise_pass_keeps_its_finished_blocks():
     assert len(part.noise.data) < len(whole.noise.data)
 
 
+@pytest.mark.thorough
 def test_a_diagnosis_says_that_it_was_interrupted(monkeypatch):
     model = made(Stops).float()
     monkeypatch.setattr(subjects, "ROOM", 1)  # one pair at a time

@@ -32,6 +32,7 @@ def stepped(model, x, y, loss, kind=torch.optim.Adam):
     return optimiser
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES)
 def test_signal_and_noise_are_those_of_a_plain_loop_times_what_the_optimiser_makes_of_them(case):
     build, data, loss = CASES[case]
