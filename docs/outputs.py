@@ -27,7 +27,12 @@ COMMANDS = {
     ),
     "start-suggest": "lagreach suggest run/diagnosis.nc",
 }
-TRAINED = ("how_far_back", "watch_training")  # training makes much of rounding, which differs between processors
+TRAINED = (
+    "architectures",
+    "how_far_back",
+    "watch_training",
+)  # training makes much of rounding, which differs between processors
+SLOW = ("architectures",)  # minutes; its test is among the slow ones
 TAKEN = re.compile(r"in \d+ s\b")  # how long something took is nobody's claim
 
 

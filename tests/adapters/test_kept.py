@@ -50,10 +50,52 @@ def reset_and_call(model, batch):
 def test_a_state_that_is_kept_is_named_with_what_to_do(model, name, generator):
     x, y = data(generator)
     with pytest.raises(UnsupportedError, match=rf"keeps a state between calls, in model\.{name}") as refusal:
-        lagreach.diagnose(model, (x, y), lags=[0, 1])
+        find_views(model, Batch(x, y))
     assert f"def call(model, batch): model.{name} = None; return model(batch.x)" in str(refusal.value)
     assert model.state is None
     assert model.states == []
+
+
+class KeepsAttention(nn.Module):
+    """Attends to what the batch before left, which only lags of the whole model can be asked of."""
+
+    def __init__(self):
+        super().__init__()
+        self.look, self.read, self.memory = nn.Linear(3, 4), nn.Linear(4, 1), None
+
+    def forward(self, x):
+        hidden = self.look(x).cumsum(1).tanh()
+        shown = hidden if self.memory is None else hidden + self.memory
+        self.memory, self.calls = hidden.detach(), torch.ones(1)
+        return self.read(shown)
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: Stateful("LSTM"), "model.state"),
+        (lambda: Stateful("GRU", "list"), "model.states"),
+        (KeepsAttention, "model.memory and model.calls"),
+    ],
+)
+def test_a_diagnosis_starts_every_sequence_without_a_state_and_says_so(make, name, generator):
+    torch.manual_seed(0)
+    model = make()
+    x, y = data(generator)
+    found = lagreach.diagnose(model, (x, y), lags=[0, 1])
+    assert any(
+        f"keeps a state between calls, in {name}: every sequence was started without" in w for w in found.warnings
+    )
+    assert getattr(model, "state", None) is None
+    assert not getattr(model, "states", [])
+
+    def reset(module, batch):
+        module.state, module.states, module.memory = None, [], None
+        return module(batch.x)
+
+    by_hand = lagreach.diagnose(model, (x, y), lags=[0, 1], call=reset)
+    one, other = (diagnosis.layers[0].window.adjusted_p.tolist() for diagnosis in (found, by_hand))
+    assert one == other
 
 
 def test_a_state_left_by_another_batch_is_named(generator):

@@ -8,7 +8,10 @@ import pytest
 from docs import outputs
 from tests.docs.test_pages import DOCS, close
 
-EXAMPLES = sorted(outputs.EXAMPLES.glob("*.py"))
+EXAMPLES = [
+    pytest.param(script, marks=pytest.mark.slow) if script.stem in outputs.SLOW else script
+    for script in sorted(outputs.EXAMPLES.glob("*.py"))
+]
 
 
 def skeleton(text):

@@ -1,5 +1,10 @@
 """Executors: the same answers in the same order, whatever happens to the workers."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -7,7 +12,7 @@ import xarray as xr
 import lagreach
 from lagreach.errors import InputError, RunError, UnsupportedError
 from lagreach.study.executors import Resources, make_executor
-from lagreach.study.shards import diagnose_sharded
+from lagreach.study.shards import diagnose_on_ranks, diagnose_sharded
 from tests.study import work
 
 
@@ -87,6 +92,83 @@ def test_sharded_diagnosis_is_the_diagnosis(pool, shards):
     assert whole.layers[0].window.dependences == (3,)
 
 
+@pytest.mark.thorough
+def test_a_whole_model_in_shards_is_the_whole_model(pool):
+    options = {"lags": [0, 1, 3, 8]}
+    whole = lagreach.diagnose(*work.whole_model_and_data(), **options)
+    assert whole.settings["lags_of"] == "model"
+    same(diagnose_sharded(work.whole_model_and_data, pool, shards=3, **options), whole)
+    assert whole.layers[0].window.dependences == (3,)
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """One rank, in this process."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("build", [work.model_and_data, work.whole_model_and_data])
+def test_one_rank_gives_the_diagnosis(build):
+    model, data = build()
+    same(diagnose_on_ranks(model, data, lags=[0, 1, 3]), lagreach.diagnose(model, data, lags=[0, 1, 3]))
+
+
+def test_ranks_that_were_not_brought_together_are_refused():
+    with pytest.raises(InputError, match="not been brought together"):
+        diagnose_on_ranks(*work.model_and_data())
+
+
+RANKS = """
+import sys, torch
+from torch import distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from lagreach.errors import InputError
+from lagreach.study.shards import diagnose_on_ranks
+from tests.study import work
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    for name, build in (("layers", work.model_and_data), ("model", work.whole_model_and_data)):
+        model, data = build()
+        wrapped = model if name == "layers" else DistributedDataParallel(model)
+        found = diagnose_on_ranks(wrapped, data, lags=[0, 1, 3, 8])
+        found.save(f"{sys.argv[1]}/{name}-{dist.get_rank()}.nc")
+    x, y = data
+    try:
+        diagnose_on_ranks(model, (x[dist.get_rank() :], y[dist.get_rank() :]))
+    except InputError as error:
+        assert "not given the same data" in str(error)
+    else:
+        raise AssertionError("ranks with data of their own were not refused")
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_the_ranks_of_torchrun_share_the_work_and_agree_with_one_process(tmp_path):
+    script = tmp_path / "ranks.py"
+    script.write_text(RANKS)
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script, tmp_path]
+    environment = os.environ | {"PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}", "OMP_NUM_THREADS": "1"}
+    command = list(map(str, command))
+    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for name, build in (("layers", work.model_and_data), ("model", work.whole_model_and_data)):
+        whole = lagreach.diagnose(*build(), lags=[0, 1, 3, 8])
+        ranks = [lagreach.load(tmp_path / f"{name}-{rank}.nc") for rank in (0, 1)]
+        for rank in ranks:
+            same(rank, whole)
+            assert rank.layers[0].window.dependences == (3,)
+
+
 def test_shards_refuse_what_they_cannot_do(executor):
     with pytest.raises(InputError, match="not for sharded work"):
         diagnose_sharded(work.model_and_data, executor, budget=3.0)
@@ -112,4 +194,6 @@ def test_a_real_ray_cluster_gives_the_same_answers_and_survives_a_killed_worker(
         options = {"lags": [0, 1, 3, 8]}
         whole = lagreach.diagnose(*work.model_and_data(), **options)
         same(diagnose_sharded(work.model_and_data, cluster, shards=2, **options), whole)
+        model = lagreach.diagnose(*work.whole_model_and_data(), **options)
+        same(diagnose_sharded(work.whole_model_and_data, cluster, shards=2, **options), model)
     np.testing.assert_equal(whole.layers[0].window.dependences, (3,))

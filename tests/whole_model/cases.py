@@ -257,7 +257,28 @@ def hugging_face(name, seed=0, vocabulary=TOKENS, **more):
         | {"head_dim": 8},
         "BambaForCausalLM": width
         | heads
-        | {"mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 4, "attn_layer_indices": [1]},
+        | {"mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 4, "mamba_chunk_size": 8, "attn_layer_indices": [1]},
+        "JambaForCausalLM": width
+        | heads
+        | {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1}
+        | {
+            "num_experts": 2,
+            "num_experts_per_tok": 1,
+            "mamba_d_state": 4,
+            "mamba_dt_rank": 4,
+            "use_mamba_kernels": False,
+        },
+        "FalconH1ForCausalLM": width
+        | heads
+        | {"head_dim": 8, "mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_n_groups": 1}
+        | {"mamba_d_state": 4, "mamba_chunk_size": 8, "mamba_rms_norm": False},
+        "MiniMaxForCausalLM": width
+        | heads
+        | {"head_dim": 8, "num_local_experts": 2, "num_experts_per_tok": 1, "block_size": 4},
+        "Qwen3_5ForCausalLM": width
+        | heads
+        | {"head_dim": 8, "linear_num_value_heads": 2, "linear_num_key_heads": 2}
+        | {"linear_key_head_dim": 4, "linear_value_head_dim": 4},
     }[name]
     config = getattr(transformers, name).config_class(**(small | options | more))
     torch.manual_seed(seed)

@@ -147,8 +147,6 @@ def test_choices_that_only_recurrent_layers_have_are_refused():
             lagreach.diagnose(model, data(), **option)
     with pytest.raises(UnsupportedError, match="direction='random'"):
         lagreach.diagnose(model, data(), settings=MeasureSettings(direction="random"))
-    with pytest.raises(UnsupportedError, match="optimizer"):
-        lagreach.diagnose(model, data(), optimizer=torch.optim.SGD(model.parameters(), 0.1))
 
 
 def test_the_raw_mean_gradient_on_request():

@@ -29,10 +29,13 @@ __all__ = [
 ]
 
 
-def find_views(model: nn.Module | Recurrence | View, sample: Batch, call: Call | None = None) -> list[View]:
+def find_views(
+    model: nn.Module | Recurrence | View, sample: Batch, call: Call | None = None, only: str | None = None
+) -> list[View]:
     """Return every recurrence in a model; a small sample batch shows how its layers are called.
 
-    `call` is a function of the model and a batch that runs it, for models that ``model(x)`` does not run.
+    `call` is a function of the model and a batch that runs it, for models that ``model(x)`` does not run; `only` is the path of
+    the part that is looked at.
     """
     check_inputs(sample)
     if isinstance(model, View):
@@ -44,7 +47,7 @@ def find_views(model: nn.Module | Recurrence | View, sample: Batch, call: Call |
     model = in_single_precision(model)
     if isinstance(model, GatedRNN):
         return [gated_view(model)]
-    return torch_views(model, sample, call)
+    return torch_views(model, sample, call, only)
 
 
 def as_view(model: nn.Module | Recurrence | View, sample: Batch) -> View:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -107,7 +108,9 @@ def untouched(model: nn.Module) -> Iterator[Kept]:
     Inside, the value tells what modules keep by then that they did not keep before.
     """
     modes = [(module, module.training) for module in model.modules()]
-    with torch.random.fork_rng(), remembered(model) as kept:
+    with torch.random.fork_rng(), remembered(model) as kept, warnings.catch_warnings():
+        # said of checkpoints in runs that ask for no gradients
+        warnings.filterwarnings("ignore", message="None of the inputs have requires_grad")
         model.eval()
         try:
             yield kept

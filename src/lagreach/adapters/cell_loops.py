@@ -1,15 +1,16 @@
-"""Loops over `torch.nn.RNNCell`, `GRUCell` and `LSTMCell` whose next state is the previous output."""
+"""Loops over cell modules, of `torch.nn` or a user's own, whose next state is the previous output."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from lagreach.adapters.calling import Call, as_output, captured, replaced, untouched
+from lagreach.adapters.own_cells import own_cell
 from lagreach.adapters.own_use import own_use, run_with_own_weights
 from lagreach.adapters.torch_cells import ROLES, cell_of
 from lagreach.adapters.view import Bound, OwnUse, View, bind_to, lengths_within, unbound
@@ -18,17 +19,83 @@ from lagreach.data.batch import Batch
 from lagreach.errors import UnsupportedError
 
 
+@runtime_checkable
+class CellCalls(Protocol):
+    """How a cell module is called and what it returns; states are (seq, state) with all parts side by side."""
+
+    def input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        """What a step reads."""
+        ...
+
+    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+        """The state that a call is given; None if it is left to the module."""
+        ...
+
+    def after(self, result: Any) -> Tensor:
+        """The state that a call leaves."""
+        ...
+
+    def handed_on(self, state: Tensor) -> Tensor:
+        """What of a state the next call is given."""
+        ...
+
+    def result(self, state: Tensor) -> Any:
+        """What the module returns in a state."""
+        ...
+
+    def in_graph(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether gradients can flow into every part of the state that a call is given."""
+        ...
+
+
+class TorchCalls:
+    """Calls of `torch.nn.RNNCell`, `GRUCell` and `LSTMCell`: ``cell(input, hx)``."""
+
+    def __init__(self, parts: int) -> None:
+        self._parts = parts
+
+    def input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        """What a step reads."""
+        x: Tensor = args[0] if args else kwargs["input"]
+        return x
+
+    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+        """The state that a call is given; None if it is left to the module."""
+        state = args[1] if len(args) > 1 else kwargs.get("hx")
+        return None if state is None else self.after(state)
+
+    def after(self, result: Any) -> Tensor:
+        """The state that a call leaves."""
+        state: Tensor = torch.cat(result, dim=-1) if isinstance(result, tuple) else result
+        return state
+
+    def handed_on(self, state: Tensor) -> Tensor:
+        """All of it."""
+        return state
+
+    def result(self, state: Tensor) -> Any:
+        """One tensor, or h and c."""
+        return state.chunk(self._parts, dim=-1) if self._parts > 1 else state
+
+    def in_graph(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether gradients can flow into h and c."""
+        state = args[1] if len(args) > 1 else kwargs.get("hx")
+        parts = state if isinstance(state, tuple) else (state,)
+        return all(isinstance(part, Tensor) and part.requires_grad for part in parts)
+
+
 class CellLoopView(View):
     """A cell module that the model calls once per step."""
 
-    def __init__(self, model: nn.Module, path: str, module: nn.RNNCellBase, call: Call, alone: bool) -> None:
-        self._model, self._path, self._module, self._call = model, path, module, call
-        self.name, self.local = path or type(module).__name__, not alone
-        own = dict(module.named_parameters(recurse=False, remove_duplicate=False))
-        names = {role: f"{path}.{role}".lstrip(".") for role in ROLES if role in own}
-        stack = Stack((cell_of(module),), module.hidden_size, (names,))
-        params = {name: own[role].detach() for role, name in names.items()}
-        self.template = unbound(stack, params, module.input_size)
+    def __init__(
+        self, model: nn.Module, path: str, stack: Stack, calls: CellCalls, input_size: int, call: Call, alone: bool
+    ) -> None:
+        self._model, self._path, self._module, self._call = model, path, model.get_submodule(path), call
+        self._calls = calls
+        self.name, self.local = path or type(self._module).__name__, not alone
+        weights = dict(self._module.named_parameters(remove_duplicate=False))
+        params = {name: weights[role].detach() for role, name in stack.names[0].items()}
+        self.template = unbound(stack, params, input_size)
 
     def bind(self, batch: Batch) -> Bound:
         """Run the model, and put the calls of the cell together into one sequence."""
@@ -46,8 +113,8 @@ class CellLoopView(View):
         """Run the model with given states; also return the inputs that the cell was then given."""
         step, seen = iter(range(states.shape[1])), []
 
-        def forward(x: Tensor, hx: Any = None) -> Any:
-            seen.append(x)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            seen.append(self._calls.input(args, kwargs))
             now = next(step, None)
             if now is None:
                 raise UnsupportedError(
@@ -55,8 +122,7 @@ class CellLoopView(View):
                     got=f"more than {states.shape[1]} calls when it is replayed",
                     fix="run the loop over a number of steps that is fixed by the data",
                 )
-            blocks = self.template.stack.cells[0].split(states[:, now])
-            return blocks if len(blocks) > 1 else blocks[0]
+            return self._calls.result(states[:, now])
 
         with untouched(self._model), replaced(self._module, forward):
             return as_output(self._call(self._model, batch), batch, states.shape[1]), seen
@@ -67,20 +133,18 @@ class CellLoopView(View):
                 f"{self.name} is not called when the model runs",
                 fix="take the unused layer out of the model, or pass call= that uses it",
             )
-        inputs, before = [], []
-        for args, kwargs, _ in calls:
-            inputs.append(args[0] if args else kwargs["input"])
-            before.append(_joined(args[1] if len(args) > 1 else kwargs.get("hx")))
+        inputs = [self._calls.input(args, kwargs) for args, kwargs, _ in calls]
+        before = [self._calls.before(args, kwargs) for args, kwargs, _ in calls]
         if inputs[0].ndim != 2:
             raise UnsupportedError(
                 "a cell without a batch axis",
                 got=f"input of shape {tuple(inputs[0].shape)}",
                 expected="(seq, input) at every step",
             )
-        after = [_joined(result) for *_, result in calls]
+        after = [self._calls.after(result) for *_, result in calls]
         for t in range(1, len(calls)):
-            previous, given = after[t - 1], before[t]
-            if given is None or previous is None or not torch.equal(given, previous):
+            given = before[t]
+            if given is None or not torch.equal(*(self._calls.handed_on(state) for state in (given, after[t - 1]))):
                 raise UnsupportedError(
                     f"the state of {self.name} is changed between steps",
                     got=f"at step {t} the cell is not given its own last output",
@@ -112,8 +176,8 @@ class CellLoopView(View):
         time = self.bind(sample).x.shape[1]
         with captured([self._module]) as calls:
             run_with_own_weights(self._model, self._path, self._call, sample, time)
-        given = [args[1] if len(args) > 1 else kwargs.get("hx") for args, kwargs, _ in calls[self._module]]
-        cuts = [t for t, state in enumerate(given) if t and not _in_graph(state)]
+        whole = [self._calls.in_graph(args, kwargs) for args, kwargs, _ in calls[self._module]]
+        cuts = [t for t, uncut in enumerate(whole) if t and not uncut]
         if not cuts:
             return
         edges = [0, *cuts, time]
@@ -128,13 +192,22 @@ class CellLoopView(View):
         )
 
 
-def _in_graph(state: Any) -> bool:
-    """Whether gradients can flow into every part of a state."""
-    parts = state if isinstance(state, tuple) else (state,)
-    return all(isinstance(part, Tensor) and part.requires_grad for part in parts)
+def torch_cell_loop(model: nn.Module, path: str, module: nn.RNNCellBase, call: Call, alone: bool) -> CellLoopView:
+    """View a loop over one of torch's cells."""
+    weights = dict(module.named_parameters(recurse=False, remove_duplicate=False))
+    names = {role: f"{path}.{role}".lstrip(".") for role in ROLES if role in weights}
+    cell = cell_of(module)
+    stack = Stack((cell,), module.hidden_size, (names,))
+    return CellLoopView(model, path, stack, TorchCalls(len(cell.blocks)), module.input_size, call, alone)
 
 
-def _joined(state: Any) -> Tensor | None:
-    if state is None:
-        return None
-    return torch.cat(state, dim=-1) if isinstance(state, tuple) else state
+def own_cell_loop(model: nn.Module, path: str, sample: Batch, call: Call, alone: bool) -> CellLoopView:
+    """View a loop over a cell of the user's own, ``forward(x, state)``."""
+    module = model.get_submodule(path)
+    with untouched(model), torch.no_grad(), captured([module]) as calls:
+        call(model, sample)
+    cell = own_cell(module, calls[module], path or type(module).__name__)
+    names = {name: f"{path}.{name}".lstrip(".") for name, _ in module.named_parameters()}
+    stack = Stack((cell,), cell.calls.widths[0], (names,))
+    args, kwargs, _ = calls[module][0]
+    return CellLoopView(model, path, stack, cell.calls, cell.calls.input(args, kwargs).shape[-1], call, alone)

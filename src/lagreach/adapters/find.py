@@ -14,44 +14,58 @@ from lagreach.adapters.calling import (
     refuse_coupling,
     untouched,
 )
-from lagreach.adapters.cell_loops import CellLoopView
+from lagreach.adapters.cell_loops import CellLoopView, own_cell_loop, torch_cell_loop
 from lagreach.adapters.families import scan_modules
+from lagreach.adapters.own_cells import own_cell_paths
 from lagreach.adapters.replay import check_replay
 from lagreach.adapters.rows import in_batch_order
+from lagreach.adapters.scan_layer import ScanLayer
 from lagreach.adapters.scan_view import ScanView, scan_tolerance
 from lagreach.adapters.torch_rnn import TorchRNNView, read_call
 from lagreach.adapters.view import View
 from lagreach.data.batch import Batch
 from lagreach.errors import UnsupportedError
 
+Layers = list[tuple[str, nn.RNNBase | nn.RNNCellBase]]
+Scans = list[tuple[str, nn.Module, type[ScanLayer]]]
 
-def torch_views(model: nn.Module, sample: Batch, call: Call | None = None) -> list[View]:
-    """Return a view of every recurrent layer in a model, of `torch.nn` or gated linear, checked on a small batch."""
-    call = call or default_call
+
+def recurrent_modules(model: nn.Module, only: str | None = None) -> tuple[Layers, Scans]:
+    """Recurrent layers of `torch.nn` and gated linear layers, by path; with `only`, those at or inside that path."""
+    part, prefix = (model, "") if not only else (model.get_submodule(only), f"{only}.")
     found = [
-        (path, module) for path, module in model.named_modules() if isinstance(module, (nn.RNNBase, nn.RNNCellBase))
+        (f"{prefix}{path}".rstrip("."), module)
+        for path, module in part.named_modules()
+        if isinstance(module, (nn.RNNBase, nn.RNNCellBase))
     ]
-    scans = list(scan_modules(model))
-    if not found and not scans:
+    return found, [(f"{prefix}{path}".rstrip("."), module, adapter) for path, module, adapter in scan_modules(part)]
+
+
+def torch_views(model: nn.Module, sample: Batch, call: Call | None = None, only: str | None = None) -> list[View]:
+    """Return a view of every recurrent layer in a model, of `torch.nn` or gated linear, checked on a small batch.
+
+    With `only`, of the layers at or inside that path.
+    """
+    call = call or default_call
+    found, scans = recurrent_modules(model, only)
+    own = [] if found or scans else own_cell_paths(model, sample, call, only)
+    if not found and not scans and not own:
         looked_at = sorted({type(module).__name__ for module in model.modules()})
         raise UnsupportedError(
             "no recurrent layer was found in the model",
             got=f"modules of type {', '.join(looked_at)}",
-            expected="torch.nn.RNN, GRU, LSTM or their cells, a gated linear layer (docs/adapters.md), or lagreach.GatedRNN",
-            fix="describe your recurrence as a Cell and build a GatedRNN from it, or register a ScanLayer",
+            expected="torch.nn.RNN, GRU, LSTM or their cells, a gated linear layer (docs/adapters.md), a cell of your own "
+            "that is called as forward(x, state) once a step, or lagreach.GatedRNN",
+            fix="leave lags_of out: lags of the whole model need none of these; or describe your recurrence as a Cell",
         )
     refuse_batch_norm(model)
     _refuse_learned_state(model, [module for _, module in found], sample, call)
     refuse_coupling(model, call, sample, sample.x.shape[1])
-    alone = len(found) + len(scans) == 1
+    alone = only is None and len(found) + len(scans) + len(own) == 1
     views: list[View] = []
     for path, module in found:
         if isinstance(module, nn.RNNCellBase):
-            loop = CellLoopView(model, path, module, call, alone)
-            loop.refuse_feedback(sample)
-            loop.refuse_truncation(sample)
-            _check_torch_layer(loop, model, call, sample)
-            views += in_batch_order([loop], sample)
+            views += _checked_loop(torch_cell_loop(model, path, module, call, alone), model, call, sample)
             continue
         parts = [None]
         if module.bidirectional:
@@ -59,6 +73,8 @@ def torch_views(model: nn.Module, sample: Batch, call: Call | None = None) -> li
         layer_views: list[View] = [TorchRNNView(model, path, module, call, part, alone) for part in parts]
         _check_torch_layer(layer_views[0], model, call, sample)
         views += in_batch_order(layer_views, sample)
+    for path in own:
+        views += _checked_loop(own_cell_loop(model, path, sample, call, alone), model, call, sample)
     for path, layer, adapter in scans:
         scan = ScanView(model, path, adapter(layer), call, alone)
         scan.check_replay(sample)
@@ -74,6 +90,13 @@ def torch_views(model: nn.Module, sample: Batch, call: Call | None = None) -> li
         )
         views.append(scan)
     return views
+
+
+def _checked_loop(loop: CellLoopView, model: nn.Module, call: Call, sample: Batch) -> list[View]:
+    loop.refuse_feedback(sample)
+    loop.refuse_truncation(sample)
+    _check_torch_layer(loop, model, call, sample)
+    return in_batch_order([loop], sample)
 
 
 def _check_torch_layer(view: View, model: nn.Module, call: Call, sample: Batch) -> None:

@@ -102,6 +102,15 @@ class Kept:
             if name != "_buffers" and any(not isinstance(one, nn.Parameter) for one in snapshot.tensors())
         ]
 
+    def empty(self) -> list[str]:
+        """Names of the attributes that hold no tensor yet, or that have come since."""
+        names = []
+        for path, part, before in self._parts:
+            new = [name for name, _ in _attributes(part) if name not in before]
+            held = [name for name, snapshot in before.items() if not any(True for _ in snapshot.tensors())]
+            names += [f"{path}.{name}".lstrip(".") for name in (*held, *new) if name != "_buffers"]
+        return names
+
     def restore(self) -> None:
         """Put everything back, but for tensors that were changed in place: those cannot be."""
         for _, part, name, snapshot in list(self._changed()):

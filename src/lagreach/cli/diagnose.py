@@ -151,6 +151,7 @@ def run_diagnose(
     outputs: str | None,
     lags_of: str,
     inputs: str | None,
+    only: str | None,
     dry_run: bool,
     as_json: bool,
     settings: MeasureSettings,
@@ -164,13 +165,14 @@ def run_diagnose(
     if dry_run:
         planned = cost(
             built, batch, loss, parse_lags(lags), settings=settings, budget=budget, memory=memory, require=require,
-            steps=parse_steps(steps), outputs=outputs, lags_of=lags_of, inputs=inputs,
+            steps=parse_steps(steps), outputs=outputs, lags_of=lags_of, inputs=inputs, only=only,
         )  # fmt: skip
         print(json.dumps(vars(planned) | {"layers": list(planned.layers)}, indent=2) if as_json else planned)
         return 0
     found = diagnose(
         built, batch, loss, parse_lags(lags), sequences=sequences, require=require, budget=budget, memory=memory,
-        steps=parse_steps(steps), outputs=outputs, lags_of=lags_of, inputs=inputs, settings=settings,
+        steps=parse_steps(steps), outputs=outputs, lags_of=lags_of, inputs=inputs, only=only,
+        settings=settings,
     )  # fmt: skip
     make_folder(out)
     found.save(out / "diagnosis.nc")

@@ -139,6 +139,7 @@ def diagnose(
     inputs: Annotated[
         str | None, typer.Option(help="Path of the module that reads the input, for lags of the whole model.")
     ] = None,
+    only: Annotated[str | None, typer.Option(help="Path of the part of the model to diagnose.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do and cost.")] = False,
     as_json: Json = False,
     *,
@@ -155,8 +156,8 @@ def diagnose(
     raise typer.Exit(
         run_diagnose(
             model, data, out, weights=weights, loss=loss, lags=lags, sequences=sequences, require=require_lag or [],
-            budget=budget, memory=memory, steps=steps, outputs=outputs, lags_of=lags_of, inputs=inputs, dry_run=dry_run,
-            as_json=as_json, settings=settings,
+            budget=budget, memory=memory, steps=steps, outputs=outputs, lags_of=lags_of, inputs=inputs, only=only,
+            dry_run=dry_run, as_json=as_json, settings=settings,
         )
     )  # fmt: skip
 

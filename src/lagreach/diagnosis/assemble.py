@@ -58,8 +58,8 @@ def assemble(
     warnings += _dependence_notes(subject.bands, first, between, settings)
     window = replace(
         window,
-        required=_untold(window.required, ~np.isnan(between.test.adjusted), why),
-        probe=_untold(window.probe, between.told, why),
+        required=untold(window.required, ~np.isnan(between.test.adjusted), why),
+        probe=untold(window.probe, between.told, why),
         warnings=warnings,
         marginal_p=between.marginal,
         named=between.dependences,
@@ -226,7 +226,7 @@ def _never_arrives(means: np.ndarray, spread: np.ndarray) -> np.ndarray:
     return silent & ~silent.all()
 
 
-def _untold(needed: Requirement, told: np.ndarray, why: Status) -> Requirement:
+def untold(needed: Requirement, told: np.ndarray, why: Status) -> Requirement:
     """The same with numbers that are not known where nothing can be told, and why."""
     names = ("sequences", "low", "high", "pessimistic", "robust")
     numbers = {name: np.where(told, getattr(needed, name), np.nan) for name in names}

@@ -11,6 +11,7 @@ from lagreach._util.threads import one_thread
 from lagreach.adapters import View
 from lagreach.adapters.calling import Call
 from lagreach.adapters.custom import custom_views
+from lagreach.adapters.fresh_state import from_fresh_state
 from lagreach.cells import Cell
 from lagreach.data.sequences import as_sequences, telling_sample
 from lagreach.transport.objective import Loss
@@ -32,12 +33,14 @@ def check_diagnosable(
     call: Call | None = None,
     lags_of: str = "auto",
     inputs: str | None = None,
+    only: str | None = None,
     **_: Any,
 ) -> None:
     """Try a model on a few sequences and raise what `lagreach.diagnose` would raise about them; nothing is measured."""
     source, aligned, _notes = aligned_labels(model, as_sequences(data), loss, call)
     sample = telling_sample(source)
-    choice = choose_lags(model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call)
+    call, _reset = from_fresh_state(model, sample, call)
+    choice = choose_lags(model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call, only=only)
     if choice.of == "model":
         assert isinstance(model, nn.Module)
         make_model_subject(
@@ -51,7 +54,7 @@ def check_diagnosable(
             steps=steps,
             outputs=outputs,
             call=call,
-            inputs=inputs,
+            inputs=choice.inputs,
         )
     elif cell is not None and isinstance(model, nn.Module):
         custom_views(model, cell, sample, call)

@@ -18,6 +18,7 @@ from lagreach.adapters import View, find_views
 from lagreach.adapters.calling import Call
 from lagreach.adapters.custom import custom_views
 from lagreach.adapters.folded import by_row
+from lagreach.adapters.fresh_state import from_fresh_state
 from lagreach.cells import Cell
 from lagreach.cells.diag_elman import DiagElman
 from lagreach.data.batch import Batch
@@ -31,7 +32,7 @@ from lagreach.diagnosis.measure import MeasureSettings, interruptible_window, ma
 from lagreach.diagnosis.notes import how_measured, notes_on
 from lagreach.diagnosis.passes import Statistics
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
-from lagreach.diagnosis.whole_model import diagnose_whole_model, whole_model_cost
+from lagreach.diagnosis.whole_model import Spreads, diagnose_whole_model, whole_model_cost
 from lagreach.diagnosis.window import Window
 from lagreach.errors import InputError, LagreachError, UnsupportedError
 from lagreach.gradients.optimiser_geometry import optimiser_name, update_scale
@@ -84,16 +85,17 @@ def diagnose(
     measure: Measure = interruptible_window,
     lags_of: str = "auto",
     inputs: str | None = None,
+    only: str | None = None,
 ) -> Diagnosis:
     """Tell how far back a sequence model learns from data, and how many sequences each lag would need.
 
     Parameters
     ----------
     model
-        Any differentiable torch module, or a `GatedRNN`. Recurrent ones (`nn.LSTM`, `nn.GRU`, `nn.RNN`, a loop over their
-        cells, one gated linear layer; see docs/adapters.md) are carried back step by step; of any other (a Transformer, a
-        stack of Mamba layers, a hybrid, a temporal convolution, an encoder and a decoder) lags are those of the whole model.
-        It is run in evaluation mode and left as it was.
+        Any differentiable torch module, or a `GatedRNN`. Recurrent ones (`nn.LSTM`, `nn.GRU`, `nn.RNN`, a loop over their cells
+        or one of your own, one gated linear layer; see docs/adapters.md) are carried back step by step; of any other (a
+        Transformer, a stack of Mamba layers, a hybrid, a convolution, an encoder and a decoder) lags are those of the whole
+        model. It is run in evaluation mode and left as it was.
     data
         ``(x, y)`` tensors, sequences first (also ``(x, y, mask)``, ``(x, y, mask, lengths)``, or a dict with these names and
         ``state``), or an iterable of such batches, such as a data loader. Also batches as libraries have them:
@@ -121,15 +123,13 @@ def diagnose(
     budget
         Seconds to stay within: a fair subsample is fixed before anything is measured.
     memory
-        Bytes for the sequences that are run together, at least one pair. Gradients by block and lag come on top; `lagreach.cost`
-        says how much that is in all.
+        Bytes for the sequences that are run together, at least one pair; `lagreach.cost` says how much comes on top.
     dry_run
         No longer here: `lagreach.cost` says what a diagnosis would do and what it would cost.
     steps
         Which steps targets belong to: "last", or a list of time indices, one a target; by their shape if None.
     outputs
-        "per step" or "at the end" (a forecast made from the last state, say). None: by the states that feed them, which
-        gradients tell; where both are possible, you are asked.
+        "per step" or "at the end" (a forecast, say). None: by the states that feed them; where both are possible, you are asked.
     cell
         For a recurrent layer of your own: the path of its module and the `Cell` that describes it.
     call
@@ -138,8 +138,7 @@ def diagnose(
         The Adam, AdamW, RMSprop or SGD that trains the model, or its ``state_dict()``: signal and noise are then those of
         its steps, every weight's gradient being divided as the optimiser divides it. Plain gradients if None.
     settings
-        All choices together, also finer points: blocks, probes, flips, direction, unit. What has an argument of its own here
-        may be said there or here.
+        All choices together, also finer points: blocks, probes, flips, direction, unit.
     statistics
         Numbers per lag of your own, besides those of `lagreach.statistics`: they are collected in the same passes over the
         data and show up wherever numbers per lag are shown.
@@ -153,6 +152,8 @@ def diagnose(
     inputs
         For lags of the whole model: the path of the module that reads the input (an embedding, the first linear layer or
         convolution); found by what it is given if None.
+    only
+        Path of the part to diagnose: its recurrent layers, or where it has none, lags counted to the part's own input.
 
     Examples
     --------
@@ -181,13 +182,16 @@ def diagnose(
     measured_statistics = built_in | {one.name: one for one in statistics}
     source, loss, said = aligned_labels(model, as_sequences(data), loss, call)
     sample = telling_sample(source)
-    choice = choose_lags(model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call)
+    call, reset = from_fresh_state(model, sample, call)
+    choice = choose_lags(model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call, only=only)
+    said = (*said, *reset, *choice.notes)
     if choice.of == "model":
         return diagnose_whole_model(
             model, source, loss, lags, settings=chosen, why=choice.why, require=require, steps=steps, outputs=outputs,
-            call=call, inputs=inputs, memory=memory, budget=budget, sequences=sequences, notes=said, statistics=statistics,
-            progress=progress,
-            only_of_layers={"params": params, "optimizer": optimizer, "measure": measure is not interruptible_window},
+            call=call, inputs=choice.inputs, memory=memory, budget=budget, sequences=sequences, notes=said, statistics=statistics,
+            progress=progress, spread=measure.spread(chosen) if isinstance(measure, Spreads) else None, optimizer=optimizer,
+            only_of_layers={"params": params,
+                            "measure": not isinstance(measure, Spreads) and measure is not interruptible_window},
         )  # fmt: skip
     subjects = diagnosis_subjects(
         model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, outputs=outputs,
@@ -245,6 +249,7 @@ def cost(
     call: Call | None = None,
     lags_of: str = "auto",
     inputs: str | None = None,
+    only: str | None = None,
 ) -> DiagnosisCost:
     """Say what `diagnose` with these arguments would do here, and what it would cost, from timing a few sequences.
 
@@ -258,11 +263,13 @@ def cost(
     """
     source, loss, _ = aligned_labels(model, as_sequences(data), loss, call)
     chosen = settings or MeasureSettings()
-    choice = choose_lags(model, telling_sample(source), lags_of=lags_of, inputs=inputs, cell=cell, call=call)
+    sample = telling_sample(source)
+    call, _ = from_fresh_state(model, sample, call)
+    choice = choose_lags(model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call, only=only)
     if choice.of == "model":
         return whole_model_cost(
             model, source, loss, lags, settings=chosen, why=choice.why, only_of_layers={"params": params}, require=require,
-            steps=steps, outputs=outputs, call=call, inputs=inputs, memory=memory, budget=budget,
+            steps=steps, outputs=outputs, call=call, inputs=choice.inputs, memory=memory, budget=budget,
         )  # fmt: skip
     subjects = diagnosis_subjects(
         model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, outputs=outputs,
@@ -370,7 +377,7 @@ def _layer(subject: Subject, window: Window, noise_sample: np.ndarray) -> LayerD
 def _gains(subject: Subject) -> tuple[Fidelity, EffectiveRates | None]:
     """Exact and first-order gain and the rates, on up to 64 of the sequences."""
     batch = subject.sequences.read(np.sort(subject.plan.pairs.ravel()[:SHOWN]).tolist())
-    own = {"lengths": batch.lengths, "state": batch.state}
+    own = {"lengths": batch.lengths, "state": batch.state, "others": batch.others, "name": batch.name}
     if subject.memory is not None:
         own["chunk"] = 2 * replace(subject, transport="first-order").pairs_together
     view, lags = by_row(subject.view), subject.bands.lags

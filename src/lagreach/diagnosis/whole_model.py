@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -16,13 +16,17 @@ from torch import nn
 from lagreach._util.progress import Progress, progress_bar
 from lagreach._util.threads import threads_of_user
 from lagreach._version import __version__
-from lagreach.data.sequences import Sequences, fingerprint
-from lagreach.diagnosis.assemble import window_from
+from lagreach.adapters.fresh_state import from_fresh_state
+from lagreach.data.pairs import check_enough
+from lagreach.data.sequences import Sequences, as_sequences, fingerprint, telling_sample
+from lagreach.data.targets import refuse_constant_targets
+from lagreach.diagnosis.assemble import untold, window_from
 from lagreach.diagnosis.cost import PILOT, DiagnosisCost, Pace, check_budget
 from lagreach.diagnosis.curves import with_curves
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
 from lagreach.diagnosis.settings import MeasureSettings, check_settings
 from lagreach.errors import UnsupportedError
+from lagreach.gradients.optimiser_geometry import optimiser_name
 from lagreach.regimes import fit_regimes
 from lagreach.statistics import LagStatistic, Measured, draw_curves
 from lagreach.statistics._statistic import DEPENDENCES, STATES
@@ -31,12 +35,26 @@ from lagreach.tails.fit import fit_tail
 from lagreach.transport.fidelity import Fidelity
 from lagreach.transport.objective import Loss
 from lagreach.types import Status
+from lagreach.whole_model.language_models import aligned_labels
 from lagreach.whole_model.measure import ModelMeasurement, measure_model
+from lagreach.whole_model.spread import Spread
 from lagreach.whole_model.subject import ModelSubject, make_model_subject, subsample
 
 NAME = "whole model"
+NO_GRADIENT = (
+    "no gradient reaches the weights of {}: something on the way back is saturated, dead or not looked at by the loss"
+)
 LOOKS_AHEAD = 1e-9  # share of the square gradient at inputs behind their outputs, from which a model looks ahead
 ONLY = {"transport": "exact", "noise": "gradient", "direction": "matched", "unit": "sequence"}
+
+
+@runtime_checkable
+class Spreads(Protocol):
+    """A way of measuring that has the passes over a whole model's sequences done elsewhere."""
+
+    def spread(self, settings: MeasureSettings) -> Spread:
+        """Who does the work."""
+        ...
 
 
 @threads_of_user()
@@ -52,37 +70,46 @@ def diagnose_whole_model(
     notes: tuple[str, ...] = (),
     statistics: Sequence[LagStatistic] = (),
     progress: Progress | bool | None = None,
+    spread: Spread | None = None,
     **options: Any,
 ) -> Diagnosis:
     """Diagnose a model as a whole; arguments as for `lagreach.diagnose`, checked there.
 
-    `why` says why it is the whole model; the other options are those of `_planned`.
+    `why` says why it is the whole model, `spread` who does the work; the other options are those of `_planned`.
     """
     started = time.perf_counter()
     _refuse_collecting(statistics)
-    subject, _ = _planned(model, source, loss, lags, settings=settings, why=why, **options)
+    subject, whole, _ = _planned(model, source, loss, lags, settings=settings, why=why, **options)
     seconds = {"setting up": time.perf_counter() - started}
     begun = time.perf_counter()
     with progress_bar(progress if isinstance(progress, bool) else None) as bar:
         shown = progress if callable(progress) else bar
-        layer = _measured(subject, settings, why, lambda stage, done, of: shown(f"{NAME}: {stage}", done, of))
+
+        def named(stage: str, done: int, of: int) -> None:
+            shown(f"{NAME}: {stage}", done, of)
+
+        measured = measure_model(subject, flips=settings.flips, error=settings.error, progress=named, spread=spread)
+    layer = _layer(measured, settings, why)
+    plan = measured.subject.plan
     if statistics:
         own = {one.name: one for one in statistics}
         curves = draw_curves(own, Measured(layer.window, layer.fidelity), {})
         layer = replace(layer, window=replace(layer.window, curves=dict(layer.window.curves) | curves))
     seconds[NAME] = time.perf_counter() - begun
-    used = subject.plan.sequences
     return Diagnosis(
         layers=(layer,),
-        sequences=sequences or len(source),
-        available=len(source),
-        settings={"loss": loss if isinstance(loss, str) else getattr(loss, "__name__", "function"), "used": used}
-        | {"optimizer": None, "time": subject.time, "anchors": float(subject.used.sum())}
+        sequences=sequences or plan.available,
+        available=plan.available,
+        settings={"loss": loss if isinstance(loss, str) else getattr(loss, "__name__", "function")}
+        | {"used": plan.sequences}
+        | {"optimizer": None if options.get("optimizer") is None else optimiser_name(options["optimizer"])}
+        | {"time": subject.time, "anchors": float(subject.used.sum())}
         | dict(layer.window.settings),
         versions={"lagreach": __version__} | {name: version(name) for name in ("torch", "numpy", "scipy")},
         fingerprint=fingerprint(source),
         seconds=seconds,
-        warnings=(*notes, *_notes(model, source, used)),
+        partial=measured.cut_short,
+        warnings=(*_how_measured(model, whole, measured), *notes),
     )
 
 
@@ -91,11 +118,11 @@ def whole_model_cost(
     model: Any, source: Sequences, loss: Loss, lags: str | Iterable[int], **options: Any
 ) -> DiagnosisCost:
     """What `diagnose_whole_model` would do and what it would cost, from measuring a few sequences."""
-    subject, per_sequence = _planned(model, source, loss, lags, timed=True, **options)
+    subject, _, per_sequence = _planned(model, source, loss, lags, timed=True, **options)
     together = min(subject.pairs_together, len(subject.plan.pairs))
     return DiagnosisCost(
         layers=(f"{NAME} (input read by {subject.source.name})",),
-        available=len(source),
+        available=subject.plan.available,
         sequences=subject.plan.sequences,
         lags=str(subject.bands),
         weights=_weights(subject),
@@ -116,32 +143,62 @@ def _planned(
     budget: float | None = None,
     timed: bool = False,
     **options: Any,
-) -> tuple[ModelSubject, float]:
-    """Try the model, fix what is measured, and how much of it; also return the seconds a sequence takes, if `timed`.
+) -> tuple[ModelSubject, int, float]:
+    """Try the model, fix what is measured, and how much of it.
+
+    Also returned are how many sequences could be measured, and the seconds that one takes, if `timed`.
 
     `only_of_layers` holds, by name, what was asked for and recurrent layers alone have.
     """
     check_settings(settings)
     check_budget(budget)
     _refuse_choices(settings, only_of_layers, why)
+    check_enough(len(source))
+    if settings.signal == "dependence":
+        refuse_constant_targets(source)
     subject = make_model_subject(
         model, source, loss, lags, blocks=settings.blocks, probes=settings.probes, seed=settings.seed,
-        signal=settings.signal, **options,
+        signal=settings.signal, params=only_of_layers.get("params", "input"), **options,
     )  # fmt: skip
     per_sequence = _pilot(subject, settings) if budget is not None or timed else 0.0
-    planned = len(source) if budget is None else Pace(0.0, per_sequence).affordable(budget, len(source))
-    return subsample(subject, planned), per_sequence
+    whole = subject.plan.sequences
+    planned = whole if budget is None else Pace(0.0, per_sequence).affordable(budget, whole)
+    return subsample(subject, planned), whole, per_sequence
+
+
+def model_subject(
+    model: nn.Module,
+    data: Any,
+    loss: Loss = "mse",
+    lags: str | Iterable[int] = "auto",
+    *,
+    settings: MeasureSettings,
+    inputs: str | None = None,
+    only: str | None = None,
+    lags_of: str = "model",
+    **options: Any,
+) -> ModelSubject:
+    """What `diagnose` measures of a whole model, made anew in another process; the options are those of `diagnose`."""
+    assert lags_of != "layers", "the process that asks has chosen lags of the whole model"
+    source, aligned, _ = aligned_labels(model, as_sequences(data), loss, None)
+    call, _ = from_fresh_state(model, telling_sample(source), None)
+    return make_model_subject(
+        model, source, aligned, lags, blocks=settings.blocks, probes=settings.probes, seed=settings.seed,
+        signal=settings.signal, inputs=inputs or only, call=call, **options,
+    )  # fmt: skip
 
 
 def _refuse_choices(settings: MeasureSettings, only_of_layers: Mapping[str, Any], why: str) -> None:
-    usual = {"params": "input", "optimizer": None, "measure": False}
+    usual = {"params": "input", "measure": False}
     wrong = [f"{name}={getattr(settings, name)!r}" for name, only in ONLY.items() if getattr(settings, name) != only]
-    wrong += [name for name, value in only_of_layers.items() if value != usual[name]]
+    wrong += [
+        f"{name}={value!r}" for name, value in only_of_layers.items() if value != usual[name] and not callable(value)
+    ]
     if wrong:
         raise UnsupportedError(
             "lags of the whole model do not have this choice",
             got=f"{', '.join(wrong)}; lags of the whole model, because {why}",
-            expected="plain gradients of the weights that read the input, carried back exactly",
+            expected="gradients of the weights that read the input, carried back exactly",
             fix='leave it out; for recurrent layers, lags_of="layers" has it',
         )
 
@@ -159,30 +216,34 @@ def _refuse_collecting(statistics: Sequence[LagStatistic]) -> None:
 
 def _pilot(subject: ModelSubject, settings: MeasureSettings) -> float:
     """Seconds per sequence, from measuring a few."""
+    few = subsample(subject, PILOT)  # of a series, some of every stretch
     started = time.perf_counter()
-    measure_model(subsample(subject, PILOT), flips=settings.flips, error=settings.error)
-    return (time.perf_counter() - started) / PILOT
+    measure_model(few, flips=settings.flips, error=settings.error)
+    return (time.perf_counter() - started) / few.plan.sequences
 
 
-def _measured(subject: ModelSubject, settings: MeasureSettings, why: str, progress: Progress) -> LayerDiagnosis:
-    """Measure, and put the result into the record that layers have."""
-    found = measure_model(subject, flips=settings.flips, error=settings.error, progress=progress)
+def _layer(measured: ModelMeasurement, settings: MeasureSettings, why: str) -> LayerDiagnosis:
+    """Put what was measured into the record that layers have."""
+    subject, located = measured.subject, measured.located
     lags = subject.bands.lags
-    memory = replace(Memory.unknown(lags), independent_inputs=not found.correlated_inputs)
+    memory = replace(Memory.unknown(lags), independent_inputs=not measured.correlated_inputs)
     window = window_from(
-        subject.bands, subject.group, subject.plan.sequences, found.means.data, found.means, found.test, found.noise,
-        settings=settings, reliance=found.reliance, memory=memory, more=_settings(subject, why),
+        subject.bands, subject.group, subject.plan.sequences, measured.means.data, measured.means, measured.test,
+        measured.noise, settings=settings, reliance=measured.reliance, memory=memory, more=_settings(subject, why),
     )  # fmt: skip
-    located = found.located
+    unknown = Status.LIMIT_CANNOT_BE_TOLD if subject.plan.untold else Status.LIMIT_SHARED_INPUT
+    vanished = (NO_GRADIENT.format(subject.source.name),) if window.concentration.status is Status.NO_SPREAD else ()
     window = replace(
         window,
-        warnings=(*window.warnings, *_warnings(found)),
+        required=untold(window.required, ~np.isnan(measured.test.adjusted), unknown),
+        probe=untold(window.probe, measured.told, unknown),
+        warnings=(*window.warnings, *vanished, *_warnings(measured)),
         marginal_p=located.marginal,
         named=located.named,
         left=located.left,
     )
-    gains = _gains(lags, found.log10_gain)
-    sample = found.noise.sample
+    gains = _gains(lags, measured.log10_gain)
+    sample = measured.noise.sample
     return LayerDiagnosis(
         name=NAME,
         local=False,
@@ -190,7 +251,7 @@ def _measured(subject: ModelSubject, settings: MeasureSettings, why: str, progre
         fidelity=gains,
         rates=None,
         tail=fit_tail(sample),
-        regimes=fit_regimes(np.array(lags), log10_values=found.log10_gain),
+        regimes=fit_regimes(np.array(lags), log10_values=measured.log10_gain),
         noise=NoiseSample.of(sample),
     )
 
@@ -216,11 +277,10 @@ def _settings(subject: ModelSubject, why: str) -> dict[str, Any]:
     }
 
 
-def _warnings(found: ModelMeasurement) -> tuple[str, ...]:
-    subject = found.subject
-    notes = [*subject.source.warnings, *found.located.notes]
-    if found.ahead > LOOKS_AHEAD:
-        share = f"{100 * found.ahead:.2g} % of the square gradient"
+def _warnings(measured: ModelMeasurement) -> tuple[str, ...]:
+    notes = [*measured.subject.source.warnings, *measured.located.notes]
+    if measured.ahead > LOOKS_AHEAD:
+        share = f"{100 * measured.ahead:.2g} % of the square gradient"
         notes.append(
             f"outputs also look at later inputs ({share}): lags count steps back from an output's own step, and say nothing "
             'of what lies ahead. If all outputs are a forecast made at the end, pass outputs="at the end"'
@@ -235,12 +295,19 @@ def _weights(subject: ModelSubject) -> int:
     return sum(weight.numel() for weight in weights if isinstance(weight, torch.Tensor))
 
 
-def _notes(model: nn.Module, source: Sequences, used: int) -> tuple[str, ...]:
-    notes = []
+def _how_measured(model: nn.Module, whole: int, measured: ModelMeasurement) -> tuple[str, ...]:
+    """Say what was seen in the data, in which mode the model was, and how many sequences took part."""
+    plan = measured.subject.plan
+    notes = list(plan.notes)
     if any(isinstance(module, nn.Dropout) and module.training for module in model.modules()):
         notes.append("the model was in training mode; it was diagnosed in evaluation mode, without dropout")
-    if used < len(source) - 1:  # an odd one out has no partner
+    if plan.sequences < whole:
         notes.append(
-            f"a subsample of {used} of {len(source)} sequences; intervals are {(len(source) / used) ** 0.5:.2f} times as wide"
+            f"a subsample of {plan.sequences} of {plan.available} sequences; intervals are "
+            f"{(plan.available / plan.sequences) ** 0.5:.2f} times as wide"
         )
+    if measured.subject.weighting is not None:
+        notes.append("signal and noise are those of the optimiser's steps, not of plain gradients")
+    if measured.cut_short:
+        notes.append("interrupted: only the blocks that were finished are in this result")
     return tuple(notes)

@@ -19,7 +19,8 @@ from lagreach._util.threads import one_thread
 from lagreach._version import __version__
 from lagreach.adapters import View
 from lagreach.adapters.calling import Call
-from lagreach.data.sequences import Sequences, as_sequences, fingerprint
+from lagreach.adapters.fresh_state import from_fresh_state
+from lagreach.data.sequences import Sequences, as_sequences, fingerprint, telling_sample
 from lagreach.errors import InputError
 from lagreach.forecasting.budget import descent_time, optimiser_scale, readout_scale
 from lagreach.forecasting.linearise import Linearisation, choose_linearisation, sequences_together
@@ -33,6 +34,7 @@ from lagreach.statistics import reachable, readable
 from lagreach.statistics.linear_share import ANCHORS, ShareCurves, output_space, share_curves
 from lagreach.statistics.reachable import Directions
 from lagreach.transport.objective import Loss
+from lagreach.whole_model.language_models import aligned_labels
 
 Train = Callable[[nn.Module, int], Any]
 DIRECTIONS = 256
@@ -131,14 +133,16 @@ def forecast(
         )
     check_seed(seed)
     numbers = (sequences,) if isinstance(sequences, int) else tuple(int(n) for n in sequences)
-    source = as_sequences(data)
+    source, loss, said = aligned_labels(model, as_sequences(data), loss, call)
     if pilot:
         model = _after_pilot(model, train, pilot)
+    call, reset = from_fresh_state(model, telling_sample(source), call)
     plan = make_plan(source, lags, seed, require)
     seconds = {"reading": time.perf_counter() - started}
     with progress_bar(progress if isinstance(progress, bool) else None) as bar:
         shown = progress if callable(progress) else bar
         run = _Run(model, plan, loss, target_steps, call, seed)
+        run.warnings += [*said, *reset]
         read = run.readable(_stage(shown, "readout", len(plan)))
         seconds["readout"] = time.perf_counter() - started - sum(seconds.values())
         reach = within = None

@@ -6,7 +6,8 @@ returns both, with the data as files that every worker can read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -15,7 +16,9 @@ import numpy as np
 from torch import nn
 
 from lagreach._util.progress import Progress
-from lagreach._util.threads import one_thread
+from lagreach._util.threads import one_thread, threads_of_user
+from lagreach.adapters.fresh_state import from_fresh_state
+from lagreach.data.sequences import as_sequences, fingerprint, telling_sample
 from lagreach.diagnosis.assemble import assemble
 from lagreach.diagnosis.diagnose import diagnose, diagnosis_subjects
 from lagreach.diagnosis.passes import (
@@ -29,6 +32,7 @@ from lagreach.diagnosis.passes import (
 )
 from lagreach.diagnosis.result import Diagnosis
 from lagreach.diagnosis.settings import MeasureSettings
+from lagreach.diagnosis.whole_model import model_subject
 from lagreach.diagnosis.window import Window
 from lagreach.errors import InputError
 from lagreach.gradients.exchange import Exchanged, ExchangePlan, exchange
@@ -36,6 +40,11 @@ from lagreach.gradients.lag_contrasts import LagContrasts, lag_contrasts
 from lagreach.gradients.partial_inputs import Neighbours
 from lagreach.gradients.subject import Subject
 from lagreach.study.executors import Executor, counting
+from lagreach.study.executors.ranks import RanksExecutor
+from lagreach.whole_model.choice import choose_lags
+from lagreach.whole_model.running import at_rest
+from lagreach.whole_model.spread import Spread, Work
+from lagreach.whole_model.subject import ModelSubject
 
 Build = Callable[[], tuple[nn.Module, Any]]
 
@@ -56,7 +65,12 @@ class Shard:
 def _subjects(build: Build, options: tuple[tuple[str, Any], ...], settings: MeasureSettings) -> list[Subject]:
     """Build model and data once in each worker."""
     model, data = build()
-    return diagnosis_subjects(model, data, settings=settings, **dict(options))
+    chosen = dict(options)
+    lags_of, inputs, only = (chosen.pop(name, None) for name in ("lags_of", "inputs", "only"))
+    sample = telling_sample(as_sequences(data))
+    call, _ = from_fresh_state(model, sample, None)
+    choice = choose_lags(model, sample, lags_of=lags_of or "auto", inputs=inputs, call=call, only=only)
+    return diagnosis_subjects(model, data, settings=settings, call=call, views=choice.views, **chosen)
 
 
 @one_thread()
@@ -110,6 +124,87 @@ class _LookOnShards:
         return Exchanged.merge(self.executor.map(measure_exchange, items, on_result=tick))
 
 
+@dataclass(frozen=True)
+class ModelShard:
+    """Some blocks of a whole model's sequences, and what is measured of them."""
+
+    build: Build
+    options: tuple[tuple[str, Any], ...]
+    settings: MeasureSettings
+    blocks: tuple[int, ...]
+    work: Work
+
+
+@lru_cache(maxsize=1)
+def _model_subject(build: Build, options: tuple[tuple[str, Any], ...], settings: MeasureSettings) -> ModelSubject:
+    """Build model and data once in each worker, and fix what is measured as `diagnose` does."""
+    model, data = build()
+    chosen = {name: value for name, value in options if name != "params"}  # which only recurrent layers have
+    return model_subject(model, data, settings=settings, **chosen)
+
+
+@threads_of_user()
+def measure_model_part(shard: ModelShard) -> Any:
+    """One pass on some blocks of a whole model's sequences."""
+    subject = _model_subject(shard.build, shard.options, shard.settings)
+    with at_rest(subject.model.module):
+        return shard.work(subject, shard.blocks)
+
+
+@dataclass(frozen=True)
+class _OnShards(Spread):
+    """Passes over a whole model's sequences, spread over an executor's workers."""
+
+    sharded: Sharded
+    settings: MeasureSettings
+
+    def parts(self, subject: ModelSubject, work: Work, progress: Progress | None) -> Iterator[Any]:
+        """Results of the work, shard after shard."""
+        way = self.sharded
+        shards = [
+            ModelShard(way.build, way.options, self.settings, tuple(blocks), work)
+            for blocks in way.cut(subject.plan.count)
+        ]
+        yield from way.executor.map(measure_model_part, shards, on_result=counting(progress, work.stage, len(shards)))
+
+
+@dataclass
+class Sharded:
+    """What `diagnose` hands its passes to: every shard of the blocks is a piece of work for an executor."""
+
+    build: Build
+    options: tuple[tuple[str, Any], ...]
+    executor: Executor
+    shards: int | None = None
+    layer: int = -1
+
+    def cut(self, blocks: int) -> list[list[int]]:
+        """Cut the blocks into shards."""
+        count = min(blocks, self.shards or 4 * self.executor.workers)
+        return [part.tolist() for part in np.array_split(np.arange(blocks), count)]
+
+    def spread(self, settings: MeasureSettings) -> Spread:
+        """The way for lags of a whole model."""
+        return _OnShards(self, settings)
+
+    def __call__(
+        self, subject: Subject, chosen: MeasureSettings, progress: Progress | None, statistics: Statistics
+    ) -> tuple[Window, np.ndarray, bool]:
+        """Measure the window of the next recurrence."""
+        self.layer += 1
+        parts = [
+            Shard(self.build, self.options, self.layer, tuple(blocks), chosen, statistics)
+            for blocks in self.cut(subject.plan.count)
+        ]
+        tick = counting(progress, "directions", len(parts))
+        first = FirstPass.merge(self.executor.map(measure_first, parts, on_result=tick))
+        look = _LookOnShards(parts, self.executor, progress)
+        between = between_passes(subject, first.means, chosen, first.inputs, look)
+        tick = counting(progress, "noise", len(parts))
+        second = SecondPass.merge(self.executor.map(measure_second, [(p, between) for p in parts], on_result=tick))
+        return assemble(subject, first, between, second, chosen, statistics), second.noise.sample, False
+
+
 def diagnose_sharded(
     build: Build,
     executor: Executor,
@@ -118,7 +213,7 @@ def diagnose_sharded(
     settings: MeasureSettings | None = None,
     **options: Any,
 ) -> Diagnosis:
-    """Diagnose with the two passes over the data spread over an executor's workers.
+    """Diagnose with the passes over the data spread over an executor's workers.
 
     Parameters
     ----------
@@ -137,30 +232,47 @@ def diagnose_sharded(
             fix="leave them out, or use lagreach.diagnose",
         )
     model, data = build()
-    layer = -1
-    shared = ("loss", "lags", "params", "require", "steps", "outputs")
+    shared = ("loss", "lags", "params", "require", "steps", "outputs", "lags_of", "inputs", "only")
     frozen = tuple(sorted((name, _frozen(options[name])) for name in shared if name in options))
+    return diagnose(model, data, settings=settings, measure=Sharded(build, frozen, executor, shards), **options)
 
-    def measure(
-        subject: Subject, chosen: MeasureSettings, progress: Progress | None, statistics: Statistics
-    ) -> tuple[Window, np.ndarray, bool]:
-        nonlocal layer
-        layer += 1
-        count = min(subject.plan.count, shards or 4 * executor.workers)
-        parts = [
-            Shard(build, frozen, layer, tuple(blocks.tolist()), chosen, statistics)
-            for blocks in np.array_split(np.arange(subject.plan.count), count)
-        ]
-        tick = counting(progress, "directions", count)
-        first = FirstPass.merge(executor.map(measure_first, parts, on_result=tick))
-        look = _LookOnShards(parts, executor, progress)
-        between = between_passes(subject, first.means, chosen, first.inputs, look)
-        tick = counting(progress, "noise", count)
-        second = SecondPass.merge(executor.map(measure_second, [(part, between) for part in parts], on_result=tick))
-        return assemble(subject, first, between, second, chosen, statistics), second.noise.sample, False
 
-    found = diagnose(model, data, settings=settings, measure=measure, **options)
-    return found
+def diagnose_on_ranks(
+    model: nn.Module, data: Any, *, settings: MeasureSettings | None = None, **options: Any
+) -> Diagnosis:
+    """Diagnose with every rank of `torchrun` doing its share of the sequences; call it on all of them.
+
+    Each rank is given the same model (wrapped in `DistributedDataParallel` or not) and all of the data; each returns the
+    answer that one process gives. Ranks talk through gloo, whatever the training uses.
+
+    Parameters
+    ----------
+    options
+        As for `diagnose_sharded`.
+
+    Examples
+    --------
+    In a script that runs under ``torchrun --nproc-per-node 8 script.py``::
+
+        torch.distributed.init_process_group()
+        found = diagnose_on_ranks(DistributedDataParallel(model), data, loss="cross_entropy")
+        if torch.distributed.get_rank() == 0:
+            print(found)
+    """
+    executor = RanksExecutor()
+    with executor:
+        source = as_sequences(data)
+        executor.check_same("data", fingerprint(source))
+        executor.check_same("weights", _fingerprint_of_weights(model))
+        quiet = {} if executor.rank == 0 else {"progress": False}
+        return diagnose_sharded(
+            lambda: (model, source), executor, shards=executor.workers, settings=settings, **options | quiet
+        )
+
+
+def _fingerprint_of_weights(model: nn.Module) -> str:
+    sums = [float(weight.detach().double().sum()) for weight in model.parameters()]
+    return hashlib.blake2b(np.array(sums).tobytes(), digest_size=16).hexdigest()
 
 
 def _frozen(value: Any) -> Any:

@@ -83,6 +83,8 @@ def fidelity(
     lengths: Tensor | Sequence[int] | None = None,
     steps: str | Sequence[int] | Tensor | None = None,
     state: Any = None,
+    others: Any = None,
+    name: str = "x",
     chunk: int | None = None,
 ) -> Fidelity:
     """Compare the first-order gain of the loss gradient with the exact one at the given lags.
@@ -95,7 +97,7 @@ def fidelity(
     >>> fidelity(model, x, y, lags=[1, 2, 4]).verdict
     "first order is exact for this cell: the step's Jacobian is diagonal"
     """
-    prepared = prepare(model, x, y, mask=mask, lengths=lengths, state=state)
+    prepared = prepare(model, x, y, mask=mask, lengths=lengths, state=state, others=others, name=name)
     kind = prepared.view.template.stack.first_order
     wanted = check_lags(lags, prepared.time)
     objective = prepared.objective(loss, steps)

@@ -81,6 +81,8 @@ def effective_rates(
     lr: float = 1.0,
     lengths: Tensor | Sequence[int] | None = None,
     state: Any = None,
+    others: Any = None,
+    name: str = "x",
     chunk: int | None = None,
 ) -> EffectiveRates:
     """Effective learning rates ``mu = lr (gamma0 + gamma1)`` of every unit at the given lags.
@@ -109,7 +111,7 @@ def effective_rates(
     >>> effective_rates(model, torch.zeros(1, 9, 2), lags=[1, 2, 4]).envelope
     tensor([2.2500, 1.6875, 0.9492], dtype=torch.float64)
     """
-    prepared = prepare(model, x, lengths=lengths, state=state)
+    prepared = prepare(model, x, lengths=lengths, state=state, others=others, name=name)
     recurrence = prepared.view.template
     wanted = check_lags(lags, prepared.time)
     _check_form(recurrence, form)

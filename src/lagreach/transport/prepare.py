@@ -64,8 +64,10 @@ def prepare(
     mask: Tensor | None = None,
     lengths: Tensor | Sequence[int] | None = None,
     state: Any = None,
+    others: Any = None,
+    name: str = "x",
 ) -> Prepared:
-    """Check a model and its data before anything is computed."""
+    """Check a model and its data before anything is computed; `others` are inputs beside x, among which x is called `name`."""
     x = torch.as_tensor(x)
     if x.ndim < 2 or 0 in x.shape[:2]:
         raise InputError(
@@ -85,7 +87,7 @@ def prepare(
             expected="the sequences on the first axis of both",
         )
     checked_lengths = None if lengths is None else valid.sum(1)
-    batch = Batch(x, targets, None if mask is None else torch.as_tensor(mask), checked_lengths, state)
+    batch = Batch(x, targets, None if mask is None else torch.as_tensor(mask), checked_lengths, state, others, name)
     view = as_view(model, sample_of(batch))
     sample = run(view.bind(batch.select(slice(0, 1))))
     positions, out = sample.output.shape[1:]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from lagreach.adapters import View, find_views
-from lagreach.adapters.calling import Call, refuse_batch_norm
+from lagreach.adapters.calling import Call, default_call, refuse_batch_norm
 from lagreach.adapters.families import scan_modules
+from lagreach.adapters.own_cells import own_cell_paths
 from lagreach.data.batch import Batch
-from lagreach.errors import InputError, UnstableModelError, UnsupportedError
+from lagreach.errors import InputError, LagreachError, UnstableModelError, UnsupportedError
+from lagreach.gradients.selection import select_params
 from lagreach.models.gated_rnn import GatedRNN
 from lagreach.whole_model.running import unwrapped
 
@@ -22,11 +24,16 @@ MIXES_STEPS = ("attention", "attn", "conv1d")  # in names of classes that look a
 
 @dataclass(frozen=True)
 class LagChoice:
-    """Whose lags are measured ("layers" or "model"), why, and the recurrences that were found."""
+    """Whose lags are measured ("layers" or "model"), why, and the recurrences that were found.
+
+    `inputs` is the module that reads the input, if that is known already; `notes` say what was left out.
+    """
 
     of: str
     why: str
     views: tuple[View, ...] = ()
+    inputs: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 def choose_lags(
@@ -37,6 +44,7 @@ def choose_lags(
     inputs: str | None = None,
     cell: Mapping[str, Any] | None = None,
     call: Call | None = None,
+    only: str | None = None,
 ) -> LagChoice:
     """Choose: recurrent models keep exact transport, everything else and stacks of gated linear layers get whole-model lags.
 
@@ -46,6 +54,8 @@ def choose_lags(
         "auto", or "layers" or "model" to say which.
     inputs
         The module that reads the input; naming one asks for lags of the whole model.
+    only
+        Path of a part of the model: its recurrent layers alone, or where it has none, lags back to the part's own input.
 
     Examples
     --------
@@ -62,9 +72,11 @@ def choose_lags(
             got=f'inputs={inputs!r} with lags_of="layers"',
             fix='leave one of them out; lags_of="model" measures lags of the whole model',
         )
+    if only is not None:
+        return _part(model, sample, lags_of, inputs, cell, call, only)
     if lags_of == "model" or inputs is not None:
         _refuse_described(model, cell)
-        return LagChoice("model", "as asked for")
+        return LagChoice("model", "as asked for", inputs=inputs)
     if cell is not None:
         return LagChoice("layers", "cell= describes its recurrence")
     if lags_of == "layers":
@@ -83,12 +95,14 @@ def _by_looking(model: nn.Module, sample: Batch, call: Call | None) -> LagChoice
     except UnsupportedError as error:
         return LagChoice("model", _refusal(error))
     if not recurrent and not gated:
-        return LagChoice("model", "it has no recurrent layer")
+        return _own_cells(inside, sample, call)
     if len(gated) > 1 or (gated and recurrent):
         count = len(gated) + len(recurrent)
         return LagChoice("model", f"steps within each of its {count} recurrent layers are no lags of the model")
     if gated and _looks_around(inside, gated[0]):
         return LagChoice("model", f"steps are mixed outside {gated[0]} as well, by attention or convolutions")
+    if len(recurrent) > 1 and _looks_around(inside, *_paths(inside, recurrent)):
+        return LagChoice("model", f"its {len(recurrent)} recurrent layers are joined by attention or convolutions")
     try:
         views = find_views(model, sample, call)
     except UnstableModelError:  # no way of measuring stands that
@@ -98,13 +112,80 @@ def _by_looking(model: nn.Module, sample: Batch, call: Call | None) -> LagChoice
     return LagChoice("layers", "its recurrence is carried back step by step, exactly", tuple(views))
 
 
-def _looks_around(model: nn.Module, path: str) -> bool:
-    """Whether something outside a layer mixes steps, by the names of classes."""
-    outside = [m for own, m in model.named_modules() if own != path and not own.startswith(f"{path}.") and path]
+def _part(
+    model: Any,
+    sample: Batch,
+    lags_of: str,
+    inputs: str | None,
+    cell: Mapping[str, Any] | None,
+    call: Call | None,
+    only: str,
+) -> LagChoice:
+    """Look at one part of a model, and name the recurrent layers that are left out."""
+    if inputs is not None or cell is not None or not isinstance(model, nn.Module):
+        named = "inputs=" if inputs is not None else "cell=" if cell is not None else type(model).__name__
+        raise InputError(
+            "only= names a part of a torch module, and is enough",
+            got=f"only={only!r} with {named}",
+            fix="leave one out",
+        )
+    whole = unwrapped(model)
+    paths = [path for path, _ in whole.named_modules() if path]
+    if only not in paths:
+        raise InputError("there is no such part", got=f"only={only!r}", expected=f"one of {', '.join(paths[:16])}")
+    if lags_of == "model":
+        return LagChoice("model", "as asked for", inputs=only)
+    try:
+        views = tuple(find_views(whole, sample, call, only))
+    except UnstableModelError:
+        raise
+    except UnsupportedError as error:
+        if lags_of == "layers":
+            raise
+        return LagChoice("model", f"{_refusal(error)}; lags are counted back to the input of {only}", inputs=only)
+    shown = {view.name for view in views}
+    others = [
+        path
+        for path, module in whole.named_modules()
+        if isinstance(module, (nn.RNNBase, nn.RNNCellBase)) and path not in shown and not path.startswith(f"{only}.")
+    ]
+    note = f"only {only} was looked at, as asked for" + (f"; left out: {', '.join(others)}" if others else "")
+    return LagChoice("layers", f"of {only} alone, as asked for", views, notes=(note,))
+
+
+def _own_cells(model: nn.Module, sample: Batch, call: Call | None) -> LagChoice:
+    """One cell of the user's own is carried back step by step; several, or none, are lags of the whole model."""
+    cells = own_cell_paths(model, sample, call or default_call)
+    if not cells:
+        return LagChoice("model", "it has no recurrent layer")
+    if len(cells) > 1:
+        return LagChoice("model", f"steps within each of its {len(cells)} cells are no lags of the model")
+    if _looks_around(model, cells[0]):
+        return LagChoice("model", f"steps are mixed outside {cells[0]} as well, by attention or convolutions")
+    try:
+        views = find_views(model, sample, call)
+        select_params(views[0].template)
+    except UnstableModelError:
+        raise
+    except (UnsupportedError, InputError) as error:
+        return LagChoice("model", _refusal(error))
+    return LagChoice("layers", f"its cell {cells[0]} is carried back step by step, exactly", tuple(views))
+
+
+def _paths(model: nn.Module, modules: Sequence[nn.Module]) -> list[str]:
+    return [path for path, module in model.named_modules() if any(module is wanted for wanted in modules)]
+
+
+def _looks_around(model: nn.Module, *layers: str) -> bool:
+    """Whether something outside some layers mixes steps, by the names of classes."""
+    inside = tuple(f"{path}." for path in layers)
+    outside = [
+        module for path, module in model.named_modules() if "" not in layers and not f"{path}.".startswith(inside)
+    ]
     return any(word in type(module).__name__.lower() for module in outside for word in MIXES_STEPS)
 
 
-def _refusal(error: UnsupportedError) -> str:
+def _refusal(error: LagreachError) -> str:
     return f"its layers cannot be carried back step by step: {str(error).splitlines()[0]}"
 
 

@@ -11,19 +11,21 @@ on the lag.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lagreach._util.progress import Progress
 from lagreach.gradients.contrast import step_weights
 from lagreach.gradients.partial_inputs import Neighbours
 from lagreach.whole_model.anchors import draw_anchors, draw_lags, make_slots, pair_streams
 from lagreach.whole_model.factors import Factors, Products, block_gram, coordinates
 from lagreach.whole_model.input_module import OtherInputs, PartnerSteps
 from lagreach.whole_model.outputs import cotangents
+from lagreach.whole_model.spread import Here, Spread, Tick
 from lagreach.whole_model.subject import ModelSubject, Piece
 
 MOST_ANCHORS = 4  # of a pair, for each band: every one of them is a run of its own
@@ -52,42 +54,78 @@ class Exchanged:
 
     def means(self) -> np.ndarray:
         """Block means of the signal (block, edge, axis), in coordinates with the gradients' inner products."""
-        grams = np.stack([block_gram(self.data(i), self.size) for i in range(len(self.edges))])
+        weighting = self.subject.weighting
+        grams = np.stack([block_gram(self.data(i), self.size, weighting) for i in range(len(self.edges))])
         return np.moveaxis(coordinates(grams), 0, 1)
+
+
+@dataclass(frozen=True)
+class ExchangePart:
+    """What `Exchanged` is made of, for the pairs of some blocks."""
+
+    pairs: np.ndarray
+    factors: tuple[Factors, ...]
+    rises: np.ndarray
+    losses: np.ndarray
+
+
+@dataclass(frozen=True)
+class ExchangeWork:
+    """The exchange at some lags, on some blocks; with `neighbours`, of what they do not predict, at single lags."""
+
+    edges: tuple[tuple[int, int], ...]
+    neighbours: Neighbours | None = None
+    stage: str = "exchange"
+
+    def __call__(self, subject: ModelSubject, blocks: tuple[int, ...], tick: Tick = None) -> ExchangePart:
+        """Run the model on every pair as it is, and once for each of the edges and anchors with inputs exchanged."""
+        anchors = min(MOST_ANCHORS, subject.anchors)
+        pairs = np.flatnonzero(np.isin(subject.plan.blocks, blocks))
+        place = {int(subject.plan.pairs[pair, 0]): number for number, pair in enumerate(pairs)}
+        store: list[Factors | None] = [None] * len(self.edges)
+        rises, losses = (np.full((len(pairs), len(self.edges)), np.nan) for _ in range(2))
+
+        def exchange(rows: np.ndarray, home: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[_Edge]]:
+            piece = subject.run(rows)
+            made = [_exchange_at(subject, piece, rows, edge, anchors, self.neighbours) for edge in self.edges]
+            return rows, home, made
+
+        for rows, home, made in subject.each(exchange, tick, blocks):
+            numbers = [place[int(row)] for row in rows[::2]]
+            for column, edge in enumerate(made):
+                rises[numbers, column], losses[numbers, column] = edge.rise, edge.loss
+                for arrived, given in edge.rows:
+                    factors = store[column]
+                    if factors is None:
+                        factors = store[column] = Factors(2 * len(pairs) * anchors * 2, arrived, given)
+                    factors.append(home, arrived, given)
+        return ExchangePart(pairs, tuple(factors for factors in store if factors is not None), rises, losses)
 
 
 def measure_exchange(
     subject: ModelSubject,
     edges: Sequence[tuple[int, int]],
     neighbours: Neighbours | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
+    spread: Spread | None = None,
 ) -> Exchanged:
-    """Run the model on every pair as it is, and once for each of the edges and anchors with inputs exchanged.
-
-    With `neighbours`, only the part of an input that they do not predict is exchanged, at single lags.
-    """
-    anchors = min(MOST_ANCHORS, subject.anchors)
-    pairs = len(subject.plan.pairs)
-    pair_of = {int(first): pair for pair, (first, _) in enumerate(subject.plan.pairs)}
-    store: list[Factors | None] = [None] * len(edges)
-    rises, losses = np.full((pairs, len(edges)), np.nan), np.full((pairs, len(edges)), np.nan)
-
-    def exchange(rows: np.ndarray, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[_Edge]]:
-        piece = subject.run(rows)
-        return rows, blocks, [_exchange_at(subject, piece, rows, edge, anchors, neighbours) for edge in edges]
-
-    for rows, blocks, found in subject.each(exchange, progress):
-        own = [pair_of[int(row)] for row in rows[::2]]
-        for column, one in enumerate(found):
-            rises[own, column], losses[own, column] = one.rise, one.loss
-            for arrived, given in one.rows:
-                factors = store[column]
-                if factors is None:
-                    factors = store[column] = Factors(2 * pairs * anchors * 2, arrived, given)
-                factors.append(blocks, arrived, given)
+    """Have inputs exchanged at some lags, and put the parts together; all blocks take part, or it counts as interrupted."""
+    pairs, whole = len(subject.plan.pairs), [np.full((len(subject.plan.pairs), len(edges)), np.nan) for _ in range(2)]
+    store: list[Factors] = []
+    rows = 2 * pairs * min(MOST_ANCHORS, subject.anchors) * 2
+    seen = 0
+    for part in (spread or Here()).parts(subject, ExchangeWork(tuple(edges), neighbours), progress):
+        whole[0][part.pairs], whole[1][part.pairs] = part.rises, part.losses
+        if not store:
+            store = [new if new.filled == rows else Factors.like(rows, new) for new in part.factors]
+        for factors, new in zip(store, part.factors, strict=True):
+            if factors is not new:
+                factors.extend(new)
+        seen += len(part.pairs)
+    if seen < pairs:
+        raise KeyboardInterrupt
     size = np.bincount(subject.plan.blocks, minlength=subject.plan.count) * 2
-    filled = tuple(factors for factors in store if factors is not None)
-    return Exchanged(subject, tuple(edges), filled, size, rises, losses)
+    return Exchanged(subject, tuple(edges), tuple(store), size, *whole)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import tempfile
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,6 +52,31 @@ class Factors:
             self._folder = tempfile.mkdtemp(prefix="lagreach-")
             self._cleanup = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         return np.memmap(Path(self._folder) / name, dtype=dtype, mode="w+", shape=shape)
+
+    @classmethod
+    def like(cls, rows: int, part: Factors) -> Factors:
+        """Make room for so many rows like those of another one."""
+        some = cls.__new__(cls)
+        some.tokens, some._folder, some.filled = part.tokens, None, 0
+        slots, signals, _, width = part.arrived.shape
+        some.arrived = some._room("arrived", (slots, signals, rows, width), part.arrived.dtype.type)
+        some.given = some._room("given", (slots, rows, *part.given.shape[2:]), part.given.dtype.type)
+        some.block = np.zeros(rows, dtype=np.int64)
+        return some
+
+    def extend(self, part: Factors) -> None:
+        """Add the rows of another one."""
+        new = slice(self.filled, self.filled + part.filled)
+        self.arrived[:, :, new] = part.arrived[:, :, : part.filled]
+        self.given[:, new] = part.given[:, : part.filled]
+        self.block[new] = part.blocks
+        self.filled = new.stop
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is sent to another process: the rows that are filled, not the file they lie in."""
+        rows = slice(0, self.filled)
+        kept = {"arrived": np.array(self.arrived[:, :, rows]), "given": np.array(self.given[:, rows])}
+        return kept | {"block": self.blocks.copy(), "tokens": self.tokens, "filled": self.filled, "_folder": None}
 
     def append(self, block: np.ndarray, arrived: Tensor, given: Tensor) -> None:
         """Add rows: `arrived` (row, slot, signal, width), `given` (row, slot) or (row, slot, input)."""
@@ -102,24 +128,31 @@ class Products:
         return not self.given.is_floating_point()
 
 
-def block_gram(products: Products, size: np.ndarray) -> Float[np.ndarray, "block block"]:
-    """Inner products of the blocks' mean gradients; `size` (block,) counts their sequences."""
+def block_gram(
+    products: Products, size: np.ndarray, weighting: Float[Tensor, "row width"] | None = None
+) -> Float[np.ndarray, "block block"]:
+    """Inner products of the blocks' mean gradients; `size` (block,) counts their sequences.
+
+    With a `weighting`, every weight's gradient is multiplied by its own number first.
+    """
     arrived = products.arrived
     scale = float(arrived.abs().max()) if len(arrived) else 0.0
     if scale == 0.0:
         return np.zeros((len(size), len(size)))
     scaled = Products(products.given, arrived / scale, products.block)  # squares of 1e-200 would underflow
-    gram = _gram_of_tokens(scaled, len(size)) if products.tokens else _gram_of_numbers(scaled, len(size))
-    return (gram / np.outer(size, size)) * scale**2
+    gram_of = _gram_of_tokens if products.tokens else _gram_of_numbers
+    return (gram_of(scaled, len(size), weighting) / np.outer(size, size)) * scale**2
 
 
-def _gram_of_tokens(products: Products, blocks: int) -> np.ndarray:
+def _gram_of_tokens(products: Products, blocks: int, weighting: Tensor | None) -> np.ndarray:
     """Only what stands in the same row of the table meets: rows of one token, summed by block."""
     width = products.arrived.shape[1]
     tokens, row = torch.unique(products.given, return_inverse=True)
     cell, place = torch.unique(row * blocks + products.block, return_inverse=True)
     sums = torch.zeros(len(cell), width, dtype=torch.float64).index_add_(0, place, products.arrived)
     row, block = cell // blocks, cell % blocks
+    if weighting is not None:
+        sums = sums * weighting[tokens[row]]
     met = torch.bincount(row, minlength=len(tokens)) > 1  # tokens of one block alone count on the diagonal only
     gram = torch.zeros(blocks, blocks, dtype=torch.float64)
     lone = ~met[row]
@@ -127,15 +160,15 @@ def _gram_of_tokens(products: Products, blocks: int) -> np.ndarray:
     chunk = max(1, GRAM_BYTES // (8 * blocks * width))
     shared = met.nonzero().flatten()
     for start in range(0, len(shared), chunk):
-        own = shared[start : start + chunk]
-        mine = (row >= own[0]) & (row <= own[-1]) & met[row]
-        filled = torch.zeros(blocks, len(own), width, dtype=torch.float64)
-        filled[block[mine], torch.searchsorted(own, row[mine])] = sums[mine]
+        some = shared[start : start + chunk]
+        mine = (row >= some[0]) & (row <= some[-1]) & met[row]
+        filled = torch.zeros(blocks, len(some), width, dtype=torch.float64)
+        filled[block[mine], torch.searchsorted(some, row[mine])] = sums[mine]
         gram += filled.flatten(1) @ filled.flatten(1).T
     return gram.numpy()
 
 
-def _gram_of_numbers(products: Products, blocks: int) -> np.ndarray:
+def _gram_of_numbers(products: Products, blocks: int, weighting: Tensor | None) -> np.ndarray:
     """Fill in the block means, some of the inputs at a time."""
     inputs, width = products.given.shape[1], products.arrived.shape[1]
     gram = torch.zeros(blocks, blocks, dtype=torch.float64)
@@ -145,9 +178,11 @@ def _gram_of_numbers(products: Products, blocks: int) -> np.ndarray:
     starts = [0, *ends[:-1]]
     chunk = max(1, GRAM_BYTES // (8 * blocks * width))
     for first in range(0, inputs, chunk):
-        own = slice(first, first + chunk)
-        filled = torch.stack([(given[a:b, own].T @ arrived[a:b]).flatten() for a, b in zip(starts, ends, strict=True)])
-        gram += filled @ filled.T
+        some = slice(first, first + chunk)
+        filled = torch.stack([given[a:b, some].T @ arrived[a:b] for a, b in zip(starts, ends, strict=True)])
+        if weighting is not None:
+            filled = filled * weighting[some]
+        gram += filled.flatten(1) @ filled.flatten(1).T
     return gram.numpy()
 
 

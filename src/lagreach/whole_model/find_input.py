@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lagreach.adapters.calling import agreement, captured
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError, UnsupportedError
-from lagreach.whole_model.input_module import InputModule, Port, as_given, first_tensor, kind_of
+from lagreach.whole_model.input_module import InputModule, Port, as_given, first_tensor, gradients_at, kind_of
 from lagreach.whole_model.running import WholeModel
 
 SHOWN = 8  # modules that an error lists
@@ -129,7 +129,7 @@ def _complete(model: WholeModel, sample: Batch, ports: list[Port]) -> bool:
             for number, (*_, result) in enumerate(calls[module])
             if port.layout == "one step a call" or number == port.call
         ]
-        whole, *parts = torch.autograd.grad(output, [x, *leaves], cotangent, retain_graph=True, materialize_grads=True)
+        whole, *parts = gradients_at([x, *leaves], output, cotangent, keep=True)
         (through,) = torch.autograd.grad(leaves, x, parts, materialize_grads=True)
     tolerance = 10 * agreement(whole.dtype)
     return bool((whole - through).norm() <= tolerance * whole.norm())

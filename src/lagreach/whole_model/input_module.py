@@ -86,7 +86,7 @@ class Reading:
         for another way back.
         """
         leaves = [leaf for own in self._leaves for leaf in own]
-        gradients = iter(torch.autograd.grad(picked, leaves, cotangent, retain_graph=keep, materialize_grads=True))
+        gradients = iter(gradients_at(leaves, picked, cotangent, keep=keep))
         parts = []
         for port, module, own in zip(self.source.ports, self._modules, self._leaves, strict=True):
             taken = [next(gradients) for _ in own]
@@ -123,6 +123,23 @@ class Reading:
         if padding is None:
             return gradients
         return gradients.masked_fill((self.inputs == padding)[..., None], 0.0)
+
+
+def gradients_at(tensors: list[Tensor], of: Tensor, cotangent: Tensor, *, keep: bool) -> list[Tensor]:
+    """Gradients at some tensors; by a plain backward pass where the model's own checkpoints allow nothing else."""
+    try:
+        return list(torch.autograd.grad(of, tensors, cotangent, retain_graph=keep, materialize_grads=True))
+    except RuntimeError as error:
+        if not any(told in str(error) for told in ("use_reentrant=True", "Checkpointing is not compatible")):
+            raise
+    for tensor in tensors:
+        tensor.retain_grad()
+        tensor.grad = None
+    torch.autograd.backward(of, cotangent, retain_graph=keep)
+    arrived = [torch.zeros_like(tensor) if tensor.grad is None else tensor.grad for tensor in tensors]
+    for tensor in tensors:
+        tensor.grad = None
+    return arrived
 
 
 def by_step(values: Tensor, port: Port, sequences: int) -> Tensor:

@@ -56,6 +56,19 @@ class InputMoments:
             self._again[back] += found
             self._again_steps[back] += int(both.sum())
 
+    def merge(self, other: InputMoments) -> None:
+        """Take in the sums of other sequences."""
+        self.steps += other.steps
+        counts = np.zeros(max(len(self._counts), len(other._counts)), dtype=np.int64)
+        for part in (self, other):
+            counts[: len(part._counts)] += part._counts
+        self._counts = counts
+        if other._total is not None and other._squares is not None:
+            self._total = other._total + (0 if self._total is None else self._total)
+            self._squares = other._squares + (0 if self._squares is None else self._squares)
+        self._again = self._again + other._again
+        self._again_steps = self._again_steps + other._again_steps
+
     def probe(self, probes: int, seed: int) -> Plant:
         """A function that gives, for inputs (row, ...), as many planted values, each of mean zero and variance one.
 

@@ -177,3 +177,17 @@ def as_weights(model: WholeModel, source: InputModule, table: Float[Tensor, "row
             found["input" if port.path is None else f"{port.path}.input"] = table.T
         start += size
     return found
+
+
+def as_table(model: WholeModel, source: InputModule, weights: dict[str, Tensor]) -> Float[Tensor, "row width"]:
+    """Bring something of the shape of the input modules' weights to a table: what `as_weights` turns back."""
+    parts = []
+    for port in source.ports:
+        weight = weights[f"{port.path}.weight"]
+        if port.kind == "convolution":
+            parts.append(weight.permute(1, 2, 0).flatten(1))  # (in, tap and out)
+        elif port.kind == "linear" and isinstance(model.module.get_submodule(port.path or ""), nn.Linear):
+            parts.append(weight.T)
+        else:  # an embedding, or transformers' Conv1D, which holds (in, out)
+            parts.append(weight)
+    return torch.cat(parts, dim=1)

@@ -6,19 +6,20 @@ lag is named if it passes every test.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from lagreach._util.progress import Progress
 from lagreach.data.bands import Bands
 from lagreach.gradients.partial_inputs import DETERMINED, Neighbours, fit_neighbours
 from lagreach.gradients.significance import Significance, flip_test
 from lagreach.statistics.reliance import NO_RELIANCE, Reliance, reliance_of
 from lagreach.whole_model.exchange import Exchanged, measure_exchange
 from lagreach.whole_model.factors import Products
-from lagreach.whole_model.signals import Signals, measure_signals
-from lagreach.whole_model.subject import ModelSubject, at_lags
+from lagreach.whole_model.signals import Signals, SignalWork, measure_signals
+from lagreach.whole_model.spread import Spread
+from lagreach.whole_model.subject import ModelSubject
 
 MOST_LAGS = 64  # single lags that bands are looked into, in all; wider ones stay as they are
 PARTIAL = (
@@ -33,7 +34,7 @@ NOT_APART = (
 SHARED = "{what} the same in every sequence: whether the target depends on it cannot be told"
 SHOWN = 8  # columns that a note lists
 
-Stage = Callable[[str], Callable[[int], None] | None]
+INTERRUPTED = "interrupted before single inputs were exchanged: lags may stand in for each other"
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,24 @@ class Located:
     reliance: Reliance = NO_RELIANCE
     left: float = 1.0
     notes: tuple[str, ...] = ()
+    cut_short: bool = False
 
 
 def locate(
-    signals: Signals, data: np.ndarray, test: Significance, *, flips: int, error: float, stage: Stage
+    signals: Signals,
+    data: np.ndarray,
+    test: Significance,
+    *,
+    flips: int,
+    error: float,
+    progress: Progress | None = None,
+    spread: Spread | None = None,
 ) -> Located:
-    """Go on from swapped targets (`data`, `test`) to the lags that the data depend on."""
-    subject, told = signals.subject, signals.told
+    """Go on from swapped targets (`data`, `test`) to the lags that the data depend on.
+
+    An interrupt leaves what swapped targets say.
+    """
+    subject, told = signals.subject, signals.told & (not signals.subject.plan.untold)
     test = replace(test, p_value=np.where(told, test.p_value, np.nan), adjusted=np.where(told, test.adjusted, np.nan))
     bands = np.flatnonzero(test.adjusted <= error).tolist()
     neighbours = None if signals.followed is None else fit_neighbours(signals.followed)
@@ -66,13 +78,30 @@ def locate(
     marginal = Located(data, test, test.adjusted, {}, (), left=left, notes=_notes(signals, neighbours))
     if not bands or subject.signal != "dependence" or left < DETERMINED:
         return marginal
-    candidates = _inside(subject, bands, error, flips, stage)
+    try:
+        return _looked_into(marginal, subject, bands, neighbours, flips, error, progress, spread)
+    except KeyboardInterrupt:
+        return replace(marginal, notes=(*marginal.notes, INTERRUPTED), cut_short=True)
+
+
+def _looked_into(
+    marginal: Located,
+    subject: ModelSubject,
+    bands: list[int],
+    neighbours: Neighbours | None,
+    flips: int,
+    error: float,
+    progress: Progress | None,
+    spread: Spread | None,
+) -> Located:
+    """Look into the bands lag by lag, and exchange the inputs at what is left."""
+    candidates = _inside(subject, bands, error, flips, progress, spread)
     if neighbours is not None:  # several inputs that predict each other cannot be exchanged together
         candidates = [one for one in candidates if one.first == one.last]
     if not candidates:
         return marginal
     edges = [(one.first, one.last) for one in candidates]
-    exchanged = measure_exchange(subject, edges, neighbours, stage("exchange"))
+    exchanged = measure_exchange(subject, edges, neighbours, progress, spread)
     return _judged(marginal, candidates, exchanged, flips, error)
 
 
@@ -86,13 +115,23 @@ class _Candidate:
     p: float
 
 
-def _inside(subject: ModelSubject, bands: list[int], error: float, flips: int, stage: Stage) -> list[_Candidate]:
+def _inside(
+    subject: ModelSubject,
+    bands: list[int],
+    error: float,
+    flips: int,
+    progress: Progress | None,
+    spread: Spread | None,
+) -> list[_Candidate]:
     """Single lags of the bands where swapped targets point at some, else the bands themselves."""
     edges = {band: subject.bands.edges[band] for band in bands}
     wide = [(band, lag) for band, (first, last) in edges.items() if last > first for lag in range(first, last + 1)]
     p_of: dict[tuple[int, int], float] = {}
     if 0 < len(wide) <= MOST_LAGS:
-        closer = measure_signals(at_lags(subject, [(lag, lag) for _, lag in wide]), stage("inside bands"))
+        work = SignalWork(tuple((lag, lag) for _, lag in wide), "inside bands")
+        closer = measure_signals(subject, progress, spread, work)
+        if closer.subject.plan.count < subject.plan.count:
+            raise KeyboardInterrupt
         single = flip_test(closer.means()[0], flips=flips, generator=np.random.default_rng(subject.seed))
         p_of = {one: p for one, p in zip(wide, single.adjusted.tolist(), strict=True) if p <= error}
     candidates = []
@@ -107,31 +146,33 @@ def _judged(marginal: Located, candidates: list[_Candidate], exchanged: Exchange
     seed = exchanged.subject.seed
     means = exchanged.means()
     alone = flip_test(means, flips=flips, generator=np.random.default_rng(seed))
-    together = np.maximum(alone.adjusted, [one.p for one in candidates])
+    largest = np.maximum(alone.adjusted, [one.p for one in candidates])
     data = marginal.data.copy()
     parts = {name: getattr(marginal.test, name).copy() for name in ("square", "null_spread", "p_value", "adjusted")}
     products, asked = {}, {}
     for band in sorted({one.band for one in candidates}):
         own = [i for i, one in enumerate(candidates) if one.band == band]
-        best = min(own, key=lambda i: (together[i], -alone.square[i]))
+        best = min(own, key=lambda i: (largest[i], -alone.square[i]))
         data[:, band] = means[:, best]
         products[band], asked[band] = exchanged.data(best), best
         for name in ("square", "null_spread"):
             parts[name][band] = getattr(alone, name)[best]
         parts["p_value"][band] = max(parts["p_value"][band], alone.p_value[best])
-        parts["adjusted"][band] = max(parts["adjusted"][band], together[best])
+        parts["adjusted"][band] = max(parts["adjusted"][band], largest[best])
     columns = list(asked.values())
     lags = tuple(exchanged.subject.bands.lags[band] for band in asked)
     values = exchanged.rises[:, columns], exchanged.losses[:, columns]
+    plan = exchanged.subject.plan
+    together = plan.blocks if plan.of_series else None  # windows of one stretch depend on each other
     return replace(
         marginal,
         data=data,
         test=replace(marginal.test, **parts),
         products=products,
         named=tuple(
-            one.last for one, p in zip(candidates, together, strict=True) if p <= error and one.first == one.last
+            one.last for one, p in zip(candidates, largest, strict=True) if p <= error and one.first == one.last
         ),
-        reliance=reliance_of(lags, *values, flips, np.random.default_rng(seed)),
+        reliance=reliance_of(lags, *values, flips, np.random.default_rng(seed), together),
     )
 
 
@@ -141,6 +182,8 @@ def _notes(signals: Signals, neighbours: Neighbours | None) -> tuple[str, ...]:
         notes.append(NOT_APART if neighbours.left < DETERMINED else PARTIAL.format(left=100 * neighbours.left))
     elif signals.followed is None and signals.moments.correlated:
         notes.append(MARGINAL)
+    if signals.subject.plan.untold:
+        notes.append(signals.subject.plan.untold)
     if not signals.told.all():
         edges = tuple(edge for edge, told in zip(signals.subject.bands.edges, signals.told, strict=True) if not told)
         notes.append(SHARED.format(what=f"at lags {Bands(edges)} the input is"))

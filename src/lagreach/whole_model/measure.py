@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,10 +23,11 @@ from lagreach.statistics.reliance import Reliance
 from lagreach.whole_model.anchors import draw_anchors, pair_streams
 from lagreach.whole_model.factors import Products
 from lagreach.whole_model.locate import Located, locate
-from lagreach.whole_model.noise import LagDirections, measure_noise
+from lagreach.whole_model.noise import NoiseWork, measure_noise
 from lagreach.whole_model.outputs import cotangents
 from lagreach.whole_model.running import at_rest
 from lagreach.whole_model.signals import Signals, measure_signals
+from lagreach.whole_model.spread import Spread
 from lagreach.whole_model.subject import ModelSubject, subsample
 
 GAIN_SEQUENCES = 64  # that the gain is averaged over
@@ -43,6 +44,8 @@ class ModelMeasurement:
     log10_gain: Float[np.ndarray, "lag"]
     correlated_inputs: bool
     ahead: float
+    told: np.ndarray
+    cut_short: bool = False
 
     @property
     def test(self) -> Significance:
@@ -56,19 +59,22 @@ class ModelMeasurement:
 
 
 def measure_model(
-    subject: ModelSubject, *, flips: int, error: float, progress: Progress | None = None
+    subject: ModelSubject,
+    *,
+    flips: int,
+    error: float,
+    progress: Progress | None = None,
+    spread: Spread | None = None,
 ) -> ModelMeasurement:
-    """Run all passes; the model is left as it was."""
-
-    def stage(name: str) -> Callable[[int], None] | None:
-        return _ticks(progress, name, subject.plan.sequences)
-
+    """Run all passes; the model is left as it was. An interrupt keeps what is finished, if that says something."""
     with at_rest(subject.model.module):
-        signals = measure_signals(subject, stage("lags"))
+        signals = measure_signals(subject, progress, spread)
+        subject, cut_short = signals.subject, signals.subject.plan.count < subject.plan.count
         data, probe = signals.means()
         test = flip_test(data, flips=flips, generator=np.random.default_rng(subject.seed))
-        located = locate(signals, data, test, flips=flips, error=error, stage=stage)
-        noise = measure_noise(subject, _directions(signals, located.products), stage("noise"))
+        located = locate(signals, data, test, flips=flips, error=error, progress=progress, spread=spread)
+        noise = measure_noise(subject, _directions(signals, located.products), progress, spread)
+        cut_short = cut_short or located.cut_short or len(noise.step_block) < subject.plan.count
         gain = measure_gain(subsample(subject, GAIN_SEQUENCES))
     blocks = np.arange(subject.plan.count)
     return ModelMeasurement(
@@ -79,18 +85,19 @@ def measure_model(
         log10_gain=gain,
         correlated_inputs=signals.moments.correlated,
         ahead=signals.ahead,
+        told=signals.told,
+        cut_short=cut_short,
     )
 
 
-def _directions(signals: Signals, exchanged: Mapping[int, Products]) -> LagDirections:
+def _directions(signals: Signals, exchanged: Mapping[int, Products]) -> NoiseWork:
     """Directions of the data and of the probes, band by band; of the exchange where it was made."""
     subject = signals.subject
     bands = [
         [exchanged.get(band) or signals.data(band), *(signals.probe(p, band) for p in range(len(subject.group)))]
         for band in range(len(subject.bands))
     ]
-    wide = torch.float64 if signals.factors.arrived.dtype == np.float64 else torch.float32
-    return LagDirections(bands, subject.model.device, wide)
+    return NoiseWork(bands, torch.float64 if signals.factors.arrived.dtype == np.float64 else torch.float32)
 
 
 def measure_gain(subject: ModelSubject) -> Float[np.ndarray, "lag"]:
@@ -120,17 +127,3 @@ def measure_gain(subject: ModelSubject) -> Float[np.ndarray, "lag"]:
     there, here = sum(subject.each(squares), np.zeros((2, len(lags))))
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(here > 0, 0.5 * (np.log10(there) - np.log10(np.where(here > 0, here, 1.0))), np.nan)
-
-
-def _ticks(progress: Progress | None, name: str, of: int) -> Callable[[int], None] | None:
-    """Turn counts of newly finished sequences into calls of `progress` with how many are done."""
-    if progress is None:
-        return None
-    done = 0
-
-    def tick(new: int) -> None:
-        nonlocal done
-        done += new
-        progress(name, done, of)
-
-    return tick

@@ -6,15 +6,19 @@ direction used for a sequence comes from the other blocks, so that it owes nothi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lagreach._util.progress import Progress
 from lagreach.gradients.noise import NoiseValues
 from lagreach.whole_model.factors import Products
 from lagreach.whole_model.outputs import cotangents
+from lagreach.whole_model.spread import Here, Spread, Tick
 from lagreach.whole_model.subject import ModelSubject
 
 TABLE_BYTES = 2**30  # of directions that are held at once; beyond that they come from some of the sequences
@@ -24,11 +28,17 @@ PRODUCT_BYTES = 2**28  # of rows of the tables that are looked up at once
 class LagDirections:
     """Mean gradient of every signal and band, without the block that is being looked at.
 
-    Held as tables (row, signal, width), a row for each input, or for each token that was met at that band.
+    Held as tables (row, signal, width), a row for each input, or for each token that was met at that band. With a `weighting`
+    (input or token, width), directions and gradients are those of weights whose gradients are multiplied by it.
     """
 
     def __init__(
-        self, bands: Sequence[Sequence[Products]], device: torch.device, dtype: torch.dtype, limit: int = TABLE_BYTES
+        self,
+        bands: Sequence[Sequence[Products]],
+        device: torch.device,
+        dtype: torch.dtype,
+        limit: int = TABLE_BYTES,
+        weighting: Tensor | None = None,
     ) -> None:
         self._parts = [list(_thinned(signals, limit // len(bands), dtype)) for signals in bands]
         self._rows = [_rows_of(signals) for signals in self._parts]
@@ -37,6 +47,7 @@ class LagDirections:
         self._tables = [
             torch.zeros(self._height(band), signals, width, device=device, dtype=dtype) for band in range(len(bands))
         ]
+        self._weighting = [self._weights_of(band, weighting, device, dtype) for band in range(len(bands))]
         self._norms: list[Tensor] = []
         self._without: int | None = None
         for band, parts in enumerate(self._parts):
@@ -54,17 +65,33 @@ class LagDirections:
                 self._add(band, [one.select(one.block == self._without) for one in parts], 1.0)
             self._add(band, [one.select(one.block == block) for one in parts], -1.0)
         self._without = block
-        norms = [table.square().sum((0, 2)).sqrt() for table in self._tables]
+        norms = [
+            (table if weights is None else table * weights).square().sum((0, 2)).sqrt()
+            for table, weights in zip(self._tables, self._weighting, strict=True)
+        ]
         self._norms = [torch.where(norm > 0, norm, 1.0) for norm in norms]
 
     def _component(self, band: int, inputs: Tensor, gradients: Tensor) -> Tensor:
-        table, rows = self._tables[band], self._rows[band]
+        table, rows, weights = self._tables[band], self._rows[band], self._weighting[band]
+        if weights is not None:  # once for the direction, once for the gradient
+            table = table * weights.square()
         if rows is None:
             turned = torch.einsum("nti,isw->ntsw", inputs.to(table), table)
         else:
             place = torch.searchsorted(rows, inputs)
             turned = table[torch.where(rows[place.clamp(max=len(rows) - 1)] == inputs, place, len(rows))]
         return torch.einsum("ntsw,ntw->nts", turned, gradients.to(table)) / self._norms[band]
+
+    def _weights_of(
+        self, band: int, weighting: Tensor | None, device: torch.device, dtype: torch.dtype
+    ) -> Tensor | None:
+        """What the rows of a band's table are multiplied by, (row, 1, width)."""
+        if weighting is None:
+            return None
+        rows = self._rows[band]
+        if rows is not None:  # the last row stands for tokens that were not met
+            weighting = torch.cat((weighting[rows.cpu()], torch.zeros_like(weighting[:1])))
+        return weighting[:, None].to(device, dtype)
 
     def _height(self, band: int) -> int:
         """Rows of a table; a last row of zeros stands for tokens that were not met."""
@@ -99,17 +126,46 @@ def _thinned(signals: Sequence[Products], limit: int, dtype: torch.dtype) -> Seq
     return [Products(one.given, one.arrived / scale, one.block) for one, scale in zip(signals, scales, strict=True)]
 
 
+@dataclass
+class NoiseWork:
+    """The last pass on some blocks, along the directions of these signals (band, signal)."""
+
+    bands: list[list[Products]]
+    dtype: torch.dtype
+    stage: str = "noise"
+    _directions: LagDirections | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tables are made anew in another process."""
+        return vars(self) | {"_directions": None}
+
+    def __call__(self, subject: ModelSubject, blocks: tuple[int, ...], tick: Tick = None) -> NoiseValues:
+        """Run the model once more on every pair, with one way back from the whole loss of each sequence."""
+        if self._directions is None:
+            self._directions = LagDirections(self.bands, subject.model.device, self.dtype, weighting=subject.weighting)
+        return noise_along(subject, self._directions, blocks, tick)
+
+
 def measure_noise(
-    subject: ModelSubject, directions: LagDirections, progress: Callable[[int], None] | None = None
+    subject: ModelSubject, work: NoiseWork, progress: Progress | None = None, spread: Spread | None = None
 ) -> NoiseValues:
-    """Run the model once more on every pair, with one way back from the whole loss of each sequence."""
+    """Have the last pass done, and put its parts together."""
+    return NoiseValues.merge((spread or Here()).parts(subject, work, progress))
+
+
+def noise_along(
+    subject: ModelSubject, directions: LagDirections, blocks: tuple[int, ...], progress: Tick = None
+) -> NoiseValues:
+    """Values of every sequence's whole gradient along the directions, of some blocks."""
     bands, signals = len(subject.bands), 1 + len(subject.group)
     measured = sorted({0, bands // 2, bands - 1})
-    step_sums = np.full((subject.plan.count, signals, bands, 3), np.nan)
+    place = np.full(subject.plan.count, -1)
+    place[list(blocks)] = np.arange(len(blocks))
+    step_sums = np.full((len(blocks), signals, bands, 3), np.nan)
     step_sums[:, 0, measured] = 0.0
     number, block, values = [], [], []
 
-    def along(rows: np.ndarray, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, Tensor, Tensor]:
+    def along(rows: np.ndarray, home: np.ndarray) -> tuple[np.ndarray, np.ndarray, Tensor, Tensor]:
         piece = subject.run(rows)
         field, _ = cotangents(piece.objective, piece.output)
         size = field.flatten(1).abs().amax(1)
@@ -117,31 +173,33 @@ def measure_noise(
         arrived = piece.reading.pull(piece.output, field / power, keep=False)
         gradients = arrived.to(torch.float64 if arrived.dtype == torch.float64 else torch.float32) * power
         gradients = gradients * piece.inside[..., None]
-        found = gradients.new_empty(len(rows), gradients.shape[1], signals, bands)
+        values_by_step = gradients.new_empty(len(rows), gradients.shape[1], signals, bands)
         room = max(1, PRODUCT_BYTES // (gradients[0].numel() * gradients.element_size() * signals))
-        for one in np.unique(blocks):
-            own = np.flatnonzero(blocks == one)
-            for start in range(0, len(own), room):
-                part = torch.from_numpy(own[start : start + room]).to(gradients.device)
-                found[part] = directions.along(int(one), piece.reading.inputs[part], gradients[part])
-        return rows, blocks, found.double(), piece.inside
+        for number_of_block in np.unique(home):
+            members = np.flatnonzero(home == number_of_block)
+            for start in range(0, len(members), room):
+                part = torch.from_numpy(members[start : start + room]).to(gradients.device)
+                values_by_step[part] = directions.along(
+                    int(number_of_block), piece.reading.inputs[part], gradients[part]
+                )
+        return rows, home, values_by_step.double(), piece.inside
 
-    for rows, blocks, by_step, inside in subject.each(along, progress):
+    for rows, home, by_step, inside in subject.each(along, progress, blocks):
         number.append(rows)
-        block.append(blocks)
+        block.append(home)
         values.append(by_step.sum(1).cpu().numpy())
         count = inside.sum(1).double()[:, None]
         for band in measured:
             steps = count * by_step[:, :, 0, band]  # a sequence's value is the mean of its steps' values
             new = torch.cat((count, steps.sum(1, keepdim=True), steps.square().sum(1, keepdim=True)), dim=1)
-            np.add.at(step_sums[:, 0, band], blocks, new.cpu().numpy())
+            np.add.at(step_sums[:, 0, band], place[home], new.cpu().numpy())
     joined = np.concatenate(values)
     part = NoiseValues(
         np.concatenate(number),
         np.concatenate(block),
         joined[:, 0],
         joined[:, 1:],
-        np.arange(subject.plan.count),
+        np.array(blocks),
         step_sums,
     )
     return NoiseValues.merge([part])

@@ -37,7 +37,7 @@ def decide_outputs(reading: Reading, output: Tensor, outputs: str | None = None)
     if positions != time or positions == 1:
         return AT_THE_END
     first, last = (_feeding(reading, output, position) for position in (0, positions - 1))
-    if not torch.equal(first, last) or width > 1:
+    if not torch.equal(first, last) or width > 1 or not first.any():  # a dead model is said elsewhere
         return PER_STEP
     raise InputError(
         "are these outputs at every step, or a forecast made at the end?",

@@ -2,7 +2,8 @@
 
 Wrappers are taken off (`torch.compile`, `DataParallel`, `DistributedDataParallel`), so that the modules inside can be
 reached; what is compiled runs as it is written. The model is in evaluation mode, and its weights ask for no gradients:
-only the input module's output does, which keeps memory to what the way back needs.
+only the input module's output does, which keeps memory to what the way back needs. Layers that were asked to compute their
+activations anew on the way back (`gradient_checkpointing_enable`) do so.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from lagreach.adapters.calling import Call, as_output, default_call, untouched
+from lagreach.adapters.calling import Call, as_output, default_call, replaced, untouched
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError
 
@@ -92,6 +95,9 @@ def at_rest(model: nn.Module) -> Iterator[None]:
         if any(isinstance(part, nn.RNNBase) for part in model.modules()):
             # cuDNN's recurrent layers have no way back in evaluation mode
             inside.enter_context(torch.backends.cudnn.flags(enabled=False))
+        for part in model.modules():
+            if _checkpointed(part):
+                inside.enter_context(replaced(part, partial(checkpoint, part.forward, use_reentrant=False)))
         inside.callback(_ask_for_gradients, learning, True)
         _ask_for_gradients(learning, False)
         yield
@@ -99,6 +105,12 @@ def at_rest(model: nn.Module) -> Iterator[None]:
 
 def _compiled(part: nn.Module) -> bool:
     return hasattr(part, "_orig_mod") or getattr(part, "_compiled_call_impl", None) is not None
+
+
+def _checkpointed(part: nn.Module) -> bool:
+    """Whether a layer of the transformers library was asked not to keep its activations; it does so in training mode only."""
+    asked = getattr(part, "gradient_checkpointing", False) is True
+    return asked and any(kind.__name__ == "GradientCheckpointingLayer" for kind in type(part).__mro__)
 
 
 def _ask_for_gradients(weights: list[nn.Parameter], asked: bool) -> None:

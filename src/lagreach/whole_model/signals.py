@@ -6,14 +6,14 @@ random direction of the outputs with the input at the lag (docs/theory/detection
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lagreach._util.progress import Progress
 from lagreach.gradients.contrast import step_weights, swapped
 from lagreach.gradients.partial_inputs import InputMoments as PartialMoments
 from lagreach.gradients.partial_inputs import neighbour_products
@@ -21,7 +21,8 @@ from lagreach.whole_model.anchors import draw_anchors, draw_lags, pair_streams
 from lagreach.whole_model.factors import Factors, Products, block_gram, coordinates
 from lagreach.whole_model.input_moments import InputMoments
 from lagreach.whole_model.outputs import cotangents
-from lagreach.whole_model.subject import ModelSubject, Piece
+from lagreach.whole_model.spread import Here, Spread, Tick
+from lagreach.whole_model.subject import ModelSubject, Piece, at_lags
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,9 @@ class Signals:
         In coordinates with the same inner products as the gradients themselves.
         """
         bands, probes = range(len(self.subject.bands)), range(len(self.subject.group))
-        data = np.stack([block_gram(self.data(band), self.size) for band in bands])
-        planted = np.stack([[block_gram(self.probe(p, band), self.size) for band in bands] for p in probes])
+        weighting = self.subject.weighting
+        data = np.stack([block_gram(self.data(band), self.size, weighting) for band in bands])
+        planted = np.stack([[block_gram(self.probe(p, band), self.size, weighting) for band in bands] for p in probes])
         return np.moveaxis(coordinates(data), 0, 1), np.moveaxis(coordinates(planted), 2, 0)
 
 
@@ -88,37 +90,89 @@ class _Rows:
     inside: Tensor
 
 
-def measure_signals(subject: ModelSubject, progress: Callable[[int], None] | None = None) -> Signals:
-    """Run the model once on every pair, with a few ways back from each sequence."""
-    rows = subject.plan.sequences * subject.anchors
+@dataclass(frozen=True)
+class SignalPart:
+    """What `Signals` are made of, for some blocks."""
+
+    blocks: tuple[int, ...]
+    factors: Factors
+    contrast: np.ndarray
+    spread: np.ndarray
+    moments: InputMoments
+    followed: PartialMoments | None
+    ahead: np.ndarray
+
+
+@dataclass(frozen=True)
+class SignalWork:
+    """The first pass on some blocks; at other lags than the subject's if there are `edges`."""
+
+    edges: tuple[tuple[int, int], ...] | None = None
+    stage: str = "lags"
+
+    def __call__(self, subject: ModelSubject, blocks: tuple[int, ...], tick: Tick = None) -> SignalPart:
+        """Run the model once on every pair, with a few ways back from each sequence."""
+        subject = subject if self.edges is None else at_lags(subject, self.edges)
+        place = {block: number for number, block in enumerate(blocks)}
+        rows = 2 * int(np.isin(subject.plan.blocks, blocks).sum()) * subject.anchors
+        factors: Factors | None = None
+        contrast, moments = np.zeros(rows), InputMoments(subject.source.reads_tokens)
+        spread = np.zeros((len(blocks), len(subject.output), 2))
+        ahead, followed = np.zeros(2), _Followed(blocks)
+        for piece in subject.each(lambda rows, home: _rows(subject, rows, home), tick, blocks):
+            for arrived, given, coefficient in zip(piece.arrived, piece.given, piece.contrast, strict=True):
+                if factors is None:
+                    factors = Factors(rows, arrived, given)
+                start = factors.filled
+                factors.append(piece.block, arrived, given)
+                contrast[start : factors.filled] = coefficient.cpu().numpy()
+            np.add.at(spread, [place[block] for block in piece.block.tolist()], piece.spread)
+            ahead += piece.ahead
+            moments.add(piece.inputs, piece.inside)
+            if not subject.source.reads_tokens:
+                followed.add(piece.inputs, piece.inside, piece.block)
+        assert factors is not None
+        follows = None if subject.source.reads_tokens else followed.result()
+        return SignalPart(blocks, factors, contrast, spread, moments, follows, ahead)
+
+
+def measure_signals(
+    subject: ModelSubject,
+    progress: Progress | None = None,
+    spread: Spread | None = None,
+    work: SignalWork | None = None,
+) -> Signals:
+    """Have the first pass done, and put its parts together; of an interrupted one, with the blocks that are finished."""
+    work = work or SignalWork()
+    if work.edges is not None:
+        subject = at_lags(subject, work.edges)
+    parts: list[SignalPart] = []
     factors: Factors | None = None
-    contrast, moments = np.zeros(rows), InputMoments(subject.source.reads_tokens)
-    size = np.bincount(subject.plan.blocks, minlength=subject.plan.count) * 2
-    spread = np.zeros((subject.plan.count, len(subject.output), 2))
-    ahead, followed = np.zeros(2), _Followed(subject.plan.count)
-    for piece in subject.each(lambda own, block: _rows(subject, own, block), progress):
-        for arrived, given, coefficient in zip(piece.arrived, piece.given, piece.contrast, strict=True):
-            if factors is None:
-                factors = Factors(rows, arrived, given)
-            start = factors.filled
-            factors.append(piece.block, arrived, given)
-            contrast[start : factors.filled] = coefficient.cpu().numpy()
-        np.add.at(spread, piece.block, piece.spread)
-        ahead += piece.ahead
-        moments.add(piece.inputs, piece.inside)
-        if not subject.source.reads_tokens:
-            followed.add(piece.inputs, piece.inside, piece.block)
+    rows = subject.plan.sequences * subject.anchors
+    for part in (spread or Here()).parts(subject, work, progress):
+        if factors is None:  # one part alone is taken as it is
+            factors = part.factors if part.factors.filled == rows else Factors.like(rows, part.factors)
+        if factors is not part.factors:
+            factors.extend(part.factors)
+        parts.append(replace(part, factors=factors))
     assert factors is not None
-    alone = subject.output.shape[1] == 1
+    blocks = [block for part in parts for block in part.blocks]
+    if len(blocks) < subject.plan.count:
+        subject = replace(subject, plan=subject.plan.only(blocks))
+    moments = InputMoments(subject.source.reads_tokens)
+    for part in parts:
+        moments.merge(part.moments)
+    ahead = np.sum([part.ahead for part in parts], axis=0)
+    followed = [part.followed for part in parts if part.followed is not None]
     return Signals(
         subject=subject,
         factors=factors,
-        contrast=contrast if alone else None,
-        size=size,
-        spread=spread,
+        contrast=np.concatenate([part.contrast for part in parts]) if subject.output.shape[1] == 1 else None,
+        size=np.bincount(subject.plan.blocks, minlength=subject.plan.count) * 2,
+        spread=np.concatenate([part.spread for part in parts]),
         moments=moments,
         planted=_planted(subject, factors, moments),
-        followed=None if subject.source.reads_tokens else followed.result(),
+        followed=PartialMoments.merge(followed) if followed else None,
         ahead=float(ahead[0] / ahead[1]) if ahead[1] > 0 else 0.0,
     )
 
@@ -126,9 +180,11 @@ def measure_signals(subject: ModelSubject, progress: Callable[[int], None] | Non
 class _Followed:
     """Products of the differences of partners' inputs with those before, by block."""
 
-    def __init__(self, blocks: int) -> None:
-        self._sums: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in range(blocks)]
-        self._moves: list[list[np.ndarray]] = [[] for _ in range(blocks)]  # (2, input): over time, and between partners
+    def __init__(self, blocks: tuple[int, ...]) -> None:
+        self._sums: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {block: [] for block in blocks}
+        self._moves: dict[int, list[np.ndarray]] = {
+            block: [] for block in blocks
+        }  # (2, input): in time, between partners
 
     def add(self, inputs: Tensor, inside: Tensor, block: np.ndarray) -> None:
         """Take in some pairs."""
@@ -143,11 +199,11 @@ class _Followed:
 
     def result(self) -> PartialMoments:
         """Sums by block."""
-        steps = np.stack([np.sum([one for one, _ in own], axis=0) for own in self._sums])
-        products = np.stack([np.sum([one for _, one in own], axis=0) for own in self._sums])
+        steps = np.stack([np.sum([some for some, _ in sums], axis=0) for sums in self._sums.values()])
+        products = np.stack([np.sum([some for _, some in sums], axis=0) for sums in self._sums.values()])
         told = np.ones((len(self._sums), 0), dtype=bool)  # `Signals.told` says it by band
-        change, apart = np.stack([np.any(own, axis=0) for own in self._moves], axis=1)
-        return PartialMoments(np.arange(len(self._sums)), steps, products, told, change & ~apart)
+        change, apart = np.stack([np.any(moves, axis=0) for moves in self._moves.values()], axis=1)
+        return PartialMoments(np.array(list(self._sums)), steps, products, told, change & ~apart)
 
 
 def _planted(subject: ModelSubject, factors: Factors, moments: InputMoments) -> np.ndarray:

@@ -17,13 +17,16 @@ from lagreach.data.bands import Bands, make_bands
 from lagreach.data.batch import Batch
 from lagreach.data.pairs import BlockPlan, plan_blocks
 from lagreach.data.sequences import Sequences
-from lagreach.errors import InputError, TooLargeError
+from lagreach.errors import InputError, TooLargeError, UnsupportedError
+from lagreach.gradients.optimiser_geometry import update_scale
 from lagreach.gradients.output_anchors import AT_THE_END, PER_STEP
+from lagreach.gradients.selection import Selection
 from lagreach.transport.objective import Loss, Objective
 from lagreach.whole_model.anchors import Slots, anchors_per_sequence, make_slots
 from lagreach.whole_model.coupling import check_loss, check_model
 from lagreach.whole_model.find_input import find_input_module
 from lagreach.whole_model.input_module import Exchange, InputModule, Reading, read
+from lagreach.whole_model.lag_gradients import as_table
 from lagreach.whole_model.outputs import (
     cotangents,
     decide_outputs,
@@ -48,7 +51,8 @@ class ModelSubject:
     """A model, what reads its input, sequences with their pairs, a loss and bands of lags.
 
     `output` (group, out) are the directions that a planted dependency moves the outputs along, and `group` says which of
-    them each probe belongs to; `used` (position,) says which outputs the loss looks at.
+    them each probe belongs to; `used` (position,) says which outputs the loss looks at. `weighting` is what an optimiser makes
+    of each weight's gradient, as a table (input or token, output of the input modules).
     """
 
     model: WholeModel
@@ -69,6 +73,7 @@ class ModelSubject:
     steps: Any = None
     seed: int = 0
     memory: int | None = None
+    weighting: Float[Tensor, "row width"] | None = None
 
     @property
     def pairs_together(self) -> int:
@@ -91,15 +96,23 @@ class ModelSubject:
         return Piece(batch, reading, output, objective, inside, stand)
 
     def each(
-        self, work: Callable[[np.ndarray, np.ndarray], Result], progress: Callable[[int], None] | None = None
+        self,
+        work: Callable[[np.ndarray, np.ndarray], Result],
+        progress: Callable[[int], None] | None = None,
+        blocks: Sequence[int] | None = None,
     ) -> Iterator[Result]:
-        """Run `work(sequences, blocks)` on pairs that fit into memory together; fewer of them where it runs out."""
-        chunk, start, pairs = self.pairs_together, 0, self.plan.pairs
+        """Run `work(sequences, blocks)` on pairs that fit into memory together; fewer of them where it runs out.
+
+        On all pairs, or on those of some blocks.
+        """
+        wanted = slice(None) if blocks is None else np.isin(self.plan.blocks, np.asarray(blocks))
+        pairs, homes = self.plan.pairs[wanted], self.plan.blocks[wanted]
+        chunk, start = self.pairs_together, 0
         while start < len(pairs):
-            own = slice(start, start + chunk)
-            rows, blocks = pairs[own].ravel(), np.repeat(self.plan.blocks[own], 2)
+            part = slice(start, start + chunk)
+            rows, home = pairs[part].ravel(), np.repeat(homes[part], 2)
             try:
-                found = work(rows, blocks)
+                result = work(rows, home)
             except torch.OutOfMemoryError as error:
                 if chunk == 1:
                     raise TooLargeError(
@@ -110,7 +123,7 @@ class ModelSubject:
                 torch.cuda.empty_cache()
                 chunk //= 2
                 continue
-            yield found
+            yield result
             start += chunk
             if progress is not None:
                 progress(len(rows))
@@ -172,6 +185,8 @@ def make_model_subject(
     inputs: str | None = None,
     anchors: int | None = None,
     memory: int | None = None,
+    params: Selection = "input",
+    optimizer: Any = None,
 ) -> ModelSubject:
     """Try the model on a few sequences, find what reads its input, pair the sequences, and fix lags and directions."""
     if anchors is not None and anchors < 1:
@@ -183,7 +198,7 @@ def make_model_subject(
     sample = sequences.read(few[:SAMPLE])
     with at_rest(whole.module):
         check_model(whole, sample)
-        source = find_input_module(whole, sample, inputs)
+        source = _selected(find_input_module(whole, sample, inputs), params)
         pair = sequences.read(few[:2])
         pair_bytes, time = _pair_bytes(whole, source, pair)
         which = decide_outputs(*read(whole, source, pair), outputs)
@@ -217,7 +232,40 @@ def make_model_subject(
         steps=steps,
         seed=seed,
         memory=memory,
+        weighting=None if optimizer is None else _weighting(whole, source, optimizer),
     )
+
+
+def _selected(source: InputModule, params: Selection) -> InputModule:
+    """The modules whose weights are selected by name; all of them unless a function chooses."""
+    if not callable(params):
+        return source
+    names = [f"{port.path}.weight" for port in source.ports]
+    ports = tuple(port for port, name in zip(source.ports, names, strict=True) if port.path and params(name))
+    if not ports:
+        raise InputError(
+            "the selection holds no weights that read the input",
+            got=f"params chooses none of {', '.join(names)}",
+            fix='leave params out, or choose one of these; inputs="path.to.module" names another module',
+        )
+    return replace(source, ports=ports)
+
+
+def _weighting(model: WholeModel, source: InputModule, optimizer: Any) -> Tensor | None:
+    """What an optimiser makes of the gradient of every weight that reads the input; None where it is all the same."""
+    if any(port.path is None or port.kind == "input" for port in source.ports):
+        raise UnsupportedError(
+            "an optimiser moves weights, and the input is read by none of its own",
+            got=f"input read by {source.name}: {source.why}",
+            fix='leave optimizer out, or name the module whose weights read the input: inputs="path.to.module"',
+        )
+    names = [f"{port.path}.weight" for port in source.ports]
+    weights = dict(model.module.named_parameters(remove_duplicate=False))
+    scale = update_scale(optimizer, model.module, names)
+    if scale is None:
+        return None
+    parts = torch.from_numpy(scale).split([weights[name].numel() for name in names])
+    return as_table(model, source, {n: part.view(weights[n].shape) for n, part in zip(names, parts, strict=True)})
 
 
 def at_lags(subject: ModelSubject, edges: Sequence[tuple[int, int]]) -> ModelSubject:

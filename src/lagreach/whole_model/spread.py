@@ -1,0 +1,84 @@
+"""Who does the work on which blocks of sequences: this process, group after group, or many of them at once.
+
+Every pass over the data is a piece of work on some blocks whose results merge. Here an interrupt keeps the groups of blocks
+that are finished; `lagreach.study.shards` spreads the same pieces over processes, machines, or the ranks of `torchrun`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from lagreach._util.progress import Progress
+from lagreach.whole_model.subject import ModelSubject
+
+FEWEST = 8  # blocks that an interrupt must leave for an answer
+
+Tick = Callable[[int], None] | None
+
+
+@runtime_checkable
+class Work(Protocol):
+    """Something that is measured on some blocks; small enough to be sent anywhere."""
+
+    @property
+    def stage(self) -> str:
+        """Its name for progress."""
+        ...
+
+    def __call__(self, subject: ModelSubject, blocks: tuple[int, ...], tick: Tick = None) -> Any:
+        """Measure some blocks."""
+        ...
+
+
+class Spread(ABC):
+    """Has work done on all blocks of a subject."""
+
+    @abstractmethod
+    def parts(self, subject: ModelSubject, work: Work, progress: Progress | None) -> Iterator[Any]:
+        """Results of the work, blocks in their order; those of the first blocks alone if it was interrupted."""
+
+
+class Here(Spread):
+    """Group after group of blocks in this process. Groups are as small as still fills the memory there is."""
+
+    def parts(self, subject: ModelSubject, work: Work, progress: Progress | None = None) -> Iterator[Any]:
+        """Results of the work; an interrupt before eight blocks are done goes through."""
+        tick, done = ticks(progress, work.stage, subject.plan.sequences), 0
+        for blocks in groups(subject):
+            try:
+                part = work(subject, blocks, tick)
+            except KeyboardInterrupt:
+                if done < FEWEST:
+                    raise
+                return
+            yield part
+            done += len(blocks)
+
+
+def groups(subject: ModelSubject) -> list[tuple[int, ...]]:
+    """Blocks that are measured together: eight, or as many as run at once."""
+    pairs = np.bincount(subject.plan.blocks, minlength=subject.plan.count)
+    together, made = subject.pairs_together, [[0]]
+    for block in range(1, subject.plan.count):
+        if len(made[-1]) >= FEWEST and pairs[made[-1]].sum() >= together:
+            made.append([])
+        made[-1].append(block)
+    return [tuple(blocks) for blocks in made]
+
+
+def ticks(progress: Progress | None, stage: str, of: int) -> Tick:
+    """Turn counts of newly finished sequences into calls of `progress` with how many are done."""
+    if progress is None:
+        return None
+    done = 0
+
+    def tick(new: int) -> None:
+        nonlocal done
+        done += new
+        progress(stage, done, of)
+
+    return tick
