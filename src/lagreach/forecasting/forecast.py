@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lagreach._util.about import about
 from lagreach._util.progress import Progress, progress_bar
 from lagreach._util.seeds import check_seed
 from lagreach._util.threads import one_thread
@@ -176,7 +177,14 @@ def forecast(
         fingerprint=fingerprint(source),
         seconds=seconds,
         warnings=(*run.warnings, *_warnings(source, plan, model)),
+        about=about(model, len(source), plan.time, _inputs(source)),
     )
+
+
+def _inputs(source: Sequences) -> int | None:
+    """Inputs of a step; None for tokens."""
+    x = source.read([0]).x
+    return int(x[0, 0].numel()) if x.is_floating_point() else None
 
 
 def _after_pilot(model: nn.Module | View, train: Train | None, pilot: int) -> nn.Module:

@@ -74,10 +74,11 @@ def _plain(value: Any) -> Any:
 def _errors(diagnoses: Sequence[Diagnosis]) -> list[float]:
     """Errors that the slider offers, those of the diagnoses among them."""
     own = {layer.window.error for diagnosis in diagnoses for layer in diagnosis.layers}
-    return sorted({*_two_digits(np.geomspace(0.001, 0.3, 40)), *own})
+    return sorted({*two_digits(np.geomspace(0.001, 0.3, 40)), *own})
 
 
-def _two_digits(values: Iterable[float]) -> list[float]:
+def two_digits(values: Iterable[float]) -> list[float]:
+    """Round to two digits: what a slider offers."""
     return [float(f"{value:.2g}") for value in values]
 
 
@@ -85,8 +86,8 @@ def _sliders(diagnoses: Sequence[Diagnosis], errors: list[float]) -> list[dict[s
     """Name, meaning, values and first position of every slider; None stands for what was measured."""
     sequences = min(diagnosis.sequences for diagnosis in diagnoses)
     strength = diagnoses[0].layers[0].window.strength
-    budgets = sorted({*_two_digits(np.geomspace(1, 1e8, 161)), float(sequences)})
-    shares = sorted({*_two_digits(np.geomspace(0.001, 1, 61)), strength})
+    budgets = sorted({*two_digits(np.geomspace(1, 1e8, 161)), float(sequences)})
+    shares = sorted({*two_digits(np.geomspace(0.001, 1, 61)), strength})
     factors = [float(f"{value:.4g}") for value in np.geomspace(0.1, 10, 41)]
     rows: tuple[tuple[str, str, str, list[Any], Any], ...] = (
         ("sequences", "Sequences", "how many independent sequences there are", budgets, float(sequences)),
