@@ -9,16 +9,14 @@ from typing import Any
 KNOWN = 3  # kinds of layers that are named
 
 
-def about(model: Any, sequences: int, time: int, inputs: int | None) -> dict[str, str]:
-    """Name the model, the data and the day.
-
-    >>> about(object(), 96, 24, 2)["data"]
-    '96 sequences of 24 steps, 2 inputs'
-    """
-    wide = "" if inputs is None else f", {inputs:,} input{'' if inputs == 1 else 's'}"
+def about(model: Any, sequences: Any, time: int) -> dict[str, str]:
+    """Name the model, the data (a `lagreach.data.sequences.Sequences`) and the day."""
+    x = sequences.read([0]).x
+    inputs = x[0, 0].numel() if x.is_floating_point() and x.ndim > 1 else 0
+    wide = f", {inputs:,} input{'' if inputs == 1 else 's'}" if inputs else ""
     return {
         "model": describe_model(model),
-        "data": f"{sequences:,} sequences of {time:,} step{'' if time == 1 else 's'}{wide}",
+        "data": f"{len(sequences):,} sequences of {time:,} step{'' if time == 1 else 's'}{wide}",
         "date": datetime.date.today().isoformat(),
     }
 

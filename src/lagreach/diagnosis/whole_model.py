@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from lagreach._util.about import about
 from lagreach._util.progress import Progress, progress_bar
 from lagreach._util.threads import threads_of_user
 from lagreach._version import __version__
@@ -83,6 +84,7 @@ def diagnose_whole_model(
         fingerprint=fingerprint(source),
         seconds=seconds,
         warnings=(*notes, *_notes(model, source, used)),
+        about=about(model, source, subject.time),
     )
 
 

@@ -31,7 +31,7 @@ from lagreach.forecasting.result import Forecast
 from lagreach.gradients.optimiser_geometry import optimiser_name
 from lagreach.gradients.significance import flip_test
 from lagreach.statistics import reachable, readable
-from lagreach.statistics.linear_share import ANCHORS, ShareCurves, output_space, share_curves
+from lagreach.statistics.linear_share import ANCHORS, ShareCurves, output_space, rounding_floor, share_curves
 from lagreach.statistics.reachable import Directions
 from lagreach.transport.objective import Loss
 
@@ -44,8 +44,6 @@ AMPLE_ROWS = 32  # anchors for each feature: more sequences are not looked at fo
 FEWEST_SEQUENCES = 256
 MEMORY = 2**29  # bytes of the sums
 FLIPS = 2000
-FLOORS = {torch.float64: 1e-14, torch.float32: 1e-12}  # variances below this part of the largest are rounding
-COARSE_FLOOR = 1e-6  # for half precision, and for differences
 
 
 @one_thread()  # steps of recurrent layers are small: several threads only get in each other's way
@@ -177,14 +175,8 @@ def forecast(
         fingerprint=fingerprint(source),
         seconds=seconds,
         warnings=(*run.warnings, *_warnings(source, plan, model)),
-        about=about(model, len(source), plan.time, _inputs(source)),
+        about=about(model, source, plan.time),
     )
-
-
-def _inputs(source: Sequences) -> int | None:
-    """Inputs of a step; None for tokens."""
-    x = source.read([0]).x
-    return int(x[0, 0].numel()) if x.is_floating_point() else None
 
 
 def _after_pilot(model: nn.Module | View, train: Train | None, pilot: int) -> nn.Module:
@@ -249,7 +241,7 @@ class _Run:
                 f"only {rows} targets were looked at for {self.width} features of the readout: shares for more sequences than "
                 "these are lower bounds; more data, or targets at more steps, would tell"
             )
-        return share_curves(moments, floor=FLOORS.get(measurement.network.dtype, COARSE_FLOOR))
+        return share_curves(moments, floor=rounding_floor(measurement.network.dtype))
 
     def _anchors(self) -> int:
         """Anchors of a typical sequence."""
@@ -287,8 +279,7 @@ class _Run:
         moments = reachable.start(BLOCKS, features, space, part.lags, network.device)
         of_readout = None if scale is None or not beside else readout_scale(scale, network.readout, self.width)
         measurement.add_reachable(moments, chosen, how, of_readout, _stage(shown, "all weights", len(part)))
-        coarse = bool(how.note)
-        floor = COARSE_FLOOR if coarse else FLOORS.get(network.dtype, COARSE_FLOOR)
+        floor = rounding_floor(None if how.note else network.dtype)
         curves = share_curves(moments, floor=floor)
         within = None
         if steps is not None:

@@ -6,14 +6,11 @@ import base64
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from lagreach._util.disk import Write, is_file, write_whole
 from lagreach._util.extras import require_extra
-from lagreach._version import __version__
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis
 from lagreach.diagnosis.window import Requirement
 from lagreach.errors import InputError
@@ -36,10 +33,12 @@ from lagreach.report.words import (
     span,
     time_scales,
 )
+from lagreach.report.writing import write_page
 from lagreach.statistics.memory import Memory
 from lagreach.types import Status
 
-SCRIPTS = ("what_if.js", "charts.js", "page.js")
+TITLE = "lagreach report"
+SCRIPTS = ("draw.js", "what_if.js", "charts.js", "theme.js", "page.js")
 CLAIM = ("claim", "printed", "obtained", "interval", "verdict", "why")
 VERDICTS = {"reproduced": "good", "holds": "good", "partly": "fair", "not reproduced": "bad", "fails": "bad"}
 
@@ -49,7 +48,7 @@ def write_report(
     path: str | Path,
     *,
     names: Sequence[str] | None = None,
-    title: str = "lagreach report",
+    title: str = TITLE,
 ) -> Path:
     """Write the page of one diagnosis, or of several side by side; an existing one is replaced at the end, or not at all.
 
@@ -95,34 +94,7 @@ def study_page(
 
 
 def _write(path: Path, write: Write = write_whole, **content: Any) -> Path:
-    require_extra("report")
-    from jinja2 import Environment, PackageLoader
-    from markupsafe import Markup
-
-    environment = Environment(
-        loader=PackageLoader("lagreach.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    page = environment.get_template("report.html.j2").render(
-        **content,
-        version=__version__,
-        style=Markup(_template("style.css")),
-        scripts=[Markup(_template(name)) for name in SCRIPTS],
-        plotly=Markup(_plotly()),
-    )
-    write(path, page.encode())
-    return path
-
-
-@cache
-def _template(name: str) -> str:
-    return (files("lagreach.report") / "templates" / name).read_text(encoding="utf-8")
-
-
-@cache
-def _plotly() -> str:
-    from plotly.offline import get_plotlyjs
-
-    return get_plotlyjs()
+    return write_page("report.html.j2", SCRIPTS if content.get("views") else (), path, write, **content)
 
 
 def _about(diagnoses: tuple[Diagnosis, ...], names: list[str]) -> dict[str, Any]:

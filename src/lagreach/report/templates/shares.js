@@ -158,25 +158,40 @@ const Shares = (() => {
     return shown ? "blended" : "unseen";
   }
 
-  /* Everything about every lag at a setting of the sliders. */
-  function forecast(page, { sequences, strength }) {
-    const { rules, read, reach, within } = page;
+  /* What depends on the strength alone: kept until that changes. */
+  function unmoved(page, strength) {
+    if (page.kept?.strength === strength) return page.kept.rows;
+    const { rules, read, reach } = page;
     const both = [read, reach].filter(Boolean), main = reach ?? read;
-    return page.lags.map((lag, i) => {
-      const at = (curves, count) => (curves ? planted(curves, rules, i, count, strength) : unknown);
-      const [own, all, budget] = [at(read, sequences), at(reach, sequences), at(within, sequences)];
-      let share = larger(reach ? [own, all] : [own]);
-      if (within) share = smaller([share, budget]);
-      const ample = both.map((curves) => at(curves, rules.ample));
-      const seen = visible(main, rules, i, strength);
-      const tells = Math.max(...ample.map((part) => (Number.isNaN(part[1]) ? -Infinity : part[1])));
-      const shown = seen <= sequences || tells >= rules.aLittle;
-      const word = limit(rules, { read: own[0], reach: all[0], ample: larger(ample)[0], within: budget[0], shown });
+    const rows = page.lags.map((_, i) => {
+      const ample = both.map((curves) => planted(curves, rules, i, rules.ample, strength));
       const halves = { readable: needed(read, rules, i, strength), reachable: reach ? needed(reach, rules, i, strength) : NaN };
       const known = Object.values(halves).filter((n) => !Number.isNaN(n));
       return {
-        lag, share, word, seen, seenWithin: visibleWithin(main, rules, i), ...halves, needed: known.length ? Math.min(...known) : NaN, ...inData(page, i, sequences, shown),
+        ample: larger(ample)[0], tells: Math.max(...ample.map((part) => (Number.isNaN(part[1]) ? -Infinity : part[1]))),
+        numbers: {
+          seen: visible(main, rules, i, strength), seenWithin: visibleWithin(main, rules, i), ...halves,
+          needed: known.length ? Math.min(...known) : NaN,
+        },
       };
+    });
+    page.kept = { strength, rows };
+    return rows;
+  }
+
+  /* Everything about every lag at a setting of the sliders. */
+  function forecast(page, { sequences, strength }) {
+    const { rules, read, reach, within } = page;
+    const still = unmoved(page, strength);
+    return page.lags.map((lag, i) => {
+      const at = (curves) => (curves ? planted(curves, rules, i, sequences, strength) : unknown);
+      const [own, all, budget] = [at(read), at(reach), at(within)];
+      let share = larger(reach ? [own, all] : [own]);
+      if (within) share = smaller([share, budget]);
+      const { ample, tells, numbers } = still[i];
+      const shown = numbers.seen <= sequences || tells >= rules.aLittle;
+      const word = limit(rules, { read: own[0], reach: all[0], ample, within: budget[0], shown });
+      return { lag, share, word, ...numbers, ...inData(page, i, sequences, shown) };
     });
   }
 

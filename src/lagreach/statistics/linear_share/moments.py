@@ -9,7 +9,7 @@ sequences, so that fits can be judged on blocks they have not seen.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Float, Int
@@ -64,6 +64,10 @@ class Rows:
     residual: Float[Tensor, "seq"]
     concentration: Float[Tensor, "seq"]
     lagged: Float[Tensor, "distinct 6 lag probe"]
+
+    def to(self, device: torch.device | str) -> Rows:
+        """Return the rows on a device."""
+        return Rows(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
 
 
 class ShareMoments:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -12,6 +13,15 @@ from torch import Tensor
 from lagreach.statistics.linear_share.moments import Rows
 
 ANCHORS = 64  # steps of a sequence at which features are looked at; all of them where there are fewer
+
+
+def anchor_chance(seed: int, ranks: np.ndarray) -> Float[Tensor, "seq anchor"]:
+    """Random numbers that choose the anchors: a stream for every sequence, by its place in an order that comes from contents.
+
+    So the choice does not depend on what runs beside a sequence, nor is it stored.
+    """
+    streams = [np.random.Philox(key=seed % 2**64, counter=[0, 0, 1, rank]) for rank in ranks.tolist()]
+    return torch.from_numpy(np.stack([np.random.Generator(stream).random(ANCHORS) for stream in streams]))
 
 
 @dataclass(frozen=True)
