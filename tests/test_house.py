@@ -92,7 +92,7 @@ def loaded_after(statement, names):
     return done.stdout.split()
 
 
-HEAVY = ["torch", "scipy", "scipy.stats", "xarray", "matplotlib", "numba", "plotly", "pandas"]
+HEAVY = ["torch", "scipy", "scipy.stats", "xarray", "matplotlib", "numba", "pandas"]
 
 
 def test_importing_the_package_and_its_command_loads_nothing_heavy():

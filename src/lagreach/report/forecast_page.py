@@ -17,7 +17,7 @@ from lagreach.report.forecast_payload import forecast_payload, packed, shown_lag
 from lagreach.report.payload import two_digits
 from lagreach.report.writing import write_page
 
-SCRIPTS = ("draw.js", "shares.js", "theme.js", "forecast.js")
+SCRIPTS = ("draw.js", "bars.js", "shares.js", "theme.js", "forecast.js")
 TITLE = "What will be learned"
 
 

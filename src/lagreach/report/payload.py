@@ -17,6 +17,9 @@ from lagreach.advice.what_if import measured_exponent
 from lagreach.detection.law import block_size
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis
 from lagreach.diagnosis.window import Requirement
+from lagreach.forecasting.limits import LIMITS
+from lagreach.report.forecast_figure import BRIEFLY, LEARNED
+from lagreach.report.recovered import Recovered
 from lagreach.report.words import short, span, time_scales
 from lagreach.statistics import LagCurve
 from lagreach.types import Status
@@ -58,6 +61,19 @@ def make_payload(diagnoses: Sequence[Diagnosis], names: Sequence[str]) -> dict[s
     }
 
 
+def bars_payload(bars: Recovered) -> dict[str, Any]:
+    """Shares by lag and what binds, for the figure that a page opens with."""
+    return {
+        "lags": bars.named,
+        "share": _rounded(bars.share),
+        "low": _rounded(bars.low),
+        "high": _rounded(bars.high),
+        "words": bars.words,
+        "inData": bars.in_data,
+        "looks": [{"word": word, "name": BRIEFLY[word], "learned": word in LEARNED} for word in LIMITS],
+    }
+
+
 def _plain(value: Any) -> Any:
     """Lists, words and numbers only."""
     if isinstance(value, Mapping):
@@ -93,7 +109,7 @@ def _sliders(diagnoses: Sequence[Diagnosis], errors: list[float]) -> list[dict[s
         ("sequences", "Sequences", "how many independent sequences there are", budgets, float(sequences)),
         ("strength", "Strength", "share of the target that the dependency explains", shares, strength),
         ("error", "Target error", "chance of a wrong answer, each way", [None, *errors], None),
-        ("kappa", "Kappa", "how slowly averages settle: 2 with finite variance", [None, *KAPPAS], None),
+        ("kappa", "Averages", "how slowly they settle: 2 is as usual, by the square root of their number", [None, *KAPPAS], None),
         ("noise", "Noise scale", "factor on the gradient noise of a sequence", factors, 1.0),
     )
     return [

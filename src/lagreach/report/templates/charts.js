@@ -17,6 +17,7 @@ const Charts = (() => {
   function count(n) {
     if (Number.isNaN(n)) return "unknown";
     if (n === Infinity) return "no number suffices";
+    if (n < 1) return "less than one";
     return n < 1e6 ? Math.ceil(n).toLocaleString("en") : n.toExponential(1).replace("e+", "e");
   }
 

@@ -5,10 +5,6 @@ const ForecastPage = (() => {
   const element = (id) => document.getElementById(id);
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const narrow = () => window.innerWidth < 640;
-  const COLOURS = {
-    readable: "--c3", reachable: "--c1", "few sequences": "--c5", "few steps": "--c4", blended: "--c2", unseen: "--faint",
-    "none found": "--line", unknown: "--line",
-  };
   const state = { page: null, setting: {}, result: [] };
 
   /* A number of sequences to two digits, as people write it. */
@@ -25,15 +21,6 @@ const ForecastPage = (() => {
   const range = (low, high) => (Number.isNaN(low) ? "" : `(${Math.round(100 * low)} to ${Math.round(100 * high)})`);
   const whole = (n) => Number(n).toLocaleString("en");
 
-  function layout(more) {
-    return { font: { size: narrow() ? 12 : 13, color: css("--ink") }, ...more };
-  }
-
-  function lagAxis() {
-    const { lags } = state.page;
-    return { title: { text: "lag (steps back)" }, tickvals: lags.map((_, i) => i), ticktext: lags.map(String), range: [-0.7, lags.length - 0.3], bare: true };
-  }
-
   function words(row) {
     const { looks } = state.page;
     const name = looks.find(({ word }) => word === row.word).name;
@@ -44,24 +31,8 @@ const ForecastPage = (() => {
   /* One bar a lag, coloured by what binds. */
   function bars() {
     const { result, page } = state;
-    const traces = page.looks.flatMap(({ word, name, learned }) => {
-      const chosen = result.map((_, i) => i).filter((i) => result[i].word === word && !Number.isNaN(result[i].share[0]));
-      if (!chosen.length) return [];
-      const part = (k, sign) => chosen.map((i) => Math.max(0, sign * (result[i].share[k] - result[i].share[0])));
-      return [{
-        type: "bar", x: chosen, y: chosen.map((i) => result[i].share[0]), width: 0.78, name,
-        marker: { color: css(COLOURS[word]), hatch: !learned }, text: chosen.map((i) => words(result[i])),
-        error_y: { array: part(2, 1), arrayminus: part(1, -1), color: css("--ink"), thickness: 1.2, width: narrow() ? 1.5 : 3 },
-      }];
-    });
-    const found = page.found.filter((i) => !Number.isNaN(result[i].inData[0]));
-    if (found.length) traces.push({
-      x: found, y: found.map((i) => result[i].inData[0]), mode: "markers", name: "in your data", text: found.map((i) => words(result[i])),
-      marker: { color: css("--ink"), size: 9, symbol: "diamond", line: { color: css("--paper"), width: 2 } },
-    });
-    const half = { type: "line", xref: "paper", x0: 0, x1: 1, y0: 0.5, y1: 0.5, line: { color: css("--faint"), width: 1, dash: "dash" } };
-    const y = { title: { text: "share recovered" }, range: [0, 1.04], tickvals: [0, 0.25, 0.5, 0.75, 1], ticktext: ["0 %", "25 %", "50 %", "75 %", "100 %"] };
-    return [traces, layout({ height: narrow() ? 300 : 340, showlegend: true, xaxis: lagAxis(), yaxis: y, shapes: [half] })];
+    return Bars.figure(page.looks, result.map((row) => ({ name: String(row.lag), share: row.share, word: row.word, text: words(row) })),
+      page.found.map((i) => ({ at: i, value: result[i].inData[0], text: words(result[i]) })), "in your data");
   }
 
   /* Sequences from which a lag is seen, half of it readable, half of it reachable. */
@@ -81,7 +52,7 @@ const ForecastPage = (() => {
     const have = { type: "line", xref: "paper", x0: 0, x1: 1, y0: setting.sequences, y1: setting.sequences, line: { color: css("--ink"), width: 1.5, dash: "dash" } };
     const under = { type: "rect", xref: "paper", x0: 0, x1: 1, y0: 0.5, y1: setting.sequences, layer: "below", fillcolor: css("--within"), line: { width: 0 } };
     const name = { xref: "paper", x: 0.01, y: Math.log10(setting.sequences), text: `${whole(setting.sequences)} sequences` };
-    return [traces, layout({ height: narrow() ? 280 : 300, xaxis: lagAxis(), yaxis: { title: { text: "sequences" }, type: "log", range }, shapes: [under, have], annotations: [name] })];
+    return [traces, Bars.layout({ height: narrow() ? 280 : 300, xaxis: Bars.lagAxis(state.page.lags.map(String)), yaxis: { title: { text: "sequences" }, type: "log", range }, shapes: [under, have], annotations: [name] })];
   }
 
   function advice() {

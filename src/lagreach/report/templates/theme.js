@@ -20,6 +20,7 @@ const Theme = (() => {
     window.addEventListener("beforeprint", () => {
       before = root.dataset.theme;
       root.dataset.theme = "light";
+      document.querySelectorAll("details").forEach((part) => { part.open = true; }); // paper has nothing to unfold
       draw();
     });
     window.addEventListener("afterprint", () => {
