@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -39,6 +39,12 @@ REMEDY = {  # what helps at lags that would not be learned
     FEW_SEQUENCES: "more sequences",
     FEW_STEPS: "train longer, or with larger steps",
 }
+IN_SHORT = {  # what to do, in a training that is under way
+    BLENDED: "more units, or gates with more spread time scales",
+    UNSEEN: "stop, or change gates",
+    FEW_SEQUENCES: "more sequences",
+    FEW_STEPS: "train longer, or with larger steps",
+}
 NOTHING_TO_DO = "Nothing to do: these lags will be learned."
 
 
@@ -52,6 +58,18 @@ def in_words(forecast: Forecast, sequences: float | None = None) -> str:
     """Say in one sentence what would be learned from so many sequences: "lags 1 to 12 will be learned; 24 is blended ..."."""
     count = forecast.available if sequences is None else sequences
     return sentence(forecast.lags, forecast.limits_at(count))
+
+
+def plainly(forecast: Forecast, sequences: float | None = None) -> str:
+    """Say what will be learned and what to do about the rest, of any lag and of those in the data."""
+    number = forecast.available if sequences is None else sequences
+    said = sentence(forecast.lags, forecast.limits_at(number), IN_SHORT)
+    words = forecast.limits_in_data_at(number)
+    there = [word != NONE_FOUND for word in words]
+    if not any(there):
+        return said
+    depends = f"{'lags' if sum(there) > 1 else 'lag'} {spans(forecast.lags, there)}"
+    return f"{said}. The data depend on {depends}: {sentence(forecast.lags, words)}"
 
 
 def to_do(forecast: Forecast, sequences: float | None = None) -> list[str]:
@@ -76,18 +94,21 @@ def _enough(forecast: Forecast, chosen: Sequence[bool]) -> str:
     return f", about {count(most)}" if math.isfinite(most) else ""
 
 
-def sentence(lags: Sequence[int], words: Sequence[str]) -> str:
-    """Lags by what binds them.
+def sentence(lags: Sequence[int], words: Sequence[str], remedies: Mapping[str, str] | None = None) -> str:
+    """Lags by what binds them, and what to do about it if `remedies` say so.
 
     >>> sentence([0, 1, 2, 24, 64], ["readable", "readable", "reachable", "blended", "unseen"])
     'lags 0 to 2 will be learned; 24 is blended with its neighbours; 64 is unseen'
+    >>> sentence([64], ["unseen"], IN_SHORT)
+    'lag 64 is unseen: stop, or change gates'
     """
     parts: list[str] = []
     for kinds, (one, many) in SAID.items():
         chosen = [word in kinds for word in words]
         if any(chosen):
             named = spans(lags, chosen) if parts else f"{'lags' if sum(chosen) > 1 else 'lag'} {spans(lags, chosen)}"
-            parts.append(f"{named} {many if sum(chosen) > 1 else one}")
+            remedy = (remedies or {}).get(kinds[0])
+            parts.append(f"{named} {many if sum(chosen) > 1 else one}{'' if remedy is None else f': {remedy}'}")
     return "; ".join(parts) or "nothing can be said of these lags"
 
 
