@@ -1,0 +1,95 @@
+"""What a forecast costs beside running the model: the readout in one pass, all weights in one run a direction.
+
+Times are of a forward pass over the same sequences, of the sums of the readout, and of those of all weights along some random
+directions. `derive` gives both in forward passes, the latter for 256 directions; the few numbers that follow from the sums take
+the same time whatever the number of sequences, and are timed on their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+
+import torch
+
+from benchmarks.harness import Case, Op, Timing, measure
+from lagreach import GatedRNN
+from lagreach.data.sequences import as_sequences
+from lagreach.forecasting.forecast import DIRECTIONS
+from lagreach.forecasting.linearise import choose_linearisation
+from lagreach.forecasting.network import as_network
+from lagreach.forecasting.pieces import Measurement
+from lagreach.forecasting.plan import BLOCKS, make_plan
+from lagreach.statistics import reachable, readable
+from lagreach.statistics.linear_share import output_space, share_curves
+from lagreach.statistics.reachable import Directions
+
+CELLS = {"full": ("diag_gate", "gru", "lstm"), "quick": ("diag_gate",), "tiny": ("diag_gate",)}
+W1 = {"sequences": 64, "batch": 16, "time": 1024, "input": 16, "hidden": 64, "directions": 16}
+TINY = {"sequences": 32, "batch": 16, "time": 12, "input": 2, "hidden": 4, "directions": 2}
+
+
+def cases(size: str) -> list[Case]:
+    """One case a cell, at the sizes of the first reference workload."""
+    shape = TINY if size == "tiny" else W1
+    return [Case(cell, {"cell": cell, **shape}, {"full": 5, "quick": 3, "tiny": 1}[size]) for cell in CELLS[size]]
+
+
+def run(case: Case) -> dict[str, Timing]:
+    """Seconds of a forward pass, of both sums, and of what follows from them."""
+    shape = case.shape
+    generator = torch.Generator().manual_seed(0)
+    model = GatedRNN(shape["cell"], shape["input"], shape["hidden"], 1, gate_init=0.05, generator=generator)
+    x = torch.randn(shape["sequences"], shape["time"], shape["input"], generator=generator)
+    y = torch.randn(shape["sequences"], shape["time"], 1, generator=generator)
+    plan = make_plan(as_sequences((x, y)), "auto", 0)
+    sample = plan.sequences.read([0, 1])
+    network = as_network(model, sample)
+    space = output_space("mse", 1, 1, plan.coding.project.shape[1], torch.Generator().manual_seed(1))
+    measurement = Measurement(network, plan, "mse", None, space)
+    how = choose_linearisation(network, sample)
+    moved = {name: weight for name, weight in how.weights(network).items() if name not in network.readout}
+    directions = Directions(moved, shape["directions"], 0)
+
+    def forward() -> None:
+        with torch.no_grad():
+            for start in range(0, len(x), shape["batch"]):
+                model(x[start : start + shape["batch"]])
+
+    def read() -> object:
+        sums = readable.start(BLOCKS, shape["hidden"], plan.lags, space.copies)
+        measurement.add_readable(sums)
+        return sums
+
+    def reach() -> object:
+        sums = reachable.start(BLOCKS, len(directions) + shape["hidden"], space, plan.lags)
+        measurement.add_reachable(sums, directions, how)
+        return sums
+
+    done = read()
+    return measure(
+        {"forward": forward, "readable": read, "reachable": reach, "shares": lambda: share_curves(done)}, case.repeats
+    )
+
+
+def passes(case: Case, timings: Mapping[str, Timing]) -> dict[str, float]:
+    """Both in forward passes; all weights for as many directions as a forecast takes."""
+    seconds = {name: median(timing.cpu) for name, timing in timings.items()}
+    each = (seconds["reachable"] - seconds["readable"]) / case.shape["directions"]
+    return {
+        "forward passes of the readout": seconds["readable"] / seconds["forward"],
+        "forward passes of a direction": each / seconds["forward"],
+        f"forward passes of {DIRECTIONS} directions": (DIRECTIONS * each + seconds["readable"]) / seconds["forward"],
+    }
+
+
+OP = Op(
+    name="forecast",
+    about="a forecast beside running the model",
+    unit="pass over the sequences",
+    guards=("tests/statistics/test_linear_share.py", "tests/forecasting/test_forecast.py::test_order_and_batches_do_not_matter"),
+    cases=cases,
+    run=run,
+    baseline="forward",
+    derive=passes,
+)
