@@ -87,7 +87,10 @@ OP = Op(
     name="forecast",
     about="a forecast beside running the model",
     unit="pass over the sequences",
-    guards=("tests/statistics/test_linear_share.py", "tests/forecasting/test_forecast.py::test_order_and_batches_do_not_matter"),
+    guards=(
+        "tests/statistics/test_linear_share.py",
+        "tests/forecasting/test_forecast.py::test_order_and_batches_do_not_matter",
+    ),
     cases=cases,
     run=run,
     baseline="forward",

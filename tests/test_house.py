@@ -23,8 +23,13 @@ ORDER = [
 ]  # fmt: skip
 
 # Results can save and report themselves, and the gallery draws the paper's figures too: handed on when they are asked for.
-HANDED_ON = {("diagnosis", "report"), ("forecasting", "diagnosis"), ("forecasting", "report"),
-    ("report", "papers.livi"), ("advice", "report")}
+HANDED_ON = {
+    ("diagnosis", "report"),
+    ("forecasting", "diagnosis"),
+    ("forecasting", "report"),
+    ("report", "papers.livi"),
+    ("advice", "report"),
+}
 PRIVATE_TO_PYTHON = ("__pycache__", "py.typed", "__init__.pyi", "__init__.py", "papers")
 
 

@@ -12,19 +12,22 @@ from tests.forecasting.cases import FORECASTS, readout, whole
 
 pytestmark = pytest.mark.browser
 
-SETTINGS = 30
+SETTINGS = 12
 # moves the sliders as a hand would, and reads what the page then shows
 MOVE = """
 const [positions] = arguments;
 for (const [name, position] of Object.entries(positions)) document.getElementById(`s-${name}`).value = position;
 ForecastPage.update();
 const words = (value) => (typeof value === "number" && !Number.isFinite(value) ? String(value) : value);
+const each = ([name, value]) => [name, Array.isArray(value) ? value.map(words) : words(value)];
+const plain = (row) => Object.fromEntries(Object.entries(row).map(each));
 const { result, setting } = ForecastPage.state;
+const bars = document.getElementById("bars").data.filter(({ type }) => type === "bar");
 return {
-  setting, rows: result.map((row) => Object.fromEntries(Object.entries(row).map(([k, v]) => [k, Array.isArray(v) ? v.map(words) : words(v)]))),
+  setting, rows: result.map(plain),
   answer: document.getElementById("answer").textContent,
   toDo: [...document.querySelectorAll("#to-do li")].map((line) => line.textContent),
-  bars: document.getElementById("bars").data.filter(({ type }) => type === "bar").flatMap(({ x, y }) => x.map((at, i) => [at, y[i]])),
+  bars: bars.flatMap(({ x, y }) => x.map((at, i) => [at, y[i]])),
 };
 """
 SLIDERS = "return ForecastPage.state.page.sliders.map(({ name, values }) => [name, values])"
@@ -75,7 +78,9 @@ def test_random_settings_give_what_python_computes(open_page, name):
 def test_it_opens_with_its_figure_without_errors_and_without_network(open_page, name, scheme):
     driver = open_page(f"forecast-{name}", scheme=scheme)
     assert driver.get_log("browser") == []
-    assert driver.execute_script("return document.querySelector('main').firstElementChild.querySelector('.bar') !== null")
+    assert driver.execute_script(
+        "return document.querySelector('main').firstElementChild.querySelector('.bar') !== null"
+    )
     assert driver.execute_script("return document.getElementById('bars').getBoundingClientRect().bottom") < 900
     messages = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
     asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]

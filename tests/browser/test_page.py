@@ -50,7 +50,9 @@ def unfold(driver):
     from selenium.webdriver.support.ui import WebDriverWait
 
     driver.execute_script("document.querySelector('details').open = true")
-    drawn = "return [...document.querySelectorAll('details .plot:not([hidden])')].every((plot) => plot.firstElementChild)"
+    drawn = (
+        "return [...document.querySelectorAll('details .plot:not([hidden])')].every((plot) => plot.firstElementChild)"
+    )
     WebDriverWait(driver, 10).until(lambda page: page.execute_script(drawn))
 
 
@@ -112,7 +114,8 @@ def test_it_opens_with_bars_a_sentence_and_what_to_do_in_plain_words(open_page, 
     assert shown == sorted(shown)
     assert shown[1] < 900
     bars = driver.execute_script(
-        "return document.getElementById('bars').data.filter(({ type }) => type === 'bar').flatMap(({ x, y }) => x.map((at, i) => [at, y[i]]))"
+        "return document.getElementById('bars').data.filter(({ type }) => type === 'bar')"
+        ".flatMap(({ x, y }) => x.map((at, i) => [at, y[i]]))"
     )
     expected = recovered(CASES[name]())
     assert len(bars) == len(expected.lags)

@@ -69,7 +69,9 @@ def test_what_will_be_learned_is_said_early_and_training_stays_the_same(unwatche
 
 def test_a_forecast_that_cannot_be_made_is_a_warning():
     model = Net()
-    watched = watch(model, sequences(), every=5, planned=10, say=None, loss=lambda output, y, mask: output.sum((1, 2)), lags=[0, 2])
+    watched = watch(
+        model, sequences(), every=5, planned=10, say=None, loss=lambda output, y, mask: output.sum((1, 2)), lags=[0, 2]
+    )
     with pytest.warns(RuntimeWarning, match="no forecast at step 1"):
         watched.step(1)
     assert watched.forecasts == []
@@ -253,6 +255,7 @@ def test_files_of_an_earlier_training_stay(tmp_path):
     assert lagreach.load(tmp_path / "step-00000002-2.nc").labels["run"] == 2
 
 
+@pytest.mark.thorough
 def test_an_interrupt_is_for_the_training():
     """A diagnosis that is cut short is kept, and the interrupt goes on to the loop."""
     calls = 0

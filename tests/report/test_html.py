@@ -160,7 +160,9 @@ def test_a_study_has_its_claims_pictures_and_diagnoses(tmp_path):
     assert '<span class="light bad">not reproduced' in page
     assert "data:image/png;base64,iVBORyBub3QgcmVhbGx5" in page
     assert "a &lt;caption&gt;" in page
-    order = [page.index(part) for part in ("iVBORyBub3QgcmVhbGx5", 'class="answer"', "Claims</h2>", "For those who want")]
+    order = [
+        page.index(part) for part in ("iVBORyBub3QgcmVhbGx5", 'class="answer"', "Claims</h2>", "For those who want")
+    ]
     assert order == sorted(order)  # the main figure, what was learned, claims, the rest
     untested = [{**asdict(rows[0]), "claim": f"c{i}", "verdict": "not tested"} for i in range(3)]
     some = study_page("Some", [], [*rows, *untested], out=tmp_path / "some.html").read_text(encoding="utf-8")

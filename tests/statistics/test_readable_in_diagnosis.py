@@ -1,7 +1,6 @@
 """The readable share as a statistic of a diagnosis: collected in its first pass, and shown wherever curves are."""
 
 import numpy as np
-import pytest
 import torch
 from torch import nn
 

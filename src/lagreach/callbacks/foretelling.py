@@ -37,10 +37,14 @@ class Foreteller:
 
     def __init__(self, planned: int, parts: Sequence[float], options: Mapping[str, Any]) -> None:
         if planned < 1:
-            raise InputError("a training takes a positive number of steps", got=f"planned={planned}", expected="1 or more")
+            raise InputError(
+                "a training takes a positive number of steps", got=f"planned={planned}", expected="1 or more"
+            )
         wrong = [part for part in parts if not 0 < part <= 1]
         if wrong:
-            raise InputError("forecasts come after parts of the training", got=wrong, expected="numbers such as 0.01 and 0.05")
+            raise InputError(
+                "forecasts come after parts of the training", got=wrong, expected="numbers such as 0.01 and 0.05"
+            )
         self.planned = planned
         self._due = sorted({max(1, math.ceil(part * planned)) for part in parts})
         self._sequences = options.get("sequences")

@@ -75,10 +75,8 @@ def plainly(forecast: Forecast, sequences: float | None = None) -> str:
 def to_do(forecast: Forecast, sequences: float | None = None) -> list[str]:
     """What would help at the lags that will not be learned: those that the data depend on, if any were found, else all."""
     number = forecast.available if sequences is None else sequences
-    if (forecast.adjusted_p <= forecast.error).any():
-        words = forecast.limits_in_data_at(number)
-    else:
-        words = forecast.limits_at(number)
+    anything = bool((forecast.adjusted_p <= forecast.error).any())
+    words = forecast.limits_in_data_at(number) if anything else forecast.limits_at(number)
     lines = []
     for word, remedy in REMEDY.items():
         chosen = [own == word for own in words]

@@ -94,7 +94,9 @@ def range_in_words(low: float, high: float) -> str:
 
 
 def _facts(forecast: Forecast) -> Mapping[str, str]:
-    numbers = ", ".join(f"{k} = {v:.3g}" if isinstance(v, float) else f"{k} = {v}" for k, v in forecast.settings.items())
+    numbers = ", ".join(
+        f"{k} = {v:.3g}" if isinstance(v, float) else f"{k} = {v}" for k, v in forecast.settings.items()
+    )
     facts = {
         "settings": f"{numbers}, error = {forecast.error:g}",
         "labels": ", ".join(f"{k} = {v}" for k, v in forecast.labels.items()),

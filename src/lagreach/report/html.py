@@ -95,7 +95,17 @@ def study_page(
     untested = [row["claim"] for row in rows if row["verdict"] == UNTESTED]
     pictures = [{"caption": caption, "source": _inline(Path(file))} for caption, file in figures]
     about["answer"] = list(answer) or about["answer"] or [title]
-    return _write(Path(out), write, title=title, claims=tested, untested=untested, text=paragraphs, pictures=pictures, study=True, **about)
+    return _write(
+        Path(out),
+        write,
+        title=title,
+        claims=tested,
+        untested=untested,
+        text=paragraphs,
+        pictures=pictures,
+        study=True,
+        **about,
+    )
 
 
 def _write(path: Path, write: Write = write_whole, **content: Any) -> Path:

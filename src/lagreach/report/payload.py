@@ -109,7 +109,13 @@ def _sliders(diagnoses: Sequence[Diagnosis], errors: list[float]) -> list[dict[s
         ("sequences", "Sequences", "how many independent sequences there are", budgets, float(sequences)),
         ("strength", "Strength", "share of the target that the dependency explains", shares, strength),
         ("error", "Target error", "chance of a wrong answer, each way", [None, *errors], None),
-        ("kappa", "Averages", "how slowly they settle: 2 is as usual, by the square root of their number", [None, *KAPPAS], None),
+        (
+            "kappa",
+            "Averages",
+            "how slowly they settle: 2 is as usual, by the square root of their number",
+            [None, *KAPPAS],
+            None,
+        ),
         ("noise", "Noise scale", "factor on the gradient noise of a sequence", factors, 1.0),
     )
     return [
