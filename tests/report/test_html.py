@@ -18,6 +18,7 @@ from lagreach.report import study_page, write_report
 from lagreach.report.html import SCRIPTS
 from lagreach.report.payload import make_payload, to_json
 from lagreach.report.words import TERMS, named, sentence
+from lagreach.report.writing import explained
 from tests.report.cases import CASES, HOSTILE, bare, gated, layered, refused
 
 
@@ -188,3 +189,10 @@ def test_the_payload_has_the_setting_of_the_diagnosis_on_its_sliders():
 def test_terms_that_are_kept_from_the_first_screen_are_those_in_the_style_guide():
     listed = (Path(__file__).parents[2] / "docs" / "style" / "terms.txt").read_text(encoding="utf-8").splitlines()
     assert [line for line in listed if line and not line.startswith("#")] == list(TERMS)
+
+
+def test_symbols_tell_what_they_mean_and_stay_escaped(tmp_path):
+    assert str(explained("<b> kappa</b>")).startswith("&lt;b&gt; <abbr title=")
+    assert str(explained("kappas and alphabets")) == "kappas and alphabets"
+    page = written(gated(), tmp_path)
+    assert re.search(r"<abbr title=.How slowly averages[^>]*>kappa</abbr>", page[page.index("<details>") :])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,7 +49,7 @@ BRIEFLY = {  # beside its colour
     UNKNOWN: "unknown: no target has an input that old",
 }
 MOST_TICKS = 26
-SURE = 30.0  # numbers that are known to no better a factor are not drawn
+SURE = 10.0  # numbers that are known to no better a factor are not drawn
 
 
 def forecast_figure(forecast: Forecast, sequences: int | None = None) -> Figure:
@@ -67,32 +68,46 @@ def forecast_figure(forecast: Forecast, sequences: int | None = None) -> Figure:
 def recovered(forecast: Forecast, axes: Axes | None = None, *, sequences: int | None = None) -> Axes:
     """One bar a lag: the share that will be recovered, coloured by what binds; diamonds for the lags in the data."""
     count = _number(forecast, sequences)
-    axes = new_axes(axes, (7.2, 4.0))
     own = forecast.at(count)
     shares, words = own.if_present, own.limits_at(count)
     values, low, high = (part[:, 0] for part in (shares.values, shares.low.values, shares.high.values))
-    place = np.arange(len(values))
+    in_data = np.where(forecast.adjusted_p <= forecast.error, own.in_data.values[:, 0], np.nan)
+    title = f"What will be learned from {count:,} sequences"
+    return draw_bars(axes, [str(lag) for lag in forecast.lags], values, low, high, words, in_data, title=title)
+
+
+def draw_bars(
+    axes: Axes | None,
+    lags: Sequence[str],
+    values: np.ndarray,
+    low: np.ndarray,
+    high: np.ndarray,
+    words: Sequence[str],
+    in_data: np.ndarray,
+    *,
+    title: str,
+) -> Axes:
+    """Draw shares by lag with their intervals, coloured by what binds; `in_data` are shares of what is in the data, or NaN."""
+    axes = new_axes(axes, (7.2, 4.0))
+    place, known = np.arange(len(values)), np.isfinite(values)
     for word in LIMITS:
-        chosen = np.array([one == word for one in words]) & np.isfinite(values)
+        chosen = np.array([one == word for one in words]) & known
         if chosen.any():
             solid = word in LEARNED
             axes.bar(
                 place[chosen], np.maximum(values[chosen], 0.004), 0.78, color=COLOURS[word] if solid else "white",
                 edgecolor=COLOURS[word], hatch=None if solid else "////", lw=1.2, label=BRIEFLY[word],
             )  # fmt: skip
-    known = np.isfinite(values)
     arms = np.maximum([values - low, high - values], 0.0)
     axes.errorbar(place[known], values[known], arms[:, known], fmt="none", ecolor=INK, elinewidth=0.9, capsize=1.5)
-    found = forecast.adjusted_p <= forecast.error
-    if found.any():
-        axes.plot(
-            place[found], own.in_data.values[found, 0], "D", ms=6, mfc="white", mec=INK, mew=1.4, ls="", label="in the data"
-        )  # fmt: skip
+    there = np.isfinite(in_data)
+    if there.any():
+        axes.plot(place[there], in_data[there], "D", ms=6, mfc="white", mec=INK, mew=1.4, ls="", label="in the data")
     axes.axhline(0.5, color=FAINT, lw=0.9, ls="--")
     axes.set_ylim(0, 1.05)
-    _lags(axes, forecast)
+    _name_lags(axes, lags)
     legend(axes, loc="upper right")
-    return label(axes, "lag (steps back)", "share recovered", f"What will be learned from {count:,} sequences")
+    return label(axes, "lag (steps back)", "share recovered", title)
 
 
 def takes(forecast: Forecast, axes: Axes | None = None, *, sequences: int | None = None) -> Axes:
@@ -118,7 +133,7 @@ def takes(forecast: Forecast, axes: Axes | None = None, *, sequences: int | None
     axes.set_yscale("log")
     top = axes.get_ylim()[1]
     axes.set_ylim(0.7, min(max(top, 3.0 * count), 1e7 * max(1.0, count / 1e4)))
-    _lags(axes, forecast)
+    _name_lags(axes, [str(lag) for lag in forecast.lags])
     legend(axes, loc="lower right")
     return label(axes, "lag (steps back)", "sequences", "")
 
@@ -130,10 +145,10 @@ def _number(forecast: Forecast, sequences: int | None) -> int:
     return count
 
 
-def _lags(axes: Axes, forecast: Forecast) -> None:
+def _name_lags(axes: Axes, lags: Sequence[str]) -> None:
     """Every lag has a place of the same width; of many, some are named."""
-    every = -(-len(forecast.lags) // MOST_TICKS)
-    named = range(0, len(forecast.lags), every)
-    axes.set_xticks(list(named), [str(forecast.lags[i]) for i in named])
-    axes.set_xlim(-0.7, len(forecast.lags) - 0.3)
+    every = -(-len(lags) // MOST_TICKS)
+    named = range(0, len(lags), every)
+    axes.set_xticks(list(named), [lags[i] for i in named])
+    axes.set_xlim(-0.7, len(lags) - 0.3)
     axes.grid(visible=False, axis="x")
