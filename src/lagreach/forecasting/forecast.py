@@ -104,8 +104,9 @@ def forecast(
     directions
         Random directions of the weights; 256, or fewer where `memory` (bytes), `budget` (seconds) or the data allow no more.
     derivatives
-        How derivatives along the directions are taken: "difference" (one run of the model in double precision for each),
-        "forward" (forward mode, some ten times slower), or "auto": the former where the model allows it.
+        How derivatives along the directions are taken: "backward" (gradients carried back from the outputs looked at, for one
+        recurrent layer with a readout), "difference" (one run of the model in double precision for each), "forward" (forward
+        mode, some ten times slower), or "auto": the first of these that the model allows.
     target_steps
         Which steps targets belong to: "last", or a list of time indices, one a target; by their shape if None.
     call
@@ -264,13 +265,16 @@ class _Run:
         """Fit all weights; also within a number of steps, and with half the directions."""
         measurement, space = self.measurement, self.measurement.space
         network = measurement.network
-        how = choose_linearisation(network, self.sample, derivatives)
+        all_outputs = space.basis.shape[1] == self.outputs
+        looked_at: int | None = space.basis.shape[1] * self._anchors()
+        if not all_outputs or (directions or DIRECTIONS) < (looked_at or 0):  # a run a direction is then cheaper
+            looked_at = None
+        how = choose_linearisation(network, self.sample, derivatives, looked_at)
         if how.note:
             self.warnings.append(how.note)
-        all_outputs = space.basis.shape[1] == self.outputs
         moved = {n: w for n, w in how.weights(network).items() if not (all_outputs and n in network.readout)}
         beside = space.basis.shape[1] * self.width if network.readout else 0
-        count = self._count(directions, beside, memory, budget, how)
+        count = self._count(directions, beside, memory, budget, how, moved)
         chosen = Directions(moved, count, self.seed, None if scale is None else {n: scale[n] for n in moved})
         features = len(chosen) + beside
         wanted = max(FEWEST_SEQUENCES, math.ceil(AMPLE_ROWS * features / self._anchors()))
@@ -294,7 +298,15 @@ class _Run:
         both = [one.planted(np.array([float(have)]), strength).value[:, 0] for one in (curves, fewer)]
         return curves, within, both[0] - both[1]
 
-    def _count(self, asked: int | None, beside: int, memory: int, budget: float | None, how: Linearisation) -> int:
+    def _count(
+        self,
+        asked: int | None,
+        beside: int,
+        memory: int,
+        budget: float | None,
+        how: Linearisation,
+        moved: dict[str, Tensor],
+    ) -> int:
         """Directions that memory, time and the number of targets allow."""
         if asked is not None:
             if asked < 1:
@@ -305,7 +317,7 @@ class _Run:
         by_memory = int((memory / (2 * BLOCKS * 8)) ** 0.5) - beside
         count = min(DIRECTIONS, by_rows, by_memory)
         if budget is not None:
-            count = min(count, self._affordable(budget, how))
+            count = min(count, self._affordable(budget, how, moved))
         if count < FEWEST_DIRECTIONS:
             self.warnings.append(
                 f"only {FEWEST_DIRECTIONS} directions of the weights are looked at: targets, memory or time allow no more; the "
@@ -313,7 +325,7 @@ class _Run:
             )
         return max(FEWEST_DIRECTIONS, count)
 
-    def _affordable(self, budget: float, how: Linearisation) -> int:
+    def _affordable(self, budget: float, how: Linearisation, moved: dict[str, Tensor]) -> int:
         """Directions that the time allows, from timing a few of them on one batch."""
         measurement = self.measurement
         size = sequences_together(measurement.network, how.alive)
@@ -322,7 +334,8 @@ class _Run:
             measurement.network, few, measurement.loss, measurement.steps, measurement.space, measurement.mixing
         )
         beside = measurement.space.basis.shape[1] * self.width if measurement.network.readout else 0
-        taken = Directions(how.weights(measurement.network), how.together, self.seed)
+        together = how.together if how.carried is None else DIRECTIONS  # which then cost about the same
+        taken = Directions(moved, together, self.seed)
         sums = reachable.start(BLOCKS, len(taken) + beside, measurement.space, few.lags, measurement.network.device)
         begun = time.perf_counter()
         trial.add_reachable(sums, taken, how)

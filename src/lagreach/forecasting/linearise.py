@@ -11,6 +11,7 @@ import torch
 
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError
+from lagreach.forecasting.carried_back import CarriedBack
 from lagreach.forecasting.network import Network
 from lagreach.statistics.reachable import METHODS, Directions, difference_step, tangents
 
@@ -21,6 +22,8 @@ ALIVE = 6  # activations of the largest size that are alive at a time
 AGREE = 1e-3  # how closely differences over two distances must agree
 FARTHER = 8.0
 
+MOST_ROWS = 96  # outputs of a sequence from which gradients are carried back; of more, directions are cheaper
+
 NOT_EXACT = (
     "this model has no forward-mode derivative and is not smooth in double precision: derivatives along the weights are good to "
     "about three digits, and what all weights reach is a lower bound"
@@ -29,8 +32,9 @@ NOT_EXACT = (
 
 @dataclass(frozen=True)
 class Linearisation:
-    """`method` is "forward" or "difference", taken in double precision where that is possible; `note` says what could not be had.
+    """How derivatives are taken: "backward", for models that `carried` knows, "forward", or "difference".
 
+    Differences are taken in double precision where that is possible; `note` says what could not be had.
     `step` is the distance that differences move the weights. `plain_kernels`: without the libraries whose recurrent layers have
     no forward mode.
     """
@@ -42,11 +46,12 @@ class Linearisation:
     one_by_one: bool = False
     plain_kernels: bool = False
     note: str = ""
+    carried: CarriedBack | None = None
 
     @property
     def alive(self) -> int:
         """Runs of the model that are in memory at a time."""
-        return 2 if self.method == "difference" or self.one_by_one else 1 + self.together
+        return 2 if self.method != "forward" or self.one_by_one else 1 + self.together
 
     @contextmanager
     def flags(self) -> Iterator[None]:
@@ -62,8 +67,13 @@ class Linearisation:
         return {name: w if self.dtype is None else w.to(self.dtype) for name, w in network.weights.items()}
 
 
-def choose_linearisation(network: Network, sample: Batch, method: str = "auto") -> Linearisation:
-    """Find a way on a small batch.
+def choose_linearisation(
+    network: Network, sample: Batch, method: str = "auto", rows: int | None = None
+) -> Linearisation:
+    """Find a way on a small batch; `rows` is the number of outputs of a sequence that are looked at, if it is known.
+
+    Where the model is a recurrent layer with a readout and only few outputs are looked at, gradients are carried back from
+    them, at a cost that hardly depends on the number of directions.
 
     Differences in double precision cost one run of the model a direction, and are as good as forward mode in single
     precision. They need a model that runs in double precision throughout, which is checked by moving the weights farther.
@@ -71,7 +81,21 @@ def choose_linearisation(network: Network, sample: Batch, method: str = "auto") 
     model's own precision are left as a last resort.
     """
     if method not in ("auto", *METHODS):
-        raise InputError("unknown way to take derivatives", got=repr(method), expected="auto, forward or difference")
+        raise InputError(
+            "unknown way to take derivatives", got=repr(method), expected="auto, backward, forward or difference"
+        )
+    if method == "backward" or (method == "auto" and rows is not None and rows <= MOST_ROWS):
+        with network.at_rest():
+            carried = CarriedBack.of(network, sample)
+        if carried is not None:
+            return Linearisation("backward", carried=carried)
+        if method == "backward":
+            raise InputError(
+                "gradients cannot be carried back through this model",
+                got=type(network).__name__,
+                expected="one recurrent layer of a known cell, and a linear readout",
+                fix='leave derivatives="auto"',
+            )
     if method != "forward":
         way = _differences(network, sample, torch.float64)
         if way is not None:

@@ -103,7 +103,8 @@ class ReadableSums:
         last = inside.sum(1, keepdim=True) - 1
         times = index if positions == time and not self.at_end else last.expand_as(index)
         states = part.recurrence.stack.output(part.states)
-        output, features = (_picked(values, at) for values, at in ((part.output, index), (states, times)))
+        both = ((part.output, index), (states, times))
+        output, features = (_picked(values.to(self.dtype), at) for values, at in both)  # autocast makes them coarser
         planted = self.probe.planted(part.x).permute(1, 2, 0)
         along_residual, along_output = space.along(output, objective)
         rank = np.repeat(2 * piece.pair, 2) + np.tile([0, 1], len(piece.pair))
