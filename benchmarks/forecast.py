@@ -1,8 +1,8 @@
-"""What a forecast costs beside running the model: the readout in one pass, all weights in one run a direction.
+"""What a forecast costs beside running the model: the sums of the readout, and those of all weights along 256 directions.
 
-Times are of a forward pass over the same sequences, of the sums of the readout, and of those of all weights along some random
-directions. `derive` gives both in forward passes, the latter for 256 directions; the few numbers that follow from the sums take
-the same time whatever the number of sequences, and are timed on their own.
+All weights in the two ways that recurrent layers have: gradients carried back from the steps looked at, and a run of the model in
+double precision for every direction (timed for a few of them). `derive` gives them in forward passes over the same sequences.
+The shares that follow from the sums take the same time whatever the number of sequences, and are timed on their own.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from benchmarks.harness import Case, Op, Timing, measure
 from lagreach import GatedRNN
 from lagreach.data.sequences import as_sequences
 from lagreach.forecasting.forecast import DIRECTIONS
-from lagreach.forecasting.linearise import choose_linearisation
+from lagreach.forecasting.linearise import Linearisation, choose_linearisation
 from lagreach.forecasting.network import as_network
 from lagreach.forecasting.pieces import Measurement
 from lagreach.forecasting.plan import BLOCKS, make_plan
 from lagreach.statistics import reachable, readable
-from lagreach.statistics.linear_share import output_space, share_curves
+from lagreach.statistics.linear_share import ShareMoments, output_space, share_curves
 from lagreach.statistics.reachable import Directions
 
 CELLS = {"full": ("diag_gate", "gru", "lstm"), "quick": ("diag_gate",), "tiny": ("diag_gate",)}
-W1 = {"sequences": 64, "batch": 16, "time": 1024, "input": 16, "hidden": 64, "directions": 16}
-TINY = {"sequences": 32, "batch": 16, "time": 12, "input": 2, "hidden": 4, "directions": 2}
+W1 = {"sequences": 32, "batch": 16, "time": 1024, "input": 16, "hidden": 64, "directions": DIRECTIONS, "runs": 8}
+TINY = {"sequences": 32, "batch": 16, "time": 12, "input": 2, "hidden": 4, "directions": 4, "runs": 2}
 
 
 def cases(size: str) -> list[Case]:
@@ -47,39 +47,52 @@ def run(case: Case) -> dict[str, Timing]:
     network = as_network(model, sample)
     space = output_space("mse", 1, 1, plan.coding.project.shape[1], torch.Generator().manual_seed(1))
     measurement = Measurement(network, plan, "mse", None, space)
-    how = choose_linearisation(network, sample)
-    moved = {name: weight for name, weight in how.weights(network).items() if name not in network.readout}
-    directions = Directions(moved, shape["directions"], 0)
+    ways = {
+        "reachable": (choose_linearisation(network, sample, "backward"), shape["directions"]),
+        "by runs": (choose_linearisation(network, sample, "difference"), shape["runs"]),
+    }
 
     def forward() -> None:
         with torch.no_grad():
             for start in range(0, len(x), shape["batch"]):
                 model(x[start : start + shape["batch"]])
 
-    def read() -> object:
+    def read() -> ShareMoments:
         sums = readable.start(BLOCKS, shape["hidden"], plan.lags, space.copies)
         measurement.add_readable(sums)
         return sums
 
-    def reach() -> object:
+    def reach(how: Linearisation, count: int) -> ShareMoments:
+        moved = {name: weight for name, weight in how.weights(network).items() if name not in network.readout}
+        directions = Directions(moved, count, 0)
         sums = reachable.start(BLOCKS, len(directions) + shape["hidden"], space, plan.lags)
         measurement.add_reachable(sums, directions, how)
         return sums
 
+    few = shape["runs"] if shape["directions"] > shape["runs"] else shape["directions"]
+    both = [reach(how, few) for how, _ in ways.values()]
+    torch.testing.assert_close(both[0].cross, both[1].cross, rtol=1e-3, atol=1e-5 * float(both[1].cross.abs().max()))
     done = read()
     return measure(
-        {"forward": forward, "readable": read, "reachable": reach, "shares": lambda: share_curves(done)}, case.repeats
+        {
+            "forward": forward,
+            "readable": read,
+            **{name: (lambda way=way: reach(*way)) for name, way in ways.items()},
+            "shares": lambda: share_curves(done),
+        },
+        case.repeats,
     )
 
 
 def passes(case: Case, timings: Mapping[str, Timing]) -> dict[str, float]:
     """Both in forward passes; all weights for as many directions as a forecast takes."""
     seconds = {name: median(timing.cpu) for name, timing in timings.items()}
-    each = (seconds["reachable"] - seconds["readable"]) / case.shape["directions"]
+    each = (seconds["by runs"] - seconds["readable"]) / case.shape["runs"]
+    wanted = case.shape["directions"]
     return {
         "forward passes of the readout": seconds["readable"] / seconds["forward"],
-        "forward passes of a direction": each / seconds["forward"],
-        f"forward passes of {DIRECTIONS} directions": (DIRECTIONS * each + seconds["readable"]) / seconds["forward"],
+        f"forward passes of {wanted} directions": seconds["reachable"] / seconds["forward"],
+        f"forward passes of {wanted} directions by runs": (wanted * each + seconds["readable"]) / seconds["forward"],
     }
 
 
@@ -89,7 +102,7 @@ OP = Op(
     unit="pass over the sequences",
     guards=(
         "tests/statistics/test_linear_share.py",
-        "tests/forecasting/test_forecast.py::test_order_and_batches_do_not_matter",
+        "tests/forecasting/test_forecast.py::test_gradients_carried_back_agree_with_differences",
     ),
     cases=cases,
     run=run,
