@@ -299,6 +299,24 @@ def test_gradients_carried_back_agree_with_differences(name):
     assert lagreach.forecast(model, (x, y), lags=LAGS).settings["derivatives"] == "backward"  # where it is cheaper
 
 
+class Doubled(nn.Module):
+    """Ends in a readout of its layer's states, and yet the weights act twice."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.read = nn.GRU(2, 6, batch_first=True), nn.Linear(6, 1)
+
+    def forward(self, x):
+        return self.read(self.layer(x * (1 + self.layer.bias_hh_l0.mean()))[0])
+
+
+def test_gradients_are_not_carried_back_where_moving_the_weights_shows_something_else():
+    x, y = data(64, 24)
+    assert lagreach.forecast(Recurrent(), (x, y), lags=LAGS).settings["derivatives"] == "backward"
+    assert lagreach.forecast(Doubled(), (x, y), lags=LAGS).settings["derivatives"] == "difference"
+
+
 def test_gradients_are_carried_back_from_classes_and_under_a_mask():
     model = lagreach.GatedRNN("lstm", 2, 4, 3, gate_init=0.3, generator=torch.Generator().manual_seed(0))
     x, _ = data(48, 10)

@@ -113,6 +113,20 @@ class CarriedBack:
         )  # (seq, 1 + anchor row, direction)
         return Sketched(found[:, 1:].unflatten(1, (anchors, rows)), found[:, 0].double())
 
+    def derivatives(
+        self, batch: Batch, times: Int[Tensor, "seq step"], directions: Directions
+    ) -> Float[Tensor, "direction seq step out"]:
+        """Derivatives of the output at some steps along directions of the weights."""
+        seq, steps = times.shape
+        outputs, state = self.weight.shape[0], self.unit.shape[1]
+        start = (self.weight @ self.unit).expand(seq, steps, -1, -1).flatten(1, 2)
+        over = start.new_zeros(seq, batch.x.shape[1], state)
+        matrix = all_directions(directions).to(start)
+        found = torch.cat(
+            list(self._back(batch, start, times.repeat_interleave(outputs, 1), over, matrix, list(directions.weights)))
+        )
+        return found[:, 1:].unflatten(1, (steps, outputs)).permute(3, 0, 1, 2)
+
     def _back(
         self, batch: Batch, start: Tensor, times: Tensor, over: Tensor, directions: Tensor, names: Sequence[str]
     ) -> Iterator[Tensor]:

@@ -21,6 +21,7 @@ MOST_SEQUENCES = 64
 ALIVE = 6  # activations of the largest size that are alive at a time
 AGREE = 1e-3  # how closely differences over two distances must agree
 FARTHER = 8.0
+COMPARED, STEPS_COMPARED = 2, 8  # directions and steps at which two ways are compared
 
 MOST_ROWS = 96  # outputs of a sequence from which gradients are carried back; of more, directions are cheaper
 
@@ -87,7 +88,7 @@ def choose_linearisation(
     if method == "backward" or (method == "auto" and rows is not None and rows <= MOST_ROWS):
         with network.at_rest():
             carried = CarriedBack.of(network, sample)
-        if carried is not None:
+        if carried is not None and (method == "backward" or _same_as_differences(network, sample, carried)):
             return Linearisation("backward", carried=carried)
         if method == "backward":
             raise InputError(
@@ -133,6 +134,33 @@ def _differences(network: Network, sample: Batch, dtype: torch.dtype) -> Lineari
     if near.dtype != dtype or not bool(torch.isfinite(apart)) or float(apart) > AGREE * float(size):
         return None
     return Linearisation("difference", dtype=way.dtype, step=step)
+
+
+def _same_as_differences(network: Network, sample: Batch, carried: CarriedBack) -> bool:
+    """Whether what is carried back is what moving the weights shows; gradients that explode are not, in single precision.
+
+    A model that does not run in double precision is taken at its word.
+    """
+    way = _differences(network, sample, torch.float64)
+    if way is None:
+        return True
+    moved = {name: weight for name, weight in way.weights(network).items() if name not in network.readout}
+    directions = Directions(moved, COMPARED, 0)
+    outputs = functools.partial(network.output, batch=sample)
+    with network.at_rest(), torch.no_grad():
+        theirs = torch.cat([along for _, along in tangents(outputs, directions, COMPARED, way.method, step=way.step)])
+        positions, time = theirs.shape[2], sample.x.shape[1]
+        if positions not in (1, time):
+            return False
+        chosen = torch.linspace(0, positions - 1, min(positions, STEPS_COMPARED)).round().long().unique()
+        times = (chosen if positions == time else torch.tensor([time - 1])).expand(len(sample), -1).to(theirs.device)
+        ours = carried.derivatives(sample, times, directions).to(theirs)
+    theirs = theirs[:, :, chosen]
+    if sample.lengths is not None:  # what lies beyond the end does not count
+        inside = times < torch.as_tensor(sample.lengths, device=times.device)[:, None]
+        ours, theirs = ours * inside[None, ..., None], theirs * inside[None, ..., None]
+    apart = float((ours - theirs).norm())
+    return apart <= AGREE * float(theirs.norm())
 
 
 def _step(network: Network, sample: Batch, way: Linearisation) -> float:
