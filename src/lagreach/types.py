@@ -114,7 +114,7 @@ class Status(Enum):
     LIMIT_EXPLAINED = (
         "explained: the target goes with the input at this lag, but not beyond what the inputs around it explain"
     )
-    LIMIT_SAMPLE_SIZE = "transport / sample size: the dependence needs more sequences than there are"
+    LIMIT_SAMPLE_SIZE = "sample size: the dependence needs more sequences than there are"
     LIMIT_CAPACITY = "capacity: enough sequences, but the state's linear memory is full and does not hold this lag"
     LIMIT_UNDETERMINED = (
         "undetermined: enough sequences and memory, but not learned (yet); train on, or tune the optimiser"

@@ -1,11 +1,13 @@
 """A headless Chromium from the system's packages; without one the tests are skipped, and say so."""
 
 import shutil
+from functools import cache
 from importlib.util import find_spec
 
 import pytest
 
 from lagreach.report import write_report
+from tests.forecasting.cases import FORECASTS
 from tests.report.cases import CASES, gated, layered
 
 SWITCHES = (
@@ -45,15 +47,32 @@ def driver():
     driver.quit()
 
 
-@pytest.fixture(scope="session")
-def pages(tmp_path_factory):
-    """Return the page of every case, and of several diagnoses over training, by name."""
-    folder = tmp_path_factory.mktemp("pages")
-    written = {name: write_report(make(), folder / f"{name}.html") for name, make in CASES.items()}
+def over_training(file):
+    """Several diagnoses of two runs, and one with a name that is HTML."""
     runs = [gated("const_gate", 0.4).labelled(cell="const", epoch=0), gated().labelled(cell="diag", epoch=0)]
     runs += [gated("const_gate", 0.2).labelled(cell="const", epoch=5), layered().labelled(cell="<i>lstm", epoch=5)]
-    written["training"] = write_report(runs, folder / "training.html")
-    return written
+    return write_report(runs, file)
+
+
+MADE = {
+    **{name: (lambda file, make=make: write_report(make(), file)) for name, make in CASES.items()},
+    "training": over_training,
+    **{f"forecast-{name}": (lambda file, make=make: make().report(file)) for name, make in FORECASTS.items()},
+}
+
+
+@pytest.fixture(scope="session")
+def pages(tmp_path_factory):
+    """Return the page of a case by its name; it is written when it is first asked for."""
+    folder = tmp_path_factory.mktemp("pages")
+
+    @cache
+    def page(name):
+        file = folder / f"{name}.html"
+        MADE[name](file)
+        return file
+
+    return page
 
 
 @pytest.fixture
@@ -68,7 +87,7 @@ def open_page(driver, pages):
         driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": features})
         driver.get_log("browser")
         driver.get_log("performance")
-        driver.get(pages[name].as_uri())
+        driver.get(pages(name).as_uri())
         drawn = "return document.documentElement.dataset.drawn === 'yes'"
         WebDriverWait(driver, 30).until(lambda page: page.execute_script(drawn))
         return driver

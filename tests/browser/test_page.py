@@ -1,12 +1,15 @@
 """The page in a real browser: no errors, no network, sliders that agree with Python, themes, phones, keyboard, labels."""
 
 import json
+import re
 from importlib.resources import files
 
 import numpy as np
 import pytest
 
 from lagreach.advice.what_if import what_if
+from lagreach.report.recovered import recovered
+from lagreach.report.words import TERMS, technical
 from lagreach.types import Status
 from tests.report.cases import CASES, HOSTILE, gated
 
@@ -42,6 +45,17 @@ def as_floats(values):
     return np.array([float(str(value).replace("Infinity", "inf").replace("NaN", "nan")) for value in values])
 
 
+def unfold(driver):
+    """Open the part for those who want to know how, and wait until its figures are drawn."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    driver.execute_script("document.querySelector('details').open = true")
+    drawn = (
+        "return [...document.querySelectorAll('details .plot:not([hidden])')].every((plot) => plot.firstElementChild)"
+    )
+    WebDriverWait(driver, 10).until(lambda page: page.execute_script(drawn))
+
+
 def sliders(driver):
     return driver.execute_script("return Report.page.sliders.map(({name, values}) => [name, values])")
 
@@ -51,7 +65,9 @@ def sliders(driver):
 def test_it_opens_from_disk_without_errors_and_without_network(open_page, name, scheme):
     driver = open_page(name, scheme=scheme)
     assert driver.get_log("browser") == []
-    assert driver.execute_script("return document.querySelectorAll('.plot .main-svg').length") >= 7
+    unfold(driver)
+    assert driver.execute_script("return document.querySelectorAll('.plot .main-svg').length") >= 6
+    assert driver.get_log("browser") == []
     messages = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
     asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
     assert any(url.startswith("file:") for url in asked)
@@ -86,6 +102,41 @@ def test_random_settings_give_what_python_computes(open_page, name):
         reached.append(expected.at.lag)
     assert None in reached  # some settings have no window
     assert (set(reached) == {None}) == (name == "refused")
+
+
+@pytest.mark.parametrize("name", ["gated", "layered", "diagonal"])
+def test_it_opens_with_bars_a_sentence_and_what_to_do_in_plain_words(open_page, name):
+    driver = open_page(name)
+    shown = driver.execute_script(
+        "const place = (at) => document.querySelector(at).getBoundingClientRect().top + window.scrollY;"
+        "return [place('#bars .bar'), place('.answer'), place('.advice'), place('table.lags'), place('details')]"
+    )
+    assert shown == sorted(shown)
+    assert shown[1] < 900
+    bars = driver.execute_script(
+        "return document.getElementById('bars').data.filter(({ type }) => type === 'bar')"
+        ".flatMap(({ x, y }) => x.map((at, i) => [at, y[i]]))"
+    )
+    expected = recovered(CASES[name]())
+    assert len(bars) == len(expected.lags)
+    for at, height in bars:
+        np.testing.assert_allclose(height, expected.share[at], rtol=1e-5)
+    assert driver.execute_script("return document.querySelector('details').open") is False
+    above = driver.find_element("tag name", "body").text  # what is folded away has no text
+    assert "For those who want to know how" in above
+    assert technical("What the kappa is")
+    assert [term for term in TERMS if technical_in(term, above)] == []
+
+
+def technical_in(term, text):
+    return re.search(rf"\b{re.escape(term)}\b", text, re.IGNORECASE) is not None
+
+
+def test_the_page_names_model_data_and_day(open_page):
+    head = open_page("gated").find_element("css selector", "header .about").text
+    assert head == " · ".join(gated().about[name] for name in ("model", "data", "date"))
+    assert "GatedRNN (diag_gate)" in head
+    assert "96 sequences of 24 steps" in head
 
 
 @pytest.mark.parametrize("name", ["gated", "refused", "unreachable"])
@@ -158,6 +209,8 @@ def test_dark_mode_follows_the_system_and_the_button(open_page, name):
 def test_nothing_sticks_out_on_a_phone(open_page, name):
     driver = open_page(name, width=390)
     assert driver.execute_script("return document.documentElement.scrollWidth") <= 390
+    unfold(driver)
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= 390
     widths = driver.execute_script("return [...document.querySelectorAll('.plot')].map((e) => e.clientWidth)")
     assert max(widths) <= 390
 
@@ -167,7 +220,7 @@ def test_the_keyboard_is_enough(open_page):
 
     driver = open_page("gated")
     seen, before = [], driver.find_element("id", "readout").text
-    for _ in range(30):
+    for _ in range(40):
         ActionChains(driver).send_keys(Keys.TAB).perform()
         seen.append(driver.switch_to.active_element.get_attribute("id"))
         if seen[-1] == "s-sequences":
@@ -184,6 +237,7 @@ def test_the_keyboard_is_enough(open_page):
 @pytest.mark.parametrize("width", [1280, 390])
 def test_no_serious_accessibility_violation(open_page, name, scheme, width):
     driver = open_page(name, width=width, scheme=scheme)
+    unfold(driver)
     driver.execute_script((files("axe_core_python") / "axe.min.js").read_text(encoding="utf-8"))
     found = driver.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
     assert len(found["passes"]) > 15
@@ -202,6 +256,7 @@ def test_names_with_html_are_shown_as_they_are(open_page):
 
 def test_what_is_missing_is_said(open_page):
     driver = open_page("bare")
+    unfold(driver)
     shown = driver.find_element("tag name", "main").text
     for words in (
         "not kept",

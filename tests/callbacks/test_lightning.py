@@ -70,7 +70,7 @@ def fit(callbacks, folder, logger=False, validate=True, **options):
     return module, {name: value.clone() for name, value in module.state_dict().items()} | {"drawn": torch.rand(3)}
 
 
-def test_a_training_with_the_callback_is_the_same_training(tmp_path):
+def test_a_training_with_the_callback_is_the_same_training(tmp_path, capsys):
     _, plain = fit([], tmp_path)
     logger = Recorder()
     callback = LightningCallback(optimizer=True, out=tmp_path / "seen", **QUICK)
@@ -81,8 +81,10 @@ def test_a_training_with_the_callback_is_the_same_training(tmp_path):
     ours = [(step, values) for step, values in logger.seen if "lagreach/n_lag_2" in values]
     assert [step for step, _ in ours] == [4, 8]  # optimiser steps, so that they stand beside the loss
     assert sorted(file.name for file in (tmp_path / "seen").iterdir()) == [
-        "epoch-00000001.nc", "epoch-00000002.nc", "training.png",
+        "epoch-00000001.nc", "epoch-00000002.nc", "forecasts", "training.png",
     ]  # fmt: skip
+    assert [made.labels["step"] for made in callback.forecasts] == [1]  # 1 % and 5 % of 8 steps
+    assert "forecast at step 1 of 8 (12 %): lag" in capsys.readouterr().out
     assert load(tmp_path / "seen" / "epoch-00000002.nc").labels["epoch"] == 2
     assert not any(one._forward_hooks for one in module.modules())
 

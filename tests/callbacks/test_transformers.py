@@ -73,6 +73,8 @@ def test_a_training_with_the_callback_is_the_same_training(unit, every, seen, tm
     logged = [row for row in trainer.state.log_history if "lagreach/n_lag_2" in row]
     assert [row["step"] for row in logged] == ([3, 6] if unit == "step" else [4, 8])
     assert (tmp_path / "seen" / "training.png").exists()
+    assert [made.labels["step"] for made in callback.forecasts] == [1]
+    assert callback.forecasts[0].settings["steps"] == 7
 
 
 def test_a_part_of_the_model_and_no_history_before_training(tmp_path):

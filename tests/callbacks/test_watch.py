@@ -44,6 +44,46 @@ def test_training_is_the_same_with_and_without_a_watch(unit, every, seen, unwatc
     assert f"{unit} {seen[0]}: With 32 sequences" in str(watched)
 
 
+@pytest.mark.usefixtures("_as_users_run_it")
+def test_what_will_be_learned_is_said_early_and_training_stays_the_same(unwatched, tmp_path):
+    said, logged = [], []
+
+    def make(model, held_out, optimiser):
+        return watch(
+            model, held_out, every=100, planned=20, forecast_at=(0.01, 0.25), say=said.append, out=tmp_path,
+            optimizer=optimiser, logger=lambda values, step: logged.append((step, values)), **QUICK,
+        )  # fmt: skip
+
+    _, after, watched = run(make)
+    assert_same(after, unwatched)
+    assert watched.failures == []
+    assert [made.labels["step"] for made in watched.forecasts] == [1, 5]
+    assert said[0].startswith("forecast at step 1 of 20 (5 %): lag")
+    assert "unseen" in said[0] or "learned" in said[0] or "blended" in said[0]
+    assert said[1] in str(watched)
+    assert watched.forecasts[1].settings["steps"] == 15  # those that are left
+    assert sorted(file.name for file in (tmp_path / "forecasts").iterdir()) == ["step-00000001.nc", "step-00000005.nc"]
+    assert [step for step, _ in logged] == [1, 5]
+    assert set(logged[0][1]) <= {"lagreach/forecast_lag_0", "lagreach/forecast_lag_2", "lagreach/forecast_lag_5"}
+
+
+def test_a_forecast_that_cannot_be_made_is_a_warning():
+    model = Net()
+    watched = watch(
+        model, sequences(), every=5, planned=10, say=None, loss=lambda output, y, mask: output.sum((1, 2)), lags=[0, 2]
+    )
+    with pytest.warns(RuntimeWarning, match="no forecast at step 1"):
+        watched.step(1)
+    assert watched.forecasts == []
+    assert "curvature of two losses" in watched.failures[0][1]
+    with pytest.raises(InputError, match="positive number of steps"):
+        watch(model, sequences(), planned=0)
+    with pytest.raises(InputError, match="parts of the training"):
+        watch(model, sequences(), planned=10, forecast_at=(2.0,))
+    with pytest.raises(InputError, match="not known how long"):
+        watch(model, sequences()).forecast()
+
+
 def test_a_different_training_is_told_apart(unwatched):
     """The comparison above can fail: drawing one number more is noticed."""
 

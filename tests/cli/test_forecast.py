@@ -15,7 +15,9 @@ COMMON = ("forecast", "--model", "my_models:build", "--data", "data.npz", "--lag
 
 
 def test_forecast_answers_and_writes(folder):  # noqa: F811
-    done = lagreach(folder, *COMMON, "--sequences", "100,1000", "--require-lag", 0, "--json", "--out", "run")
+    done = lagreach(
+        folder, *COMMON, "--sequences", "100,1000", "--require-lag", 0, "--json", "--out", "run", "--report", "page.html"
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["lags"] == [0, 2, 8]
@@ -25,6 +27,7 @@ def test_forecast_answers_and_writes(folder):  # noqa: F811
         result["if_present"]["low"][0][1] <= result["if_present"]["value"][0][1] <= result["if_present"]["high"][0][1]
     )
     assert package.load(folder / "run" / "forecast.nc").lags == (0, 2, 8)
+    assert "data.npz: " in (folder / "page.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.thorough

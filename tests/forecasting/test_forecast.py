@@ -273,6 +273,64 @@ def test_shards_add_up():
     np.testing.assert_allclose(together.share, apart.share, atol=1e-6)
 
 
+def gated(cell):
+    options = {} if cell == "elman" else {"gate_init": 0.2}
+    return lagreach.GatedRNN(cell, 2, 5, 1, generator=torch.Generator().manual_seed(0), **options)
+
+
+CARRIED = {
+    cell: lambda cell=cell: gated(cell) for cell in ("const_gate", "shared_gate", "diag_gate", "gru", "lstm", "elman")
+}
+CARRIED |= {f"nn.{kind}": lambda kind=kind: Recurrent(kind) for kind in ("GRU", "LSTM", "RNN")}
+
+
+@pytest.mark.parametrize("name", CARRIED)
+def test_gradients_carried_back_agree_with_differences(name):
+    """Both are derivatives along the same directions; one comes from the outputs, the other from the weights."""
+    model = CARRIED[name]()
+    x, y = data(48, 14)
+    back, apart = (
+        lagreach.forecast(model, (x, y), lags=LAGS, directions=40, derivatives=way)
+        for way in ("backward", "difference")
+    )
+    np.testing.assert_allclose(back.reach.share, apart.reach.share, atol=3e-6)
+    np.testing.assert_allclose(back.reach.noise, apart.reach.noise, rtol=1e-3)
+    np.testing.assert_allclose(back.reach.in_data, apart.reach.in_data, atol=1e-4)
+    assert lagreach.forecast(model, (x, y), lags=LAGS).settings["derivatives"] == "backward"  # where it is cheaper
+
+
+class Doubled(nn.Module):
+    """Ends in a readout of its layer's states, and yet the weights act twice."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.read = nn.GRU(2, 6, batch_first=True), nn.Linear(6, 1)
+
+    def forward(self, x):
+        return self.read(self.layer(x * (1 + self.layer.bias_hh_l0.mean()))[0])
+
+
+def test_gradients_are_not_carried_back_where_moving_the_weights_shows_something_else():
+    x, y = data(64, 24)
+    assert lagreach.forecast(Recurrent(), (x, y), lags=LAGS).settings["derivatives"] == "backward"
+    assert lagreach.forecast(Doubled(), (x, y), lags=LAGS).settings["derivatives"] == "difference"
+
+
+def test_gradients_are_carried_back_from_classes_and_under_a_mask():
+    model = lagreach.GatedRNN("lstm", 2, 4, 3, gate_init=0.3, generator=torch.Generator().manual_seed(0))
+    x, _ = data(48, 10)
+    classes = torch.randint(3, (48, 10), generator=torch.Generator().manual_seed(1))
+    mask = torch.arange(10) < torch.randint(4, 11, (48, 1), generator=torch.Generator().manual_seed(2))
+    back, apart = (
+        lagreach.forecast(model, (x, classes, mask), loss="cross_entropy", lags=LAGS, directions=40, derivatives=way)
+        for way in ("backward", "difference")
+    )
+    np.testing.assert_allclose(back.reach.share, apart.reach.share, atol=1e-5)
+    with pytest.raises(InputError, match="cannot be carried back"):
+        lagreach.forecast(Attention(10), (x, x[..., :1]), lags=[0], derivatives="backward")
+
+
 def test_forward_mode_and_differences_agree():
     x, y = data(96, 16)
     for model in (Recurrent("GRU"), Recurrent("LSTM")):
@@ -290,7 +348,7 @@ class SingleInside(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.layer, self.read = nn.GRU(2, 8, batch_first=True), nn.Linear(8, 1)
+        self.layer, self.read = nn.GRU(2, 8, num_layers=2, batch_first=True), nn.Linear(8, 1)
 
     def forward(self, x):
         class Rounded(torch.autograd.Function):
@@ -308,7 +366,7 @@ class SingleInside(nn.Module):
 def test_a_model_without_exact_derivatives_is_said_to_be_one():
     found = lagreach.forecast(SingleInside(), data(96, 16), lags=LAGS, directions=16)
     assert any("three digits" in warning for warning in found.warnings)
-    exact = lagreach.forecast(Recurrent(), data(96, 16), lags=LAGS, directions=16)
+    exact = lagreach.forecast(Recurrent(num_layers=2), data(96, 16), lags=LAGS, directions=16)
     np.testing.assert_allclose(found.reachable.values, exact.reachable.values, atol=0.15)
 
 

@@ -63,7 +63,7 @@ for name, attempt in tries.items():
 """
 
 
-WITHOUT_PAGES = ["jinja2", "matplotlib", "markupsafe", "plotly", "pyarrow", "pydantic", "yaml"]
+WITHOUT_PAGES = ["jinja2", "matplotlib", "markupsafe", "pyarrow", "pydantic", "yaml"]
 
 
 def test_a_diagnosis_needs_no_packages_for_pages_and_studies(tmp_path):

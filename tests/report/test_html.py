@@ -3,8 +3,9 @@
 import json
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +15,10 @@ from lagreach.diagnosis.files import encode
 from lagreach.diagnosis.result import KEPT_NOISE, NoiseSample
 from lagreach.errors import InputError
 from lagreach.report import study_page, write_report
+from lagreach.report.html import SCRIPTS
 from lagreach.report.payload import make_payload, to_json
-from lagreach.report.words import named, sentence
+from lagreach.report.words import TERMS, named, sentence
+from lagreach.report.writing import explained
 from tests.report.cases import CASES, HOSTILE, bare, gated, layered, refused
 
 
@@ -31,10 +34,10 @@ def payload_of(page):
 def test_one_file_with_everything_in_it(name, tmp_path):
     diagnosis = CASES[name]()
     page = written(diagnosis, tmp_path)
-    assert len(page.encode()) < 6e6
+    assert len(page.encode()) < 1e6
     head = page[: page.index("<script")]
     assert re.findall(r'(?:src|href)="(?!data:)', head) == []
-    assert "plotly.js v" in page
+    assert "const Draw" in page
     for layer in diagnosis.layers:
         assert f"Lag by lag: {escape(layer.name)}" in page.replace("&#34;", "&quot;")
         assert str(layer.window.concentration.status) in page
@@ -47,7 +50,7 @@ def test_one_file_with_everything_in_it(name, tmp_path):
 def test_names_and_warnings_are_escaped(tmp_path):
     page = written(bare(), tmp_path, names=[HOSTILE], title=HOSTILE)
     assert HOSTILE not in page
-    assert page.count("</script>") == 5  # data, plotly and three scripts: no name has closed one
+    assert page.count("</script>") == 1 + len(SCRIPTS)  # the data and the scripts: no name has closed one
     assert "<!--" not in page
     assert "<b onclick" not in page
     assert payload_of(page)["models"][0]["name"] == HOSTILE
@@ -94,7 +97,7 @@ def test_several_side_by_side_and_over_training(tmp_path):
 
 
 def test_many_diagnoses_still_make_a_small_page(tmp_path):
-    assert len(written([gated()] * 60, tmp_path).encode()) < 6e6
+    assert len(written([gated()] * 60, tmp_path).encode()) < 3e6
 
 
 def test_names_come_from_labels_and_differ():
@@ -158,9 +161,17 @@ def test_a_study_has_its_claims_pictures_and_diagnoses(tmp_path):
     assert '<span class="light bad">not reproduced' in page
     assert "data:image/png;base64,iVBORyBub3QgcmVhbGx5" in page
     assert "a &lt;caption&gt;" in page
+    order = [
+        page.index(part) for part in ("iVBORyBub3QgcmVhbGx5", 'class="answer"', "Claims</h2>", "For those who want")
+    ]
+    assert order == sorted(order)  # the main figure, what was learned, claims, the rest
+    untested = [{**asdict(rows[0]), "claim": f"c{i}", "verdict": "not tested"} for i in range(3)]
+    some = study_page("Some", [], [*rows, *untested], out=tmp_path / "some.html").read_text(encoding="utf-8")
+    assert "3 claims were not tested here: c0; c1; c2." in some
+    assert some.count("<tr>") == 1 + len(rows)
     empty = study_page("Only words", [], "one\n\ntwo", out=tmp_path / "words.html").read_text(encoding="utf-8")
     assert "<p>one</p><p>two</p>" in empty
-    assert "plotly.js" not in empty
+    assert "<script" not in empty
     with pytest.raises(InputError, match="no why"):
         study_page(
             "x", [], [{"claim": 1, "printed": 1, "obtained": 1, "interval": 1, "verdict": 1}], out=tmp_path / "x.html"
@@ -173,3 +184,15 @@ def test_the_payload_has_the_setting_of_the_diagnosis_on_its_sliders():
     sliders = {one["name"]: one for one in make_payload([gated()], ["x"])["sliders"]}
     start = {name: one["values"][one["start"]] for name, one in sliders.items()}
     assert start == {"sequences": 2000, "strength": 0.05, "error": None, "kappa": None, "noise": 1.0}
+
+
+def test_terms_that_are_kept_from_the_first_screen_are_those_in_the_style_guide():
+    listed = (Path(__file__).parents[2] / "docs" / "style" / "terms.txt").read_text(encoding="utf-8").splitlines()
+    assert [line for line in listed if line and not line.startswith("#")] == list(TERMS)
+
+
+def test_symbols_tell_what_they_mean_and_stay_escaped(tmp_path):
+    assert str(explained("<b> kappa</b>")).startswith("&lt;b&gt; <abbr title=")
+    assert str(explained("kappas and alphabets")) == "kappas and alphabets"
+    page = written(gated(), tmp_path)
+    assert re.search(r"<abbr title=.How slowly averages[^>]*>kappa</abbr>", page[page.index("<details>") :])

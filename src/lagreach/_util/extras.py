@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from lagreach.errors import LagreachError
 
-PACKAGES = {"study": ("pyarrow", "pydantic", "yaml"), "report": ("jinja2", "matplotlib", "plotly")}
+PACKAGES = {"study": ("pyarrow", "pydantic", "yaml"), "report": ("jinja2", "matplotlib")}
 PURPOSE = {"study": "studies", "report": "figures and pages"}
 
 

@@ -20,6 +20,7 @@ NAMES = {
     "n_lag_L": "sequences that a dependency at lag L would need (the smallest number over layers)",
     "gain_lag_L": "what is left of the loss gradient after L steps back (the largest over layers)",
     "p_lag_L": "adjusted p-value of a dependence on lag L in the data (the smallest over layers)",
+    "readable_lag_L": "share of a dependency at lag L that a readout recovers (the largest over layers)",
     "dependences": "number of lags at which a dependence was found",
     "longest_dependence": "the longest of them",
     "kappa": "concentration exponent of the gradient noise (of the first layer)",

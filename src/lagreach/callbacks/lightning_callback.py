@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import nn
 from lagreach.callbacks.watching import Watch
 from lagreach.diagnosis.result import Diagnosis
 from lagreach.errors import InputError, UnsupportedError
+from lagreach.forecasting.result import Forecast
 
 try:
     from lightning.pytorch.callbacks import Callback
@@ -36,7 +38,8 @@ class LightningCallback(_Base):
     optimizer
         Measure in the geometry of the trainer's optimiser.
     options
-        As for `lagreach.watch`: budget, total, logger, out, labels, log_lags, and those of `lagreach.diagnose`.
+        As for `lagreach.watch`: budget, total, logger, out, labels, log_lags, planned (the trainer's own steps if not said),
+        forecast_at, say, and those of `lagreach.diagnose`.
     """
 
     def __init__(
@@ -61,6 +64,11 @@ class LightningCallback(_Base):
         """The diagnoses so far."""
         return [] if self.watch is None else self.watch.history
 
+    @property
+    def forecasts(self) -> list[Forecast]:
+        """What was forecast after 1 % and 5 % of the planned steps."""
+        return [] if self.watch is None else self.watch.forecasts
+
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Set up, once the loaders and optimisers are there."""
         if not trainer.is_global_zero:
@@ -75,6 +83,9 @@ class LightningCallback(_Base):
                     fix="leave it out, and windows are those of plain gradients",
                 )
             options["optimizer"] = trainer.optimizers[0]
+        if "planned" not in options:
+            planned = trainer.estimated_stepping_batches
+            options["planned"] = int(planned) if math.isfinite(planned) and planned > 0 else None
         model = pl_module if self._find is None else self._find(pl_module)
         self.watch = Watch(model, self._held_out(trainer), **options)
         self.watch.check()

@@ -10,6 +10,7 @@ from torch import nn
 from lagreach.callbacks.watching import Watch
 from lagreach.diagnosis.result import Diagnosis
 from lagreach.errors import UnsupportedError
+from lagreach.forecasting.result import Forecast
 
 try:
     from transformers import TrainerCallback as Callback
@@ -37,7 +38,8 @@ class TrainerCallback(_Base):
     optimizer
         Measure in the geometry of the trainer's optimiser.
     options
-        As for `lagreach.watch`: budget, total, logger, out, labels, log_lags, and those of `lagreach.diagnose`.
+        As for `lagreach.watch`: budget, total, logger, out, labels, log_lags, planned (the trainer's own steps if not said),
+        forecast_at, say, and those of `lagreach.diagnose`.
     """
 
     def __init__(
@@ -62,6 +64,11 @@ class TrainerCallback(_Base):
         """The diagnoses so far."""
         return [] if self.watch is None else self.watch.history
 
+    @property
+    def forecasts(self) -> list[Forecast]:
+        """What was forecast after 1 % and 5 % of the planned steps."""
+        return [] if self.watch is None else self.watch.forecasts
+
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Set up, once the model and the optimiser are there."""
         if not state.is_world_process_zero:
@@ -69,6 +76,7 @@ class TrainerCallback(_Base):
         options = dict(self._options)
         if self._optimizer:
             options["optimizer"] = given["optimizer"]
+        options.setdefault("planned", state.max_steps if state.max_steps > 0 else None)
         model = given["model"] if self._find is None else self._find(given["model"])
         self.watch = Watch(model, self._data, **options)
         self.watch.check()

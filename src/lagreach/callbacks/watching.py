@@ -6,7 +6,8 @@ import itertools
 import os
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,6 +17,7 @@ from torch import nn
 
 from lagreach._util.disk import make_folder
 from lagreach.callbacks.flat import metrics
+from lagreach.callbacks.foretelling import EARLY, Foreteller, forecast_metrics
 from lagreach.callbacks.loggers import as_logger
 from lagreach.callbacks.untouched import training_untouched
 from lagreach.data.sequences import Sequences, as_sequences
@@ -23,6 +25,7 @@ from lagreach.diagnosis.check import check_diagnosable
 from lagreach.diagnosis.diagnose import diagnose
 from lagreach.diagnosis.result import Diagnosis
 from lagreach.errors import InputError, LagreachError, RunError
+from lagreach.forecasting.result import Forecast
 from lagreach.report.figures import training
 from lagreach.report.gallery import save
 
@@ -42,7 +45,9 @@ class Watch:
     skipped
         How many diagnoses were left out because the total budget was spent.
     seconds
-        Time spent on diagnoses so far.
+        Time spent on diagnoses and forecasts so far.
+    forecasts
+        What was forecast early in the training, labelled with its step.
     """
 
     def __init__(
@@ -58,6 +63,9 @@ class Watch:
         out: str | Path | None = None,
         labels: Mapping[str, str | int | float] | None = None,
         log_lags: Sequence[int] | None = None,
+        planned: int | None = None,
+        forecast_at: Sequence[float] = EARLY,
+        say: Callable[[str], Any] | None = print,
         **options: Any,
     ) -> None:
         if unit not in UNITS:
@@ -86,6 +94,9 @@ class Watch:
         self._labels, self._log_lags, self._options = dict(labels or {}), log_lags, options
         self._count = dict.fromkeys(UNITS, 0)
         self._closed = False
+        self.forecasts: list[Forecast] = []
+        self._say = say
+        self._foreteller = None if planned is None or not forecast_at else Foreteller(planned, forecast_at, options)
 
     def check(self) -> None:
         """Read the data and try the model on a few sequences: what does not fit is then said before training starts."""
@@ -106,6 +117,8 @@ class Watch:
     def _advance(self, unit: str, count: int | None) -> Diagnosis | None:
         before = self._count[unit]
         self._count[unit] = before + 1 if count is None else count
+        if unit == "step" and self._foreteller is not None and self._foreteller.due(before, self._count[unit]):
+            self.forecast()
         if unit != self.unit or self._count[unit] == before or self._count[unit] % self._every:
             return None
         if self._total is not None and self.seconds + (self._budget or 0.0) > self._total:
@@ -133,6 +146,44 @@ class Watch:
         if found.partial:  # the interrupt was meant for the training
             raise KeyboardInterrupt
         return found
+
+    def forecast(self) -> Forecast | None:
+        """Forecast now what will be learned, and say it; None where that cannot be done, which is a warning."""
+        if self._foreteller is None:
+            raise InputError(
+                "it is not known how long the training will be", got="planned=None", fix="pass planned=steps in all"
+            )
+        if self._total is not None and self.seconds + (self._budget or 0.0) > self._total:
+            self.skipped += 1
+            return None
+        now, started = self._count["step"], time.perf_counter()
+        try:
+            with training_untouched(self._model, self._data):
+                made = self._foreteller.forecast(self._model, self._read(), now, self._budget)
+        except (LagreachError, torch.OutOfMemoryError) as error:
+            self._fail(now, f"no forecast at step {now}: {error}")
+            return None
+        finally:
+            self.seconds += time.perf_counter() - started
+        made = replace(made, labels={**self._labels, "step": now})
+        self.forecasts.append(made)
+        if self._say is not None:
+            self._say(self._foreteller.say(made, now))
+        for what, keep in (("saved", self._save_forecast), ("logged", self._log_forecast)):
+            try:
+                keep(made, now)
+            except (RunError, OSError) as error:
+                self._fail(now, f"the forecast at step {now} was not {what}: {error}")
+        return made
+
+    def _save_forecast(self, made: Forecast, now: int) -> None:
+        if self._out is not None:  # in a folder of its own: those beside it are diagnoses
+            make_folder(self._out / "forecasts")
+            made.save(self._unused(f"forecasts/step-{now:08d}", ".nc"))
+
+    def _log_forecast(self, made: Forecast, now: int) -> None:
+        if self._logger is not None:
+            self._logger.log(forecast_metrics(made), now)
 
     def _measure(self, now: int) -> Diagnosis:
         found = diagnose(self._model, self._read(), budget=self._budget, progress=False, **self._options)
@@ -162,7 +213,7 @@ class Watch:
             if path in self._written or not os.path.lexists(path):
                 break
             path = self._out / f"{name}-{number}{suffix}"
-        if path.stem != name and not self._written:
+        if path.stem != Path(name).stem and not self._written:
             text = f"{self._out} holds files of an earlier training; they stay, and this one's are called {path.name} and so on"
             warnings.warn(text, RuntimeWarning, stacklevel=3)
         self._written.add(path)
@@ -198,6 +249,7 @@ class Watch:
     def __str__(self) -> str:
         rows = [f"{self.unit} {found.labels[self.unit]}: {found.window()}" for found in self.history]
         rows += [f"{self.unit} {now}: failed: {message.splitlines()[0]}" for now, message in self.failures]
+        rows += [self._foreteller.say(made, int(made.labels["step"])) for made in self.forecasts if self._foreteller]
         left_out = f", {self.skipped} left out" if self.skipped else ""
         return "\n".join([f"{len(self.history)} diagnoses in {self.seconds:.0f} s{left_out}", *rows])
 
@@ -227,6 +279,13 @@ def watch(model: nn.Module, data: Any, *, every: int = 1, unit: str = "step", **
         Names of this run, such as ``{"cell": "lstm"}``, kept in the files.
     log_lags
         Lags whose numbers are logged.
+    planned
+        Steps that the training will take. Then it is forecast what will be learned after 1 % and 5 % of them, within
+        `budget` seconds, and said in one sentence.
+    forecast_at
+        Parts of the planned steps after which a forecast is made; none if empty.
+    say
+        What takes that sentence: `print`, a function of your own, or None.
     options
         As for `lagreach.diagnose`: loss, lags, sequences, strength, optimizer, call, ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from lagreach._util.arrays import finite_or_none
-from lagreach._util.disk import make_folder
+from lagreach._util.disk import make_folder, refuse_others
 from lagreach.cli.diagnose import load_data, load_model, load_weights, parse_lags
 from lagreach.errors import InputError
 from lagreach.forecasting.forecast import forecast
@@ -74,6 +75,7 @@ def run_forecast(
     budget: float | None,
     seed: int,
     out: Path | None,
+    report: Path | None,
     as_json: bool,
 ) -> int:
     """Run the command and return its exit code."""
@@ -81,6 +83,8 @@ def run_forecast(
         raise InputError(
             "a share lies between 0 and 1", got=f"--require-share {require_share}", expected="0 < share <= 1"
         )
+    if report is not None:
+        refuse_others([report])
     built = load_model(model)
     if weights is not None:
         load_weights(built, weights)
@@ -99,9 +103,12 @@ def run_forecast(
         budget=budget,
         seed=seed,
     )
+    made = replace(made, about={**made.about, "data": f"{data.name}: {made.about['data']}"})
     if out is not None:
         make_folder(out)
         made.save(out / "forecast.nc")
+    if report is not None:
+        made.report(report)
     rows = required_rows(made, require, require_share)
     print(json.dumps(summary(made, rows), indent=2) if as_json else made)
     missed = [row for row in rows if not row["recovered"]]

@@ -188,6 +188,7 @@ def forecast(
     budget: Annotated[float | None, typer.Option(help="Seconds to stay within, about.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of blocks, probes and directions.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for forecast.nc.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Page to write: the figure, with sliders.")] = None,
     as_json: Json = False,
 ) -> None:
     """Forecast which lags training will recover from how many sequences, and what stands in the way of the others.
@@ -203,7 +204,7 @@ def forecast(
         run_forecast(
             model, data, weights=weights, fit=fit, loss=loss, lags=lags, sequences=sequences, strength=strength,
             require=require_lag or [], require_share=require_share, optimiser=optimiser, steps=steps, directions=directions,
-            budget=budget, seed=seed, out=out, as_json=as_json,
+            budget=budget, seed=seed, out=out, report=report, as_json=as_json,
         )
     )  # fmt: skip
 
@@ -254,7 +255,7 @@ def suggest(
 
 @app.command()
 def report(
-    paths: Annotated[list[Path], typer.Argument(help="Diagnoses (.nc), or folders of them.")],
+    paths: Annotated[list[Path], typer.Argument(help="Diagnoses (.nc), or folders of them; or a forecast (.nc).")],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="Title of the page.")] = "lagreach report",
 ) -> None:

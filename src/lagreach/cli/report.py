@@ -10,11 +10,13 @@ import typer
 
 from lagreach._util.disk import is_folder, refuse_others
 from lagreach._util.progress import progress_bar
-from lagreach.diagnosis.files import load_diagnosis
+from lagreach.diagnosis.files import load, load_diagnosis
 from lagreach.diagnosis.result import Diagnosis
 from lagreach.errors import InputError
+from lagreach.forecasting.result import Forecast
+from lagreach.report.forecast_page import write_forecast
 from lagreach.report.gallery import export
-from lagreach.report.html import write_report
+from lagreach.report.html import TITLE, write_report
 from lagreach.report.words import named
 
 
@@ -52,6 +54,10 @@ def names_of(files: Sequence[Path]) -> list[str]:
 def run_report(paths: Sequence[Path], out: Path, *, title: str) -> None:
     """Write one page for one diagnosis, or for several side by side."""
     refuse_others([out])
+    if len(paths) == 1 and not is_folder(paths[0]) and isinstance(alone := load(paths[0]), Forecast):
+        written = write_forecast(alone, out, **({} if title == TITLE else {"title": title}))
+        typer.echo(f"{written} ({written.stat().st_size / 1e6:.1f} MB, a forecast)")
+        return
     found, names = read(paths)
     written = write_report(found, out, names=names, title=title)
     typer.echo(f"{written} ({written.stat().st_size / 1e6:.1f} MB, {len(found)} diagnoses)")

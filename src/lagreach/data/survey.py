@@ -58,7 +58,7 @@ def survey(sequences: Sequences) -> Survey:
         own = [x.shape[1] if x.ndim > 1 else 1] * len(x) if batch.lengths is None else batch.lengths.tolist()
         mask, classes = None if batch.mask is None else plain(batch.mask), not batch.y.is_floating_point()
         for row, length in enumerate(own):
-            target = y[row][:length] if y.ndim > 1 and x.ndim > 1 and y.shape[1] == x.shape[1] else y[row]
+            target = y[row][:length] if y.ndim > 1 and x.ndim > 1 and y.shape[1] == x.shape[1] else np.asarray(y[row])
             weight = np.ones(0) if mask is None else mask[row][:length]
             inputs.append(digest(x[row][:length] if x.ndim > 1 else x[row]))
             contents.append(digest(np.frombuffer(inputs[-1], np.uint8), target, weight, *_state(batch.state, row)))

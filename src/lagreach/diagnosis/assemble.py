@@ -64,6 +64,7 @@ def assemble(
         marginal_p=between.marginal,
         named=between.dependences,
         left=between.left,
+        planned=subject.planned,
     )
     collected = first.collected | second.collected
     return replace(window, curves=draw_curves(statistics, Measured(window), collected))

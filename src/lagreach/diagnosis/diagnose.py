@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from lagreach._util.about import about
 from lagreach._util.progress import Progress, progress_bar
 from lagreach._util.threads import one_thread
 from lagreach._version import __version__
@@ -199,6 +200,7 @@ def diagnose(
     )  # fmt: skip
     available, measurable = subjects[0].plan.available, subjects[0].plan.sequences
     subjects, pace = within_budget(subjects, chosen, measurable, budget, memory)
+    subjects = [replace(subject, planned=sequences or available) for subject in subjects]
     used = subjects[0].plan.sequences
     notes = (*said, *notes_on(subjects, sample), *beyond_budget(budget, pace, used))
     layers, partial = [], False
@@ -228,6 +230,7 @@ def diagnose(
         partial=partial,
         warnings=(*how_measured(model, used < measurable, partial, subjects), *notes),
         convergence=_convergence(model, source, loss),
+        about=about(model, source, subjects[0].time),
     )
 
 

@@ -21,7 +21,7 @@ from lagreach.diagnosis.record_json import decode, encode
 from lagreach.diagnosis.result import SCHEMA_VERSION, Diagnosis
 from lagreach.errors import InputError, RunError
 from lagreach.forecasting.result import Forecast
-from lagreach.statistics import all_statistics
+from lagreach.statistics import Measured, all_statistics, draw_curves
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -90,9 +90,9 @@ def save_record(result: Diagnosis | Forecast, arrays: xr.Dataset, path: str | Pa
 
 def _without_drawn_curves(diagnosis: Diagnosis) -> Diagnosis:
     """Leave out the curves that `load` draws again from the numbers they come from."""
-    drawn = all_statistics()
     layers = []
     for one in diagnosis.layers:
+        drawn = draw_curves(all_statistics(), Measured(one.window, one.fidelity, one.rates), {})
         collected = {name: curve for name, curve in one.window.curves.items() if name not in drawn}
         layers.append(replace(one, window=replace(one.window, curves=collected)))
     return replace(diagnosis, layers=tuple(layers))

@@ -9,11 +9,13 @@ from lagreach.adapters.precision import precision_note
 from lagreach.data.batch import Batch
 from lagreach.gradients.identity import identity_notes
 from lagreach.gradients.subject import Subject
+from lagreach.statistics.readable import why_not_readable
 
 
 def notes_on(subjects: list[Subject], sample: Batch) -> tuple[str, ...]:
     """Check that lag gradients add up to those of training; say what a reader should know of weights and padding."""
     notes = [note for one in subjects for note in identity_notes(one.view, sample, one.loss, one.steps)]
+    notes += [note for one in subjects if (note := why_not_readable(one)) is not None]
     return tuple(dict.fromkeys(notes))
 
 

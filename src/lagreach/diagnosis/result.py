@@ -87,6 +87,7 @@ class Diagnosis:
     warnings: tuple[str, ...] = field(default=())
     labels: Mapping[str, str | int | float] = field(default_factory=dict)
     convergence: Mapping[str, Any] | None = None
+    about: Mapping[str, str] = field(default_factory=dict)  # model, data and date, for the head of a page
 
     def labelled(self, **labels: str | int | float) -> Diagnosis:
         """Return the same diagnosis with labels such as ``epoch=3`` or ``cell="lstm"`` added; reports sort by them."""

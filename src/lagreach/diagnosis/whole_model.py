@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from lagreach._util.about import about
 from lagreach._util.progress import Progress, progress_bar
 from lagreach._util.threads import threads_of_user
 from lagreach._version import __version__
@@ -110,6 +111,7 @@ def diagnose_whole_model(
         seconds=seconds,
         partial=measured.cut_short,
         warnings=(*_how_measured(model, whole, measured), *notes),
+        about=about(model, source, subject.time),
     )
 
 

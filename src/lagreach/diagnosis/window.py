@@ -149,6 +149,7 @@ class Window:
     marginal_p: Float[np.ndarray, "lag"] | None = None  # of the swap contrast alone; as adjusted_p if None
     named: tuple[int, ...] = ()  # lags that were told apart from those around them
     left: float = 1.0  # share of an input's variance that its neighbours in time leave
+    planned: int | None = None  # sequences that shares are given for; those measured if None
 
     @property
     def lags(self) -> np.ndarray:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lagreach._util.about import about
 from lagreach._util.progress import Progress, progress_bar
 from lagreach._util.seeds import check_seed
 from lagreach._util.threads import one_thread
@@ -31,7 +32,7 @@ from lagreach.forecasting.result import Forecast
 from lagreach.gradients.optimiser_geometry import optimiser_name
 from lagreach.gradients.significance import flip_test
 from lagreach.statistics import reachable, readable
-from lagreach.statistics.linear_share import ANCHORS, ShareCurves, output_space, share_curves
+from lagreach.statistics.linear_share import ANCHORS, ShareCurves, output_space, rounding_floor, share_curves
 from lagreach.statistics.reachable import Directions
 from lagreach.transport.objective import Loss
 from lagreach.whole_model.language_models import aligned_labels
@@ -45,8 +46,6 @@ AMPLE_ROWS = 32  # anchors for each feature: more sequences are not looked at fo
 FEWEST_SEQUENCES = 256
 MEMORY = 2**29  # bytes of the sums
 FLIPS = 2000
-FLOORS = {torch.float64: 1e-14, torch.float32: 1e-12}  # variances below this part of the largest are rounding
-COARSE_FLOOR = 1e-6  # for half precision, and for differences
 
 
 @one_thread()  # steps of recurrent layers are small: several threads only get in each other's way
@@ -107,8 +106,9 @@ def forecast(
     directions
         Random directions of the weights; 256, or fewer where `memory` (bytes), `budget` (seconds) or the data allow no more.
     derivatives
-        How derivatives along the directions are taken: "difference" (one run of the model in double precision for each),
-        "forward" (forward mode, some ten times slower), or "auto": the former where the model allows it.
+        How derivatives along the directions are taken: "backward" (gradients carried back from the outputs looked at, for one
+        recurrent layer with a readout), "difference" (one run of the model in double precision for each), "forward" (forward
+        mode, some ten times slower), or "auto": the first of these that the model allows.
     target_steps
         Which steps targets belong to: "last", or a list of time indices, one a target; by their shape if None.
     call
@@ -180,6 +180,7 @@ def forecast(
         fingerprint=fingerprint(source),
         seconds=seconds,
         warnings=(*run.warnings, *_warnings(source, plan, model)),
+        about=about(model, source, plan.time),
     )
 
 
@@ -245,7 +246,7 @@ class _Run:
                 f"only {rows} targets were looked at for {self.width} features of the readout: shares for more sequences than "
                 "these are lower bounds; more data, or targets at more steps, would tell"
             )
-        return share_curves(moments, floor=FLOORS.get(measurement.network.dtype, COARSE_FLOOR))
+        return share_curves(moments, floor=rounding_floor(measurement.network.dtype))
 
     def _anchors(self) -> int:
         """Anchors of a typical sequence."""
@@ -268,13 +269,16 @@ class _Run:
         """Fit all weights; also within a number of steps, and with half the directions."""
         measurement, space = self.measurement, self.measurement.space
         network = measurement.network
-        how = choose_linearisation(network, self.sample, derivatives)
+        all_outputs = space.basis.shape[1] == self.outputs
+        looked_at: int | None = space.basis.shape[1] * self._anchors()
+        if not all_outputs or (directions or DIRECTIONS) < (looked_at or 0):  # a run a direction is then cheaper
+            looked_at = None
+        how = choose_linearisation(network, self.sample, derivatives, looked_at)
         if how.note:
             self.warnings.append(how.note)
-        all_outputs = space.basis.shape[1] == self.outputs
         moved = {n: w for n, w in how.weights(network).items() if not (all_outputs and n in network.readout)}
         beside = space.basis.shape[1] * self.width if network.readout else 0
-        count = self._count(directions, beside, memory, budget, how)
+        count = self._count(directions, beside, memory, budget, how, moved)
         chosen = Directions(moved, count, self.seed, None if scale is None else {n: scale[n] for n in moved})
         features = len(chosen) + beside
         wanted = max(FEWEST_SEQUENCES, math.ceil(AMPLE_ROWS * features / self._anchors()))
@@ -283,8 +287,7 @@ class _Run:
         moments = reachable.start(BLOCKS, features, space, part.lags, network.device)
         of_readout = None if scale is None or not beside else readout_scale(scale, network.readout, self.width)
         measurement.add_reachable(moments, chosen, how, of_readout, _stage(shown, "all weights", len(part)))
-        coarse = bool(how.note)
-        floor = COARSE_FLOOR if coarse else FLOORS.get(network.dtype, COARSE_FLOOR)
+        floor = rounding_floor(None if how.note else network.dtype)
         curves = share_curves(moments, floor=floor)
         within = None
         if steps is not None:
@@ -299,7 +302,15 @@ class _Run:
         both = [one.planted(np.array([float(have)]), strength).value[:, 0] for one in (curves, fewer)]
         return curves, within, both[0] - both[1]
 
-    def _count(self, asked: int | None, beside: int, memory: int, budget: float | None, how: Linearisation) -> int:
+    def _count(
+        self,
+        asked: int | None,
+        beside: int,
+        memory: int,
+        budget: float | None,
+        how: Linearisation,
+        moved: dict[str, Tensor],
+    ) -> int:
         """Directions that memory, time and the number of targets allow."""
         if asked is not None:
             if asked < 1:
@@ -310,7 +321,7 @@ class _Run:
         by_memory = int((memory / (2 * BLOCKS * 8)) ** 0.5) - beside
         count = min(DIRECTIONS, by_rows, by_memory)
         if budget is not None:
-            count = min(count, self._affordable(budget, how))
+            count = min(count, self._affordable(budget, how, moved))
         if count < FEWEST_DIRECTIONS:
             self.warnings.append(
                 f"only {FEWEST_DIRECTIONS} directions of the weights are looked at: targets, memory or time allow no more; the "
@@ -318,7 +329,7 @@ class _Run:
             )
         return max(FEWEST_DIRECTIONS, count)
 
-    def _affordable(self, budget: float, how: Linearisation) -> int:
+    def _affordable(self, budget: float, how: Linearisation, moved: dict[str, Tensor]) -> int:
         """Directions that the time allows, from timing a few of them on one batch."""
         measurement = self.measurement
         size = sequences_together(measurement.network, how.alive)
@@ -327,7 +338,8 @@ class _Run:
             measurement.network, few, measurement.loss, measurement.steps, measurement.space, measurement.mixing
         )
         beside = measurement.space.basis.shape[1] * self.width if measurement.network.readout else 0
-        taken = Directions(how.weights(measurement.network), how.together, self.seed)
+        together = how.together if how.carried is None else DIRECTIONS  # which then cost about the same
+        taken = Directions(moved, together, self.seed)
         sums = reachable.start(BLOCKS, len(taken) + beside, measurement.space, few.lags, measurement.network.device)
         begun = time.perf_counter()
         trial.add_reachable(sums, taken, how)

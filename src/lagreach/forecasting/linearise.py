@@ -11,6 +11,7 @@ import torch
 
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError
+from lagreach.forecasting.carried_back import CarriedBack
 from lagreach.forecasting.network import Network
 from lagreach.statistics.reachable import METHODS, Directions, difference_step, tangents
 
@@ -20,6 +21,9 @@ MOST_SEQUENCES = 64
 ALIVE = 6  # activations of the largest size that are alive at a time
 AGREE = 1e-3  # how closely differences over two distances must agree
 FARTHER = 8.0
+COMPARED, STEPS_COMPARED = 2, 8  # directions and steps at which two ways are compared
+
+MOST_ROWS = 96  # outputs of a sequence from which gradients are carried back; of more, directions are cheaper
 
 NOT_EXACT = (
     "this model has no forward-mode derivative and is not smooth in double precision: derivatives along the weights are good to "
@@ -29,8 +33,9 @@ NOT_EXACT = (
 
 @dataclass(frozen=True)
 class Linearisation:
-    """`method` is "forward" or "difference", taken in double precision where that is possible; `note` says what could not be had.
+    """How derivatives are taken: "backward", for models that `carried` knows, "forward", or "difference".
 
+    Differences are taken in double precision where that is possible; `note` says what could not be had.
     `step` is the distance that differences move the weights. `plain_kernels`: without the libraries whose recurrent layers have
     no forward mode.
     """
@@ -42,11 +47,12 @@ class Linearisation:
     one_by_one: bool = False
     plain_kernels: bool = False
     note: str = ""
+    carried: CarriedBack | None = None
 
     @property
     def alive(self) -> int:
         """Runs of the model that are in memory at a time."""
-        return 2 if self.method == "difference" or self.one_by_one else 1 + self.together
+        return 2 if self.method != "forward" or self.one_by_one else 1 + self.together
 
     @contextmanager
     def flags(self) -> Iterator[None]:
@@ -62,8 +68,13 @@ class Linearisation:
         return {name: w if self.dtype is None else w.to(self.dtype) for name, w in network.weights.items()}
 
 
-def choose_linearisation(network: Network, sample: Batch, method: str = "auto") -> Linearisation:
-    """Find a way on a small batch.
+def choose_linearisation(
+    network: Network, sample: Batch, method: str = "auto", rows: int | None = None
+) -> Linearisation:
+    """Find a way on a small batch; `rows` is the number of outputs of a sequence that are looked at, if it is known.
+
+    Where the model is a recurrent layer with a readout and only few outputs are looked at, gradients are carried back from
+    them, at a cost that hardly depends on the number of directions.
 
     Differences in double precision cost one run of the model a direction, and are as good as forward mode in single
     precision. They need a model that runs in double precision throughout, which is checked by moving the weights farther.
@@ -71,7 +82,21 @@ def choose_linearisation(network: Network, sample: Batch, method: str = "auto") 
     model's own precision are left as a last resort.
     """
     if method not in ("auto", *METHODS):
-        raise InputError("unknown way to take derivatives", got=repr(method), expected="auto, forward or difference")
+        raise InputError(
+            "unknown way to take derivatives", got=repr(method), expected="auto, backward, forward or difference"
+        )
+    if method == "backward" or (method == "auto" and rows is not None and rows <= MOST_ROWS):
+        with network.at_rest():
+            carried = CarriedBack.of(network, sample)
+        if carried is not None and (method == "backward" or _same_as_differences(network, sample, carried)):
+            return Linearisation("backward", carried=carried)
+        if method == "backward":
+            raise InputError(
+                "gradients cannot be carried back through this model",
+                got=type(network).__name__,
+                expected="one recurrent layer of a known cell, and a linear readout",
+                fix='leave derivatives="auto"',
+            )
     if method != "forward":
         way = _differences(network, sample, torch.float64)
         if way is not None:
@@ -109,6 +134,33 @@ def _differences(network: Network, sample: Batch, dtype: torch.dtype) -> Lineari
     if near.dtype != dtype or not bool(torch.isfinite(apart)) or float(apart) > AGREE * float(size):
         return None
     return Linearisation("difference", dtype=way.dtype, step=step)
+
+
+def _same_as_differences(network: Network, sample: Batch, carried: CarriedBack) -> bool:
+    """Whether what is carried back is what moving the weights shows; gradients that explode are not, in single precision.
+
+    A model that does not run in double precision is taken at its word.
+    """
+    way = _differences(network, sample, torch.float64)
+    if way is None:
+        return True
+    moved = {name: weight for name, weight in way.weights(network).items() if name not in network.readout}
+    directions = Directions(moved, COMPARED, 0)
+    outputs = functools.partial(network.output, batch=sample)
+    with network.at_rest(), torch.no_grad():
+        theirs = torch.cat([along for _, along in tangents(outputs, directions, COMPARED, way.method, step=way.step)])
+        positions, time = theirs.shape[2], sample.x.shape[1]
+        if positions not in (1, time):
+            return False
+        chosen = torch.linspace(0, positions - 1, min(positions, STEPS_COMPARED)).round().long().unique()
+        times = (chosen if positions == time else torch.tensor([time - 1])).expand(len(sample), -1).to(theirs.device)
+        ours = carried.derivatives(sample, times, directions).to(theirs)
+    theirs = theirs[:, :, chosen]
+    if sample.lengths is not None:  # what lies beyond the end does not count
+        inside = times < torch.as_tensor(sample.lengths, device=times.device)[:, None]
+        ours, theirs = ours * inside[None, ..., None], theirs * inside[None, ..., None]
+    apart = float((ours - theirs).norm())
+    return apart <= AGREE * float(theirs.norm())
 
 
 def _step(network: Network, sample: Batch, way: Linearisation) -> float:

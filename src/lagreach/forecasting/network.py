@@ -142,6 +142,16 @@ class ModuleNetwork(Network):
         assert self._arranged is not None
         return Shown(output, ARRANGED[self._arranged](given, *output.shape[:2]), False)
 
+    @property
+    def model(self) -> nn.Module:
+        """The module itself."""
+        return self._model
+
+    def last_weight(self) -> Float[Tensor, "out feature"]:
+        """Weights of the linear layer that the model ends in."""
+        assert self._last is not None
+        return self._last.weight.detach()
+
     def _recurrences(self, sample: Batch, call: Call | None) -> tuple[list[View], str]:
         try:
             return find_views(self._model, sample, call), "its recurrent states stand"

@@ -12,11 +12,12 @@ from lagreach.adapters.view import unbound
 from lagreach.cells.stack import Stack
 from lagreach.data.batch import Batch
 from lagreach.errors import UnsupportedError
+from lagreach.forecasting.carried_back import all_directions
 from lagreach.forecasting.linearise import Linearisation, sequences_together
 from lagreach.forecasting.network import Network, Shown
 from lagreach.forecasting.plan import ForecastPlan
 from lagreach.statistics.linear_share import Observed, OutputSpace, ShareMoments
-from lagreach.statistics.reachable import Directions, reachable_rows, tangents
+from lagreach.statistics.reachable import Directions, Sketched, reachable_rows, sketched, tangents
 from lagreach.statistics.readable import readable_rows
 from lagreach.transport.objective import Loss, Objective, make_objective, valid_steps
 
@@ -108,23 +109,16 @@ class Measurement:
         readout's weights.
         """
         network = self.network
+        sketch = self._sketch(directions, how)
         for batch, block, chance in self.plan.batches(sequences_together(network, how.alive)):
             piece = self.run(batch)
             features = piece.features if readout_scale is None else piece.features * readout_scale.to(piece.features)
             with network.at_rest(), how.flags(), torch.no_grad():
-                along = tangents(
-                    _outputs(network, piece),
-                    directions,
-                    how.together,
-                    how.method,
-                    step=how.step,
-                    one_by_one=how.one_by_one,
-                )  # none where only the readout is trained
+                observed = self.observed(piece, block, chance, readout=False)
                 rows = reachable_rows(
-                    self.observed(piece, block, chance, readout=False),
+                    observed,
                     piece.output,
-                    along,
-                    len(directions),
+                    sketch(piece, observed),
                     features if network.readout else None,
                     self.space,
                     self.plan.lags,
@@ -132,6 +126,21 @@ class Measurement:
             moments.add(rows)
             if tick is not None:
                 tick(len(batch))
+
+    def _sketch(self, directions: Directions, how: Linearisation) -> Callable[[Piece, Observed], Sketched]:
+        """How derivatives along the directions are taken of a piece: carried back, or one run a direction."""
+        carried = how.carried
+        if carried is not None and len(directions):
+            matrix, names = all_directions(directions), list(directions.weights)
+            return lambda piece, seen: carried.sketch(piece.batch, seen, piece.output, matrix, names, self.space)
+
+        def forward(piece: Piece, observed: Observed) -> Sketched:
+            along = tangents(
+                _outputs(self.network, piece), directions, how.together, how.method, step=how.step, one_by_one=how.one_by_one
+            )  # none where only the readout is trained  # fmt: skip
+            return sketched(observed, piece.output, along, len(directions), self.space)
+
+        return forward
 
 
 def _outputs(network: Network, piece: Piece) -> Callable[[dict[str, Tensor]], Tensor]:

@@ -16,7 +16,7 @@ from lagreach.data.batch import Batch
 from lagreach.data.pairs import plan_blocks
 from lagreach.data.sequences import Sequences
 from lagreach.errors import InputError
-from lagreach.statistics.linear_share import ANCHORS
+from lagreach.statistics.linear_share import anchor_chance
 from lagreach.statistics.memory import Autocorrelation
 from lagreach.transport.objective import valid_steps
 
@@ -97,12 +97,7 @@ class ForecastPlan:
         for start in range(0, len(self), size):
             chosen = slice(start, start + size)
             batch = zero_beyond(self.sequences.read(self.order[chosen].tolist()))
-            yield batch, torch.from_numpy(self.block[chosen].copy()), self._chance(self.rank[chosen])
-
-    def _chance(self, ranks: np.ndarray) -> Float[Tensor, "seq anchor"]:
-        """A stream for every sequence: the choice does not depend on what runs beside it, nor is it stored."""
-        streams = [np.random.Philox(key=self.seed % 2**64, counter=[0, 0, 1, rank]) for rank in ranks.tolist()]
-        return torch.from_numpy(np.stack([np.random.Generator(stream).random(ANCHORS) for stream in streams]))
+            yield batch, torch.from_numpy(self.block[chosen].copy()), anchor_chance(self.seed, self.rank[chosen])
 
 
 def zero_beyond(batch: Batch) -> Batch:

@@ -17,6 +17,7 @@ from lagreach.statistics.linear_share import AMPLE, ShareCurves, Shares, check_s
 
 if TYPE_CHECKING:
     import xarray as xr
+    from matplotlib.figure import Figure
 
 A_LITTLE = 0.02  # share of an old input that a state must tell for it to have arrived
 
@@ -60,6 +61,7 @@ class Forecast:
     seconds: Mapping[str, float]
     warnings: tuple[str, ...] = ()
     labels: Mapping[str, str | int | float] = field(default_factory=dict)
+    about: Mapping[str, str] = field(default_factory=dict)  # model, data and date, for the head of a page
 
     def __post_init__(self) -> None:
         check_strength(self.strength)
@@ -111,22 +113,29 @@ class Forecast:
     @cached_property
     def needed(self) -> xr.DataArray:
         """Sequences from which half of a planted dependency is recovered, however many steps that takes."""
-        parts = [curves.needed(self.strength) for curves in (self.read, self.reach) if curves is not None]
+        parts = [numbers for name in ("readable", "reachable") if (numbers := self.takes(name)) is not None]
         return self._by_lag("needed", _better(parts, smaller=True))
 
     @cached_property
     def seen(self) -> xr.DataArray:
         """Sequences from which the gradient of a planted dependency stands out of its noise."""
-        return self._by_lag("seen", (self.reach or self.read).visible(self.strength, self.error))
+        seen = self.takes("seen")
+        assert seen is not None
+        return self._by_lag("seen", seen)
+
+    def takes(self, name: str) -> Shares | None:
+        """Sequences from which each lag is "seen", or half of it "readable" or "reachable"; None if that was not asked for."""
+        if name == "seen":
+            return (self.reach or self.read).visible(self.strength, self.error)
+        curves = {"readable": self.read, "reachable": self.reach}[name]
+        return None if curves is None else curves.needed(self.strength)
 
     # what binds
 
     @cached_property
     def limits(self) -> xr.DataArray:
         """What binds at each lag of the data's own dependency, with the sequences in the data; "none found" without one."""
-        words = self._limits(self.available, in_data=True)
-        found = self.adjusted_p <= self.error
-        return self._words([word if yes else NONE_FOUND for word, yes in zip(words, found, strict=True)])
+        return self._words(self.limits_in_data_at(self.available))
 
     @cached_property
     def limits_if_present(self) -> xr.DataArray:
@@ -136,6 +145,11 @@ class Forecast:
     def limits_at(self, sequences: float) -> list[str]:
         """What would bind at each lag with so many sequences, if the data depended on it."""
         return self._limits(sequences, in_data=False)
+
+    def limits_in_data_at(self, sequences: float) -> list[str]:
+        """What would bind at each lag of the data's own dependency with so many sequences; "none found" without one."""
+        words, there = self._limits(sequences, in_data=True), self.adjusted_p <= self.error
+        return [word if yes else NONE_FOUND for word, yes in zip(words, there, strict=True)]
 
     def _limits(self, sequences: float, *, in_data: bool) -> list[str]:
         def shares(curves: ShareCurves, count: float) -> np.ndarray:
@@ -217,6 +231,21 @@ class Forecast:
         from lagreach.diagnosis.files import save_record
 
         save_record(self, self.to_xarray(), path)
+
+    def plot(self, sequences: int | None = None) -> Figure:
+        """Draw what will be recovered of each lag from so many sequences (those in the data), coloured by what binds.
+
+        Below the bars stand the numbers of sequences from which each lag is seen, readable and reachable.
+        """
+        from lagreach.report.forecast_figure import forecast_figure
+
+        return forecast_figure(self, sequences)
+
+    def report(self, path: str | Path) -> None:
+        """Write a self-contained HTML page that opens with this figure, and has sliders for sequences and strength."""
+        from lagreach.report.forecast_page import write_forecast
+
+        write_forecast(self, path)
 
     def __str__(self) -> str:
         from lagreach.forecasting.words import describe

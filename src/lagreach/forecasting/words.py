@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from lagreach.forecasting.limits import (
 )
 from lagreach.forecasting.result import Forecast
 
+LESS_THAN_ONE = "less than one"
 ROWS = 8  # lags in the printed table
 NEIGHBOURS = 0.2  # share of a lag that the next one looked at may lie beyond it
 SAID = {  # of one lag, and of several
@@ -32,9 +33,24 @@ SAID = {  # of one lag, and of several
 }
 
 
+REMEDY = {  # what helps at lags that would not be learned
+    BLENDED: "more units, faster gates or a wider spread of time scales help to tell neighbours apart; more data do not",
+    UNSEEN: "slower gates (a larger bias of the forget gate, say), or another kind of layer; more data do not help",
+    FEW_SEQUENCES: "more sequences",
+    FEW_STEPS: "train longer, or with larger steps",
+}
+IN_SHORT = {  # what to do, in a training that is under way
+    BLENDED: "more units, or gates with more spread time scales",
+    UNSEEN: "stop, or change gates",
+    FEW_SEQUENCES: "more sequences",
+    FEW_STEPS: "train longer, or with larger steps",
+}
+NOTHING_TO_DO = "Nothing to do: these lags will be learned."
+
+
 def describe(forecast: Forecast) -> str:
     """About a dozen lines: what will be learned, what is in the data, a few lags in numbers, and what to do."""
-    lines = [*_answers(forecast), "", *_table(forecast), *_reasons(forecast), *_notes(forecast)]
+    lines = [*_answers(forecast), "", *_table(forecast), *_reasons(forecast), *notes(forecast)]
     return "\n".join(lines)
 
 
@@ -44,18 +60,53 @@ def in_words(forecast: Forecast, sequences: float | None = None) -> str:
     return sentence(forecast.lags, forecast.limits_at(count))
 
 
-def sentence(lags: Sequence[int], words: Sequence[str]) -> str:
-    """Lags by what binds them.
+def plainly(forecast: Forecast, sequences: float | None = None) -> str:
+    """Say what will be learned and what to do about the rest, of any lag and of those in the data."""
+    number = forecast.available if sequences is None else sequences
+    said = sentence(forecast.lags, forecast.limits_at(number), IN_SHORT)
+    words = forecast.limits_in_data_at(number)
+    there = [word != NONE_FOUND for word in words]
+    if not any(there):
+        return said
+    depends = f"{'lags' if sum(there) > 1 else 'lag'} {spans(forecast.lags, there)}"
+    return f"{said}. The data depend on {depends}: {sentence(forecast.lags, words)}"
+
+
+def to_do(forecast: Forecast, sequences: float | None = None) -> list[str]:
+    """What would help at the lags that will not be learned: those that the data depend on, if any were found, else all."""
+    number = forecast.available if sequences is None else sequences
+    anything = bool((forecast.adjusted_p <= forecast.error).any())
+    words = forecast.limits_in_data_at(number) if anything else forecast.limits_at(number)
+    lines = []
+    for word, remedy in REMEDY.items():
+        chosen = [own == word for own in words]
+        if any(chosen):
+            enough = _enough(forecast, chosen) if word == FEW_SEQUENCES else ""
+            lines.append(f"{'Lags' if sum(chosen) > 1 else 'Lag'} {spans(forecast.lags, chosen)}: {remedy}{enough}.")
+    return lines or [NOTHING_TO_DO]
+
+
+def _enough(forecast: Forecast, chosen: Sequence[bool]) -> str:
+    """Sequences from which half of each of these lags would be recovered."""
+    most = max(float(n) for n, yes in zip(forecast.needed.values, chosen, strict=True) if yes)
+    return f", about {count(most)}" if math.isfinite(most) else ""
+
+
+def sentence(lags: Sequence[int], words: Sequence[str], remedies: Mapping[str, str] | None = None) -> str:
+    """Lags by what binds them, and what to do about it if `remedies` say so.
 
     >>> sentence([0, 1, 2, 24, 64], ["readable", "readable", "reachable", "blended", "unseen"])
     'lags 0 to 2 will be learned; 24 is blended with its neighbours; 64 is unseen'
+    >>> sentence([64], ["unseen"], IN_SHORT)
+    'lag 64 is unseen: stop, or change gates'
     """
     parts: list[str] = []
     for kinds, (one, many) in SAID.items():
         chosen = [word in kinds for word in words]
         if any(chosen):
             named = spans(lags, chosen) if parts else f"{'lags' if sum(chosen) > 1 else 'lag'} {spans(lags, chosen)}"
-            parts.append(f"{named} {many if sum(chosen) > 1 else one}")
+            remedy = (remedies or {}).get(kinds[0])
+            parts.append(f"{named} {many if sum(chosen) > 1 else one}{'' if remedy is None else f': {remedy}'}")
     return "; ".join(parts) or "nothing can be said of these lags"
 
 
@@ -81,16 +132,18 @@ def count(number: float) -> str:
     """A number of sequences as people write it.
 
     >>> count(1234.0), count(3.2e7), count(float("inf")), count(0.5), count(float("nan"))
-    ('1,200', '3e+07', 'never', '1', '-')
+    ('1,200', '3e+07', 'never', 'less than one', '-')
     """
     if math.isnan(number):
         return "-"
     if math.isinf(number):
         return "never"
+    if number < 1:
+        return LESS_THAN_ONE
     if number >= 1e6:
         return f"{number:.0e}"
     digits = max(0, len(str(int(number))) - 2)
-    return f"{max(1, round(number / 10**digits) * 10**digits):,.0f}"
+    return f"{round(number / 10**digits) * 10**digits:,.0f}"
 
 
 def _answers(forecast: Forecast) -> list[str]:
@@ -112,7 +165,7 @@ def _table(forecast: Forecast) -> list[str]:
     shares, needed, seen = forecast.if_present, forecast.needed.values, forecast.seen.values
     data, words = forecast.in_data.values, forecast.limits_if_present.values
     heads = [f"share, {count(n)} seq." for n in forecast.sequences]
-    lines = [f"{'lag':>6} {'seen from':>10} {'half from':>10}  {'  '.join(f'{h:>18}' for h in heads)}  limited by"]
+    lines = [f"{'lag':>6} {'seen from':>13} {'half from':>13}  {'  '.join(f'{h:>18}' for h in heads)}  limited by"]
     for i in chosen:
         cells = []
         for j in range(len(forecast.sequences)):
@@ -120,7 +173,7 @@ def _table(forecast: Forecast) -> list[str]:
             cells.append(f"{value:.2f} [{low:.2f}, {high:.2f}]".rjust(18))
         own = "" if np.isnan(data[i, -1]) else f"; in the data {data[i, -1]:.2f} with {count(forecast.sequences[-1])}"
         lines.append(
-            f"{forecast.lags[i]:>6} {count(seen[i]):>10} {count(needed[i]):>10}  {'  '.join(cells)}  {words[i]}{own}"
+            f"{forecast.lags[i]:>6} {count(seen[i]):>13} {count(needed[i]):>13}  {'  '.join(cells)}  {words[i]}{own}"
         )
     return lines
 
@@ -139,7 +192,8 @@ def _reasons(forecast: Forecast) -> list[str]:
     return [f"{word}: {MEANING[word]}." for word in LIMITS if word in there - {NONE_FOUND, UNKNOWN}]
 
 
-def _notes(forecast: Forecast) -> list[str]:
+def notes(forecast: Forecast) -> list[str]:
+    """How much the directions that were looked at may have missed, and what else has to be known."""
     lines = []
     if forecast.reach is not None:
         directions, weights = forecast.settings["directions"], forecast.settings["weights"]

@@ -49,6 +49,7 @@ class Subject:
     at_end: bool = False  # whether all outputs belong to one anchor, see `output_anchors`
     memory: int | None = None  # bytes to stay within
     seed: int = 0  # of what is drawn on the way: anchors, exchanges
+    planned: int | None = None  # sequences that the reader plans for, if not those measured
     scale: np.ndarray | None = None  # (param,): what an optimiser makes of each weight's gradient; one if None
 
     @property

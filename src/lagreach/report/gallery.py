@@ -11,9 +11,10 @@ from lagreach._util.progress import Progress
 from lagreach.diagnosis.result import Diagnosis
 from lagreach.errors import InputError
 from lagreach.papers.livi import figures as paper_figures
-from lagreach.report import figures
+from lagreach.report import curve_figures, figures
 
 FIGURES: dict[str, Callable[..., Any]] = {
+    "bars": curve_figures.bars,
     "window": figures.window,
     "reach": figures.reach,
     "gain": figures.gain,
@@ -24,12 +25,13 @@ FIGURES: dict[str, Callable[..., Any]] = {
     "tail": figures.tail,
     "comparison": figures.comparison,
     "training": figures.training,
+    "curves": curve_figures.curves,
     "figure-1": paper_figures.figure_1,
     "figure-2": paper_figures.figure_2,
     "figure-3": paper_figures.figure_3,
     "figure-4": paper_figures.figure_4,
 }
-SINGLE = ("dependence", "noise", "tail")  # show one diagnosis; of several, one file each
+SINGLE = ("bars", "curves", "dependence", "noise", "tail")  # show one diagnosis; of several, one file each
 
 
 def export(

@@ -6,18 +6,16 @@ import base64
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from lagreach._util.disk import Write, is_file, write_whole
 from lagreach._util.extras import require_extra
-from lagreach._version import __version__
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis
 from lagreach.diagnosis.window import Requirement
 from lagreach.errors import InputError
-from lagreach.report.payload import make_payload, to_json, verdict
+from lagreach.report.payload import bars_payload, make_payload, to_json, verdict
+from lagreach.report.recovered import SHARE, first_sentence, recovered, what_to_do
 from lagreach.report.text import HELD_OUT
 from lagreach.report.words import (
     CLOCKS,
@@ -34,13 +32,17 @@ from lagreach.report.words import (
     share,
     short,
     span,
+    technical,
     time_scales,
 )
+from lagreach.report.writing import write_page
 from lagreach.statistics.memory import Memory
 from lagreach.types import Status
 
-SCRIPTS = ("what_if.js", "charts.js", "page.js")
+TITLE = "lagreach report"
+SCRIPTS = ("draw.js", "bars.js", "what_if.js", "charts.js", "theme.js", "page.js")
 CLAIM = ("claim", "printed", "obtained", "interval", "verdict", "why")
+UNTESTED = "not tested"
 VERDICTS = {"reproduced": "good", "holds": "good", "partly": "fair", "not reproduced": "bad", "fails": "bad"}
 
 
@@ -49,7 +51,7 @@ def write_report(
     path: str | Path,
     *,
     names: Sequence[str] | None = None,
-    title: str = "lagreach report",
+    title: str = TITLE,
 ) -> Path:
     """Write the page of one diagnosis, or of several side by side; an existing one is replaced at the end, or not at all.
 
@@ -89,40 +91,25 @@ def study_page(
     about = _about(found, named(found, names)) if found else {"answer": [], "settings": {}}
     paragraphs = [part.strip() for part in claims.split("\n\n")] if isinstance(claims, str) else []
     rows = [] if isinstance(claims, str) else [_claim(row) for row in claims]
+    tested = [row for row in rows if row["verdict"] != UNTESTED]
+    untested = [row["claim"] for row in rows if row["verdict"] == UNTESTED]
     pictures = [{"caption": caption, "source": _inline(Path(file))} for caption, file in figures]
     about["answer"] = list(answer) or about["answer"] or [title]
-    return _write(Path(out), write, title=title, claims=rows, text=paragraphs, pictures=pictures, **about)
+    return _write(
+        Path(out),
+        write,
+        title=title,
+        claims=tested,
+        untested=untested,
+        text=paragraphs,
+        pictures=pictures,
+        study=True,
+        **about,
+    )
 
 
 def _write(path: Path, write: Write = write_whole, **content: Any) -> Path:
-    require_extra("report")
-    from jinja2 import Environment, PackageLoader
-    from markupsafe import Markup
-
-    environment = Environment(
-        loader=PackageLoader("lagreach.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    page = environment.get_template("report.html.j2").render(
-        **content,
-        version=__version__,
-        style=Markup(_template("style.css")),
-        scripts=[Markup(_template(name)) for name in SCRIPTS],
-        plotly=Markup(_plotly()),
-    )
-    write(path, page.encode())
-    return path
-
-
-@cache
-def _template(name: str) -> str:
-    return (files("lagreach.report") / "templates" / name).read_text(encoding="utf-8")
-
-
-@cache
-def _plotly() -> str:
-    from plotly.offline import get_plotlyjs
-
-    return get_plotlyjs()
+    return write_page("report.html.j2", SCRIPTS if content.get("views") else (), path, write, **content)
 
 
 def _about(diagnoses: tuple[Diagnosis, ...], names: list[str]) -> dict[str, Any]:
@@ -141,20 +128,27 @@ def _about(diagnoses: tuple[Diagnosis, ...], names: list[str]) -> dict[str, Any]
         for i, (diagnosis, name) in enumerate(zip(diagnoses, names, strict=True))
         for j, layer in enumerate(diagnosis.layers)
     ]
+    bars = None if several else recovered(diagnoses[0])
+    opening = [] if bars is None else [first_sentence(diagnoses[0], bars)]
+    notes = list(dict.fromkeys(notes))
     return {
-        "answer": _comparison(diagnoses, names) if several else [answer(diagnoses[0])],
+        "answer": _comparison(diagnoses, names) if several else [*opening, answer(diagnoses[0])],
+        "about": {} if several else dict(diagnoses[0].about),
+        "bars": bars is not None,
+        "to_do": [] if several else what_to_do(diagnoses[0], bars),
         "no_forecast": NO_FORECAST,
         "convergence": [
             {"name": name, "text": str(d.convergence["text"])}
             for d, name in zip(diagnoses, names, strict=True)
             if d.convergence is not None
         ],
-        "warnings": list(dict.fromkeys(notes)),
+        "warnings": [note for note in notes if not technical(note)],
+        "technical_notes": [note for note in notes if technical(note)],
         "views": views,
         "models": names,
         "clock": timed[0] if timed else None,
         "sliders": payload["sliders"],
-        "data": Markup(to_json(payload)),
+        "data": Markup(to_json(payload | ({} if bars is None else {"bars": bars_payload(bars)}))),
         "definition": diagnoses[0].layers[0].window.definition,
         "held_out": HELD_OUT,
         "settings": {name: _facts(diagnosis) for diagnosis, name in zip(diagnoses, names, strict=True)},
@@ -198,9 +192,11 @@ def _view(diagnosis: Diagnosis, layer: LayerDiagnosis) -> dict[str, Any]:
         "sequences": count(diagnosis.sequences),
         "share": share(window.strength),
         "rows": rows,
+        "shares": any(row["share"] for row in rows),
         "retained": sentence(retained(layer)) if any("gate bias" in row["advice"] for row in rows) else "",
         "glossary": {short(limit): str(limit).removeprefix(f"{short(limit)}: ") for limit in LIGHTS if limit in limits},
-        "notes": window.warnings,
+        "notes": [note for note in window.warnings if not technical(note)],
+        "technical_notes": [note for note in window.warnings if technical(note)],
         "fidelity": sentence(layer.fidelity.verdict),
         "shape": str(layer.regimes.status)
         if best is None
@@ -226,8 +222,11 @@ def _row(diagnosis: Diagnosis, layer: LayerDiagnosis, i: int, limit: Status) -> 
     if math.isnan(seen.sequences[i]) and seen.status[i] is planted.status[i]:
         missing = "unknown"  # the reason stands beside it
     found = brief(seen.sequences[i]) if math.isfinite(seen.sequences[i]) else missing
+    shares = window.curves.get(SHARE)
     return {
         "lags": span(int(seen.first[i]), lag),
+        "share": "" if shares is None or math.isnan(shares.value[i]) else f"{100 * shares.value[i]:.0f} %",
+        "share_range": "" if shares is None else _share_range(shares.low[i], shares.high[i]),
         "planted": brief(planted.sequences[i]) if math.isfinite(planted.sequences[i]) else _unknown(planted, i),
         "planted_range": _range(planted, i),
         "planted_kind": "number" if math.isfinite(planted.sequences[i]) else "words",  # words may be many, and wrap
@@ -238,6 +237,10 @@ def _row(diagnosis: Diagnosis, layer: LayerDiagnosis, i: int, limit: Status) -> 
         "advice": advice(diagnosis, layer, lag),
         "idle": limit in (Status.LIMIT_LEARNED, Status.LIMIT_NO_DEPENDENCY),
     }
+
+
+def _share_range(low: float, high: float) -> str:
+    return "" if math.isnan(low) or math.isnan(high) else f"({100 * low:.0f} to {100 * high:.0f})"
 
 
 def _unknown(found: Requirement, i: int) -> str:

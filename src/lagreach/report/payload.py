@@ -17,6 +17,9 @@ from lagreach.advice.what_if import measured_exponent
 from lagreach.detection.law import block_size
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis
 from lagreach.diagnosis.window import Requirement
+from lagreach.forecasting.limits import LIMITS
+from lagreach.report.forecast_figure import BRIEFLY, LEARNED
+from lagreach.report.recovered import Recovered
 from lagreach.report.words import short, span, time_scales
 from lagreach.statistics import LagCurve
 from lagreach.types import Status
@@ -58,6 +61,19 @@ def make_payload(diagnoses: Sequence[Diagnosis], names: Sequence[str]) -> dict[s
     }
 
 
+def bars_payload(bars: Recovered) -> dict[str, Any]:
+    """Shares by lag and what binds, for the figure that a page opens with."""
+    return {
+        "lags": bars.named,
+        "share": _rounded(bars.share),
+        "low": _rounded(bars.low),
+        "high": _rounded(bars.high),
+        "words": bars.words,
+        "inData": bars.in_data,
+        "looks": [{"word": word, "name": BRIEFLY[word], "learned": word in LEARNED} for word in LIMITS],
+    }
+
+
 def _plain(value: Any) -> Any:
     """Lists, words and numbers only."""
     if isinstance(value, Mapping):
@@ -74,10 +90,11 @@ def _plain(value: Any) -> Any:
 def _errors(diagnoses: Sequence[Diagnosis]) -> list[float]:
     """Errors that the slider offers, those of the diagnoses among them."""
     own = {layer.window.error for diagnosis in diagnoses for layer in diagnosis.layers}
-    return sorted({*_two_digits(np.geomspace(0.001, 0.3, 40)), *own})
+    return sorted({*two_digits(np.geomspace(0.001, 0.3, 40)), *own})
 
 
-def _two_digits(values: Iterable[float]) -> list[float]:
+def two_digits(values: Iterable[float]) -> list[float]:
+    """Round to two digits: what a slider offers."""
     return [float(f"{value:.2g}") for value in values]
 
 
@@ -85,14 +102,20 @@ def _sliders(diagnoses: Sequence[Diagnosis], errors: list[float]) -> list[dict[s
     """Name, meaning, values and first position of every slider; None stands for what was measured."""
     sequences = min(diagnosis.sequences for diagnosis in diagnoses)
     strength = diagnoses[0].layers[0].window.strength
-    budgets = sorted({*_two_digits(np.geomspace(1, 1e8, 161)), float(sequences)})
-    shares = sorted({*_two_digits(np.geomspace(0.001, 1, 61)), strength})
+    budgets = sorted({*two_digits(np.geomspace(1, 1e8, 161)), float(sequences)})
+    shares = sorted({*two_digits(np.geomspace(0.001, 1, 61)), strength})
     factors = [float(f"{value:.4g}") for value in np.geomspace(0.1, 10, 41)]
     rows: tuple[tuple[str, str, str, list[Any], Any], ...] = (
         ("sequences", "Sequences", "how many independent sequences there are", budgets, float(sequences)),
         ("strength", "Strength", "share of the target that the dependency explains", shares, strength),
         ("error", "Target error", "chance of a wrong answer, each way", [None, *errors], None),
-        ("kappa", "Kappa", "how slowly averages settle: 2 with finite variance", [None, *KAPPAS], None),
+        (
+            "kappa",
+            "Averages",
+            "how slowly they settle: 2 is as usual, by the square root of their number",
+            [None, *KAPPAS],
+            None,
+        ),
         ("noise", "Noise scale", "factor on the gradient noise of a sequence", factors, 1.0),
     )
     return [

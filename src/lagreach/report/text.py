@@ -125,6 +125,8 @@ def _number(curve: LagCurve, i: int) -> str:
         return "none found" + ("" if math.isnan(low) else f" (> {brief(low)})")
     if math.isnan(value):
         return "unknown"
+    if curve.unit == "share":
+        return f"{100 * value:.0f} %" + ("" if math.isnan(low) else f" ({100 * low:.0f}..{100 * high:.0f})")
     if curve.unit != "sequences":
         return f"{value:.3g}" + ("" if math.isnan(low) else f" ({low:.3g}..{high:.3g})")
     return f"{brief(value)} ({brief(low)}..{brief(high)})"

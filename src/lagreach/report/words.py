@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -58,9 +59,11 @@ def about(number: float) -> str:
 def brief(number: float) -> str:
     """Write a number of sequences to three digits, for tables.
 
-    >>> [brief(n) for n in (4.187, 1063.2, 1.86e6, math.inf, math.nan)]
-    ['4.2', '1,060', '1.86e6', 'inf', 'nan']
+    >>> [brief(n) for n in (0.3, 4.187, 1063.2, 1.86e6, math.inf, math.nan)]
+    ['less than one', '4.2', '1,060', '1.86e6', 'inf', 'nan']
     """
+    if number < 1:
+        return "less than one"
     if number < 10:
         return f"{number:.2g}"
     return f"{float(f'{number:.3g}'):,.0f}" if number < 1e6 else f"{number:.3g}".replace("e+0", "e").replace("e+", "e")
@@ -99,6 +102,15 @@ def share(strength: float) -> str:
     return f"{100 * strength:.3g} %"
 
 
+def technical(text: str) -> bool:
+    """Whether a text uses a word of the method.
+
+    >>> technical("kappa is 2"), technical("more sequences")
+    (True, False)
+    """
+    return any(re.search(rf"\b{re.escape(term)}\b", text, re.IGNORECASE) for term in TERMS)
+
+
 def named(diagnoses: Sequence[Diagnosis], names: Sequence[str] | None = None) -> list[str]:
     """One name for each diagnosis: the given one, its labels, or its number; names that occur twice are numbered."""
     if names is not None and len(names) != len(diagnoses):
@@ -119,9 +131,14 @@ def short(limit: Status) -> str:
 
 # What the validation study found, in a sentence that every report carries (docs/validation/index.md).
 NO_FORECAST = (
-    "This speaks of the network as it stands: whether a gradient at a lag stands out of its noise. It is no forecast of what "
-    "training will make of it."
+    "This speaks of the network as it stands: whether a gradient at a lag stands out of its noise. What training will make of it "
+    "is another question: lagreach.forecast(model, data) answers it."
 )
+# Words of the method, which stand on a page only in the part for those who want to know how (docs/style/terms.txt).
+TERMS = (
+    "alpha", "kappa", "transport", "swap contrast", "envelope", "jackknife", "design effect", "tail index", "Fano", "H_N",
+    "cotangent",
+)  # fmt: skip
 
 
 def answer(diagnosis: Diagnosis) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -21,7 +22,7 @@ Weights = dict[str, Tensor]
 Outputs = Callable[[Weights], Tensor]  # weights to outputs (seq, target, out)
 CHANGE, CHANGE_SINGLE = 1e-6, 1e-3  # of outputs in a finite difference, relative to their size
 FEW = 4
-METHODS = ("forward", "difference")
+METHODS = ("backward", "forward", "difference")
 
 
 @dataclass(frozen=True)
@@ -139,11 +140,40 @@ def start(
     return ShareMoments(blocks, features, rows, lags, space.group, torch.ones(len(space.group), 1), device)
 
 
-def reachable_rows(
+class Sketched(NamedTuple):
+    """Derivatives along the directions: at the anchors, and of the loss of each sequence (its negative gradient)."""
+
+    features: Float[Tensor, "seq anchor row direction"]
+    gradient: Float[Tensor, "seq direction"]
+
+
+def sketched(
     observed: Observed,
     output: Float[Tensor, "seq target out"],
     along: Iterator[tuple[int, Float[Tensor, "direction seq target out"]]],
     count: int,
+    space: OutputSpace,
+) -> Sketched:
+    """Pick from derivatives of all outputs (`tangents`) along `count` directions what a linear fit sees."""
+    index, _ = observed.anchors()
+    sequences, rows = len(output), space.basis.shape[1]
+    features = output.new_empty(sequences, index.shape[1], rows, count)
+    gradient = torch.empty(sequences, count, dtype=torch.float64, device=output.device)
+    pull = (observed.residual * observed.shares[..., None]).double()  # (seq, target, row)
+    at = index[..., None].expand(-1, -1, rows)
+    for start, change in along:
+        own = space.rows(change, output)  # (direction, seq, target, row)
+        stop = start + len(own)
+        gradient[:, start:stop] = torch.einsum("kstr,str->sk", own.double(), pull)
+        picked = own.gather(2, at.expand(len(own), *at.shape))
+        features[..., start:stop] = picked.permute(1, 2, 3, 0)
+    return Sketched(features, gradient)
+
+
+def reachable_rows(
+    observed: Observed,
+    output: Float[Tensor, "seq target out"],
+    along: Sketched,
     readout: Float[Tensor, "seq target feature"] | None,
     space: OutputSpace,
     lags: Sequence[int],
@@ -157,31 +187,22 @@ def reachable_rows(
     output
         Output of the model at the targets.
     along
-        From `tangents`.
-    count
-        Number of directions.
+        From `sketched`, or carried back from the anchors.
     readout
         What the readout reads; None where it is not a linear layer at the end.
     """
+    features, gradient = along.features, along.gradient[:, None]
+    if readout is None:
+        return observed.rows(features, gradient, lags)
     index, _ = observed.anchors()
-    sequences, rows = len(output), space.basis.shape[1]
-    width = 0 if readout is None else rows * readout.shape[2]
-    features = output.new_empty(sequences, index.shape[1], rows, count + width)
-    gradient = torch.empty(sequences, 1, count + width, dtype=torch.float64, device=output.device)
-    pull = (observed.residual * observed.shares[..., None]).double()  # (seq, target, row)
+    rows = space.basis.shape[1]
+    pull = (observed.residual * observed.shares[..., None]).double()
     at = index[..., None].expand(-1, -1, rows)
-    for start, change in along:
-        own = space.rows(change, output)  # (direction, seq, target, row)
-        stop = start + len(own)
-        gradient[:, 0, start:stop] = torch.einsum("kstr,str->sk", own.double(), pull)
-        picked = own.gather(2, at.expand(len(own), *at.shape))
-        features[..., start:stop] = picked.permute(1, 2, 3, 0)
-    if readout is not None:
-        mixing = space.rows(
-            space.basis.T.to(output)[:, None, None].expand(-1, *output.shape), output
-        )  # (copy, seq, target, row)
-        gradient[:, 0, count:] = torch.einsum("cstr,str,stf->scf", mixing.double(), pull, readout.double()).flatten(1)
-        mixed = mixing.gather(2, at.expand(rows, *at.shape)).permute(1, 2, 3, 0)  # (seq, anchor, row, copy)
-        read = readout.gather(1, index[..., None].expand(-1, -1, readout.shape[2]))
-        features[..., count:] = (mixed[..., None] * read[:, :, None, None]).flatten(3)
-    return observed.rows(features, gradient, lags)
+    mixing = space.rows(
+        space.basis.T.to(output)[:, None, None].expand(-1, *output.shape), output
+    )  # (copy, seq, target, row)
+    beside = torch.einsum("cstr,str,stf->scf", mixing.double(), pull, readout.double()).flatten(1)
+    mixed = mixing.gather(2, at.expand(rows, *at.shape)).permute(1, 2, 3, 0)  # (seq, anchor, row, copy)
+    read = readout.gather(1, index[..., None].expand(-1, -1, readout.shape[2]))
+    exact = (mixed[..., None] * read[:, :, None, None]).flatten(3).to(features)
+    return observed.rows(torch.cat((features, exact), dim=3), torch.cat((gradient, beside[:, None]), dim=2), lags)

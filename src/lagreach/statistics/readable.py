@@ -1,5 +1,7 @@
 """*Readable* share: what a readout fitted to the states recovers of a lag. One forward pass.
 
+`lagreach.forecast` measures it for any model; `lagreach.diagnose` collects it in its first pass, of each recurrent layer.
+
 Features are what the readout reads. With the squared loss every output has weights of its own on the same features, so one
 output stands for all. For classes, the loss is a square near the model's own probabilities p (Gauss-Newton), with the curvature
 ``diag(p) - p p'``; its mean over the classes, ``h_t = (1 - |p_t|^2) / classes``, says how much a step counts.
@@ -8,12 +10,31 @@ output stands for all. For classes, the loss is a square near the model's own pr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lagreach.statistics.linear_share import Observed, Rows, ShareMoments
+from lagreach.gradients.subject import Piece, Subject
+from lagreach.statistics._statistic import STATES, LagCurve, LagStatistic, Measured
+from lagreach.statistics.linear_share import (
+    AMPLE,
+    Observed,
+    Rows,
+    ShareMoments,
+    anchor_chance,
+    output_space,
+    rounding_floor,
+    share_curves,
+)
+from lagreach.transport.objective import LOSSES, valid_steps
+
+BLOCKS = 16  # of sequences, each left out in turn
+FEWEST_BLOCKS = 3
+MOST_UNITS = 256  # of a layer: moments are their square, fits their cube
+MOST_COPIES = 8  # outputs whose gradients are followed; of more, random directions
 
 
 def start(
@@ -38,3 +59,114 @@ def readable_rows(observed: Observed, features: Float[Tensor, "seq target featur
     gradient = (weighted.transpose(1, 2) @ features).double()
     scaled = observed.at_anchors(features) * observed.at_anchors(root)
     return observed.rows(scaled[:, :, None], gradient, lags)
+
+
+def why_not_readable(subject: Subject) -> str | None:
+    """Say why a diagnosis does not measure what a readout of this layer would recover; None where it does."""
+    units = _units(subject)
+    if units > MOST_UNITS:
+        return (
+            f"how much of each lag will be recovered was not measured: {units:,} units are more than the {MOST_UNITS} up to "
+            "which that is cheap; lagreach.forecast(model, data) measures it"
+        )
+    return None
+
+
+def _units(subject: Subject) -> int:
+    stack = subject.view.template.stack
+    return stack.output(torch.zeros(1, 1, stack.state_size)).shape[-1]
+
+
+class ReadableSums:
+    """Moments of what a layer gives to the rest of the model, and of old inputs."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.probe, self.seed, self.at_end = subject.probe, subject.seed, subject.at_end
+        self.lags = list(subject.bands.lags)
+        self.loss = str(subject.loss)
+        self.dtype = subject.view.template.dtype
+        self.moments: ShareMoments | None = None
+
+    def add(self, piece: Piece) -> None:
+        """Take in some pairs of sequences."""
+        part, objective = piece.part, piece.objective
+        seq, time = part.x.shape[:2]
+        positions, outputs = part.output.shape[1:]
+        if positions not in (1, time) and not self.at_end:
+            return  # which step an output belongs to is not known
+        probes = len(self.probe.group)
+        generator = torch.Generator().manual_seed(self.seed + 1)
+        space = output_space(self.loss, outputs, MOST_COPIES, probes, generator)
+        inside = valid_steps(part.lengths, seq, time, part.x.device)
+        index = torch.arange(positions, device=part.x.device).expand(seq, -1)
+        index = index if objective.steps is None else objective.steps
+        last = inside.sum(1, keepdim=True) - 1
+        times = index if positions == time and not self.at_end else last.expand_as(index)
+        states = part.recurrence.stack.output(part.states)
+        both = ((part.output, index), (states, times))
+        output, features = (_picked(values.to(self.dtype), at) for values, at in both)  # autocast makes them coarser
+        planted = self.probe.planted(part.x).permute(1, 2, 0)
+        along_residual, along_output = space.along(output, objective)
+        rank = np.repeat(2 * piece.pair, 2) + np.tile([0, 1], len(piece.pair))
+        observed = Observed(
+            block=torch.from_numpy(piece.block % BLOCKS),
+            times=times,
+            shares=objective.weights / objective.weights.sum(1, keepdim=True),
+            planted=torch.where(inside[..., None], planted, 0.0).to(output),
+            residual=space.readout_residual(output, objective),
+            towards=space.curvature_root(output),
+            along_residual=along_residual,
+            along_output=along_output,
+            along=space.group,
+            chance=anchor_chance(self.seed, rank).to(output.device),
+        )
+        if self.moments is None:
+            self.moments = start(BLOCKS, features.shape[-1], self.lags, space.copies)
+        self.moments.add(readable_rows(observed, features, self.lags).to("cpu"))
+
+    def merge(self, other: ReadableSums) -> None:
+        """Take in the moments of other sequences."""
+        if self.moments is None or other.moments is None:
+            self.moments = self.moments or other.moments
+        else:
+            self.moments.merge(other.moments)
+
+
+class Readable(LagStatistic):
+    """Share of a dependency of the given strength that a readout of the layer's output recovers from N sequences."""
+
+    place: ClassVar[int] = 3
+    name: ClassVar[str] = "readable"
+    title: ClassVar[str] = "Share that a readout recovers"
+    unit: ClassVar[str] = "share"
+    reads: ClassVar[frozenset[str]] = frozenset({STATES})
+    column: ClassVar[str] = "share recovered"
+    tracked: ClassVar[str] = "readable"
+
+    def start(self, subject: Subject, dependences: Sequence[int]) -> ReadableSums | None:
+        """Collect moments, where that is cheap and the loss has a known curvature."""
+        if subject.loss not in LOSSES or why_not_readable(subject) is not None:
+            return None
+        return ReadableSums(subject)
+
+    def curve(self, measured: Measured) -> LagCurve | None:
+        """Shares from the sequences that are planned for; also from more than anyone has, and what half of it needs."""
+        sums: ReadableSums | None = measured.collected
+        if sums is None or sums.moments is None or int((sums.moments.sequences > 0).sum()) < FEWEST_BLOCKS:
+            return None
+        window = measured.window
+        curves = share_curves(sums.moments, floor=rounding_floor(sums.dtype))
+        planned = float(window.planned or window.sequences)
+        shares = curves.planted(np.array([planned, AMPLE]), window.strength)
+        needed = curves.needed(window.strength)
+        return self.make(
+            sums.lags, shares.value[:, 0], shares.low[:, 0], shares.high[:, 0],
+            ample=shares.value[:, 1], needed=needed.value[:, 0], needed_low=needed.low[:, 0], needed_high=needed.high[:, 0],
+        )  # fmt: skip
+
+
+def _picked(values: Float[Tensor, "seq time value"], index: Tensor) -> Float[Tensor, "seq target value"]:
+    whole = torch.arange(values.shape[1], device=index.device)
+    if index.shape == values.shape[:2] and torch.equal(index[0], whole):
+        return values  # all of them, in their order
+    return values.gather(1, index[..., None].expand(-1, -1, values.shape[-1]))

@@ -3,7 +3,7 @@
 
 const Charts = (() => {
   const FAINT_BAND = 0.2;
-  const MOST_ABOVE = 1e6; // numbers this far above the budget are left to zooming
+  const MOST_ABOVE = 1e6; // numbers this far above the budget are not drawn
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const colours = () => [1, 2, 3, 4, 5, 6].map((i) => style(`--c${i}`));
   const dashes = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
@@ -17,24 +17,14 @@ const Charts = (() => {
   function count(n) {
     if (Number.isNaN(n)) return "unknown";
     if (n === Infinity) return "no number suffices";
+    if (n < 1) return "less than one";
     return n < 1e6 ? Math.ceil(n).toLocaleString("en") : n.toExponential(1).replace("e+", "e");
   }
 
-  const axis = (title, more = {}) => ({
-    title: { text: title, standoff: 8 }, gridcolor: style("--line"), zerolinecolor: style("--line"),
-    linecolor: style("--faint"), tickcolor: style("--faint"), automargin: true, ...more,
-  });
+  const axis = (title, more = {}) => ({ title: { text: title }, ...more });
 
   function layout(x, y, more = {}) {
-    return {
-      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-      font: { family: "system-ui, sans-serif", size: narrow() ? 12 : 13, color: style("--ink") },
-      margin: { l: 56, r: 16, t: 12, b: 44 }, height: narrow() ? 340 : 400, hovermode: "closest",
-      hoverlabel: { bgcolor: style("--paper"), bordercolor: style("--faint"), font: { color: style("--ink") } },
-      legend: { orientation: "h", x: 0, xanchor: "left", y: 0, yref: "container", yanchor: "bottom", bgcolor: "rgba(0,0,0,0)" },
-      modebar: { bgcolor: "rgba(0,0,0,0)", color: style("--faint"), activecolor: style("--ink") },
-      xaxis: x, yaxis: y, ...more,
-    };
+    return { font: { size: narrow() ? 12 : 13, color: style("--ink") }, height: narrow() ? 340 : 400, xaxis: x, yaxis: y, ...more };
   }
 
   /* Lags stand at log(1 + lag), so that lag 0 has a place and short lags have room. */
@@ -47,11 +37,8 @@ const Charts = (() => {
   }
 
   /* Decades with readable names. */
-  function decades(title, numbers, more = {}) {
-    const logs = numbers.filter((n) => n > 0 && Number.isFinite(n)).map(Math.log10);
-    const wide = Math.max(...logs) - Math.min(...logs);
-    const step = wide > 1.5 ? { dtick: wide > 6 && narrow() ? 2 : 1 } : {};
-    return axis(title, { type: "log", exponentformat: "power", ...step, ...more });
+  function decades(title, more = {}) {
+    return axis(title, { type: "log", ...more });
   }
 
   function band(x, low, high, colour, more = {}) {
@@ -83,11 +70,11 @@ const Charts = (() => {
       band(x, result.planted.low, result.planted.high, blue, { legendgroup: "planted", showlegend: false }),
       {
         x, y: drawable(result.planted.n), mode: "lines+markers", name: "if present", legendgroup: "planted",
-        line: { color: blue, width: 2.5 }, marker: { size: 6 }, text: words(result.planted), hoverinfo: "text",
+        line: { color: blue, width: 2.5 }, marker: { size: 6 }, text: words(result.planted),
       },
       {
         x, y: drawable(result.planted.robust), mode: "lines", name: "if present, with clipping", visible: "legendonly",
-        line: { color: green, width: 2, dash: "dot" }, hovertemplate: "%{y:.3s} sequences<extra>with clipping</extra>",
+        line: { color: green, width: 2, dash: "dot" }, text: result.planted.robust.map((n) => `${count(n)} sequences with clipping`),
       },
     ];
     const arm = (ends, i) => (Number.isFinite(ends[i]) ? Math.abs(ends[i] - result.found.n[i]) : 0);
@@ -98,12 +85,12 @@ const Charts = (() => {
         type: "data", symmetric: false, color: vermilion, thickness: 1.5, width: 4,
         array: seen.map((i) => arm(result.found.high, i)), arrayminus: seen.map((i) => arm(result.found.low, i)),
       },
-      text: seen.map((i) => words(result.found)[i]), hoverinfo: "text",
+      text: seen.map((i) => words(result.found)[i]),
     });
     const lost = layer.lags.map((_, i) => i).filter((i) => !Number.isFinite(result.planted.n[i]));
     if (lost.length) traces.push({
       x: lost.map((i) => x[i]), y: lost.map(() => top / 1.5), mode: "markers", name: "no number, or unknown",
-      marker: { color: style("--bad"), size: 11, symbol: "x" }, hoverinfo: "text",
+      marker: { color: style("--bad"), size: 11, symbol: "x" },
       text: lost.map((i) => `lag ${layer.spans[i]}: ${count(result.planted.n[i])}<br>${result.planted.status[i]}`),
     });
     const budget = {
@@ -118,7 +105,7 @@ const Charts = (() => {
       xref: "paper", x: 0.01, y: Math.log10(setting.sequences), yanchor: "bottom", xanchor: "left", showarrow: false,
       text: `${count(setting.sequences)} sequences`, font: { size: 12 },
     };
-    const y = decades("sequences needed", [bottom, top], { range: [Math.log10(bottom), Math.log10(top)] });
+    const y = decades("sequences needed", { range: [Math.log10(bottom), Math.log10(top)] });
     return [traces, layout(lagAxis(layer.lags), y, { shapes: [under, budget], annotations: [name] })];
   }
 
@@ -139,7 +126,7 @@ const Charts = (() => {
       {
         x: grid, y: lags(middle), mode: "lines", name: "window H_N", line: { color: blue, width: 2.5, shape: "hv" },
         text: grid.map((n, i) => `${count(n)} sequences<br>lag ${middle[i] ?? "none"} (${low[i] ?? "none"} to ${high[i] ?? "none"})`),
-        hoverinfo: "text",
+       
       },
     ];
     if (result.lag !== null) traces.push({
@@ -149,7 +136,7 @@ const Charts = (() => {
     const y = lagAxis(layer.lags, "longest lag within reach");
     const own = { type: "line", yref: "paper", y0: 0, y1: 1, x0: setting.sequences, x1: setting.sequences,
       line: { color: style("--ink"), width: 1, dash: "dash" } };
-    return [traces, layout(decades("sequences", grid), y, { shapes: [own], showlegend: false })];
+    return [traces, layout(decades("sequences"), y, { shapes: [own], showlegend: false })];
   }
 
   /* Exact gain, first order, envelope and fitted laws, on the scales of the switch. */
@@ -164,7 +151,7 @@ const Charts = (() => {
       return {
         x: chosen.map((i) => lags[i]), y: y(chosen.map((i) => log10[i])), name, mode: "lines+markers",
         line: { color: colour, width: 2.5, dash }, marker: { size: 5 },
-        text: chosen.map((i) => `lag ${lags[i]}<br>10^${log10[i].toFixed(2)}`), hoverinfo: "text+name", ...more,
+        text: chosen.map((i) => `lag ${lags[i]}<br>10^${log10[i].toFixed(2)}`), ...more,
       };
     };
     const traces = [line(g.lags, g.exact, "exact gain", blue, "solid")];
@@ -180,7 +167,7 @@ const Charts = (() => {
     const step = Math.max(1, Math.ceil((top - bottom) / 8));
     const whole = Array.from({ length: 60 }, (_, i) => (i - 55) * step);
     const part = [3, 2, 1, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.03, 0.02, 0.01];
-    const ticks = top - bottom > 1.5 ? { tickvals: whole, ticktext: whole.map((k) => (k ? `10<sup>${k}</sup>` : "1")) }
+    const ticks = top - bottom > 1.5 ? { tickvals: whole, ticktext: whole.map((k) => (k ? `10${Draw.power(k)}` : "1")) }
       : { tickvals: part.map(Math.log10), ticktext: part.map(String) };
     const vertical = axis("gain", linear ? {} : { ...ticks, range: [1.05 * bottom - 0.1 * step, top + 0.1 * step] });
     return [traces, layout(x, vertical, { height: narrow() ? 460 : 440 })];
@@ -195,11 +182,12 @@ const Charts = (() => {
       x: layer.gain.lags.map(place), y: drawable(ratio.map((v) => 10 ** v)), mode: "lines+markers",
       line: { color: blue, width: 2.5 }, text: layer.gain.lags.map((lag, i) =>
         `lag ${lag}: ${Number.isFinite(ratio[i]) ? (10 ** ratio[i]).toPrecision(3) : "missing"}<br>${layer.gain.status[i]}`),
-      hoverinfo: "text",
+     
     };
+    const logs = [...ratio.filter(Number.isFinite), Math.log10(1 / 3), Math.log10(3)];
     const close = { type: "rect", xref: "paper", x0: 0, x1: 1, y0: 1 / 3, y1: 3, layer: "below",
       fillcolor: style("--within"), line: { width: 0 } };
-    return [[trace], layout(lagAxis(layer.lags), decades("first order / exact", [...trace.y, 1 / 3, 3]), { shapes: [close], height: 300 })];
+    return [[trace], layout(lagAxis(layer.lags), decades("first order / exact", { range: [Math.min(...logs) - 0.1, Math.max(...logs) + 0.1] }), { shapes: [close], height: 300 })];
   }
 
   /* Three small pictures over the same lags: dependence found, use by the model, and what the state holds. */
@@ -208,13 +196,13 @@ const Charts = (() => {
     const x = layer.lags.map(place);
     const found = layer.dependence.found;
     const stem = (xs, ys, colour, name, text, row) => ({
-      x: xs, y: drawable(ys), type: "bar", width: 0.12, marker: { color: colour }, name, text, hoverinfo: "text",
-      textposition: "none", xaxis: "x", yaxis: row === 1 ? "y" : `y${row}`, showlegend: false,
+      x: xs, y: drawable(ys), type: "bar", width: 0.12, marker: { color: colour }, name, text,
+      xaxis: "x", yaxis: row === 1 ? "y" : `y${row}`, showlegend: false,
     });
     const signal = layer.dependence.signal.map((v) => (v > 0 ? v : null));
     const traces = [
       {
-        x, y: signal, mode: "markers", name: "signal", showlegend: false, hoverinfo: "text",
+        x, y: signal, mode: "markers", name: "signal", showlegend: false,
         marker: {
           color: found.map((yes) => (yes ? vermilion : style("--faint"))), size: found.map((yes) => (yes ? 11 : 8)),
           symbol: found.map((yes) => (yes ? "diamond" : "circle-open")),
@@ -228,7 +216,7 @@ const Charts = (() => {
         layer.memory.lags.map((lag, i) => `lag ${lag}: R² = ${layer.memory.capacity[i].toFixed(3)}`), 3),
     ];
     const row = (title, domain, more = {}) => axis(title, { domain, nticks: 4, rangemode: "tozero", ...more });
-    return [traces, layout({ ...lagAxis(layer.lags), anchor: "y3" }, decades("dependence", signal, { domain: [0.72, 1], dtick: undefined, nticks: 4 }), {
+    return [traces, layout(lagAxis(layer.lags), decades("dependence", { domain: [0.72, 1], nticks: 4 }), {
       yaxis2: row("reliance", [0.36, 0.64], { tickformat: ".2~%" }), yaxis3: row("memory", [0, 0.28]), height: 520,
     })];
   }
@@ -243,9 +231,9 @@ const Charts = (() => {
     const x = c.lags.map(place);
     const point = {
       x, y: c.value.map((v) => (Number.isFinite(v) ? v : null)), mode: "lines+markers", line: { color: blue, width: 2.5 },
-      text: c.lags.map((lag, i) => `lag ${lag}: ${Number(c.value[i].toPrecision(4))}${c.status ? `<br>${c.status[i]}` : ""}`), hoverinfo: "text",
+      text: c.lags.map((lag, i) => `lag ${lag}: ${Number(c.value[i].toPrecision(4))}${c.status ? `<br>${c.status[i]}` : ""}`),
     };
-    const y = log ? decades(c.unit, shown) : axis(c.unit);
+    const y = log ? decades(c.unit) : axis(c.unit);
     return [[...(c.ends ? [band(x, ...c.ends, blue)] : []), point], layout(lagAxis(layer.lags), y, { showlegend: false, height: 320 })];
   }
 
@@ -260,12 +248,12 @@ const Charts = (() => {
     const name = (k) => (k < 0 ? `1/${2 ** -k}` : `${2 ** k}`);
     const bars = {
       type: "bar", x: bins.map((k) => k + 0.5), y: bins.map((k) => octaves.filter((o) => o === k).length), width: 0.9,
-      marker: { color: alpha(blue, 0.75) }, hovertemplate: "%{y} units<extra></extra>", showlegend: false,
+      marker: { color: alpha(blue, 0.75) }, text: bins.map((k) => `${octaves.filter((o) => o === k).length} units`), showlegend: false,
     };
     const rug = {
       x: tau.map(Math.log2), y: tau.map(() => 0), mode: "markers", showlegend: false,
       marker: { symbol: "line-ns", size: 12, line: { color: style("--ink"), width: 1.2 } },
-      text: tau.map((t) => `${t.toPrecision(3)} steps`), hoverinfo: "text",
+      text: tau.map((t) => `${t.toPrecision(3)} steps`),
     };
     const edges = [...bins, high + 1];
     const x = axis("time scale (steps)", { tickvals: edges, ticktext: edges.map(name) });
@@ -287,7 +275,7 @@ const Charts = (() => {
     const traces = [
       { x: ends, y: ends, mode: "lines", line: { color: style("--faint"), width: 1.5, dash: "dash" }, hoverinfo: "skip", name: "equal" },
       {
-        x, y, mode: "markers", marker: { color: blue, size: 5, opacity: 0.75 }, name: "sequences", hoverinfo: "text",
+        x, y, mode: "markers", marker: { color: blue, size: 5, opacity: 0.75 }, name: "sequences",
         text: noise.values.map((v, i) => `measured ${v.toPrecision(3)}<br>fitted ${noise.fitted[i].toPrecision(3)}`),
       },
     ];
@@ -302,7 +290,7 @@ const Charts = (() => {
     const side = (values, chance, name, colour, symbol) => {
       const kept = values.map((_, i) => i).filter((i) => values[i] > 0.1);
       return { x: kept.map((i) => values[i]), y: kept.map((i) => chance[i]), mode: "markers", name,
-        marker: { color: colour, size: 5, symbol }, hovertemplate: "beyond %{x:.3g}: %{y:.3g}<extra></extra>" };
+        marker: { color: colour, size: 5, symbol }, text: kept.map((i) => `beyond ${values[i].toPrecision(3)}: ${chance[i].toPrecision(3)}`) };
     };
     const above = noise.levels.map((p) => 1 - p);
     const fit = noise.fitted.map((_, i) => i).filter((i) => noise.fitted[i] > 0.1);
@@ -313,7 +301,7 @@ const Charts = (() => {
         line: { color: style("--ink"), width: 2 }, hoverinfo: "skip" },
     ];
     return [traces, layout(
-      decades("distance from the median, in scales", noise.values), decades("share of sequences beyond", above))];
+      decades("distance from the median, in scales"), decades("share of sequences beyond"))];
   }
 
   /* Several models: what each lag needs. */
@@ -323,7 +311,7 @@ const Charts = (() => {
       const colour = palette[i % 6];
       const line = {
         x: layer.lags.map(place), y: drawable(planted.n), name: model.name, mode: "lines+markers", marker: { size: 5, symbol: i },
-        line: { color: colour, width: 2.2, dash: dashes[i % 6] }, legendgroup: model.name, hoverinfo: "text",
+        line: { color: colour, width: 2.2, dash: dashes[i % 6] }, legendgroup: model.name,
         text: layer.lags.map((_, k) => `${model.name}<br>lag ${layer.spans[k]}: ${count(planted.n[k])} sequences`),
       };
       const interval = band(line.x, planted.low, planted.high, colour, { legendgroup: model.name, showlegend: false });
@@ -334,7 +322,7 @@ const Charts = (() => {
     const all = finite(results.flatMap(({ planted }) => planted.n));
     const top = Math.min(Math.max(setting.sequences, ...all), Math.max(Math.min(...all), setting.sequences) * MOST_ABOVE) * 3;
     const bottom = Math.min(setting.sequences, ...all) / 2;
-    const y = decades("sequences needed", [bottom, top], { range: [Math.log10(bottom), Math.log10(top)] });
+    const y = decades("sequences needed", { range: [Math.log10(bottom), Math.log10(top)] });
     return [traces, layout(lagAxis(results.flatMap(({ layer }) => layer.lags)), y, { shapes: [budget] })];
   }
 
@@ -348,7 +336,7 @@ const Charts = (() => {
       line: { color: blue, width: 5 }, opacity: 0.4,
     }));
     traces.push({
-      x: drawable(reached.map(place)), y: shown.map(({ model }) => model.name), mode: "markers", hoverinfo: "text",
+      x: drawable(reached.map(place)), y: shown.map(({ model }) => model.name), mode: "markers",
       marker: { color: blue, size: 12 },
       text: shown.map(({ model, lag, interval }) =>
         `${model.name}: ${lag === null ? "no lag" : `lag ${lag}`} (${interval[0] ?? "none"} to ${interval[1] ?? "none"})`),
@@ -371,7 +359,7 @@ const Charts = (() => {
       return [interval, {
         x, y: own.map((r) => (r.lag === null ? null : place(r.lag))), name: run || "window", legendgroup: run,
         mode: "lines+markers", line: { color: palette[i % 6], width: 2.5, dash: dashes[i % 6] }, marker: { size: 7 },
-        text: own.map((r) => `${clock} ${r.model.labels[clock]}: ${r.lag === null ? r.status : `lag ${r.lag}`}`), hoverinfo: "text",
+        text: own.map((r) => `${clock} ${r.model.labels[clock]}: ${r.lag === null ? r.status : `lag ${r.lag}`}`),
       }];
     });
     return [traces, layout(axis(clock), lagAxis(results.flatMap(({ layer }) => layer.lags), "longest lag within reach"),

@@ -14,12 +14,6 @@ const Report = (() => {
   const clock = ["epoch", "step"].find((name) => page.models.filter((model) => name in model.labels).length > 1);
   const element = (id) => document.getElementById(id);
   const state = { model: 0, layer: 0, scale: "semilog", setting: {}, result: null, results: [] };
-  const CONFIG = {
-    responsive: true, displaylogo: false,
-    displayModeBar: window.matchMedia("(hover: hover)").matches ? "hover" : false,
-    modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
-  };
-
   function say(name, value, layer) {
     if (name === "sequences") return Charts.count(value);
     if (name === "strength") return `${Number((100 * value).toPrecision(3))} %`;
@@ -44,7 +38,7 @@ const Report = (() => {
     const missing = target.parentElement.querySelector(".missing");
     if (missing) missing.hidden = figure !== null;
     target.hidden = figure === null;
-    if (figure !== null) Plotly.react(target, figure[0], figure[1], CONFIG);
+    if (figure !== null) Draw.react(target, ...figure);
   }
 
   function sentence(result) {
@@ -109,7 +103,21 @@ const Report = (() => {
     });
   }
 
+  /* What will be recovered, as measured; diamonds stand where the data depend on a lag. */
+  function drawBars() {
+    const { bars } = page;
+    if (!bars) return;
+    const whole = (share) => `${Math.round(100 * share)} %`;
+    const rows = bars.lags.map((name, i) => ({
+      name, share: [bars.share[i], bars.low[i], bars.high[i]], word: bars.words[i],
+      text: `lag ${name}: ${whole(bars.share[i])}<br>${bars.looks.find(({ word }) => word === bars.words[i]).name}${bars.inData[i] ? "<br>your data depend on it" : ""}`,
+    }));
+    const marks = bars.lags.map((_, i) => i).filter((i) => bars.inData[i]).map((i) => ({ at: i, value: bars.share[i], text: rows[i].text }));
+    draw("bars", Bars.figure(bars.looks, rows, marks, "your data depend on it"));
+  }
+
   function drawAll() {
+    drawBars();
     update();
     drawLayer();
   }
@@ -135,28 +143,7 @@ const Report = (() => {
       state.scale = button.value;
       draw("gain", Charts.gain(chosen(), state.scale));
     }));
-    const dark = window.matchMedia("(prefers-color-scheme: dark)");
-    const isDark = () => (document.documentElement.dataset.theme ?? (dark.matches ? "dark" : "light")) === "dark";
-    const theme = element("theme");
-    const label = () => { theme.textContent = isDark() ? "Light mode" : "Dark mode"; };
-    theme.addEventListener("click", () => {
-      document.documentElement.dataset.theme = isDark() ? "light" : "dark";
-      label();
-      drawAll();
-    });
-    dark.addEventListener("change", () => { label(); drawAll(); });
-    label();
-    let before;
-    window.addEventListener("beforeprint", () => {
-      before = document.documentElement.dataset.theme;
-      document.documentElement.dataset.theme = "light";
-      drawAll();
-    });
-    window.addEventListener("afterprint", () => {
-      if (before === undefined) delete document.documentElement.dataset.theme;
-      else document.documentElement.dataset.theme = before;
-      drawAll();
-    });
+    Theme.listen(drawAll);
   }
 
   listen();

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float
 
 from lagreach.errors import InputError
@@ -22,7 +23,14 @@ Sums = dict[str, Any]  # arrays by name, or numbers once a block is chosen
 AMOUNTS = 65  # amounts of shrinkage from none to all: four a decade
 MOST_SHRINKAGE = 1e4  # in units of the largest eigenvalue
 DIGITS = 9  # of shares that are kept, so that files stay small
+FLOORS = {torch.float64: 1e-14, torch.float32: 1e-12}  # variances below this part of the largest are rounding
+COARSE_FLOOR = 1e-6  # for half precision, and for differences
 LEAST = 1e-6  # eigenvalues below this part of the largest do not count for the design effect
+
+
+def rounding_floor(dtype: torch.dtype | None) -> float:
+    """Smallest shrinkage that features of this type allow, in units of the largest eigenvalue; None for coarse ones."""
+    return COARSE_FLOOR if dtype is None else FLOORS.get(dtype, COARSE_FLOOR)
 
 
 def share_curves(

@@ -9,7 +9,7 @@ sequences, so that fits can be judged on blocks they have not seen.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Float, Int
@@ -64,6 +64,27 @@ class Rows:
     residual: Float[Tensor, "seq"]
     concentration: Float[Tensor, "seq"]
     lagged: Float[Tensor, "distinct 6 lag probe"]
+
+    def to(self, device: torch.device | str) -> Rows:
+        """Return the rows on a device."""
+        return Rows(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
+
+
+def rows_of_blocks(
+    block: Int[Tensor, "seq"], device: torch.device | str = "cpu"
+) -> list[tuple[int, slice | Int[Tensor, "row"]]]:
+    """Rows of each block, in the order of the blocks; a slice where they stand together, which needs no copy.
+
+    >>> rows_of_blocks(torch.tensor([2, 2, 5]))
+    [(2, slice(0, 2, None)), (5, slice(2, 3, None))]
+    """
+    rows: list[tuple[int, slice | Tensor]] = []
+    for number in block.unique().tolist():
+        own = (block == number).nonzero()[:, 0]
+        first, last = int(own[0]), int(own[-1])
+        together = last - first + 1 == len(own)
+        rows.append((number, slice(first, last + 1) if together else own.to(device)))
+    return rows
 
 
 class ShareMoments:
@@ -125,17 +146,16 @@ class ShareMoments:
 
     def add(self, rows: Rows) -> None:
         """Add sequences."""
-        for place, block in enumerate(rows.block.unique().tolist()):
-            chosen = (rows.block == block).nonzero()[:, 0].to(rows.features.device)
+        for place, (block, chosen) in enumerate(rows_of_blocks(rows.block, rows.features.device)):
             self._add(block, rows, chosen)
             self.lagged[block] += rows.lagged[place].double()
 
-    def _add(self, block: int, rows: Rows, chosen: Tensor) -> None:
+    def _add(self, block: int, rows: Rows, chosen: slice | Tensor) -> None:
         phi, weights, old, towards, gradient = (
             part[chosen].double() for part in (rows.features, rows.weights, rows.old, rows.towards, rows.gradient)
         )
         weighted = phi * weights[..., None, None]
-        self.sequences[block] += len(chosen)
+        self.sequences[block] += len(phi)
         self.squares[block] += weighted.flatten(0, 2).T @ phi.flatten(0, 2)
         self.means[block] += weighted.sum((0, 1))
         self.present[block] += weights.flatten() @ rows.inside[chosen].double().flatten(0, 1)
@@ -144,7 +164,10 @@ class ShareMoments:
             z, along = old if len(probes) == len(self.group) else old[..., probes], towards[..., group]
             flat = z.flatten(2).flatten(0, 1)  # (seq anchor, lag probe)
             moved = (along * weights[..., None]).flatten(0, 1)  # (seq anchor, row)
-            psi = (phi * (along * weights[..., None])[..., None]).sum(2).flatten(0, 1)
+            if phi.shape[2] == 1 and bool((along == 1).all()):  # a readout with the squared loss
+                psi = weighted.flatten(0, 2)
+            else:
+                psi = (phi * (along * weights[..., None])[..., None]).sum(2).flatten(0, 1)
             self.cross[block][:, :, probes] += (psi.T @ flat).unflatten(1, z.shape[2:]).transpose(0, 1)
             self.planted[block][:, :, probes] += (moved.T @ flat).unflatten(1, z.shape[2:])
             size = (weights * along.square().sum(2)).flatten()

@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lagreach.statistics.linear_share.moments import Rows
+from lagreach.statistics.linear_share.moments import Rows, rows_of_blocks
 
 ANCHORS = 64  # steps of a sequence at which features are looked at; all of them where there are fewer
+
+
+def anchor_chance(seed: int, ranks: np.ndarray) -> Float[Tensor, "seq anchor"]:
+    """Random numbers that choose the anchors: a stream for every sequence, by its place in an order that comes from contents.
+
+    So the choice does not depend on what runs beside a sequence, nor is it stored.
+    """
+    streams = [np.random.Philox(key=seed % 2**64, counter=[0, 0, 1, rank]) for rank in ranks.tolist()]
+    return torch.from_numpy(np.stack([np.random.Generator(stream).random(ANCHORS) for stream in streams]))
 
 
 @dataclass(frozen=True)
@@ -105,12 +115,11 @@ class Observed:
         factors = torch.cat((shares, shares * self.along_residual, shares * self.along_output), dim=2)
         by_step = factors.new_zeros(len(factors), factors.shape[2], time)
         by_step.scatter_add_(2, self.times[:, None].expand(-1, factors.shape[2], -1), factors.transpose(1, 2))
-        distinct, member = self.block.unique(return_inverse=True)
-        member = member.to(by_step.device)
+        members = rows_of_blocks(self.block, by_step.device)
 
         def by_block(values: Tensor) -> Tensor:
-            exact = values.to(torch.complex128 if values.is_complex() else torch.float64)
-            return exact.new_zeros(len(distinct), *values.shape[1:]).index_add_(0, member, exact)
+            exact = torch.complex128 if values.is_complex() else torch.float64
+            return torch.stack([values[own].sum(0, dtype=exact) for _, own in members])
 
         length = 2 * time  # zeros behind, so that the end does not meet the beginning
         ours = torch.fft.rfft(by_step, length)

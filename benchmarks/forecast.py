@@ -1,0 +1,121 @@
+"""What a forecast costs beside running the model: the sums of the readout, and those of all weights along 256 directions.
+
+All weights in the two ways that recurrent layers have: gradients carried back from the steps looked at, and a run of the model in
+double precision for every direction (timed for a few of them). `derive` gives them in forward passes over the same sequences.
+The shares that follow from the sums take the same time whatever the number of sequences, and are timed on their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+
+import torch
+
+from benchmarks.harness import Case, Op, Timing, measure
+from lagreach import GatedRNN
+from lagreach.data.sequences import as_sequences
+from lagreach.forecasting.forecast import DIRECTIONS, forecast
+from lagreach.forecasting.linearise import Linearisation, choose_linearisation
+from lagreach.forecasting.network import as_network
+from lagreach.forecasting.pieces import Measurement
+from lagreach.forecasting.plan import BLOCKS, make_plan
+from lagreach.statistics import reachable, readable
+from lagreach.statistics.linear_share import ShareMoments, output_space, share_curves
+from lagreach.statistics.reachable import Directions
+
+SHORT = 48  # steps on which answers are compared
+CELLS = {"full": ("diag_gate", "gru", "lstm"), "quick": ("diag_gate",), "tiny": ("diag_gate",)}
+W1 = {"sequences": 32, "batch": 16, "time": 1024, "input": 16, "hidden": 64, "directions": DIRECTIONS, "runs": 8}
+TINY = {"sequences": 32, "batch": 16, "time": 12, "input": 2, "hidden": 4, "directions": 4, "runs": 2}
+
+
+def cases(size: str) -> list[Case]:
+    """One case a cell, at the sizes of the first reference workload."""
+    shape = TINY if size == "tiny" else W1
+    return [Case(cell, {"cell": cell, **shape}, {"full": 5, "quick": 3, "tiny": 1}[size]) for cell in CELLS[size]]
+
+
+def run(case: Case) -> dict[str, Timing]:
+    """Seconds of a forward pass, of both sums, and of what follows from them."""
+    shape = case.shape
+    generator = torch.Generator().manual_seed(0)
+    model = GatedRNN(shape["cell"], shape["input"], shape["hidden"], 1, gate_init=0.05, generator=generator)
+    x = torch.randn(shape["sequences"], shape["time"], shape["input"], generator=generator)
+    y = torch.randn(shape["sequences"], shape["time"], 1, generator=generator)
+    plan = make_plan(as_sequences((x, y)), "auto", 0)
+    sample = plan.sequences.read([0, 1])
+    network = as_network(model, sample)
+    space = output_space("mse", 1, 1, plan.coding.project.shape[1], torch.Generator().manual_seed(1))
+    measurement = Measurement(network, plan, "mse", None, space)
+    ways = {
+        "reachable": (choose_linearisation(network, sample, "backward"), shape["directions"]),
+        "by runs": (choose_linearisation(network, sample, "difference"), shape["runs"]),
+    }
+
+    def forward() -> None:
+        with torch.no_grad():
+            for start in range(0, len(x), shape["batch"]):
+                model(x[start : start + shape["batch"]])
+
+    def read() -> ShareMoments:
+        sums = readable.start(BLOCKS, shape["hidden"], plan.lags, space.copies)
+        measurement.add_readable(sums)
+        return sums
+
+    def reach(how: Linearisation, count: int) -> ShareMoments:
+        moved = {name: weight for name, weight in how.weights(network).items() if name not in network.readout}
+        directions = Directions(moved, count, 0)
+        sums = reachable.start(BLOCKS, len(directions) + shape["hidden"], space, plan.lags)
+        measurement.add_reachable(sums, directions, how)
+        return sums
+
+    agree(model, x[:, :SHORT], y[:, :SHORT])
+    done = read()
+    return measure(
+        {
+            "forward": forward,
+            "readable": read,
+            **{name: (lambda way=way: reach(*way)) for name, way in ways.items()},
+            "shares": lambda: share_curves(done),
+        },
+        case.repeats,
+    )
+
+
+def agree(model: GatedRNN, x: torch.Tensor, y: torch.Tensor) -> None:
+    """Compare the ways on the first steps, where gradients of an untrained network have not exploded yet."""
+    back, apart = (
+        forecast(model, (x, y), lags=[0, 1, 4], directions=16, derivatives=way).reach
+        for way in ("backward", "difference")
+    )
+    assert back is not None
+    assert apart is not None
+    torch.testing.assert_close(*(torch.from_numpy(curves.share) for curves in (back, apart)), rtol=0, atol=1e-4)
+
+
+def passes(case: Case, timings: Mapping[str, Timing]) -> dict[str, float]:
+    """Both in forward passes; all weights for as many directions as a forecast takes."""
+    seconds = {name: median(timing.cpu) for name, timing in timings.items()}
+    each = (seconds["by runs"] - seconds["readable"]) / case.shape["runs"]
+    wanted = case.shape["directions"]
+    return {
+        "forward passes of the readout": seconds["readable"] / seconds["forward"],
+        f"forward passes of {wanted} directions": seconds["reachable"] / seconds["forward"],
+        f"forward passes of {wanted} directions by runs": (wanted * each + seconds["readable"]) / seconds["forward"],
+    }
+
+
+OP = Op(
+    name="forecast",
+    about="a forecast beside running the model",
+    unit="pass over the sequences",
+    guards=(
+        "tests/statistics/test_linear_share.py",
+        "tests/forecasting/test_forecast.py::test_gradients_carried_back_agree_with_differences",
+    ),
+    cases=cases,
+    run=run,
+    baseline="forward",
+    derive=passes,
+)
