@@ -19,6 +19,7 @@ from lagreach._util.disk import make_folder, write_text
 from lagreach.advice.advise import advise
 from lagreach.advice.changes import CELL, KINDS
 from lagreach.data.batch import Batch
+from lagreach.errors import RunError
 from lagreach.study.rows import Row, read_rows, write_rows
 from studies.advice.changes import ARMS, run_of
 from studies.advice.situations import Situation, situations, tiny
@@ -26,7 +27,6 @@ from studies.advice.trainings import HELD_OUT, GroupTraining, cut, groups, pool,
 
 SEEDS = 5
 SIDE_BY_SIDE = {"cuda": 12, "cpu": 1}
-MANY_REPLICAS = 40  # in one computation
 KEPT = "+kept"
 ADVICE, OUTCOMES = "advice.json", "outcomes.parquet"
 
@@ -127,9 +127,20 @@ def _train_all(
     side = SIDE_BY_SIDE.get(device, 1)
     for start in range(0, len(left), side):
         names = left[start : start + side]
-        parts = [GroupTraining(name, together[name], device) for name in names]
-        train_groups(parts)
-        for part in parts:
-            write_rows(done[part.name], part.rows())
+        try:
+            parts = [GroupTraining(name, together[name], device) for name in names]
+            train_groups(parts)
+            for part in parts:
+                write_rows(done[part.name], part.rows())
+        except RuntimeError as error:  # of the device; the other groups go on, and another call makes what is missing
+            say(f"not trained: {', '.join(names)}: {error}")
         say(f"{time.perf_counter() - started:.0f} s: {start + len(names)} of {len(left)} groups trained, {together[names[-1]][0].setting.steps} steps")
+    missing = [name for name, path in done.items() if not path.exists()]
+    if missing:
+        raise RunError(
+            f"{len(missing)} of {len(done)} groups could not be trained",
+            got=f"see the messages above: {', '.join(missing[:4])}",
+            expected="a result of every group",
+            fix="run the same command again: it makes what is missing",
+        )
     return [row for path in done.values() for row in read_rows(path)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -44,28 +45,28 @@ def cut(x: Tensor, length: int | None) -> Tensor:
 
 @dataclass(frozen=True)
 class Batches:
-    """Batches of every run: its own sequences, in an order of its own."""
+    """Batches of every run, from sequences that lie one after the other: run r has ``sizes[r]`` of them from ``starts[r]`` on."""
 
-    x: tuple[Tensor, ...]
-    y: tuple[Tensor, ...]
+    x: Tensor
+    y: Tensor
     mask: Tensor | None
+    starts: tuple[int, ...]
+    sizes: tuple[int, ...]
     orders: tuple[int, ...]
     batch: int
     steps_per_epoch: int
 
     def epoch(self, number: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs and targets of each step."""
+        """Inputs and targets of each step, each run in an order of its own."""
         count = self.steps_per_epoch * self.batch
-        chosen = [
-            stream((own, "order"), len(x), number * count, count).to(x.device)
-            for own, x in zip(self.orders, self.x, strict=True)
+        streams = [
+            start + stream((own, "order"), size, number * count, count)
+            for start, size, own in zip(self.starts, self.sizes, self.orders, strict=True)
         ]
+        chosen = torch.stack(streams).to(self.x.device)
         for step in range(self.steps_per_epoch):
-            part = slice(step * self.batch, (step + 1) * self.batch)
-            yield (
-                torch.stack([x[order[part]] for x, order in zip(self.x, chosen, strict=True)]),
-                torch.stack([y[order[part]] for y, order in zip(self.y, chosen, strict=True)]),
-            )
+            part = chosen[:, step * self.batch : (step + 1) * self.batch]
+            yield self.x[part], self.y[part]
 
 
 def groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -92,69 +93,72 @@ class GroupTraining:
         self.mask = self.task.mask()
         if self.mask is not None:
             self.mask = self.mask.to(device)
-        held: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
-        for run in runs:
-            key = run.seed, run.setting.sequences
-            if key not in held:
-                drawn = pool(first.task_name, run.seed, "data", run.setting.sequences)
-                held[key] = tuple(cut(part, first.piece).to(device) for part in drawn)  # type: ignore[assignment]
-        pairs = [held[run.seed, run.setting.sequences] for run in runs]
-        data = Batches(
-            tuple(x for x, _ in pairs), tuple(y for _, y in pairs), self.mask, tuple(run.own for run in runs),
-            first.batch, max(1, first.steps // LOOKS),
-        )  # fmt: skip
+        data = self._batches(first.piece, first.batch, max(1, first.steps // LOOKS))
         rates = [run.setting.lr for run in runs]
         replicas = Replicas([run.model for run in runs], device=device)
         self.trainer = Trainer(replicas, data, self.task.loss, first.settings(), LOOKS, rates)
         self.best = replicas.flat.clone()
         self.best_loss = torch.full((len(runs),), torch.inf, dtype=torch.float64)
+        self.held_out = self._pairs("held out", HELD_OUT)
 
     @property
     def unfinished(self) -> bool:
         """Whether there are looks left."""
         return self.trainer.epoch < LOOKS
 
+    def _batches(self, piece: int | None, batch: int, steps: int) -> Batches:
+        held: dict[tuple[int, int], tuple[int, int]] = {}
+        parts: list[tuple[Tensor, ...]] = []
+        for run in self.runs:
+            key = run.seed, run.setting.sequences
+            if key not in held:
+                drawn = pool(self.task_name, run.seed, "data", run.setting.sequences)
+                parts.append(tuple(cut(part, piece) for part in drawn))
+                held[key] = sum(len(x) for x, _ in parts[:-1]), len(parts[-1][0])
+        places = [held[run.seed, run.setting.sequences] for run in self.runs]
+        x, y = (torch.cat([part[k] for part in parts]).to(self.device) for k in (0, 1))
+        starts, sizes = (tuple(place[k] for place in places) for k in (0, 1))
+        return Batches(x, y, self.mask, starts, sizes, tuple(run.own for run in self.runs), batch, steps)
+
+    def _pairs(self, what: str, count: int) -> tuple[Tensor, Tensor]:
+        drawn = [pool(self.task_name, run.seed, what, count) for run in self.runs]
+        return torch.stack([x for x, _ in drawn]).to(self.device), torch.stack([y for _, y in drawn]).to(self.device)
+
     def look(self) -> None:
         """Keep the weights of the runs that have their lowest held-out loss now."""
-        loss = self._test("held out", HELD_OUT)[0]
+        loss, _ = self._test(*self.held_out)
         better = loss < self.best_loss
         self.best_loss = torch.where(better, loss, self.best_loss)
         self.best = torch.where(better.to(self.device)[:, None], self.trainer.replicas.flat, self.best)
-        if self.device.type == "cuda":
+        if self.device.type == "cuda":  # the next steps run on another stream, and change the weights in place
             torch.cuda.synchronize()
 
     def rows(self) -> list[Row]:
-        """What came out, on fresh sequences."""
-        end = self._test("test", TEST, score=True)[1]
+        """What the weights with the lowest held-out loss recover, on fresh sequences."""
         self.trainer.replicas.load(self.best)
-        loss, scores = self._test("test", TEST, score=True)
+        x, y = self._pairs("test", TEST)
+        loss, output = self._test(x, y)
+        output = output.nan_to_num().cpu()
+        x, y = x.cpu(), y.cpu()
+        with ThreadPoolExecutor() as threads:
+            scores = list(threads.map(lambda r: float(self.task.recovered(x[r], y[r], output[r])[-1]), range(len(x))))
         return [
             {
                 "situation": run.situation, "arm": run.arm, "seed": run.seed, "change": run.change,
-                "share": float(scores[r][-1]), "share_end": float(end[r][-1]), "loss": float(loss[r]),
-                "status": self.trainer.status[r].name,
+                "share": scores[r], "loss": float(loss[r]), "status": self.trainer.status[r].name,
             }
             for r, run in enumerate(self.runs)
         ]  # fmt: skip
 
     @torch.no_grad()
-    def _test(self, what: str, count: int, *, score: bool = False) -> tuple[Tensor, list[Tensor]]:
-        pairs = {run.seed: pool(self.task_name, run.seed, what, count) for run in self.runs}
+    def _test(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Losses and outputs of all runs, some sequences at a time."""
         losses, outputs = [], []
-        for start in range(0, count, CHUNK):
-            x, y = (
-                torch.stack([pairs[run.seed][k][start : start + CHUNK] for run in self.runs]).to(self.device)
-                for k in (0, 1)
-            )
-            output = self.trainer.replicas(x)
-            losses.append(replica_losses(self.task.loss, output, y, self.mask).double().cpu())
-            if score:
-                outputs.append(output.cpu())
-        loss = torch.stack(losses).mean(0)  # chunks are equal
-        if not score:
-            return loss, []
-        whole = torch.cat(outputs, dim=1).nan_to_num()
-        return loss, [self.task.recovered(*pairs[run.seed], one) for run, one in zip(self.runs, whole, strict=True)]
+        for start in range(0, x.shape[1], CHUNK):
+            output = self.trainer.replicas(x[:, start : start + CHUNK])
+            losses.append(replica_losses(self.task.loss, output, y[:, start : start + CHUNK], self.mask).double().cpu())
+            outputs.append(output)
+        return torch.stack(losses).mean(0), torch.cat(outputs, dim=1)  # chunks are equal
 
 
 def train_groups(parts: Sequence[GroupTraining]) -> None:
