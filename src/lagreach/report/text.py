@@ -7,7 +7,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis
+from lagreach.diagnosis.window import Window
 from lagreach.report.words import (
     LIGHTS,
     NO_FORECAST,
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 WIDTH = 118
+ROWS = 21  # of the table; of more lags some are shown
 COLOURS = {"good": "green", "fair": "yellow", "bad": "red", "plain": "default"}
 BARS = "▁▂▃▄▅▆▇█"
 HELD_OUT = (
@@ -108,7 +112,8 @@ def _table(diagnosis: Diagnosis, layer: LayerDiagnosis) -> Table:
     for header in ("lags", *(curve.column for curve in curves)):
         table.add_column(header, justify="right", no_wrap=True)
     table.add_column("limit", no_wrap=True)
-    for i, lag in enumerate(window.lags.tolist()):
+    for i in _shown(window):
+        lag = int(window.lags[i])
         limit = window.limit(lag, diagnosis.sequences)
         table.add_row(
             span(int(window.required.first[i]), lag),
@@ -116,6 +121,17 @@ def _table(diagnosis: Diagnosis, layer: LayerDiagnosis) -> Table:
             Text(short(limit), style=COLOURS[LIGHTS[limit]]),
         )
     return table
+
+
+def _shown(window: Window) -> list[int]:
+    """Rows of the table: all lags if they are few, else those that the data depend on and others evenly on a logarithmic scale."""
+    count = len(window.lags)
+    if count <= ROWS:
+        return list(range(count))
+    found = [i for i, (first, last) in enumerate(zip(window.required.first, window.lags, strict=True))
+             if any(first <= lag <= last for lag in window.dependences)]  # fmt: skip
+    even = np.unique(np.geomspace(1, count, ROWS).round().astype(int) - 1).tolist()
+    return sorted({*found, *even, *(min(i + 1, count - 1) for i in found[:ROWS])})
 
 
 def _number(curve: LagCurve, i: int) -> str:
