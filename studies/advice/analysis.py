@@ -69,7 +69,10 @@ class Analysis:
     overall: Rate
     everywhere: Rate
     kinds: Mapping[str, Rate]
+    kinds_promised: Mapping[str, Rate]
     groups: Mapping[str, Rate]
+    promised: Rate
+    doubted: Rate
     error: float
     same_side: float
     diverged: int
@@ -116,7 +119,12 @@ def analyse(folder: Path) -> Analysis:
         everywhere=rate([case for case in cases if case.cases]),
         kept=tuple(kept),
         kinds={kind: rate([c for c in of_kinds if c.kind == kind]) for kind in _names(of_kinds, "kind")},
+        kinds_promised={
+            kind: rate([c for c in of_kinds if c.kind == kind and c.expected >= HALF]) for kind in _names(of_kinds, "kind")
+        },
         groups={group: rate([c for c in counted if c.group == group]) for group in _names(counted, "group")},
+        promised=rate([case for case in counted if case.expected >= HALF]),
+        doubted=rate([case for case in counted if case.expected < HALF]),
         error=float(np.median(errors)),
         same_side=float(sides.mean()),
         diverged=sum(row["status"] != "OK" for row in rows),

@@ -8,14 +8,22 @@ from typing import Any
 
 from lagreach._util.disk import save_figure, write_text
 from lagreach.advice.changes import KINDS
+from lagreach.errors import InputError
 from studies.advice.analysis import GOAL, Analysis, Case, Rate, analyse
 
 ROOT = Path(__file__).parent.parent.parent
-PAGE = ROOT / "docs" / "advice" / "results.md"
+GUIDE = ROOT / "docs" / "advice" / "index.md"  # has a table of its own between marks
+BEGIN, END = "<!-- worked: python -m studies.advice analyse --page docs/advice/results.md -->", "<!-- end of worked -->"
 EVIDENCE = ROOT / "src" / "lagreach" / "advice" / "evidence.json"
 WORDS = {
     "gates": "gate bias", "orthogonal": "orthogonal start", "units": "more units", "cell": "another cell", "sequences": "more sequences",
     "steps": "longer training", "rate": "learning rate", "length": "sequence length", "nothing": "nothing to do",
+}  # fmt: skip
+WHAT = {
+    "gates": "`lagreach.advise_gates(model, x, lag).apply(model)`", "orthogonal": "`torch.nn.init.orthogonal_(rnn.weight_hh_l0)`",
+    "units": "`hidden_size` times 4 or more", "cell": "`nn.RNN` with an orthogonal start, or `nn.LSTM` with open gates",
+    "sequences": "a larger training set", "steps": "5 times as many steps or more", "rate": "`lr` times 10 or more", "length": "at least twice the lag",
+    "nothing": "train",
 }  # fmt: skip
 COLOURS = {"again": "#9aa0a6", "random": "#e0a030", "advised": "#2f6db3"}
 LABELS = {"again": "the same training again", "random": "a random change of the same size", "advised": "as advised"}
@@ -33,15 +41,43 @@ def summarise(folder: Path, page: Path | None = None) -> str:
         head, _, rest = text.partition("\n\n")
         write_text(page, f"{head}\n\n{picture}\n\n{rest}\n")
         write_text(EVIDENCE, json.dumps(evidence(found), indent=1) + "\n")
+        write_guide(GUIDE, found)
     return text
+
+
+def write_guide(path: Path, found: Analysis) -> None:
+    """Put what each kind of advice was worth between the marks of the page about advice."""
+    text = path.read_text(encoding="utf-8")
+    if BEGIN not in text or END not in text:
+        raise InputError("this page has no place for the table", got=path.name, expected=f"{BEGIN} ... {END}")
+    head, rest = text.split(BEGIN)
+    one = found.overall
+    lines = [
+        f"In {one.situations} situations that training again does not mend, following the first advice recovered the lag in "
+        f"{_part(one.advised, one)}; training again in {_part(one.again, one)}; a random change of the same size in {_part(one.random, one)}.",
+        "",
+        "| advice | change | worked in | where half or more was expected | a random change in | given as |",
+        "|---|---|---|---|---|---|",
+    ]
+    for kind in KINDS:
+        rate = found.kinds.get(kind)
+        worked = "not tested" if rate is None else f"{rate.advised} of {rate.cases}"
+        promised = "-" if rate is None else _of(found.kinds_promised[kind])
+        random = "-" if rate is None else f"{rate.random} of {rate.cases}"
+        as_what = "advice" if rate is not None and rate.beats_random else "a fact"
+        lines.append(f"| {WORDS[kind]} | {WHAT[kind]} | {worked} | {promised} | {random} | {as_what} |")
+    write_text(path, f"{head}{BEGIN}\n{chr(10).join(lines)}\n{END}{rest.split(END)[1]}")
 
 
 def evidence(found: Analysis) -> dict[str, Any]:
     """Kind of advice: cases in which it recovered the lag, of how many, and whether it beat a random change."""
     return {
-        kind: {"worked": one.advised, "of": one.cases, "random": one.random, "supported": one.beats_random}
+        kind: {
+            "worked": one.advised, "of": one.cases, "random": one.random, "supported": one.beats_random,
+            "promised": {"worked": found.kinds_promised[kind].advised, "of": found.kinds_promised[kind].cases},
+        }
         for kind, one in found.kinds.items()
-    }
+    }  # fmt: skip
 
 
 def words(found: Analysis) -> str:
@@ -57,16 +93,17 @@ def words(found: Analysis) -> str:
         f"The goal, at least {GOAL:.0%}, is {met}.",
         "",
         f"The share that the forecast of the changed network expected was off by {found.error:.2f} in the median; it lay on the right side of one "
-        f"half in {found.same_side:.0%} of the cases.",
+        f"half in {found.same_side:.0%} of the cases. Where it expected at least half, the lag was recovered in {_part(found.promised.advised, found.promised)}; where it "
+        f"expected less, in {_part(found.doubted.advised, found.doubted)}.",
         "",
         "## By kind of advice",
         "",
-        "| advice | situations | worked | training again | random change | advice minus random | stays |",
-        "|---|---|---|---|---|---|---|",
+        "| advice | situations | worked | training again | random change | advice minus random | stays | where half or more was expected |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for kind in KINDS:
         if kind in found.kinds:
-            lines.append(f"| {WORDS[kind]} | {_row(found.kinds[kind])} | {_stays(kind, found.kinds[kind])} |")
+            lines.append(f"| {WORDS[kind]} | {_row(found.kinds[kind])} | {_stays(found.kinds[kind])} | {_of(found.kinds_promised[kind])} |")
     lines += [
         "",
         "*Worked*: cases (a situation and a seed whose first training missed the lag) in which at least half of it was recovered. A kind "
@@ -98,7 +135,11 @@ def words(found: Analysis) -> str:
     return "\n".join(lines)
 
 
-def _stays(kind: str, one: Rate) -> str:
+def _of(one: Rate) -> str:
+    return f"{one.advised} of {one.cases}" if one.cases else "-"
+
+
+def _stays(one: Rate) -> str:
     return "yes" if one.beats_random else "no"
 
 

@@ -20,6 +20,7 @@ from lagreach.advice.changes import (
     CELL,
     GATES,
     KINDS,
+    NOTHING,
     ORTHOGONAL,
     RATE,
     SEQUENCES,
@@ -28,6 +29,7 @@ from lagreach.advice.changes import (
     Change,
     cell_change,
     gates_change,
+    is_supported,
     length_change,
     nothing,
     orthogonal_change,
@@ -65,8 +67,9 @@ DIRECTIONS = 64
 class Advice:
     """What to do about one lag.
 
-    `changes` begins with the one to make; the others follow by the share expected after them. `share` is expected as things
-    are, and `why` is what stands in the way (see `lagreach.forecast`). Print it for people.
+    `changes` begins with the one to make; the others follow by the share expected after them. `facts` are changes that promise
+    something too, but of a kind that the advice study does not support. `share` is expected as things are, and `why` is what
+    stands in the way (see `lagreach.forecast`). Print it for people.
     """
 
     lag: int
@@ -75,6 +78,7 @@ class Advice:
     sequences: int
     changes: tuple[Change, ...]
     forecast: Forecast | None
+    facts: tuple[Change, ...] = ()
 
     @property
     def first(self) -> Change:
@@ -87,9 +91,12 @@ class Advice:
 
     def __str__(self) -> str:
         share = "unknown" if math.isnan(self.share) else f"{self.share:.0%}"
-        lines = [f"Lag {self.lag}, {self.sequences:,} sequences: expected share {share} ({self.why})", f"to do: {self.first}"]
+        hopeless = self.first.kind != NOTHING and self.first.expected < HALF
+        to_do = "no change looked at is expected to recover half of it; what comes closest" if hopeless else "to do"
+        lines = [f"Lag {self.lag}, {self.sequences:,} sequences: expected share {share} ({self.why})", f"{to_do}: {self.first}"]
         others = [change for change in self.changes[1:] if change.expected >= HALF]
         lines += [f"or: {change}" for change in others[:2]]
+        lines += [f"also expected to help, but no better than a random change in the study: {change}" for change in self.facts[:1]]
         return "\n".join(lines)
 
 
@@ -102,7 +109,7 @@ def advise(
     optimiser: Any = None,
     steps: int | None = None,
     learned: float | None = None,
-    kinds: Iterable[str] = KINDS,
+    kinds: Iterable[str] | None = None,
     directions: int | None = DIRECTIONS,
     seed: int = 0,
     **options: Any,
@@ -125,7 +132,7 @@ def advise(
         Share of the lag that a training of this model recovered, if there was one. Where the forecast says that nothing stands in the way,
         and this says that something did, steps are advised.
     kinds
-        Kinds of changes that are open to you.
+        Kinds of changes that are open to you; None for all, of which those that the advice study supports are given as advice.
     options
         Of `lagreach.forecast`, such as ``loss`` and ``call``.
 
@@ -139,7 +146,7 @@ def advise(
     >>> found.first.kind, found.share < 0.5 < found.first.expected
     ('gates', True)
     """
-    wanted = tuple(kinds)
+    wanted = KINDS if kinds is None else tuple(kinds)
     if unknown := sorted(set(wanted) - set(KINDS)):
         raise InputError("unknown kinds of change", got=", ".join(unknown), expected=", ".join(KINDS))
     source = as_sequences(data)
@@ -162,8 +169,14 @@ def advise(
     why = look.why(base, lag)
     found = [change for change in _moves(base, optimiser, steps, before) if change.kind in wanted]
     if not any(_is_stalled(change) for change in found):  # what lets weights move at all comes before anything else
-        found += look.candidates(lag, base, wanted, all_of_them=expected >= HALF)
-    return Advice(lag, expected, why, count, _ordered(found, why, expected) or (nothing(),), base)
+        found += look.candidates(lag, base, wanted, all_of_them=expected >= HALF, supported=kinds is None)
+    advised = [change for change in found if kinds is not None or is_supported(change.kind)]
+    facts = tuple(change for change in found if kinds is None and not is_supported(change.kind) and change.expected >= HALF)
+    return Advice(lag, expected, why, count, _ordered(advised, why, expected) or (_none_known(),), base, facts)
+
+
+def _none_known() -> Change:
+    return Change(NOTHING, "No change is known that would recover this lag.", "train, and look again")
 
 
 def _ordered(found: list[Change], why: str, expected: float) -> tuple[Change, ...]:
@@ -251,7 +264,7 @@ class _Look:
         word = str(free.limits.values[0])
         return word if word != "none found" else str(free.limits_if_present.values[0])
 
-    def candidates(self, lag: int, base: Forecast, wanted: tuple[str, ...], *, all_of_them: bool) -> list[Change]:
+    def candidates(self, lag: int, base: Forecast, wanted: tuple[str, ...], *, all_of_them: bool, supported: bool) -> list[Change]:
         """Changes that fit the model, from what costs least, each with the forecast after it.
 
         Unless all are asked for, it ends with the first one good enough that nothing dearer would come before it.
@@ -261,12 +274,13 @@ class _Look:
             if change.kind in wanted:
                 made = forecast(build(), self.source, (self.sequences,), [lag], **self._options_for(change))
                 found.append(_expecting(change, self.share(made, lag)))
-                if found[-1].expected >= NEARLY and not all_of_them:
+                enough = found[-1].expected >= NEARLY and (is_supported(change.kind) or not supported)
+                if enough and not all_of_them:
                     return found
         now = float(self.share(base, lag).value[0, 0])
         more = [n * self.sequences for n in (2, 5, 10, 20, 50, MOST_SEQUENCES)]
-        enough = max(HALF, now) + BETTER
-        at = next((n for n in more if self.share(base, lag, n).value[0, 0] >= min(enough, NEARLY)), None)
+        goal = min(max(HALF, now) + BETTER, NEARLY)
+        at = next((n for n in more if self.share(base, lag, n).value[0, 0] >= goal), None)
         if at is not None and SEQUENCES in wanted:
             found.append(_expecting(sequences_change(self.sequences, at), self.share(base, lag, at)))
         return found

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +20,18 @@ from lagreach.models.gated_rnn import GatedRNN
 GATES, ORTHOGONAL, UNITS, CELL = "gates", "orthogonal", "units", "cell"
 SEQUENCES, STEPS, RATE, LENGTH, NOTHING = "sequences", "steps", "rate", "length", "nothing"
 KINDS = (GATES, ORTHOGONAL, RATE, STEPS, LENGTH, UNITS, CELL, SEQUENCES, NOTHING)  # from what costs least
+
+
+@cache
+def evidence() -> dict[str, dict[str, Any]]:
+    """What the advice study found for each kind: `worked`, `of`, `random`, and whether it is `supported`, being better than a random change."""
+    text = files("lagreach.advice").joinpath("evidence.json").read_text(encoding="utf-8")
+    return dict(json.loads(text))
+
+
+def is_supported(kind: str) -> bool:
+    """Whether a kind of change is given as advice; else it is said as a fact."""
+    return kind == NOTHING or bool(evidence().get(kind, {}).get("supported"))
 
 
 @dataclass(frozen=True)
@@ -64,9 +80,21 @@ class Change:
             )
         write(model, dict(self.weights))
 
+    @property
+    def record(self) -> str:
+        """In how many cases of the advice study this kind of change recovered a lag that had been missed; empty if none."""
+        found = evidence().get(self.kind)
+        if found is None:
+            return ""
+        if self.expected >= 0.5 and found["promised"]["of"]:
+            worked, of = found["promised"]["worked"], found["promised"]["of"]
+            return f"worked in {worked} of {of} cases of the advice study in which half or more was expected"
+        return f"worked in {found['worked']} of {found['of']} cases of the advice study"
+
     def __str__(self) -> str:
         share = "" if math.isnan(self.expected) else f" Expected share: {self.expected:.0%} ({self.low:.0%} to {self.high:.0%})."
-        return f"{self.says}{share}\n    {self.code}"
+        record = f" It {self.record}." if self.record else ""
+        return f"{self.says}{share}{record}\n    {self.code}"
 
 
 def gates_change(model: nn.Module, values: dict[str, Tensor], lag: int) -> Change:

@@ -165,6 +165,7 @@ def _facts(layer: LayerDiagnosis) -> list[str]:
     supported = {True: "supported", False: "not supported", None: "not checked"}[layer.tail.stable_supported]
     return [
         *_whose_lags(layer),
+        *_explained(window),
         f"gain of the loss gradient by lag: {sparkline(gain)} ({ends}, logarithmic)",
         f"shape of the exact gain: {_shape(layer)}",
         f"first order against exact: {layer.fidelity.verdict}",
@@ -173,6 +174,22 @@ def _facts(layer: LayerDiagnosis) -> list[str]:
         *_memory(window.memory),
         f"design effect: a sequence counts as its steps divided by {window.design_effect:.2g}",
     ]
+
+
+def _explained(window: Window) -> list[str]:
+    """How much of the target the model has, and what each lag that it uses is worth."""
+    explained = window.reliance.explained
+    if math.isnan(explained):
+        return []
+    if explained <= 0:
+        return ["the model as it stands is no better than a constant: nothing is learned yet"]
+    used = [
+        f"lag {lag}: +{rise:.0%}"
+        for lag, rise in zip(window.reliance.lags, window.reliance.rise, strict=True)
+        if window.limit(lag) is Status.LIMIT_LEARNED
+    ]
+    worth = f"; rise of the loss without an input: {', '.join(used)}" if used else ""
+    return [f"the model as it stands explains {explained:.0%} of the target{worth}"]
 
 
 def _memory(memory: Memory) -> list[str]:
