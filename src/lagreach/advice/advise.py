@@ -46,6 +46,7 @@ from lagreach.errors import InputError
 from lagreach.forecasting.forecast import forecast
 from lagreach.forecasting.limits import UNSEEN
 from lagreach.forecasting.result import Forecast
+from lagreach.gradients.optimiser_geometry import optimiser_name
 from lagreach.models.gated_rnn import GatedRNN
 from lagreach.statistics.linear_share import Shares
 
@@ -159,7 +160,7 @@ def advise(
         raise InputError("a lag is a number of steps", got=lag, expected="0 or more")
     if lag >= time:
         return Advice(lag, math.nan, "no target has an input that old", count, (length_change(time, lag),), None)
-    base = look(model, lag, optimiser, steps)
+    base = look(model, lag)
     before = look.share(base, lag)
     expected = float(before.value[0, 0])
     failed = (learned is not None and learned < HALF) or not expected >= HALF
@@ -167,11 +168,12 @@ def advise(
         change = _expecting(nothing(), before)
         return Advice(lag, expected, look.why(base, lag), count, (change,), base)
     why = look.why(base, lag)
-    found = [change for change in _moves(base, optimiser, steps, before) if change.kind in wanted]
+    found = [change for change in _moves(look.distance(lag, optimiser, steps), optimiser, steps, before) if change.kind in wanted]
     if not any(_is_stalled(change) for change in found):  # what lets weights move at all comes before anything else
         found += look.candidates(lag, base, wanted, all_of_them=expected >= HALF, supported=kinds is None)
     advised = [change for change in found if kinds is not None or is_supported(change.kind)]
-    facts = tuple(change for change in found if kinds is None and not is_supported(change.kind) and change.expected >= HALF)
+    promising = [change for change in found if change.expected >= min(HALF, expected + BETTER)]
+    facts = tuple(change for change in promising if kinds is None and not is_supported(change.kind))
     return Advice(lag, expected, why, count, _ordered(advised, why, expected) or (_none_known(),), base, facts)
 
 
@@ -208,13 +210,11 @@ def _expecting(change: Change, shares: Shares) -> Change:
     return replace(change, expected=value, low=low, high=high)
 
 
-def _moves(base: Forecast, optimiser: Any, steps: int | None, before: Shares) -> list[Change]:
+def _moves(distance: float | None, optimiser: Any, steps: int | None, before: Shares) -> list[Change]:
     """Larger or more steps, where weights cannot move far enough in those planned."""
-    distance = base.settings.get("farthest")
-    if optimiser is None or steps is None or distance is None:
+    if distance is None or steps is None:
         return []
-    group = optimiser.param_groups[0]
-    rate, kind = float(group["lr"]), str(base.settings["optimiser"])
+    rate, kind = float(optimiser.param_groups[0]["lr"]), optimiser_name(optimiser)
     if distance < NEAR:
         factor = max(2 * LONGER, rounded(FAR / max(distance, 1e-12)))
         why = f", since weights can move by {distance:.2g} at most as it is"
@@ -234,9 +234,15 @@ class _Look:
         self.time, self.inputs = batch.x.shape[1], batch.x.shape[-1] if batch.x.is_floating_point() else 0
         self.outputs = batch.y.shape[-1] if batch.y.is_floating_point() else 0
 
-    def __call__(self, model: nn.Module, lag: int, optimiser: Any = None, steps: int | None = None) -> Forecast:
-        extra = {} if optimiser is None or steps is None else {"optimiser": optimiser, "steps": steps}
-        return forecast(model, self.source, (self.sequences,), [lag], **extra, **self.options)
+    def __call__(self, model: nn.Module, lag: int) -> Forecast:
+        return forecast(model, self.source, (self.sequences,), [lag], **self.options)
+
+    def distance(self, lag: int, optimiser: Any, steps: int | None) -> float | None:
+        """How far the weights can move in these steps; None where they are not known."""
+        if optimiser is None or steps is None:
+            return None
+        options = {**self.options, "directions": 1, "optimiser": optimiser, "steps": steps}
+        return float(forecast(self.model, self.source, (self.sequences,), [lag], **options).settings["farthest"])
 
     def most_in_need(self) -> int:
         """The longest lag in the data that is not expected to be recovered, or else the longest in the data."""

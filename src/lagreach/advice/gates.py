@@ -23,6 +23,11 @@ from lagreach.models.gated_rnn import GatedRNN
 SHORT = 2.0  # steps; a layer whose 90 % quantile is below is called collapsed
 FELL = 4.0  # a fall of the 90 % quantile over training by this factor is worth a warning
 ENDLESS = 10.0  # half-lives beyond this multiple of the sequence length cannot forget
+PLAIN = ("elman", "torch.nn.RNN")  # cells without a gate or a decay
+NO_GATES = (
+    "no gates to set: a plain recurrence. An orthogonal start (torch.nn.init.orthogonal_ on the recurrent weights) carries old "
+    "inputs farther; an LSTM or a GRU has gates"
+)
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,9 @@ class GateAdvice:
                 for stage in (layer.before, layer.after)
                 if stage is not None
             )
+            if NO_GATES in layer.warnings:
+                lines.append(f"{layer.name}: {NO_GATES}")
+                continue
             lines.append(f"{layer.name}: {numbers}; {layer.holds:.0%} of the decays hold lag {self.lag}")
             if layer.biases:
                 lines.append(f"  set {', '.join(layer.biases)} to spread half-lives from 1 to {2 * self.lag} steps")
@@ -136,6 +144,8 @@ def _advise(
     current = after or layer
     warnings = []
     _, high, longest = quantiles = _three(current)
+    if layer.family in PLAIN:
+        return LayerAdvice(layer.name, _three(layer), None if after is None else quantiles, 0.0, {}, (NO_GATES,))
     if high < SHORT:
         warnings.append(
             f"collapsed: nine in ten decays lose half within {high:.2g} steps; products of decays vanish within a few steps"
