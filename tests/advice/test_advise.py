@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from lagreach.errors import InputError
 from lagreach.forecasting.limits import BLENDED, UNSEEN
 
 LAG = 20
+advise = partial(lagreach.advise, directions=16)
 
 
 class AtTheEnd(nn.Module):
@@ -46,7 +48,7 @@ def data():
 def test_gates_of_a_torch_lstm_are_opened_and_the_forecast_says_what_that_brings(data):
     model = build(nn.LSTM)
     before = copy.deepcopy(model.state_dict())
-    advice = lagreach.advise(model, data, LAG, sequences=1000)
+    advice = advise(model, data, LAG, sequences=1000)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())  # it only looks
     assert advice.first.kind == "gates"
     assert advice.share < 0.5 < advice.first.expected
@@ -59,7 +61,7 @@ def test_gates_of_a_torch_lstm_are_opened_and_the_forecast_says_what_that_brings
 
 
 def test_a_plain_network_is_told_of_another_cell_and_of_an_orthogonal_start(data):
-    advice = lagreach.advise(build(nn.RNN), data, LAG, sequences=1000)
+    advice = advise(build(nn.RNN), data, LAG, sequences=1000)
     assert advice.first.kind == "cell"
     assert advice.first.cell == "lstm"
     assert "orthogonal" in [fact.kind for fact in advice.facts]
@@ -71,7 +73,7 @@ def test_a_plain_network_is_told_of_another_cell_and_of_an_orthogonal_start(data
 def test_nothing_is_to_do_about_a_lag_that_will_be_recovered(data):
     model = build(nn.LSTM)
     write(model, spread_biases(model, LAG))
-    advice = lagreach.advise(model, data, LAG, sequences=1000)
+    advice = advise(model, data, LAG, sequences=1000)
     assert (advice.first.kind, advice.first.expected) == ("nothing", advice.share)
     assert advice.share >= 0.5
     with pytest.raises(InputError, match="none of the weights"):
@@ -84,7 +86,7 @@ def test_nothing_is_to_do_about_a_lag_that_will_be_recovered(data):
 def test_weights_that_cannot_move_come_first(data, rate, steps, kind, factor):
     model = build(nn.LSTM)
     optimiser = torch.optim.Adam(model.parameters(), lr=rate)
-    advice = lagreach.advise(model, data, LAG, sequences=1000, optimiser=optimiser, steps=steps)
+    advice = advise(model, data, LAG, sequences=1000, optimiser=optimiser, steps=steps)
     assert (advice.first.kind, advice.first.factor) == (kind, factor)
 
 
@@ -105,14 +107,14 @@ def test_adam_moves_by_its_rate_and_descent_by_the_gradient(data):
 
 
 def test_sequences_must_be_longer_than_the_lag(data):
-    advice = lagreach.advise(build(nn.LSTM), data, 40)
+    advice = advise(build(nn.LSTM), data, 40)
     assert advice.first.kind == "length"
     assert "82 steps" in advice.first.code
     assert math.isnan(advice.first.expected)
 
 
 def test_lags_are_found_in_the_data_if_none_is_named(data):
-    assert lagreach.advise(build(nn.LSTM), data, sequences=1000).lag == LAG
+    assert advise(build(nn.LSTM), data, sequences=1000).lag == LAG
     x = torch.randn(160, 10, 1, generator=torch.Generator().manual_seed(1))
     y = torch.randn(160, 1, generator=torch.Generator().manual_seed(2))
     with pytest.raises(InputError, match="lag="):
@@ -120,12 +122,12 @@ def test_lags_are_found_in_the_data_if_none_is_named(data):
 
 
 def test_what_is_not_open_is_not_advised(data):
-    advice = lagreach.advise(build(nn.LSTM), data, LAG, sequences=1000, kinds=["units", "steps"])
+    advice = advise(build(nn.LSTM), data, LAG, sequences=1000, kinds=["units", "steps"])
     assert {change.kind for change in advice.changes} <= {"units", "steps", "nothing"}
     with pytest.raises(InputError, match="unknown kinds"):
-        lagreach.advise(build(nn.LSTM), data, LAG, kinds=["magic"])
+        advise(build(nn.LSTM), data, LAG, kinds=["magic"])
     with pytest.raises(InputError, match="number of steps"):
-        lagreach.advise(build(nn.LSTM), data, -1)
+        advise(build(nn.LSTM), data, -1)
 
 
 def change(kind, expected, factor=1.0):

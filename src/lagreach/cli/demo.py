@@ -147,7 +147,7 @@ def run_demo(out: Path, seed: int = SEED) -> list[str]:
     """Tell the story, draw it, write its page; return what is to be printed."""
     story = tell(seed)
     make_folder(out)
-    titles = (f"as torch starts it", "as advised")
+    titles = ("as torch starts it", "as advised")
     figure = draw((story.usual, story.mended), titles)
     page = write_page(out, figure, story.lines(), story.advice)
     return [*story.lines(), "", f"{page} opens with the picture ({story.seconds:.0f} s)."]

@@ -86,7 +86,7 @@ class RelianceSums:
             return found
         loss, *nothing = np.concatenate(self.levels)[order].mean(0)
         constant = best_constant(str(self.loss), nothing[0], np.array(nothing[1:]))
-        return replace(found, explained=1 - loss / constant if constant > 0 else float("nan"))
+        return replace(found, explained=float(1 - loss / constant) if constant > 0 else float("nan"))
 
 
 def best_constant(loss: str, at_zero: float, slope: Float[np.ndarray, "out"]) -> float:
