@@ -45,6 +45,7 @@ SETUPS = {
     "callbacks.md": NETWORK + "writer = lambda metrics, step: None\n",
     "convergence.md": "import torch\nx = torch.randn(8, 10, 2, dtype=torch.float64)\n"
     "x, y = x / x.norm(dim=-1, keepdim=True), torch.randn(8, 10, dtype=torch.float64)\n",
+    "forecast.md": NETWORK,
     "optimisers.md": NETWORK + STEP,
     "start.md": NETWORK + "d = lagreach.diagnose(model, (x, y), lags=[0, 3])\n",
 }
@@ -98,6 +99,22 @@ def test_how_far_to_trust_it_is_what_the_studies_found():
     own = text.split(TRUST[0])[1].split(TRUST[1])[0].strip()
     assert own == trust()
     assert len(own.splitlines()) == 3
+
+
+def test_the_page_for_readers_of_the_papers_has_every_equation():
+    """Numbers of the first paper without a gap, and commands and tests that exist."""
+    first, second = (DOCS / "papers.md").read_text(encoding="utf-8").split("## Cayci")
+    rows = [row for row in first.splitlines() if row.startswith("| (")]
+    named = []
+    for row in rows:
+        numbers = [int(n) for n in re.findall(r"\((\d+)\)", row.split("|")[1])]
+        named += range(numbers[0], numbers[-1] + 1)
+    assert named == list(range(1, 61))
+    assert "1, envelopes; 2, windows; 3, scaling; 4, time scales" in first
+    for path in re.findall(r"(tests/[\w./]+)", first + second):
+        assert (ROOT / path).exists(), path
+    for name in re.findall(r"`(lagreach\.[\w.]+)", first + second):
+        resolve(name)
 
 
 def resolve(name):
