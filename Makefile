@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # two test processes on two cores: more threads would only get in each other's way
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-.PHONY: setup demo test test-all reliability test-browser test-gpu test-lowest lint bench docs screenshot clean coverage dist mutation
+.PHONY: setup demo test test-thorough test-all reliability test-browser test-gpu test-lowest lint bench docs screenshot clean coverage dist mutation
 
 setup: $(STAMP)
 
@@ -25,9 +25,15 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/vulture
 
+QUICK := not thorough and not slow and not gpu and not browser
+
 test: lint
-	$(PYTEST) -m "not slow and not gpu and not browser"
-	@echo "Tests of the report in a real browser: make test-browser"
+	$(PYTEST) -m "$(QUICK)"
+	@echo "Longer tests: make test-thorough; tests of the report in a real browser: make test-browser"
+
+# studies killed and resumed, Ray, every check of reliability in its small size: what make test leaves out
+test-thorough: setup
+	$(PYTEST) -m "thorough and not slow and not gpu and not browser"
 
 test-all: lint
 	HYPOTHESIS_PROFILE=search $(PYTEST) -m "not gpu and not browser"
@@ -54,7 +60,7 @@ test-lowest:
 	$(PYTHON) -m venv --clear $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -c constraints-lowest.txt \
 	  -e ".[all]" beartype hypothesis mpmath pytest
-	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -W ignore::DeprecationWarning -m "not slow and not gpu and not browser" \
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -W ignore::DeprecationWarning -m "$(QUICK)" \
 	  tests/test_house.py tests/cli/test_main.py tests/cli/test_diagnose.py tests/diagnosis/test_diagnose.py tests/advice/test_plan.py tests/diagnosis/test_window.py \
 	  tests/kernels/test_cpu.py tests/tails tests/detection tests/regimes tests/report tests/study/test_config.py tests/study/test_store.py
 

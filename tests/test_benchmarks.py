@@ -12,6 +12,8 @@ import pytest
 from benchmarks import harness
 from benchmarks.harness import Case, Op, RefusedError, Timing, all_ops, main, measure, run_op, summarise, write
 
+pytestmark = pytest.mark.thorough
+
 OPS = all_ops()
 JAX = ["jax.scan"] if importlib.util.find_spec("jax") else []
 STEPS = ["lagreach", "reference", "eager", *JAX, "floor"]

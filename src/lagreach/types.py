@@ -98,6 +98,7 @@ class Status(Enum):
 
     # windows
     NOT_SIGNIFICANT = "no dependence was found at this lag; the lower bound says how many sequences one would need"
+    NEVER_ARRIVES = "no gradient arrives from this lag: the way back is cut, or its gain is below the smallest number"
     WINDOW_EMPTY = "no examined lag is within reach; more sequences, or gates that retain longer, are needed"
     WINDOW_CENSORED = "the window reaches the longest lag examined; look at longer lags or longer sequences"
     LIMIT_LEARNED = "learned: the loss rises when the input at this lag is replaced"

@@ -44,6 +44,7 @@ MODELS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_in_half_precision_is_diagnosed_as_its_weights_in_float32(name, dtype):

@@ -215,6 +215,7 @@ def test_files_of_an_earlier_training_stay(tmp_path):
     assert lagreach.load(tmp_path / "step-00000002-2.nc").labels["run"] == 2
 
 
+@pytest.mark.thorough
 def test_an_interrupt_is_for_the_training():
     """A diagnosis that is cut short is kept, and the interrupt goes on to the loop."""
     calls = 0

@@ -66,6 +66,7 @@ def test_diagnose_writes_and_answers(folder):
     assert "reach with" in lagreach(folder, "compare", "run/diagnosis.nc").stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("data", ["data.safetensors", "data.pt"])
 def test_other_kinds_of_data_and_the_gate(folder, data):
     done = lagreach(folder, *COMMON, "--data", data, "--out", "gate", "--require-lag", 8, "--sequences", 10)
@@ -83,6 +84,7 @@ def test_dry_run(folder):
     assert not (folder / "none").exists()
 
 
+@pytest.mark.thorough
 def test_weights(folder):
     sys.path.insert(0, str(folder))
     from my_models import build
@@ -111,6 +113,7 @@ def test_a_malicious_file_executes_nothing(folder):
     assert not (folder / "executed").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("args", "complaint"),
     [
@@ -172,6 +175,7 @@ def language_model(tmp_path_factory):
     return folder
 
 
+@pytest.mark.thorough
 def test_a_folder_of_a_hugging_face_model(language_model):
     common = ("diagnose", "--model", "hf:model", "--data", "tokens.npz", "--lags", "0,2,4", "--out", "run", "--json")
     done = lagreach(language_model, *common)

@@ -27,6 +27,7 @@ def test_forecast_answers_and_writes(folder):  # noqa: F811
     assert package.load(folder / "run" / "forecast.nc").lags == (0, 2, 8)
 
 
+@pytest.mark.thorough
 def test_too_little_of_a_required_lag_is_code_three_with_the_reason(folder):  # noqa: F811
     done = lagreach(folder, *COMMON, "--sequences", 100, "--require-lag", 8, "--fit", "readout")
     assert done.returncode == 3, done.stderr
@@ -37,6 +38,7 @@ def test_too_little_of_a_required_lag_is_code_three_with_the_reason(folder):  # 
     assert "readable" in json.loads(strict.stdout)["required_lags"][0]["reason"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("options", "message"),
     [

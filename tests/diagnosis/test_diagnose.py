@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import lagreach
 from lagreach.cells.const_gate import ConstGate
 from lagreach.cells.diag_gate import DiagGate
-from lagreach.diagnosis.cost import affordable
+from lagreach.diagnosis.cost import Pace
 from lagreach.diagnosis.diagnose import DiagnosisCost
 from lagreach.diagnosis.measure import MeasureSettings
 from lagreach.errors import InputError, LagreachError, UnsupportedError
@@ -216,11 +216,22 @@ def test_dry_run_and_budget(model, data):
 
 
 def test_what_a_budget_affords():
-    assert affordable(10.0, 0.1, available=1000) == 80  # a fifth is kept in hand
-    assert affordable(10.0, 0.1, available=80) == 80
-    assert affordable(1e-6, 0.1, available=1000) == 16
-    assert affordable(1e-6, 0.0, available=1000) == 1000  # too quick for the clock
-    assert affordable(math.inf, 0.1, available=1000) == 1000
+    pace = Pace(0.0, 0.1)
+    assert pace.affordable(10.0, available=1000) == 80  # a fifth is kept in hand
+    assert pace.affordable(10.0, available=80) == 80
+    assert pace.affordable(1e-6, available=1000) == 16
+    assert pace.affordable(math.inf, available=1000) == 1000
+    assert Pace(0.0, 0.0).affordable(1e-6, available=1000) == 1000  # too quick for the clock
+    assert Pace(4.0, 0.1).affordable(10.0, available=1000) == 40
+    assert Pace(4.0, 0.0).affordable(1.0, available=1000) == 16
+
+
+def test_a_budget_that_cannot_be_kept_is_said(model, data):
+    warned = lagreach.diagnose(model, data, lags=[0, 3], budget=1e-6).warnings
+    assert any("budget of 1e-06 s is too small: 16 sequences" in warning for warning in warned)
+    assert not any(
+        "too small" in warning for warning in lagreach.diagnose(model, data, lags=[0, 3], budget=1e6).warnings
+    )
 
 
 @pytest.mark.parametrize("budget", [0.0, -1.0, math.nan])
@@ -237,6 +248,7 @@ def test_settings_that_an_argument_would_overrule_are_refused(model, data, found
     assert found.settings["seed"] == 0
 
 
+@pytest.mark.thorough
 def test_memory_limit_changes_nothing_but_the_pieces(model, data, found):
     tight = lagreach.diagnose(model, data, lags=[0, 1, 3, 8], require=[5], memory=200_000)
     np.testing.assert_allclose(tight.required.values, found.required.values, rtol=1e-4)
@@ -250,6 +262,7 @@ def test_a_plan_says_what_the_memory_leaves(model, data):
     assert room[1] - room[0] < 10**6 < room[2] - room[0]  # a pair and the gradients are always there
 
 
+@pytest.mark.thorough
 def test_no_stage_runs_more_sequences_together_than_fit(model, data, monkeypatch):
     """Gains and rates are measured outside the two passes, on fewer sequences, but within the same memory."""
     together = []

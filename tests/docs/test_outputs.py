@@ -16,6 +16,7 @@ def skeleton(text):
     return re.sub(r"#(, #)+", "#", outputs.numbers_and_words(text)[1]).replace("*", "")
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("_as_users_run_it")
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_prints_what_the_gallery_shows(script, capsys, monkeypatch):
@@ -28,6 +29,7 @@ def test_an_example_prints_what_the_gallery_shows(script, capsys, monkeypatch):
         close(printed, stored)
 
 
+@pytest.mark.thorough
 def test_commands_of_the_start_page_print_what_it_shows():
     page = (DOCS / "start.md").read_text(encoding="utf-8")
     for name, printed in outputs.run_commands().items():

@@ -273,6 +273,7 @@ def test_a_torch_model_under_adam_says_so_in_its_result(generator, tmp_path):
     assert lagreach.load(tmp_path / "d.nc").settings["optimizer"] == "Adam"
 
 
+@pytest.mark.thorough
 def test_no_dependence_is_found_where_there_is_none():
     """The sign flips stay exact: a fixed rescaling of weights turns no independent target into a dependent one."""
     seeds, error = 60, 0.1

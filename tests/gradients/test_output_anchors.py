@@ -111,6 +111,7 @@ def numbers(found):
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_forecast_as_long_as_the_look_back_is_one_forecast(masked):
     """The shape of an output changes nothing: (N, T), (N, T, 1) and (N, 1, T) of the same network are one and the same."""

@@ -125,6 +125,7 @@ def p_values(strength, seeds, sets=12):
     return found
 
 
+@pytest.mark.thorough
 def test_a_seed_does_not_decide_what_is_found():
     """With one pairing, 6 of these 12 data sets changed sides between two seeds, and half of them were found."""
     found = p_values(0.1, seeds=(0, 1)) <= 0.05

@@ -26,6 +26,7 @@ def case(dtype=torch.float32, time=210, sequences=32):
     return model, x, torch.randn(sequences, time, 1, generator=generator, dtype=dtype)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("transport", ["exact", "first-order"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_n_is_infinite_where_the_gain_is_below_any_number(dtype, transport):

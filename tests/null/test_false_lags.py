@@ -12,6 +12,7 @@ RUNS = 200
 HIGHEST = 0.08  # that the upper end of a rate's interval may have
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("_as_users_run_it")
 def test_a_few_networks_of_every_kind():
     """One run of each kind and stage: the swap contrast alone is wrong in most of them, the exchange hardly ever."""

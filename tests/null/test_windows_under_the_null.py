@@ -94,6 +94,7 @@ def assert_honest(configurations, seeds, lags):
         assert count >= 0.9 * seeds, f"lag {lag} was found {count} times of {seeds}"
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("_as_users_run_it")
 def test_false_windows_are_as_rare_as_promised_and_planted_lags_are_found():
     assert_honest(CONFIGURATIONS, seeds=40, lags=LAGS)
@@ -106,6 +107,7 @@ def test_the_same_with_more_seeds_and_all_lags(targets):
     assert_honest([c for c in CONFIGURATIONS if c[0] == targets], seeds=200, lags="auto")
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("_as_users_run_it")
 @pytest.mark.parametrize("cell", CELLS)
 def test_the_raw_gradient_sees_dependences_where_there_are_none(cell):

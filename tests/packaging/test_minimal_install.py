@@ -5,6 +5,10 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parents[2]
 EXTRAS = [
     "accelerate", "beartype", "lightning", "mambapy", "minGRU_pytorch", "pmdarima", "pytorch_lightning", "ray",

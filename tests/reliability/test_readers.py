@@ -31,6 +31,8 @@ from tests.reliability.runs import SMALL
 from tests.reliability.soak import diagnose_once, small_problem
 from tests.study.test_runs import contents
 
+pytestmark = pytest.mark.thorough
+
 SMOKE = find_study(str(SMALL)).at_scale("smoke")
 
 

@@ -5,11 +5,16 @@ import pytest
 from tests.reliability.__main__ import run_check
 from tests.reliability.page import PAGE, TITLES, page_text, read_results
 
-LONG = ("soak", "determinism")  # minutes even in their small size
+LONG = ("soak", "determinism", "limits")  # minutes even in their small size, or a quiet machine
+SHORT = ("code", "messages")
+
+
+def marks(name):
+    return [pytest.mark.slow if name in LONG else pytest.mark.thorough] * (name not in SHORT)
 
 
 @pytest.mark.usefixtures("_as_users_run_it")
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in TITLES])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in TITLES])
 def test_nothing_fails(name):
     for count in run_check(name, "quick"):
         assert count.tried > 0

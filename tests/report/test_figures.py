@@ -24,6 +24,7 @@ def lines(axes):
     return {line.get_label(): line.get_xydata() for line in axes.get_lines()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["layered", "refused", "unreachable", "bare"])
 def test_every_figure_of_every_case_is_drawn_or_says_why_not(name, tmp_path):
     files, missing = export([CASES[name]().labelled(epoch=1)], tmp_path, kind="svg")
@@ -130,6 +131,7 @@ def test_pages_and_figures_from_files_and_folders(tmp_path, capsys):
         run_report([tmp_path], page, title="None")
 
 
+@pytest.mark.thorough
 def test_the_commands(tmp_path):
     gated().save(tmp_path / "run.nc")
 

@@ -81,6 +81,7 @@ def test_overlapping_windows_of_noise_are_not_called_correlated():
     assert alarms <= binom.ppf(0.999, 40, DOUBT)
 
 
+@pytest.mark.thorough
 def test_a_diagnosis_of_independent_inputs_does_not_warn():
     model = GatedRNN("gru", 12, 8, 1, generator=torch.Generator().manual_seed(0))
     for k in range(4):
@@ -113,6 +114,7 @@ def test_covariances_of_wide_states_are_bounded():
     assert memory_needed(subject) > memory_bytes(2500, len(lags))
 
 
+@pytest.mark.thorough
 def test_a_wide_state_is_diagnosed_and_says_how():
     model, data, lags = wide_subject()
     window = lagreach.diagnose(model, data, lags=lags).layers[0].window

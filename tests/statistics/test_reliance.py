@@ -54,6 +54,7 @@ def test_it_is_the_loss_of_the_whole_model_with_one_input_replaced(generator):
             np.testing.assert_allclose(found.rise[column], (after / before - 1).item(), rtol=1e-9)
 
 
+@pytest.mark.thorough
 def test_without_dependence_it_finds_as_much_as_the_error_allows():
     """Targets independent of the inputs; the anchors of a pair overlap, which does no harm."""
     runs, levels = 200, np.array([0.05, 0.2, 0.5])

@@ -121,11 +121,13 @@ def test_a_page_of_a_study_shows_it_too(diagnosed, tmp_path):
     assert "Power of the input" in (tmp_path / "s.html").read_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(all_statistics()))
 def test_statistics_of_the_package_pass_their_own_kit(name):
     assert "ok" in check_statistic(all_statistics()[name])
 
 
+@pytest.mark.thorough
 def test_one_from_outside_passes_the_kit_and_a_wrong_one_does_not():
     assert "ok" in check_statistic(InputPower())
 

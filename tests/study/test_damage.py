@@ -19,6 +19,8 @@ from lagreach.study.store import FIRST_LINE, RunDirectory
 from tests.reliability.runs import one_figure
 from tests.study.test_runs import contents
 
+pytestmark = pytest.mark.thorough
+
 SMALL = find_study(str(Path(__file__).parent.parent / "reliability" / "small.yaml")).at_scale("smoke")
 OTHER = SMALL.variants[0].model_copy(update={"name": "b", "training": {"lr": 0.1}})
 CONFIG = SMALL.model_copy(update={"variants": (*SMALL.variants, OTHER)})

@@ -14,6 +14,8 @@ from lagreach.study.manifest import MANIFEST, Manifest
 from lagreach.study.runner import run_study
 from lagreach.study.store import FIRST_LINE, RunDirectory
 
+pytestmark = pytest.mark.thorough
+
 CONFIG = find_study(str(Path(__file__).parent.parent / "reliability" / "small.yaml")).at_scale("smoke")
 
 

@@ -30,6 +30,8 @@ from lagreach.study.status import run_status
 from lagreach.study.store import RunDirectory
 from lagreach.study.summary import summarise
 
+pytestmark = pytest.mark.thorough
+
 FILE = Path(__file__).with_name("tiny.yaml")
 TINY = find_study(str(FILE)).at_scale("smoke")
 

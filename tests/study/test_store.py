@@ -86,6 +86,7 @@ def _hold(path, ready, release):
         release.wait(20)
 
 
+@pytest.mark.thorough
 def test_two_processes_cannot_share_a_run(tmp_path):
     run = RunDirectory.create(tmp_path / "run", TINY)
     context = multiprocessing.get_context("spawn")
@@ -128,6 +129,7 @@ def _write_beyond_the_limit(path, queue):
         queue.put(("none", ""))
 
 
+@pytest.mark.thorough
 def test_a_write_that_the_system_stops_leaves_the_old_file(tmp_path):
     """A real failing write, in a process of its own: the limit on file sizes cannot be taken back."""
     path = tmp_path / "state.safetensors"

@@ -95,6 +95,7 @@ def test_training_matches_a_plain_torch_loop():
         torch.testing.assert_close(dict(done.models[0].named_parameters())[name], weight, rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cell", ["const_gate", "lstm"])
 def test_what_a_replica_learns_does_not_depend_on_the_others(cell):
     settings = OptimiserSettings(optimiser="adamw", clip=0.5, weight_decay=1e-3)

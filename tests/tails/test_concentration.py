@@ -75,6 +75,7 @@ def test_finite_population_correction_removes_the_bias():
 # --- the exponent -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("alpha", [1.3, 1.5, 1.9, 2.0])
 def test_exponent_of_stable_laws(alpha):
     found = np.array([c.inverse_kappa for c in many(symmetric_stable(alpha), 4000, 7)])
@@ -94,6 +95,7 @@ def test_local_exponent_of_other_laws(name):
     assert found.mean() == pytest.approx(LOCAL[name], abs=0.05 if name == "t1.5" else 0.02)
 
 
+@pytest.mark.thorough
 def test_matched_statistic_of_gaussian_parts_has_kappa_two():
     """Gaussian ingredients, yet every stable fit reads alpha = 1.2: the exponent and the checks are not fooled."""
     verdicts = []

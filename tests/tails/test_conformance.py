@@ -15,6 +15,7 @@ from lagreach.testing import check_estimator
 OPTIONS = {"hill": {"alphas": (1.1, 1.2), "tolerance": 0.2}}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_the_package_s_own_estimators_pass(name):
     report = check_estimator(ESTIMATORS[name], **OPTIONS.get(name, {}))

@@ -135,6 +135,7 @@ SPREAD = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", FITS)
 @pytest.mark.parametrize("alpha", [1.1, 1.5, 1.9])
 def test_bias_and_spread_on_stable_samples(method, alpha):
@@ -196,6 +197,7 @@ def coverage(method, alpha, n, seeds):
     return inside
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", FITS)
 @pytest.mark.parametrize("alpha", [1.3, 1.7])
 def test_intervals_cover(method, alpha):
@@ -203,6 +205,7 @@ def test_intervals_cover(method, alpha):
     assert coverage(method, alpha, 1000, 100) >= 87
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("alpha", [1.95, 2.0])
 def test_likelihood_interval_covers_near_two(alpha):
     """99.9 % binomial bound of 40 runs around 95 %."""

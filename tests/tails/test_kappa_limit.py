@@ -70,6 +70,7 @@ def test_rare_loud_values_that_begin_to_show_are_not_taken_for_heavy_tails():
 # --- the table of the docs, in small and whole ----------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", MILD)
 def test_finite_variance_has_kappa_two_and_n_from_the_standard_deviation(name):
     for n in (600, 2000):

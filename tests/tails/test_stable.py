@@ -169,6 +169,7 @@ def test_reference_constants(alpha: float) -> None:
     np.testing.assert_allclose(information, [[scale, cross], [cross, exponent]], rtol=1e-10)
 
 
+@pytest.mark.thorough
 def test_table_equals_quadrature_densely() -> None:
     rng = np.random.default_rng(11)
     near_two = 2.0 - 10.0 ** rng.uniform(-12.0, -1.3, 30)

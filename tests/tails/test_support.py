@@ -79,6 +79,7 @@ def test_small_samples_are_not_checked():
 # --- size ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("alpha", [1.3, 1.8])
 def test_size_on_stable_samples(alpha):
     """99.9 % binomial bounds of 40 runs at 1.7 % each and 5.1 % together."""
@@ -128,6 +129,7 @@ def test_power_at_eight_thousand():
 # --- calibration --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_calibration_reproduces_the_table_roughly():
     """Sixty replicates instead of thousands: the limit of G2 comes out within an eighth."""
     draws = calibration.simulate(1.55, 400, 60, np.random.default_rng(1))

@@ -138,6 +138,7 @@ def test_a_constant_added_to_the_output_changes_nothing(task, generator):
     torch.testing.assert_close(task.recovered(x, y, output + 3.0), task.recovered(x, y, output), rtol=0, atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("task", [t for t in TASKS if t.length <= 100], ids=lambda task: task.name)
 def test_diagnose_takes_every_task(task, generator):
     model = lagreach.GatedRNN("diag_gate", task.input_size, 3, task.output_size, gate_init=0.3, generator=generator)
@@ -208,6 +209,7 @@ def test_a_task_of_ones_own_needs_only_its_data_and_its_score():
     assert Echo().recovered(x, y, 0.5 * y).item() == pytest.approx(0.5)
 
 
+@pytest.mark.thorough
 def test_missing_packages_are_named():
     code = (
         "import sys; sys.modules['sklearn'] = sys.modules['sklearn.datasets'] = None\n"
@@ -220,6 +222,7 @@ def test_missing_packages_are_named():
     assert "pip install 'lagreach[data]'" in done.stderr
 
 
+@pytest.mark.thorough
 def test_generated_tasks_load_torch_alone():
     heavy = ["scipy", "pandas", "sklearn", "pmdarima", "xarray"]
     code = (
@@ -247,6 +250,7 @@ def test_data_are_made_where_the_generator_lives(task):
     torch.testing.assert_close(scores, torch.ones_like(scores), rtol=0, atol=0.3)
 
 
+@pytest.mark.thorough
 def test_every_task_is_in_the_documentation_and_its_example_runs():
     text = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text()
     for name, cls in all_tasks().items():

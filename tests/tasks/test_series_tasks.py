@@ -140,6 +140,7 @@ def demand():
     return load_taylor()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_windows_are_pieces_of_their_part_of_the_series(split, generator):
     task = Series(split=split, length=320)

@@ -151,6 +151,7 @@ def coverage(student, seeds, sequences, blocks):
     return inside, ratios, false_lags
 
 
+@pytest.mark.thorough
 def test_required_sequences_are_inside_their_intervals(student):
     seeds = 30
     inside, ratios, false_lags = coverage(student, seeds, sequences=320, blocks=16)

@@ -335,6 +335,7 @@ def test_sums_keep_what_is_far_below_float32(generator):
     torch.testing.assert_close(sums.take()[0, 0], 2.0**-320 * (1 - 2.0**-8) * slope, rtol=1e-4, atol=0.0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", sorted(all_cells()))
 def test_the_compiled_sweep_equals_the_plain_windows(monkeypatch, generator, name, dtype):

@@ -89,6 +89,7 @@ def test_immediate_sensitivity_is_the_derivative_of_one_step(name, generator):
         torch.testing.assert_close(immediate_sensitivity(part, direction), expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("name", ["const_gate", "gru", "lstm"])
 def test_both_together_are_the_two_apart(name, layers, generator):

@@ -110,6 +110,7 @@ def test_a_budget_takes_a_fair_part():
         lagreach.diagnose(made(cases.Flat).float(), (x, y), budget=0)
 
 
+@pytest.mark.thorough
 def test_training_makes_the_model_rely_on_the_lag():
     model = made(cases.CausalTransformer, width=16).float()
     x, y = data(count=1024, time=8, lag=2, seed=1)
@@ -127,6 +128,7 @@ def test_training_makes_the_model_rely_on_the_lag():
     assert window.reliance.rise[place] > 0.5
 
 
+@pytest.mark.thorough
 def test_a_recurrent_model_can_be_asked_for_either():
     model = made(cases.Recurrent).float()
     layers = lagreach.diagnose(model, data(), lags=[0, 1, LAG])
@@ -216,6 +218,7 @@ def test_losses_of_ones_own_at_the_outputs_they_look_at():
     assert found.settings["anchors"] == 7
 
 
+@pytest.mark.thorough
 def test_of_correlated_inputs_only_what_neighbours_leave_is_exchanged():
     """An autoregressive input: swapping targets names neighbours of the true lag too, partial dependence does not."""
     generator = torch.Generator().manual_seed(0)
@@ -252,6 +255,7 @@ def test_inputs_that_all_sequences_share_tell_nothing():
     assert some.dependences == (LAG,)
 
 
+@pytest.mark.thorough
 def test_a_lag_inside_a_wide_band_is_named_itself():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(256, 40, 1, generator=generator)
@@ -264,6 +268,7 @@ def test_a_lag_inside_a_wide_band_is_named_itself():
     assert "depend on lag 27" in str(found)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["MambaForCausalLM", "LlamaForCausalLM"])
 def test_language_models_from_end_to_end(name):

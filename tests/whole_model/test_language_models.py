@@ -39,6 +39,7 @@ def diagnosed(model, data, **options):
     return lagreach.diagnose(model, data, lags=[0, 1, LAG, 5], **options)
 
 
+@pytest.mark.thorough
 def test_labels_that_equal_the_inputs_are_shifted_as_the_model_does_it(gpt):
     tokens = text()
     found = diagnosed(gpt, {"input_ids": tokens, "labels": tokens})
@@ -62,6 +63,7 @@ def test_the_loss_is_that_of_the_model_itself(gpt):
     torch.testing.assert_close(functional.cross_entropy(logits.flatten(0, 1), batch.y.flatten()), own)
 
 
+@pytest.mark.thorough
 def test_targets_that_equal_the_inputs_of_another_model_are_named():
     tokens = text()
     model = made(cases.CausalTransformer, tokens=TOKENS, outputs=TOKENS).float()
@@ -93,6 +95,7 @@ def test_classes_of_tokens_are_not_shifted(gpt):
     assert loss == "cross_entropy"
 
 
+@pytest.mark.thorough
 def test_loaders_of_dicts_and_of_one_dict_agree(gpt):
     tokens = text(count=64)
     mask = torch.ones_like(tokens)
@@ -103,6 +106,7 @@ def test_loaders_of_dicts_and_of_one_dict_agree(gpt):
     assert loaded.fingerprint == whole.fingerprint
 
 
+@pytest.mark.thorough
 def test_padding_by_an_attention_mask_takes_no_part(gpt):
     """What stands behind the ends of sequences changes nothing."""
     tokens = text(count=64)
@@ -143,6 +147,7 @@ class TakesOneDict(cases.EncoderDecoder):
         return super().forward(batch["encoder_cont"], batch["decoder_cont"])
 
 
+@pytest.mark.thorough
 def test_an_encoder_and_a_decoder_from_loaders_of_both_kinds():
     generator = torch.Generator().manual_seed(0)
     source = torch.randn(96, 8, 3, generator=generator)

@@ -72,6 +72,7 @@ def lag_tables(case, row, target):
     return torch.cat([g.flatten(1) for g in found.grads.values()], dim=1).numpy()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES)
 def test_block_means_are_those_of_a_plain_loop(case):
     subject = subject_of(case)
@@ -271,6 +272,7 @@ def agree(one, other, tolerance=1e-8):
     np.testing.assert_allclose(np.sort(one.noise.data, 0), np.sort(other.noise.data, 0), rtol=1e-6, atol=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", ["numbers", "tokens"])
 def test_batches_order_disk_and_types_of_the_data_do_not_change_the_answer(case, monkeypatch):
     subject = subject_of(case, anchors=2)

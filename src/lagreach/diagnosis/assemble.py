@@ -205,6 +205,10 @@ def _requirement(
     }
     # a lag that no gradient speaks about (an input that never varies, say) has no noise to stand out of
     status = [Status.OK if spread > 0 else Status.NO_SPREAD for spread in spread_of_values.tolist()]
+    for band in np.flatnonzero(_never_arrives(means, spread_of_values)):
+        status[band] = Status.NEVER_ARRIVES
+        for numbers_of in numbers.values():
+            numbers_of[band] = np.inf
     if speed.status in (Status.KAPPA_REFUSED, Status.NO_SPREAD):  # the mean may not concentrate: only clipping helps
         status = [speed.status] * len(bands)
         numbers = {name: n if name == "robust" else np.full(len(bands), np.nan) for name, n in numbers.items()}
@@ -214,6 +218,12 @@ def _requirement(
         status = [s if yes else Status.NOT_SIGNIFICANT for s, yes in zip(status, significant, strict=True)]
     first = np.array([edge[0] for edge in bands.edges])
     return Requirement(np.array(bands.lags), first, **numbers, status=tuple(status))
+
+
+def _never_arrives(means: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    """Bands whose gradient is zero in every sequence, while that of another band is not."""
+    silent = (spread == 0) & ~means.any(axis=tuple(axis for axis in range(means.ndim) if axis != 1))
+    return silent & ~silent.all()
 
 
 def _untold(needed: Requirement, told: np.ndarray, why: Status) -> Requirement:

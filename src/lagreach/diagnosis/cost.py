@@ -17,8 +17,36 @@ from lagreach.gradients.noise import statistics, unit_directions
 from lagreach.gradients.subject import Subject
 from lagreach.statistics.memory import memory_bytes
 
-PILOT = 16  # sequences that are timed to estimate the cost of the rest: eight pairs, the fewest that a plan has
+PILOT = 16  # sequences that are timed at once of a model as a whole: the fewest that a plan has
+LONG = 0.5  # seconds from which one group of sequences tells the time of all; quicker ones are timed again, and several
+TOGETHER = 0.65  # of the seconds a sequence takes in one group alone: among many it takes about that (make reliability)
+SETTLING = 0.5  # seconds of tests and fits afterwards, on a common core: they hardly depend on the model
 SPENT = 0.8  # share of a budget that is planned with: the estimate is a rough one
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds that do not depend on the number of sequences, and seconds a sequence."""
+
+    fixed: float = 0.0
+    per_sequence: float = 0.0
+
+    def seconds(self, sequences: int) -> float:
+        """Of a diagnosis of so many."""
+        return self.fixed + self.per_sequence * sequences
+
+    def affordable(self, budget: float, available: int) -> int:
+        """Sequences that can be measured in `budget` seconds: all of them, or a part, but never fewer than a plan has.
+
+        >>> Pace(0.0, 0.1).affordable(10.0, available=1000), Pace(2.0, 0.1).affordable(10.0, available=1000)
+        (80, 60)
+        """
+        # this also catches sequences that take less than the clock can tell, so that nothing is divided by zero below
+        if self.per_sequence * available <= SPENT * budget - self.fixed or self.per_sequence == self.fixed == 0:
+            return available
+        if self.per_sequence == 0:
+            return PILOT
+        return max(PILOT, int((SPENT * budget - self.fixed) / self.per_sequence))
 
 
 @dataclass(frozen=True)
@@ -48,19 +76,40 @@ class DiagnosisCost:
         )
 
 
-def pilot_seconds(subjects: list[Subject], settings: MeasureSettings) -> float:
-    """Seconds per sequence, from running both passes on a few sequences, and a closer look at a few lags."""
-    started, timed = time.perf_counter(), PILOT
+def measured_pace(subjects: list[Subject], settings: MeasureSettings) -> Pace:
+    """Time both passes and a closer look at a few lags, on as few sequences as tell.
+
+    Whole groups of the plan are run, as in the diagnosis itself. One group is enough where it takes long; where it is quick,
+    much of its time is that of starting, and more groups tell the two apart.
+    """
+    fixed, per_sequence = SETTLING, 0.0
     for subject in subjects:
-        small = replace(subject, plan=subject.plan.subsample(PILOT))
-        found = directions(small)
-        lags = sorted({subject.bands.lags[len(subject.bands) * quarter // 4] for quarter in (1, 2, 3)})
-        if subject.signal == "dependence":
-            exchange(small, ExchangePlan(tuple(lags), affordable_positions(lags, subject.time), NOTHING))
-        along = unit_directions(found, subject.probe.group, settings.direction, np.random.default_rng(settings.seed))
-        statistics(small, along, noise=settings.noise, unit=settings.unit)
-        timed = small.plan.sequences  # of a series, some of every stretch
-    return (time.perf_counter() - started) / timed
+        plan, groups = subject.plan, len(subject.plan.groups)
+        alone = _seconds(subject, settings, 1)
+        if alone < LONG and groups > 1:
+            alone = min(alone, _seconds(subject, settings, 1))  # the first time is that of filling caches, too
+            several = min(groups, 1 + max(1, int(LONG / max(alone, 1e-3))))
+            more = max(0.0, _seconds(subject, settings, several) - alone) / (several - 1)
+            pieces = -(-len(plan.pairs) // subject.pairs_together)
+            fixed, alone = fixed + max(0.0, alone - more) * pieces, more
+        else:
+            alone *= TOGETHER if groups > 1 else 1.0
+        per_sequence += alone / plan.members
+    return Pace(fixed, per_sequence)
+
+
+def _seconds(subject: Subject, settings: MeasureSettings, groups: int) -> float:
+    """Run the first groups of a plan through everything that depends on the number of sequences."""
+    pairs = subject.plan.pairs[: groups * subject.plan.members // 2]
+    small = replace(subject, plan=replace(subject.plan, pairs=pairs, blocks=np.zeros(len(pairs), np.int64), count=1))
+    started = time.perf_counter()
+    means = directions(small)
+    lags = sorted({subject.bands.lags[len(subject.bands) * quarter // 4] for quarter in (1, 2, 3)})
+    if subject.signal == "dependence":
+        exchange(small, ExchangePlan(tuple(lags), affordable_positions(lags, subject.time), NOTHING))
+    along = unit_directions(means, subject.probe.group, "random", np.random.default_rng(settings.seed))
+    statistics(small, along, noise=settings.noise, unit=settings.unit)
+    return time.perf_counter() - started
 
 
 def within_budget(
@@ -71,12 +120,22 @@ def within_budget(
     memory: int | None,
     *,
     timed: bool = False,
-) -> tuple[list[Subject], float]:
-    """Fix a fair subsample before anything is measured; also return the seconds a sequence takes, if they were `timed`."""
+) -> tuple[list[Subject], Pace]:
+    """Fix a fair subsample before anything is measured; also return the time that sequences take, if they were `timed`."""
     check_budget(budget)
-    per_sequence = pilot_seconds(subjects, settings) if budget is not None or timed else 0.0
-    planned = available if budget is None else affordable(budget, per_sequence, available)
-    return [replace(one, plan=one.plan.subsample(planned), memory=memory) for one in subjects], per_sequence
+    pace = measured_pace(subjects, settings) if budget is not None or timed else Pace()
+    planned = available if budget is None else pace.affordable(budget, available)
+    return [replace(one, plan=one.plan.subsample(planned), memory=memory) for one in subjects], pace
+
+
+def beyond_budget(budget: float | None, pace: Pace, sequences: int) -> tuple[str, ...]:
+    """Say that even the fewest sequences take longer than was allowed."""
+    if budget is None or sequences > PILOT or pace.seconds(sequences) <= budget:
+        return ()
+    return (
+        f"the budget of {budget:g} s is too small: {sequences} sequences, the fewest that can be measured, take about "
+        f"{pace.seconds(sequences):.0f} s here; fewer lags or shorter sequences take less",
+    )
 
 
 def check_budget(budget: float | None) -> None:
@@ -88,18 +147,6 @@ def check_budget(budget: float | None) -> None:
             expected="seconds, more than 0",
             fix="leave it out for no limit",
         )
-
-
-def affordable(budget: float, per_sequence: float, available: int) -> int:
-    """Sequences that can be measured in `budget` seconds: all of them, or a part, but never fewer than were timed.
-
-    >>> affordable(10.0, 0.1, available=1000), affordable(10.0, 0.1, available=50)
-    (80, 50)
-    """
-    # this also catches sequences that take less than the clock can tell, so that nothing is divided by zero below
-    if per_sequence * available <= SPENT * budget:
-        return available
-    return max(PILOT, int(SPENT * budget / per_sequence))
 
 
 def memory_needed(subject: Subject) -> int:

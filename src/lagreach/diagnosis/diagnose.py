@@ -25,7 +25,7 @@ from lagreach.data.pairs import check_enough
 from lagreach.data.sequences import Sequences, as_sequences, fingerprint, telling_sample
 from lagreach.data.survey import survey
 from lagreach.data.targets import refuse_constant_targets
-from lagreach.diagnosis.cost import DiagnosisCost, memory_needed, within_budget
+from lagreach.diagnosis.cost import DiagnosisCost, beyond_budget, memory_needed, within_budget
 from lagreach.diagnosis.curves import with_curves
 from lagreach.diagnosis.measure import MeasureSettings, interruptible_window, make_subject
 from lagreach.diagnosis.notes import POOLED, how_measured, notes_on
@@ -195,9 +195,9 @@ def diagnose(
         cell=cell, call=call, optimizer=optimizer, views=choice.views,
     )  # fmt: skip
     available, measurable = subjects[0].plan.available, subjects[0].plan.sequences
-    subjects, _ = within_budget(subjects, chosen, measurable, budget, memory)
+    subjects, pace = within_budget(subjects, chosen, measurable, budget, memory)
     used = subjects[0].plan.sequences
-    notes = (*said, *notes_on(subjects, sample))
+    notes = (*said, *notes_on(subjects, sample), *beyond_budget(budget, pace, used))
     layers, partial = [], False
     seconds = {"setting up": time.perf_counter() - started}
     for subject in subjects:
@@ -269,14 +269,14 @@ def cost(
         model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, outputs=outputs,
         cell=cell, call=call, views=choice.views,
     )  # fmt: skip
-    subjects, per_sequence = within_budget(subjects, chosen, subjects[0].plan.sequences, budget, memory, timed=True)
+    subjects, pace = within_budget(subjects, chosen, subjects[0].plan.sequences, budget, memory, timed=True)
     return DiagnosisCost(
         layers=tuple(subject.view.name for subject in subjects),
         available=subjects[0].plan.available,
         sequences=subjects[0].plan.sequences,
         lags=str(subjects[0].bands),
         weights=subjects[0].width,
-        seconds=per_sequence * subjects[0].plan.sequences,
+        seconds=pace.seconds(subjects[0].plan.sequences),
         memory=memory_needed(subjects[0]),
     )
 

@@ -18,7 +18,7 @@ from lagreach._util.threads import threads_of_user
 from lagreach._version import __version__
 from lagreach.data.sequences import Sequences, fingerprint
 from lagreach.diagnosis.assemble import window_from
-from lagreach.diagnosis.cost import PILOT, DiagnosisCost, affordable, check_budget
+from lagreach.diagnosis.cost import PILOT, DiagnosisCost, Pace, check_budget
 from lagreach.diagnosis.curves import with_curves
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
 from lagreach.diagnosis.settings import MeasureSettings, check_settings
@@ -129,7 +129,7 @@ def _planned(
         signal=settings.signal, **options,
     )  # fmt: skip
     per_sequence = _pilot(subject, settings) if budget is not None or timed else 0.0
-    planned = len(source) if budget is None else affordable(budget, per_sequence, len(source))
+    planned = len(source) if budget is None else Pace(0.0, per_sequence).affordable(budget, len(source))
     return subsample(subject, planned), per_sequence
 
 

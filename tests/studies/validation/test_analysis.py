@@ -152,6 +152,7 @@ def test_tables_that_do_not_fit_are_refused():
     assert len(match(*tables([row], [said, said | {"lag": 1}]))) == 1  # a lag without an outcome is passed over
 
 
+@pytest.mark.thorough
 def test_a_tiny_study_says_what_it_cannot_say(tmp_path):
     rows, predictions = study(np.random.default_rng(3), conditions=1, seeds=1, lags=(4,), stages=("init",))
     save_tables(tmp_path, *tables(rows, predictions))

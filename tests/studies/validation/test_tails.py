@@ -9,6 +9,8 @@ from studies.validation.matching import match
 from studies.validation.tails import TailEffect, kappa, median_error, predicted_n, tail_effects
 from tests.studies.validation.synthetic import heavy_tails, tables
 
+pytestmark = pytest.mark.thorough
+
 STUDIES = 24
 OFTEN = 0.79  # 19 of 24; fewer in less than 1 % of cases if intervals cover in 95 %
 

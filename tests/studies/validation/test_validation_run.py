@@ -21,6 +21,8 @@ from studies.validation.tables import OUTCOMES, PREDICTIONS, PREDICTORS, STAGES,
 from studies.validation.tails import tail_effects
 from studies.validation.trainings import ConditionTraining, replicas_of
 
+pytestmark = pytest.mark.thorough
+
 SMOKE = find_study("validation").at_scale("smoke")
 EVERYTHING = conditions(validation_plan(SMOKE), SMOKE.seed)
 

@@ -1,0 +1,135 @@
+"""Are time, memory and the estimate of both what was promised? Every case in a process of its own, on a quiet machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.reliability.counting import Count, Size
+
+FACTOR = 1.5  # how far an estimate or a limit may be off
+OWN_SHARE, OWN_SECONDS = 0.02, 2.0  # of the work, or in all, that estimating it may take
+SHORT = 3.0  # seconds below which set-up hides everything else
+SMALL = 150  # MiB below which the allocator hides everything else
+
+EXPECTED = (
+    f"time, memory and budget within a factor of {FACTOR}; estimated in {OWN_SHARE:.0%} of the time or {OWN_SECONDS} s"
+)
+
+# name: (what makes the model, sequences, steps, inputs, options of diagnose)
+LAYERS = {
+    "an LSTM of 128 units, 128 steps": ("Reads(nn.LSTM(8, 128, batch_first=True))", 500, 128, 8, {}),
+    "two LSTM layers of 64 units": ("Reads(nn.LSTM(8, 64, 2, batch_first=True))", 500, 96, 8, {}),
+    "a GRU of 64 units, many sequences": ("Reads(nn.GRU(8, 64, batch_first=True))", 3000, 64, 8, {}),
+    "a GatedRNN of 256 units": ("lagreach.GatedRNN('diag_gate', 8, 256, 1)", 500, 128, 8, {}),
+    "a Transformer of two layers": ("Encoder()", 1000, 64, 8, {}),
+}
+TINY = {"a small GRU": ("Reads(nn.GRU(2, 6, batch_first=True))", 64, 16, 2, {"lags": [0, 1, 4]})}
+PROGRAM = """
+import json, resource, sys, time
+import torch
+from torch import nn
+import lagreach
+from tests.reliability.attack import Reads
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.into, self.out = nn.Linear(8, 64), nn.Linear(64, 1)
+        layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dropout=0.0)
+        self.layers = nn.TransformerEncoder(layer, 2)
+        self.where = nn.Parameter(0.02 * torch.randn(64, 64))
+
+    def forward(self, x):
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        return self.out(self.layers(self.into(x) + self.where[: x.shape[1]], mask=mask, is_causal=True))
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+def timed(call):
+    started = time.perf_counter()
+    result = call()
+    return time.perf_counter() - started, result
+
+case = json.loads(sys.argv[1])
+torch.manual_seed(0)
+model = eval(case["model"])
+x = torch.randn(case["sequences"], case["time"], case["input"])
+y = torch.randn(case["sequences"], case["time"], 1)
+y[:, 3:] += x[:, :-3, :1]
+options = case["options"]
+lagreach.diagnose(model, (x[:64], y[:64]), progress=False, **options)  # what is compiled is compiled now
+share, plan = timed(lambda: lagreach.cost(model, (x, y), **options))
+before = peak()
+seconds, _ = timed(lambda: lagreach.diagnose(model, (x, y), progress=False, **options))
+used = peak() - before
+allowed, _ = timed(lambda: lagreach.diagnose(model, (x, y), progress=False, budget=seconds / 2, **options))
+print(json.dumps({"estimated": plan.seconds, "seconds": seconds, "estimating": share, "used": used,
+                  "planned": plan.memory / 2**20, "budget": seconds / 2, "within": allowed}))
+"""
+
+
+def measure(name: str, size: Size) -> dict[str, float]:
+    """Run one case in a fresh process."""
+    model, sequences, time, width, options = (TINY if size == "quick" else LAYERS)[name]
+    case = {"model": model, "sequences": sequences, "time": time, "input": width, "options": options}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM, json.dumps(case)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr[-500:])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def check(size: Size) -> Iterator[Count]:
+    """Measure every case; judge the times only where a machine is quiet, in the full size."""
+    cases = TINY if size == "quick" else LAYERS
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 4)) as pool:  # threads only wait for their processes
+        measured = {name: pool.submit(measure, name, size) for name in cases}
+    for name in cases:
+        count = Count(name, EXPECTED)
+        try:
+            numbers = measured[name].result()
+        except RuntimeError as error:
+            count.add("failed", str(error))
+            yield count
+            continue
+        time_off, budget_off = numbers["seconds"] / numbers["estimated"], numbers["within"] / numbers["budget"]
+        memory_off, share = numbers["used"] / numbers["planned"], numbers["estimating"] / numbers["seconds"]
+        judged = size == "full" and numbers["seconds"] > SHORT
+        wrong = [
+            words
+            for words, bad in (
+                (f"takes {time_off:.2f} times the time estimated", judged and not 1 / FACTOR <= time_off <= FACTOR),
+                (
+                    f"estimating takes {share:.1%} of it",
+                    judged and share > OWN_SHARE and numbers["estimating"] > OWN_SECONDS,
+                ),
+                (f"takes {budget_off:.2f} times its budget", judged and budget_off > FACTOR),
+                (
+                    f"takes {memory_off:.2f} times the memory estimated",
+                    size == "full" and numbers["used"] > SMALL and memory_off > FACTOR,
+                ),
+            )
+            if bad
+        ]
+        count.add("kept" if not wrong else "not kept", "; ".join(wrong) or None)
+        if size == "full":
+            count.measured = {
+                "seconds": numbers["seconds"],
+                "of those estimated": time_off,
+                "estimating in %": 100 * share,
+                "of the budget": budget_off,
+                "MiB": numbers["used"],
+                "of those estimated ": memory_off,
+            }
+        yield count
