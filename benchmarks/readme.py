@@ -1,4 +1,4 @@
-"""The speed table at the head of docs/benchmarks.md, drawn from the stored results: ``python -m benchmarks.readme`` rewrites it."""
+"""The speed table of docs/benchmarks.md, drawn from the stored results: ``python -m benchmarks.readme`` rewrites it."""
 
 from __future__ import annotations
 

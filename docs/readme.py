@@ -40,8 +40,10 @@ def trust(results: Path = RESULTS) -> str:
     advice = json.loads((results / "advice" / "analysis.json").read_text())["overall"]
     cases = advice["cases"]
     lines.append(
-        f"Advice: in {advice['situations']} situations that training again does not mend ({advice['again']} of {cases} cases), following it "
-        f"recovered the lag in **{advice['advised']} of {cases}** ({100 * advice['advised'] / cases:.0f} %), a random change of the same size in "
+        f"Advice: in {advice['situations']} situations that training again does not mend ({advice['again']} of "
+        f"{cases} cases), following it "
+        f"recovered the lag in **{advice['advised']} of {cases}** ({100 * advice['advised'] / cases:.0f} %), a "
+        "random change of the same size in "
         f"{advice['random']} ([study](docs/advice/results.md))."
     )
     return "\n".join(f"- {line}" for line in lines)
@@ -52,10 +54,13 @@ def _of_forecast(summary: dict[str, Any]) -> list[str]:
     error = summary["median_share_error"]["after_5_percent"]
     met = sum(goal["met"] for goal in summary["goals"])
     return [
-        f"Forecast, held against {summary['trainings']:,} trainings with known dependencies: of two lags, it puts the one that will be learned first with a "
-        f"probability of {interval(auroc['before'])} before training and {interval(auroc['after_5_percent'])} after 5 % of it (0.50 is a coin; "
+        f"Forecast, held against {summary['trainings']:,} trainings with known dependencies: of two lags, it puts "
+        "the one that will be learned first with a "
+        f"probability of {interval(auroc['before'])} before training and {interval(auroc['after_5_percent'])} "
+        "after 5 % of it (0.50 is a coin; "
         f"[study](docs/validation2/index.md)).",
-        f"Share: after 5 % of the training the share it names is off by {interval(error)} in the median. {met} of {len(summary['goals'])} goals that were set "
+        f"Share: after 5 % of the training the share it names is off by {interval(error)} in the median. {met} of "
+        f"{len(summary['goals'])} goals that were set "
         "beforehand were met: use it to compare and to find what stands in the way, not as a promise.",
     ]
 
@@ -66,8 +71,10 @@ def _of_window(results: Path) -> list[str]:
     stages = list(dict.fromkeys(one["stage"] for one in found["scores"]))
     first, last = (scores["n_probe", stage] for stage in (stages[0], stages[-1]))
     return [
-        f"Reach, held against {found['counts']['trainings']:,} trainings with known lags: of two lags, it puts the one that will be learned first with "
-        f"a probability of {interval(first)} before training and {interval(last)} after it (0.50 is a coin; [study](docs/validation/index.md)).",
+        f"Reach, held against {found['counts']['trainings']:,} trainings with known lags: of two lags, it puts "
+        "the one that will be learned first with "
+        f"a probability of {interval(first)} before training and {interval(last)} after it (0.50 is a coin; "
+        "[study](docs/validation/index.md)).",
         "Use it to compare networks and to find what stands in the way, not as a count of sequences to rely on.",
     ]
 

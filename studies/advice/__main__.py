@@ -16,7 +16,9 @@ def run(
     out: Annotated[Path, typer.Option(help="Folder of the run; an interrupted one goes on.")] = Path("runs/advice"),
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     seeds: Annotated[int, typer.Option(help="Seeds of each training.")] = 5,
-    workers: Annotated[int | None, typer.Option(help="Processes that make the advice; all cores but one if left out.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that make the advice; all cores but one if left out.")
+    ] = None,
     smoke: Annotated[bool, typer.Option(help="Five situations at a size for tests.")] = False,
 ) -> None:
     """Give advice in every situation, and train all arms."""

@@ -111,7 +111,11 @@ def analyse(folder: Path) -> Analysis:
     counted = [case for case in cases if case.stuck and case.cases]
     known = [(case.expected, np.array(case.shares["advised"])) for case in counted if np.isfinite(case.expected)]
     errors = np.concatenate([np.abs(expected - got) for expected, got in known]) if known else np.array([np.nan])
-    sides = np.concatenate([(got >= HALF) == (expected >= HALF) for expected, got in known]) if known else np.array([np.nan])
+    sides = (
+        np.concatenate([(got >= HALF) == (expected >= HALF) for expected, got in known])
+        if known
+        else np.array([np.nan])
+    )
     return Analysis(
         run=about["run"],
         cases=cases,
@@ -120,7 +124,8 @@ def analyse(folder: Path) -> Analysis:
         kept=tuple(kept),
         kinds={kind: rate([c for c in of_kinds if c.kind == kind]) for kind in _names(of_kinds, "kind")},
         kinds_promised={
-            kind: rate([c for c in of_kinds if c.kind == kind and c.expected >= HALF]) for kind in _names(of_kinds, "kind")
+            kind: rate([c for c in of_kinds if c.kind == kind and c.expected >= HALF])
+            for kind in _names(of_kinds, "kind")
         },
         groups={group: rate([c for c in counted if c.group == group]) for group in _names(counted, "group")},
         promised=rate([case for case in counted if case.expected >= HALF]),
@@ -158,7 +163,9 @@ def _case(situation: Mapping[str, Any], advice: Mapping[str, Any], arms: Mapping
 
 def rate(cases: Sequence[Case], seed: int = 0) -> Rate:
     """Counts over situations, with intervals from a bootstrap over these."""
-    counts = np.array([[case.cases, *(case.recovered[arm] for arm in COMPARED)] for case in cases], dtype=float).reshape(-1, 4)
+    counts = np.array(
+        [[case.cases, *(case.recovered[arm] for arm in COMPARED)] for case in cases], dtype=float
+    ).reshape(-1, 4)
     total = counts.sum(0)
     if not len(counts):
         nowhere = (float("nan"), float("nan"))

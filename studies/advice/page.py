@@ -16,15 +16,27 @@ GUIDE = ROOT / "docs" / "advice" / "index.md"  # has a table of its own between 
 BEGIN, END = "<!-- worked: python -m studies.advice analyse --page docs/advice/results.md -->", "<!-- end of worked -->"
 EVIDENCE = ROOT / "src" / "lagreach" / "advice" / "evidence.json"
 WORDS = {
-    "gates": "gate bias", "orthogonal": "orthogonal start", "units": "more units", "cell": "another cell", "sequences": "more sequences",
-    "steps": "longer training", "rate": "learning rate", "length": "sequence length", "nothing": "nothing to do",
-}  # fmt: skip
+    "gates": "gate bias",
+    "orthogonal": "orthogonal start",
+    "units": "more units",
+    "cell": "another cell",
+    "sequences": "more sequences",
+    "steps": "longer training",
+    "rate": "learning rate",
+    "length": "sequence length",
+    "nothing": "nothing to do",
+}
 WHAT = {
-    "gates": "`lagreach.advise_gates(model, x, lag).apply(model)`", "orthogonal": "`torch.nn.init.orthogonal_(rnn.weight_hh_l0)`",
-    "units": "`hidden_size` times 4 or more", "cell": "`nn.RNN` with an orthogonal start, or `nn.LSTM` with open gates",
-    "sequences": "a larger training set", "steps": "5 times as many steps or more", "rate": "`lr` times 10 or more", "length": "at least twice the lag",
+    "gates": "`lagreach.advise_gates(model, x, lag).apply(model)`",
+    "orthogonal": "`torch.nn.init.orthogonal_(rnn.weight_hh_l0)`",
+    "units": "`hidden_size` times 4 or more",
+    "cell": "`nn.RNN` with an orthogonal start, or `nn.LSTM` with open gates",
+    "sequences": "a larger training set",
+    "steps": "5 times as many steps or more",
+    "rate": "`lr` times 10 or more",
+    "length": "at least twice the lag",
     "nothing": "train",
-}  # fmt: skip
+}
 COLOURS = {"again": "#9aa0a6", "random": "#e0a030", "advised": "#2f6db3"}
 LABELS = {"again": "the same training again", "random": "a random change of the same size", "advised": "as advised"}
 
@@ -53,8 +65,10 @@ def write_guide(path: Path, found: Analysis) -> None:
     head, rest = text.split(BEGIN)
     one = found.overall
     lines = [
-        f"In {one.situations} situations that training again does not mend, following the first advice recovered the lag in "
-        f"{_part(one.advised, one)}; training again in {_part(one.again, one)}; a random change of the same size in {_part(one.random, one)}.",
+        f"In {one.situations} situations that training again does not mend, following the first advice recovered "
+        "the lag in "
+        f"{_part(one.advised, one)}; training again in {_part(one.again, one)}; a random change of the same size "
+        f"in {_part(one.random, one)}.",
         "",
         "| advice | change | worked in | where half or more was expected | a random change in | given as |",
         "|---|---|---|---|---|---|",
@@ -87,27 +101,38 @@ def words(found: Analysis) -> str:
     lines = [
         "# Does the advice work?",
         "",
-        f"Networks that missed a lag were trained again as `lagreach.advise` said first. In {one.situations} situations in which training again "
-        f"from another seed does not help ({_part(one.again, one)}), the advice recovered the lag in **{_part(one.advised, one)}** "
-        f"(95 % interval {_percent(one.share[0])} to {_percent(one.share[1])}), a random change of the same size in {_part(one.random, one)}. "
+        f"Networks that missed a lag were trained again as `lagreach.advise` said first. In {one.situations} "
+        "situations in which training again "
+        f"from another seed does not help ({_part(one.again, one)}), the advice recovered the lag in "
+        f"**{_part(one.advised, one)}** "
+        f"(95 % interval {_percent(one.share[0])} to {_percent(one.share[1])}), a random change of the same size "
+        f"in {_part(one.random, one)}. "
         f"The goal, at least {GOAL:.0%}, is {met}.",
         "",
-        f"The share that the forecast of the changed network expected was off by {found.error:.2f} in the median; it lay on the right side of one "
-        f"half in {found.same_side:.0%} of the cases. Where it expected at least half, the lag was recovered in {_part(found.promised.advised, found.promised)}; where it "
+        f"The share that the forecast of the changed network expected was off by {found.error:.2f} in the median; "
+        "it lay on the right side of one "
+        f"half in {found.same_side:.0%} of the cases. Where it expected at least half, the lag was recovered in "
+        f"{_part(found.promised.advised, found.promised)}; where it "
         f"expected less, in {_part(found.doubted.advised, found.doubted)}.",
         "",
         "## By kind of advice",
         "",
-        "| advice | situations | worked | training again | random change | advice minus random | stays | where half or more was expected |",
+        "| advice | situations | worked | training again | random change | advice minus random | stays | where "
+        "half or more was expected |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for kind in KINDS:
         if kind in found.kinds:
-            lines.append(f"| {WORDS[kind]} | {_row(found.kinds[kind])} | {_stays(found.kinds[kind])} | {_of(found.kinds_promised[kind])} |")
+            lines.append(
+                f"| {WORDS[kind]} | {_row(found.kinds[kind])} | {_stays(found.kinds[kind])} | "
+                f"{_of(found.kinds_promised[kind])} |"
+            )
     lines += [
         "",
-        "*Worked*: cases (a situation and a seed whose first training missed the lag) in which at least half of it was recovered. A kind "
-        "stays advice where the interval of its gain over a random change lies above zero; the others are given as facts.",
+        "*Worked*: cases (a situation and a seed whose first training missed the lag) in which at least half of "
+        "it was recovered. A kind "
+        "stays advice where the interval of its gain over a random change lies above zero; the others are given "
+        "as facts.",
         "",
         "## By what may have been in the way",
         "",
@@ -120,7 +145,8 @@ def words(found: Analysis) -> str:
         "",
         "## Every situation",
         "",
-        f"{len(aside)} of {len(found.cases)} situations recover their lag from some seed without any change; they stand below, "
+        f"{len(aside)} of {len(found.cases)} situations recover their lag from some seed without any change; they "
+        "stand below, "
         "marked with a star, and are not counted above.",
         "",
         "| situation | first advice | expected | share, advised | again | random |",
@@ -128,8 +154,10 @@ def words(found: Analysis) -> str:
         *(_line(case) for case in found.cases),
         *(_line(case, ", cell kept") for case in found.kept),
         "",
-        f"Trained on {found.run['device']} with {found.run['seeds']} seeds a situation and an arm ({found.run['minutes']} minutes; "
-        f"{found.diverged} trainings diverged). `python -m studies.advice run --device cuda` repeats it, `python -m studies.advice analyse` makes "
+        f"Trained on {found.run['device']} with {found.run['seeds']} seeds a situation and an arm "
+        f"({found.run['minutes']} minutes in the last call; "
+        f"{found.diverged} trainings diverged). `python -m studies.advice run --device cuda` repeats it, `python "
+        "-m studies.advice analyse` makes "
         "these numbers. [The protocol](protocol.md) was written before the runs.",
     ]
     return "\n".join(lines)
@@ -163,7 +191,8 @@ def _line(case: Case, note: str = "") -> str:
 
     star = "" if case.stuck and case.cases else " *"
     expected = "-" if case.expected != case.expected else f"{case.expected:.2f}"
-    return f"| {case.name}{note}{star} | {WORDS[case.kind]} | {expected} | {middle('advised')} | {middle('again')} | {middle('random')} |"
+    shares = " | ".join(middle(arm) for arm in ("advised", "again", "random"))
+    return f"| {case.name}{note}{star} | {WORDS[case.kind]} | {expected} | {shares} |"
 
 
 def draw(found: Analysis, path: Path) -> None:
@@ -179,7 +208,13 @@ def draw(found: Analysis, path: Path) -> None:
     for place, (_, one) in enumerate(rows):
         for shift, arm in enumerate(COLOURS):
             part = getattr(one, arm) / one.cases
-            axes.barh(place + 0.26 * (shift - 1), part, height=0.24, color=COLOURS[arm], label=LABELS[arm] if place == 0 else None)
+            axes.barh(
+                place + 0.26 * (shift - 1),
+                part,
+                height=0.24,
+                color=COLOURS[arm],
+                label=LABELS[arm] if place == 0 else None,
+            )
     axes.set_yticks(range(len(rows)), [f"{name} ({one.cases})" for name, one in rows])
     axes.invert_yaxis()
     axes.set_xlim(0, 1)

@@ -34,7 +34,13 @@ Say = Callable[[str], None]
 
 
 def run_study(
-    out: Path, *, device: str = "cpu", seeds: int = SEEDS, workers: int | None = None, smoke: bool = False, say: Say = print
+    out: Path,
+    *,
+    device: str = "cpu",
+    seeds: int = SEEDS,
+    workers: int | None = None,
+    smoke: bool = False,
+    say: Say = print,
 ) -> None:
     """Make what is missing of the study, and put it into two files: advice.json and outcomes.parquet."""
     started = time.perf_counter()
@@ -110,7 +116,13 @@ def _followed(situation: Situation, arm: str) -> str:
 
 
 def _train_all(
-    out: Path, chosen: Sequence[Situation], advice: dict[str, dict[str, Any]], seeds: int, device: str, say: Say, started: float
+    out: Path,
+    chosen: Sequence[Situation],
+    advice: dict[str, dict[str, Any]],
+    seeds: int,
+    device: str,
+    say: Say,
+    started: float,
 ) -> list[Row]:
     runs = [
         run_of(one, arm, seed, advice[_followed(one, arm)])
@@ -134,7 +146,10 @@ def _train_all(
                 write_rows(done[part.name], part.rows())
         except RuntimeError as error:  # of the device; the other groups go on, and another call makes what is missing
             say(f"not trained: {', '.join(names)}: {error}")
-        say(f"{time.perf_counter() - started:.0f} s: {start + len(names)} of {len(left)} groups trained, {together[names[-1]][0].setting.steps} steps")
+        say(
+            f"{time.perf_counter() - started:.0f} s: {start + len(names)} of {len(left)} groups trained, "
+            f"{together[names[-1]][0].setting.steps} steps"
+        )
     missing = [name for name, path in done.items() if not path.exists()]
     if missing:
         raise RunError(

@@ -126,5 +126,7 @@ def tiny(chosen: list[Situation]) -> list[Situation]:
     """A few situations at a size for tests: they run, and mean nothing."""
     names = ("gates-00", "vanilla-00", "sequences-00", "steps-00", "truncation-00")
     return [
-        replace(one, units=6, steps=20, lr=0.05, sequences=min(one.sequences, 40)) for one in chosen if one.name in names
+        replace(one, units=6, steps=20, lr=0.05, sequences=min(one.sequences, 40))
+        for one in chosen
+        if one.name in names
     ]

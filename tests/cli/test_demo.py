@@ -39,7 +39,15 @@ def test_the_picture_has_a_pair_of_bars_for_each_lag():
 def told(tmp_path_factory):
     """The demo at a size for tests: a short lag that is learned, and one that gates must be opened for."""
     with pytest.MonkeyPatch.context() as patched:
-        for name, value in {"LAGS": (1, 22, 30), "LENGTH": 34, "UNITS": 16, "SEQUENCES": 300, "HELD_OUT": 192, "STEPS": 150, "RATE": 0.01}.items():
+        for name, value in {
+            "LAGS": (1, 22, 30),
+            "LENGTH": 34,
+            "UNITS": 16,
+            "SEQUENCES": 300,
+            "HELD_OUT": 192,
+            "STEPS": 150,
+            "RATE": 0.01,
+        }.items():
             patched.setattr(demo, name, value)
         out = tmp_path_factory.mktemp("demo")
         printed = "\n".join(demo.run_demo(out))

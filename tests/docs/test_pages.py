@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 import lagreach
 from docs.outputs import numbers_and_words

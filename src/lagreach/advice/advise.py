@@ -94,10 +94,16 @@ class Advice:
         share = "unknown" if math.isnan(self.share) else f"{self.share:.0%}"
         hopeless = self.first.kind != NOTHING and self.first.expected < HALF
         to_do = "no change looked at is expected to recover half of it; what comes closest" if hopeless else "to do"
-        lines = [f"Lag {self.lag}, {self.sequences:,} sequences: expected share {share} ({self.why})", f"{to_do}: {self.first}"]
+        lines = [
+            f"Lag {self.lag}, {self.sequences:,} sequences: expected share {share} ({self.why})",
+            f"{to_do}: {self.first}",
+        ]
         others = [change for change in self.changes[1:] if change.expected >= HALF]
         lines += [f"or: {change}" for change in others[:2]]
-        lines += [f"also expected to help, but no better than a random change in the study: {change}" for change in self.facts[:1]]
+        lines += [
+            f"also expected to help, but no better than a random change in the study: {change}"
+            for change in self.facts[:1]
+        ]
         return "\n".join(lines)
 
 
@@ -130,8 +136,8 @@ def advise(
     optimiser, steps
         The model's optimiser of `torch.optim` and the length of the training, for advice about these.
     learned
-        Share of the lag that a training of this model recovered, if there was one. Where the forecast says that nothing stands in the way,
-        and this says that something did, steps are advised.
+        Share of the lag that a training of this model recovered, if there was one. Where the forecast says that nothing stands
+        in the way, and this says that something did, what promises most is advised.
     kinds
         Kinds of changes that are open to you; None for all, of which those that the advice study supports are given as advice.
     options
@@ -156,7 +162,7 @@ def advise(
     time = look.time
     if lag is None:
         lag = look.most_in_need()
-    if not 0 <= lag:
+    if not lag >= 0:
         raise InputError("a lag is a number of steps", got=lag, expected="0 or more")
     if lag >= time:
         return Advice(lag, math.nan, "no target has an input that old", count, (length_change(time, lag),), None)
@@ -168,7 +174,11 @@ def advise(
         change = _expecting(nothing(), before)
         return Advice(lag, expected, look.why(base, lag), count, (change,), base)
     why = look.why(base, lag)
-    found = [change for change in _moves(look.distance(lag, optimiser, steps), optimiser, steps, before) if change.kind in wanted]
+    found = [
+        change
+        for change in _moves(look.distance(lag, optimiser, steps), optimiser, steps, before)
+        if change.kind in wanted
+    ]
     if not any(_is_stalled(change) for change in found):  # what lets weights move at all comes before anything else
         found += look.candidates(lag, base, wanted, all_of_them=expected >= HALF, supported=kinds is None)
     advised = [change for change in found if kinds is not None or is_supported(change.kind)]
@@ -227,7 +237,9 @@ def _moves(distance: float | None, optimiser: Any, steps: int | None, before: Sh
 class _Look:
     """Forecasts of one model and its changed copies on the same data."""
 
-    def __init__(self, model: nn.Module, source: Any, sequences: int, directions: int | None, seed: int, options: dict[str, Any]) -> None:
+    def __init__(
+        self, model: nn.Module, source: Any, sequences: int, directions: int | None, seed: int, options: dict[str, Any]
+    ) -> None:
         self.model, self.source, self.sequences, self.seed = model, source, sequences, seed
         self.options = {"directions": directions, "seed": seed, **options}
         batch = source.read([0, 1])
@@ -270,7 +282,9 @@ class _Look:
         word = str(free.limits.values[0])
         return word if word != "none found" else str(free.limits_if_present.values[0])
 
-    def candidates(self, lag: int, base: Forecast, wanted: tuple[str, ...], *, all_of_them: bool, supported: bool) -> list[Change]:
+    def candidates(
+        self, lag: int, base: Forecast, wanted: tuple[str, ...], *, all_of_them: bool, supported: bool
+    ) -> list[Change]:
         """Changes that fit the model, from what costs least, each with the forecast after it.
 
         Unless all are asked for, it ends with the first one good enough that nothing dearer would come before it.

@@ -24,7 +24,7 @@ KINDS = (GATES, ORTHOGONAL, RATE, STEPS, LENGTH, UNITS, CELL, SEQUENCES, NOTHING
 
 @cache
 def evidence() -> dict[str, dict[str, Any]]:
-    """What the advice study found for each kind: `worked`, `of`, `random`, and whether it is `supported`, being better than a random change."""
+    """What the advice study found for each kind; `supported` is one that did better than a random change."""
     text = files("lagreach.advice").joinpath("evidence.json").read_text(encoding="utf-8")
     return dict(json.loads(text))
 
@@ -92,7 +92,11 @@ class Change:
         return f"worked in {found['worked']} of {found['of']} cases of the advice study"
 
     def __str__(self) -> str:
-        share = "" if math.isnan(self.expected) else f" Expected share: {self.expected:.0%} ({self.low:.0%} to {self.high:.0%})."
+        share = (
+            ""
+            if math.isnan(self.expected)
+            else f" Expected share: {self.expected:.0%} ({self.low:.0%} to {self.high:.0%})."
+        )
         record = f" It {self.record}." if self.record else ""
         return f"{self.says}{share}{record}\n    {self.code}"
 
@@ -165,7 +169,11 @@ def cell_change(model: nn.Module, cell: str, lag: int, factor: int = 1) -> Chang
     code = f'GatedRNN("{cell}", ...{size})' if isinstance(layer, GatedRNN) else f"{torch_name}(...{size})"
     what = ("a plain tanh network" if cell == "elman" else "an LSTM") + (f" of {units} units" if factor > 1 else "")
     return Change(
-        CELL, f"Another cell: {what} carries this lag where this one does not.", f"{code}, {start}", factor=float(factor), cell=cell
+        CELL,
+        f"Another cell: {what} carries this lag where this one does not.",
+        f"{code}, {start}",
+        factor=float(factor),
+        cell=cell,
     )
 
 
@@ -184,7 +192,10 @@ def sequences_change(have: int, needed: float) -> Change:
 def steps_change(steps: int, factor: int, why: str) -> Change:
     """Longer training."""
     return Change(
-        STEPS, f"Train longer: {steps * factor:,} steps instead of {steps:,}{why}.", f"steps = {steps * factor}", factor=float(factor)
+        STEPS,
+        f"Train longer: {steps * factor:,} steps instead of {steps:,}{why}.",
+        f"steps = {steps * factor}",
+        factor=float(factor),
     )
 
 
@@ -202,7 +213,8 @@ def length_change(time: int, lag: int) -> Change:
     wanted = 2 * (lag + 1)
     return Change(
         LENGTH,
-        f"Longer sequences: {wanted} steps instead of {time}; in pieces of {time} steps no target has an input of {lag} steps ago.",
+        f"Longer sequences: {wanted} steps instead of {time}; in pieces of {time} steps no target has an input of {lag} steps "
+        "ago.",
         f"cut sequences, and truncate backpropagation, at {wanted} steps or more",
         factor=wanted / time,
     )

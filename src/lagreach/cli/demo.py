@@ -1,4 +1,4 @@
-"""`lagreach demo`: one story in a minute. What a small LSTM will learn, what stands in the way, what mends it, and what came of it."""
+"""`lagreach demo`: a minute's story. What a small LSTM will learn, what stands in the way, what mends it, what came of it."""
 
 from __future__ import annotations
 
@@ -94,7 +94,12 @@ class Story:
         ]
         lines += _rows(self.usual)
         says = self.advice.first.says.partition(" (")[0].rstrip(".")
-        lines += ["", f"What to do: {says[:1].lower()}{says[1:]}:", f"    {self.advice.first.code.partition('   #')[0]}", ""]
+        lines += [
+            "",
+            f"What to do: {says[:1].lower()}{says[1:]}:",
+            f"    {self.advice.first.code.partition('   #')[0]}",
+            "",
+        ]
         lines += ["the same, as advised:", *_rows(self.mended)]
         return lines
 
@@ -114,14 +119,13 @@ def tell(seed: int = SEED) -> Story:
     started = time.perf_counter()
     generator = torch.Generator().manual_seed(seed)
     training, held_out, fresh = (flagged(count, generator) for count in (SEQUENCES, HELD_OUT, HELD_OUT))
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         usual = SmallLSTM()
     before = panel_of(usual, held_out)
     missed = [lag for lag, share in zip(LAGS, before.forecast, strict=True) if share < LEARNED] or [max(LAGS)]
-    advice = advise(
-        usual, held_out, max(missed), sequences=SEQUENCES, target_steps="last", optimiser=torch.optim.Adam(usual.parameters(), lr=RATE), steps=STEPS,
-    )  # fmt: skip
+    adam = torch.optim.Adam(usual.parameters(), lr=RATE)
+    advice = advise(usual, held_out, max(missed), sequences=SEQUENCES, target_steps="last", optimiser=adam, steps=STEPS)
     mended = copy.deepcopy(usual)
     advice.apply(mended)
     after = panel_of(mended, held_out)
@@ -139,7 +143,9 @@ def panel_of(model: nn.Module, data: tuple[Tensor, Tensor]) -> Panel:
     """What will be recovered of each lag, and why not."""
     made = forecast(model, data, (SEQUENCES,), LAGS, target_steps="last", directions=64)
     share = np.nan_to_num(made.in_data.values[:, 0])
-    why = ["-" if value >= LEARNED else MEANING[str(word)] for value, word in zip(share, made.limits.values, strict=True)]
+    why = [
+        "-" if value >= LEARNED else MEANING[str(word)] for value, word in zip(share, made.limits.values, strict=True)
+    ]
     return Panel(LAGS, tuple(float(value) for value in share), tuple(why))
 
 

@@ -10,7 +10,9 @@ from lagreach.errors import InputError
 
 GROWTH = 0.15  # width of an automatic band as a share of its lag
 FEW = 14  # below this a band's width would be one lag in any case
-EVERY = 64  # lags below this are bands of their own: the gradient of a band's nearest lag would drown that of the others
+EVERY = (
+    64  # lags below this are bands of their own: the gradient of a band's nearest lag would drown that of the others
+)
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,10 @@ class GatedRNN(nn.Module):
         self.num_layers, self.kernel = num_layers, check_kernel(kernel)
         # what it was started with, for those who build another of another size
         options = {"gate_init": gate_init, "forget_bias": forget_bias, "chrono": chrono, "layernorm": layernorm or None}
-        options |= {"activation": activation, "recurrent_init": None if recurrent_init == "orthogonal" else recurrent_init}
+        options |= {
+            "activation": activation,
+            "recurrent_init": None if recurrent_init == "orthogonal" else recurrent_init,
+        }
         self.start = {name: value for name, value in options.items() if value is not None}
         names = [{own: f"layers.{k}.{own}" for own in built.shapes(1, hidden_size)} for k in range(num_layers)]
         self.stack = Stack((built,) * num_layers, hidden_size, tuple(names))

@@ -26,7 +26,8 @@ TEMPLATE = """<!doctype html>
 <style>
  :root {{ color-scheme: light dark; --ink: #1c2430; --paper: #ffffff; --soft: #f2f5f9; --line: #2f6db3; }}
  @media (prefers-color-scheme: dark) {{ :root {{ --ink: #e7ebf1; --paper: #14181e; --soft: #202733; --line: #7fb0ea; }} }}
- body {{ margin: 0 auto; max-width: 56rem; padding: 1rem 1.2rem 3rem; font: 17px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); }}
+ body {{ margin: 0 auto; max-width: 56rem; padding: 1rem 1.2rem 3rem; font: 17px/1.5 system-ui, sans-serif;
+  color: var(--ink); background: var(--paper); }}
  h1 {{ font-size: 1.5rem; line-height: 1.25; }} h2 {{ font-size: 1.1rem; }}
  img {{ width: 100%; height: auto; background: #fff; border-radius: 6px; }}
  pre {{ background: var(--soft); padding: .8rem; overflow-x: auto; border-radius: 6px; font-size: .85rem; }}
@@ -39,9 +40,11 @@ TEMPLATE = """<!doctype html>
 <pre tabindex="0">{code}</pre>
 <h2>In numbers</h2>
 <pre tabindex="0">{numbers}</pre>
-<p class="small">Forecast: the share of what was said so many steps ago that the model will have learned, told before any training, from
-{held_out:,} held-out sequences. After training: the share found in its answers on fresh sequences. Now your own model:
-<code>lagreach.forecast(model, data)</code>, then <code>lagreach.advise(model, data)</code>. Made by <code>lagreach demo</code>, version {version}.</p>
+<p class="small">Forecast: the share of what was read so many steps ago that the model will have learned, told before any
+training, from {held_out:,} held-out sequences. After training: the share found in its answers on fresh sequences.
+Now your own model:
+<code>lagreach.forecast(model, data)</code>, then <code>lagreach.advise(model, data)</code>. Made by <code>lagreach demo</code>,
+version {version}.</p>
 </body></html>
 """
 
@@ -69,12 +72,17 @@ def draw(panels: Sequence[Panel], titles: Sequence[str]) -> Figure:
     FigureCanvasAgg(figure)
     for place, (panel, title) in enumerate(zip(panels, titles, strict=True)):
         axes = figure.add_subplot(1, len(panels), place + 1)
-        for shift, shares, colour, label in ((-0.2, panel.forecast, SAID, "forecast before training"), (0.2, panel.outcome, CAME, "found after training")):
+        for shift, shares, colour, label in (
+            (-0.2, panel.forecast, SAID, "forecast before training"),
+            (0.2, panel.outcome, CAME, "found after training"),
+        ):
             heights = [min(max(share, 0.0), 1.0) for share in shares]
             places = [i + shift for i in range(len(heights))]
             axes.bar(places, [max(height, 0.006) for height in heights], width=0.38, color=colour, label=label)
             for x, height in zip(places, heights, strict=True):
-                axes.annotate(f"{100 * height:.0f} %", (x, height), (0, 2), textcoords="offset points", ha="center", fontsize=9)
+                axes.annotate(
+                    f"{100 * height:.0f} %", (x, height), (0, 2), textcoords="offset points", ha="center", fontsize=9
+                )
         axes.set_xticks(range(len(panel.lags)), [f"{lag} steps back" for lag in panel.lags])
         axes.set_ylim(0, 1.15)
         axes.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])

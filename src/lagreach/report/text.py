@@ -124,7 +124,7 @@ def _table(diagnosis: Diagnosis, layer: LayerDiagnosis) -> Table:
 
 
 def _shown(window: Window) -> list[int]:
-    """Rows of the table: all lags if they are few, else those that the data depend on and others evenly on a logarithmic scale."""
+    """Rows of the table: all lags if they are few, else those that the data depend on and some of the others."""
     count = len(window.lags)
     if count <= ROWS:
         return list(range(count))

@@ -32,8 +32,8 @@ FLIPS = 256  # sign patterns held at once
 class Reliance:
     """Rise of the loss at a step when the input l steps before is replaced, as a share of the loss there.
 
-    `explained` is the part of the best constant's loss that the model saves, NaN where that is not known: a network that is worse than
-    a constant has learned nothing, however it leans.
+    `explained` is the part of the best constant's loss that the model saves, NaN where that is not known: a network that is
+    worse than a constant has learned nothing, however it leans.
     """
 
     lags: tuple[int, ...]

@@ -102,7 +102,7 @@ def test_sequences_are_those_of_the_seed():
 
 def case(kind, missed, advised, random, stuck=True):
     recovered = {"again": 0, "advised": advised, "random": random}
-    return Case(kind, "group", kind, "", 0.9, stuck, missed, recovered, {arm: (0.0,) * missed for arm in recovered})
+    return Case(kind, "group", kind, "", 0.9, stuck, missed, recovered, dict.fromkeys(recovered, (0.0,) * missed))
 
 
 def test_rates_are_counts_and_the_interval_is_over_situations():
@@ -118,11 +118,24 @@ def test_rates_are_counts_and_the_interval_is_over_situations():
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     out = tmp_path_factory.mktemp("advice")
-    advice_of = {"gates-00": "gates", "vanilla-00": "cell", "sequences-00": "sequences", "steps-00": "steps", "truncation-00": "length"}
+    advice_of = {
+        "gates-00": "gates",
+        "vanilla-00": "cell",
+        "sequences-00": "sequences",
+        "steps-00": "steps",
+        "truncation-00": "length",
+    }
     pieces = out / "pieces"
     pieces.mkdir()
     for name, kind in advice_of.items():  # given beforehand: forecasts are tested elsewhere
-        made = {"kind": kind, "factor": 2.0, "cell": "lstm" if kind == "cell" else None, "expected": 0.9, "low": 0.8, "high": 1.0}
+        made = {
+            "kind": kind,
+            "factor": 2.0,
+            "cell": "lstm" if kind == "cell" else None,
+            "expected": 0.9,
+            "low": 0.8,
+            "high": 1.0,
+        }
         made |= {"share": 0.1, "why": "unseen", "says": kind, "code": kind}
         (pieces / f"{name}.json").write_text(json.dumps(made))
         (pieces / f"{name}{KEPT}.json").write_text(json.dumps(made | {"kind": "units"}))
