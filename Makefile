@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 demo: setup
-	$(BIN)/lagreach study run livi-v1 --scale smoke --out runs/demo --overwrite
+	$(BIN)/lagreach demo
 
 lint: setup
 	$(BIN)/ruff check .
@@ -87,7 +87,7 @@ dist: setup
 docs: setup
 	$(BIN)/python docs/build.py
 
-# the picture of a report in the README
+# the picture in the README
 screenshot: demo
 	$(BIN)/python docs/screenshot.py
 

@@ -1,4 +1,4 @@
-"""The speed table of the README, drawn from the stored results: ``python -m benchmarks.readme`` rewrites it."""
+"""The speed table of docs/benchmarks.md, drawn from the stored results: ``python -m benchmarks.readme`` rewrites it."""
 
 from __future__ import annotations
 
@@ -105,5 +105,5 @@ def readme_with_table(readme: str) -> str:
 
 
 if __name__ == "__main__":
-    path = ROOT / "README.md"
+    path = ROOT / "docs" / "benchmarks.md"
     path.write_text(readme_with_table(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -26,6 +26,7 @@ _HOME = {
     "GatedRNN": "lagreach.models.gated_rnn",
     "LagreachError": "lagreach.errors",
     "Status": "lagreach.types",
+    "advise": "lagreach.advice.advise",
     "advise_gates": "lagreach.advice.gates",
     "all_cells": "lagreach.cells",
     "compare": "lagreach.diagnosis.compare",

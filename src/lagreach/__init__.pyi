@@ -4,6 +4,7 @@ from lagreach import errors as errors
 from lagreach import tasks as tasks
 from lagreach import testing as testing
 from lagreach._version import __version__ as __version__
+from lagreach.advice.advise import advise as advise
 from lagreach.advice.gates import advise_gates as advise_gates
 from lagreach.advice.plan import plan as plan
 from lagreach.advice.retention import retention as retention

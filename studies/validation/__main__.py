@@ -1,7 +1,7 @@
 """``python -m studies.validation run ...`` runs it; ``python -m studies.validation results/validation ...`` analyses a run.
 
     python -m studies.validation run --scale small --out runs/validation
-    python -m studies.validation results/validation --page docs/validation/index.md --readme README.md
+    python -m studies.validation results/validation --page docs/validation/index.md --readme docs/window.md
 
 `run` takes the options of ``lagreach study run`` (``--study validation-tails`` for the part about heavy tails).
 """

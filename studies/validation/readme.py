@@ -1,4 +1,4 @@
-"""The few sentences about validation that a README carries, between two marks; the numbers are those of the page."""
+"""The few sentences about validation that another page carries, between two marks; the numbers are those of the page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from studies.validation.tails import GAUSSIAN
 from studies.validation.verdicts import GUESS
 from studies.validation.words import CLOSE, STAGE_WORDS, calibration_judgement, compared, factor, how_well, shown
 
-BEGIN = "<!-- validation: python -m studies.validation results/validation --readme README.md -->"
+BEGIN = "<!-- validation: python -m studies.validation results/validation --readme docs/window.md -->"
 END = "<!-- end of validation -->"
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lagreach.data.bands import Bands, make_bands
+from lagreach.data.bands import EVERY, FEW, Bands, make_bands
 from lagreach.errors import InputError
 
 
@@ -18,11 +18,13 @@ def test_automatic_bands_are_contiguous_disjoint_and_cover_every_lag(time, data)
     assert all(bands.lags[bands.index(lag)] >= lag for lag in required)
     widths = [last - first + 1 for first, last in bands.edges]
     assert all(width <= max(1, 0.15 * first) for width, (first, _) in zip(widths, bands.edges, strict=True))
+    assert all(first == last for first, last in bands.edges if first < EVERY)
 
 
 @given(st.integers(1, 3000))
 def test_the_number_of_bands_grows_with_the_logarithm_of_the_length(time):
-    assert len(make_bands("auto", time)) <= 14 + 10 * len(bin(time))
+    assert len(make_bands("auto", time, every=FEW)) <= 14 + 10 * len(bin(time))
+    assert len(make_bands("auto", time)) <= EVERY + 10 * len(bin(time))
 
 
 @given(st.sets(st.integers(0, 99), min_size=1), st.sets(st.integers(0, 99)))

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 import lagreach
 from docs.outputs import numbers_and_words
@@ -45,6 +44,7 @@ SETUPS = {
     "callbacks.md": NETWORK + "writer = lambda metrics, step: None\n",
     "convergence.md": "import torch\nx = torch.randn(8, 10, 2, dtype=torch.float64)\n"
     "x, y = x / x.norm(dim=-1, keepdim=True), torch.randn(8, 10, dtype=torch.float64)\n",
+    "forecast.md": NETWORK,
     "optimisers.md": NETWORK + STEP,
     "start.md": NETWORK + "d = lagreach.diagnose(model, (x, y), lags=[0, 3])\n",
 }
@@ -82,12 +82,38 @@ def test_code_on_a_page_runs_and_prints_what_it_says(page, tmp_path, monkeypatch
             close(printed, block[2])
 
 
-def test_code_in_the_readme_runs():
+def test_code_in_the_readme_prints_what_it_says(capsys):
     found = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
-    assert found
-    torch.manual_seed(0)
-    for code, _ in found:
+    assert len(found) == 1
+    for code, said in found:
+        assert len([line for line in code.splitlines() if line]) <= 6
         exec(compile(code, "README.md", "exec"), {})
+        close(capsys.readouterr().out, said)
+
+
+def test_how_far_to_trust_it_is_what_the_studies_found():
+    from docs.readme import TRUST, trust
+
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    own = text.split(TRUST[0])[1].split(TRUST[1])[0].strip()
+    assert own == trust()
+    assert len(own.splitlines()) == 3
+
+
+def test_the_page_for_readers_of_the_papers_has_every_equation():
+    """Numbers of the first paper without a gap, and commands and tests that exist."""
+    first, second = (DOCS / "papers.md").read_text(encoding="utf-8").split("## Cayci")
+    rows = [row for row in first.splitlines() if row.startswith("| (")]
+    named = []
+    for row in rows:
+        numbers = [int(n) for n in re.findall(r"\((\d+)\)", row.split("|")[1])]
+        named += range(numbers[0], numbers[-1] + 1)
+    assert named == list(range(1, 61))
+    assert "1, envelopes; 2, windows; 3, scaling; 4, time scales" in first
+    for path in re.findall(r"(tests/[\w./]+)", first + second):
+        assert (ROOT / path).exists(), path
+    for name in re.findall(r"`(lagreach\.[\w.]+)", first + second):
+        resolve(name)
 
 
 def resolve(name):
@@ -163,9 +189,10 @@ def test_every_page_is_in_the_navigation():
 def test_the_readme_shows_a_small_picture_and_names_what_exists():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     pictures = re.findall(r'<img src="([^"]+)"', text)
-    assert pictures == ["docs/images/report.png"]
+    assert pictures == ["docs/images/demo.png"]
     assert (ROOT / pictures[0]).stat().st_size < 300_000
-    named = re.findall(r"\]\(([\w./-]+)\)", text) + re.findall(r"(tests/[\w./]+)", text)
+    assert len(text.splitlines()) < 60  # one screen or so
+    named = re.findall(r"\]\(([\w./-]+)\)", text)
     assert len(named) > 15
     for path in named:
         assert (ROOT / path).exists(), path

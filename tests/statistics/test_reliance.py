@@ -13,7 +13,7 @@ from lagreach import Cell, GatedRNN
 from lagreach._util.threads import one_thread
 from lagreach.diagnosis.measure import MeasureSettings, make_subject
 from lagreach.statistics.memory import MemorySums
-from lagreach.statistics.reliance import RelianceSums
+from lagreach.statistics.reliance import RelianceSums, best_constant
 
 SETTINGS = MeasureSettings(probes=1, blocks=8)
 
@@ -120,3 +120,28 @@ def test_inputs_that_follow_each_other_are_noticed(generator):
     walk = torch.randn(64, 30, 1, generator=generator, dtype=torch.float64).cumsum(1)
     subject = make_subject(delay_line(), (walk, torch.zeros(64, 30, 1)), "mse", [0, 5], settings=SETTINGS)
     assert not memory(subject).independent_inputs
+
+
+def test_the_part_of_the_constants_loss_that_is_saved(generator):
+    """A perfect predictor of ``y = .8 x_{t-2} + .5 noise`` saves .64 of .89, where the constant may have any level."""
+    x = torch.randn(400, 20, 1, generator=generator, dtype=torch.float64)
+    y = 0.5 * torch.randn(400, 20, 1, generator=generator, dtype=torch.float64)
+    y[:, 2:] += 0.8 * x[:, :-2]
+    right = reliance(make_subject(delay_line(), (x, y), "mse", [0, 2], settings=SETTINGS), [2], flips=19, seed=0)
+    # the mean over a sequence's 20 steps: its first two have no input of two steps ago
+    loss, constant = (y - delay_line()(x)).square().mean().item(), y.var(correction=0).item()
+    assert right.explained == pytest.approx(1 - loss / constant, abs=1e-6)
+    assert 0.6 < right.explained < 0.75
+    moved = reliance(make_subject(delay_line(), (x, y + 7.0), "mse", [0, 2], settings=SETTINGS), [2], flips=19, seed=0)
+    assert moved.explained < 0  # the model knows nothing of the level, a constant does
+
+
+def test_the_best_constant_of_classes():
+    counts = torch.tensor([10.0, 30.0, 60.0], dtype=torch.float64)
+    y = torch.repeat_interleave(torch.arange(3), counts.long())
+    logits = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    loss = torch.nn.functional.cross_entropy(logits.expand(100, 3), y)
+    (slope,) = torch.autograd.grad(loss, logits)
+    shares = counts / 100
+    expected = torch.nn.functional.cross_entropy(shares.log().expand(100, 3), y).item()
+    assert best_constant("cross_entropy", loss.item(), slope.numpy()) == pytest.approx(expected, rel=1e-12)

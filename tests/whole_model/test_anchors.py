@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lagreach.data.bands import make_bands
+from lagreach.data.bands import FEW, make_bands
 from lagreach.data.sequences import as_sequences
 from lagreach.whole_model.anchors import MOST_SLOTS, draw_anchors, draw_lags, make_slots, pair_streams
 from lagreach.whole_model.running import at_rest
@@ -40,14 +40,14 @@ def test_where_nothing_counts_there_is_no_anchor():
 
 
 def test_lags_of_a_slot_are_equally_likely_and_stand_for_its_width():
-    slots = make_slots(make_bands("auto", 60).edges)
+    slots = make_slots(make_bands("auto", 60, every=FEW).edges)
     lags = draw_lags(slots, 1, streams())[:, 0].numpy()
     assert (lags >= slots.first).all()
     assert (lags <= slots.last).all()
     for slot in range(len(slots)):
         counts = np.bincount(lags[:, slot] - slots.first[slot], minlength=slots.width[slot]) / DRAWS
         np.testing.assert_allclose(counts, 1 / slots.width[slot], atol=4 * np.sqrt(0.25 / DRAWS))
-    for band, (first, last) in enumerate(make_bands("auto", 60).edges):
+    for band, (first, last) in enumerate(make_bands("auto", 60, every=FEW).edges):
         own = slots.band == band
         assert slots.width[own].sum() == last - first + 1
         assert own.sum() <= MOST_SLOTS

@@ -18,10 +18,16 @@ from lagreach.adapters.families import scan_modules
 from lagreach.adapters.scan_layer import ScanLayer
 from lagreach.advice.retention import LayerRetention, Retention, retention
 from lagreach.errors import InputError, UnsupportedError
+from lagreach.models.gated_rnn import GatedRNN
 
 SHORT = 2.0  # steps; a layer whose 90 % quantile is below is called collapsed
 FELL = 4.0  # a fall of the 90 % quantile over training by this factor is worth a warning
 ENDLESS = 10.0  # half-lives beyond this multiple of the sequence length cannot forget
+PLAIN = ("elman", "torch.nn.RNN")  # cells without a gate or a decay
+NO_GATES = (
+    "no gates to set: a plain recurrence. An orthogonal start (torch.nn.init.orthogonal_ on the recurrent weights) carries old "
+    "inputs farther; an LSTM or a GRU has gates"
+)
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,9 @@ class GateAdvice:
                 for stage in (layer.before, layer.after)
                 if stage is not None
             )
+            if NO_GATES in layer.warnings:
+                lines.append(f"{layer.name}: {NO_GATES}")
+                continue
             lines.append(f"{layer.name}: {numbers}; {layer.holds:.0%} of the decays hold lag {self.lag}")
             if layer.biases:
                 lines.append(f"  set {', '.join(layer.biases)} to spread half-lives from 1 to {2 * self.lag} steps")
@@ -111,7 +120,7 @@ def advise_gates(
     True
     """
     if lag < 1:
-        raise InputError("the wanted lag must be a positive number of steps", got=lag)
+        raise InputError("the wanted lag must be a positive number of steps", got=lag, expected="1 or more")
     first = retention(model, x, lengths=lengths, call=call)
     then = None if trained is None else retention(trained, x, lengths=lengths, call=call)
     biases = _suggestions(model, lag)
@@ -135,6 +144,8 @@ def _advise(
     current = after or layer
     warnings = []
     _, high, longest = quantiles = _three(current)
+    if layer.family in PLAIN:
+        return LayerAdvice(layer.name, _three(layer), None if after is None else quantiles, 0.0, {}, (NO_GATES,))
     if high < SHORT:
         warnings.append(
             f"collapsed: nine in ten decays lose half within {high:.2g} steps; products of decays vanish within a few steps"
@@ -176,7 +187,35 @@ def _suggestions(model: nn.Module, lag: int) -> dict[str, dict[str, Tensor]]:
         if isinstance(module, (nn.LSTM, nn.GRU)) and module.bias:
             for name, suffix in _torch_layers(path or type(module).__name__, module):
                 found[name] = _torch_biases(path, module, suffix, lag)
+        if isinstance(module, GatedRNN) and module.cell.retention_bias is not None:
+            where = path or "model"
+            for k in range(module.num_layers):
+                name = where if module.num_layers == 1 else f"{where} layer {k}"
+                found[name] = _gated_biases(f"{path}.layers.{k}".lstrip("."), module, k, lag)
     return found
+
+
+def _gated_biases(path: str, module: GatedRNN, k: int, lag: int) -> dict[str, Tensor]:
+    """Biases of one layer of a `GatedRNN`; of one gate for all units, the one that holds the lag."""
+    assert module.cell.retention_bias is not None
+    name, sign = module.cell.retention_bias
+    layer = module.layers[k]
+    bias = layer[name].detach()
+    half_lives = chrono(2 * lag, len(bias)) if len(bias) > 1 else torch.tensor([float(lag)], dtype=torch.float64)
+    logits = torch.logit(torch.exp2(-1 / half_lives)).to(bias)
+    found = {f"{path}.{name}": sign * logits}
+    if "b_i" in layer:
+        found[f"{path}.b_i"] = -logits
+    return found
+
+
+def spread_biases(model: nn.Module, lag: int) -> dict[str, Tensor]:
+    """Biases, by parameter name, that spread the half-lives of every gated layer from one step to twice the lag.
+
+    >>> sorted(spread_biases(GatedRNN("lstm", 2, 4, 1), 10))
+    ['layers.0.b_f', 'layers.0.b_i']
+    """
+    return {name: value for values in _suggestions(model, lag).values() for name, value in values.items()}
 
 
 def _torch_layers(where: str, module: nn.RNNBase) -> list[tuple[str, str]]:

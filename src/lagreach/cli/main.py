@@ -42,6 +42,20 @@ def main(
 
 
 @app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the page and the picture.")] = Path("runs/demo"),
+    seed: Annotated[int, typer.Option(help="Seed of the data, the weights and the training.")] = 0,
+) -> None:
+    """One minute: what a small LSTM will learn from its data, what stands in the way, what mends it, and what came of it.
+
+    Example: `lagreach demo`
+    """
+    from lagreach.cli.demo import run_demo
+
+    typer.echo("\n".join(run_demo(out, seed)))
+
+
+@app.command()
 def cells(as_json: Json = False) -> None:
     """List the cells: gates, state, where their equations come from, and whether first order is exact.
 

@@ -9,6 +9,10 @@ from lagreach.data.lags import check_lags
 from lagreach.errors import InputError
 
 GROWTH = 0.15  # width of an automatic band as a share of its lag
+FEW = 14  # below this a band's width would be one lag in any case
+EVERY = (
+    64  # lags below this are bands of their own: the gradient of a band's nearest lag would drown that of the others
+)
 
 
 @dataclass(frozen=True)
@@ -36,13 +40,20 @@ class Bands:
         return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in self.edges)
 
 
-def make_bands(lags: str | Iterable[int], time: int, require: Iterable[int] = ()) -> Bands:
+def make_bands(lags: str | Iterable[int], time: int, require: Iterable[int] = (), every: int = EVERY) -> Bands:
     """Automatic bands from 0 to T-1, or one band for every lag asked for.
+
+    Parameters
+    ----------
+    every
+        Lags below this are automatic bands of their own.
 
     Examples
     --------
-    >>> print(make_bands("auto", 32))
+    >>> print(make_bands("auto", 32, every=FEW))
     0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14-15, 16-17, 18-19, 20-22, 23-25, 26-28, 29-31
+    >>> len(make_bands("auto", 32)), len(make_bands("auto", 1024))
+    (32, 85)
     >>> print(make_bands([4, 16], 32, require=[20]))
     4, 16, 20
     """
@@ -53,7 +64,8 @@ def make_bands(lags: str | Iterable[int], time: int, require: Iterable[int] = ()
         edges: list[tuple[int, int]] = []
         start = 0
         while start < time:
-            last = min(time - 1, start + max(1, int(GROWTH * start)) - 1)
+            width = 1 if start < every else max(1, int(GROWTH * start))
+            last = min(time - 1, start + width - 1)
             edges.append((start, last))
             start = last + 1
         return Bands(tuple(piece for edge in edges for piece in _split(edge, required)))

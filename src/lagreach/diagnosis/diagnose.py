@@ -30,12 +30,13 @@ from lagreach.data.targets import refuse_constant_targets
 from lagreach.diagnosis.cost import DiagnosisCost, beyond_budget, memory_needed, within_budget
 from lagreach.diagnosis.curves import with_curves
 from lagreach.diagnosis.measure import MeasureSettings, interruptible_window, make_subject
-from lagreach.diagnosis.notes import how_measured, notes_on
+from lagreach.diagnosis.notes import POOLED, how_measured, notes_on
 from lagreach.diagnosis.passes import Statistics
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
 from lagreach.diagnosis.whole_model import Spreads, diagnose_whole_model, whole_model_cost
 from lagreach.diagnosis.window import Window
 from lagreach.errors import InputError, LagreachError, UnsupportedError
+from lagreach.gradients.head_reach import pools
 from lagreach.gradients.optimiser_geometry import optimiser_name, update_scale
 from lagreach.gradients.output_anchors import decide
 from lagreach.gradients.selection import Selection
@@ -365,6 +366,8 @@ def _named(progress: Progress, name: str) -> Progress:
 def _layer(subject: Subject, window: Window, noise_sample: np.ndarray) -> LayerDiagnosis:
     """Add gains, rates, their shape and the tail fit to a window."""
     gains, rates = _gains(subject)
+    if not subject.view.local and pools(subject):
+        window = replace(window, warnings=(*window.warnings, POOLED), settings={**window.settings, "pooled": True})
     return LayerDiagnosis(
         name=subject.view.name.replace("\0", "\\0"),  # which files cannot hold
         local=subject.view.local,

@@ -14,7 +14,7 @@ from lagreach._util.progress import Progress
 from lagreach.adapters import Recurrence, View, as_view
 from lagreach.adapters.folded import by_sequence
 from lagreach.adapters.view import check_finite
-from lagreach.data.bands import make_bands
+from lagreach.data.bands import EVERY, FEW, make_bands
 from lagreach.data.pairs import check_enough, plan_blocks
 from lagreach.data.sequences import Sequences, as_sequences, telling_sample
 from lagreach.data.survey import Survey
@@ -35,6 +35,7 @@ from lagreach.transport.rollout import run
 
 READ_SEQUENCES, READ_VALUES = 64, 2**22  # inputs that are read at once, at most
 Part = TypeVar("Part")
+LITTLE = 50_000  # weights, up to which looking at every lag costs little
 GROUP = 8  # blocks that are measured together; an interrupt keeps whole groups
 
 
@@ -146,8 +147,8 @@ def make_subject(
     read = min(READ_SEQUENCES, max(1, READ_VALUES // first.x.numel()))
     spread = _input_spread(view, sequences, read)
     generator = torch.Generator().manual_seed(settings.seed)
-    bands = make_bands(lags, spread.time, require)
     width = sum(view.template.params[name].numel() for name in names)
+    bands = make_bands(lags, spread.time, require, EVERY if width <= LITTLE else FEW)
     seen_outputs = out * (positions if at_end else 1)
     probe = make_probe(spread.mean, spread.covariance, seen_outputs, settings.probes, generator)
     members = _members(settings, seen_outputs, len(bands) * width)

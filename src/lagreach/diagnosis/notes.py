@@ -11,6 +11,11 @@ from lagreach.gradients.identity import identity_notes
 from lagreach.gradients.subject import Subject
 from lagreach.statistics.readable import why_not_readable
 
+POOLED = (
+    "the readout looks at the states of many steps (it pools, or attends): an input also arrives by way of the state of its own "
+    "step, at lag 0, so a lag out of reach here does not keep training from using it"
+)
+
 
 def notes_on(subjects: list[Subject], sample: Batch) -> tuple[str, ...]:
     """Check that lag gradients add up to those of training; say what a reader should know of weights and padding."""

@@ -208,7 +208,8 @@ class Window:
         edge = int(self.required.lags[i])
         for relied_on in set(self.lags_of_bands[i]) & set(self.reliance.lags):
             place = self.reliance.lags.index(relied_on)
-            if self.reliance.adjusted[place] <= self.error and self.reliance.rise[place] >= WORTH_CALLING_LEARNED:
+            tested = self.reliance.adjusted[place] <= self.error and self.reliance.rise[place] >= WORTH_CALLING_LEARNED
+            if tested and not self.reliance.explained <= 0:  # worse than a constant is not learned
                 return Status.LIMIT_LEARNED
         if np.isnan(self.adjusted_p[i]):
             series = self.required.status[i] is Status.LIMIT_CANNOT_BE_TOLD

@@ -31,6 +31,17 @@ def optimiser_scale(measurement: Measurement, optimiser: Any, model: object) -> 
     return {name: sizes.get(name, torch.zeros(w.shape, dtype=torch.float64)) for name, w in weights.items()}
 
 
+def farthest(measurement: Measurement, scale: Mapping[str, Tensor], steps: int) -> float:
+    """Root mean square of the distance that weights move in so many steps, if all steps went the same way.
+
+    Adam moves a weight by its learning rate at a step, whatever the gradient; SGD by the gradient's own size. Training
+    that cannot move weights by a good part of one has hardly begun.
+    """
+    gradients = mean_squared_gradients(measurement)
+    moved = torch.cat([(scale[name].square() * gradients[name]).flatten() for name in scale])
+    return float(steps * moved[moved > 0].mean().sqrt()) if bool((moved > 0).any()) else 0.0
+
+
 def mean_squared_gradients(measurement: Measurement) -> dict[str, Tensor]:
     """Mean over a few batches of the squared gradient of the mean loss."""
     network = measurement.network

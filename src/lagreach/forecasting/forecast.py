@@ -23,7 +23,7 @@ from lagreach.adapters.calling import Call
 from lagreach.adapters.fresh_state import from_fresh_state
 from lagreach.data.sequences import Sequences, as_sequences, fingerprint, telling_sample
 from lagreach.errors import InputError
-from lagreach.forecasting.budget import descent_time, optimiser_scale, readout_scale
+from lagreach.forecasting.budget import descent_time, farthest, optimiser_scale, readout_scale
 from lagreach.forecasting.linearise import Linearisation, choose_linearisation, sequences_together
 from lagreach.forecasting.network import MOST_FEATURES, as_network
 from lagreach.forecasting.pieces import Measurement, Tick
@@ -149,6 +149,8 @@ def forecast(
         sketch = np.full(len(plan.lags), np.nan)
         if weights == "all":
             scale = None if optimiser is None else optimiser_scale(run.measurement, optimiser, model)
+            if scale is not None and steps is not None:
+                run.settings["farthest"] = farthest(run.measurement, scale, steps)
             reach, within, sketch = run.reachable(
                 scale, steps, shown, directions=directions, derivatives=derivatives, budget=budget, memory=memory,
                 strength=strength, have=len(source),

@@ -25,6 +25,7 @@ PROBES = 4  # directions of the input that dependencies are planted along
 CODES = 8  # random numbers that stand for a token
 WIDEST = 512  # inputs; of more, as many random combinations are looked at
 READ_VALUES = 2**22  # numbers read at a time
+EVERY_LAG = 256  # lags below this are all looked at: one more costs next to nothing
 LOOKED_AT = 256  # sequences that tell whether inputs depend on earlier ones
 
 
@@ -129,7 +130,7 @@ def make_plan(sequences: Sequences, lags: str | Iterable[int], seed: int, requir
         order=order,
         rank=np.arange(len(order)),
         block=block,
-        lags=tuple(make_bands(lags, time, require).lags),
+        lags=tuple(make_bands(lags, time, require, EVERY_LAG).lags),
         coding=coding,
         time=time,
         seed=seed,

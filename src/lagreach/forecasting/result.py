@@ -192,6 +192,10 @@ class Forecast:
             return best
         return _better([best, self.within.planted(numbers, self.strength)], smaller=True)
 
+    def curves(self, numbers: np.ndarray, *, in_data: bool) -> Shares:
+        """Shares (lag, number) for any numbers of sequences: of the dependence in the data, or of a planted one."""
+        return self._data(numbers) if in_data else self._planted(numbers)
+
     def _data(self, numbers: np.ndarray) -> Shares:
         best = _better([curves.data(numbers) for curves in (self.read, self.reach) if curves is not None])
         if self.within is not None:

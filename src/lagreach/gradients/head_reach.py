@@ -35,6 +35,21 @@ def head_reach(subject: Subject) -> str:
     return OWN_STEP
 
 
+def pools(subject: Subject) -> bool:
+    """Whether an output hangs on the states of several steps, as with a mean over time or attention.
+
+    An input then arrives by way of the state of its own step too, whatever the layer carries over time.
+    """
+    piece = next(subject.pieces([int(subject.plan.blocks[0])]))
+    recurrence = piece.part.recurrence
+    with torch.enable_grad():
+        leaves = piece.part.states.detach().requires_grad_()
+        output = recurrence.head(leaves, {name: p.detach() for name, p in recurrence.head_params.items()})
+        (gradient,) = torch.autograd.grad(output[:, -1].sum(), leaves, materialize_grads=True)
+    read = (gradient != 0).any(-1).sum(1)
+    return bool((read > 1).any())
+
+
 def _signal(piece: Piece, states: Tensor) -> Tensor:
     return signal_gradient(piece.part.recurrence, piece.objective, piece.swapped, states, "dependence")
 

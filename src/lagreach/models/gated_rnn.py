@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -60,6 +61,7 @@ class GatedRNN(nn.Module):
     output_size: int
     num_layers: int
     kernel: str
+    start: dict[str, Any]
     stack: Stack
     layers: nn.ModuleList
     readout: nn.Linear
@@ -91,6 +93,13 @@ class GatedRNN(nn.Module):
         built = make_cell(cell, layernorm=layernorm or None, activation=activation, gate_init=gate_init)
         self.input_size, self.hidden_size, self.output_size = input_size, hidden_size, output_size
         self.num_layers, self.kernel = num_layers, check_kernel(kernel)
+        # what it was started with, for those who build another of another size
+        options = {"gate_init": gate_init, "forget_bias": forget_bias, "chrono": chrono, "layernorm": layernorm or None}
+        options |= {
+            "activation": activation,
+            "recurrent_init": None if recurrent_init == "orthogonal" else recurrent_init,
+        }
+        self.start = {name: value for name, value in options.items() if value is not None}
         names = [{own: f"layers.{k}.{own}" for own in built.shapes(1, hidden_size)} for k in range(num_layers)]
         self.stack = Stack((built,) * num_layers, hidden_size, tuple(names))
         widths = [input_size] + [hidden_size] * (num_layers - 1)

@@ -7,7 +7,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis
+from lagreach.diagnosis.window import Window
 from lagreach.report.words import (
     LIGHTS,
     NO_FORECAST,
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 WIDTH = 118
+ROWS = 21  # of the table; of more lags some are shown
 COLOURS = {"good": "green", "fair": "yellow", "bad": "red", "plain": "default"}
 BARS = "▁▂▃▄▅▆▇█"
 HELD_OUT = (
@@ -108,7 +112,8 @@ def _table(diagnosis: Diagnosis, layer: LayerDiagnosis) -> Table:
     for header in ("lags", *(curve.column for curve in curves)):
         table.add_column(header, justify="right", no_wrap=True)
     table.add_column("limit", no_wrap=True)
-    for i, lag in enumerate(window.lags.tolist()):
+    for i in _shown(window):
+        lag = int(window.lags[i])
         limit = window.limit(lag, diagnosis.sequences)
         table.add_row(
             span(int(window.required.first[i]), lag),
@@ -116,6 +121,17 @@ def _table(diagnosis: Diagnosis, layer: LayerDiagnosis) -> Table:
             Text(short(limit), style=COLOURS[LIGHTS[limit]]),
         )
     return table
+
+
+def _shown(window: Window) -> list[int]:
+    """Rows of the table: all lags if they are few, else those that the data depend on and some of the others."""
+    count = len(window.lags)
+    if count <= ROWS:
+        return list(range(count))
+    found = [i for i, (first, last) in enumerate(zip(window.required.first, window.lags, strict=True))
+             if any(first <= lag <= last for lag in window.dependences)]  # fmt: skip
+    even = np.unique(np.geomspace(1, count, ROWS).round().astype(int) - 1).tolist()
+    return sorted({*found, *even, *(min(i + 1, count - 1) for i in found[:ROWS])})
 
 
 def _number(curve: LagCurve, i: int) -> str:
@@ -151,6 +167,7 @@ def _facts(layer: LayerDiagnosis) -> list[str]:
     supported = {True: "supported", False: "not supported", None: "not checked"}[layer.tail.stable_supported]
     return [
         *_whose_lags(layer),
+        *_explained(window),
         f"gain of the loss gradient by lag: {sparkline(gain)} ({ends}, logarithmic)",
         f"shape of the exact gain: {_shape(layer)}",
         f"first order against exact: {layer.fidelity.verdict}",
@@ -159,6 +176,22 @@ def _facts(layer: LayerDiagnosis) -> list[str]:
         *_memory(window.memory),
         f"design effect: a sequence counts as its steps divided by {window.design_effect:.2g}",
     ]
+
+
+def _explained(window: Window) -> list[str]:
+    """How much of the target the model has, and what each lag that it uses is worth."""
+    explained = window.reliance.explained
+    if math.isnan(explained):
+        return []
+    if explained <= 0:
+        return ["the model as it stands is no better than a constant: nothing is learned yet"]
+    used = [
+        f"lag {lag}: +{rise:.0%}"
+        for lag, rise in zip(window.reliance.lags, window.reliance.rise, strict=True)
+        if window.limit(lag) is Status.LIMIT_LEARNED
+    ]
+    worth = f"; rise of the loss without an input: {', '.join(used)}" if used else ""
+    return [f"the model as it stands explains {explained:.0%} of the target{worth}"]
 
 
 def _memory(memory: Memory) -> list[str]:

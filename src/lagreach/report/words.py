@@ -143,7 +143,9 @@ TERMS = (
 
 def answer(diagnosis: Diagnosis) -> str:
     """Put the result into a few sentences: the reach, what lies beyond it, and what the data depend on."""
-    return f"{_reach(diagnosis)} {depends(diagnosis)}"
+    pooled = any(layer.window.settings.get("pooled") for layer in diagnosis.layers)
+    also = " The readout looks at the states of many steps, so inputs arrive at lag 0 as well." if pooled else ""
+    return f"{_reach(diagnosis)} {depends(diagnosis)}{also}"
 
 
 def _reach(diagnosis: Diagnosis) -> str:
@@ -264,6 +266,8 @@ def advice(diagnosis: Diagnosis, layer: LayerDiagnosis, lag: int) -> str:
         return "train on, or tune the optimiser"
     if limit is Status.LIMIT_CAPACITY:
         return f"more units: {window.memory.total:.1f} of at most {window.memory.bound} inputs are remembered"
+    if window.settings.get("pooled"):
+        return "nothing on account of this lag: the readout sees the state of that step itself"
     numbers = (window.required if limit is Status.LIMIT_SAMPLE_SIZE else window.required_if_present()).at(lag)
     ways = _by_data(diagnosis, layer, numbers["sequences"], numbers["robust"]) + _by_retention(layer, lag)
     return "; ".join(ways) or str(numbers["status"])
@@ -287,8 +291,13 @@ def _by_data(diagnosis: Diagnosis, layer: LayerDiagnosis, needed: float, clipped
 
 
 def _by_retention(layer: LayerDiagnosis, lag: int) -> list[str]:
-    """Gate bias that would stretch the longest time scales to the lag: sigmoid gates retain about exp(bias) steps."""
+    """Gates that would carry the lag: sigmoid gates retain about exp(bias) steps. A plain recurrence has none."""
+    if layer.fidelity.status is Status.FIRST_ORDER_VANISHES:
+        return [
+            f"an LSTM with open gates (`lagreach.advise_gates(model, x, lag={lag}).apply(model)`), or at least an orthogonal "
+            "start (`torch.nn.init.orthogonal_` on the recurrent weights): a plain recurrence has no gates to open"
+        ]
     longest = retention(layer)
     if math.isnan(longest) or longest >= lag:
         return []
-    return [f"gate bias +{math.log(lag / longest):.1f}"]
+    return [f"gate bias +{math.log(lag / longest):.1f} (`lagreach.advise_gates(model, x, lag={lag}).apply(model)`)"]

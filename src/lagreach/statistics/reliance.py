@@ -8,7 +8,7 @@ difference of losses into its negative, so sign flips over pairs are an exact te
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -30,12 +30,17 @@ FLIPS = 256  # sign patterns held at once
 
 @dataclass(frozen=True)
 class Reliance:
-    """Rise of the loss at a step when the input l steps before is replaced, as a share of the loss there."""
+    """Rise of the loss at a step when the input l steps before is replaced, as a share of the loss there.
+
+    `explained` is the part of the best constant's loss that the model saves, NaN where that is not known: a network that is
+    worse than a constant has learned nothing, however it leans.
+    """
 
     lags: tuple[int, ...]
     rise: Float[np.ndarray, "lag"]
     standard_error: Float[np.ndarray, "lag"]
     adjusted: Float[np.ndarray, "lag"]
+    explained: float = float("nan")
 
 
 NO_RELIANCE = Reliance((), np.empty(0), np.empty(0), np.empty(0))  # not measured
@@ -50,6 +55,8 @@ class RelianceSums:
         self.stretch = subject.plan.blocks if subject.plan.of_series else None
         self.pair: list[np.ndarray] = []
         self.values: list[np.ndarray] = []  # (2, pair, lag) each: rises and losses
+        self.levels: list[np.ndarray] = []  # (pair, 2 + out) each: loss, loss of the output 0, and its slope there
+        self.loss = subject.loss
 
     def add(self, piece: Piece) -> None:
         """Exchange inputs within the pairs of a piece; lags without anchors give NaN."""
@@ -59,11 +66,13 @@ class RelianceSums:
             values[0, :, column], values[1, :, column] = rise.numpy(), loss.numpy()
         self.pair.append(piece.pair)
         self.values.append(values)
+        self.levels.append(_levels(piece))
 
     def merge(self, other: RelianceSums) -> None:
         """Take in the pairs of another part."""
         self.pair += other.pair
         self.values += other.values
+        self.levels += other.levels
 
     def result(self, flips: int) -> Reliance:
         """Test every lag by flipping the signs of pairs (of stretches, in a series); the order of the pairs does not matter."""
@@ -72,7 +81,45 @@ class RelianceSums:
         unit = np.arange(len(pairs)) if self.stretch is None else self.stretch[pairs[order]]
         empty = np.empty((2, 0, len(self.lags)))
         rises, losses = np.concatenate([empty, *self.values], axis=1)[:, order]
-        return reliance_of(self.lags, rises, losses, flips, np.random.default_rng(self.seed), unit)
+        found = reliance_of(self.lags, rises, losses, flips, np.random.default_rng(self.seed), unit)
+        if not self.levels or self.loss not in ("mse", "cross_entropy"):
+            return found
+        loss, *nothing = np.concatenate(self.levels)[order].mean(0)
+        constant = best_constant(str(self.loss), nothing[0], np.array(nothing[1:]))
+        return replace(found, explained=float(1 - loss / constant) if constant > 0 else float("nan"))
+
+
+def best_constant(loss: str, at_zero: float, slope: Float[np.ndarray, "out"]) -> float:
+    """Loss of the best constant output, from the loss of the output 0 and its slope there.
+
+    The squared error is a parabola whose slope tells the mean of the targets; at equal logits the slope of the cross-entropy
+    is what the shares of the classes differ from equal ones.
+
+    >>> y = np.array([1.0, 2.0, 6.0])
+    >>> best_constant("mse", np.square(y).mean(), np.array([-2 * y.mean()])) == y.var()
+    np.True_
+    >>> round(best_constant("cross_entropy", np.log(2), np.array([0.25, -0.25])), 6)  # shares 1/4 and 3/4
+    0.562335
+    """
+    if loss == "mse":
+        return float(at_zero - len(slope) / 4 * np.square(slope).sum())
+    shares = 1 / len(slope) - slope
+    shares = shares[shares > 0] / shares[shares > 0].sum()
+    return float(-(shares * np.log(shares)).sum())
+
+
+def _levels(piece: Piece) -> np.ndarray:
+    """Per pair: the loss, the loss of a constant output 0, and the slope of that in the constant."""
+    part, objective = piece.part, piece.objective
+    with torch.no_grad():
+        output = part.recurrence.head(part.states, part.recurrence.head_params)
+        loss = objective(output).double()
+    constant = output.new_zeros(len(output), 1, output.shape[-1]).requires_grad_()
+    with torch.enable_grad():
+        nothing = objective(constant.expand_as(output))
+        (slope,) = torch.autograd.grad(nothing.sum(), constant)
+    each = torch.cat((loss[:, None], nothing.detach().double()[:, None], slope[:, 0].double()), dim=1)
+    return np.asarray(each.view(-1, 2, each.shape[1]).mean(1).cpu().numpy())
 
 
 class RelianceCurve(LagStatistic):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lagreach.adapters.calling import Call, refuse_batch_norm
 from lagreach.adapters.view import check_finite
-from lagreach.data.bands import Bands, make_bands
+from lagreach.data.bands import FEW, Bands, make_bands
 from lagreach.data.batch import Batch
 from lagreach.data.pairs import BlockPlan, plan_blocks
 from lagreach.data.sequences import Sequences
@@ -209,7 +209,7 @@ def make_model_subject(
         used = torch.ones(positions, dtype=torch.bool)
         if callable(loss):
             used = _used(whole, [sequences.read(few[i : i + 2]) for i in range(0, len(few), 2)], loss, time, steps)
-    bands = make_bands(lags, time, require)
+    bands = make_bands(lags, time, require, FEW)  # every lag costs a share of a pass here
     generator = torch.Generator().manual_seed(seed)
     groups = 1 if out == 1 else min(2, probes)
     direction = torch.randn(groups, out, generator=generator, dtype=torch.float64)

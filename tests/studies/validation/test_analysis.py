@@ -279,4 +279,4 @@ def test_words_for_differences_and_calibration():
 def test_the_page_is_what_the_command_makes():
     found = analyse(ROOT / "results" / "validation")
     assert (ROOT / "docs" / "validation" / "index.md").read_text() == page_text(found)
-    assert f"{BEGIN}\n{readme_text(found)}\n{END}" in (ROOT / "README.md").read_text()
+    assert f"{BEGIN}\n{readme_text(found)}\n{END}" in (ROOT / "docs" / "window.md").read_text()

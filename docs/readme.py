@@ -1,0 +1,90 @@
+"""The README's own numbers: ``python -m docs.readme`` runs its code and rewrites what it prints and how far to trust it.
+
+Trust is told from the stored results: of the second validation study where there is one (results/validation2/summary.json), else
+of the first, and of the advice study.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+RESULTS = ROOT / "results"
+TRUST = "<!-- trust: python -m docs.readme -->", "<!-- end of trust -->"
+EXAMPLE = re.compile(r"(```python\n)(.*?)(```\n\n```text\n)(.*?)(```)", re.S)
+
+
+def printed(code: str) -> str:
+    """Run code and return what it prints."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(code, "README.md", "exec"), {})
+    return out.getvalue()
+
+
+def interval(estimate: dict[str, Any]) -> str:
+    """A number with its interval."""
+    return f"{estimate['value']:.2f} [{estimate['low']:.2f}, {estimate['high']:.2f}]"
+
+
+def trust(results: Path = RESULTS) -> str:
+    """Three lines with numbers."""
+    second = results / "validation2" / "summary.json"
+    lines = _of_forecast(json.loads(second.read_text())) if second.exists() else _of_window(results)
+    advice = json.loads((results / "advice" / "analysis.json").read_text())["overall"]
+    cases = advice["cases"]
+    lines.append(
+        f"Advice: in {advice['situations']} situations that training again does not mend ({advice['again']} of "
+        f"{cases} cases), following it "
+        f"recovered the lag in **{advice['advised']} of {cases}** ({100 * advice['advised'] / cases:.0f} %), a "
+        "random change of the same size in "
+        f"{advice['random']} ([study](docs/advice/results.md))."
+    )
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _of_forecast(summary: dict[str, Any]) -> list[str]:
+    auroc = summary["auroc"]
+    error = summary["median_share_error"]["after_5_percent"]
+    met = sum(goal["met"] for goal in summary["goals"])
+    return [
+        f"Forecast, held against {summary['trainings']:,} trainings with known dependencies: of two lags, it puts "
+        "the one that will be learned first with a "
+        f"probability of {interval(auroc['before'])} before training and {interval(auroc['after_5_percent'])} "
+        "after 5 % of it (0.50 is a coin; "
+        f"[study](docs/validation2/index.md)).",
+        f"Share: after 5 % of the training the share it names is off by {interval(error)} in the median. {met} of "
+        f"{len(summary['goals'])} goals that were set "
+        "beforehand were met: use it to compare and to find what stands in the way, not as a promise.",
+    ]
+
+
+def _of_window(results: Path) -> list[str]:
+    found = json.loads((results / "validation" / "analysis.json").read_text())
+    scores = {(one["predictor"], one["stage"]): one["auroc"] for one in found["scores"]}
+    stages = list(dict.fromkeys(one["stage"] for one in found["scores"]))
+    first, last = (scores["n_probe", stage] for stage in (stages[0], stages[-1]))
+    return [
+        f"Reach, held against {found['counts']['trainings']:,} trainings with known lags: of two lags, it puts "
+        "the one that will be learned first with "
+        f"a probability of {interval(first)} before training and {interval(last)} after it (0.50 is a coin; "
+        "[study](docs/validation/index.md)).",
+        "Use it to compare networks and to find what stands in the way, not as a count of sequences to rely on.",
+    ]
+
+
+def readme(text: str, results: Path = RESULTS) -> str:
+    """The README with what its code prints, and with the numbers of the studies."""
+    text = EXAMPLE.sub(lambda found: "".join((*found.group(1, 2, 3), printed(found[2]), found[5])), text)
+    head, rest = text.split(TRUST[0])
+    return f"{head}{TRUST[0]}\n{trust(results)}\n{TRUST[1]}{rest.split(TRUST[1])[1]}"
+
+
+if __name__ == "__main__":
+    README.write_text(readme(README.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,226 @@
+"""The page, the figure and the few numbers that other texts use: all by ``python -m studies.advice analyse``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from lagreach._util.disk import save_figure, write_text
+from lagreach.advice.changes import KINDS
+from lagreach.errors import InputError
+from studies.advice.analysis import GOAL, Analysis, Case, Rate, analyse
+
+ROOT = Path(__file__).parent.parent.parent
+GUIDE = ROOT / "docs" / "advice" / "index.md"  # has a table of its own between marks
+BEGIN, END = "<!-- worked: python -m studies.advice analyse --page docs/advice/results.md -->", "<!-- end of worked -->"
+EVIDENCE = ROOT / "src" / "lagreach" / "advice" / "evidence.json"
+WORDS = {
+    "gates": "gate bias",
+    "orthogonal": "orthogonal start",
+    "units": "more units",
+    "cell": "another cell",
+    "sequences": "more sequences",
+    "steps": "longer training",
+    "rate": "learning rate",
+    "length": "sequence length",
+    "nothing": "nothing to do",
+}
+WHAT = {
+    "gates": "`lagreach.advise_gates(model, x, lag).apply(model)`",
+    "orthogonal": "`torch.nn.init.orthogonal_(rnn.weight_hh_l0)`",
+    "units": "`hidden_size` times 4 or more",
+    "cell": "`nn.RNN` with an orthogonal start, or `nn.LSTM` with open gates",
+    "sequences": "a larger training set",
+    "steps": "5 times as many steps or more",
+    "rate": "`lr` times 10 or more",
+    "length": "at least twice the lag",
+    "nothing": "train",
+}
+COLOURS = {"again": "#9aa0a6", "random": "#e0a030", "advised": "#2f6db3"}
+LABELS = {"again": "the same training again", "random": "a random change of the same size", "advised": "as advised"}
+
+
+def summarise(folder: Path, page: Path | None = None) -> str:
+    """Write analysis.json and RESULTS.md into the folder; with a page, also that, its figure, and the package's evidence."""
+    found = analyse(folder)
+    write_text(folder / "analysis.json", json.dumps(found.to_dict(), indent=1, default=str) + "\n")
+    text = words(found)
+    write_text(folder / "RESULTS.md", text + "\n")
+    if page is not None:
+        draw(found, page.parent / "worked.png")
+        picture = "![In how many cases the lag was recovered](worked.png)"
+        head, _, rest = text.partition("\n\n")
+        write_text(page, f"{head}\n\n{picture}\n\n{rest}\n")
+        write_text(EVIDENCE, json.dumps(evidence(found), indent=1) + "\n")
+        write_guide(GUIDE, found)
+    return text
+
+
+def write_guide(path: Path, found: Analysis) -> None:
+    """Put what each kind of advice was worth between the marks of the page about advice."""
+    text = path.read_text(encoding="utf-8")
+    if BEGIN not in text or END not in text:
+        raise InputError("this page has no place for the table", got=path.name, expected=f"{BEGIN} ... {END}")
+    head, rest = text.split(BEGIN)
+    one = found.overall
+    lines = [
+        f"In {one.situations} situations that training again does not mend, following the first advice recovered "
+        "the lag in "
+        f"{_part(one.advised, one)}; training again in {_part(one.again, one)}; a random change of the same size "
+        f"in {_part(one.random, one)}.",
+        "",
+        "| advice | change | worked in | where half or more was expected | a random change in | given as |",
+        "|---|---|---|---|---|---|",
+    ]
+    for kind in KINDS:
+        rate = found.kinds.get(kind)
+        worked = "not tested" if rate is None else f"{rate.advised} of {rate.cases}"
+        promised = "-" if rate is None else _of(found.kinds_promised[kind])
+        random = "-" if rate is None else f"{rate.random} of {rate.cases}"
+        as_what = "advice" if rate is not None and rate.beats_random else "a fact"
+        lines.append(f"| {WORDS[kind]} | {WHAT[kind]} | {worked} | {promised} | {random} | {as_what} |")
+    write_text(path, f"{head}{BEGIN}\n{chr(10).join(lines)}\n{END}{rest.split(END)[1]}")
+
+
+def evidence(found: Analysis) -> dict[str, Any]:
+    """Kind of advice: cases in which it recovered the lag, of how many, and whether it beat a random change."""
+    return {
+        kind: {
+            "worked": one.advised, "of": one.cases, "random": one.random, "supported": one.beats_random,
+            "promised": {"worked": found.kinds_promised[kind].advised, "of": found.kinds_promised[kind].cases},
+        }
+        for kind, one in found.kinds.items()
+    }  # fmt: skip
+
+
+def words(found: Analysis) -> str:
+    """The whole page."""
+    one = found.overall
+    met = "met" if one.worked >= GOAL else "missed"
+    lines = [
+        "# Does the advice work?",
+        "",
+        f"Networks that missed a lag were trained again as `lagreach.advise` said first. In {one.situations} "
+        "situations in which training again "
+        f"from another seed does not help ({_part(one.again, one)}), the advice recovered the lag in "
+        f"**{_part(one.advised, one)}** "
+        f"(95 % interval {_percent(one.share[0])} to {_percent(one.share[1])}), a random change of the same size "
+        f"in {_part(one.random, one)}. "
+        f"The goal, at least {GOAL:.0%}, is {met}.",
+        "",
+        f"The share that the forecast of the changed network expected was off by {found.error:.2f} in the median; "
+        "it lay on the right side of one "
+        f"half in {found.same_side:.0%} of the cases. Where it expected at least half, the lag was recovered in "
+        f"{_part(found.promised.advised, found.promised)}; where it "
+        f"expected less, in {_part(found.doubted.advised, found.doubted)}.",
+        "",
+        "## By kind of advice",
+        "",
+        "| advice | situations | worked | training again | random change | advice minus random | stays | where "
+        "half or more was expected |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for kind in KINDS:
+        if kind in found.kinds:
+            lines.append(
+                f"| {WORDS[kind]} | {_row(found.kinds[kind])} | {_stays(found.kinds[kind])} | "
+                f"{_of(found.kinds_promised[kind])} |"
+            )
+    lines += [
+        "",
+        "*Worked*: cases (a situation and a seed whose first training missed the lag) in which at least half of "
+        "it was recovered. A kind "
+        "stays advice where the interval of its gain over a random change lies above zero; the others are given "
+        "as facts.",
+        "",
+        "## By what may have been in the way",
+        "",
+        "| group | situations | worked | training again | random change | advice minus random |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [f"| {group} | {_row(numbers)} |" for group, numbers in found.groups.items()]
+    aside = [case for case in found.cases if not (case.stuck and case.cases)]
+    lines += [
+        "",
+        "## Every situation",
+        "",
+        f"{len(aside)} of {len(found.cases)} situations recover their lag from some seed without any change; they "
+        "stand below, "
+        "marked with a star, and are not counted above.",
+        "",
+        "| situation | first advice | expected | share, advised | again | random |",
+        "|---|---|---|---|---|---|",
+        *(_line(case) for case in found.cases),
+        *(_line(case, ", cell kept") for case in found.kept),
+        "",
+        f"Trained on {found.run['device']} with {found.run['seeds']} seeds a situation and an arm "
+        f"({found.run['minutes']} minutes in the last call; "
+        f"{found.diverged} trainings diverged). `python -m studies.advice run --device cuda` repeats it, `python "
+        "-m studies.advice analyse` makes "
+        "these numbers. [The protocol](protocol.md) was written before the runs.",
+    ]
+    return "\n".join(lines)
+
+
+def _of(one: Rate) -> str:
+    return f"{one.advised} of {one.cases}" if one.cases else "-"
+
+
+def _stays(one: Rate) -> str:
+    return "yes" if one.beats_random else "no"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.0f} %"
+
+
+def _part(count: int, one: Rate) -> str:
+    return f"{count} of {one.cases} cases, {_percent(count / one.cases)}" if one.cases else "none of 0 cases"
+
+
+def _row(one: Rate) -> str:
+    gain = f"{_percent(one.gain[0])} to {_percent(one.gain[1])}"
+    return f"{one.situations} | {one.advised} of {one.cases} | {one.again} of {one.cases} | {one.random} of {one.cases} | {gain}"
+
+
+def _line(case: Case, note: str = "") -> str:
+    def middle(arm: str) -> str:
+        shares = sorted(case.shares[arm])
+        return f"{shares[len(shares) // 2]:.2f}" if shares else "-"
+
+    star = "" if case.stuck and case.cases else " *"
+    expected = "-" if case.expected != case.expected else f"{case.expected:.2f}"
+    shares = " | ".join(middle(arm) for arm in ("advised", "again", "random"))
+    return f"| {case.name}{note}{star} | {WORDS[case.kind]} | {expected} | {shares} |"
+
+
+def draw(found: Analysis, path: Path) -> None:
+    """Bars by kind: recovered after the advice, after training again, after a random change."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    kinds = [kind for kind in KINDS if kind in found.kinds]
+    figure = Figure(figsize=(8, 0.9 + 0.55 * (len(kinds) + 1)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    rows = [("all", found.overall), *((WORDS[kind], found.kinds[kind]) for kind in kinds)]
+    for place, (_, one) in enumerate(rows):
+        for shift, arm in enumerate(COLOURS):
+            part = getattr(one, arm) / one.cases
+            axes.barh(
+                place + 0.26 * (shift - 1),
+                part,
+                height=0.24,
+                color=COLOURS[arm],
+                label=LABELS[arm] if place == 0 else None,
+            )
+    axes.set_yticks(range(len(rows)), [f"{name} ({one.cases})" for name, one in rows])
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1)
+    axes.axvline(GOAL, color="black", linewidth=0.8, linestyle=":")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    axes.set_xlabel("cases in which the missed lag was recovered")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.0 + 0.9 / (len(rows) + 1)), ncols=3, frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    save_figure(figure, path)

@@ -1,0 +1,161 @@
+"""Run the study in a folder: advice for every situation, then all trainings; what is there already is not made again."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lagreach._util.disk import make_folder, write_text
+from lagreach.advice.advise import advise
+from lagreach.advice.changes import CELL, KINDS
+from lagreach.data.batch import Batch
+from lagreach.errors import RunError
+from lagreach.study.rows import Row, read_rows, write_rows
+from studies.advice.changes import ARMS, run_of
+from studies.advice.situations import Situation, situations, tiny
+from studies.advice.trainings import HELD_OUT, GroupTraining, cut, groups, pool, train_groups
+
+SEEDS = 5
+SIDE_BY_SIDE = {"cuda": 12, "cpu": 1}
+KEPT = "+kept"
+ADVICE, OUTCOMES = "advice.json", "outcomes.parquet"
+
+Say = Callable[[str], None]
+
+
+def run_study(
+    out: Path,
+    *,
+    device: str = "cpu",
+    seeds: int = SEEDS,
+    workers: int | None = None,
+    smoke: bool = False,
+    say: Say = print,
+) -> None:
+    """Make what is missing of the study, and put it into two files: advice.json and outcomes.parquet."""
+    started = time.perf_counter()
+    chosen = tiny(situations()) if smoke else situations()
+    make_folder(out / "pieces")
+    advice = _advise_all(out, chosen, workers or max(1, (os.cpu_count() or 2) - 1), say)
+    say(f"{time.perf_counter() - started:.0f} s: {len(advice)} pieces of advice")
+    rows = _train_all(out, chosen, advice, seeds, device, say, started)
+    write_rows(out / OUTCOMES, sorted(rows, key=lambda row: (row["situation"], ARMS.index(row["arm"]), row["seed"])))
+    minutes = (time.perf_counter() - started) / 60
+    where = torch.cuda.get_device_name() if device == "cuda" else "CPU"
+    about = {"device": where, "torch": torch.__version__, "seeds": seeds, "minutes": round(minutes, 1), "smoke": smoke}
+    everything = {"run": about, "situations": [asdict(one) for one in chosen], "advice": advice}
+    write_text(out / ADVICE, json.dumps(everything, indent=1, sort_keys=True) + "\n")
+    say(f"{len(rows)} trainings in {minutes:.1f} minutes; python -m studies.advice analyse {out}")
+
+
+def _advise_all(out: Path, chosen: Sequence[Situation], workers: int, say: Say) -> dict[str, dict[str, Any]]:
+    """First advice of every situation by its name, and the one with the cell kept by the name and KEPT."""
+    found = _advise(out, [(one, False) for one in chosen], workers, say)
+    other = [(one, True) for one in chosen if found[one.name]["kind"] == CELL]
+    return found | _advise(out, other, workers, say)
+
+
+def _advise(out: Path, wanted: Sequence[tuple[Situation, bool]], workers: int, say: Say) -> dict[str, dict[str, Any]]:
+    paths = {_key(*one): out / "pieces" / f"{_key(*one)}.json" for one in wanted}
+    left = [one for one in wanted if not paths[_key(*one)].exists()]
+    with _processes(workers if len(left) > 1 else 1) as together:
+        for one, made in zip(left, together(advice_for, left), strict=True):
+            write_text(paths[_key(*one)], json.dumps(made))
+            say(
+                f"{_key(*one)}: {made['kind']} x {made['factor']:g}, expected {made['expected']:.2f} "
+                f"({made['why']}, {made['share']:.2f} before)"
+            )
+    return {key: json.loads(path.read_text()) for key, path in paths.items()}
+
+
+def _key(situation: Situation, kept: bool) -> str:
+    return situation.name + (KEPT if kept else "")
+
+
+@contextmanager
+def _processes(workers: int) -> Iterator[Any]:
+    if workers == 1:
+        yield map
+        return
+    context = get_context("spawn")
+    with ProcessPoolExecutor(workers, context, torch.set_num_threads, (1,)) as processes:
+        yield processes.map
+
+
+def advice_for(wanted: tuple[Situation, bool]) -> dict[str, Any]:
+    """First advice for the network of seed 0: it sees held-out sequences, in pieces as they are trained on, and no outcome."""
+    situation, kept = wanted
+    x, y = (cut(part, situation.piece) for part in pool(situation.task_name, 0, "held out", HELD_OUT))
+    mask = situation.task.mask()
+    data = Batch(x, y, None if mask is None else mask.expand(len(x), -1))
+    model = situation.model(0)
+    pieces = 1 if situation.piece is None else situation.task.length // situation.piece
+    given = advise(
+        model, data, situation.lag, sequences=situation.sequences * pieces, optimiser=situation.torch_optimiser(model),
+        steps=situation.steps, learned=0.0, kinds=[kind for kind in KINDS if not (kept and kind == CELL)],
+    )  # fmt: skip
+    first = given.first
+    return {
+        "kind": first.kind, "factor": first.factor, "cell": first.cell, "expected": first.expected, "low": first.low,
+        "high": first.high, "share": given.share, "why": given.why, "says": first.says, "code": first.code,
+    }  # fmt: skip
+
+
+def _followed(situation: Situation, arm: str) -> str:
+    return situation.name + (KEPT if arm.startswith("kept") else "")
+
+
+def _train_all(
+    out: Path,
+    chosen: Sequence[Situation],
+    advice: dict[str, dict[str, Any]],
+    seeds: int,
+    device: str,
+    say: Say,
+    started: float,
+) -> list[Row]:
+    runs = [
+        run_of(one, arm, seed, advice[_followed(one, arm)])
+        for one in chosen
+        for arm in ARMS
+        if _followed(one, arm) in advice
+        for seed in range(seeds)
+    ]
+    together = groups(runs)
+    done = {name: out / "pieces" / f"{name}.parquet" for name in together}
+    left = [name for name in together if not done[name].exists()]
+    # trainings of one length run side by side, so that none waits for a longer one
+    left.sort(key=lambda name: (together[name][0].setting.steps, together[name][0].setting.task.length))
+    side = SIDE_BY_SIDE.get(device, 1)
+    for start in range(0, len(left), side):
+        names = left[start : start + side]
+        try:
+            parts = [GroupTraining(name, together[name], device) for name in names]
+            train_groups(parts)
+            for part in parts:
+                write_rows(done[part.name], part.rows())
+        except RuntimeError as error:  # of the device; the other groups go on, and another call makes what is missing
+            say(f"not trained: {', '.join(names)}: {error}")
+        say(
+            f"{time.perf_counter() - started:.0f} s: {start + len(names)} of {len(left)} groups trained, "
+            f"{together[names[-1]][0].setting.steps} steps"
+        )
+    missing = [name for name, path in done.items() if not path.exists()]
+    if missing:
+        raise RunError(
+            f"{len(missing)} of {len(done)} groups could not be trained",
+            got=f"see the messages above: {', '.join(missing[:4])}",
+            expected="a result of every group",
+            fix="run the same command again: it makes what is missing",
+        )
+    return [row for path in done.values() for row in read_rows(path)]

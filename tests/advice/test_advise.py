@@ -1,0 +1,189 @@
+"""Advice about a lag: what is named, for which model, and what is expected after it."""
+
+import copy
+import json
+import math
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+import lagreach
+from lagreach.advice.advise import _ordered
+from lagreach.advice.changes import KINDS, Change, evidence, is_supported, rounded
+from lagreach.advice.gates import NO_GATES, chrono, spread_biases
+from lagreach.advice.starts import alike, orthogonal_weights, write
+from lagreach.errors import InputError
+from lagreach.forecasting.limits import BLENDED, UNSEEN
+
+LAG = 20
+advise = partial(lagreach.advise, directions=16)
+
+
+class AtTheEnd(nn.Module):
+    def __init__(self, kind, hidden=8):
+        super().__init__()
+        self.layer = kind(2, hidden, batch_first=True)
+        self.readout = nn.Linear(hidden, 1)
+
+    def forward(self, x):
+        return self.readout(self.layer(x)[0][:, -1])
+
+
+def build(kind, seed=0):
+    torch.manual_seed(seed)
+    return AtTheEnd(kind)
+
+
+@pytest.fixture(scope="module")
+def data():
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(128, 24, 2, generator=g)
+    x[..., 1] = 0.0
+    x[:, 23 - LAG, 1] = 1.0
+    return x, x[:, 23 - LAG, :1] + 0.2 * torch.randn(128, 1, generator=g)
+
+
+def test_gates_of_a_torch_lstm_are_opened_and_the_forecast_says_what_that_brings(data):
+    model = build(nn.LSTM)
+    before = copy.deepcopy(model.state_dict())
+    advice = advise(model, data, LAG, sequences=1000)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())  # it only looks
+    assert advice.first.kind == "gates"
+    assert advice.share < 0.5 < advice.first.expected
+    assert advice.first.low <= advice.first.expected <= advice.first.high
+    assert "advise_gates(model, x, lag=20).apply(model)" in str(advice)
+    assert "layer.bias_ih_l0[8:16]" in str(advice)
+    advice.apply(model)
+    retained = torch.sigmoid(model.layer.bias_ih_l0[8:16] + model.layer.bias_hh_l0[8:16]).double()
+    torch.testing.assert_close(retained, torch.exp2(-1 / chrono(2 * LAG, 8)), rtol=1e-5, atol=0)
+
+
+def test_a_plain_network_is_told_of_another_cell_and_of_an_orthogonal_start(data):
+    advice = advise(build(nn.RNN), data, LAG, sequences=1000)
+    assert advice.first.kind == "cell"
+    assert advice.first.cell == "lstm"
+    assert "orthogonal" in [fact.kind for fact in advice.facts]
+    assert "torch.nn.init.orthogonal_(model.layer.weight_hh_l0)" in str(advice)
+    assert "no gates to set" in str(lagreach.advise_gates(build(nn.RNN), data[0], LAG))
+    assert lagreach.advise_gates(build(nn.RNN), data[0], LAG).layers[0].warnings == (NO_GATES,)
+
+
+def test_nothing_is_to_do_about_a_lag_that_will_be_recovered(data):
+    model = build(nn.LSTM)
+    write(model, spread_biases(model, LAG))
+    advice = advise(model, data, LAG, sequences=1000)
+    assert (advice.first.kind, advice.first.expected) == ("nothing", advice.share)
+    assert advice.share >= 0.5
+    with pytest.raises(InputError, match="none of the weights"):
+        advice.apply(model)
+
+
+@pytest.mark.parametrize(
+    ("rate", "steps", "kind", "factor"), [(1e-5, 1000, "rate", 200), (3e-3, 30, "steps", 20), (3e-3, 1000, "gates", 1)]
+)
+def test_weights_that_cannot_move_come_first(data, rate, steps, kind, factor):
+    model = build(nn.LSTM)
+    optimiser = torch.optim.Adam(model.parameters(), lr=rate)
+    advice = advise(model, data, LAG, sequences=1000, optimiser=optimiser, steps=steps)
+    assert (advice.first.kind, advice.first.factor) == (kind, factor)
+
+
+def test_adam_moves_by_its_rate_and_descent_by_the_gradient(data):
+    model = build(nn.GRU).double()
+    x, y = (part[:32].double() for part in data)  # one batch, so that its gradient is that of all
+    adam = torch.optim.Adam(model.parameters(), lr=0.01, eps=0.0)
+    slow, fast = (torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9) for lr in (0.01, 0.1))
+    far = [
+        lagreach.forecast(model, (x, y), 100, [LAG], directions=2, optimiser=one, steps=30).settings["farthest"]
+        for one in (adam, slow, fast)
+    ]
+    assert far[0] == pytest.approx(0.3, rel=1e-6)
+    assert far[2] == pytest.approx(10 * far[1], rel=1e-6)
+    gradients = torch.autograd.grad((model(x) - y).square().mean(), list(model.parameters()))
+    size = torch.cat([part.flatten() for part in gradients]).square()
+    assert far[1] == pytest.approx(30 * 0.01 / 0.1 * size[size > 0].mean().sqrt().item(), rel=1e-6)
+
+
+def test_sequences_must_be_longer_than_the_lag(data):
+    advice = advise(build(nn.LSTM), data, 40)
+    assert advice.first.kind == "length"
+    assert "82 steps" in advice.first.code
+    assert math.isnan(advice.first.expected)
+
+
+def test_lags_are_found_in_the_data_if_none_is_named(data):
+    assert advise(build(nn.LSTM), data, sequences=1000).lag == LAG
+    x = torch.randn(160, 10, 1, generator=torch.Generator().manual_seed(1))
+    y = torch.randn(160, 1, generator=torch.Generator().manual_seed(2))
+    with pytest.raises(InputError, match="lag="):
+        lagreach.advise(lagreach.GatedRNN("lstm", 1, 4, 1), (x, y), target_steps="last")
+
+
+def test_what_is_not_open_is_not_advised(data):
+    advice = advise(build(nn.LSTM), data, LAG, sequences=1000, kinds=["units", "steps"])
+    assert {change.kind for change in advice.changes} <= {"units", "steps", "nothing"}
+    with pytest.raises(InputError, match="unknown kinds"):
+        advise(build(nn.LSTM), data, LAG, kinds=["magic"])
+    with pytest.raises(InputError, match="number of steps"):
+        advise(build(nn.LSTM), data, -1)
+
+
+def change(kind, expected, factor=1.0):
+    return Change(kind, kind, kind, expected=expected, factor=factor)
+
+
+@pytest.mark.parametrize(
+    ("found", "why", "share", "first"),
+    [
+        ([("units", 0.9), ("gates", 0.8)], BLENDED, 0.1, "gates"),  # what costs less, if it is nearly as good
+        ([("units", 0.9), ("gates", 0.6)], BLENDED, 0.1, "units"),
+        ([("units", 0.3), ("gates", 0.1)], BLENDED, 0.0, "units"),  # nothing is good enough: what comes closest
+        ([("units", 0.3), ("gates", 0.1)], UNSEEN, 0.0, "gates"),  # what does not arrive is let through
+        ([("gates", 0.8), ("cell", 0.95)], BLENDED, 0.7, "cell"),  # a promise that failed: what promises most
+    ],
+)
+def test_what_comes_first(found, why, share, first):
+    ordered = _ordered([change(*one) for one in found], why, share)
+    assert ordered[0].kind == first
+    assert len(ordered) == len(found)
+
+
+def test_only_kinds_that_did_better_than_a_random_change_are_advice():
+    found = evidence()
+    assert set(found) <= set(KINDS)
+    for kind, numbers in found.items():
+        assert is_supported(kind) == numbers["supported"]
+        assert numbers["promised"]["worked"] <= numbers["worked"] <= numbers["of"]
+        assert not numbers["supported"] or numbers["worked"] > numbers["random"]
+    assert not is_supported("sequences")  # no situation of the study was stuck for want of them
+    assert change("gates", 0.9).record == (
+        "worked in {worked} of {of} cases of the advice study in which half or more was expected".format(
+            **found["gates"]["promised"]
+        )
+    )
+    assert json.dumps(found)
+
+
+def test_networks_of_another_size_or_cell():
+    model = lagreach.GatedRNN("diag_gate", 2, 6, 3, gate_init=0.2)
+    larger = alike(model, 2, 3, units=24)
+    assert (larger.cell.name, larger.hidden_size, larger.start) == ("diag_gate", 24, {"gate_init": 0.2})
+    assert torch.allclose(larger.layers[0]["b_s"], model.layers[0]["b_s"][:1])
+    other = alike(model, 2, 3, cell="lstm", lag=9)
+    assert torch.allclose(other.layers[0]["b_f"], -other.layers[0]["b_i"])
+    stand_in = alike(AtTheEnd(nn.GRU), 2, 1, units=5)
+    assert (stand_in.cell.name, stand_in.hidden_size) == ("torch_gru", 5)
+    assert alike(AtTheEnd(nn.GRU), 3, 1) is None  # the layer reads something else than the inputs
+    assert alike(nn.Sequential(AtTheEnd(nn.GRU), AtTheEnd(nn.GRU)), 2, 1) is None
+
+
+def test_orthogonal_weights_are_for_plain_networks_alone():
+    assert orthogonal_weights(AtTheEnd(nn.LSTM)) == {}
+    (weight,) = orthogonal_weights(AtTheEnd(nn.RNN)).values()
+    torch.testing.assert_close(weight @ weight.T, torch.eye(8), atol=1e-5, rtol=0)
+
+
+def test_factors_are_round():
+    assert [rounded(factor) for factor in (1.2, 2.0, 4.0, 83.0, 1e9)] == [2, 2, 5, 100, 5000]
