@@ -66,12 +66,12 @@ def _of_forecast(summary: dict[str, Any]) -> list[str]:
 
 
 def _of_window(results: Path) -> list[str]:
-    found = json.loads((results / "validation" / "analysis.json").read_text())
-    scores = {(one["predictor"], one["stage"]): one["auroc"] for one in found["scores"]}
-    stages = list(dict.fromkeys(one["stage"] for one in found["scores"]))
+    analysis = json.loads((results / "validation" / "analysis.json").read_text())
+    scores = {(score["predictor"], score["stage"]): score["auroc"] for score in analysis["scores"]}
+    stages = list(dict.fromkeys(score["stage"] for score in analysis["scores"]))
     first, last = (scores["n_probe", stage] for stage in (stages[0], stages[-1]))
     return [
-        f"Reach, held against {found['counts']['trainings']:,} trainings with known lags: of two lags, it puts "
+        f"Reach, held against {analysis['counts']['trainings']:,} trainings with known lags: of two lags, it puts "
         "the one that will be learned first with "
         f"a probability of {interval(first)} before training and {interval(last)} after it (0.50 is a coin; "
         "[study](docs/validation/index.md)).",
@@ -81,7 +81,7 @@ def _of_window(results: Path) -> list[str]:
 
 def readme(text: str, results: Path = RESULTS) -> str:
     """The README with what its code prints, and with the numbers of the studies."""
-    text = EXAMPLE.sub(lambda found: "".join((*found.group(1, 2, 3), printed(found[2]), found[5])), text)
+    text = EXAMPLE.sub(lambda analysis: "".join((*analysis.group(1, 2, 3), printed(analysis[2]), analysis[5])), text)
     head, rest = text.split(TRUST[0])
     return f"{head}{TRUST[0]}\n{trust(results)}\n{TRUST[1]}{rest.split(TRUST[1])[1]}"
 

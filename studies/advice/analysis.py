@@ -101,11 +101,13 @@ def analyse(folder: Path) -> Analysis:
     for row in rows:
         shares.setdefault(row["situation"], {}).setdefault(row["arm"], {})[row["seed"]] = row["share"]
     advice = about["advice"]
-    cases = tuple(_case(one, advice[one["name"]], shares[one["name"]]) for one in about["situations"])
+    cases = tuple(
+        _case(situation, advice[situation["name"]], shares[situation["name"]]) for situation in about["situations"]
+    )
     kept = [
-        _case(one, advice[one["name"] + KEPT], _with_kept(shares[one["name"]]))
-        for one in about["situations"]
-        if one["name"] + KEPT in advice
+        _case(situation, advice[situation["name"] + KEPT], _with_kept(shares[situation["name"]]))
+        for situation in about["situations"]
+        if situation["name"] + KEPT in advice
     ]
     of_kinds = [case for case in (*cases, *kept) if case.stuck and case.cases]
     counted = [case for case in cases if case.stuck and case.cases]

@@ -21,12 +21,15 @@ MOST = {"units": 256, "sequences": 20_000, "steps": 8_000}
 
 @dataclass(frozen=True)
 class Run:
-    """One training: `setting` is the situation after the change, `seed` the one of its data, `own` that of weights and order."""
+    """One training: `setting` is the situation after the change, `start_seed` the seed of its weights and their order.
+
+    `seed` is that of its sequences.
+    """
 
     situation: str
     arm: str
     seed: int
-    own: int
+    start_seed: int
     setting: Situation
     model: GatedRNN
     change: str
@@ -37,8 +40,8 @@ def run_of(situation: Situation, arm: str, seed: int, advice: dict[str, Any]) ->
     if arm == "first":
         return Run(situation.name, arm, seed, seed, situation, situation.model(seed), "none")
     if arm == "again" or (arm in ("advised", "kept") and advice["kind"] == "nothing"):
-        own = seed + (100 if arm == "again" else 200)
-        return Run(situation.name, arm, seed, own, situation, situation.model(own), "none")
+        start_seed = seed + (100 if arm == "again" else 200)
+        return Run(situation.name, arm, seed, start_seed, situation, situation.model(start_seed), "none")
     kind, factor = str(advice["kind"]), float(advice["factor"])
     if arm in ("advised", "kept"):
         setting, model = advised(situation, kind, factor, advice.get("cell"), seed)
@@ -103,4 +106,5 @@ def multiplied(situation: Situation, kind: str, factor: float) -> Situation:
         return replace(situation, piece=None if longer >= situation.task.length else longer)
     name = {UNITS: "units", SEQUENCES: "sequences", STEPS: "steps"}[kind]
     now = int(getattr(situation, name))
-    return replace(situation, **{name: max(1, min(round(now * factor), MOST[name]))})
+    changed: dict[str, Any] = {name: max(1, min(round(now * factor), MOST[name]))}
+    return replace(situation, **changed)

@@ -43,77 +43,77 @@ LABELS = {"again": "the same training again", "random": "a random change of the 
 
 def summarise(folder: Path, page: Path | None = None) -> str:
     """Write analysis.json and RESULTS.md into the folder; with a page, also that, its figure, and the package's evidence."""
-    found = analyse(folder)
-    write_text(folder / "analysis.json", json.dumps(found.to_dict(), indent=1, default=str) + "\n")
-    text = words(found)
+    analysis = analyse(folder)
+    write_text(folder / "analysis.json", json.dumps(analysis.to_dict(), indent=1, default=str) + "\n")
+    text = words(analysis)
     write_text(folder / "RESULTS.md", text + "\n")
     if page is not None:
-        draw(found, page.parent / "worked.png")
+        draw(analysis, page.parent / "worked.png")
         picture = "![In how many cases the lag was recovered](worked.png)"
         head, _, rest = text.partition("\n\n")
         write_text(page, f"{head}\n\n{picture}\n\n{rest}\n")
-        write_text(EVIDENCE, json.dumps(evidence(found), indent=1) + "\n")
-        write_guide(GUIDE, found)
+        write_text(EVIDENCE, json.dumps(evidence(analysis), indent=1) + "\n")
+        write_guide(GUIDE, analysis)
     return text
 
 
-def write_guide(path: Path, found: Analysis) -> None:
+def write_guide(path: Path, analysis: Analysis) -> None:
     """Put what each kind of advice was worth between the marks of the page about advice."""
     text = path.read_text(encoding="utf-8")
     if BEGIN not in text or END not in text:
         raise InputError("this page has no place for the table", got=path.name, expected=f"{BEGIN} ... {END}")
     head, rest = text.split(BEGIN)
-    one = found.overall
+    counts = analysis.overall
     lines = [
-        f"In {one.situations} situations that training again does not mend, following the first advice recovered "
+        f"In {counts.situations} situations that training again does not mend, following the first advice recovered "
         "the lag in "
-        f"{_part(one.advised, one)}; training again in {_part(one.again, one)}; a random change of the same size "
-        f"in {_part(one.random, one)}.",
+        f"{_part(counts.advised, counts)}; training again in {_part(counts.again, counts)}; a random change of the same size "
+        f"in {_part(counts.random, counts)}.",
         "",
         "| advice | change | worked in | where half or more was expected | a random change in | given as |",
         "|---|---|---|---|---|---|",
     ]
     for kind in KINDS:
-        rate = found.kinds.get(kind)
+        rate = analysis.kinds.get(kind)
         worked = "not tested" if rate is None else f"{rate.advised} of {rate.cases}"
-        promised = "-" if rate is None else _of(found.kinds_promised[kind])
+        promised = "-" if rate is None else _of(analysis.kinds_promised[kind])
         random = "-" if rate is None else f"{rate.random} of {rate.cases}"
         as_what = "advice" if rate is not None and rate.beats_random else "a fact"
         lines.append(f"| {WORDS[kind]} | {WHAT[kind]} | {worked} | {promised} | {random} | {as_what} |")
     write_text(path, f"{head}{BEGIN}\n{chr(10).join(lines)}\n{END}{rest.split(END)[1]}")
 
 
-def evidence(found: Analysis) -> dict[str, Any]:
+def evidence(analysis: Analysis) -> dict[str, Any]:
     """Kind of advice: cases in which it recovered the lag, of how many, and whether it beat a random change."""
     return {
         kind: {
-            "worked": one.advised, "of": one.cases, "random": one.random, "supported": one.beats_random,
-            "promised": {"worked": found.kinds_promised[kind].advised, "of": found.kinds_promised[kind].cases},
+            "worked": counts.advised, "of": counts.cases, "random": counts.random, "supported": counts.beats_random,
+            "promised": {"worked": analysis.kinds_promised[kind].advised, "of": analysis.kinds_promised[kind].cases},
         }
-        for kind, one in found.kinds.items()
+        for kind, counts in analysis.kinds.items()
     }  # fmt: skip
 
 
-def words(found: Analysis) -> str:
+def words(analysis: Analysis) -> str:
     """The whole page."""
-    one = found.overall
-    met = "met" if one.worked >= GOAL else "missed"
+    counts = analysis.overall
+    met = "met" if counts.worked >= GOAL else "missed"
     lines = [
         "# Does the advice work?",
         "",
-        f"Networks that missed a lag were trained again as `lagreach.advise` said first. In {one.situations} "
+        f"Networks that missed a lag were trained again as `lagreach.advise` said first. In {counts.situations} "
         "situations in which training again "
-        f"from another seed does not help ({_part(one.again, one)}), the advice recovered the lag in "
-        f"**{_part(one.advised, one)}** "
-        f"(95 % interval {_percent(one.share[0])} to {_percent(one.share[1])}), a random change of the same size "
-        f"in {_part(one.random, one)}. "
+        f"from another seed does not help ({_part(counts.again, counts)}), the advice recovered the lag in "
+        f"**{_part(counts.advised, counts)}** "
+        f"(95 % interval {_percent(counts.share[0])} to {_percent(counts.share[1])}), a random change of the same size "
+        f"in {_part(counts.random, counts)}. "
         f"The goal, at least {GOAL:.0%}, is {met}.",
         "",
-        f"The share that the forecast of the changed network expected was off by {found.error:.2f} in the median; "
+        f"The share that the forecast of the changed network expected was off by {analysis.error:.2f} in the median; "
         "it lay on the right side of one "
-        f"half in {found.same_side:.0%} of the cases. Where it expected at least half, the lag was recovered in "
-        f"{_part(found.promised.advised, found.promised)}; where it "
-        f"expected less, in {_part(found.doubted.advised, found.doubted)}.",
+        f"half in {analysis.same_side:.0%} of the cases. Where it expected at least half, the lag was recovered in "
+        f"{_part(analysis.promised.advised, analysis.promised)}; where it "
+        f"expected less, in {_part(analysis.doubted.advised, analysis.doubted)}.",
         "",
         "## By kind of advice",
         "",
@@ -122,10 +122,10 @@ def words(found: Analysis) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for kind in KINDS:
-        if kind in found.kinds:
+        if kind in analysis.kinds:
             lines.append(
-                f"| {WORDS[kind]} | {_row(found.kinds[kind])} | {_stays(found.kinds[kind])} | "
-                f"{_of(found.kinds_promised[kind])} |"
+                f"| {WORDS[kind]} | {_row(analysis.kinds[kind])} | {_stays(analysis.kinds[kind])} | "
+                f"{_of(analysis.kinds_promised[kind])} |"
             )
     lines += [
         "",
@@ -139,49 +139,50 @@ def words(found: Analysis) -> str:
         "| group | situations | worked | training again | random change | advice minus random |",
         "|---|---|---|---|---|---|",
     ]
-    lines += [f"| {group} | {_row(numbers)} |" for group, numbers in found.groups.items()]
-    aside = [case for case in found.cases if not (case.stuck and case.cases)]
+    lines += [f"| {group} | {_row(numbers)} |" for group, numbers in analysis.groups.items()]
+    aside = [case for case in analysis.cases if not (case.stuck and case.cases)]
     lines += [
         "",
         "## Every situation",
         "",
-        f"{len(aside)} of {len(found.cases)} situations recover their lag from some seed without any change; they "
+        f"{len(aside)} of {len(analysis.cases)} situations recover their lag from some seed without any change; they "
         "stand below, "
         "marked with a star, and are not counted above.",
         "",
         "| situation | first advice | expected | share, advised | again | random |",
         "|---|---|---|---|---|---|",
-        *(_line(case) for case in found.cases),
-        *(_line(case, ", cell kept") for case in found.kept),
+        *(_line(case) for case in analysis.cases),
+        *(_line(case, ", cell kept") for case in analysis.kept),
         "",
-        f"Trained on {found.run['device']} with {found.run['seeds']} seeds a situation and an arm "
-        f"({found.run['minutes']} minutes in the last call; "
-        f"{found.diverged} trainings diverged). `python -m studies.advice run --device cuda` repeats it, `python "
+        f"Trained on {analysis.run['device']} with {analysis.run['seeds']} seeds a situation and an arm "
+        f"({analysis.run['minutes']} minutes in the last call; "
+        f"{analysis.diverged} trainings diverged). `python -m studies.advice run --device cuda` repeats it, `python "
         "-m studies.advice analyse` makes "
         "these numbers. [The protocol](protocol.md) was written before the runs.",
     ]
     return "\n".join(lines)
 
 
-def _of(one: Rate) -> str:
-    return f"{one.advised} of {one.cases}" if one.cases else "-"
+def _of(counts: Rate) -> str:
+    return f"{counts.advised} of {counts.cases}" if counts.cases else "-"
 
 
-def _stays(one: Rate) -> str:
-    return "yes" if one.beats_random else "no"
+def _stays(counts: Rate) -> str:
+    return "yes" if counts.beats_random else "no"
 
 
 def _percent(value: float) -> str:
     return f"{100 * value:.0f} %"
 
 
-def _part(count: int, one: Rate) -> str:
-    return f"{count} of {one.cases} cases, {_percent(count / one.cases)}" if one.cases else "none of 0 cases"
+def _part(count: int, counts: Rate) -> str:
+    return f"{count} of {counts.cases} cases, {_percent(count / counts.cases)}" if counts.cases else "none of 0 cases"
 
 
-def _row(one: Rate) -> str:
-    gain = f"{_percent(one.gain[0])} to {_percent(one.gain[1])}"
-    return f"{one.situations} | {one.advised} of {one.cases} | {one.again} of {one.cases} | {one.random} of {one.cases} | {gain}"
+def _row(counts: Rate) -> str:
+    gain = f"{_percent(counts.gain[0])} to {_percent(counts.gain[1])}"
+    arms = " | ".join(f"{count} of {counts.cases}" for count in (counts.advised, counts.again, counts.random))
+    return f"{counts.situations} | {arms} | {gain}"
 
 
 def _line(case: Case, note: str = "") -> str:
@@ -195,19 +196,19 @@ def _line(case: Case, note: str = "") -> str:
     return f"| {case.name}{note}{star} | {WORDS[case.kind]} | {expected} | {shares} |"
 
 
-def draw(found: Analysis, path: Path) -> None:
+def draw(analysis: Analysis, path: Path) -> None:
     """Bars by kind: recovered after the advice, after training again, after a random change."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    kinds = [kind for kind in KINDS if kind in found.kinds]
+    kinds = [kind for kind in KINDS if kind in analysis.kinds]
     figure = Figure(figsize=(8, 0.9 + 0.55 * (len(kinds) + 1)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    rows = [("all", found.overall), *((WORDS[kind], found.kinds[kind]) for kind in kinds)]
-    for place, (_, one) in enumerate(rows):
+    rows = [("all", analysis.overall), *((WORDS[kind], analysis.kinds[kind]) for kind in kinds)]
+    for place, (_, counts) in enumerate(rows):
         for shift, arm in enumerate(COLOURS):
-            part = getattr(one, arm) / one.cases
+            part = getattr(counts, arm) / counts.cases
             axes.barh(
                 place + 0.26 * (shift - 1),
                 part,
@@ -215,7 +216,7 @@ def draw(found: Analysis, path: Path) -> None:
                 color=COLOURS[arm],
                 label=LABELS[arm] if place == 0 else None,
             )
-    axes.set_yticks(range(len(rows)), [f"{name} ({one.cases})" for name, one in rows])
+    axes.set_yticks(range(len(rows)), [f"{name} ({counts.cases})" for name, counts in rows])
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
     axes.axvline(GOAL, color="black", linewidth=0.8, linestyle=":")

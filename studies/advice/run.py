@@ -53,26 +53,26 @@ def run_study(
     minutes = (time.perf_counter() - started) / 60
     where = torch.cuda.get_device_name() if device == "cuda" else "CPU"
     about = {"device": where, "torch": torch.__version__, "seeds": seeds, "minutes": round(minutes, 1), "smoke": smoke}
-    everything = {"run": about, "situations": [asdict(one) for one in chosen], "advice": advice}
+    everything = {"run": about, "situations": [asdict(situation) for situation in chosen], "advice": advice}
     write_text(out / ADVICE, json.dumps(everything, indent=1, sort_keys=True) + "\n")
     say(f"{len(rows)} trainings in {minutes:.1f} minutes; python -m studies.advice analyse {out}")
 
 
 def _advise_all(out: Path, chosen: Sequence[Situation], workers: int, say: Say) -> dict[str, dict[str, Any]]:
     """First advice of every situation by its name, and the one with the cell kept by the name and KEPT."""
-    found = _advise(out, [(one, False) for one in chosen], workers, say)
-    other = [(one, True) for one in chosen if found[one.name]["kind"] == CELL]
-    return found | _advise(out, other, workers, say)
+    first_advice = _advise(out, [(situation, False) for situation in chosen], workers, say)
+    other = [(situation, True) for situation in chosen if first_advice[situation.name]["kind"] == CELL]
+    return first_advice | _advise(out, other, workers, say)
 
 
 def _advise(out: Path, wanted: Sequence[tuple[Situation, bool]], workers: int, say: Say) -> dict[str, dict[str, Any]]:
-    paths = {_key(*one): out / "pieces" / f"{_key(*one)}.json" for one in wanted}
-    left = [one for one in wanted if not paths[_key(*one)].exists()]
+    paths = {_key(*asked): out / "pieces" / f"{_key(*asked)}.json" for asked in wanted}
+    left = [asked for asked in wanted if not paths[_key(*asked)].exists()]
     with _processes(workers if len(left) > 1 else 1) as together:
-        for one, made in zip(left, together(advice_for, left), strict=True):
-            write_text(paths[_key(*one)], json.dumps(made))
+        for asked, made in zip(left, together(advice_for, left), strict=True):
+            write_text(paths[_key(*asked)], json.dumps(made))
             say(
-                f"{_key(*one)}: {made['kind']} x {made['factor']:g}, expected {made['expected']:.2f} "
+                f"{_key(*asked)}: {made['kind']} x {made['factor']:g}, expected {made['expected']:.2f} "
                 f"({made['why']}, {made['share']:.2f} before)"
             )
     return {key: json.loads(path.read_text()) for key, path in paths.items()}
@@ -100,14 +100,14 @@ def advice_for(wanted: tuple[Situation, bool]) -> dict[str, Any]:
     data = Batch(x, y, None if mask is None else mask.expand(len(x), -1))
     model = situation.model(0)
     pieces = 1 if situation.piece is None else situation.task.length // situation.piece
-    given = advise(
+    advice = advise(
         model, data, situation.lag, sequences=situation.sequences * pieces, optimiser=situation.torch_optimiser(model),
         steps=situation.steps, learned=0.0, kinds=[kind for kind in KINDS if not (kept and kind == CELL)],
     )  # fmt: skip
-    first = given.first
+    first = advice.first
     return {
         "kind": first.kind, "factor": first.factor, "cell": first.cell, "expected": first.expected, "low": first.low,
-        "high": first.high, "share": given.share, "why": given.why, "says": first.says, "code": first.code,
+        "high": first.high, "share": advice.share, "why": advice.why, "says": first.says, "code": first.code,
     }  # fmt: skip
 
 
@@ -125,10 +125,10 @@ def _train_all(
     started: float,
 ) -> list[Row]:
     runs = [
-        run_of(one, arm, seed, advice[_followed(one, arm)])
-        for one in chosen
+        run_of(situation, arm, seed, advice[_followed(situation, arm)])
+        for situation in chosen
         for arm in ARMS
-        if _followed(one, arm) in advice
+        if _followed(situation, arm) in advice
         for seed in range(seeds)
     ]
     together = groups(runs)

@@ -82,14 +82,14 @@ def start_of(cell: str) -> dict[str, Any]:
 
 def situations() -> list[Situation]:
     """All of them, by group."""
-    found: list[Situation] = []
+    collected: list[Situation] = []
 
     def add(group: str, task: str, cell: str, **options: Any) -> None:
         options = {"start": start_of(cell), **options}
-        name = f"{group}-{len([one for one in found if one.group == group]):02d}"
+        name = f"{group}-{len([situation for situation in collected if situation.group == group]):02d}"
         if "optimiser" in options and "lr" not in options:
             options["lr"] = RATES[options["optimiser"]]
-        found.append(Situation(name, group, task, cell, **options))
+        collected.append(Situation(name, group, task, cell, **options))
 
     for task in ("recall_40", "recall_80", "adding_60"):
         for cell in ("lstm", "torch_gru", "diag_gate", "min_gru"):
@@ -119,14 +119,14 @@ def situations() -> list[Situation]:
         add("truncation", "lags_2_12", cell, piece=10)
     for cell in ("lstm", "torch_gru", "elman"):
         add("truncation", "lags_1_4", cell, piece=4)
-    return found
+    return collected
 
 
 def tiny(chosen: list[Situation]) -> list[Situation]:
     """A few situations at a size for tests: they run, and mean nothing."""
     names = ("gates-00", "vanilla-00", "sequences-00", "steps-00", "truncation-00")
     return [
-        replace(one, units=6, steps=20, lr=0.05, sequences=min(one.sequences, 40))
-        for one in chosen
-        if one.name in names
+        replace(situation, units=6, steps=20, lr=0.05, sequences=min(situation.sequences, 40))
+        for situation in chosen
+        if situation.name in names
     ]

@@ -60,8 +60,8 @@ class Batches:
         """Inputs and targets of each step, each run in an order of its own."""
         count = self.steps_per_epoch * self.batch
         streams = [
-            start + stream((own, "order"), size, number * count, count)
-            for start, size, own in zip(self.starts, self.sizes, self.orders, strict=True)
+            start + stream((setting, "order"), size, number * count, count)
+            for start, size, setting in zip(self.starts, self.sizes, self.orders, strict=True)
         ]
         chosen = torch.stack(streams).to(self.x.device)
         for step in range(self.steps_per_epoch):
@@ -73,8 +73,16 @@ def groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Runs that can be one computation, by a name that depends on them alone."""
     by_shape: dict[tuple[object, ...], list[Run]] = {}
     for run in runs:
-        own = run.setting
-        shape = own.task_name, own.cell, own.units, own.optimiser, own.steps, own.piece, own.batch
+        setting = run.setting
+        shape: tuple[object, ...] = (
+            setting.task_name,
+            setting.cell,
+            setting.units,
+            setting.optimiser,
+            setting.steps,
+            setting.piece,
+            setting.batch,
+        )
         by_shape.setdefault((*shape, repr(run.model.stack.cells[0])), []).append(run)
     named = {}
     for shape, members in by_shape.items():
@@ -118,7 +126,7 @@ class GroupTraining:
         places = [held[run.seed, run.setting.sequences] for run in self.runs]
         x, y = (torch.cat([part[k] for part in parts]).to(self.device) for k in (0, 1))
         starts, sizes = (tuple(place[k] for place in places) for k in (0, 1))
-        return Batches(x, y, self.mask, starts, sizes, tuple(run.own for run in self.runs), batch, steps)
+        return Batches(x, y, self.mask, starts, sizes, tuple(run.start_seed for run in self.runs), batch, steps)
 
     def _pairs(self, what: str, count: int) -> tuple[Tensor, Tensor]:
         drawn = [pool(self.task_name, run.seed, what, count) for run in self.runs]

@@ -174,15 +174,17 @@ def advise(
         change = _expecting(nothing(), before)
         return Advice(lag, expected, look.why(base, lag), count, (change,), base)
     why = look.why(base, lag)
-    found = [
+    candidates = [
         change
         for change in _moves(look.distance(lag, optimiser, steps), optimiser, steps, before)
         if change.kind in wanted
     ]
-    if not any(_is_stalled(change) for change in found):  # what lets weights move at all comes before anything else
-        found += look.candidates(lag, base, wanted, all_of_them=expected >= HALF, supported=kinds is None)
-    advised = [change for change in found if kinds is not None or is_supported(change.kind)]
-    promising = [change for change in found if change.expected >= min(HALF, expected + BETTER)]
+    if not any(
+        _is_stalled(change) for change in candidates
+    ):  # what lets weights move at all comes before anything else
+        candidates += look.candidates(lag, base, wanted, all_of_them=expected >= HALF, supported=kinds is None)
+    advised = [change for change in candidates if kinds is not None or is_supported(change.kind)]
+    promising = [change for change in candidates if change.expected >= min(HALF, expected + BETTER)]
     facts = tuple(change for change in promising if kinds is None and not is_supported(change.kind))
     return Advice(lag, expected, why, count, _ordered(advised, why, expected) or (_none_known(),), base, facts)
 
@@ -191,19 +193,19 @@ def _none_known() -> Change:
     return Change(NOTHING, "No change is known that would recover this lag.", "train, and look again")
 
 
-def _ordered(found: list[Change], why: str, expected: float) -> tuple[Change, ...]:
+def _ordered(candidates: list[Change], why: str, expected: float) -> tuple[Change, ...]:
     """The change to make first, then the others by what is expected after them.
 
     First comes what lets weights move at all; then, of the changes that are expected to recover the lag, what costs least.
     Where a forecast that is good already has failed once, what promises most comes first. Where no forecast promises anything
     (it looks at linear dependences), an input that does not arrive is let through.
     """
-    if not found:
+    if not candidates:
         return ()
-    by_share = sorted(found, key=lambda change: -np.nan_to_num(change.expected, nan=-1.0))
-    by_cost = sorted(found, key=lambda change: KINDS.index(change.kind))
+    by_share = sorted(candidates, key=lambda change: -np.nan_to_num(change.expected, nan=-1.0))
+    by_cost = sorted(candidates, key=lambda change: KINDS.index(change.kind))
     nearly = ALMOST if expected >= HALF else NEARLY
-    stalled = [change for change in found if _is_stalled(change)]
+    stalled = [change for change in candidates if _is_stalled(change)]
     enough = [change for change in by_cost if change.expected >= max(HALF, nearly * by_share[0].expected)]
     opening = [change for change in by_cost if why == UNSEEN and change.kind in (GATES, ORTHOGONAL)]
     first = next(iter([*stalled, *enough, *opening, *by_share]))
@@ -289,21 +291,21 @@ class _Look:
 
         Unless all are asked for, it ends with the first one good enough that nothing dearer would come before it.
         """
-        found: list[Change] = []
+        candidates: list[Change] = []
         for change, build in self._possible(lag):
             if change.kind in wanted:
                 made = forecast(build(), self.source, (self.sequences,), [lag], **self._options_for(change))
-                found.append(_expecting(change, self.share(made, lag)))
-                enough = found[-1].expected >= NEARLY and (is_supported(change.kind) or not supported)
+                candidates.append(_expecting(change, self.share(made, lag)))
+                enough = candidates[-1].expected >= NEARLY and (is_supported(change.kind) or not supported)
                 if enough and not all_of_them:
-                    return found
+                    return candidates
         now = float(self.share(base, lag).value[0, 0])
         more = [n * self.sequences for n in (2, 5, 10, 20, 50, MOST_SEQUENCES)]
         goal = min(max(HALF, now) + BETTER, NEARLY)
         at = next((n for n in more if self.share(base, lag, n).value[0, 0] >= goal), None)
         if at is not None and SEQUENCES in wanted:
-            found.append(_expecting(sequences_change(self.sequences, at), self.share(base, lag, at)))
-        return found
+            candidates.append(_expecting(sequences_change(self.sequences, at), self.share(base, lag, at)))
+        return candidates
 
     def _options_for(self, change: Change) -> dict[str, Any]:
         like = change.kind in (UNITS, CELL)  # such a network is called as model(x)

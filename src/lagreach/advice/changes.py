@@ -83,13 +83,13 @@ class Change:
     @property
     def record(self) -> str:
         """In how many cases of the advice study this kind of change recovered a lag that had been missed; empty if none."""
-        found = evidence().get(self.kind)
-        if found is None:
+        numbers = evidence().get(self.kind)
+        if numbers is None:
             return ""
-        if self.expected >= 0.5 and found["promised"]["of"]:
-            worked, of = found["promised"]["worked"], found["promised"]["of"]
+        if self.expected >= 0.5 and numbers["promised"]["of"]:
+            worked, of = numbers["promised"]["worked"], numbers["promised"]["of"]
             return f"worked in {worked} of {of} cases of the advice study in which half or more was expected"
-        return f"worked in {found['worked']} of {found['of']} cases of the advice study"
+        return f"worked in {numbers['worked']} of {numbers['of']} cases of the advice study"
 
     def __str__(self) -> str:
         share = (

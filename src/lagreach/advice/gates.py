@@ -199,7 +199,7 @@ def _gated_biases(path: str, module: GatedRNN, k: int, lag: int) -> dict[str, Te
     """Biases of one layer of a `GatedRNN`; of one gate for all units, the one that holds the lag."""
     assert module.cell.retention_bias is not None
     name, sign = module.cell.retention_bias
-    layer = module.layers[k]
+    layer = dict(module.layers[k].named_parameters())
     bias = layer[name].detach()
     half_lives = chrono(2 * lag, len(bias)) if len(bias) > 1 else torch.tensor([float(lag)], dtype=torch.float64)
     logits = torch.logit(torch.exp2(-1 / half_lives)).to(bias)

@@ -11,7 +11,6 @@ from lagreach.advice.gates import spread_biases
 from lagreach.models.gated_rnn import GatedRNN
 
 CELL_OF = {nn.LSTM: "lstm", nn.GRU: "torch_gru", nn.RNN: "elman"}
-STARTS_OF_RETENTION = ("gate_init", "forget_bias", "chrono")
 
 
 def orthogonal_weights(model: nn.Module, seed: int = 0) -> dict[str, Tensor]:

@@ -15,14 +15,20 @@ from lagreach._util.disk import make_folder
 from lagreach._util.threads import one_thread
 from lagreach.advice.advise import Advice, advise
 from lagreach.forecasting.forecast import forecast
-from lagreach.forecasting.limits import MEANING
-from lagreach.report.demo_page import Panel, draw, write_page
+from lagreach.forecasting.limits import BLENDED, FEW_SEQUENCES, FEW_STEPS, UNSEEN
+from lagreach.report.demo_page import Panel, percent, write_page
 from lagreach.tasks._task import slopes
 
 LAGS = (2, 40, 60)
 LENGTH, UNITS, SEQUENCES, HELD_OUT = 68, 32, 1000, 512
 NOISE, RATE, BATCH, STEPS = 0.3, 3e-3, 32, 600
 SEED = 0
+PLAIN = {  # what stands in the way, for someone who meets it for the first time
+    UNSEEN: "forgotten by then: it does not arrive",
+    BLENDED: "arrives mixed up with what came before and after it",
+    FEW_SEQUENCES: "more sequences than these are needed",
+    FEW_STEPS: "more training is needed",
+}
 LEARNED = 0.5  # share from which a lag counts as learned
 
 
@@ -84,33 +90,38 @@ class Story:
     advice: Advice
     seconds: float
 
+    @property
+    def question(self) -> str:
+        """What is to be learned."""
+        return (
+            f"An LSTM of {UNITS} units at its usual start is to learn from {SEQUENCES:,} sequences. The answer depends on three "
+            f"readings: {LAGS[0]}, {LAGS[1]} and {LAGS[2]} steps back."
+        )
+
+    @property
+    def says(self) -> str:
+        """The advice in a line, without the entries of weights that it changes."""
+        return self.advice.first.says.partition(" (")[0].rstrip(".")
+
     def lines(self) -> list[str]:
         """The answer in a dozen lines."""
-        lines = [
-            f"An LSTM of {UNITS} units at its usual start is to learn from {SEQUENCES:,} sequences. The answer depends on three "
-            f"readings: {LAGS[0]}, {LAGS[1]} and {LAGS[2]} steps back.",
+        return [
+            self.question,
             "",
-            "steps back   forecast   after training   " + "what stands in the way",
-        ]
-        lines += _rows(self.usual)
-        says = self.advice.first.says.partition(" (")[0].rstrip(".")
-        lines += [
+            "steps back   forecast   after training   what stands in the way",
+            *_rows(self.usual),
             "",
-            f"What to do: {says[:1].lower()}{says[1:]}:",
+            f"What to do: {self.says[:1].lower()}{self.says[1:]}:",
             f"    {self.advice.first.code.partition('   #')[0]}",
             "",
+            "the same, as advised:",
+            *_rows(self.mended),
         ]
-        lines += ["the same, as advised:", *_rows(self.mended)]
-        return lines
 
 
 def _rows(panel: Panel) -> list[str]:
     rows = zip(LAGS, panel.forecast, panel.outcome, panel.why, strict=True)
-    return [f"{lag:>10}   {_percent(said):>8}   {_percent(came):>14}   {why}" for lag, said, came, why in rows]
-
-
-def _percent(share: float) -> str:
-    return f"{100 * min(max(share, 0.0), 1.0):.0f} %"
+    return [f"{lag:>10}   {percent(said):>8}   {percent(came):>14}   {why}" for lag, said, came, why in rows]
 
 
 @one_thread()
@@ -144,7 +155,8 @@ def panel_of(model: nn.Module, data: tuple[Tensor, Tensor]) -> Panel:
     made = forecast(model, data, (SEQUENCES,), LAGS, target_steps="last", directions=64)
     share = np.nan_to_num(made.in_data.values[:, 0])
     why = [
-        "-" if value >= LEARNED else MEANING[str(word)] for value, word in zip(share, made.limits.values, strict=True)
+        "-" if value >= LEARNED else PLAIN.get(str(word), str(word))
+        for value, word in zip(share, made.limits.values, strict=True)
     ]
     return Panel(LAGS, tuple(float(value) for value in share), tuple(why))
 
@@ -154,6 +166,5 @@ def run_demo(out: Path, seed: int = SEED) -> list[str]:
     story = tell(seed)
     make_folder(out)
     titles = ("as torch starts it", "as advised")
-    figure = draw((story.usual, story.mended), titles)
-    page = write_page(out, figure, story.lines(), story.advice)
+    page = write_page(out, (story.usual, story.mended), titles, story.question, story.says, story.advice)
     return [*story.lines(), "", f"{page} opens with the picture ({story.seconds:.0f} s)."]

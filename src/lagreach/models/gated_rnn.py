@@ -94,7 +94,12 @@ class GatedRNN(nn.Module):
         self.input_size, self.hidden_size, self.output_size = input_size, hidden_size, output_size
         self.num_layers, self.kernel = num_layers, check_kernel(kernel)
         # what it was started with, for those who build another of another size
-        options = {"gate_init": gate_init, "forget_bias": forget_bias, "chrono": chrono, "layernorm": layernorm or None}
+        options: dict[str, Any] = {
+            "gate_init": gate_init,
+            "forget_bias": forget_bias,
+            "chrono": chrono,
+            "layernorm": layernorm or None,
+        }
         options |= {
             "activation": activation,
             "recurrent_init": None if recurrent_init == "orthogonal" else recurrent_init,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from lagreach._util.disk import save_figure, write_text
 from lagreach._version import __version__
 from lagreach.advice.advise import Advice
+from lagreach.advice.changes import Change
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,28 +25,34 @@ TEMPLATE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>What a small LSTM will learn</title>
 <style>
- :root {{ color-scheme: light dark; --ink: #1c2430; --paper: #ffffff; --soft: #f2f5f9; --line: #2f6db3; }}
- @media (prefers-color-scheme: dark) {{ :root {{ --ink: #e7ebf1; --paper: #14181e; --soft: #202733; --line: #7fb0ea; }} }}
- body {{ margin: 0 auto; max-width: 56rem; padding: 1rem 1.2rem 3rem; font: 17px/1.5 system-ui, sans-serif;
+ :root {{ color-scheme: light dark; --ink: #1c2430; --paper: #ffffff; --soft: #f2f5f9; --line: #c9d2de; }}
+ @media (prefers-color-scheme: dark) {{ :root {{ --ink: #e7ebf1; --paper: #14181e; --soft: #202733; --line: #3b4656; }} }}
+ body {{ margin: 0 auto; max-width: 60rem; padding: 1rem 1.2rem 3rem; font: 17px/1.5 system-ui, sans-serif;
   color: var(--ink); background: var(--paper); }}
- h1 {{ font-size: 1.5rem; line-height: 1.25; }} h2 {{ font-size: 1.1rem; }}
- img {{ width: 100%; height: auto; background: #fff; border-radius: 6px; }}
- pre {{ background: var(--soft); padding: .8rem; overflow-x: auto; border-radius: 6px; font-size: .85rem; }}
- a {{ color: var(--line); }} .small {{ font-size: .85rem; opacity: .8; }}
-</style></head><body>
+ h1 {{ font-size: 1.5rem; line-height: 1.25; }} h2 {{ font-size: 1.15rem; margin-top: 1.8rem; }}
+ .pair {{ display: flex; flex-wrap: wrap; gap: .6rem; }}
+ .pair img {{ flex: 1 1 20rem; min-width: 0; max-width: 100%; height: auto; background: #fff; border-radius: 6px; }}
+ pre {{ background: var(--soft); padding: .8rem; margin: .6rem 0; border-radius: 6px; white-space: pre-wrap;
+  overflow-wrap: anywhere; font-size: .95rem; }}
+ table {{ border-collapse: collapse; margin: .6rem 0; }}
+ th, td {{ text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }}
+ caption {{ text-align: left; padding-top: .6rem; }}
+ .small {{ font-size: .88rem; }}
+</style></head><body><main>
 <h1>{headline}</h1>
-<img src="data:image/png;base64,{picture}" alt="{alt}">
+<p>{question}</p>
+<div class="pair">{pictures}</div>
 <h2>What to do</h2>
-<p>{says}</p>
-<pre tabindex="0">{code}</pre>
+<p>{says}.</p>
+<pre>{code}</pre>
+<p class="small">{details}</p>
 <h2>In numbers</h2>
-<pre tabindex="0">{numbers}</pre>
+{tables}
 <p class="small">Forecast: the share of what was read so many steps ago that the model will have learned, told before any
-training, from {held_out:,} held-out sequences. After training: the share found in its answers on fresh sequences.
-Now your own model:
-<code>lagreach.forecast(model, data)</code>, then <code>lagreach.advise(model, data)</code>. Made by <code>lagreach demo</code>,
-version {version}.</p>
-</body></html>
+training from {held_out:,} held-out sequences. After training: the share found in its answers on fresh sequences.
+Now your own model: <code>lagreach.forecast(model, data)</code>, then <code>lagreach.advise(model, data)</code>.
+Made by <code>lagreach demo</code>, version {version}.</p>
+</main></body></html>
 """
 
 
@@ -68,7 +75,7 @@ def draw(panels: Sequence[Panel], titles: Sequence[str]) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9.0, 3.6), layout="constrained")
+    figure = Figure(figsize=(4.5 * len(panels), 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     for place, (panel, title) in enumerate(zip(panels, titles, strict=True)):
         axes = figure.add_subplot(1, len(panels), place + 1)
@@ -80,9 +87,7 @@ def draw(panels: Sequence[Panel], titles: Sequence[str]) -> Figure:
             places = [i + shift for i in range(len(heights))]
             axes.bar(places, [max(height, 0.006) for height in heights], width=0.38, color=colour, label=label)
             for x, height in zip(places, heights, strict=True):
-                axes.annotate(
-                    f"{100 * height:.0f} %", (x, height), (0, 2), textcoords="offset points", ha="center", fontsize=9
-                )
+                axes.annotate(percent(height), (x, height), (0, 2), textcoords="offset points", ha="center", fontsize=9)
         axes.set_xticks(range(len(panel.lags)), [f"{lag} steps back" for lag in panel.lags])
         axes.set_ylim(0, 1.15)
         axes.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
@@ -95,20 +100,62 @@ def draw(panels: Sequence[Panel], titles: Sequence[str]) -> Figure:
     return figure
 
 
-def write_page(out: Path, figure: Figure, lines: Sequence[str], advice: Advice) -> Path:
-    """Write the picture, and a page with it in one file; return the page's path."""
-    save_figure(figure, out / PICTURE, dpi=140)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=140, metadata={"Software": None})
+def write_page(
+    out: Path, panels: Sequence[Panel], titles: Sequence[str], question: str, says: str, advice: Advice
+) -> Path:
+    """Write the picture, and a page that opens with it in one file; return the page's path."""
+    save_figure(draw(panels, titles), out / PICTURE, dpi=140)
+    change = advice.first
     page = TEMPLATE.format(
-        headline=html.escape(f"This LSTM will not learn what was {advice.lag} steps back. One change mends it."),
-        picture=base64.b64encode(picture.getvalue()).decode(),
-        alt="Bars: share learned of each of the three old readings, forecast and found, before and after the advice",
-        says=html.escape(advice.first.says),
-        code=html.escape(advice.first.code),
-        numbers=html.escape("\n".join(lines)),
+        headline=html.escape(f"This LSTM will not learn what was read {advice.lag} steps back. One change mends it."),
+        question=html.escape(question),
+        pictures="".join(_picture(panel, title) for panel, title in zip(panels, titles, strict=True)),
+        says=html.escape(says),
+        code=html.escape(change.code),
+        details=html.escape(_details(change)),
+        tables="".join(_table(panel, title) for panel, title in zip(panels, titles, strict=True)),
         held_out=advice.forecast.available if advice.forecast is not None else 0,
         version=__version__,
     )
     write_text(out / PAGE, page)
     return out / PAGE
+
+
+def _details(change: Change) -> str:
+    """Which entries of which weights, and how often such a change worked."""
+    _, _, entries = change.says.rstrip(".").rstrip(")").partition(" (")
+    sentences = [
+        f"Written out: {entries}." if entries else "",
+        f"This kind of change {change.record}." if change.record else "",
+    ]
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _picture(panel: Panel, title: str) -> str:
+    """One network's bars as part of a page; on a phone the two stand below each other."""
+    drawn = io.BytesIO()
+    draw((panel,), (title,)).savefig(drawn, format="png", dpi=140, metadata={"Software": None})
+    pairs = zip(panel.lags, panel.forecast, panel.outcome, strict=True)
+    words = "; ".join(f"{lag} steps back: forecast {percent(said)}, found {percent(came)}" for lag, said, came in pairs)
+    data = base64.b64encode(drawn.getvalue()).decode()
+    return f'<img src="data:image/png;base64,{data}" alt="Share learned, {html.escape(title)}. {html.escape(words)}">'
+
+
+def _table(panel: Panel, title: str) -> str:
+    heads = ("steps back", "forecast", "after training", "what stands in the way")
+    rows = zip(panel.lags, panel.forecast, panel.outcome, panel.why, strict=True)
+    body = "".join(
+        f"<tr><td>{lag}</td><td>{percent(said)}</td><td>{percent(came)}</td><td>{html.escape(why)}</td></tr>"
+        for lag, said, came, why in rows
+    )
+    head = "".join(f'<th scope="col">{name}</th>' for name in heads)
+    return f"<table><caption class=small>{html.escape(title)}</caption><tr>{head}</tr>{body}</table>"
+
+
+def percent(share: float) -> str:
+    """A share for people; what lies beyond 0 and 1 by chance is shown at the edge.
+
+    >>> percent(0.934), percent(1.02), percent(-0.01)
+    ('93 %', '100 %', '0 %')
+    """
+    return f"{100 * min(max(share, 0.0), 1.0):.0f} %"

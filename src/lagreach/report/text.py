@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 WIDTH = 118
+A_TRACE = 0.005  # share of the target below which nothing is said to be learned
 ROWS = 21  # of the table; of more lags some are shown
 COLOURS = {"good": "green", "fair": "yellow", "bad": "red", "plain": "default"}
 BARS = "▁▂▃▄▅▆▇█"
@@ -183,7 +184,7 @@ def _explained(window: Window) -> list[str]:
     explained = window.reliance.explained
     if math.isnan(explained):
         return []
-    if explained <= 0:
+    if explained < A_TRACE:
         return ["the model as it stands is no better than a constant: nothing is learned yet"]
     used = [
         f"lag {lag}: +{rise:.0%}"

@@ -15,6 +15,7 @@ from lagreach.regimes import TimeScales, timescales
 from lagreach.types import Status
 
 MORE_DATA = 100  # times as many sequences are still worth advising
+LONG_ENOUGH = 0.9  # of a lag: units that retain so many steps need no other bias
 CLIPPING_HELPS = 0.5  # clipping is worth a word if it needs less than this share of the sequences
 
 CLOCKS = ("epoch", "step")  # labels that tell when in training a diagnosis was made
@@ -298,6 +299,6 @@ def _by_retention(layer: LayerDiagnosis, lag: int) -> list[str]:
             "start (`torch.nn.init.orthogonal_` on the recurrent weights): a plain recurrence has no gates to open"
         ]
     longest = retention(layer)
-    if math.isnan(longest) or longest >= lag:
+    if math.isnan(longest) or longest >= LONG_ENOUGH * lag:
         return []
     return [f"gate bias +{math.log(lag / longest):.1f} (`lagreach.advise_gates(model, x, lag={lag}).apply(model)`)"]

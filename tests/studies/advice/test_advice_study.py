@@ -42,7 +42,7 @@ def test_training_again_has_other_weights_and_the_same_sequences():
     first, again = (run_of(GATES, arm, 3, advice("gates")) for arm in ("first", "again"))
     assert not torch.equal(weights(first), weights(again))
     assert first.seed == again.seed
-    assert first.own != again.own
+    assert first.start_seed != again.start_seed
     assert first.setting == again.setting
 
 
