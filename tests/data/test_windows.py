@@ -152,11 +152,15 @@ def test_a_diagnosis_says_what_was_seen(generator):
     assert diagnosis.layers[0].window.dependences == (3,)
 
 
-def test_pieces_that_go_on_where_others_ended_are_pointed_out():
+def test_pieces_that_go_on_where_others_ended_are_a_series():
     rng = np.random.default_rng(9)
     x, y = (autoregressive(rng, 2400, 0.95).reshape(100, 24, 1) for _ in range(2))
-    (note,) = survey(as_sequences((x, y))).notes
-    assert "cut_series" in note
+    seen = survey(as_sequences((x, y)))
+    assert "treated as windows of a series" in seen.notes[0]
+    np.testing.assert_array_equal(seen.windows.start, 24 * np.arange(100))
+    ragged = survey(as_sequences({"x": x, "y": y, "lengths": torch.tensor([23] + [24] * 99)}))
+    assert ragged.windows is None
+    assert "cut_series(x, y, length) instead" in ragged.notes[0]
     order = rng.permutation(100)
     assert survey(as_sequences((x[order], y[order]))).notes == ()
     assert survey(as_sequences((x, noise(rng, 100, 24, 1)))).notes == ()

@@ -291,15 +291,14 @@ def huge_values() -> Outcome:
     model, (x, y) = lagreach.GatedRNN("lstm", 1, 6, 1), delayed(64, 16, 3, 0.5)
     holes = x.clone()
     holes[0, 2] = torch.nan
-    for data in ((1e30 * x, y), (holes, y)):
+    for data in ((1e30 * x, y), (holes, y), (x, torch.ones(64, 16, 1))):
         try:
             lags = named(model, data, [0, 3, 8])
         except LagreachError:
             continue
         if set(lags) - {3}:
             return "named", f"lags {lags}; 3 is true"
-    constant = diagnosed(model, (x, torch.ones(64, 16, 1)), [0, 3])
-    return "refused or right" if not constant.layers[0].window.dependences else ("named", "a constant target")
+    return "refused or right"
 
 
 def correlated_inputs() -> Outcome:

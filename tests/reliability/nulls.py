@@ -15,13 +15,13 @@ MOST_ROUNDS = 4  # a rate of 5 % is above 8 % at the upper end in every third ro
 RUNS_OF_NETWORKS = {"quick": 1, "full": 200}
 QUICK = ("independent", "copies 24 x 4", "series white, stride 6")
 ALLOWED = 0.08  # of the upper end of a rate's interval
-TASKS = ("delay", "product")
+TASKS = ("delay",)
 RARELY = f"the upper end of the rate's 95 % interval is at most {100 * ALLOWED:.0f} %"
 
 
 def check(size: Size) -> Iterator[Count]:
     """Diagnose data drawn anew, many times."""
-    workers = 1 if size == "quick" else os.cpu_count() or 1
+    workers = 1 if size == "quick" else max(2, (os.cpu_count() or 1) - 4)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         for situation in series_rates.SITUATIONS:
             if size == "full" or situation in QUICK:

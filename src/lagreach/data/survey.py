@@ -16,6 +16,12 @@ IGNORED = -100  # torch's convention for class targets that do not count
 SKETCH = {"x": 16, "y": 8}  # numbers that stand for a sequence when near copies are looked for
 # correlation, and standard errors of it, from which sequences may be pieces of one recording
 CONTINUED, SURE = 0.3, 5.0
+CONTINUE = "each sequence seems to go on where the one before it ended: "
+AS_A_SERIES = "they are treated as windows of a series, as from lagreach.cut_series"
+NOT_AS_A_SERIES = (
+    "if they were cut from one recording, p-values are too small; pass the whole of it as lagreach.cut_series(x, y, length) "
+    "instead"
+)
 
 
 @dataclass(frozen=True)
@@ -84,10 +90,9 @@ def survey(sequences: Sequences) -> Survey:
             )
         kept = kept[new]
         if edges.continued():
-            notes.append(
-                "each sequence seems to go on where the one before it ended: if they were cut from one recording, p-values are "
-                "too small; pass the whole of it as lagreach.cut_series(x, y, length) instead"
-            )
+            whole = len(kept) == count and len(set(lengths)) == 1
+            windows = Windows.consecutive(count, lengths[0]) if whole else None
+            notes.append(CONTINUE + (AS_A_SERIES if whole else NOT_AS_A_SERIES))
     differ = len(set(lengths)) > 1
     return Survey(
         kept,

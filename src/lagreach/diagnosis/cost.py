@@ -19,6 +19,7 @@ from lagreach.statistics.memory import memory_bytes
 
 PILOT = 16  # sequences that are timed at once of a model as a whole: the fewest that a plan has
 LONG = 0.5  # seconds from which one group of sequences tells the time of all; quicker ones are timed again, and several
+TOGETHER = 0.65  # of the seconds a sequence takes in one group alone: among many it takes about that (make reliability)
 SETTLING = 0.5  # seconds of tests and fits afterwards, on a common core: they hardly depend on the model
 SPENT = 0.8  # share of a budget that is planned with: the estimate is a rough one
 
@@ -91,6 +92,8 @@ def measured_pace(subjects: list[Subject], settings: MeasureSettings) -> Pace:
             more = max(0.0, _seconds(subject, settings, several) - alone) / (several - 1)
             pieces = -(-len(plan.pairs) // subject.pairs_together)
             fixed, alone = fixed + max(0.0, alone - more) * pieces, more
+        else:
+            alone *= TOGETHER if groups > 1 else 1.0
         per_sequence += alone / plan.members
     return Pace(fixed, per_sequence)
 
