@@ -169,6 +169,10 @@ def test_a_study_has_its_claims_pictures_and_diagnoses(tmp_path):
     some = study_page("Some", [], [*rows, *untested], out=tmp_path / "some.html").read_text(encoding="utf-8")
     assert "3 claims were not tested here: c0; c1; c2." in some
     assert some.count("<tr>") == 1 + len(rows)
+    many = [{**untested[0], "why": "takes five seeds"} for _ in range(40)]
+    page = study_page("Many", [], many, out=tmp_path / "many.html").read_text(encoding="utf-8")
+    assert "40 claims were not tested here: takes five seeds." in page
+    assert "<tr>" not in page
     empty = study_page("Only words", [], "one\n\ntwo", out=tmp_path / "words.html").read_text(encoding="utf-8")
     assert "<p>one</p><p>two</p>" in empty
     assert "<script" not in empty

@@ -8,6 +8,7 @@ import math
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,7 @@ def run_diagnose(
         settings=settings,
     )  # fmt: skip
     make_folder(out)
+    found = replace(found, about={**found.about, "data": f"{data.name}: {found.about['data']}"})
     found.save(out / "diagnosis.nc")
     found.report(out / "report.html")
     if as_json:
@@ -230,6 +232,7 @@ def summary(found: Diagnosis, require: Sequence[int]) -> dict[str, Any]:
                 "lags": one.window.lags.tolist(),
                 "required": [finite_or_none(n) for n in one.window.required.sequences],
                 "required_if_present": [finite_or_none(n) for n in one.window.required_if_present().sequences],
+                "curves": {k: [finite_or_none(n) for n in curve.value] for k, curve in one.window.curves.items()},
                 "kappa": finite_or_none(one.window.concentration.exponent),
                 "alpha": finite_or_none(one.tail.alpha),
                 "limits": {str(lag): one.window.limit(lag, found.sequences).name for lag in one.window.lags.tolist()},

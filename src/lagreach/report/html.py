@@ -43,6 +43,7 @@ TITLE = "lagreach report"
 SCRIPTS = ("draw.js", "bars.js", "what_if.js", "charts.js", "theme.js", "page.js")
 CLAIM = ("claim", "printed", "obtained", "interval", "verdict", "why")
 UNTESTED = "not tested"
+FEW_CLAIMS = 6  # that are named, if they were not tested
 VERDICTS = {"reproduced": "good", "holds": "good", "partly": "fair", "not reproduced": "bad", "fails": "bad"}
 
 
@@ -92,7 +93,7 @@ def study_page(
     paragraphs = [part.strip() for part in claims.split("\n\n")] if isinstance(claims, str) else []
     rows = [] if isinstance(claims, str) else [_claim(row) for row in claims]
     tested = [row for row in rows if row["verdict"] != UNTESTED]
-    untested = [row["claim"] for row in rows if row["verdict"] == UNTESTED]
+    untested = _untested([row for row in rows if row["verdict"] == UNTESTED])
     pictures = [{"caption": caption, "source": _inline(Path(file))} for caption, file in figures]
     about["answer"] = list(answer) or about["answer"] or [title]
     return _write(
@@ -297,6 +298,16 @@ def _claim(row: Any) -> dict[str, str]:
         raise InputError("a claim has no " + ", ".join(missing), got=", ".join(values), expected=", ".join(CLAIM))
     shown = {name: "" if values[name] is None else str(values[name]) for name in CLAIM}
     return shown | {"light": VERDICTS.get(shown["verdict"].lower(), "plain")}
+
+
+def _untested(rows: list[dict[str, str]]) -> str:
+    """One line for all claims that were not tested."""
+    if not rows:
+        return ""
+    many = len(rows) > 1
+    reasons = list(dict.fromkeys(row["why"] for row in rows if row["why"]))
+    names = "; ".join(row["claim"] for row in rows) if len(rows) <= FEW_CLAIMS else "; ".join(reasons[:1])
+    return f"{len(rows)} claim{'s were' if many else ' was'} not tested here{f': {names}' if names else ''}."
 
 
 def _inline(file: Path) -> str:
