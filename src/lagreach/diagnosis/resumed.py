@@ -99,10 +99,12 @@ def described(subject: ModelSubject) -> tuple[Any, ...]:
         )
     weights = [weight.detach().double() for weight in subject.model.module.state_dict().values()]
     sums = [torch.stack((weight.sum(), weight.square().sum())).cpu() for weight in weights]
+    code = getattr(subject.model.call, "__code__", None)
+    called = None if code is None else (code.co_name, code.co_code.hex(), repr(code.co_consts))
     return (
-        fingerprint(subject.sequences), sums, repr(subject.model.module), subject.loss, subject.bands.edges, subject.anchors, subject.source.name, subject.outputs,
-        subject.signal, subject.seed, subject.output, subject.plan.pairs, subject.plan.blocks, repr(subject.steps),
-        subject.weighting,
+        fingerprint(subject.sequences), sums, repr(subject.model.module), called, subject.loss, subject.bands.edges,
+        subject.anchors, subject.source.name, subject.outputs, subject.signal, subject.seed, subject.output,
+        subject.plan.pairs, subject.plan.blocks, repr(subject.steps), subject.weighting,
     )  # fmt: skip
 
 
