@@ -92,3 +92,28 @@ def test_a_diagnosis_stays_within_its_memory(cell, shape, transport, noise):
     run(size)
     taken = torch.cuda.max_memory_allocated() - before
     assert memory / 8 < taken <= memory
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("lags_of", ["model", "layers"])
+def test_a_language_model_agrees_with_the_cpu(lags_of):
+    """A stack of Mamba layers in double precision, as a whole and within its layers."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    shape = {
+        "vocab_size": 16,
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "state_size": 4,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
+    model = transformers.MambaForCausalLM(transformers.MambaConfig(**shape, pad_token_id=None)).double()
+    text = torch.randint(0, 16, (64, 16), generator=torch.Generator().manual_seed(0))
+    text[:, 4:] = torch.where(torch.rand(64, 12) < 0.8, text[:, :-4], text[:, 4:])
+    data, options = {"input_ids": text, "labels": text}, {"lags": [0, 1, 3, 8], "lags_of": lags_of, "progress": False}
+    here = diagnose(model, data, **options)
+    there = diagnose(model.cuda(), data, **options)
+    for one, other in zip(there.layers, here.layers, strict=True):
+        np.testing.assert_allclose(one.window.probe.sequences, other.window.probe.sequences, rtol=1e-3)
+        assert one.window.dependences == other.window.dependences

@@ -178,6 +178,14 @@ def test_an_interrupted_noise_pass_keeps_its_finished_blocks():
     assert len(part.noise.data) < len(whole.noise.data)
 
 
+def test_an_interrupt_at_the_very_end_loses_the_gain_alone():
+    _, whole, runs = interrupted(None)
+    _, part, _ = interrupted(runs - 1)
+    assert part.cut_short
+    assert np.isnan(part.log10_gain).all()
+    np.testing.assert_array_equal(part.noise.data, whole.noise.data)
+
+
 @pytest.mark.thorough
 def test_a_diagnosis_says_that_it_was_interrupted(monkeypatch):
     model = made(Stops).float()

@@ -170,6 +170,36 @@ def own_cell_paths(model: nn.Module, sample: Batch, call: Call, only: str | None
     return [path for path in found if not any(path.startswith(f"{other}.") for other in found)]
 
 
+def reads_own_steps(model: nn.Module, path: str, sample: Batch, call: Call) -> bool:
+    """Whether a cell is given at its call t what the model was given at step t, and nothing else.
+
+    One step of the first sequence is exchanged with the second's: the cell's input may change in that call alone. Behind
+    attention, a convolution or a loop over something else, steps of the cell are no lags of the model.
+    """
+    step = _differing_step(sample)
+    if step is None:
+        return False
+    module, runs = model.get_submodule(path), []
+    changed = sample.x.clone()
+    changed[0, step] = sample.x[1, step]
+    for batch in (sample, sample.with_x(changed)):
+        with untouched(model), torch.no_grad(), captured([module]) as calls:
+            call(model, batch)
+        runs.append([_tensors((args, kwargs))[0] for args, kwargs, _ in calls[module]])
+    differs = [number for number, pair in enumerate(zip(*runs, strict=False)) if not torch.equal(*pair)]
+    return len(runs[0]) == len(runs[1]) and differs == [step]
+
+
+def _differing_step(sample: Batch) -> int | None:
+    """A step in the middle at which the first two sequences are given something else."""
+    if len(sample) < 2 or sample.x.ndim < 2:
+        return None
+    differs = (sample.x[0] != sample.x[1]).reshape(sample.x.shape[1], -1).any(1).nonzero().flatten().tolist()
+    shortest = sample.x.shape[1] if sample.lengths is None else int(sample.lengths[:2].min())
+    usable = [step for step in differs if step < shortest]
+    return usable[len(usable) // 2] if usable else None
+
+
 def _of_torch(module: nn.Module) -> bool:
     return type(module).__module__.startswith("torch.")
 

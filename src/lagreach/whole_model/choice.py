@@ -11,7 +11,7 @@ from torch import nn
 from lagreach.adapters import View, find_views
 from lagreach.adapters.calling import Call, default_call, refuse_batch_norm
 from lagreach.adapters.families import scan_modules
-from lagreach.adapters.own_cells import own_cell_paths
+from lagreach.adapters.own_cells import own_cell_paths, reads_own_steps
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError, LagreachError, UnstableModelError, UnsupportedError
 from lagreach.gradients.selection import select_params
@@ -160,8 +160,6 @@ def _own_cells(model: nn.Module, sample: Batch, call: Call | None) -> LagChoice:
         return LagChoice("model", "it has no recurrent layer")
     if len(cells) > 1:
         return LagChoice("model", f"steps within each of its {len(cells)} cells are no lags of the model")
-    if _looks_around(model, cells[0]):
-        return LagChoice("model", f"steps are mixed outside {cells[0]} as well, by attention or convolutions")
     try:
         views = find_views(model, sample, call)
         select_params(views[0].template)
@@ -169,6 +167,8 @@ def _own_cells(model: nn.Module, sample: Batch, call: Call | None) -> LagChoice:
         raise
     except (UnsupportedError, InputError) as error:
         return LagChoice("model", _refusal(error))
+    if not reads_own_steps(model, cells[0], sample, call or default_call) or _looks_around(model, cells[0]):
+        return LagChoice("model", f"the steps of {cells[0]} are not those of the input, or are mixed elsewhere as well")
     return LagChoice("layers", f"its cell {cells[0]} is carried back step by step, exactly", tuple(views))
 
 

@@ -75,7 +75,10 @@ def measure_model(
         located = locate(signals, data, test, flips=flips, error=error, progress=progress, spread=spread)
         noise = measure_noise(subject, _directions(signals, located.products), progress, spread)
         cut_short = cut_short or located.cut_short or len(noise.step_block) < subject.plan.count
-        gain = measure_gain(subsample(subject, GAIN_SEQUENCES))
+        try:
+            gain = measure_gain(subsample(subject, GAIN_SEQUENCES))
+        except KeyboardInterrupt:  # all else is there
+            gain, cut_short = np.full(len(subject.bands), np.nan), True
     blocks = np.arange(subject.plan.count)
     return ModelMeasurement(
         subject=subject,
