@@ -50,18 +50,18 @@ def trust(results: Path = RESULTS) -> str:
 
 
 def _of_forecast(summary: dict[str, Any]) -> list[str]:
-    auroc = summary["auroc"]
+    auroc, linear = summary["auroc"], summary["linear_dependencies"]
     error = summary["median_share_error"]["after_5_percent"]
     met = sum(goal["met"] for goal in summary["goals"])
     return [
-        f"Forecast, held against {summary['trainings']:,} trainings with known dependencies: of two lags, it puts "
-        "the one that will be learned first with a "
-        f"probability of {interval(auroc['before'])} before training and {interval(auroc['after_5_percent'])} "
-        "after 5 % of it (0.50 is a coin; "
-        f"[study](docs/validation2/index.md)).",
+        f"Forecast, held against {summary['trainings']:,} trainings with known dependencies: of two lags, it puts the one that "
+        f"will be learned first with a probability of {interval(auroc['before'])} before training and "
+        f"{interval(auroc['after_5_percent'])} after 5 % of it (0.50 is a coin); in {linear['trainings']:,} more on linear "
+        f"dependencies, {interval(linear['auroc']['before'])} and {interval(linear['auroc']['after_5_percent'])}. It fails for "
+        "products of inputs and for inputs that follow from each other ([study](docs/validation/second.md)).",
         f"Share: after 5 % of the training the share it names is off by {interval(error)} in the median. {met} of "
-        f"{len(summary['goals'])} goals that were set "
-        "beforehand were met: use it to compare and to find what stands in the way, not as a promise.",
+        f"{len(summary['goals'])} goals that were set beforehand were met: use it to compare and to find what stands in the way, "
+        "not as a promise.",
     ]
 
 
@@ -81,7 +81,7 @@ def _of_window(results: Path) -> list[str]:
 
 def readme(text: str, results: Path = RESULTS) -> str:
     """The README with what its code prints, and with the numbers of the studies."""
-    text = EXAMPLE.sub(lambda analysis: "".join((*analysis.group(1, 2, 3), printed(analysis[2]), analysis[5])), text)
+    text = EXAMPLE.sub(lambda match: "".join((*match.group(1, 2, 3), printed(match[2]), match[5])), text)
     head, rest = text.split(TRUST[0])
     return f"{head}{TRUST[0]}\n{trust(results)}\n{TRUST[1]}{rest.split(TRUST[1])[1]}"
 
