@@ -22,6 +22,7 @@ TASKS: dict[str, Task] = {
     "lags_2_12": MultiLag(lags=(2, 12), coefficients=(0.5, 0.5), noise=0.5, input_size=1, length=40),
     "lags_3_24": MultiLag(lags=(3, 24), coefficients=(0.5, 0.5), noise=0.5, input_size=1, length=64),
     "lags_1_4": MultiLag(lags=(1, 4), coefficients=(0.5, 0.5), noise=0.5, input_size=1, length=24),
+    "wide_1_4": MultiLag(lags=(1, 4), coefficients=(0.15, 0.15), noise=1.0, input_size=8, length=16),
     "weak_1_4": MultiLag(lags=(1, 4), coefficients=(0.2, 0.2), noise=1.0, input_size=1, length=16),
 }
 UNIFORM = {"recurrent_init": "uniform"}  # as torch.nn starts its layers
@@ -119,6 +120,9 @@ def situations() -> list[Situation]:
         add("truncation", "lags_2_12", cell, piece=10)
     for cell in ("lstm", "torch_gru", "elman"):
         add("truncation", "lags_1_4", cell, piece=4)
+    for start in (dict(UNIFORM), {}):  # the second set, see the protocol
+        for sequences in (16, 32, 64, 128):
+            add("scarce", "wide_1_4", "elman", start=start, sequences=sequences)
     return collected
 
 

@@ -27,10 +27,10 @@ def advice(kind, factor=1.0, cell=None):
 
 
 def test_there_are_enough_situations_of_every_kind():
-    assert len(EVERY) == 83
+    assert len(EVERY) == 91
     assert {one.cell for one in EVERY.values()} == set(CELLS)
     assert {one.optimiser for one in EVERY.values()} == {"adam", "momentum"}
-    assert len({repr(replace(one, name="", group="")) for one in EVERY.values()}) == 83  # none is there twice
+    assert len({repr(replace(one, name="", group="")) for one in EVERY.values()}) == 91  # none is there twice
     assert len(tiny(situations())) == 5
 
 
