@@ -317,6 +317,19 @@ def test_gradients_are_not_carried_back_where_moving_the_weights_shows_something
     assert lagreach.forecast(Doubled(), (x, y), lags=LAGS).settings["derivatives"] == "difference"
 
 
+def test_gradients_are_carried_back_through_a_model_that_is_called_in_its_own_way():
+    class Named(Recurrent):
+        def forward(self, *, inputs):
+            return super().forward(inputs)
+
+    x, y = data(48, 14)
+    named = lagreach.forecast(Named(), (x, y), lags=LAGS, call=lambda model, batch: model(inputs=batch.x))
+    assert named.settings["derivatives"] == "backward"
+    np.testing.assert_allclose(
+        named.reach.share, lagreach.forecast(Recurrent(), (x, y), lags=LAGS).reach.share, atol=1e-9
+    )
+
+
 def test_gradients_are_carried_back_from_classes_and_under_a_mask():
     model = lagreach.GatedRNN("lstm", 2, 4, 3, gate_init=0.3, generator=torch.Generator().manual_seed(0))
     x, _ = data(48, 10)

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lagreach.adapters import View, find_views
+from lagreach.adapters import View
 from lagreach.cells._pullback import Pullback, RowForm
 from lagreach.data.batch import Batch
 from lagreach.errors import LagreachError
@@ -44,7 +44,7 @@ class CarriedBack:
         if not isinstance(network, ModuleNetwork) or not network.readout:
             return None
         try:
-            views = find_views(network.model, sample)
+            views = network.recurrences(sample)
             seen = cls._of(network, views[0], sample) if len(views) == 1 else None
         except LagreachError:  # no recurrence that is known, or one that cannot be bound
             return None

@@ -94,7 +94,7 @@ class ModuleNetwork(Network):
     """A torch module."""
 
     def __init__(self, model: nn.Module, sample: Batch, call: Call | None = None) -> None:
-        self._model, self._call = model, call or default_call
+        self._model, self._call, self._given_call = model, call or default_call, call
         self._called = _Called(model, self._call)
         refuse_batch_norm(model)
         with self.at_rest():
@@ -110,7 +110,7 @@ class ModuleNetwork(Network):
         self._views: list[View] | None = None
         self._last, ends = self._last_linear(sample)
         if self._last is None:
-            self._views, note = self._recurrences(sample, call)
+            self._views, note = self._recurrences(sample)
             self.notes = (f"the model does not end in a linear layer: {note} for what a readout reads",)
         elif ends:
             own = {id(p) for p in self._last.parameters(recurse=False)}
@@ -142,19 +142,18 @@ class ModuleNetwork(Network):
         assert self._arranged is not None
         return Shown(output, ARRANGED[self._arranged](given, *output.shape[:2]), False)
 
-    @property
-    def model(self) -> nn.Module:
-        """The module itself."""
-        return self._model
+    def recurrences(self, sample: Batch) -> list[View]:
+        """Recurrent layers of the model that are known; refuses a model without any."""
+        return find_views(self._model, sample, self._given_call)
 
     def last_weight(self) -> Float[Tensor, "out feature"]:
         """Weights of the linear layer that the model ends in."""
         assert self._last is not None
         return self._last.weight.detach()
 
-    def _recurrences(self, sample: Batch, call: Call | None) -> tuple[list[View], str]:
+    def _recurrences(self, sample: Batch) -> tuple[list[View], str]:
         try:
-            return find_views(self._model, sample, call), "its recurrent states stand"
+            return self.recurrences(sample), "its recurrent states stand"
         except UnsupportedError:  # no recurrence that lagreach knows
             return [], "its output stands"
 

@@ -17,7 +17,7 @@ from lagreach.forecasting.linearise import Linearisation, sequences_together
 from lagreach.forecasting.network import Network, Shown
 from lagreach.forecasting.plan import ForecastPlan
 from lagreach.statistics.linear_share import Observed, OutputSpace, ShareMoments
-from lagreach.statistics.reachable import Directions, Sketched, reachable_rows, sketched, tangents
+from lagreach.statistics.reachable import Directions, Sketched, sketched, sketched_rows, tangents
 from lagreach.statistics.readable import readable_rows
 from lagreach.transport.objective import Loss, Objective, make_objective, valid_steps
 
@@ -115,7 +115,7 @@ class Measurement:
             features = piece.features if readout_scale is None else piece.features * readout_scale.to(piece.features)
             with network.at_rest(), how.flags(), torch.no_grad():
                 observed = self.observed(piece, block, chance, readout=False)
-                rows = reachable_rows(
+                rows = sketched_rows(
                     observed,
                     piece.output,
                     sketch(piece, observed),

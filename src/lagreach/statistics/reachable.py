@@ -173,6 +173,19 @@ def sketched(
 def reachable_rows(
     observed: Observed,
     output: Float[Tensor, "seq target out"],
+    along: Iterator[tuple[int, Float[Tensor, "direction seq target out"]]],
+    count: int,
+    readout: Float[Tensor, "seq target feature"] | None,
+    space: OutputSpace,
+    lags: Sequence[int],
+) -> Rows:
+    """Derivatives of all outputs along `count` directions (from `tangents`) as a linear fit sees them; see `sketched_rows`."""
+    return sketched_rows(observed, output, sketched(observed, output, along, count, space), readout, space, lags)
+
+
+def sketched_rows(
+    observed: Observed,
+    output: Float[Tensor, "seq target out"],
     along: Sketched,
     readout: Float[Tensor, "seq target feature"] | None,
     space: OutputSpace,
