@@ -5,8 +5,10 @@ import pytest
 import torch
 
 import lagreach
-from lagreach.diagnosis.resumed import Resumed, plain, read, rebuilt, write
+from lagreach.data.sequences import as_sequences
+from lagreach.diagnosis.resumed import Resumed, described, digest, plain, read, rebuilt, write
 from lagreach.errors import UnsupportedError
+from lagreach.whole_model.subject import make_model_subject
 from tests.whole_model import cases
 from tests.whole_model.cases import TOKENS, made
 
@@ -103,6 +105,13 @@ def test_other_weights_data_and_settings_are_measured_anew(tmp_path):
     same(measured(model, data, loss, tmp_path), measured(model, data, loss))
     assert len(list(tmp_path.iterdir())) > files
     same(measured(model, numbers(1), loss, tmp_path), measured(model, numbers(1), loss))
+
+
+def test_what_a_measurement_is_of_holds_nothing_of_this_process():
+    build, draw, loss = KINDS["tokens"]
+    subject = make_model_subject(build(), as_sequences(draw()), loss, [0, LAG], blocks=8, probes=1, seed=0)
+    assert " at 0x" not in repr(described(subject))
+    assert digest(described(subject)) == digest(described(subject))
 
 
 def test_a_loss_of_ones_own_cannot_be_resumed(tmp_path):

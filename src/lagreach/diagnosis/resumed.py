@@ -13,6 +13,7 @@ import io
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -99,13 +100,19 @@ def described(subject: ModelSubject) -> tuple[Any, ...]:
         )
     weights = [weight.detach().double() for weight in subject.model.module.state_dict().values()]
     sums = [torch.stack((weight.sum(), weight.square().sum())).cpu() for weight in weights]
-    code = getattr(subject.model.call, "__code__", None)
-    called = None if code is None else (code.co_name, code.co_code.hex(), repr(code.co_consts))
+    called = _written(getattr(subject.model.call, "__code__", None))
     return (
         fingerprint(subject.sequences), sums, repr(subject.model.module), called, subject.loss, subject.bands.edges,
         subject.anchors, subject.source.name, subject.outputs, subject.signal, subject.seed, subject.output,
         subject.plan.pairs, subject.plan.blocks, repr(subject.steps), subject.weighting,
     )  # fmt: skip
+
+
+def _written(code: Any) -> Any:
+    """A function's code as text, without the places in memory that its own text has."""
+    if not isinstance(code, CodeType):
+        return repr(code)
+    return code.co_name, code.co_code.hex(), [_written(part) for part in code.co_consts]
 
 
 def write(path: Path, part: Any) -> None:
