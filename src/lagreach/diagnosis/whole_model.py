@@ -36,6 +36,7 @@ from lagreach.tails.fit import fit_tail
 from lagreach.transport.fidelity import Fidelity
 from lagreach.transport.objective import Loss
 from lagreach.types import Status
+from lagreach.whole_model.factors import IN_MEMORY
 from lagreach.whole_model.language_models import aligned_labels
 from lagreach.whole_model.measure import ModelMeasurement, measure_model
 from lagreach.whole_model.spread import Spread
@@ -129,7 +130,9 @@ def whole_model_cost(
         lags=str(subject.bands),
         weights=_weights(subject),
         seconds=per_sequence * subject.plan.sequences,
-        memory=together * subject.pair_bytes,
+        # what arrived is kept of each group of blocks and of all together; beyond a bound it lies on disk
+        memory=together * subject.pair_bytes
+        + 2 * min(IN_MEMORY, subject.plan.sequences * subject.anchors * subject.anchor_bytes),
     )
 
 

@@ -79,6 +79,12 @@ class Reading:
             return found
         return found[..., None] if found.ndim == 2 else found.flatten(2)
 
+    @property
+    def width(self) -> int:
+        """Numbers that the input modules return at a step."""
+        leaves = [leaf for calls in self._leaves for leaf in calls]
+        return -(-sum(leaf.numel() for leaf in leaves) // (self.sequences * self.inputs.shape[1]))
+
     def pull(self, picked: Tensor, cotangent: Tensor, *, keep: bool = True) -> Float[Tensor, "seq time width"]:
         """Gradient at what the input modules return at every step, of some outputs weighted by a cotangent.
 

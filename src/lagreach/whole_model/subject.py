@@ -39,6 +39,7 @@ from lagreach.whole_model.running import WholeModel, at_rest, whole_model
 
 ROOM = 2**29  # bytes that the sequences run together take on a processor
 GPU_SHARE = 0.5  # that part of a GPU's free memory instead
+COPIES_OF_ARRIVED = 3  # of what arrives at the lags, at the peak: as it comes, put together, and turned
 OUTPUTS_ALIVE = 8  # copies of the outputs at the peak: losses, their gradients, swapped targets
 SAMPLE = 3  # sequences that the model is tried on
 USED_SAMPLE = 16  # sequences that show which outputs a loss function looks at
@@ -52,7 +53,8 @@ class ModelSubject:
 
     `output` (group, out) are the directions that a planted dependency moves the outputs along, and `group` says which of
     them each probe belongs to; `used` (position,) says which outputs the loss looks at. `weighting` is what an optimiser makes
-    of each weight's gradient, as a table (input or token, output of the input modules).
+    of each weight's gradient, as a table (input or token, output of the input modules). `pair_bytes` are those of two
+    sequences on the way there and back, `anchor_bytes` those of what arrives from one output at all lags.
     """
 
     model: WholeModel
@@ -68,6 +70,7 @@ class ModelSubject:
     used: Bool[Tensor, "position"]
     time: int
     pair_bytes: int
+    anchor_bytes: int = 0
     outputs: str = PER_STEP
     signal: str = "dependence"
     steps: Any = None
@@ -200,7 +203,7 @@ def make_model_subject(
         check_model(whole, sample)
         source = _selected(find_input_module(whole, sample, inputs), params)
         pair = sequences.read(few[:2])
-        pair_bytes, time = _pair_bytes(whole, source, pair)
+        pair_bytes, width, time = _pair_bytes(whole, source, pair)
         which = decide_outputs(*read(whole, source, pair), outputs)
         with torch.no_grad():
             output = whole.output(sample)
@@ -213,6 +216,9 @@ def make_model_subject(
     generator = torch.Generator().manual_seed(seed)
     groups = 1 if out == 1 else min(2, probes)
     direction = torch.randn(groups, out, generator=generator, dtype=torch.float64)
+    slots = make_slots(bands.edges)
+    anchors = anchors_per_sequence(time, positions) if anchors is None else min(anchors, positions)
+    anchor_bytes = len(slots) * (1 + groups) * width * torch.float32.itemsize
     return ModelSubject(
         model=whole,
         source=source,
@@ -220,13 +226,14 @@ def make_model_subject(
         plan=plan,
         loss=loss,
         bands=bands,
-        slots=make_slots(bands.edges),
-        anchors=anchors_per_sequence(time, positions) if anchors is None else min(anchors, positions),
+        slots=slots,
+        anchors=anchors,
         output=direction / direction.norm(dim=1, keepdim=True),
         group=tuple(i % groups for i in range(probes)),
         used=used,
         time=time,
-        pair_bytes=pair_bytes,
+        pair_bytes=pair_bytes + 2 * COPIES_OF_ARRIVED * anchors * anchor_bytes,
+        anchor_bytes=anchor_bytes,
         outputs=which,
         signal=signal,
         steps=steps,
@@ -289,8 +296,8 @@ def _used(model: WholeModel, batches: list[Batch], loss: Loss, time: int, steps:
     return torch.stack(found).any(0)
 
 
-def _pair_bytes(model: WholeModel, source: InputModule, pair: Batch) -> tuple[int, int]:
-    """Bytes that two sequences take on the way there and back, what autograd keeps above all; and their steps."""
+def _pair_bytes(model: WholeModel, source: InputModule, pair: Batch) -> tuple[int, int, int]:
+    """Bytes that two sequences take on the way there and back, what autograd keeps above all; what is read, and their steps."""
     weights = {weight.untyped_storage().data_ptr() for weight in model.module.parameters()}
     kept: dict[int, int] = {}
 
@@ -303,4 +310,5 @@ def _pair_bytes(model: WholeModel, source: InputModule, pair: Batch) -> tuple[in
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
         reading, output = read(model, source, pair)
     outputs = OUTPUTS_ALIVE * output.numel() * output.element_size()
-    return max(1, 2 * sum(kept.values()) + outputs), reading.inputs.shape[1]
+    times = 2 if model.device.type == "cuda" else 3  # the way back takes as much again; a processor's allocator keeps more
+    return max(1, times * sum(kept.values()) + outputs), reading.width, reading.inputs.shape[1]
