@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -154,13 +155,18 @@ def words(analysis: Analysis) -> str:
         *(_line(case) for case in analysis.cases),
         *(_line(case, ", cell kept") for case in analysis.kept),
         "",
-        f"Trained on {analysis.run['device']} with {analysis.run['seeds']} seeds a situation and an arm "
-        f"({analysis.run['minutes']} minutes in the last call; "
-        f"{analysis.diverged} trainings diverged). `python -m studies.advice run --device cuda` repeats it, `python "
+        f"Trained with {analysis.run['seeds']} seeds a situation and an arm, on {_machines(analysis.run)}; "
+        f"{analysis.diverged} trainings diverged. `python -m studies.advice run --device cuda` repeats it, `python "
         "-m studies.advice analyse` makes "
         "these numbers. [The protocol](protocol.md) was written before the runs.",
     ]
     return "\n".join(lines)
+
+
+def _machines(call: Mapping[str, Any]) -> str:
+    """What each call of the run was made on, and how long it took."""
+    told = f"{call['device']} ({call['minutes']} minutes)"
+    return f"{_machines(call['earlier'])}, then on {told}" if "earlier" in call else told
 
 
 def _of(counts: Rate) -> str:

@@ -52,7 +52,15 @@ def run_study(
     write_rows(out / OUTCOMES, sorted(rows, key=lambda row: (row["situation"], ARMS.index(row["arm"]), row["seed"])))
     minutes = (time.perf_counter() - started) / 60
     where = torch.cuda.get_device_name() if device == "cuda" else "CPU"
-    about = {"device": where, "torch": torch.__version__, "seeds": seeds, "minutes": round(minutes, 1), "smoke": smoke}
+    about: dict[str, Any] = {
+        "device": where,
+        "torch": torch.__version__,
+        "seeds": seeds,
+        "minutes": round(minutes, 1),
+        "smoke": smoke,
+    }
+    if (out / ADVICE).exists():  # what an earlier call had made, on whatever machine
+        about["earlier"] = json.loads((out / ADVICE).read_text())["run"]
     everything = {"run": about, "situations": [asdict(situation) for situation in chosen], "advice": advice}
     write_text(out / ADVICE, json.dumps(everything, indent=1, sort_keys=True) + "\n")
     say(f"{len(rows)} trainings in {minutes:.1f} minutes; python -m studies.advice analyse {out}")
