@@ -6,7 +6,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from lagreach.report import write_report
+from lagreach.report import study_page, write_report
+from lagreach.report.curve_figures import bars
 from tests.forecasting.cases import FORECASTS
 from tests.report.cases import CASES, gated, layered
 
@@ -54,7 +55,19 @@ def over_training(file):
     return write_report(runs, file)
 
 
+def of_a_study(file):
+    """A study with a picture, claims of every verdict, and diagnoses."""
+    picture = file.with_suffix(".png")
+    bars(gated()).figure.savefig(picture)
+    row = {"claim": "diagonal gates reach farther", "printed": 1.0, "obtained": 0.9, "interval": "0.8 to 1", "why": ""}
+    verdicts = ("holds", "fails", *["not tested"] * 9)
+    claims = [{**row, "verdict": verdict, "why": "takes five seeds"} for verdict in verdicts]
+    figures = [("The main figure.", picture), ("Another one.", picture)]
+    return study_page("A study", [gated(), layered()], claims, figures, file, answer=["One of two claims holds."])
+
+
 MADE = {
+    "study": of_a_study,
     **{name: (lambda file, make=make: write_report(make(), file)) for name, make in CASES.items()},
     "training": over_training,
     **{f"forecast-{name}": (lambda file, make=make: make().report(file)) for name, make in FORECASTS.items()},

@@ -15,7 +15,7 @@ from tests.report.cases import CASES, HOSTILE, gated
 
 pytestmark = pytest.mark.browser
 
-PAGES = [*CASES, "training"]
+PAGES = [*CASES, "training", "study"]
 SETTINGS = 50
 
 # moves the sliders as a hand would, and reads what the page then shows
@@ -132,6 +132,15 @@ def technical_in(term, text):
     return re.search(rf"\b{re.escape(term)}\b", text, re.IGNORECASE) is not None
 
 
+def test_a_study_leads_with_its_main_figure_and_what_was_learned(open_page):
+    driver = open_page("study")
+    place = "return arguments[0].map((at) => document.querySelector(at).getBoundingClientRect().top + window.scrollY)"
+    shown = driver.execute_script(place, ["img", ".answer", "table", ".picture:not(.first)", "table.lags", "details"])
+    assert shown == sorted(shown)
+    assert driver.execute_script("return document.querySelector('img').naturalWidth") > 100
+    assert "9 claims were not tested here: takes five seeds." in driver.find_element("tag name", "main").text
+
+
 def test_the_page_names_model_data_and_day(open_page):
     head = open_page("gated").find_element("css selector", "header .about").text
     assert head == " · ".join(gated().about[name] for name in ("model", "data", "date"))
@@ -232,7 +241,7 @@ def test_the_keyboard_is_enough(open_page):
     assert [one for one in seen if one in order][: len(order)] == order
 
 
-@pytest.mark.parametrize("name", ["gated", "bare", "training"])
+@pytest.mark.parametrize("name", ["gated", "bare", "training", "study"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_no_serious_accessibility_violation(open_page, name, scheme, width):

@@ -61,10 +61,11 @@ def draw_curve(curve: LagCurve, axes: Axes | None = None) -> Axes:
     """Draw a number per lag with its interval; what spans decades stands on a logarithmic axis."""
     axes = new_axes(axes)
     axes.plot(curve.lags, np.where(np.isfinite(curve.value), curve.value, np.nan), "o-", color=BLUE, ms=3.5, lw=1.6)
-    ends = np.isfinite(curve.low) & np.isfinite(curve.high)
+    ends = np.isfinite(curve.low) & np.isfinite(curve.high) & np.isfinite(curve.value)
     if ends.any():  # bars, not a band: lags without a number lie between
-        arms = np.maximum([curve.value - curve.low, curve.high - curve.value], 0.0)[:, ends]
-        axes.errorbar(curve.lags[ends], curve.value[ends], arms, fmt="none", ecolor=BLUE, elinewidth=1.0, capsize=2)
+        value, low, high = (numbers[ends] for numbers in (curve.value, curve.low, curve.high))
+        arms = np.maximum([value - low, high - value], 0.0)
+        axes.errorbar(curve.lags[ends], value, arms, fmt="none", ecolor=BLUE, elinewidth=1.0, capsize=2)
     finite = curve.value[np.isfinite(curve.value)]
     if len(finite) and finite.min() > 0 and finite.max() > WIDE * finite.min():
         axes.set_yscale("log")
