@@ -182,6 +182,30 @@ def test_what_cannot_be_carried_back_step_by_step_gets_lags_of_the_whole_model(m
     assert why in found.settings["lags_of_why"]
 
 
+class TwoCells(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.low, self.high, self.read = Plain(3, 5), Plain(5, 5), nn.Linear(5, 2)
+
+    def forward(self, x):
+        low = high = x.new_zeros(len(x), 5)
+        outputs = []
+        for now in x.unbind(1):
+            low = self.low(now, low)
+            high = self.high(low, high)
+            outputs.append(self.read(high))
+        return torch.stack(outputs, 1)
+
+
+def test_of_several_cells_one_can_be_asked_for():
+    torch.manual_seed(0)
+    model = TwoCells()
+    assert "each of its 2 cells" in lagreach.diagnose(model, lagged(), lags=[0, 1, 3]).settings["lags_of_why"]
+    found = lagreach.diagnose(model, lagged(), lags=[0, 1, 3], only="low")
+    assert [layer.name for layer in found.layers] == ["low"]
+    assert "only low was looked at, as asked for; left out: high" in found.warnings
+
+
 def test_asked_for_layers_a_loop_that_is_none_is_refused():
     class Decides(Plain):
         def forward(self, x, h):

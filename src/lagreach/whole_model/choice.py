@@ -143,12 +143,9 @@ def _part(
         if lags_of == "layers":
             raise
         return LagChoice("model", f"{_refusal(error)}; lags are counted back to the input of {only}", inputs=only)
-    shown = {view.name for view in views}
-    others = [
-        path
-        for path, module in whole.named_modules()
-        if isinstance(module, (nn.RNNBase, nn.RNNCellBase)) and path not in shown and not path.startswith(f"{only}.")
-    ]
+    recurrent = [path for path, module in whole.named_modules() if isinstance(module, (nn.RNNBase, nn.RNNCellBase))]
+    recurrent = recurrent or own_cell_paths(whole, sample, call or default_call)
+    others = [path for path in recurrent if not f"{path}.".startswith(f"{only}.")]
     note = f"only {only} was looked at, as asked for" + (f"; left out: {', '.join(others)}" if others else "")
     return LagChoice("layers", f"of {only} alone, as asked for", views, notes=(note,))
 
