@@ -42,7 +42,7 @@ def finished(tmp_path_factory):
 
 
 def contents(run):
-    """Everything that must not depend on how a run was interrupted: weights, metrics, and diagnoses but for their seconds and day."""
+    """What must not depend on how a run was interrupted: weights, metrics, and diagnoses but for their seconds and day."""
     found = {}
     for path in sorted(run.path.rglob("model-*.safetensors")):
         found[str(path.relative_to(run.path))] = {n: t.numpy().tobytes() for n, t in load_tensors(path).items()}
