@@ -207,8 +207,9 @@ def forecast_sums(
         count = len(directions[c])
         of_all = reachable.start(size.blocks, count + hidden, space, lags, device)
         shown = outputs[c][..., None]
-        sketched = reachable.sketched(observed, shown, iter([(0, change[..., None])]), count, space)
-        rows = reachable.reachable_rows(observed, shown, sketched, states[c] * root, space, lags)
+        rows = reachable.reachable_rows(
+            observed, shown, iter([(0, change[..., None])]), count, states[c] * root, space, lags
+        )
         of_all.add(rows)
         now = share_now(task, looked, outputs[c])
         sums.append(
