@@ -121,12 +121,12 @@ def diagnosis(ours: GatedRNN, x: Tensor, y: Tensor, lags: Sequence[int], gate: f
         kept, rest = inside["leak"], inside["rdiag"]
         delta = 2 * (output - y) / time @ model.out.weight
         prefix = theirs.precompute_prefix_sums(kept, rest)
-        found = []
+        sums = []
         for lag in lags:
             size = theirs.mu_for_envelope_from_prefix(*prefix, kept, rest, lag, out_dtype=kept.dtype).abs().double()
             rate = theirs.mu_for_matched_stat_from_prefix(*prefix, lag, out_dtype=kept.dtype)[2]
             evidence = (rate * delta[:, lag:] * moved[:, : time - lag]).sum(2).double()
-            found.append((size.mean(1).sum(0), evidence.sum(1)))
-        return found
+            sums.append((size.mean(1).sum(0), evidence.sum(1)))
+        return sums
 
     return run

@@ -80,14 +80,14 @@ def peaks(case: Case, _: Mapping[str, Timing]) -> dict[str, float]:
     if shape is None:
         return {}
     code = "from benchmarks.diagnose import print_peak; print_peak()"
-    found = {}
+    mebibytes = {}
     for sequences in shape["sequences"]:
         words = [str(v) for v in (sequences, shape["time"], shape["input"], shape["hidden"])]
         command = [sys.executable, "-c", code, *words]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        found[f"peak MiB of {sequences} sequences"] = float(done.stdout.split()[-1])
-    few, many = found.values()
-    return found | {"many over few": many / few}
+        mebibytes[f"peak MiB of {sequences} sequences"] = float(done.stdout.split()[-1])
+    few, many = mebibytes.values()
+    return mebibytes | {"many over few": many / few}
 
 
 def print_peak() -> None:

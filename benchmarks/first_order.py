@@ -85,7 +85,7 @@ def log_cumsum_rates(model: GatedRNN, x: Tensor, lags: range) -> dict[str, Tenso
     logs = torch.cat((start, middle.real.log().cumsum(1)), dim=1)
     ratios = torch.cat((start, (middle.slope / middle.real).cumsum(1)), dim=1)
     steps = x.shape[1]
-    found: dict[str, list[Tensor]] = {"retention": [], "correction": [], "rate": []}
+    means: dict[str, list[Tensor]] = {"retention": [], "correction": [], "rate": []}
     for lag in lags:
         first, behind = (1, lag + 1) if uniform else (2, lag)  # the middle of a window: steps i+first .. i+behind-1
         if uniform:
@@ -100,8 +100,8 @@ def log_cumsum_rates(model: GatedRNN, x: Tensor, lags: range) -> dict[str, Tenso
             newest, slope = factors.newest.real[:, lag:], factors.newest.slope[:, lag:]
             kept, moved = newest * inner, slope * inner + newest * inner * spread
         for name, values in (("retention", kept), ("correction", moved), ("rate", kept + moved)):
-            found[name].append(values.abs().mean((0, 1)))
-    return {name: torch.stack(values) for name, values in found.items()}
+            means[name].append(values.abs().mean((0, 1)))
+    return {name: torch.stack(values) for name, values in means.items()}
 
 
 OP = Op(

@@ -71,9 +71,9 @@ def errors(cell: Cell, hidden: int, sequences: int, time: int, kernel: str = "tr
 
         leaves = [v.to(dtype).requires_grad_() for v in inputs]
         states = run(*leaves)
-        found = torch.autograd.grad(states, leaves, pull.to(dtype))
+        gradients = torch.autograd.grad(states, leaves, pull.to(dtype))
         _, tangent = torch.func.jvp(run, tuple(v.detach() for v in leaves), tuple(v.to(dtype) for v in push))
-        return {"states": states.detach(), "tangent": tangent} | dict(zip(["x", "s0", *names], found, strict=True))
+        return {"states": states.detach(), "tangent": tangent} | dict(zip(["x", "s0", *names], gradients, strict=True))
 
     got, expected = measure(kernel, torch.float32), measure("reference", torch.float64)
     return {k: float((got[k] - v).norm() / v.norm()) for k, v in expected.items()}
@@ -81,15 +81,15 @@ def errors(cell: Cell, hidden: int, sequences: int, time: int, kernel: str = "tr
 
 def check(name: str) -> dict[str, float]:
     """Largest relative error of a cell at each size."""
-    kind, found = all_cells()[name], {}
+    kind, worst_by_size = all_cells()[name], {}
     for hidden, sequences, time, layernorm in SIZES:
         if layernorm and name == "diag_elman":
             continue
         cell = kind(layernorm=True) if layernorm else kind()  # type: ignore[call-arg]
         worst = errors(cell, hidden, sequences, time)
         key = max(worst, key=lambda k: worst[k] if worst[k] == worst[k] else torch.inf)
-        found[f"H={hidden}{' layernorm' if layernorm else ''} ({key})"] = worst[key]
-    return found
+        worst_by_size[f"H={hidden}{' layernorm' if layernorm else ''} ({key})"] = worst[key]
+    return worst_by_size
 
 
 def training_step(name: str, shape: dict[str, int], replicas: int) -> Callable[[], object]:
@@ -160,16 +160,16 @@ def kernels_of(step: Callable[[], object]) -> dict[str, float]:
 
 def rivals(name: str, shape: Mapping[str, int]) -> dict[str, float]:
     """Milliseconds of what one would use instead, for one model; the eager loop as it is, since no graph holds it."""
-    found = {}
+    times = {}
     eager, cudnn, jax = eager_step(name, shape), cudnn_step(name, shape), jax_ms(name, shape, repeats=5)
     if eager is not None:
-        found["eager torch"] = median(milliseconds(eager, repeats=3, warm_up=1))
+        times["eager torch"] = median(milliseconds(eager, repeats=3, warm_up=1))
     if cudnn is not None:
-        found["cuDNN"] = median(milliseconds(captured(cudnn)))
+        times["cuDNN"] = median(milliseconds(captured(cudnn)))
     if jax is not None:
-        found["JAX scan"] = jax
+        times["JAX scan"] = jax
     torch.cuda.empty_cache()
-    return found
+    return times
 
 
 def timings(names: Sequence[str], cases: Sequence[tuple[str, dict[str, int], int]]) -> Iterator[dict[str, Any]]:
@@ -221,14 +221,14 @@ def check_all(names: Sequence[str]) -> dict[str, dict[str, float]]:
         name: subprocess.Popen([*command, name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for name in names
     }
-    found: dict[str, dict[str, float]] = {}
+    errors_by_cell: dict[str, dict[str, float]] = {}
     for name, process in running.items():
         said, complaint = process.communicate()
         if process.returncode != 0:
             print(f"{name}: the check stopped\n{complaint[-3000:]}")
             continue
-        found[name] = json.loads(said.splitlines()[-1])
-    return found
+        errors_by_cell[name] = json.loads(said.splitlines()[-1])
+    return errors_by_cell
 
 
 def need_cuda() -> None:

@@ -25,14 +25,14 @@ POINTS = {"full": 4, "quick": 3, "tiny": 2}  # doublings
 def cases(size: str) -> list[Case]:
     """One case an axis."""
     base = TINY if size == "tiny" else BASE
-    found = []
+    by_axis = []
     for axis in AXES:
         start = base[axis] if axis == "sequences" else base[axis] // 2
         values = [start * 2**k for k in range(POINTS[size])]
         time = max(base["time"], 2 * max(values)) if axis == "lags" else base["time"]  # lags need room
         shape = {**base, "time": time, "axis": axis, "values": values}
-        found.append(Case(axis, shape, {"full": 5, "quick": 3, "tiny": 1}[size]))
-    return found
+        by_axis.append(Case(axis, shape, {"full": 5, "quick": 3, "tiny": 1}[size]))
+    return by_axis
 
 
 def run(case: Case) -> dict[str, Timing]:
@@ -62,15 +62,15 @@ def at(label: str, model: GatedRNN, x: torch.Tensor, lags: range) -> dict[str, C
 
 def exponents(case: Case, timings: Mapping[str, Timing]) -> dict[str, float]:
     """Least-squares slope of log time over log size, for each transport."""
-    found = {}
+    slopes = {}
     for kind in ("exact", "first order"):
         seconds = [median(t.cpu) for name, t in timings.items() if name.startswith(kind)]
         across = [math.log2(v) for v in case.shape["values"]]
         along = [math.log2(s) for s in seconds]
         middle = sum(across) / len(across)
         slope = sum((a - middle) * b for a, b in zip(across, along, strict=True))
-        found[f"exponent of {kind}"] = slope / sum((a - middle) ** 2 for a in across)
-    return found
+        slopes[f"exponent of {kind}"] = slope / sum((a - middle) ** 2 for a in across)
+    return slopes
 
 
 OP = Op(

@@ -271,8 +271,8 @@ def summarise(op: Op, case: Case, timings: Mapping[str, Timing]) -> dict[str, An
             paired = [a / b for a, b in zip(values, chosen[op.baseline], strict=True)]
             low, _, high = quantiles(paired, n=4, method="inclusive") if len(paired) > 1 else paired * 3
             ratios[name] = {"median": median(paired), "quartiles": [low, high]}
-    found = {"name": case.name, "shape": dict(case.shape), "note": case.note, "seconds": seconds, "ratios": ratios}
-    return found if op.derive is None else found | {"derived": dict(op.derive(case, timings))}
+    record = {"name": case.name, "shape": dict(case.shape), "note": case.note, "seconds": seconds, "ratios": ratios}
+    return record if op.derive is None else record | {"derived": dict(op.derive(case, timings))}
 
 
 def run_op(

@@ -23,8 +23,8 @@ KINDS = {"const_gate": "h", "shared_gate": "sh", "diag_gate": "sh", "gru": "zrh"
 
 def note() -> str:
     """Which JAX takes part, or that none does."""
-    found = importlib.util.find_spec("jax") is not None
-    return f"jax.scan is JAX {version('jax')}" if found else "JAX is not installed, so it is not timed"
+    installed = importlib.util.find_spec("jax") is not None
+    return f"jax.scan is JAX {version('jax')}" if installed else "JAX is not installed, so it is not timed"
 
 
 def training_step(ours: GatedRNN, x: Tensor, y: Tensor) -> Callable[[], tuple[Any, Any]] | None:
@@ -50,10 +50,10 @@ def training_step(ours: GatedRNN, x: Tensor, y: Tensor) -> Callable[[], tuple[An
     return run
 
 
-def gradients(found: Any) -> dict[str, Tensor]:
+def gradients(pytree: Any) -> dict[str, Tensor]:
     """Gradients under the names of `benchmarks.training_step.comparable_gradients`."""
-    return {name: torch.from_numpy(np.array(found[name]).T) for name in "WUb"} | {
-        "readout": torch.from_numpy(np.array(found["readout"]))
+    return {name: torch.from_numpy(np.array(pytree[name]).T) for name in "WUb"} | {
+        "readout": torch.from_numpy(np.array(pytree["readout"]))
     }
 
 

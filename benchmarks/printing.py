@@ -17,14 +17,14 @@ def show(record: Mapping[str, Any], console: Any) -> None:
     for header in (f"per {record['unit']}", f"x {record['baseline']}", "quartiles"):
         table.add_column(header, justify="right", no_wrap=True)
     for case in record["cases"]:
-        for i, (name, found) in enumerate(case["seconds"].items()):
+        for i, (name, timing) in enumerate(case["seconds"].items()):
             ratio = case["ratios"].get(name)
             times = (
                 [f"{ratio['median']:.3g}", "{:.3g} - {:.3g}".format(*ratio["quartiles"])]
                 if ratio
                 else ["1" if name == record["baseline"] else "", ""]
             )
-            table.add_row(case["name"] if i == 0 else "", name, in_words(found["median"]), *times)
+            table.add_row(case["name"] if i == 0 else "", name, in_words(timing["median"]), *times)
         table.add_section()
     console.print(table)
     for case in record["cases"]:

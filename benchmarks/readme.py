@@ -23,9 +23,9 @@ def medians(result: dict[str, Any]) -> dict[str, dict[str, float]]:
 
 def text() -> str:
     """Lay out the table: ratios within one run, so that the machine matters little. The rest is on the benchmarks page."""
-    found, other = stored("training_step"), stored("xeon/training_step")
-    here, there = found["machine"]["cpu"], other["machine"]["cpu"]
-    times, elsewhere = medians(found), medians(other)
+    record, other = stored("training_step"), stored("xeon/training_step")
+    here, there = record["machine"]["cpu"], other["machine"]["cpu"]
+    times, elsewhere = medians(record), medians(other)
 
     def row(label: str, times: dict[str, dict[str, float]], ratio: str, digits: int = 2, workload: str = "W1") -> str:
         over, under = ratio.split(" / ")
@@ -61,7 +61,7 @@ def text() -> str:
             "",
             "W1: 16 sequences of 1,024 steps, 16 inputs, 64 units; W2: 512 sequences, 128 units. The floor is the time of "
             f"the products and nonlinearities alone, measured in the same run{limits} (torch "
-            f"{found['versions']['torch']}; Xeon: {other['machine']['instructions']}, torch {other['versions']['torch']}). "
+            f"{record['versions']['torch']}; Xeon: {other['machine']['instructions']}, torch {other['versions']['torch']}). "
             f"{diagnosis()} {exact_transport()} On an {gpu['machine']['gpu']} the same W1 steps take {one} ms for one model "
             f"and {many} ms for 132 models together (`python -m benchmarks.gpu`).",
         ]
@@ -70,8 +70,8 @@ def text() -> str:
 
 def diagnosis() -> str:
     """Say how long the first-order diagnosis takes, beside the author's scripts where they were timed."""
-    found = stored("first_order")
-    times, shape = medians(found), found["cases"][0]["shape"]
+    record = stored("first_order")
+    times, shape = medians(record), record["cases"][0]["shape"]
     said = (
         f"A first-order diagnosis at W1 ({shape['sequences']} sequences, {shape['lags']} lags, diag_gate) takes "
         f"{1e3 * times['W1 diag_gate']['lagreach']:.0f} ms"
@@ -85,12 +85,12 @@ def diagnosis() -> str:
 def exact_transport() -> str:
     """Say how long exact transport takes beside its products."""
     said = []
-    for found in (stored("transport"), stored("xeon/transport")):
-        times = medians(found)
+    for record in (stored("transport"), stored("xeon/transport")):
+        times = medians(record)
         chosen = [times[f"{MANY} {cell}"] for cell in PAPER_CELLS]
         ratios = ", ".join(f"{t['lagreach'] / t['gemms']:.2f}" for t in chosen)
-        said.append(f"{ratios} times as long ({found['machine']['cpu']})")
-    (shape,) = (case["shape"] for case in found["cases"] if case["name"] == f"{MANY} {PAPER_CELLS[0]}")
+        said.append(f"{ratios} times as long ({record['machine']['cpu']})")
+    (shape,) = (case["shape"] for case in record["cases"] if case["name"] == f"{MANY} {PAPER_CELLS[0]}")
     return (
         f"Exact transport of {shape['sequences']} sequences over {shape['lags']} lags takes {' and '.join(said)} as its "
         "matrix products made by torch alone."

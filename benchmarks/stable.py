@@ -81,13 +81,13 @@ def _check(ours: np.ndarray, theirs: np.ndarray, name: str) -> None:
 
 
 def _first_call(case: Case) -> dict[str, Timing]:
-    found: dict[str, list[tuple[float, float]]] = {"lagreach": [], "scipy": []}
+    seconds: dict[str, list[tuple[float, float]]] = {"lagreach": [], "scipy": []}
     for _ in range(case.repeats):
-        found["lagreach"].append(in_fresh_interpreter("stable.pdf(1.0, 1.5)", "from lagreach.tails import stable"))
-        found["scipy"].append(
+        seconds["lagreach"].append(in_fresh_interpreter("stable.pdf(1.0, 1.5)", "from lagreach.tails import stable"))
+        seconds["scipy"].append(
             in_fresh_interpreter("levy_stable.pdf(1.0, 1.5, 0.0)", "from scipy.stats import levy_stable")
         )
-    return {name: as_timing(pairs) for name, pairs in found.items()}
+    return {name: as_timing(pairs) for name, pairs in seconds.items()}
 
 
 OP = Op(

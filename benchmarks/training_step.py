@@ -195,9 +195,9 @@ def check_jax(ours: GatedRNN, x: Tensor, y: Tensor) -> None:
     expected = comparable_gradients(ours)
     step = jax_scan.training_step(ours, x, y)
     assert step is not None
-    loss, found = step()
+    loss, pytree = step()
     torch.testing.assert_close(torch.tensor(float(loss)), expected_loss, rtol=1e-4, atol=0)
-    for name, gradient in jax_scan.gradients(found).items():
+    for name, gradient in jax_scan.gradients(pytree).items():
         error = torch.linalg.norm(gradient - expected[name]) / torch.linalg.norm(expected[name])
         assert error < 1e-4, f"gradient of {name} in JAX: relative difference {error:.2g}"
 
@@ -288,14 +288,18 @@ def torch_twin(ours: GatedRNN) -> TorchLSTM:
 def comparable_gradients(model: nn.Module) -> dict[str, Tensor]:
     """Gradients of all weights, gates stacked, under the same names for every implementation."""
     named = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    found = {"readout": named["readout.weight"]}
+    gradients = {"readout": named["readout.weight"]}
     if isinstance(model, TorchLSTM):
-        return found | {"W": named["lstm.weight_ih_l0"], "U": named["lstm.weight_hh_l0"], "b": named["lstm.bias_ih_l0"]}
+        return gradients | {
+            "W": named["lstm.weight_ih_l0"],
+            "U": named["lstm.weight_hh_l0"],
+            "b": named["lstm.bias_ih_l0"],
+        }
     kinds = model.kinds if isinstance(model, EagerLoop) else EAGER[model.cell.name].kinds
     forms = ("W_{}.weight", "U_{}.weight", "W_{}.bias")
     if isinstance(model, GatedRNN):
         forms = ("layers.0.W_{}", "layers.0.U_{}", "layers.0.b_{}")
-    return found | {
+    return gradients | {
         kind: torch.cat([named[form.format(k)] for k in kinds]) for kind, form in zip("WUb", forms, strict=True)
     }
 

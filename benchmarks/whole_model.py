@@ -74,10 +74,10 @@ def run(case: Case) -> dict[str, Timing]:
     lags = [lag for lag in LAGS if lag < shape["time"] * 0.8]
 
     def passes() -> None:
-        for own in tokens.to(device).split(shape["batch"]):
+        for part in tokens.to(device).split(shape["batch"]):
             model.zero_grad(set_to_none=True)
-            logits = model(own, use_cache=False).logits[:, :-1].flatten(0, 1).float()
-            cross_entropy(logits, own[:, 1:].flatten()).backward()
+            logits = model(part, use_cache=False).logits[:, :-1].flatten(0, 1).float()
+            cross_entropy(logits, part[:, 1:].flatten()).backward()
         model.zero_grad(set_to_none=True)
         if device.type == "cuda":
             torch.cuda.synchronize()

@@ -52,7 +52,7 @@ def run_example(name: str) -> str:
 
 def run_commands() -> dict[str, str]:
     """Run the commands of the start page and return what each prints."""
-    found = {}
+    printed = {}
     with tempfile.TemporaryDirectory() as folder:
         shutil.copy(DOCS / "start" / "my_model.py", folder)
         for name, command in COMMANDS.items():
@@ -61,8 +61,8 @@ def run_commands() -> dict[str, str]:
             )
             if done.stderr or done.returncode:
                 raise RuntimeError(f"{command} failed:\n{done.stderr}")
-            found[name] = done.stdout
-    return found
+            printed[name] = done.stdout
+    return printed
 
 
 def numbers_and_words(text: str) -> tuple[list[float], str]:
@@ -73,7 +73,7 @@ def numbers_and_words(text: str) -> tuple[list[float], str]:
     """
     text = TAKEN.sub("", text)
     pattern = re.compile(r"(?<!\w)(?<!\w\.)\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
-    numbers = [float(found.replace(",", "")) for found in pattern.findall(text)]
+    numbers = [float(digits.replace(",", "")) for digits in pattern.findall(text)]
     rest = re.sub(r"[█▇▆▅▄▃▂▁]+", "▁", pattern.sub("#", text))  # a bar may be one step higher
     return numbers, re.sub(r"─+", "─", " ".join(rest.split()))
 

@@ -26,9 +26,9 @@ def main(sequences: int = 160) -> "lagreach.diagnosis.result.Diagnosis":
     x = torch.randn(sequences, 32, 3, generator=generator)
     tags = torch.randint(0, 2, (sequences, 32), generator=generator)
     tags[:, :-3] = (x[:, 3:, 0] > 0).long()
-    found = lagreach.diagnose(Tagger(), (x, tags), loss="cross_entropy", lags=[0, 1, 3, 6])
-    print(found)
-    return found
+    diagnosis = lagreach.diagnose(Tagger(), (x, tags), loss="cross_entropy", lags=[0, 1, 3, 6])
+    print(diagnosis)
+    return diagnosis
 
 
 if __name__ == "__main__":

@@ -22,9 +22,9 @@ def main(sequences: int = 24, steps: int = 200) -> Standing:
     settings = {"alpha": 0.5, "T": 8, "n": sequences, "nu": system.nu}
     print(bounds.theorem1("tanh", m=256, tau=steps, **settings))
     print(bounds.theorem2("tanh", error=0.1, **settings))
-    found = standing(start, x, y, nu=system.nu)
-    print(found)
-    return found
+    position = standing(start, x, y, nu=system.nu)
+    print(position)
+    return position
 
 
 if __name__ == "__main__":

@@ -16,12 +16,12 @@ def main() -> None:
     y[:, 40:] += 0.7 * x[:, :-40, :1]
     for overwritten in (0.5, 0.05):
         model = lagreach.GatedRNN("diag_gate", 2, 16, 1, gate_init=overwritten, generator=generator)
-        found = lagreach.diagnose(model, (x, y), lags=[0, 4, 10, 20, 40, 60], require=[40])
-        window = found.layers[0].window
+        diagnosis = lagreach.diagnose(model, (x, y), lags=[0, 4, 10, 20, 40, 60], require=[40])
+        window = diagnosis.layers[0].window
         print(f"\n{overwritten:.0%} of the state overwritten at each step:")
         print(f"  lag 40: {window.limit(40)}")
-        print(f"  sequences needed for what the data hold: {float(found.required.sel(lag=40)):.3g}")
-        print(f"  if 5 % of the target depended on it: {float(found.required_if_present.sel(lag=40)):.3g}")
+        print(f"  sequences needed for what the data hold: {float(diagnosis.required.sel(lag=40)):.3g}")
+        print(f"  if 5 % of the target depended on it: {float(diagnosis.required_if_present.sel(lag=40)):.3g}")
         print(f"  gradient noise: kappa {window.concentration.exponent:.3g} ({window.concentration.status.name})")
 
 

@@ -36,8 +36,8 @@ def main() -> None:
         torch.manual_seed(0)
         model = Net(bias)
         half_life = lagreach.retention(model, x[:32]).layers[0].quantiles()[0]
-        found = lagreach.diagnose(model, (x, y), lags=[0, 2, 5, 10, 20, 40])
-        needed, at = float(found.required_if_present.sel(lag=20)), found.window(8000)
+        diagnosis = lagreach.diagnose(model, (x, y), lags=[0, 2, 5, 10, 20, 40])
+        needed, at = float(diagnosis.required_if_present.sel(lag=20)), diagnosis.window(8000)
         print(f"{bias:>5.1f} {half_life:>10.2g} {needed:>21.2g}   lag {at.lag}")
 
 

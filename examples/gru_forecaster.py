@@ -27,9 +27,9 @@ def main(steps: int = 6000) -> "lagreach.diagnosis.result.Diagnosis":
     for t in range(12, steps + 1):
         series[t] += 0.7 * series[t - 12]
     data = lagreach.cut_series(series[:-1, None], series[1:, None], length=48)
-    found = lagreach.diagnose(Forecaster(), data, lags=[0, 1, 5, 11, 12, 23])
-    print(found)
-    return found
+    diagnosis = lagreach.diagnose(Forecaster(), data, lags=[0, 1, 5, 11, 12, 23])
+    print(diagnosis)
+    return diagnosis
 
 
 if __name__ == "__main__":

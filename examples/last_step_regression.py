@@ -26,11 +26,11 @@ def main(sequences: int = 256) -> "lagreach.diagnosis.compare.Comparison":
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(sequences, 24, 2, generator=generator)
     y = x[:, -17, :1] + 0.3 * torch.randn(sequences, 1, generator=generator)
-    found = []
+    diagnoses = []
     for bias in (0.0, 3.0):
         torch.manual_seed(0)
-        found.append(lagreach.diagnose(Regressor(bias), (x, y), lags=[0, 1, 4, 16]))
-    compared = lagreach.compare(found, ["forget bias 0", "forget bias 3"], sequences=10_000)
+        diagnoses.append(lagreach.diagnose(Regressor(bias), (x, y), lags=[0, 1, 4, 16]))
+    compared = lagreach.compare(diagnoses, ["forget bias 0", "forget bias 3"], sequences=10_000)
     print(compared)
     return compared
 

@@ -30,9 +30,9 @@ def main(sequences: int = 192) -> "lagreach.diagnosis.result.Diagnosis":
     lengths = torch.randint(12, 25, (sequences,), generator=generator)
     decisive = tokens[torch.arange(sequences), lengths - 1 - 4]
     data = {"x": tokens, "y": (decisive >= 10).long(), "lengths": lengths}
-    found = lagreach.diagnose(Classifier(), data, loss="cross_entropy", lags=[0, 1, 2, 4, 8])
-    print(found)
-    return found
+    diagnosis = lagreach.diagnose(Classifier(), data, loss="cross_entropy", lags=[0, 1, 2, 4, 8])
+    print(diagnosis)
+    return diagnosis
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ def main(sequences: int = 512) -> tuple["lagreach.diagnosis.result.Diagnosis", "
     options = {"lags": [0, 2, 4, 8], "strength": 0.2}
     plain = lagreach.diagnose(model, (x, y), **options)
     adam = lagreach.diagnose(model, (x, y), optimizer=optimizer, **options)
-    for name, found in (("plain descent", plain), ("Adam", adam)):
-        needed = {int(lag): f"{n:.3g}" for lag, n in found.required.to_series().items()}
+    for name, diagnosis in (("plain descent", plain), ("Adam", adam)):
+        needed = {int(lag): f"{n:.3g}" for lag, n in diagnosis.required.to_series().items()}
         print(f"sequences needed for what the data hold, {name}: {needed}")
     return plain, adam
 

@@ -24,9 +24,9 @@ def main() -> None:
     torch.manual_seed(0)
     model, x = Net(), torch.randn(16, 50, 3)
 
-    found = lagreach.retention(model, x)
-    print(found)
-    layer = found["lstm"]
+    retention = lagreach.retention(model, x)
+    print(retention)
+    layer = retention["lstm"]
     forget = layer.log_decay.exp()  # (sequences, time, unit): the forget gate itself
     print(f"forget gate of lstm: shape {tuple(forget.shape)}, first values {forget[0, :3, 0].tolist()}")
     print(f"what two units keep over 10 steps: {10 ** layer.log10_gain([10])[0, :2]}")

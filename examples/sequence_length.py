@@ -13,8 +13,8 @@ def main() -> None:
     y[:, 8:] += 0.7 * x[:, :-8, :1]
     model = lagreach.GatedRNN("diag_gate", 2, 16, 1, gate_init=0.15, generator=generator)
 
-    found = lagreach.diagnose(model, (x, y), lags=[0, 4, 8, 16, 32])
-    print(lagreach.suggest(found))
+    diagnosis = lagreach.diagnose(model, (x, y), lags=[0, 4, 8, 16, 32])
+    print(lagreach.suggest(diagnosis))
 
     print(f"\n{'steps':>6} {'chunks there are':>17} {'chunks that lag 8 needs':>24}")
     for steps in (64, 32, 16, 10):

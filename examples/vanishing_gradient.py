@@ -35,10 +35,10 @@ def main() -> None:
     parts = lagreach.lag_gradients(model, x, y, lags=lags, reduce="norm")
     name = next(name for name in parts.grads if name.endswith("weight_ih_l0"))
     gain = lagreach.fidelity(model, x, y, lags)
-    found = lagreach.diagnose(model, (x, y), lags=lags)
+    diagnosis = lagreach.diagnose(model, (x, y), lags=lags)
     print(f"{'lag':>5} {'part of it':>11} {'gain':>9} {'sequences needed':>17}")
     for i, lag in enumerate(lags):
-        needed = float(found.required_if_present.sel(lag=lag))
+        needed = float(diagnosis.required_if_present.sel(lag=lag))
         print(f"{lag:>5} {parts.grads[name][i]:>11.2e} {gain.exact[i]:>9.1e} {needed:>17.2g}")
 
 

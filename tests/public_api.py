@@ -44,14 +44,14 @@ RECORDS = [
 
 def public_objects() -> dict[str, Any]:
     """Every public object by the name users import it by."""
-    found = {f"lagreach.{name}": getattr(lagreach, name) for name in lagreach.__all__}
+    objects = {f"lagreach.{name}": getattr(lagreach, name) for name in lagreach.__all__}
     for name in MODULES:
         module = import_module(f"lagreach.{name}")
-        found |= {f"lagreach.{name}.{own}": getattr(module, own) for own in _public_names(module)}
+        objects |= {f"lagreach.{name}.{short}": getattr(module, short) for short in _public_names(module)}
     for name in RECORDS:
-        module, own = f"lagreach.{name}".rsplit(".", 1)
-        found[f"lagreach.{name}"] = getattr(import_module(module), own)
-    return {name: value for name, value in sorted(found.items()) if not isinstance(value, ModuleType)}
+        module, short = f"lagreach.{name}".rsplit(".", 1)
+        objects[f"lagreach.{name}"] = getattr(import_module(module), short)
+    return {name: value for name, value in sorted(objects.items()) if not isinstance(value, ModuleType)}
 
 
 def _public_names(module: ModuleType) -> list[str]:
@@ -123,8 +123,8 @@ def command_lines() -> Iterator[str]:
         for param in command.params:
             value = "required" if param.required else f"{param.default!r}"
             yield f"$ {name} {' '.join(sorted([*param.opts, *param.secondary_opts]))} = {value}"
-        for own, child in sorted(getattr(command, "commands", {}).items()):
-            yield from walk(child, f"{name} {own}")
+        for short, child in sorted(getattr(command, "commands", {}).items()):
+            yield from walk(child, f"{name} {short}")
 
     yield from walk(typer.main.get_command(app), "lagreach")
 

@@ -177,11 +177,11 @@ def test_medians_and_ratios_of_known_times():
         "lagreach": Timing(cpu=(1.0, 2.0, 4.0), wall=(2.0, 4.0, 8.0)),
         "plain": Timing(cpu=(3.0, 8.0, 8.0), wall=(3.0, 8.0, 8.0)),
     }
-    found = summarise(op, Case("c", {}, 3), timings)
-    assert found["seconds"]["lagreach"]["median"] == 2.0
-    assert found["seconds"]["lagreach"]["best"] == 1.0
-    assert found["seconds"]["lagreach"]["wall_over_cpu"] == 2.0
-    assert found["ratios"] == {"plain": {"median": 3.0, "quartiles": [2.5, 3.5]}}  # of 3, 4, 2: side by side
+    summary = summarise(op, Case("c", {}, 3), timings)
+    assert summary["seconds"]["lagreach"]["median"] == 2.0
+    assert summary["seconds"]["lagreach"]["best"] == 1.0
+    assert summary["seconds"]["lagreach"]["wall_over_cpu"] == 2.0
+    assert summary["ratios"] == {"plain": {"median": 3.0, "quartiles": [2.5, 3.5]}}  # of 3, 4, 2: side by side
     by_wall = summarise(replace(op, clock="wall"), Case("c", {}, 3), timings)
     assert by_wall["ratios"]["plain"]["median"] == 1.5
     once = summarise(op, Case("c", {}, 1), {name: Timing(t.cpu[:1], t.wall[:1]) for name, t in timings.items()})

@@ -73,15 +73,15 @@ MANY_WEIGHTS = {"hidden": 128, "length": 8, "params": "all", "sequences": 2000}
     ids=["diag_gate", "torch_gru", "lstm", "wide output", "many weights"],
 )
 def test_a_diagnosis_stays_within_its_memory(cell, shape, transport, noise):
-    given = {"hidden": 64, "length": 256, "out": 1, "loss": "mse", "params": "input", "sequences": 400} | shape
-    size, length, memory = given["sequences"], given["length"], 256 * 2**20
-    model = GatedRNN(cell, 4, given["hidden"], given["out"]).cuda()
+    sizes = {"hidden": 64, "length": 256, "out": 1, "loss": "mse", "params": "input", "sequences": 400} | shape
+    size, length, memory = sizes["sequences"], sizes["length"], 256 * 2**20
+    model = GatedRNN(cell, 4, sizes["hidden"], sizes["out"]).cuda()
     x = torch.randn(size, length, 4)
-    y = torch.randint(given["out"], (size, length)) if given["out"] > 1 else torch.randn(size, length, 1)
+    y = torch.randint(sizes["out"], (size, length)) if sizes["out"] > 1 else torch.randn(size, length, 1)
 
     def run(sequences):
         diagnose(
-            model, (x[:sequences], y[:sequences]), given["loss"], [0, 1, 5], params=given["params"], progress=False,
+            model, (x[:sequences], y[:sequences]), sizes["loss"], [0, 1, 5], params=sizes["params"], progress=False,
             transport=transport, noise=noise, memory=memory,
         )  # fmt: skip
 

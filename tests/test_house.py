@@ -123,10 +123,10 @@ def test_every_function_in_the_notation_exists():
     assert len(names) > 20
     for name in names:
         parts = name.split(".")
-        found = importlib.import_module("lagreach")
+        value = importlib.import_module("lagreach")
         for i, part in enumerate(parts[1:], 2):
             module = ".".join(parts[:i])
-            found = getattr(found, part) if hasattr(found, part) else importlib.import_module(module)
+            value = getattr(value, part) if hasattr(value, part) else importlib.import_module(module)
 
 
 def test_every_cell_is_in_the_notation():

@@ -47,9 +47,9 @@ def test_every_parameter_and_result_of_the_public_api_has_a_type():
         if not (inspect.isfunction(value) or inspect.isclass(value)):
             continue
         for function in functions_of(value):
-            given = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
-            given += [extra for extra in (function.args.vararg, function.args.kwarg) if extra is not None]
-            bare = [arg.arg for arg in given if arg.annotation is None and arg.arg not in ("self", "cls")]
+            arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+            arguments += [extra for extra in (function.args.vararg, function.args.kwarg) if extra is not None]
+            bare = [arg.arg for arg in arguments if arg.annotation is None and arg.arg not in ("self", "cls")]
             bare += ["return"] if function.returns is None else []
             untyped += [f"{name}.{function.name}: {arg}" for arg in bare]
             seen += 1
@@ -59,15 +59,15 @@ def test_every_parameter_and_result_of_the_public_api_has_a_type():
 
 def test_type_checkers_see_the_names_that_load_lazily():
     """The package loads names on first use, which type checkers cannot follow: the stub says where they are."""
-    found, private = {}, {}
+    stubbed, private = {}, {}
     for node in ast.parse(STUB.read_text()).body:
         if isinstance(node, ast.ImportFrom):
-            found |= {alias.asname: node.module for alias in node.names if alias.asname == alias.name}
+            stubbed |= {alias.asname: node.module for alias in node.names if alias.asname == alias.name}
             private |= {alias.asname: node.module for alias in node.names if alias.asname == f"_{alias.name}"}
         elif isinstance(node, ast.Assign):  # a module under another name
-            found[node.targets[0].id] = private[node.value.id]
+            stubbed[node.targets[0].id] = private[node.value.id]
     assert STUB.with_name("py.typed").exists()
     modules = {name for name, home in lagreach._MODULES.items() if home == f"lagreach.{name}"}
     expected = lagreach._HOME | dict.fromkeys(modules, "lagreach") | {"__version__": "lagreach._version"}
     expected |= {name: home.rsplit(".", 1)[0] for name, home in lagreach._MODULES.items() if name not in modules}
-    assert found == expected
+    assert stubbed == expected

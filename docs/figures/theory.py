@@ -30,9 +30,9 @@ def expansion() -> Figure:
         x = torch.randn(16, 64, 4, generator=generator)
         y = torch.randn(16, 64, 1, generator=generator)
         model = lagreach.GatedRNN("diag_gate", 4, 32, 1, gate_init=overwritten, generator=generator)
-        found = lagreach.fidelity(model, x, y, lags)
-        axes.plot(lags, found.exact, label="exact", **look(0))
-        axes.plot(lags, found.first_order, label="first order", **look(1))
+        gains = lagreach.fidelity(model, x, y, lags)
+        axes.plot(lags, gains.exact, label="exact", **look(0))
+        axes.plot(lags, gains.first_order, label="first order", **look(1))
         axes.set_yscale("log")
         no_minor_labels(axes)
         label(axes, "lag (steps back)", "gain", name)
@@ -64,9 +64,9 @@ def averages() -> Figure:
         "stable, alpha = 1.5": np.asarray(stable.rvs(1.5, 8000, rng)),
     }
     for i, (name, values) in enumerate(samples.items()):
-        found, fitted = lagreach.concentration(values, generator=0), lagreach.fit_tail(values, generator=0)
-        sizes, spreads = np.array(found.sizes), np.array(found.spreads)
-        words = f"{name}: fitted alpha {fitted.alpha:.2f}, measured kappa {found.kappa:.2g}"
+        rate, fitted = lagreach.concentration(values, generator=0), lagreach.fit_tail(values, generator=0)
+        sizes, spreads = np.array(rate.sizes), np.array(rate.spreads)
+        words = f"{name}: fitted alpha {fitted.alpha:.2f}, measured kappa {rate.kappa:.2g}"
         axes.plot(sizes, spreads / spreads[0], label=words, **look(i))
     at = np.array([1.0, 128.0])
     axes.plot(at, at**-0.5, color=FAINT, lw=1, ls=":", label="1 / sqrt(m)")

@@ -33,8 +33,8 @@ def example() -> lagreach.diagnosis.result.Diagnosis:
     data = planted_lags(600, generator)
     model = lagreach.GatedRNN("lstm", 2, 16, 1, generator=generator)
     lags = [0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 40, 48]
-    found = lagreach.diagnose(model, data, lags=lags, sequences=8000)
-    return found.labelled(cell="lstm")
+    diagnosis = lagreach.diagnose(model, data, lags=lags, sequences=8000)
+    return diagnosis.labelled(cell="lstm")
 
 
 def fading() -> Figure:
@@ -78,9 +78,9 @@ def drowning() -> Figure:
 
 def needed() -> Figure:
     """N(l) of the example with the budget, and the window where they meet."""
-    found = example()
-    axes = figures.window(found)
-    reach = found.window(8000).lag
+    diagnosis = example()
+    axes = figures.window(diagnosis)
+    reach = diagnosis.window(8000).lag
     axes.axvspan(-0.12, reach, color=GREEN, alpha=0.10, lw=0)
     axes.annotate(
         f"the window of 8,000\nsequences: lag {reach}",

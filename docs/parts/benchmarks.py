@@ -34,32 +34,32 @@ def table(header: list[str], rows: list[list[str]]) -> list[str]:
     return [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
 
 
-def times(found: dict[str, Any]) -> list[str]:
+def times(record: dict[str, Any]) -> list[str]:
     """One row a case: the time of lagreach, and the others with how many times as long they take."""
-    cases = found["cases"]
+    cases = record["cases"]
     others = list(dict.fromkeys(name for case in cases for name in case["seconds"] if name != "lagreach"))
     rows = []
     for case in cases:
         medians = {name: timing["median"] for name, timing in case["seconds"].items()}
-        own = medians.get("lagreach")
-        row = [case["name"]] + ([duration(own)] if own is not None else [])
+        of_lagreach = medians.get("lagreach")
+        row = [case["name"]] + ([duration(of_lagreach)] if of_lagreach is not None else [])
         for name in others:
-            factor = f" ({times_as_long(medians[name] / own)})" if own and name in medians else ""
+            factor = f" ({times_as_long(medians[name] / of_lagreach)})" if of_lagreach and name in medians else ""
             row.append(duration(medians[name]) + factor if name in medians else "")
         rows.append(row)
-    own = ["lagreach"] if any("lagreach" in case["seconds"] for case in cases) else []
-    return table(["case", *own, *(name.replace("_", " ") for name in others)], rows)
+    of_lagreach = ["lagreach"] if any("lagreach" in case["seconds"] for case in cases) else []
+    return table(["case", *of_lagreach, *(name.replace("_", " ") for name in others)], rows)
 
 
-def derived(found: dict[str, Any]) -> list[str]:
+def derived(record: dict[str, Any]) -> list[str]:
     """What the timings of a case say together, such as exponents of growth."""
-    rows = [[case["name"], name, f"{value:.3g}"] for case in found["cases"] for name, value in case["derived"].items()]
+    rows = [[case["name"], name, f"{value:.3g}"] for case in record["cases"] for name, value in case["derived"].items()]
     return table(["case", "quantity", "value"], rows)
 
 
-def on_gpu(found: dict[str, Any]) -> list[str]:
+def on_gpu(record: dict[str, Any]) -> list[str]:
     """Milliseconds of a training step by cell, workload and number of models trained together."""
-    cases = [case for case in found["cases"] if "ms" in case]
+    cases = [case for case in record["cases"] if "ms" in case]
     sizes = list(dict.fromkeys((case["workload"], case["replicas"]) for case in cases))
     cells = list(dict.fromkeys(case["cell"] for case in cases))
     by = {(case["cell"], case["workload"], case["replicas"]): f"{case['ms']:.3g} ms" for case in cases}
@@ -67,9 +67,9 @@ def on_gpu(found: dict[str, Any]) -> list[str]:
     return table(header, [[cell, *(by.get((cell, *size), "") for size in sizes)] for cell in cells])
 
 
-def beside_others(found: dict[str, Any]) -> list[str]:
+def beside_others(record: dict[str, Any]) -> list[str]:
     """One model of each size: what one would use instead, and what memory, products or the chain of steps alone take."""
-    cases = [case for case in found["cases"] if case.get("rivals_ms")]
+    cases = [case for case in record["cases"] if case.get("rivals_ms")]
     names = list(dict.fromkeys(name for case in cases for name in case["rivals_ms"]))
     floors = {"memory": "memory alone", "products": "products alone", "latency": "chain of steps"}
     rows = []
@@ -81,48 +81,48 @@ def beside_others(found: dict[str, Any]) -> list[str]:
     return table(["one model", "lagreach", *names, *floors.values()], rows)
 
 
-def where_time_goes(found: dict[str, Any]) -> list[str]:
+def where_time_goes(record: dict[str, Any]) -> list[str]:
     """The profile of a step of many models: the kernels of lagreach, and the rest."""
     kernels = ("forward", "backward", "sums")
     rows = []
-    for case in found["cases"]:
+    for case in record["cases"]:
         if case["replicas"] > 1:
-            own = [case["kernels"].get(name, 0.0) for name in kernels]
-            times = [f"{ms:.2f} ms" if ms else "" for ms in (*own, case["ms"] - sum(own))]
+            of_kernels = [case["kernels"].get(name, 0.0) for name in kernels]
+            times = [f"{ms:.2f} ms" if ms else "" for ms in (*of_kernels, case["ms"] - sum(of_kernels))]
             rows.append([f"{case['cell']}, {case['workload']}, {case['replicas']} models", *times])
     return table(["profile", "forward", "backward", "gradients of the weights", "the rest, in torch"], rows)
 
 
-def origin(found: dict[str, Any]) -> str:
+def origin(record: dict[str, Any]) -> str:
     """When, where and behind which tests it was measured."""
-    machine, versions = found["machine"], found.get("versions", found["machine"])
-    place = machine.get("gpu") or f"{machine['cpu']}, {found['threads']} thread"
-    words = f"*{found['date'][:10]}, {place}, torch {versions['torch']}"
-    if "clock" in found:
-        words += f"; {found['clock']}"
-    if "guards" in found:
-        words += f"; tests run first: {found['guards']['outcome']}"
+    machine, versions = record["machine"], record.get("versions", record["machine"])
+    place = machine.get("gpu") or f"{machine['cpu']}, {record['threads']} thread"
+    words = f"*{record['date'][:10]}, {place}, torch {versions['torch']}"
+    if "clock" in record:
+        words += f"; {record['clock']}"
+    if "guards" in record:
+        words += f"; tests run first: {record['guards']['outcome']}"
     load = max(machine.get("load_before", 0), machine.get("load_after", 0))
     if load > machine.get("cores", 2):
         words += f"; the machine was busy (load {load:.1f}), so look at the ratios"
     return words + ".*"
 
 
-def section(found: dict[str, Any], machine: str = "") -> str:
+def section(record: dict[str, Any], machine: str = "") -> str:
     """One benchmark; `machine` where it is not the one of the others."""
     where = f" ({machine})" if machine else ""
-    lines = [f"## {found['op'].replace('_', ' ')}{where}", "", f"{found['about'][:1].upper()}{found['about'][1:]}."]
-    if "unit" in found:
-        lines[-1] += f" Time of one {found['unit']}."
-    cases = found["cases"]
-    if "clock" in found:
+    lines = [f"## {record['op'].replace('_', ' ')}{where}", "", f"{record['about'][:1].upper()}{record['about'][1:]}."]
+    if "unit" in record:
+        lines[-1] += f" Time of one {record['unit']}."
+    cases = record["cases"]
+    if "clock" in record:
         grown = any(case.get("derived") for case in cases)
-        tables = [times(found)] if not grown or any(case.get("ratios") for case in cases) else []
-        tables += [derived(found)] if grown else []
+        tables = [times(record)] if not grown or any(case.get("ratios") for case in cases) else []
+        tables += [derived(record)] if grown else []
     else:
-        tables = [on_gpu(found), beside_others(found), where_time_goes(found)]
+        tables = [on_gpu(record), beside_others(record), where_time_goes(record)]
     notes = [f"Note: {note}." for note in dict.fromkeys(case.get("note", "") for case in cases) if note]
-    return "\n".join([*lines, *(line for one in tables for line in ["", *one]), "", *notes, "", origin(found), ""])
+    return "\n".join([*lines, *(line for one in tables for line in ["", *one]), "", *notes, "", origin(record), ""])
 
 
 def text() -> str:

@@ -10,11 +10,11 @@ PAGES = ("benchmarks", "results", "validation/index", "reliability", "testing")
 
 def pages() -> list[str]:
     """Pages that exist, and pages of the validation that its own index does not lead to."""
-    found = [page for page in PAGES if (DOCS / f"{page}.md").is_file()]
+    existing = [page for page in PAGES if (DOCS / f"{page}.md").is_file()]
     index = DOCS / "validation" / "index.md"
     led_to = index.read_text(encoding="utf-8") if index.is_file() else ""
     others = [path.stem for path in sorted((DOCS / "validation").glob("*.md")) if path != index]
-    return found + [f"validation/{name}" for name in others if name not in led_to]
+    return existing + [f"validation/{name}" for name in others if name not in led_to]
 
 
 def text() -> str:

@@ -20,10 +20,10 @@ def shifted(markdown: str) -> str:
 def linked(markdown: str, folder: Path) -> str:
     """The same text with pictures and files found from the documentation; links to files that are not stored become words."""
 
-    def one(found: re.Match[str]) -> str:
-        mark, words, target = found.groups()
+    def one(match: re.Match[str]) -> str:
+        mark, words, target = match.groups()
         if "://" in target or target.startswith("#"):
-            return found[0]
+            return match[0]
         path = folder / target
         if not path.is_file():
             return words
@@ -36,12 +36,12 @@ def study(path: Path) -> str:
     """One study: its text, and the pictures that the text does not show itself."""
     markdown = path.read_text(encoding="utf-8")
     pictures = sorted((path.parent / "figures").glob("*.png"))
-    own = [picture for picture in pictures if f"figures/{picture.name}" not in markdown]
-    shown = [f"![{picture.stem.replace('_', ' ').replace('-', ', ')}](figures/{picture.name})" for picture in own]
+    not_shown = [picture for picture in pictures if f"figures/{picture.name}" not in markdown]
+    shown = [f"![{picture.stem.replace('_', ' ').replace('-', ', ')}](figures/{picture.name})" for picture in not_shown]
     return shifted(linked("\n\n".join([markdown.rstrip(), *shown]), path.parent)) + "\n"
 
 
 def text() -> str:
     """All studies, by name."""
-    found = sorted(RESULTS.glob("*/RESULTS.md"))
-    return "\n".join(map(study, found)) if found else NOTHING
+    texts = sorted(RESULTS.glob("*/RESULTS.md"))
+    return "\n".join(map(study, texts)) if texts else NOTHING

@@ -1,9 +1,10 @@
-"""Old places of modules: importing one still works, with a warning that says where it is now."""
+"""Old places of modules, and old names in them: they still work, with a warning that says what to use now."""
 
 from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -20,6 +21,7 @@ MOVED = {
         "gate_advice": "advice.gates",
         "gradients.matched": "papers.livi.matched",
         "gradients.sequences": "data.sequences",
+        "gradients.subject": "gradients.measurement_plan",
         "io": "diagnosis.files",
         "measure": "diagnosis.measure",
         "model": "models.gated_rnn",
@@ -81,3 +83,20 @@ def install() -> None:
     if not any(isinstance(finder, OldPlaces) for finder in sys.meta_path):
         # first, since a folder that held nothing but compiled files may be left at an old place
         sys.meta_path.insert(0, OldPlaces())
+
+
+def renamed(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+    """Make the `__getattr__` of a module that hands out what it holds under `names` that were used before, with a warning."""
+
+    def old_name(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        warn_renamed(f"{module}.{name}", f"{module}.{names[name]}")
+        return getattr(sys.modules[module], names[name])
+
+    return old_name
+
+
+def warn_renamed(old: str, new: str, stacklevel: int = 2) -> None:
+    """Warn whoever uses the old name of something; `stacklevel` as for `warnings.warn` in the function that calls this one."""
+    warnings.warn(f"{old} is now {new}; the old name will go away", DeprecationWarning, stacklevel=stacklevel + 1)

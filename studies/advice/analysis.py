@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lagreach.errors import InputError
-from lagreach.study.rows import read_rows
+from lagreach.study.tables import read_rows
 from studies.advice.run import ADVICE, KEPT, OUTCOMES
 
 HALF = 0.5

@@ -20,7 +20,7 @@ from lagreach.advice.advise import advise
 from lagreach.advice.changes import CELL, KINDS
 from lagreach.data.batch import Batch
 from lagreach.errors import RunError
-from lagreach.study.rows import Row, read_rows, write_rows
+from lagreach.study.tables import Row, read_rows, write_rows
 from studies.advice.changes import ARMS, run_of
 from studies.advice.situations import Situation, situations, tiny
 from studies.advice.trainings import HELD_OUT, GroupTraining, cut, groups, pool, train_groups

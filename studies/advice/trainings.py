@@ -14,7 +14,7 @@ from torch import Tensor
 from lagreach.study.data import generator_for
 from lagreach.study.losses import replica_losses
 from lagreach.study.replicas import Replicas
-from lagreach.study.rows import Row
+from lagreach.study.tables import Row
 from lagreach.study.trainer import Trainer, run_epoch
 from studies.advice.changes import Run
 from studies.advice.situations import TASKS

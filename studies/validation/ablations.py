@@ -45,7 +45,7 @@ class Ablation:
 
 def ablate(material: Material) -> tuple[Ablation, ...]:
     """Every variant at every stage against its default."""
-    found = []
+    ablations = []
     for stage in material.rows.stages:
         for name in material.rows.predictors(stage, variants=True):
             base = base_name(name)
@@ -55,8 +55,8 @@ def ablate(material: Material) -> tuple[Ablation, ...]:
             if (stage, default) in material.rows.values:
                 compared = difference(material, name, default, stage)
                 against = default.partition("=")[2] or "the study's"
-                found.append(Ablation(base, factor, level, against, stage, compared.rows, compared.auroc))
-    return tuple(found)
+                ablations.append(Ablation(base, factor, level, against, stage, compared.rows, compared.auroc))
+    return tuple(ablations)
 
 
 def better_variants(ablations: tuple[Ablation, ...]) -> list[Ablation]:

@@ -106,8 +106,8 @@ class Analysis:
     def difference(self, predictor: str, other: str, stage: str) -> Estimate:
         """AUROC of a predictor less that of another one, or of itself at the first stage."""
         wanted = (predictor, other, stage)
-        found = (d.auroc for d in self.differences if (d.predictor, d.other, d.stage) == wanted)
-        return next(found, NOT_MEASURABLE)
+        matching = (d.auroc for d in self.differences if (d.predictor, d.other, d.stage) == wanted)
+        return next(matching, NOT_MEASURABLE)
 
     def calibration(self, predictor: str, stage: str, group: str = "all") -> Calibration | None:
         """Calibration of one predictor at one stage in one group of curves."""
@@ -209,9 +209,9 @@ def _counts(material: Material, curves: Curves, tail_trainings: int) -> Counts:
     rows, use = material.rows, np.isfinite(material.recovered)
     names, first = np.unique(rows["training"], return_index=True)
 
-    def share(own: np.ndarray) -> float:
-        own = own & use
-        return float(np.average(material.learned[own], weights=material.weights[own])) if own.any() else np.nan
+    def share(rows: np.ndarray) -> float:
+        rows = rows & use
+        return float(np.average(material.learned[rows], weights=material.weights[rows])) if rows.any() else np.nan
 
     def levels(name: str) -> tuple[Any, ...]:
         return tuple(np.unique(rows[name]).tolist())
@@ -240,15 +240,15 @@ def _robustness(rows: Matched, replicates: int, seed: int) -> tuple[Robustness, 
     """AUROC of the window with other thresholds, and at the checkpoint with the lowest held-out loss."""
     readings = {f"score at least {t}": ("score", t) for t in OTHER_THRESHOLDS}
     readings[f"best checkpoint, at least {THRESHOLD}"] = ("score_best", THRESHOLD)
-    found = []
+    robustness = []
     for reading, (column, threshold) in readings.items():
         material, _ = prepare(rows, rows.recovered(column), threshold, replicates, seed)
         for stage in rows.stages:
             for predictor in (p for p in WINDOW if (stage, p) in rows.values):
                 x = rows.score(predictor, stage)
                 use = np.isfinite(material.recovered) & ~np.isnan(x)
-                found.append(Robustness(reading, predictor, stage, material.auroc(x, use)))
-    return tuple(found)
+                robustness.append(Robustness(reading, predictor, stage, material.auroc(x, use)))
+    return tuple(robustness)
 
 
 def save_analysis(analysis: Analysis, path: Path) -> None:

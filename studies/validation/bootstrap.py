@@ -70,10 +70,10 @@ def cluster_weights(
     drawn = generator.multinomial(len(names), np.full(len(names), 1 / len(names)), size=replicates)
     weights = np.zeros((replicates, len(outer)))
     for k in range(len(names)):
-        own = np.flatnonzero(place == k)
-        labels, part = np.unique(inner[own], return_inverse=True)
+        rows = np.flatnonzero(place == k)
+        labels, part = np.unique(inner[rows], return_inverse=True)
         times = generator.multinomial(drawn[:, k] * len(labels), np.full(len(labels), 1 / len(labels)))
-        weights[:, own] = times[:, part]
+        weights[:, rows] = times[:, part]
     return weights
 
 

@@ -92,13 +92,13 @@ def _newton(
         # by the pseudo-inverse, because the likelihood of a replicate may be flat in some direction
         step = (np.linalg.pinv(curvature, hermitian=True) @ slope[..., None])[..., 0]
         size, better = np.ones(len(left)), np.zeros(len(left), dtype=bool)
-        trial, found = theta[left] + step, (value.copy(), slope.copy(), curvature.copy())
+        trial, likelihood = theta[left] + step, (value.copy(), slope.copy(), curvature.copy())
         for _ in range(HALVINGS):
             trial = theta[left] + size[:, None] * step
             todo = np.flatnonzero(~better & (trial[:, -1] > 0))
-            for kept, new in zip(found, _likelihood(trial[todo], linear, side, weights[left[todo]]), strict=True):
+            for kept, new in zip(likelihood, _likelihood(trial[todo], linear, side, weights[left[todo]]), strict=True):
                 kept[todo] = new
-            better[todo] = found[0][todo] >= value[todo] - 1e-10 * np.abs(value[todo])
+            better[todo] = likelihood[0][todo] >= value[todo] - 1e-10 * np.abs(value[todo])
             if better.all():
                 break
             size[~better] /= 2
@@ -106,7 +106,7 @@ def _newton(
         moved = np.abs(size[:, None] * step).max(1) > TOLERANCE * (1 + np.abs(theta[left]).max(1))
         settled[left] = better & ~moved
         go_on = ~settled[left]
-        value, slope, curvature = (kept[go_on] for kept in found)
+        value, slope, curvature = (kept[go_on] for kept in likelihood)
     return theta, settled
 
 
@@ -152,7 +152,7 @@ class Line:
 
 def calibration_line(
     predicted: Float[np.ndarray, "row"],
-    found: Float[np.ndarray, "row"],
+    empirical: Float[np.ndarray, "row"],
     side: Int[np.ndarray, "row"],
     weights: Float[np.ndarray, "replica row"],
 ) -> Line:
@@ -160,7 +160,7 @@ def calibration_line(
 
     The offset is the mean of ``log10(found / predicted)``, in decades: -1 for a predictor that asks for ten times too many.
     """
-    ones = np.ones((len(found), 1))
-    line = tobit(np.concatenate([ones, predicted[:, None]], axis=1), found, side, weights)
-    shift = tobit(ones, found - predicted, side, weights)
+    ones = np.ones((len(empirical), 1))
+    line = tobit(np.concatenate([ones, predicted[:, None]], axis=1), empirical, side, weights)
+    shift = tobit(ones, empirical - predicted, side, weights)
     return Line(line.coefficients[:, 1], line.coefficients[:, 0], shift.coefficients[:, 0], line.spread)

@@ -214,14 +214,16 @@ def conditions(plan: ValidationPlan, seed: int = 0) -> list[Condition]:
 def _tails(plan: TailsPlan) -> list[Condition]:
     if plan.task is None:
         return []
-    found = []
+    conditions = []
     for alpha, size in product(plan.alphas, plan.coefficients or (None,)):
         name, options = f"{plan.task.name}_{alpha:g}", plan.task.task | {"noise_alpha": alpha}
         if size is not None:
             name, options = f"{name}_{size:g}", options | {"coefficients": [size] * len(options["lags"])}
         task = plan.task.model_copy(update={"name": name, "task": options})
-        found += [Condition(task, cell, plan.gate, optimiser) for cell in plan.cells for optimiser in plan.optimisers]
-    return found
+        conditions += [
+            Condition(task, cell, plan.gate, optimiser) for cell in plan.cells for optimiser in plan.optimisers
+        ]
+    return conditions
 
 
 @lru_cache(maxsize=8)

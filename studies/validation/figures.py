@@ -31,14 +31,16 @@ FEWEST_IN_BIN = 10
 FARTHEST = 4.0  # decades from the predicted border that a picture shows
 
 
-def _dot(axes: Axes, found: Estimate, height: float, index: int, name: str = "") -> None:
+def _dot(axes: Axes, estimate: Estimate, height: float, index: int, name: str = "") -> None:
     """One estimate with its interval, lying."""
-    if np.isnan(found.value):
+    if np.isnan(estimate.value):
         return
     style = look(index) | {"linestyle": "none"}
-    if found.measured:
-        axes.plot([found.low, found.high], [height, height], color=style["color"], linewidth=1.6, solid_capstyle="butt")
-    axes.plot([found.value], [height], label=name or None, **style)
+    if estimate.measured:
+        axes.plot(
+            [estimate.low, estimate.high], [height, height], color=style["color"], linewidth=1.6, solid_capstyle="butt"
+        )
+    axes.plot([estimate.value], [height], label=name or None, **style)
 
 
 def _rows(axes: Axes, names: list[str]) -> None:
@@ -63,11 +65,11 @@ def auroc(analysis: Analysis) -> Figure:
     for i, stage in enumerate(stages):
         first = True
         for k, name in enumerate(names):
-            found = analysis.score(name, stage)
-            if found is not None:
+            scored = analysis.score(name, stage)
+            if scored is not None:
                 spread = 0.0 if name in BASELINES else (i - (len(stages) - 1) / 2) * 0.18
-                title = words.STAGE_WORDS[stage] if first and not np.isnan(found.auroc.value) else ""
-                _dot(axes, found.auroc, k + spread, i, title)
+                title = words.STAGE_WORDS[stage] if first and not np.isnan(scored.auroc.value) else ""
+                _dot(axes, scored.auroc, k + spread, i, title)
                 first = first and not title
     axes.axvline(0.5, color=FAINT, linewidth=1, linestyle="--")
     low = min((s.auroc.low for s in analysis.scores if s.auroc.measured), default=0.5)
@@ -105,10 +107,10 @@ def calibration(analysis: Analysis) -> Figure:
         for limit in LIMITS:
             colour, _ = LIMIT_LOOK[limit]
             for side, marker in ((SEEN, "o"), (BELOW, "v"), (ABOVE, "^")):
-                own = (curves.limit == limit) & (curves.side == side) & ~np.isnan(x)
-                y = curves.log_n[own] + (jitter[own] if side != SEEN else 0)
+                marked = (curves.limit == limit) & (curves.side == side) & ~np.isnan(x)
+                y = curves.log_n[marked] + (jitter[marked] if side != SEEN else 0)
                 style: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 3, "linestyle": "none"}
-                ax.plot(10 ** inside[own], 10**y, rasterized=True, markeredgewidth=0, **style)
+                ax.plot(10 ** inside[marked], 10**y, rasterized=True, markeredgewidth=0, **style)
             ax.plot([], [], color=colour, marker="o", linestyle="none", markersize=5, label=f"limit: {limit}")
         ends = np.array([10**left, 10**right])
         ax.plot(ends, ends, color=INK, linewidth=1, linestyle="--", label="as predicted")
@@ -129,13 +131,16 @@ def reliability(analysis: Analysis) -> Figure:
                 continue
             x = rows.score(predictor, stage)
             use = np.isfinite(material.recovered) & ~np.isnan(x)
-            own = (x[use], material.learned[use], rows["task"][use], material.weights[use])
-            said = out_of_task(*own, as_claimed=as_claimed)
+            rows_in_use = (x[use], material.learned[use], rows["task"][use], material.weights[use])
+            said = out_of_task(*rows_in_use, as_claimed=as_claimed)
             if not len(said) or np.isnan(said).any():
                 continue
             place = np.minimum((said * BINS).astype(int), BINS - 1)
             points = [
-                (np.average(said[b], weights=own[3][b]), np.average(own[1][b], weights=own[3][b]))
+                (
+                    np.average(said[b], weights=rows_in_use[3][b]),
+                    np.average(rows_in_use[1][b], weights=rows_in_use[3][b]),
+                )
                 for b in (place == k for k in range(BINS))
                 if b.sum() >= FEWEST_IN_BIN
             ]
@@ -165,9 +170,9 @@ def recovery(analysis: Analysis) -> Figure:
             continue
         x = rows.score(predictor, stage)
         for i, task in enumerate(np.unique(rows["task"])):
-            own = (rows["task"] == task) & np.isfinite(material.recovered) & np.isfinite(x)
-            place = np.digitize(x[own], edges)
-            parts = [(edges[k - 1] + 0.25, material.recovered[own][place == k]) for k in range(1, len(edges))]
+            in_task = (rows["task"] == task) & np.isfinite(material.recovered) & np.isfinite(x)
+            place = np.digitize(x[in_task], edges)
+            parts = [(edges[k - 1] + 0.25, material.recovered[in_task][place == k]) for k in range(1, len(edges))]
             parts = [(middle, part) for middle, part in parts if len(part) >= FEWEST_IN_BIN]
             if not parts:
                 continue
@@ -187,10 +192,10 @@ def limits(analysis: Analysis) -> Figure:
     for i, predictor in enumerate(WINDOW):
         score = analysis.score(predictor, stage)
         for k, limit in enumerate(LIMITS):
-            found, height = analysis.calibration(predictor, stage, limit), k + (i - 0.5) * 0.3
+            result, height = analysis.calibration(predictor, stage, limit), k + (i - 0.5) * 0.3
             name = words.label(predictor, plain=True) if k == 0 else ""
-            if found is not None and not np.isnan(found.promised.value):
-                axes[0].barh(height, found.promised.value, 0.26, color=look(i)["color"], label=name or None)
+            if result is not None and not np.isnan(result.promised.value):
+                axes[0].barh(height, result.promised.value, 0.26, color=look(i)["color"], label=name or None)
             if score is not None:
                 _dot(axes[1], score.by_limit[limit], height, i)
     names = [f"{limit}\n({analysis.counts.curves_by_limit[limit]} curves)" for limit in LIMITS]
@@ -216,11 +221,11 @@ def tails(analysis: Analysis) -> Figure:
             (axes[0], "shift", "predicted_shift"),
             (axes[1], "exponent", "predicted_exponent"),
         ):
-            found = [(e.alpha, getattr(e, measure)) for e in effects if not np.isnan(getattr(e, measure).value)]
+            known = [(e.alpha, getattr(e, measure)) for e in effects if not np.isnan(getattr(e, measure).value)]
             lines = [(e.alpha, getattr(e, predicted)) for e in effects]
             if lines:
                 ax.plot(*np.array(lines).T, color=style["color"], linewidth=1, linestyle=style["linestyle"])
-            for k, (alpha, value) in enumerate(found):
+            for k, (alpha, value) in enumerate(known):
                 if value.measured:
                     ax.plot([alpha + shifted] * 2, [value.low, value.high], color=style["color"], linewidth=1.6)
                 marks = style | {"linestyle": "none"}
@@ -233,14 +238,14 @@ def tails(analysis: Analysis) -> Figure:
 
 def ablations(analysis: Analysis) -> Figure:
     """AUROC gained or lost by another choice than the default, with 95 % intervals; grey: too small to matter."""
-    found = analysis.ablations
-    names = list(dict.fromkeys((a.predictor, a.factor, a.level) for a in found))
-    stages = list(dict.fromkeys(a.stage for a in found))
+    compared = analysis.ablations
+    names = list(dict.fromkeys((a.predictor, a.factor, a.level) for a in compared))
+    stages = list(dict.fromkeys(a.stage for a in compared))
     figure, (axes,) = sheet(1, 7.4, 1.2 + 0.34 * len(names))
     axes.axvspan(-WORTH_CHANGING, WORTH_CHANGING, color=FAINT, alpha=0.15, linewidth=0)
     axes.axvline(0.0, color=FAINT, linewidth=1)
     named: set[str] = set()
-    for one in found:
+    for one in compared:
         i = stages.index(one.stage)
         height = names.index((one.predictor, one.factor, one.level)) + (i - (len(stages) - 1) / 2) * 0.22
         title = words.STAGE_WORDS[one.stage] if one.stage not in named and not np.isnan(one.gain.value) else ""

@@ -14,10 +14,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lagreach.cells._pullback import Pullback
-from lagreach.gradients.blocks import Directions
+from lagreach.gradients.blocks import BlockMeans
 from lagreach.gradients.contrast import planted_gradient, signal_gradient, target_spread
+from lagreach.gradients.measurement_plan import MeasurementPlan
 from lagreach.gradients.noise import NoiseValues
-from lagreach.gradients.subject import Subject
 from lagreach.transport.rollout import Rollout
 
 IN_ONE_PIECE = 2**40  # bytes that a piece may take: all sequences are run together
@@ -33,7 +33,7 @@ class LastStep:
     is the size of what is carried.
     """
 
-    subject: Subject
+    plan: MeasurementPlan
     number: np.ndarray
     block: np.ndarray
     factor: dict[str, np.ndarray]
@@ -43,21 +43,21 @@ class LastStep:
     spread: Float[np.ndarray, "seq 2"]
     log10_norm: Float[np.ndarray, "lag seq"]
 
-    def directions(self, signal: str = "dependence") -> Directions:
-        """Block means of a signal's gradients and of the probes', as `lagreach.gradients.blocks.directions` gives them."""
-        members = (self.block[None] == np.arange(self.subject.plan.count)[:, None]).astype(float)
+    def directions(self, signal: str = "dependence") -> BlockMeans:
+        """Block means of a signal's gradients and of the probes', as `lagreach.gradients.blocks.block_means` gives them."""
+        members = (self.block[None] == np.arange(self.plan.block_plan.count)[:, None]).astype(float)
         size = members.sum(1)
-        own = members / size[:, None]
-        probe = np.einsum("ks,sbq,sbp->kqbp", own, self.planted, self.edge, optimize=True)
-        data = np.einsum("ks,gs,sbp->kgbp", own, self.factor[signal], self.data, optimize=True)
+        averaging = members / size[:, None]
+        probe = np.einsum("ks,sbq,sbp->kqbp", averaging, self.planted, self.edge, optimize=True)
+        data = np.einsum("ks,gs,sbp->kgbp", averaging, self.factor[signal], self.data, optimize=True)
         spread = (members @ self.spread)[:, None]
-        return Directions(np.arange(len(size)), size.astype(int), data, probe, spread)
+        return BlockMeans(np.arange(len(size)), size.astype(int), data, probe, spread)
 
     def lag_noise(self, along: np.ndarray) -> NoiseValues:
         """Each band's own gradients along directions (block, signal, band, param), as ``statistics(noise="lag")``."""
-        own = self.factor["gradient"][0, :, None, None] * self.data
-        values = np.stack([np.einsum("bp,qbp->qb", g, along[k]) for g, k in zip(own, self.block, strict=True)])
-        blocks = np.arange(self.subject.plan.count)
+        gradients = self.factor["gradient"][0, :, None, None] * self.data
+        values = np.stack([np.einsum("bp,qbp->qb", g, along[k]) for g, k in zip(gradients, self.block, strict=True)])
+        blocks = np.arange(self.plan.block_plan.count)
         steps = np.full((len(blocks), *along.shape[1:3], 3), np.nan)  # values by step are not measured here
         return NoiseValues.merge([NoiseValues(self.number, self.block, values[:, 0], values[:, 1:], blocks, steps)])
 
@@ -72,34 +72,34 @@ class LastStep:
         return [float(sums[lag] - sums[0]) / 2 for lag in lags]
 
 
-def walk_back(subject: Subject, reach: int) -> LastStep:
+def walk_back(plan: MeasurementPlan, reach: int) -> LastStep:
     """Walk back from the last step, `reach` steps or to the far edge of the last band, in float64."""
-    (piece,) = replace(subject, memory=IN_ONE_PIECE).pieces(range(subject.plan.count))
-    part, steps = piece.part, subject.bands.lags[-1]
-    start = planted_gradient(part.recurrence, piece.objective, part.states, subject.probe.output[0])[:, -1].double()
+    (piece,) = replace(plan, memory=IN_ONE_PIECE).pieces(range(plan.block_plan.count))
+    part, steps = piece.part, plan.bands.lags[-1]
+    start = planted_gradient(part.recurrence, piece.objective, part.states, plan.probe.output[0])[:, -1].double()
     square = start.square().sum(1)
     factor = {}
-    others, weights = subject.exchanged(piece)
+    others, weights = plan.exchanged(piece)
     for signal in SIGNALS:
         every = others if signal == "dependence" else others[:1]
         deltas = [signal_gradient(part.recurrence, piece.objective, o, part.states, signal, weights) for o in every]
         factor[signal] = np.stack([((d[:, -1].double() * start).sum(1) / square).numpy() for d in deltas])
-    inputs = subject.probe.planted(part.x.double()).permute(1, 2, 0)  # (seq, time, probe)
+    inputs = plan.probe.planted(part.x.double()).permute(1, 2, 0)  # (seq, time, probe)
     walk = Walk(part, start)
-    data = np.zeros((len(start), len(subject.bands), subject.width))
-    edge, planted = np.zeros_like(data), np.zeros((len(start), len(subject.bands), len(subject.probe.group)))
+    data = np.zeros((len(start), len(plan.bands), plan.width))
+    edge, planted = np.zeros_like(data), np.zeros((len(start), len(plan.bands), len(plan.probe.group)))
     norms = []
-    band_of = {lag: b for b, (first, last) in enumerate(subject.bands.edges) for lag in range(first, last + 1)}
+    band_of = {lag: b for b, (first, last) in enumerate(plan.bands.edges) for lag in range(first, last + 1)}
     for lag in range(max(reach, steps) + 1):
         norms.append(walk.log10_norm())
         if lag in band_of:
-            band, gradients = band_of[lag], walk.gradients(subject.names)
+            band, gradients = band_of[lag], walk.gradients(plan.names)
             data[:, band] += gradients
-            if lag == subject.bands.lags[band]:
+            if lag == plan.bands.lags[band]:
                 edge[:, band], planted[:, band] = gradients, inputs[:, -1 - lag].numpy()
         walk.step()
-    spread = target_spread(part.recurrence, piece.objective, piece.swapped, part.states, subject.probe.output[0])
-    return LastStep(subject, piece.number, piece.block, factor, data, edge, planted, spread, np.stack(norms))
+    spread = target_spread(part.recurrence, piece.objective, piece.swapped, part.states, plan.probe.output[0])
+    return LastStep(plan, piece.number, piece.block, factor, data, edge, planted, spread, np.stack(norms))
 
 
 class Walk:
@@ -108,7 +108,7 @@ class Walk:
     def __init__(self, part: Rollout, start: Float[Tensor, "seq state"]) -> None:
         stack = part.recurrence.stack
         (self._cell,) = stack.cells
-        self._names = {name: own for own, name in stack.names[0].items()}
+        self._names = {name: short for short, name in stack.names[0].items()}
         self._params = {name: p.detach().double() for name, p in stack.layer_params(0, part.recurrence.params).items()}
         self._x, self._previous = part.x.double(), part.previous.double()
         self._now, self._position = start, part.x.shape[1] - 1
@@ -145,12 +145,12 @@ class Walk:
 
     def gradients(self, names: list[str]) -> Float[np.ndarray, "seq param"]:
         """What each sequence's gradient says about the named weights at this step."""
-        found = []
+        by_weight = []
         for name in names:
-            own = self._names[name]
-            columns = torch.cat([self._spread[:, c] for c in self._pullback.uses[own].columns], dim=1)
-            found.append((columns[:, :, None] * self._pullback.factor([own])[:, None, :]).flatten(1))
-        return torch.cat(found, dim=1).numpy()
+            short = self._names[name]
+            columns = torch.cat([self._spread[:, c] for c in self._pullback.uses[short].columns], dim=1)
+            by_weight.append((columns[:, :, None] * self._pullback.factor([short])[:, None, :]).flatten(1))
+        return torch.cat(by_weight, dim=1).numpy()
 
 
 def growth_per_step(part: Rollout, generator: torch.Generator) -> float:

@@ -59,12 +59,12 @@ def predicted_log_n(rows: Matched, curves: Curves, predictor: str, stage: str) -
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         values = np.log10(rows.values[stage, predictor])
-    found = np.full(len(curves), np.nan)
+    medians = np.full(len(curves), np.nan)
     for k, part in enumerate(curves.rows):
-        own = np.sort(values[part][~np.isnan(values[part])])
-        if len(own):
-            found[k] = own[(len(own) - 1) // 2]
-    return found
+        finite = np.sort(values[part][~np.isnan(values[part])])
+        if len(finite):
+            medians[k] = finite[(len(finite) - 1) // 2]
+    return medians
 
 
 @dataclass(frozen=True)

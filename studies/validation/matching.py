@@ -119,8 +119,10 @@ def match(outcomes: pa.Table, predictions: pa.Table) -> Matched:
     values, offered = {}, {}
     for stage in (s for s in STAGES if (stages == s).any()):
         for name in dict.fromkeys(names[stages == stage].tolist()):
-            own = np.flatnonzero((stages == stage) & (names == name))
-            known = own[row[own] >= 0]  # lag 1 and the like, which the task does not ask for, has no outcome
+            of_predictor = np.flatnonzero((stages == stage) & (names == name))
+            known = of_predictor[
+                row[of_predictor] >= 0
+            ]  # lag 1 and the like, which the task does not ask for, has no outcome
             if len(np.unique(row[known])) != len(known):
                 raise InputError(
                     "some predictions are there twice",

@@ -38,7 +38,7 @@ LISTS = {"good": "What it is good for", "poor": "What it is not good for", "open
 def score_table(analysis: Analysis, stage: str) -> list[str]:
     """Scores of all predictors at one stage, in a fixed order."""
     first = analysis.material.rows.stages[0]
-    own = [s for s in analysis.scores if s.stage == stage and (stage == first or s.predictor not in BASELINES)]
+    scores = [s for s in analysis.scores if s.stage == stage and (stage == first or s.predictor not in BASELINES)]
     headers = (
         "predictor",
         "AUROC",
@@ -62,7 +62,7 @@ def score_table(analysis: Analysis, stage: str) -> list[str]:
                 shown(s.spearman),
                 f"{s.never} / {s.refused} / {s.absent}",
             )
-            for s in own
+            for s in scores
         ],
     )
 
@@ -71,7 +71,7 @@ def by_task_table(analysis: Analysis) -> list[str]:
     """AUROC of the windows and the guess in each task, before training and after."""
     stages = analysis.material.rows.stages
     picked = [(p, s) for s in dict.fromkeys((stages[0], stages[-1])) for p in WINDOW] + [(GUESS, stages[0])]
-    found = [score for p, s in picked if (score := analysis.score(p, s)) is not None]
+    scores = [score for p, s in picked if (score := analysis.score(p, s)) is not None]
     tasks = list(analysis.counts.learned_by_task)
     rows = [
         (
@@ -79,7 +79,7 @@ def by_task_table(analysis: Analysis) -> list[str]:
             "" if s.predictor in BASELINES else words.STAGE_WORDS[s.stage],
             *(shown(s.by_task.get(task, NOT_MEASURABLE)) for task in tasks),
         )
-        for s in found
+        for s in scores
     ]
     learned = ("share learned", "", *(percent(analysis.counts.learned_by_task[task]) for task in tasks))
     return table(("predictor", "stage", *tasks), [*rows, learned])
@@ -185,9 +185,9 @@ def robustness_table(analysis: Analysis) -> list[str]:
     """AUROC of the windows under other readings of "learned", at the first and the last stage."""
     stages = analysis.material.rows.stages
     ends = [(p, s) for p in WINDOW for s in dict.fromkeys((stages[0], stages[-1]))]
-    found = {(r.reading, r.predictor, r.stage): r.auroc for r in analysis.robustness}
+    aurocs = {(r.reading, r.predictor, r.stage): r.auroc for r in analysis.robustness}
     rows = [
-        (reading, *(shown(found.get((reading, *end), NOT_MEASURABLE)) for end in ends))
+        (reading, *(shown(aurocs.get((reading, *end), NOT_MEASURABLE)) for end in ends))
         for reading in dict.fromkeys(r.reading for r in analysis.robustness)
     ]
     return table(("learned means", *(f"`{p}` {words.STAGE_WORDS[s]}" for p, s in ends)), rows)

@@ -82,12 +82,12 @@ class Material:
 
     def auroc(self, x: np.ndarray, use: np.ndarray, strata: np.ndarray | None = None) -> Estimate:
         """AUROC of the rows in use, with its interval."""
-        own = (x[use], self.learned[use])
+        chosen = (x[use], self.learned[use])
         within = None if strata is None else strata[use]
-        value = float(auroc(*own, self.weights[use], within))
+        value = float(auroc(*chosen, self.weights[use], within))
         if np.isnan(value):
             return NOT_MEASURABLE
-        return estimate(value, auroc(*own, self.replicates[:, use], within))
+        return estimate(value, auroc(*chosen, self.replicates[:, use], within))
 
 
 def score_predictor(material: Material, predictor: str, stage: str) -> PredictorScore:
@@ -127,10 +127,10 @@ def score_predictor(material: Material, predictor: str, stage: str) -> Predictor
 def score_all(material: Material) -> tuple[PredictorScore, ...]:
     """Baselines first (before any network is looked at), then every predictor at every stage."""
     first = material.rows.stages[0]
-    found = [score_predictor(material, name, first) for name in BASELINES]
+    scores = [score_predictor(material, name, first) for name in BASELINES]
     for stage in material.rows.stages:
-        found += [score_predictor(material, name, stage) for name in material.rows.predictors(stage)]
-    return tuple(found)
+        scores += [score_predictor(material, name, stage) for name in material.rows.predictors(stage)]
+    return tuple(scores)
 
 
 def base_rate_brier(material: Material) -> Estimate:
@@ -151,20 +151,20 @@ def difference(material: Material, predictor: str, other: str, stage: str, other
     learned, draws = material.learned[use], material.replicates[:, use]
     values = [float(auroc(v[use], learned, material.weights[use])) for v in (x, y)]
     gain = values[0] - values[1]
-    found = NOT_MEASURABLE
+    gained = NOT_MEASURABLE
     if not np.isnan(gain):
-        found = estimate(gain, auroc(x[use], learned, draws) - auroc(y[use], learned, draws))
-    return Difference(predictor, other, stage, other_stage, int(use.sum()), found)
+        gained = estimate(gain, auroc(x[use], learned, draws) - auroc(y[use], learned, draws))
+    return Difference(predictor, other, stage, other_stage, int(use.sum()), gained)
 
 
 def differences(material: Material, predictors: tuple[str, ...]) -> tuple[Difference, ...]:
     """Each of a few predictors against every other one at the same stage, the baselines, and its own first stage."""
-    found = []
+    compared = []
     first = material.rows.stages[0]
     for stage in material.rows.stages:
         names = material.rows.predictors(stage)
         for predictor in (p for p in predictors if p in names):
-            found += [difference(material, predictor, o, stage) for o in (*BASELINES, *names) if o != predictor]
+            compared += [difference(material, predictor, o, stage) for o in (*BASELINES, *names) if o != predictor]
             if stage != first and (first, predictor) in material.rows.values:
-                found.append(difference(material, predictor, predictor, stage, first))
-    return tuple(found)
+                compared.append(difference(material, predictor, predictor, stage, first))
+    return tuple(compared)

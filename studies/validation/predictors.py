@@ -15,16 +15,16 @@ from lagreach.advice.retention import retention
 from lagreach.data.bands import Bands
 from lagreach.data.batch import Batch
 from lagreach.diagnosis.assemble import window_of
-from lagreach.diagnosis.measure import MeasureSettings, make_subject
+from lagreach.diagnosis.measure import MeasureSettings, plan_measurement
 from lagreach.diagnosis.window import Window
 from lagreach.errors import InputError
-from lagreach.gradients.blocks import Directions, directions
-from lagreach.gradients.noise import NoiseValues, statistics, unit_directions
-from lagreach.gradients.subject import Subject
+from lagreach.gradients.blocks import BlockMeans, block_means
+from lagreach.gradients.measurement_plan import MeasurementPlan
+from lagreach.gradients.noise import NoiseValues, noise_values, unit_directions
 from lagreach.papers.livi.printed_window import paper_window
 from lagreach.regimes import timescales
 from lagreach.study.data import generator_for
-from lagreach.study.rows import Row
+from lagreach.study.tables import Row
 from lagreach.tasks import Task
 from lagreach.tasks.adding import Adding
 from lagreach.transport.fidelity import fidelity
@@ -77,15 +77,15 @@ def predict(
     lags = list(task.lags)
     with np.errstate(divide="ignore", invalid="ignore"):  # lags without any signal are inf, and mean it
         windows = _Windows(model, task, batch, settings)
-        found = [*windows.predictions(), *_printed(model, task, batch, settings)]
-        found += _by_rank(model, task, batch, hidden, windows, seed)
+        predictions = [*windows.predictions(), *_printed(model, task, batch, settings)]
+        predictions += _by_rank(model, task, batch, hidden, windows, seed)
         for name, changes in ABLATIONS.items() if ablate else ():
-            found += [replace(one, predictor=f"{one.predictor}|{name}") for one in windows.variant(**changes)]
+            predictions += [replace(one, predictor=f"{one.predictor}|{name}") for one in windows.variant(**changes)]
         if ablate:
             for share in STRENGTHS:
                 planted = windows.default.required_if_present(share)
-                found += _of_window(planted, f"n_probe|strength={share:g}", lags)
-    return found
+                predictions += _of_window(planted, f"n_probe|strength={share:g}", lags)
+    return predictions
 
 
 def measure_settings(plan: PredictorPlan, seed: int) -> MeasureSettings:
@@ -116,51 +116,53 @@ class _Windows:
         self.found = self._directions(self.measured, self.walked, "dependence")
         self.default: Window
 
-    def _measured(self, settings: MeasureSettings, params: str = "input") -> Subject:
-        made = make_subject(self.model, self.batch, self.task.loss, self.lags, params=params, settings=settings)
+    def _measured(self, settings: MeasureSettings, params: str = "input") -> MeasurementPlan:
+        made = plan_measurement(self.model, self.batch, self.task.loss, self.lags, params=params, settings=settings)
         return replace(made, bands=task_bands(self.task))
 
-    def _walk(self, measured: Subject) -> LastStep | None:
+    def _walk(self, measured: MeasurementPlan) -> LastStep | None:
         return walk_back(measured, max(1, *self.lags)) if self.last_only else None
 
-    def _directions(self, measured: Subject, walked: LastStep | None, signal: str) -> Directions:
-        return directions(replace(measured, signal=signal)) if walked is None else walked.directions(signal)
+    def _directions(self, measured: MeasurementPlan, walked: LastStep | None, signal: str) -> BlockMeans:
+        return block_means(replace(measured, signal=signal)) if walked is None else walked.directions(signal)
 
-    def _along(self, found: Directions, settings: MeasureSettings) -> np.ndarray:
+    def _along(self, means: BlockMeans, settings: MeasureSettings) -> np.ndarray:
         generator = np.random.default_rng(settings.seed)
-        return unit_directions(found, self.measured.probe.group, settings.direction, generator)
+        return unit_directions(means, self.measured.probe.group, settings.direction, generator)
 
     def predictions(self) -> Iterator[Prediction]:
         """Return the default window, the raw gradient as signal, and the lag's own noise."""
-        own, measured, found = self.settings, self.measured, self.found
-        along = self._along(found, own)
+        settings, measured, means = self.settings, self.measured, self.found
+        along = self._along(means, settings)
         raw = self._directions(measured, self.walked, "gradient")
         # one pass over the sequences gives the noise along the directions of both signals
-        both = np.concatenate((along, self._along(raw, own)[:, :1]), axis=1)
-        values = statistics(measured, both, noise=own.noise, unit=own.unit)
+        both = np.concatenate((along, self._along(raw, settings)[:, :1]), axis=1)
+        values = noise_values(measured, both, noise=settings.noise, unit=settings.unit)
         planted = values.probe.shape[1] - 1
         steps = values.step_sums[:, : 1 + planted]
         of_data = replace(values, probe=values.probe[:, :planted], step_sums=steps)
         of_raw = replace(of_data, data=values.probe[:, planted])
-        self.default = window_of(measured, found, of_data, own)
+        self.default = window_of(measured, means, of_data, settings)
         yield from _of_window(self.default.required_if_present(), "n_probe", self.lags)
         yield from _of_window(self.default.required, "n_data", self.lags)
-        window = window_of(replace(measured, signal="gradient"), raw, of_raw, replace(own, signal="gradient"))
+        window = window_of(replace(measured, signal="gradient"), raw, of_raw, replace(settings, signal="gradient"))
         yield from _of_window(window.required, "n_gradient", self.lags)
-        lag_noise = statistics(measured, along, noise="lag") if self.walked is None else self.walked.lag_noise(along)
-        window = window_of(measured, found, lag_noise, replace(own, noise="lag"))
+        lag_noise = noise_values(measured, along, noise="lag") if self.walked is None else self.walked.lag_noise(along)
+        window = window_of(measured, means, lag_noise, replace(settings, noise="lag"))
         yield from _of_window(window.required, "n_lag_noise", self.lags)
 
     def variant(self, params: str = "input", **changes: Any) -> list[Prediction]:
         """Return the default predictors with other settings; NaN where the network has no such weights."""
-        own = replace(self.settings, **changes)
+        settings = replace(self.settings, **changes)
         try:
-            measured = self._measured(own, params)
+            measured = self._measured(settings, params)
         except InputError:  # a network without recurrent weights
             return [Prediction(name, lag, np.nan) for name in ("n_probe", "n_data") for lag in self.lags]
-        found = self._directions(measured, self._walk(measured), "dependence")
-        values: NoiseValues = statistics(measured, self._along(found, own), noise=own.noise, unit=own.unit)
-        window = window_of(measured, found, values, own)
+        means = self._directions(measured, self._walk(measured), "dependence")
+        values: NoiseValues = noise_values(
+            measured, self._along(means, settings), noise=settings.noise, unit=settings.unit
+        )
+        window = window_of(measured, means, values, settings)
         return [
             *_of_window(window.required_if_present(), "n_probe", self.lags),
             *_of_window(window.required, "n_data", self.lags),
@@ -175,8 +177,8 @@ def _of_window(required: Any, name: str, lags: list[int]) -> list[Prediction]:
 def _printed(model: nn.Module, task: Task, batch: Batch, settings: MeasureSettings) -> list[Prediction]:
     """Sequences needed by the paper's own recipe."""
     lags = list(task.lags)
-    found = paper_window(model, batch, lags, task.loss, settings.error, settings.seed)
-    return [Prediction("paper_window", lag, float(n)) for lag, n in zip(lags, found.sequences, strict=True)]
+    printed = paper_window(model, batch, lags, task.loss, settings.error, settings.seed)
+    return [Prediction("paper_window", lag, float(n)) for lag, n in zip(lags, printed.sequences, strict=True)]
 
 
 def _by_rank(
@@ -206,8 +208,8 @@ def longest_time_scale(model: nn.Module, batch: Batch, reach: int) -> float:
     """Largest time scale of the first-order rates; inf if some rate does not fall, 0 if nothing is retained."""
     last = min(max(reach, 8), batch.x.shape[1] - 1)
     at = sorted({round(lag) for lag in np.geomspace(1, last, RATE_LAGS).tolist()})
-    found = timescales(at, log10_rates=effective_rates(model, batch.x, at).log10_rates.numpy())
-    if Status.NO_DECAY in found.status:
+    scales = timescales(at, log10_rates=effective_rates(model, batch.x, at).log10_rates.numpy())
+    if Status.NO_DECAY in scales.status:
         return float("inf")
-    usable = found.tau[np.isfinite(found.tau)]
+    usable = scales.tau[np.isfinite(scales.tau)]
     return float(usable.max()) if len(usable) else 0.0

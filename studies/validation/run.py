@@ -23,8 +23,8 @@ from lagreach.errors import InputError, LagreachError, RunError
 from lagreach.study.checkpoints import load_tensors
 from lagreach.study.config import StudyConfig
 from lagreach.study.executors import Executor
-from lagreach.study.rows import Row, read_rows, write_rows
 from lagreach.study.store import RunDirectory
+from lagreach.study.tables import Row, read_rows, write_rows
 from studies.validation.design import Condition, ValidationPlan, conditions, validation_plan
 from studies.validation.predictors import Prediction, fresh_batch, predict
 from studies.validation.tables import PREDICTORS, save_tables
@@ -197,21 +197,21 @@ def measure_predictors(job: PredictorJob) -> None:
     condition = next(one for one in everything if one.name == job.condition)
     batch, seeds = fresh_batch(condition, plan.predictors, job.seed), config.seed_list()
     rows: list[Row] = []
-    found: list[Prediction] | None = None
+    predictions: list[Prediction] | None = None
     for r, (sequences, seed) in enumerate(replicas_of(plan, seeds)):
         if seed != job.seed:
             continue
         training = condition.training(sequences, seed)
         ablate = job.stage in ABLATED and training in ablated(plan, everything, seeds)
         # at the start the network is the same for every number of sequences
-        if found is None or job.stage != "init" or ablate:
+        if predictions is None or job.stage != "init" or ablate:
             model = condition.model(seed)
             if job.stage != "init":
                 flat = load_tensors(weights_path(run, condition), run.read)[job.stage][r]
                 torch.nn.utils.vector_to_parameters(flat, model.parameters())
-            found = _predict(run, training, condition, model, batch, plan, config.seed, ablate=ablate)
+            predictions = _predict(run, training, condition, model, batch, plan, config.seed, ablate=ablate)
         shared = {"training": training, "condition": condition.name, "seed": seed, "stage": job.stage}
-        kept = found if ablate else [one for one in found if "|" not in one.predictor]
+        kept = predictions if ablate else [one for one in predictions if "|" not in one.predictor]
         rows += [shared | one.row() for one in kept]
     write_rows(piece_path(run, job.condition, job.stage, job.seed), rows, run.write)
 
@@ -240,12 +240,12 @@ def ablated(plan: ValidationPlan, everything: Sequence[Condition], seeds: Sequen
     chosen = [one for one in everything if one.plan.family != "tails"]
     count = min(plan.predictors.ablations, len(chosen) * len(plan.sequences) * len(seeds))
     order = np.random.default_rng(0).permutation(len(chosen))
-    found = set()
+    trainings = set()
     for k in range(count):
         turn, place = divmod(k, len(chosen))
         sequences = plan.sequences[(place + turn) % len(plan.sequences)]
-        found.add(chosen[order[place]].training(sequences, seeds[(place + turn) % len(seeds)]))
-    return found
+        trainings.add(chosen[order[place]].training(sequences, seeds[(place + turn) % len(seeds)]))
+    return trainings
 
 
 def finish(

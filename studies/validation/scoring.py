@@ -171,9 +171,11 @@ def out_of_task(
     as_claimed: bool = False,
 ) -> Float[np.ndarray, "row"]:
     """Probability of each row by a link fitted to the other tasks only; NaN if there is one task alone."""
-    found = np.full(len(x), np.nan)
+    probability = np.full(len(x), np.nan)
     for task in np.unique(tasks):
-        own = tasks == task
-        if not own.all():
-            found[own] = fit_link(x[~own], learned[~own], weights[~own], as_claimed=as_claimed)(x[own])
-    return found
+        in_task = tasks == task
+        if not in_task.all():
+            probability[in_task] = fit_link(x[~in_task], learned[~in_task], weights[~in_task], as_claimed=as_claimed)(
+                x[in_task]
+            )
+    return probability

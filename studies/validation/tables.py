@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lagreach._util.disk import Write, make_folder, read_whole, write_whole
 from lagreach.errors import InputError
-from lagreach.study.rows import Row, open_table, table_bytes
+from lagreach.study.tables import Row, open_table, table_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,7 +84,7 @@ def as_table(rows: pa.Table | Sequence[Row], columns: dict[str, str]) -> pa.Tabl
     """Rows as a table with exactly these columns, in this order."""
     import pyarrow as pa
 
-    own = schema(columns)
+    wanted = schema(columns)
     if isinstance(rows, pa.Table):
         for name in ADDED:
             if name in columns and name not in rows.column_names:
@@ -97,8 +97,8 @@ def as_table(rows: pa.Table | Sequence[Row], columns: dict[str, str]) -> pa.Tabl
             fix="write the tables with save_tables",
         )
     if isinstance(rows, pa.Table):
-        return rows.select(list(columns)).cast(own)
-    return pa.Table.from_pylist(list(rows), schema=own)
+        return rows.select(list(columns)).cast(wanted)
+    return pa.Table.from_pylist(list(rows), schema=wanted)
 
 
 def save_tables(
@@ -125,14 +125,14 @@ def load_tables(folder: str | Path) -> tuple[pa.Table, pa.Table]:
     """
     import pyarrow as pa
 
-    found = []
+    tables = []
     for name, columns in (("outcomes", OUTCOMES), ("predictors", PREDICTIONS)):
         path = Path(folder) / f"{name}.parquet"
         try:
             with open_table(read_whole(path), path.name) as file:
-                found.append(as_table(file.read(), columns))
+                tables.append(as_table(file.read(), columns))
         except (pa.ArrowException, OSError, InputError) as error:
             raise InputError(
                 "this folder holds no tables of a validation study", got=f"{path}: {error}", fix="run the study first"
             ) from error
-    return found[0], found[1]
+    return tables[0], tables[1]

@@ -94,12 +94,12 @@ class TailEffect:
     @property
     def verdict(self) -> str:
         """Whether the exponent is as predicted; not measurable if the interval holds the other law's too."""
-        found = self.exponent
-        if not found.measured:
+        exponent = self.exponent
+        if not exponent.measured:
             return "not measurable"
-        if not found.covers(self.predicted_exponent):
+        if not exponent.covers(self.predicted_exponent):
             return "not as predicted"
-        told = found.high - found.low <= WIDEST if self.alpha == GAUSSIAN else not found.covers(self.rival)
+        told = exponent.high - exponent.low <= WIDEST if self.alpha == GAUSSIAN else not exponent.covers(self.rival)
         return "as predicted" if told else "not measurable"
 
     @property
@@ -140,8 +140,8 @@ class _Fit:
     @property
     def exponent(self) -> Estimate:
         """How N moves with the ratio; the interval is symmetric in its logarithm."""
-        found = self.interval(np.log(self.rise / self.fall))
-        return Estimate(*np.exp([found.value, found.low, found.high]).tolist())
+        log_exponent = self.interval(np.log(self.rise / self.fall))
+        return Estimate(*np.exp([log_exponent.value, log_exponent.low, log_exponent.high]).tolist())
 
     @property
     def far(self) -> Estimate:
@@ -155,7 +155,7 @@ class _Fit:
 
 def tail_effects(rows: Matched, replicates: int, seed: int) -> tuple[TailEffect, ...]:
     """Effects of every tail index, for plain and for clipped training."""
-    found = []
+    effects = []
     for clipped in (False, True):
         arm = rows.where(rows["clip"].astype(bool) == clipped)
         indices = sorted(np.unique(arm["noise_alpha"]).tolist(), reverse=True)
@@ -168,7 +168,7 @@ def tail_effects(rows: Matched, replicates: int, seed: int) -> tuple[TailEffect,
             if index != GAUSSIAN:
                 shift, predicted_shift = _shift(fit, fits.get(GAUSSIAN), parts[index], index, clipped)
             steps = [float(parts[index]["length"][0] - lag) for lag in (fit.lags[0], fit.lags[-1])] if fit else []
-            found.append(
+            effects.append(
                 TailEffect(
                     clipped,
                     index,
@@ -182,7 +182,7 @@ def tail_effects(rows: Matched, replicates: int, seed: int) -> tuple[TailEffect,
                     predicted_far=math.log10(steps[0] / steps[1]) if fit else np.nan,
                 )
             )
-    return tuple(found)
+    return tuple(effects)
 
 
 def distance(rows: Matched) -> np.ndarray:

@@ -21,8 +21,8 @@ from lagreach.study.config import StudyConfig
 from lagreach.study.data import generator_for
 from lagreach.study.losses import replica_losses
 from lagreach.study.replicas import Replicas
-from lagreach.study.rows import Row, read_rows, write_rows
 from lagreach.study.store import RunDirectory
+from lagreach.study.tables import Row, read_rows, write_rows
 from lagreach.study.trainer import Trainer, run_epoch
 from lagreach.tasks import Task
 from studies.validation.design import Condition, ValidationPlan, conditions, validation_plan
@@ -53,8 +53,8 @@ class PooledData:
         """Numbers of the sequences of an epoch, (replica, step, batch)."""
         count = self.steps_per_epoch * self.batch
         streams = [
-            start + stream((self.seeds[pool], "order", own), own, number * count, count)
-            for own, pool, start in zip(self.sequences, self.pool, self.start, strict=True)
+            start + stream((self.seeds[pool], "order", sequences), sequences, number * count, count)
+            for sequences, pool, start in zip(self.sequences, self.pool, self.start, strict=True)
         ]
         return torch.stack(streams).unflatten(1, (self.steps_per_epoch, self.batch))
 
@@ -156,8 +156,8 @@ class ConditionTraining:
         held.load(end)
         rows = []
         for r, (sequences, seed) in enumerate(replicas_of(self.plan, self.seeds)):
-            own = {"score": score[r], "score_best": score_best[r]}
-            rows += self._outcomes(sequences, seed, r, own, float(loss[r]), float(loss_best[r]))
+            scores = {"score": score[r], "score_best": score_best[r]}
+            rows += self._outcomes(sequences, seed, r, scores, float(loss[r]), float(loss_best[r]))
         kept = self._kept | {BEST: self._best}
         save_tensors(weights_path(self.run, self.condition), kept, self.run.write)
         write_rows(outcomes_path(self.run, self.condition), rows, self.run.write)  # last: it makes a finished condition
@@ -193,7 +193,7 @@ class ConditionTraining:
         return [
             shared
             | {"lag": lag, "capacity_binds": binds, "ratio": ratio}
-            | {name: float(own[k]) for name, own in scores.items()}
+            | {name: float(of_lags[k]) for name, of_lags in scores.items()}
             for k, (lag, binds, ratio) in enumerate(
                 zip(task.lags, condition.capacity_binds, condition.ratios, strict=True)
             )
@@ -204,11 +204,11 @@ class ConditionTraining:
         """Loss (replica,) of the present weights on sequences of each seed, and each replica's scores by lag."""
         losses, outputs, pool = [], [], torch.tensor(self._pool)
         for start in range(0, x.shape[1], CHUNK):
-            own = slice(start, start + CHUNK)
-            output = self.trainer.replicas(x[:, own][pool].to(self.device))
+            chunk = slice(start, start + CHUNK)
+            output = self.trainer.replicas(x[:, chunk][pool].to(self.device))
             losses.append(
                 replica_losses(
-                    self.condition.task.loss, output, y[:, own][pool].to(self.device), self.trainer.data.mask
+                    self.condition.task.loss, output, y[:, chunk][pool].to(self.device), self.trainer.data.mask
                 ).double()
             )
             if score:
@@ -222,15 +222,15 @@ class ConditionTraining:
         return loss, [self.condition.task.recovered(x[p], y[p], one) for p, one in zip(self._pool, whole, strict=True)]
 
     def _state(self) -> dict[str, Tensor]:
-        own = {"best": self._best, "best loss": self._best_loss}
-        return self.trainer.state() | {f"stage {name}": kept for name, kept in self._kept.items()} | own
+        best = {"best": self._best, "best loss": self._best_loss}
+        return self.trainer.state() | {f"stage {name}": kept for name, kept in self._kept.items()} | best
 
     def _load(self, state: dict[str, Tensor]) -> None:
-        own = {name: state.pop(name) for name in [*state] if name.startswith(("stage ", "best"))}
+        kept_weights = {name: state.pop(name) for name in [*state] if name.startswith(("stage ", "best"))}
         self.trainer.load(state)
         for stage, kept in self._kept.items():
-            kept.copy_(own[f"stage {stage}"])
-        self._best, self._best_loss = own["best"].to(self.device), own["best loss"]
+            kept.copy_(kept_weights[f"stage {stage}"])
+        self._best, self._best_loss = kept_weights["best"].to(self.device), kept_weights["best loss"]
         self.run.log(f"{self.condition.name}: going on from epoch {self.trainer.epoch}")
 
 

@@ -30,14 +30,14 @@ class Use:
 def uses(analysis: Analysis) -> list[Use]:
     """Uses of the window before training, judged one by one."""
     stage = analysis.material.rows.stages[0]
-    found: list[Use] = []
+    judged: list[Use] = []
     for predictor in WINDOW:
         score = analysis.score(predictor, stage)
         if score is None:
             continue
-        found += _ranking_uses(analysis, score)
-        found += _number_uses(analysis, predictor, stage)
-    return found
+        judged += _ranking_uses(analysis, score)
+        judged += _number_uses(analysis, predictor, stage)
+    return judged
 
 
 def _ranking_uses(analysis: Analysis, score: PredictorScore) -> Iterable[Use]:
@@ -47,8 +47,8 @@ def _ranking_uses(analysis: Analysis, score: PredictorScore) -> Iterable[Use]:
         "which lags of one network will be learned": score.auroc_lags,
         "which of several networks will learn a given lag from the same N": score.auroc_networks,
     }
-    for question, found in questions.items():
-        yield Use(words.judgement(found, words.FAIR), f"Telling {question}: {name}, AUROC {shown(found)}.")
+    for question, estimate in questions.items():
+        yield Use(words.judgement(estimate, words.FAIR), f"Telling {question}: {name}, AUROC {shown(estimate)}.")
     gain = analysis.difference(score.predictor, GUESS, score.stage)
     yield Use(
         words.judgement(gain, 0.0),
@@ -61,15 +61,15 @@ def _number_uses(analysis: Analysis, predictor: str, stage: str) -> Iterable[Use
     name, free = label(predictor), analysis.calibration(predictor, stage, NO_CAPACITY_LIMIT)
     if free is None:
         return
-    found = "too few curves cross the threshold within the range of N to tell"
+    sentence = "too few curves cross the threshold within the range of N to tell"
     if not math.isnan(free.offset.value):
-        found = (
+        sentence = (
             f"lags were learned at {words.factor(free.offset)} times the predicted N on average, scattered by "
             f"{shown(free.spread)} decades; slope {shown(free.slope)}"
         )
     yield Use(
         words.calibration_judgement(free.offset, free.spread),
-        f"Taking its number of sequences at face value, where capacity is not the limit: {name}; {found}.",
+        f"Taking its number of sequences at face value, where capacity is not the limit: {name}; {sentence}.",
     )
     yield Use(
         words.judgement(free.kept, words.RELIABLE),
@@ -81,21 +81,21 @@ def _number_uses(analysis: Analysis, predictor: str, stage: str) -> Iterable[Use
 def best_simple(analysis: Analysis, stage: str) -> str | None:
     """The simple predictor with the highest AUROC at a stage, in hindsight: a rank, or a guess without a network."""
     first = analysis.material.rows.stages[0]
-    found = [s for s in analysis.scores if s.predictor in RANKED and s.stage == stage]
-    found += [s for s in analysis.scores if s.predictor in BASELINES and s.stage == first]
-    found = [s for s in found if s.auroc.measured]
-    return max(found, key=lambda s: s.auroc.value).predictor if found else None
+    simple = [s for s in analysis.scores if s.predictor in RANKED and s.stage == stage]
+    simple += [s for s in analysis.scores if s.predictor in BASELINES and s.stage == first]
+    simple = [s for s in simple if s.auroc.measured]
+    return max(simple, key=lambda s: s.auroc.value).predictor if simple else None
 
 
 def warnings(analysis: Analysis) -> list[str]:
     """What the protocol says must be warned of."""
-    found = []
+    sentences = []
     for stage in analysis.material.rows.stages[:-1] or analysis.material.rows.stages:
         simple = best_simple(analysis, stage)
         for predictor in WINDOW if simple else ():
             gain = analysis.difference(predictor, simple or "", stage)
             if analysis.score(predictor, stage) and not gain.above(0):
-                found.append(
+                sentences.append(
                     f"{_capital(words.STAGE_WORDS[stage])}, {label(predictor)} {words.compared(gain)} the best simple "
                     f"predictor, {label(simple or '')} (difference of AUROC {shown(gain)})."
                 )
@@ -106,15 +106,15 @@ def warnings(analysis: Analysis) -> list[str]:
             if line is None or not abs(line.offset.value) > FAR:  # NaN is not far
                 continue
             means = "so that N must not be read as enough" if line.offset.value > 0 else "far fewer than it asks for"
-            found.append(
+            sentences.append(
                 f"Where the limit is {words.LIMIT_WORDS[limit]}, lags were learned at {words.factor(line.offset)} times "
                 f"the N of {label(predictor)}: more than a factor of ten away, {means}."
             )
     if not analysis.tails:
-        found.append("The exponents of heavy tails were not measured: what is said about them is theory.")
+        sentences.append("The exponents of heavy tails were not measured: what is said about them is theory.")
     elif not all(e.verdict == "as predicted" for e in analysis.tails):
-        found.append("The exponents of heavy tails were not all shown: what is said about them is theory.")
-    return found
+        sentences.append("The exponents of heavy tails were not all shown: what is said about them is theory.")
+    return sentences
 
 
 def _capital(text: str) -> str:
@@ -123,17 +123,17 @@ def _capital(text: str) -> str:
 
 def tail_sentences(analysis: Analysis) -> list[str]:
     """What became of the prediction, for plain and for clipped training."""
-    found = []
+    sentences = []
     for clipped, name, law in ((False, "Plain", "kappa"), (True, "Clipped", "2")):
         heavy = [e for e in analysis.tails if e.clipped == clipped and e.alpha != 2]
         if heavy:
             parts = [f"at alpha = {e.alpha:g} {_tail_words(e)}" for e in heavy]
-            found.append(f"{name} training (exponent {law}): {'; '.join(parts)}.")
-    return found
+            sentences.append(f"{name} training (exponent {law}): {'; '.join(parts)}.")
+    return sentences
 
 
 def _tail_words(effect: TailEffect) -> str:
-    own = f"the exponent is {shown(effect.exponent)}, {number(effect.predicted_exponent)} being predicted"
+    measured = f"the exponent is {shown(effect.exponent)}, {number(effect.predicted_exponent)} being predicted"
     words_of = {
         "as predicted": "as predicted",
         "not as predicted": "not as predicted",
@@ -141,7 +141,7 @@ def _tail_words(effect: TailEffect) -> str:
     }
     if not effect.exponent.measured:
         return "the exponent could not be measured"
-    return f"{own}: {words_of[effect.verdict]}"
+    return f"{measured}: {words_of[effect.verdict]}"
 
 
 def ablation_sentence(analysis: Analysis) -> str:
@@ -150,8 +150,8 @@ def ablation_sentence(analysis: Analysis) -> str:
     changing = [a for a in better if a.factor not in ablations.COUNTS_ELSE]
     others = [a for a in better if a.factor in ablations.COUNTS_ELSE]
 
-    def names(found: list[ablations.Ablation]) -> str:
-        return ", ".join(dict.fromkeys(f"`{a.factor}={a.level}` for `{a.predictor}`" for a in found))
+    def names(ablated: list[ablations.Ablation]) -> str:
+        return ", ".join(dict.fromkeys(f"`{a.factor}={a.level}` for `{a.predictor}`" for a in ablated))
 
     text = "By this rule no default changes."
     if changing:
@@ -167,13 +167,15 @@ def ablation_sentence(analysis: Analysis) -> str:
 def stage_sentences(analysis: Analysis) -> list[str]:
     """Whether looking again during training helps."""
     first, *later = analysis.material.rows.stages
-    found = []
+    sentences = []
     for predictor in WINDOW:
         gains = {stage: analysis.difference(predictor, predictor, stage) for stage in later}
         parts = [f"{words.STAGE_WORDS[s]} it {_changed(g)} ({shown(g)})" for s, g in gains.items()]
         if parts and analysis.score(predictor, first):
-            found.append(f"{label(predictor)}, against its AUROC {words.STAGE_WORDS[first]}: " + "; ".join(parts) + ".")
-    return found
+            sentences.append(
+                f"{label(predictor)}, against its AUROC {words.STAGE_WORDS[first]}: " + "; ".join(parts) + "."
+            )
+    return sentences
 
 
 def _changed(gain: Estimate) -> str:

@@ -43,8 +43,8 @@ RELIABLE = 0.9  # share of promises kept
 
 def label(predictor: str, plain: bool = False) -> str:
     """Name of a predictor in words; `plain` without Markdown."""
-    found = LABELS.get(predictor, predictor)
-    return found.replace("`", "") if plain else found
+    name = LABELS.get(predictor, predictor)
+    return name.replace("`", "") if plain else name
 
 
 def number(value: float, digits: int = 2) -> str:
@@ -57,36 +57,36 @@ def percent(value: float) -> str:
     return "none" if math.isnan(value) else f"{value:.0%}".replace("%", " %")
 
 
-def shown(found: Estimate) -> str:
+def shown(estimate: Estimate) -> str:
     """An estimate with its interval, as it stands in tables and sentences."""
-    if math.isnan(found.value):
+    if math.isnan(estimate.value):
         return "not measurable"
-    if not found.measured:
-        return f"{number(found.value)} (no interval)"
-    return f"{number(found.value)} [{number(found.low)}, {number(found.high)}]"
+    if not estimate.measured:
+        return f"{number(estimate.value)} (no interval)"
+    return f"{number(estimate.value)} [{number(estimate.low)}, {number(estimate.high)}]"
 
 
-def factor(found: Estimate) -> str:
+def factor(estimate: Estimate) -> str:
     """An offset in decades as a factor with its interval."""
-    if math.isnan(found.value):
+    if math.isnan(estimate.value):
         return "not measurable"
-    values = [f"{10**v:.2g}" for v in (found.value, found.low, found.high) if not math.isnan(v)]
+    values = [f"{10**v:.2g}" for v in (estimate.value, estimate.low, estimate.high) if not math.isnan(v)]
     return values[0] if len(values) == 1 else f"{values[0]} [{values[1]}, {values[2]}]"
 
 
-def how_well(found: Estimate) -> str:
+def how_well(estimate: Estimate) -> str:
     """An AUROC in words, by its whole interval."""
-    if not found.measured:
+    if not estimate.measured:
         return "in a way that could not be measured"
-    if found.low >= 0.9:
+    if estimate.low >= 0.9:
         return "very well"
-    if found.low >= GOOD:
+    if estimate.low >= GOOD:
         return "well"
-    if found.low >= FAIR:
+    if estimate.low >= FAIR:
         return "fairly well"
-    if found.low > 0.5:
+    if estimate.low > 0.5:
         return "better than chance, but not reliably"
-    return "worse than chance" if found.high < 0.5 else "no better than chance, as far as can be told"
+    return "worse than chance" if estimate.high < 0.5 else "no better than chance, as far as can be told"
 
 
 def compared(gain: Estimate) -> str:
@@ -98,11 +98,11 @@ def compared(gain: Estimate) -> str:
     return "is worse than" if gain.below(0) else "cannot be told from"
 
 
-def judgement(found: Estimate, border: float) -> str:
+def judgement(estimate: Estimate, border: float) -> str:
     """Which list a use belongs to: "good" or "poor" if the whole interval is on one side of a border, else "open"."""
-    if found.above(border):
+    if estimate.above(border):
         return "good"
-    return "poor" if found.below(border) else "open"
+    return "poor" if estimate.below(border) else "open"
 
 
 def calibration_judgement(offset: Estimate, spread: Estimate) -> str:

@@ -13,8 +13,8 @@ from lagreach._util.threads import one_thread
 from lagreach.errors import LagreachError
 from lagreach.study.checkpoints import load_tensors
 from lagreach.study.optimisers import OptimiserSettings
-from lagreach.study.rows import Row, write_rows
 from lagreach.study.store import RunDirectory
+from lagreach.study.tables import Row, write_rows
 from studies.validation.design import Condition, ValidationPlan, conditions, validation_plan
 from studies.validation.predictors import Prediction, fresh_batch, predict
 from studies.validation.tables import PREDICTORS

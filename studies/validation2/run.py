@@ -23,8 +23,8 @@ from lagreach.errors import InputError
 from lagreach.study.checkpoints import load_tensors, save_tensors
 from lagreach.study.config import StudyConfig, read_config
 from lagreach.study.replicas import Replicas
-from lagreach.study.rows import Row, read_rows, write_rows
 from lagreach.study.store import RunDirectory
+from lagreach.study.tables import Row, read_rows, write_rows
 from studies.validation.design import Condition, ValidationPlan, conditions, validation_plan
 from studies.validation.trainings import (
     BEST,

@@ -10,7 +10,7 @@ import numpy as np
 
 from lagreach._util.disk import Write, make_folder, read_whole, write_whole
 from lagreach.errors import InputError
-from lagreach.study.rows import Row, open_table, table_bytes
+from lagreach.study.tables import Row, open_table, table_bytes
 from studies.validation.tables import OUTCOMES, PREDICTIONS, as_table
 
 if TYPE_CHECKING:

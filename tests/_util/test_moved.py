@@ -36,3 +36,48 @@ def test_modules_below_an_alias_are_the_same_too():
 def test_names_that_never_were_are_still_errors():
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("lagreach.windows")
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        ("lagreach.adapters", "Bound", "BoundRecurrence"),
+        ("lagreach.adapters", "Given", "ScanInputs"),
+        ("lagreach.adapters", "Written", "AffineStep"),
+        ("lagreach.gradients.blocks", "directions", "block_means"),
+        ("lagreach.gradients.measurement_plan", "Subject", "MeasurementPlan"),
+        ("lagreach.gradients.noise", "statistics", "noise_values"),
+    ],
+)
+def test_an_old_name_warns_and_is_the_same_thing(module, old, new):
+    place = importlib.import_module(module)
+    with pytest.warns(DeprecationWarning, match=rf"{module}\.{old} is now {module}\.{new}"):
+        value = getattr(place, old)
+    assert value is getattr(place, new)
+    with pytest.raises(AttributeError, match="has no attribute 'never_was'"):
+        place.never_was  # noqa: B018
+
+
+def test_adapters_with_the_old_names_of_methods_still_work():
+    from lagreach.adapters import ScanLayer
+
+    with pytest.warns(DeprecationWarning, match="ScanLayer") as caught:
+
+        class Old(ScanLayer):
+            def open(self, *args, **kwargs):
+                return "inputs"
+
+            def close(self, scan_inputs, states):
+                return "output"
+
+            def answer(self, output, states, args, kwargs):
+                return "returned"
+
+    assert [str(one.message).split(";")[0] for one in caught] == [
+        "ScanLayer.open is now ScanLayer.read_call",
+        "ScanLayer.close is now ScanLayer.output",
+        "ScanLayer.answer is now ScanLayer.returned",
+    ]
+    assert not {"read_call", "output", "returned"} & Old.__abstractmethods__
+    assert (Old.read_call(None), Old.output(None, 0, 0)) == ("inputs", "output")
+    assert Old.returned(None, 0, 0, (), {}) == "returned"

@@ -20,8 +20,8 @@ class Wrapped(nn.Module):
         self.read = nn.Linear(width, outputs)
 
     def forward(self, x):
-        found = self.layer(self.front(x), **self.options)
-        return self.read(found[0] if isinstance(found, tuple) else found)
+        returned = self.layer(self.front(x), **self.options)
+        return self.read(returned[0] if isinstance(returned, tuple) else returned)
 
 
 def numbers(*shape, seed=0, dtype=torch.float64):

@@ -118,12 +118,12 @@ def test_the_whole_gradient_of_each_sequence_is_autograds(name):
     part = run(folded_view(model, x, y).bind(batch))
     objective = make_objective("mse", batch, part.recurrence, tuple(part.output.shape), input_time=x.shape[1])
     names = list(part.recurrence.params)
-    found = SequenceLinearisation(part, names).pull(total_adjoint(part, objective))
+    pulled = SequenceLinearisation(part, names).pull(total_adjoint(part, objective))
     for n in range(len(x)):
         loss = (model(x[n : n + 1]) - y[n : n + 1]).square().mean()
         gradients = torch.autograd.grad(loss, [model.get_parameter(weight) for weight in names])
         expected = torch.cat([gradient.flatten() for gradient in gradients])
-        torch.testing.assert_close(torch.from_numpy(found[n]), expected, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(torch.from_numpy(pulled[n]), expected, rtol=1e-10, atol=1e-12)
 
 
 def test_a_diagnosis_does_not_depend_on_how_rows_are_folded():
@@ -143,9 +143,9 @@ def test_a_diagnosis_does_not_depend_on_how_rows_are_folded():
 @pytest.mark.parametrize("transport", ["exact", "first-order"])
 def test_models_with_nodes_in_the_batch_are_diagnosed(transport):
     x, y = data(96, 12, outputs=2)
-    found = lagreach.diagnose(made(GraphNetwork), (x, y), lags=[0, 1, 3, 5], transport=transport)
-    assert found.layers[0].window.dependences == (3,)
-    assert found.layers[0].rates.rates.shape == (4, 8)  # units of two layers, not of nodes
+    diagnosis = lagreach.diagnose(made(GraphNetwork), (x, y), lags=[0, 1, 3, 5], transport=transport)
+    assert diagnosis.layers[0].window.dependences == (3,)
+    assert diagnosis.layers[0].rates.rates.shape == (4, 8)  # units of two layers, not of nodes
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
@@ -158,10 +158,10 @@ def test_rates_are_means_over_rows_and_lengths_belong_to_sequences(interleaved):
     alone = Forecaster(layer).double()
     lengths = torch.tensor([9, 4, 7, 2, 9, 5])
     rows = x.movedim(2, 1).reshape(-1, 9, 1)
-    for given, repeated in ((None, None), (lengths, lengths.repeat_interleave(CHANNELS))):
-        found = lagreach.effective_rates(model, x, range(8), lengths=given)
+    for of_sequences, repeated in ((None, None), (lengths, lengths.repeat_interleave(CHANNELS))):
+        rates = lagreach.effective_rates(model, x, range(8), lengths=of_sequences)
         expected = lagreach.effective_rates(alone, rows, range(8), lengths=repeated)
-        torch.testing.assert_close(found.log10_rates, expected.log10_rates, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(rates.log10_rates, expected.log10_rates, rtol=1e-10, atol=1e-10)
 
 
 def test_the_matched_statistic_has_a_value_for_each_sequence():
@@ -218,9 +218,9 @@ def test_factors_of_a_folded_cell_are_those_of_its_rows(inner):
     wide = x.unflatten(0, (2, CHANNELS)).movedim(1, 2)
     states = folded.fold(s.unflatten(0, (2, CHANNELS)).movedim(1, 2))
     assert torch.equal(folded.unfold(states).movedim(2, 1).flatten(0, 1), s)
-    found, expected = folded.factors(wide.flatten(2), states, params), inner.factors(x, s, params)
-    assert found.is_uniform == expected.is_uniform
-    for one, other in zip(found, expected, strict=True):
+    factors, expected = folded.factors(wide.flatten(2), states, params), inner.factors(x, s, params)
+    assert factors.is_uniform == expected.is_uniform
+    for one, other in zip(factors, expected, strict=True):
         for part, whole in zip(other, one, strict=True):
             torch.testing.assert_close(whole.unflatten(2, (CHANNELS, -1)).movedim(2, 1).flatten(0, 1), part)
 
@@ -228,5 +228,5 @@ def test_factors_of_a_folded_cell_are_those_of_its_rows(inner):
 def test_pairs_are_pairs_of_sequences():
     x, y = data(40, 6)
     assert plan_blocks(as_sequences((x, y)), 32, 0).sequences == 40
-    found = lagreach.diagnose(made(MODELS["lstm"]), (x, y), lags=[0, 1])
-    assert found.layers[0].window.sequences == 40
+    diagnosis = lagreach.diagnose(made(MODELS["lstm"]), (x, y), lags=[0, 1])
+    assert diagnosis.layers[0].window.sequences == 40

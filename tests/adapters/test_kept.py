@@ -82,9 +82,10 @@ def test_a_diagnosis_starts_every_sequence_without_a_state_and_says_so(make, nam
     torch.manual_seed(0)
     model = make()
     x, y = data(generator)
-    found = lagreach.diagnose(model, (x, y), lags=[0, 1])
+    started_fresh = lagreach.diagnose(model, (x, y), lags=[0, 1])
     assert any(
-        f"keeps a state between calls, in {name}: every sequence was started without" in w for w in found.warnings
+        f"keeps a state between calls, in {name}: every sequence was started without" in w
+        for w in started_fresh.warnings
     )
     assert getattr(model, "state", None) is None
     assert not getattr(model, "states", [])
@@ -94,7 +95,7 @@ def test_a_diagnosis_starts_every_sequence_without_a_state_and_says_so(make, nam
         return module(batch.x)
 
     by_hand = lagreach.diagnose(model, (x, y), lags=[0, 1], call=reset)
-    one, other = (diagnosis.layers[0].window.adjusted_p.tolist() for diagnosis in (found, by_hand))
+    one, other = (diagnosis.layers[0].window.adjusted_p.tolist() for diagnosis in (started_fresh, by_hand))
     assert one == other
 
 
@@ -117,7 +118,7 @@ def test_a_call_that_resets_the_state_works_and_leaves_the_training_its_state(ge
     x, y = data(generator)
     model(x[:5])
     before = model.state
-    found = lagreach.diagnose(model, (x, y), lags=[0, 1], call=reset_and_call)
+    measured = lagreach.diagnose(model, (x, y), lags=[0, 1], call=reset_and_call)
     assert model.state is before
     fresh = Stateful("GRU", "list")  # the same weights, without any state
     fresh.load_state_dict(model.state_dict())
@@ -127,7 +128,7 @@ def test_a_call_that_resets_the_state_works_and_leaves_the_training_its_state(ge
         return module(batch.x)
 
     again = lagreach.diagnose(fresh, (x, y), lags=[0, 1], call=call)
-    one, other = (diagnosis.layers[0].window.adjusted_p.tolist() for diagnosis in (found, again))
+    one, other = (diagnosis.layers[0].window.adjusted_p.tolist() for diagnosis in (measured, again))
     assert one == other
 
 

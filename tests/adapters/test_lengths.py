@@ -139,13 +139,13 @@ def test_every_lag_backward_through_padding_against_copies_of_the_weights(genera
     weight = (torch.arange(TIME) < lengths[:, None]).double()
     (delta,) = torch.autograd.grad(((error * weight).sum(1) / weight.sum(1)).mean(), leaf)
     view = find_views(model, Batch(x, y, None, lengths))[1]
-    found = lag_gradients(view, x, y, lengths=lengths).grads
+    gradients = lag_gradients(view, x, y, lengths=lengths).grads
     for lag in range(TIME):
         expected = torch.zeros_like(copies[0].weight_ih)
         for t in range(lag, TIME):
             (part,) = torch.autograd.grad((states[t] * delta[:, t]).sum(), copies[t - lag].weight_ih, retain_graph=True)
             expected += part
-        torch.testing.assert_close(found["rnn.weight_ih_l0_reverse"][lag], expected, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(gradients["rnn.weight_ih_l0_reverse"][lag], expected, rtol=1e-10, atol=1e-12)
 
 
 def test_a_model_that_sorts_its_batch_is_diagnosed_as_one_that_does_not(generator):
@@ -156,8 +156,8 @@ def test_a_model_that_sorts_its_batch_is_diagnosed_as_one_that_does_not(generato
     x = torch.randn(48, 9, 3, generator=generator)
     y = torch.roll(x[..., :2], 2, 1)
     lengths = torch.randint(3, 10, (48,), generator=generator)
-    found = [lagreach.diagnose(model, (x, y, None, lengths), lags=[0, 1, 2, 4]) for model in (packed, in_order)]
-    one, other = (diagnosis.layers[0].window for diagnosis in found)
+    diagnoses = [lagreach.diagnose(model, (x, y, None, lengths), lags=[0, 1, 2, 4]) for model in (packed, in_order)]
+    one, other = (diagnosis.layers[0].window for diagnosis in diagnoses)
     assert one.adjusted_p.tolist() == pytest.approx(other.adjusted_p.tolist())
     assert one.required_if_present().sequences.tolist() == pytest.approx(
         other.required_if_present().sequences.tolist(), rel=1e-4

@@ -128,8 +128,8 @@ def test_every_lag_is_that_of_a_cell_of_its_own_for_each_step(generator):
         for lag in range(step + 1):
             (part,) = torch.autograd.grad(loss, copies[step - lag].look.weight, retain_graph=True)
             expected[lag] += part
-    found = lag_gradients(model, x, y).grads["cell.look.weight"]
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    gradients = lag_gradients(model, x, y).grads["cell.look.weight"]
+    torch.testing.assert_close(gradients, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_weights_are_told_apart_by_what_they_multiply(generator):
@@ -154,11 +154,11 @@ def test_a_diagnosis_of_an_own_cell_leaves_the_model_as_it_was():
     torch.manual_seed(0)
     model = Loop(Peephole).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    found = lagreach.diagnose(model, lagged(), lags=[0, 1, 3, 8])
-    assert found.settings["lags_of"] == "layers"
-    assert "cell is carried back step by step" in found.settings["lags_of_why"]
-    assert found.layers[0].window.dependences == (3,)
-    assert found.layers[0].window.settings["params"] == ["cell.look.weight"]
+    diagnosis = lagreach.diagnose(model, lagged(), lags=[0, 1, 3, 8])
+    assert diagnosis.settings["lags_of"] == "layers"
+    assert "cell is carried back step by step" in diagnosis.settings["lags_of_why"]
+    assert diagnosis.layers[0].window.dependences == (3,)
+    assert diagnosis.layers[0].window.settings["params"] == ["cell.look.weight"]
     assert model.training
     assert model.cell.drop.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -177,9 +177,9 @@ def test_a_diagnosis_of_an_own_cell_leaves_the_model_as_it_was():
 )
 def test_what_cannot_be_carried_back_step_by_step_gets_lags_of_the_whole_model(model, why):
     torch.manual_seed(0)
-    found = lagreach.diagnose(model(), lagged(), lags=[0, 1, 3])
-    assert found.settings["lags_of"] == "model"
-    assert why in found.settings["lags_of_why"]
+    diagnosis = lagreach.diagnose(model(), lagged(), lags=[0, 1, 3])
+    assert diagnosis.settings["lags_of"] == "model"
+    assert why in diagnosis.settings["lags_of_why"]
 
 
 class TwoCells(nn.Module):
@@ -201,9 +201,9 @@ def test_of_several_cells_one_can_be_asked_for():
     torch.manual_seed(0)
     model = TwoCells()
     assert "each of its 2 cells" in lagreach.diagnose(model, lagged(), lags=[0, 1, 3]).settings["lags_of_why"]
-    found = lagreach.diagnose(model, lagged(), lags=[0, 1, 3], only="low")
-    assert [layer.name for layer in found.layers] == ["low"]
-    assert "only low was looked at, as asked for; left out: high" in found.warnings
+    diagnosis = lagreach.diagnose(model, lagged(), lags=[0, 1, 3], only="low")
+    assert [layer.name for layer in diagnosis.layers] == ["low"]
+    assert "only low was looked at, as asked for; left out: high" in diagnosis.warnings
 
 
 def test_asked_for_layers_a_loop_that_is_none_is_refused():

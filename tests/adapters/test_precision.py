@@ -52,13 +52,13 @@ def test_a_model_in_half_precision_is_diagnosed_as_its_weights_in_float32(name, 
     model = MODELS[name]().to(dtype)
     before = {weight: value.clone() for weight, value in model.state_dict().items()}
     x, y = data()
-    found, expected = (lagreach.diagnose(m, (x, y), lags=[0, 1, 2, 4]) for m in (model, in_single_precision(model)))
-    one, other = found.layers[0].window, expected.layers[0].window
+    diagnosis, expected = (lagreach.diagnose(m, (x, y), lags=[0, 1, 2, 4]) for m in (model, in_single_precision(model)))
+    one, other = diagnosis.layers[0].window, expected.layers[0].window
     np.testing.assert_array_equal(one.probe.sequences, other.probe.sequences)
     np.testing.assert_array_equal(one.adjusted_p, other.adjusted_p)
     assert one.dependences == (2,)
     note = f"the model is in {str(dtype).removeprefix('torch.')}"
-    assert any(note in warning and "copy in float32" in warning for warning in found.warnings)
+    assert any(note in warning and "copy in float32" in warning for warning in diagnosis.warnings)
     assert not any("copy in float32" in warning for warning in expected.warnings)
     for weight, value in model.state_dict().items():  # the model is left as it was
         assert value.dtype == dtype
@@ -92,10 +92,10 @@ def test_bare_steps_and_finished_recurrences(dtype):
 
     readout = torch.ones(1, 4, dtype=dtype), torch.zeros(1, dtype=dtype)
     weights = {"W_x": torch.randn(4, 2, generator=torch.Generator().manual_seed(0)).to(dtype)}
-    found = diagnose_step(
+    diagnosis = diagnose_step(
         step, weights, (x, y), readout=readout, state_size=4, input_params=lambda name: True, lags=[0, 2]
     )
-    assert found.layers[0].window.dependences == (2,)
+    assert diagnosis.layers[0].window.dependences == (2,)
     recurrence = gated_view(MODELS["GatedRNN"]().to(dtype)).template
     for finished in (recurrence, GatedView(recurrence)):
         with pytest.raises(UnsupportedError, match="half precision"):
@@ -114,6 +114,6 @@ def test_mamba_as_its_checkpoints_load():
     settings = {"vocab_size": 11, "hidden_size": 8, "state_size": 2, "num_hidden_layers": 1, "time_step_rank": 2}
     model = transformers.MambaForCausalLM(transformers.MambaConfig(**settings)).bfloat16()
     x = torch.randint(0, 11, (16, 8))
-    found = lagreach.diagnose(model, (x, x.roll(1, 1)), loss="cross_entropy", lags=[0, 1])
-    assert found.layers[0].window.sequences == 16
-    assert any("bfloat16" in warning for warning in found.warnings)
+    diagnosis = lagreach.diagnose(model, (x, x.roll(1, 1)), loss="cross_entropy", lags=[0, 1])
+    assert diagnosis.layers[0].window.sequences == 16
+    assert any("bfloat16" in warning for warning in diagnosis.warnings)

@@ -17,8 +17,8 @@ import lagreach
 from lagreach.adapters import find_views, scan_layer
 from lagreach.adapters.families import families, scan_modules, table
 from lagreach.adapters.kept import remembered
-from lagreach.adapters.scan_cell import ScanCell, Written, sizes_of
-from lagreach.adapters.scan_layer import Given, ScanLayer, named_weights, register
+from lagreach.adapters.scan_cell import AffineStep, ScanCell, sizes_of
+from lagreach.adapters.scan_layer import ScanInputs, ScanLayer, named_weights, register
 from lagreach.data.batch import Batch
 from lagreach.errors import ConformanceError, InputError, UnsupportedError
 from lagreach.testing import check_adapter
@@ -46,7 +46,7 @@ class LeakyCell(ScanCell):
 
     def write(self, x, params):
         keep, take = (linear(x, params[f"{n}.weight"], params[f"{n}.bias"]) for n in ("keep", "take"))
-        return Written(logsigmoid(keep), take)
+        return AffineStep(logsigmoid(keep), take)
 
 
 class LeakyLayer(ScanLayer):
@@ -63,10 +63,10 @@ class LeakyLayer(ScanLayer):
     decay_shape = property(lambda self: (WIDTH,))
     state_size = property(lambda self: WIDTH)
 
-    def open(self, x):
-        return Given(x, x.new_zeros(len(x), WIDTH), torch.ones(x.shape[:2], dtype=torch.bool))
+    def read_call(self, x):
+        return ScanInputs(x, x.new_zeros(len(x), WIDTH), torch.ones(x.shape[:2], dtype=torch.bool))
 
-    def close(self, given, states):
+    def output(self, scan_inputs, states):
         return states
 
 
@@ -84,8 +84,8 @@ def test_a_layer_of_one_s_own():
     assert scan_layer.registered() == (LeakyLayer,)
     (report,) = check_adapter(model, X)
     assert str(report).startswith("Leaky: passed 7 checks")
-    found, expected = lag_totals(model, X, Y), own_gradients(model, mse(model, X, Y))
-    for name, total in found.items():
+    totals, expected = lag_totals(model, X, Y), own_gradients(model, mse(model, X, Y))
+    for name, total in totals.items():
         assert_close(total, expected[name], rtol=1e-9, atol=1e-13)
     with pytest.raises(UnsupportedError, match="no bias"):
         LeakyLayer(model.layer).retaining(torch.ones(WIDTH))
@@ -165,11 +165,11 @@ def test_a_forward_on_the_instance_is_put_back():
     """Some libraries wrap the forward of an instance; replacing it must not lose the wrapper."""
     register(LeakyLayer)
     model = Wrapped(Leaky()).double()
-    own, calls = model.layer.forward, []
+    plain, calls = model.layer.forward, []
 
     def wrapped(x):
         calls.append(1)
-        return own(x)
+        return plain(x)
 
     model.layer.forward = wrapped
     lagreach.lag_gradients(model, X, Y)

@@ -170,7 +170,7 @@ def test_each_lag_against_brute_force(kind, cell, generator):
         state = copy(x[:, t], state)
         outputs.append(state[0] if kind == "LSTM" else state)
     delta = [2 * (h.detach() - y[:, t]) / y.numel() for t, h in enumerate(outputs)]
-    found = lag_gradients(module, x, y).grads
+    gradients = lag_gradients(module, x, y).grads
     for lag in range(TIME):
         for name in names:
             expected = torch.zeros_like(getattr(module, f"{name}_l0"))
@@ -178,7 +178,7 @@ def test_each_lag_against_brute_force(kind, cell, generator):
                 weight = getattr(copies[t - lag], name)
                 (part,) = torch.autograd.grad((outputs[t] * delta[t]).sum(), weight, retain_graph=True)
                 expected += part
-            torch.testing.assert_close(found[f"{name}_l0"][lag], expected, rtol=1e-10, atol=1e-12)
+            torch.testing.assert_close(gradients[f"{name}_l0"][lag], expected, rtol=1e-10, atol=1e-12)
 
 
 class CellLoop(nn.Module):
@@ -300,10 +300,10 @@ def test_projected_lstm_has_no_first_order_but_an_exact_gain(generator):
     x, y = torch.randn(3, 9, 3, generator=generator), torch.randn(3, 9, 2, generator=generator)
     with pytest.raises(UnsupportedError, match="projection has no such units"):
         effective_rates(model, x, lags=[1])
-    found = fidelity(model, x, y, lags=[0, 1, 3])
-    assert torch.isfinite(found.log10_exact).all()
-    assert torch.isnan(found.log10_first_order[1:]).all()
-    assert found.status is Status.FIRST_ORDER_UNAVAILABLE
+    gains = fidelity(model, x, y, lags=[0, 1, 3])
+    assert torch.isfinite(gains.log10_exact).all()
+    assert torch.isnan(gains.log10_first_order[1:]).all()
+    assert gains.status is Status.FIRST_ORDER_UNAVAILABLE
     whole = lagreach.diagnose(
         model, [torch.randn(8 * len(v), *v.shape[1:], dtype=v.dtype) for v in (x, y)], lags=[0, 1]
     )

@@ -135,7 +135,7 @@ def change(kind, expected, factor=1.0):
 
 
 @pytest.mark.parametrize(
-    ("found", "why", "share", "first"),
+    ("named", "why", "share", "first"),
     [
         ([("units", 0.9), ("gates", 0.8)], BLENDED, 0.1, "gates"),  # what costs less, if it is nearly as good
         ([("units", 0.9), ("gates", 0.6)], BLENDED, 0.1, "units"),
@@ -144,26 +144,26 @@ def change(kind, expected, factor=1.0):
         ([("gates", 0.8), ("cell", 0.95)], BLENDED, 0.7, "cell"),  # a promise that failed: what promises most
     ],
 )
-def test_what_comes_first(found, why, share, first):
-    ordered = _ordered([change(*one) for one in found], why, share)
+def test_what_comes_first(named, why, share, first):
+    ordered = _ordered([change(*one) for one in named], why, share)
     assert ordered[0].kind == first
-    assert len(ordered) == len(found)
+    assert len(ordered) == len(named)
 
 
 def test_only_kinds_that_did_better_than_a_random_change_are_advice():
-    found = evidence()
-    assert set(found) <= set(KINDS)
-    for kind, numbers in found.items():
+    by_kind = evidence()
+    assert set(by_kind) <= set(KINDS)
+    for kind, numbers in by_kind.items():
         assert is_supported(kind) == numbers["supported"]
         assert numbers["promised"]["worked"] <= numbers["worked"] <= numbers["of"]
         assert not numbers["supported"] or numbers["worked"] > numbers["random"]
     assert not is_supported("sequences")  # no situation of the study was stuck for want of them
     assert change("gates", 0.9).record == (
         "worked in {worked} of {of} cases of the advice study in which half or more was expected".format(
-            **found["gates"]["promised"]
+            **by_kind["gates"]["promised"]
         )
     )
-    assert json.dumps(found)
+    assert json.dumps(by_kind)
 
 
 def test_networks_of_another_size_or_cell():

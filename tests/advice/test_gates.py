@@ -26,19 +26,19 @@ def test_retention_of_torch_layers_is_the_gate(kind):
     before = torch.cat((torch.zeros(4, 1, 5), output[:, :-1]), dim=1)
     gates = X @ layer.weight_ih_l0.T + layer.bias_ih_l0 + before @ layer.weight_hh_l0.T + layer.bias_hh_l0
     expected = torch.sigmoid(gates[..., 5:10]).detach()  # forget gate of the LSTM, update gate of the GRU: it retains
-    (found,) = lagreach.retention(layer, X).layers
-    assert_close(found.log_decay.exp(), expected, rtol=1e-5, atol=1e-6)
-    assert not found.exact
+    (layer_retention,) = lagreach.retention(layer, X).layers
+    assert_close(layer_retention.log_decay.exp(), expected, rtol=1e-5, atol=1e-6)
+    assert not layer_retention.exact
 
 
 def test_half_lives_and_gains_of_a_constant_decay():
     model = lagreach.GatedRNN("const_gate", 2, 3, 1, gate_init=0.2)
-    (found,) = lagreach.retention(model, numbers(2, 12, 2)).layers
+    (layer_retention,) = lagreach.retention(model, numbers(2, 12, 2)).layers
     half = math.log(2) / -math.log(0.8)
-    assert_close(found.half_lives, torch.full((3,), half, dtype=torch.float64), rtol=1e-6, atol=0)
-    assert found.quantiles() == pytest.approx([half] * 3, rel=1e-6)
+    assert_close(layer_retention.half_lives, torch.full((3,), half, dtype=torch.float64), rtol=1e-6, atol=0)
+    assert layer_retention.quantiles() == pytest.approx([half] * 3, rel=1e-6)
     assert_close(
-        found.log10_gain([0, 5])[:, 0],
+        layer_retention.log10_gain([0, 5])[:, 0],
         torch.tensor([0.0, 5 * math.log10(0.8)], dtype=torch.float64),
         rtol=1e-6,
         atol=1e-9,
@@ -46,18 +46,18 @@ def test_half_lives_and_gains_of_a_constant_decay():
 
 
 def test_layers_by_name():
-    found = lagreach.retention(nn.LSTM(WIDTH, 4, num_layers=2, batch_first=True), X)
-    assert [layer.name for layer in found.layers] == ["LSTM layer 0", "LSTM layer 1"]
-    assert found["LSTM layer 1"] is found.layers[1]
+    retention = lagreach.retention(nn.LSTM(WIDTH, 4, num_layers=2, batch_first=True), X)
+    assert [layer.name for layer in retention.layers] == ["LSTM layer 0", "LSTM layer 1"]
+    assert retention["LSTM layer 1"] is retention.layers[1]
     with pytest.raises(InputError, match="no such layer"):
-        found["nothing"]
+        retention["nothing"]
 
 
 def test_lengths_do_not_count_what_lies_beyond():
     lengths = torch.tensor([30, 10, 20, 5])
-    (found,) = lagreach.retention(Wrapped(MinGRU()), X[..., :2], lengths=lengths).layers
-    inside = torch.cat([logs[:n] for logs, n in zip(found.log_decay.double(), lengths, strict=True)])
-    assert_close(found.half_lives, -math.log(2) / inside.mean(0))
+    (layer_retention,) = lagreach.retention(Wrapped(MinGRU()), X[..., :2], lengths=lengths).layers
+    inside = torch.cat([logs[:n] for logs, n in zip(layer_retention.log_decay.double(), lengths, strict=True)])
+    assert_close(layer_retention.half_lives, -math.log(2) / inside.mean(0))
 
 
 @pytest.mark.parametrize("build", [
@@ -69,10 +69,10 @@ def test_lengths_do_not_count_what_lies_beyond():
 def test_suggested_biases_give_the_half_lives(build):
     torch.manual_seed(0)
     model = build()
-    found = lagreach.advise_gates(model, X, lag=64)
-    assert all("lag 64 is carried by no unit" in text for text in found.warnings if "longest" in text)
-    assert any("longest" in text for text in found.warnings)
-    found.apply(model)
+    advice = lagreach.advise_gates(model, X, lag=64)
+    assert all("lag 64 is carried by no unit" in text for text in advice.warnings if "longest" in text)
+    assert any("longest" in text for text in advice.warnings)
+    advice.apply(model)
     with torch.no_grad():  # the biases alone: no input, no recurrence
         for name, weight in model.named_parameters():
             if "weight" in name:
@@ -91,13 +91,13 @@ def test_collapse_over_training_is_told():
     with torch.no_grad():
         before.dt_proj.bias.fill_(-6.0)
         after.dt_proj.bias.fill_(3.0)
-    found = lagreach.advise_gates(before, X, 32, trained=after)
-    (layer,) = found.layers
+    advice = lagreach.advise_gates(before, X, 32, trained=after)
+    (layer,) = advice.layers
     assert layer.after is not None
     assert layer.after[1] < layer.before[1]
     assert any("collapsed" in text for text in layer.warnings)
     assert any("training shortened" in text for text in layer.warnings)
-    assert "->" in str(found)
+    assert "->" in str(advice)
     assert list(layer.biases) == ["dt_proj.bias"]
 
 
@@ -106,15 +106,15 @@ def test_a_layer_that_cannot_forget_is_told():
     with torch.no_grad():
         layer.linear_z.weight.zero_()
         layer.linear_z.bias.fill_(-9.0)
-    found = lagreach.advise_gates(layer, X, 10)
-    assert any("no decay forgets" in text for text in found.warnings)
-    assert found.layers[0].holds == 1.0
+    advice = lagreach.advise_gates(layer, X, 10)
+    assert any("no decay forgets" in text for text in advice.warnings)
+    assert advice.layers[0].holds == 1.0
 
 
 def test_layers_without_biases_get_no_suggestion():
-    found = lagreach.advise_gates(MinGRU(bias=False), X, 64)
-    assert not found.biases()
-    assert found.warnings
+    advice = lagreach.advise_gates(MinGRU(bias=False), X, 64)
+    assert not advice.biases()
+    assert advice.warnings
 
 
 def test_a_lag_must_be_positive():

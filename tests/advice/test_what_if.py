@@ -19,13 +19,13 @@ NUMBERS = ("sequences", "low", "high", "pessimistic", "robust")
 def test_as_measured_it_is_the_window(name):
     window = CASES[name]().layers[0].window
     for strength in (None, 0.01, 1.0):
-        found = what_if(window, sequences=300, strength=strength)
+        answer = what_if(window, sequences=300, strength=strength)
         for number in NUMBERS:
             expected = getattr(window.required_if_present(strength), number)
-            np.testing.assert_allclose(getattr(found.planted, number), expected, rtol=1e-12)
-            np.testing.assert_allclose(getattr(found.found, number), getattr(window.required, number), rtol=1e-12)
-        assert found.at == window.at(300, strength)
-        assert str(found) == str(found.at)
+            np.testing.assert_allclose(getattr(answer.planted, number), expected, rtol=1e-12)
+            np.testing.assert_allclose(getattr(answer.found, number), getattr(window.required, number), rtol=1e-12)
+        assert answer.at == window.at(300, strength)
+        assert str(answer) == str(answer.at)
 
 
 def test_each_setting_has_its_place_in_the_formula():
@@ -56,21 +56,21 @@ def test_another_error_gives_what_measuring_with_it_gives():
         for error in (0.05, 0.2)
     }
     assert all(window.concentration.exponent == 2.0 for window in measured.values())
-    found = what_if(measured[0.05], error=0.2)
+    answer = what_if(measured[0.05], error=0.2)
     again = measured[0.2].required_if_present()
     for number in ("sequences", "robust"):
-        np.testing.assert_allclose(getattr(found.planted, number), getattr(again, number), rtol=1e-9)
+        np.testing.assert_allclose(getattr(answer.planted, number), getattr(again, number), rtol=1e-9)
     both = np.isfinite(measured[0.05].required.sequences)
     assert both.any()
-    np.testing.assert_allclose(found.found.sequences[both], measured[0.2].required.sequences[both], rtol=1e-9)
+    np.testing.assert_allclose(answer.found.sequences[both], measured[0.2].required.sequences[both], rtol=1e-9)
 
 
 def test_intervals_hold_their_number_and_lose_the_part_of_kappa():
     window = heavy().layers[0].window
     for settings in ({"noise": 0.01}, {"noise": 20.0}, {"kappa": 2.0}, {"kappa": 5.0}, {"error": 0.001, "kappa": 3.0}):
-        found = what_if(window, **settings).planted
-        assert (found.low <= found.sequences * (1 + 1e-12)).all()
-        assert (found.sequences <= found.high * (1 + 1e-12)).all()
+        planted = what_if(window, **settings).planted
+        assert (planted.low <= planted.sequences * (1 + 1e-12)).all()
+        assert (planted.sequences <= planted.high * (1 + 1e-12)).all()
     measured, fixed = what_if(window).planted, what_if(window, kappa=window.concentration.exponent).planted
     np.testing.assert_allclose(fixed.sequences, measured.sequences, rtol=1e-12)
     assert (np.log(fixed.high / fixed.low) <= np.log(measured.high / measured.low) + 1e-12).all()
@@ -78,15 +78,15 @@ def test_intervals_hold_their_number_and_lose_the_part_of_kappa():
 
 def test_what_is_not_known_stays_unknown():
     window = refused().layers[0].window
-    found = what_if(window, kappa=3.0, noise=0.1)
-    assert np.isnan(found.planted.sequences).all()
-    assert np.isfinite(found.planted.robust).all()
-    assert found.at.lag is None
-    assert found.at.status is lagreach.Status.KAPPA_REFUSED
+    answer = what_if(window, kappa=3.0, noise=0.1)
+    assert np.isnan(answer.planted.sequences).all()
+    assert np.isfinite(answer.planted.robust).all()
+    assert answer.at.lag is None
+    assert answer.at.status is lagreach.Status.KAPPA_REFUSED
     missing = np.isinf(window.required.sequences)
     assert missing.any()
-    assert np.isinf(found.found.sequences[missing]).all()
-    assert np.isfinite(found.found.low[missing]).all()
+    assert np.isinf(answer.found.sequences[missing]).all()
+    assert np.isfinite(answer.found.low[missing]).all()
 
 
 @pytest.mark.parametrize(

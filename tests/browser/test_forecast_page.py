@@ -40,22 +40,22 @@ def as_float(value):
 def compare(shown, forecast, rtol=1e-6):
     """Hold everything the page shows at its setting against Python."""
     number, strength = shown["setting"]["sequences"], shown["setting"]["strength"]
-    own = forecast.at(int(number), strength)
+    now = forecast.at(int(number), strength)
     lags = shown_lags(forecast)
-    words, in_data = own.limits_at(number), own.limits_in_data_at(number)
+    words, in_data = now.limits_at(number), now.limits_in_data_at(number)
     for row, i in zip(shown["rows"], lags, strict=True):
-        for name, array in (("share", own.if_present), ("inData", own.in_data)):
+        for name, array in (("share", now.if_present), ("inData", now.in_data)):
             expected = [array.values[i, 0], array.low.values[i, 0], array.high.values[i, 0]]
             np.testing.assert_allclose([as_float(v) for v in row[name]], expected, rtol=rtol, atol=1e-6)
         assert (row["word"], row["wordInData"]) == (words[i], in_data[i])
-        for name, expected in (("seen", own.seen), ("needed", own.needed)):
+        for name, expected in (("seen", now.seen), ("needed", now.needed)):
             np.testing.assert_allclose(as_float(row[name]), expected.values[i], rtol=rtol)
     if len(lags) == len(forecast.lags):
-        assert in_words(own, number) in shown["answer"]
-        assert shown["toDo"] == to_do(own, number)
+        assert in_words(now, number) in shown["answer"]
+        assert shown["toDo"] == to_do(now, number)
     drawn = dict(shown["bars"])
     for place, i in enumerate(lags):
-        np.testing.assert_allclose(drawn.get(place, np.nan), own.if_present.values[i, 0], rtol=rtol, atol=1e-6)
+        np.testing.assert_allclose(drawn.get(place, np.nan), now.if_present.values[i, 0], rtol=rtol, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", FORECASTS)

@@ -248,9 +248,9 @@ def test_no_serious_accessibility_violation(open_page, name, scheme, width):
     driver = open_page(name, width=width, scheme=scheme)
     unfold(driver)
     driver.execute_script((files("axe_core_python") / "axe.min.js").read_text(encoding="utf-8"))
-    found = driver.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
-    assert len(found["passes"]) > 15
-    serious = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
+    audit = driver.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
+    assert len(audit["passes"]) > 15
+    serious = [v for v in audit["violations"] if v["impact"] in ("serious", "critical")]
     assert [(v["id"], v["nodes"][0]["html"]) for v in serious] == []
 
 

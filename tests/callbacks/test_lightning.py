@@ -76,7 +76,7 @@ def test_a_training_with_the_callback_is_the_same_training(tmp_path, capsys):
     callback = LightningCallback(optimizer=True, out=tmp_path / "seen", **QUICK)
     module, after = fit([callback], tmp_path, logger=logger)
     assert_same(after, plain)
-    assert [found.labels["epoch"] for found in callback.history] == [1, 2]
+    assert [diagnosis.labels["epoch"] for diagnosis in callback.history] == [1, 2]
     assert callback.history[0].settings["optimizer"] == "Adam"
     ours = [(step, values) for step, values in logger.seen if "lagreach/n_lag_2" in values]
     assert [step for step, _ in ours] == [4, 8]  # optimiser steps, so that they stand beside the loss
@@ -95,7 +95,7 @@ def test_optimiser_steps_are_counted_not_batches(tmp_path):
         plain_loader(9), every=2, unit="step", find=lambda module: module.net, logger=lambda *_: None, **QUICK
     )
     _, after = fit([callback], tmp_path, accumulate_grad_batches=2)
-    assert [found.labels["step"] for found in callback.history] == [2, 4]
+    assert [diagnosis.labels["step"] for diagnosis in callback.history] == [2, 4]
     assert callback.history[0].layers[0].name == "lstm"
     assert_same(after, plain)
 

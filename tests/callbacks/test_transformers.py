@@ -67,7 +67,7 @@ def test_a_training_with_the_callback_is_the_same_training(unit, every, seen, tm
     )  # fmt: skip
     trainer, after = fit([callback], tmp_path / "watched")
     assert_same(after, plain)
-    assert [found.labels[unit] for found in callback.history] == seen
+    assert [diagnosis.labels[unit] for diagnosis in callback.history] == seen
     assert callback.history[0].settings["optimizer"] == "Adam"
     assert callback.history[0].layers[0].name == "net.lstm"
     logged = [row for row in trainer.state.log_history if "lagreach/n_lag_2" in row]

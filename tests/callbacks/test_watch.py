@@ -36,7 +36,7 @@ def test_training_is_the_same_with_and_without_a_watch(unit, every, seen, unwatc
 
     model, after, watched = run(make)
     assert_same(after, unwatched)
-    assert [found.labels[unit] for found in watched.history] == seen
+    assert [diagnosis.labels[unit] for diagnosis in watched.history] == seen
     assert all(module.training for module in model.modules())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     assert watched.seconds > 0
@@ -109,7 +109,7 @@ def test_gradients_modes_buffers_and_flags_survive_an_exception():
     buffer, content = model.norm.running_mean, model.norm.running_mean.clone()
     torch.backends.cudnn.benchmark = True
     loader = torch.utils.data.DataLoader(Jittered(), shuffle=True, generator=torch.Generator().manual_seed(3))
-    own, drawn = loader.generator.get_state(), torch.get_rng_state()
+    of_loader, drawn = loader.generator.get_state(), torch.get_rng_state()
 
     @training_untouched(model, loader)
     def disturb():
@@ -134,7 +134,7 @@ def test_gradients_modes_buffers_and_flags_survive_an_exception():
     assert torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = False
     assert torch.get_default_dtype() is torch.float32
-    assert torch.equal(loader.generator.get_state(), own)
+    assert torch.equal(loader.generator.get_state(), of_loader)
     assert torch.equal(torch.get_rng_state(), drawn)
     assert model.training
     assert not model.drop.training
@@ -160,8 +160,8 @@ def test_files_figure_and_labels(tmp_path):
             watched.step()
             watched.epoch()
     assert sorted(file.name for file in folder.iterdir()) == ["step-00000002.nc", "step-00000004.nc", "training.png"]
-    found, names = read([folder])
-    assert [dict(one.labels) for one in found] == [{"cell": "lstm", "step": 2}, {"cell": "lstm", "step": 4}]
+    diagnoses, names = read([folder])
+    assert [dict(one.labels) for one in diagnoses] == [{"cell": "lstm", "step": 2}, {"cell": "lstm", "step": 4}]
     assert names == ["lstm, step 2", "lstm, step 4"]
     assert (folder / "training.png").read_bytes()[:4] == b"\x89PNG"
     (folder / "training.png").unlink()
@@ -226,7 +226,7 @@ def test_a_full_disk_is_a_warning_and_the_training_stays_the_same(unwatched, tmp
     assert list(tmp_path.iterdir()) == []
     messages = [str(one.message) for one in warned]
     if refused == "os.fsync":
-        assert [found.labels["step"] for found in watched.history] == [3, 6]
+        assert [diagnosis.labels["step"] for diagnosis in watched.history] == [3, 6]
         assert [words in message for message, words in zip(messages, 2 * ["saved", "logged"], strict=False)] == 4 * [
             True
         ]
@@ -276,7 +276,7 @@ def test_an_interrupt_is_for_the_training():
     with pytest.raises(KeyboardInterrupt):
         watched.step()
     assert model.training
-    assert [found.partial for found in watched.history] == [True]
+    assert [diagnosis.partial for diagnosis in watched.history] == [True]
 
 
 class Scalars:
@@ -308,8 +308,8 @@ def test_all_trackers_get_the_same_numbers():
     watched = watch(
         Net(), sequences(), logger=[*trackers, lambda values, step: plain.append((values, step))], log_lags=[2], **QUICK
     )
-    found = watched.step()
-    expected = {name: value for name, value in metrics(found, lags=[2]).items() if math.isfinite(value)}
+    diagnosis = watched.step()
+    expected = {name: value for name, value in metrics(diagnosis, lags=[2]).items() if math.isfinite(value)}
     assert plain == [(expected, 1)]
     for tracker in trackers:
         assert tracker.seen == [(name, value, 1) for name, value in expected.items()]
@@ -344,19 +344,19 @@ class Two(nn.Module):
 
 def test_metrics_are_the_numbers_of_the_diagnosis_under_documented_names():
     x, y = sequences(64)
-    found = lagreach.diagnose(Two(), (x, y), settings=QUICK["settings"])
-    flat = metrics(found, sequences=[10**9])
-    assert flat["lagreach/window_1000000000"] == found.window(10**9).lag
-    window = found.window()
+    diagnosis = lagreach.diagnose(Two(), (x, y), settings=QUICK["settings"])
+    flat = metrics(diagnosis, sequences=[10**9])
+    assert flat["lagreach/window_1000000000"] == diagnosis.window(10**9).lag
+    window = diagnosis.window()
     assert [flat["lagreach/window_64_low"], flat["lagreach/window_64_high"]] == pytest.approx(
         [math.nan if end is None else end for end in window.interval], nan_ok=True
     )
-    assert flat["lagreach/n_lag_4"] == found.required_if_present.sel(lag=4).min().item()
-    assert flat["lagreach/gain_lag_4"] == pytest.approx(found.gain.sel(lag=4).max().item(), rel=1e-12)
+    assert flat["lagreach/n_lag_4"] == diagnosis.required_if_present.sel(lag=4).min().item()
+    assert flat["lagreach/gain_lag_4"] == pytest.approx(diagnosis.gain.sel(lag=4).max().item(), rel=1e-12)
     assert flat["lagreach/used"] == 64
-    assert flat["lagreach/kappa"] == found.layers[0].window.concentration.exponent
-    assert flat["lagreach/low/window_1000000000"] == found.window(10**9, layer="low").lag
-    found_at = {lag for one in found.layers for lag in one.window.dependences}
+    assert flat["lagreach/kappa"] == diagnosis.layers[0].window.concentration.exponent
+    assert flat["lagreach/low/window_1000000000"] == diagnosis.window(10**9, layer="low").lag
+    found_at = {lag for one in diagnosis.layers for lag in one.window.dependences}
     assert flat["lagreach/dependences"] == len(found_at)
     assert flat["lagreach/longest_dependence"] == max(found_at)
     # every name is one of the documented ones, and every documented one occurs
@@ -367,7 +367,7 @@ def test_metrics_are_the_numbers_of_the_diagnosis_under_documented_names():
     for name in NAMES:
         assert f"`{PREFIX}{name}`" in table
     with pytest.raises(InputError, match="not examined"):
-        metrics(found, lags=[99])
+        metrics(diagnosis, lags=[99])
 
 
 def test_of_many_lags_powers_of_two_are_shown():

@@ -52,10 +52,10 @@ def run(make_watch=None, *, steps=6, unit="step"):
     torch.manual_seed(1)
     np.random.seed(1)  # noqa: NPY002
     random.seed(1)
-    own = torch.Generator().manual_seed(2)
+    generator = torch.Generator().manual_seed(2)
     model = Net()
-    loader = DataLoader(Jittered(), batch_size=8, shuffle=True, generator=own)
-    held_out = DataLoader(Jittered(seed=5), batch_size=8, shuffle=True, generator=own)
+    loader = DataLoader(Jittered(), batch_size=8, shuffle=True, generator=generator)
+    held_out = DataLoader(Jittered(seed=5), batch_size=8, shuffle=True, generator=generator)
     optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
     watched = None if make_watch is None else make_watch(model, held_out, optimiser)
     done = 0
@@ -73,15 +73,15 @@ def run(make_watch=None, *, steps=6, unit="step"):
     if watched is not None:
         watched.close()
     after = {name: value.clone() for name, value in model.state_dict().items()}
-    after["drawn"] = torch.cat((torch.rand(3), torch.rand(3, generator=own)))
+    after["drawn"] = torch.cat((torch.rand(3), torch.rand(3, generator=generator)))
     after["others"] = torch.tensor([np.random.rand(), random.random()])  # noqa: NPY002
     return model, after, watched
 
 
-def assert_same(found, expected):
-    assert found.keys() == expected.keys()
+def assert_same(after, expected):
+    assert after.keys() == expected.keys()
     for name, value in expected.items():
-        assert torch.equal(found[name], value), name
+        assert torch.equal(after[name], value), name
 
 
 def plain_loader(seed=5):

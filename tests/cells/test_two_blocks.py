@@ -75,15 +75,15 @@ def data(sequences=64):
 def test_a_cell_of_two_blocks_is_diagnosed(cell):
     assert "diagnosis" in check_cell(cell).passed  # gains and rates against explicit Jacobians
     generator = torch.Generator().manual_seed(0)
-    found = lagreach.diagnose(lagreach.GatedRNN(cell, 2, 8, 1, generator=generator), data(), lags=[0, 1, 3, 8])
-    assert found.layers[0].window.dependences == (3,)
-    assert found.layers[0].rates.rates.shape == (4, 8)
+    diagnosis = lagreach.diagnose(lagreach.GatedRNN(cell, 2, 8, 1, generator=generator), data(), lags=[0, 1, 3, 8])
+    assert diagnosis.layers[0].window.dependences == (3,)
+    assert diagnosis.layers[0].rates.rates.shape == (4, 8)
 
 
 def test_first_order_that_no_product_gives_is_left_out():
     check_cell(BothRetain)
-    found = lagreach.diagnose(lagreach.GatedRNN(BothRetain, 2, 8, 1), data(), lags=[0, 1, 3])
-    assert found.layers[0].rates is None
+    diagnosis = lagreach.diagnose(lagreach.GatedRNN(BothRetain, 2, 8, 1), data(), lags=[0, 1, 3])
+    assert diagnosis.layers[0].rates is None
     with pytest.raises(UnsupportedError, match="both its output and its block c retain"):
         lagreach.effective_rates(lagreach.GatedRNN(BothRetain, 2, 8, 1), data()[0], [1])
 

@@ -92,12 +92,12 @@ def test_unknown_cells_are_refused_by_name(capsys):
 
 def test_floors_follow_from_counts_and_rates():
     rates = {"bytes_per_second": 4e12, "float16_flops_per_second": 6e14}
-    found = gpu_rivals.floors("diag_gate", gpu.W1, 132, rates, step_latency_ms=1e-3)
+    floors = gpu_rivals.floors("diag_gate", gpu.W1, 132, rates, step_latency_ms=1e-3)
     rows = 132 * 16 * 1024
     # x and h twice; gate and candidate, and their gradients, written and read
-    assert found["memory"] == pytest.approx(1e3 * 4 * rows * (2 * 16 + 2 * 64 + 8 * 64) / 4e12)
-    assert found["products"] == pytest.approx(1e3 * 3 * 2 * rows * 128 * (3 * 64 + 2 * 16) / 6e14)
-    assert found["latency"] == pytest.approx(1.024)
+    assert floors["memory"] == pytest.approx(1e3 * 4 * rows * (2 * 16 + 2 * 64 + 8 * 64) / 4e12)
+    assert floors["products"] == pytest.approx(1e3 * 3 * 2 * rows * 128 * (3 * 64 + 2 * 16) / 6e14)
+    assert floors["latency"] == pytest.approx(1.024)
 
 
 def test_the_table_shows_every_number_beside_ours():

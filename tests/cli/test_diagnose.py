@@ -72,9 +72,9 @@ def test_other_kinds_of_data_and_the_gate(folder, data):
     done = lagreach(folder, *COMMON, "--data", data, "--out", "gate", "--require-lag", 8, "--sequences", 10)
     assert done.returncode == 3, done.stderr
     assert "required lag 8: out of reach: one explaining 5 % of the target needs" in done.stdout
-    found = lagreach(folder, *COMMON, "--data", data, "--out", "found", "--require-lag", 2, "--error", 0.2)
-    assert found.returncode == 0, found.stdout
-    assert "required lag 2: within reach: the dependence in the data needs" in found.stdout
+    within = lagreach(folder, *COMMON, "--data", data, "--out", "found", "--require-lag", 2, "--error", 0.2)
+    assert within.returncode == 0, within.stdout
+    assert "required lag 2: within reach: the dependence in the data needs" in within.stdout
 
 
 def test_dry_run(folder):

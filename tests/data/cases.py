@@ -6,8 +6,8 @@ from scipy.signal import lfilter
 
 from lagreach import GatedRNN
 from lagreach._util.threads import one_thread
-from lagreach.diagnosis.measure import MeasureSettings, make_subject
-from lagreach.gradients.blocks import directions
+from lagreach.diagnosis.measure import MeasureSettings, plan_measurement
+from lagreach.gradients.blocks import block_means
 from lagreach.gradients.significance import flip_test
 
 SETTINGS = MeasureSettings(probes=1, flips=199)
@@ -34,15 +34,15 @@ def smallest_p(data, seed, lags=(0, 1, 3, 8)):
     """Smallest adjusted p-value of a fresh network; NaN where nothing can be told."""
     kind = CELLS[seed % len(CELLS)]
     model = GatedRNN(kind, 1, 8, 1, generator=torch.Generator().manual_seed(seed))
-    subject = make_subject(model, data, "mse", list(lags), settings=SETTINGS)
-    if subject.plan.untold:
+    plan = plan_measurement(model, data, "mse", list(lags), settings=SETTINGS)
+    if plan.block_plan.untold:
         return np.nan
     generator = np.random.default_rng(seed)
-    return flip_test(directions(subject).pairings, flips=SETTINGS.flips, generator=generator).adjusted.min()
+    return flip_test(block_means(plan).pairings, flips=SETTINGS.flips, generator=generator).adjusted.min()
 
 
 def false_dependences(make, runs):
     """How many of so many data sets without any dependence show one, and how many are refused."""
     with one_thread():
-        found = np.array([smallest_p(make(np.random.default_rng([3, run])), run) for run in range(runs)])
-    return int((found <= 0.05).sum()), int(np.isnan(found).sum())
+        p_values = np.array([smallest_p(make(np.random.default_rng([3, run])), run) for run in range(runs)])
+    return int((p_values <= 0.05).sum()), int(np.isnan(p_values).sum())

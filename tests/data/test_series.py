@@ -156,22 +156,22 @@ def test_slow_series_get_longer_and_fewer_stretches():
 def test_correlations_are_recovered_where_the_mean_hides_them():
     """An AR(1) process of a hundred steps' memory, of which twenty are seen."""
     rng = np.random.default_rng(0)
-    hidden, found = [], []
+    hidden, recovered = [], []
     for _ in range(100):
         values = autoregressive(rng, 2000, 0.99).double().numpy()
         centred = values - values.mean()
         hidden.append((centred[:-100] * centred[100:]).mean() / centred.var())
-        found.append(settled(autocorrelation([values], 500), 2000)[100, 0])
+        recovered.append(settled(autocorrelation([values], 500), 2000)[100, 0])
     truth = 0.99**100
-    assert abs(np.mean(found) - truth) < 0.7 * abs(np.mean(hidden) - truth)
+    assert abs(np.mean(recovered) - truth) < 0.7 * abs(np.mean(hidden) - truth)
 
 
 def test_noise_has_no_correlations():
     rng = np.random.default_rng(1)
     values = rng.normal(size=(3000, 20))
-    found = settled(autocorrelation([values], 700), 3000)
-    assert (found[0] == 1).all()
-    assert np.abs(found[1:]).sum(0).mean() < 0.2
+    correlations = settled(autocorrelation([values], 700), 3000)
+    assert (correlations[0] == 1).all()
+    assert np.abs(correlations[1:]).sum(0).mean() < 0.2
 
 
 @pytest.mark.parametrize(("length", "gap"), [(10, 0), (40, 12), (120, 24)])

@@ -27,9 +27,9 @@ def refuse(number):
 
 def test_sequences_come_back_in_any_order():
     held = as_sequences(batches())
-    found = held.read([9, 0, 5])
-    assert found.x[:, 0, 0].tolist() == [2.0, 0.0, 1.0]
-    assert found.y.shape == (3, 6, 1)
+    batch = held.read([9, 0, 5])
+    assert batch.x[:, 0, 0].tolist() == [2.0, 0.0, 1.0]
+    assert batch.y.shape == (3, 6, 1)
 
 
 @pytest.mark.parametrize("call", ["pwrite", "open"])

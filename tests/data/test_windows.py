@@ -30,12 +30,12 @@ def test_the_place_of_every_window_is_found(stride, shuffled):
     rng = np.random.default_rng(0)
     x, y = (sliding(noise(rng, 700, 2), 32, stride) for _ in range(2))
     order = rng.permutation(len(x)) if shuffled else np.arange(len(x))
-    found = windows_of(x[order], y[order])
-    assert found is not None
-    assert found.stride == stride
-    (chain,) = found.chains()
+    windows = windows_of(x[order], y[order])
+    assert windows is not None
+    assert windows.stride == stride
+    (chain,) = windows.chains()
     np.testing.assert_array_equal(order[chain], np.arange(len(x)))
-    np.testing.assert_array_equal(found.start[chain], stride * np.arange(len(x)))
+    np.testing.assert_array_equal(windows.start[chain], stride * np.arange(len(x)))
 
 
 def test_it_does_not_matter_how_they_are_given():
@@ -77,10 +77,10 @@ def test_some_of_the_windows_are_enough():
     rng = np.random.default_rng(5)
     x, y = (sliding(noise(rng, 2000, 1), 32, 1) for _ in range(2))
     some = rng.permutation(len(x))[:400]
-    found = windows_of(x[some], y[some])
-    start = some[found.number]
-    for chain in found.chains()[:10]:
-        np.testing.assert_array_equal(np.diff(start[chain]), np.diff(found.start[chain]))
+    windows = windows_of(x[some], y[some])
+    start = some[windows.number]
+    for chain in windows.chains()[:10]:
+        np.testing.assert_array_equal(np.diff(start[chain]), np.diff(windows.start[chain]))
 
 
 def pulses(rng, count, length):

@@ -96,12 +96,12 @@ def test_requirement_34_against_the_exact_number(alpha, error, half, eighth, con
     """Even with kappa for alpha, c = I/2 asks for too few, and c = I/8 lies on either side."""
     exact = required_sequences(1.0, 1.0, alpha, None, error)
     fisher = stable.fisher_information(alpha)
-    found = [
+    ratios = [
         required_sequences(1.0, 1.0, alpha, None, error, criterion="fano") / exact,
         required_sequences(1.0, 1.0, alpha, None, error, criterion="fano", constant=fisher / 8) / exact,
         required_sequences(1.0, 1.0, alpha, None, error, criterion="converse") / exact,
     ]
-    np.testing.assert_allclose(found, [half, eighth, converse], rtol=5e-3)
+    np.testing.assert_allclose(ratios, [half, eighth, converse], rtol=5e-3)
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)

@@ -65,12 +65,12 @@ def test_inputs_that_are_no_numbers_are_named_wherever_they_are(where, value):
 def test_padding_may_hold_anything():
     x, y = data()
     lengths = torch.full((64,), 9)
-    found = []
+    windows = []
     for fill in (0.0, torch.nan):
         x[:, 9:] = fill
         model = lagreach.GatedRNN("gru", 1, 6, 1, generator=torch.Generator().manual_seed(0))
-        found.append(lagreach.diagnose(model, {"x": x, "y": y, "lengths": lengths}, lags=[0, 3]).layers[0].window)
-    np.testing.assert_array_equal(found[0].probe.sequences, found[1].probe.sequences)
+        windows.append(lagreach.diagnose(model, {"x": x, "y": y, "lengths": lengths}, lags=[0, 3]).layers[0].window)
+    np.testing.assert_array_equal(windows[0].probe.sequences, windows[1].probe.sequences)
 
 
 @pytest.mark.parametrize("course", ["constant", "the same for all"])
@@ -152,7 +152,7 @@ def test_seeds_that_no_generator_takes_are_refused(seed):
 
 
 def test_names_that_files_cannot_hold(tmp_path):
-    found = lagreach.diagnose(Net(name="a\0b"), data(), lags=[0, 1])
-    found.save(tmp_path / "found.nc")
+    diagnosis = lagreach.diagnose(Net(name="a\0b"), data(), lags=[0, 1])
+    diagnosis.save(tmp_path / "found.nc")
     again = lagreach.load(tmp_path / "found.nc")
-    assert again.layers[0].name == found.layers[0].name == "a\\0b"
+    assert again.layers[0].name == diagnosis.layers[0].name == "a\\0b"

@@ -16,7 +16,7 @@ from lagreach.diagnosis.cost import Pace
 from lagreach.diagnosis.diagnose import DiagnosisCost
 from lagreach.diagnosis.measure import MeasureSettings
 from lagreach.errors import InputError, LagreachError, UnsupportedError
-from lagreach.gradients import subject as subject_module
+from lagreach.gradients import measurement_plan as plan_module
 from lagreach.transport import prepare as prepare_module
 from lagreach.types import Status
 from tests.reliability.damage import edit_diagnosis, put_record
@@ -51,23 +51,23 @@ def model():
 
 
 @pytest.fixture(scope="module")
-def found(model, data):
+def diagnosis(model, data):
     return lagreach.diagnose(model, data, lags=[0, 1, 3, 8], require=[5])
 
 
-def test_it_finds_the_planted_lag(found):
-    assert found.layers[0].window.dependences == (3,)
-    assert found.required.sel(lag=3) < 100
-    assert np.isinf(found.required.sel(lag=8))
-    assert found.required_if_present.sel(lag=5) > found.required_if_present.sel(lag=1)
-    assert found.window(8000).lag >= 3
-    assert found.window(1e-9).lag is None
-    assert found.limits[8] in (Status.LIMIT_OUT_OF_REACH, Status.LIMIT_NO_DEPENDENCY)
-    assert found.kappa != found.kappa or found.kappa >= 2  # NaN: not estimable from 96 sequences
+def test_it_finds_the_planted_lag(diagnosis):
+    assert diagnosis.layers[0].window.dependences == (3,)
+    assert diagnosis.required.sel(lag=3) < 100
+    assert np.isinf(diagnosis.required.sel(lag=8))
+    assert diagnosis.required_if_present.sel(lag=5) > diagnosis.required_if_present.sel(lag=1)
+    assert diagnosis.window(8000).lag >= 3
+    assert diagnosis.window(1e-9).lag is None
+    assert diagnosis.limits[8] in (Status.LIMIT_OUT_OF_REACH, Status.LIMIT_NO_DEPENDENCY)
+    assert diagnosis.kappa != diagnosis.kappa or diagnosis.kappa >= 2  # NaN: not estimable from 96 sequences
 
 
-def test_it_says_so_in_words(found):
-    text = str(found)
+def test_it_says_so_in_words(diagnosis):
+    text = str(diagnosis)
     for part in (
         "With 96 sequences",
         "lag 3",
@@ -115,7 +115,7 @@ def test_hooks_are_gone_after_a_crash(data):
 
 def test_an_interrupt_keeps_the_finished_blocks(model, data, monkeypatch):
     calls = []
-    original = subject_module.Subject.pieces
+    original = plan_module.MeasurementPlan.pieces
 
     def pieces(self, blocks):
         calls.append(list(blocks))
@@ -123,7 +123,7 @@ def test_an_interrupt_keeps_the_finished_blocks(model, data, monkeypatch):
             raise KeyboardInterrupt
         return original(self, blocks)
 
-    monkeypatch.setattr(subject_module.Subject, "pieces", pieces)
+    monkeypatch.setattr(plan_module.MeasurementPlan, "pieces", pieces)
     partial = lagreach.diagnose(model, data, lags=[0, 3])
     assert partial.partial
     assert partial.layers[0].window.sequences == 64  # 8 blocks of 8 sequences
@@ -131,28 +131,28 @@ def test_an_interrupt_keeps_the_finished_blocks(model, data, monkeypatch):
     assert partial.layers[0].window.dependences == (3,)
 
 
-def test_loaders_give_the_same_answer_as_tensors(model, data, found):
+def test_loaders_give_the_same_answer_as_tensors(model, data, diagnosis):
     loader = DataLoader(TensorDataset(*data), batch_size=7, shuffle=True)
     again = lagreach.diagnose(model, loader, lags=[0, 1, 3, 8], require=[5])
-    np.testing.assert_allclose(again.required.values, found.required.values, rtol=1e-4)
-    np.testing.assert_allclose(again.required_if_present.values, found.required_if_present.values, rtol=1e-4)
-    assert again.fingerprint == found.fingerprint
+    np.testing.assert_allclose(again.required.values, diagnosis.required.values, rtol=1e-4)
+    np.testing.assert_allclose(again.required_if_present.values, diagnosis.required_if_present.values, rtol=1e-4)
+    assert again.fingerprint == diagnosis.fingerprint
 
 
-def test_numpy_arrays_and_dicts(model, data, found):
+def test_numpy_arrays_and_dicts(model, data, diagnosis):
     x, y = (part.numpy() for part in data)
     again = lagreach.diagnose(model, {"x": x, "y": y}, lags=[0, 1, 3, 8], require=[5])
-    np.testing.assert_array_equal(again.required.values, found.required.values)
+    np.testing.assert_array_equal(again.required.values, diagnosis.required.values)
 
 
-def test_files_round_trip(found, tmp_path):
+def test_files_round_trip(diagnosis, tmp_path):
     path = tmp_path / "run.nc"
-    found.save(path)
+    diagnosis.save(path)
     again = lagreach.load(path)
-    assert str(again) == str(found)
-    np.testing.assert_array_equal(again.required.values, found.required.values)
-    assert again.window(500) == found.window(500)
-    dataset = found.to_xarray()
+    assert str(again) == str(diagnosis)
+    np.testing.assert_array_equal(again.required.values, diagnosis.required.values)
+    assert again.window(500) == diagnosis.window(500)
+    dataset = diagnosis.to_xarray()
     assert dict(dataset.sizes) == {"layer": 1, "lag": 5, "unit": 8, "N": 25}
     assert json.loads(dataset.attrs["settings"])["loss"] == "mse"
     import xarray as xr
@@ -162,13 +162,13 @@ def test_files_round_trip(found, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["run.nc"]
 
 
-def test_damaged_and_foreign_files_get_a_clear_error(found, tmp_path):
+def test_damaged_and_foreign_files_get_a_clear_error(diagnosis, tmp_path):
     with pytest.raises(InputError, match="no such file"):
         lagreach.load(tmp_path / "missing.nc")
     (tmp_path / "text.nc").write_text("not netCDF")
     with pytest.raises(InputError, match="not a diagnosis"):
         lagreach.load(tmp_path / "text.nc")
-    found.save(tmp_path / "run.nc")
+    diagnosis.save(tmp_path / "run.nc")
     whole = (tmp_path / "run.nc").read_bytes()
     (tmp_path / "cut.nc").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(InputError):
@@ -176,16 +176,16 @@ def test_damaged_and_foreign_files_get_a_clear_error(found, tmp_path):
     edit_diagnosis(tmp_path / "run.nc", lambda file: file.attrs.__setitem__("schema_version", 99))
     with pytest.raises(InputError, match="another version"):
         lagreach.load(tmp_path / "run.nc")
-    found.save(tmp_path / "run.nc")
+    diagnosis.save(tmp_path / "run.nc")
     put_record(tmp_path / "run.nc", json.dumps({"@": "os.system", "fields": {"command": "true"}}))
     with pytest.raises(InputError, match="damaged"):
         lagreach.load(tmp_path / "run.nc")
     with pytest.raises(InputError, match="folder does not exist"):
-        found.save(tmp_path / "nowhere" / "run.nc")
+        diagnosis.save(tmp_path / "nowhere" / "run.nc")
 
 
-def test_report_is_one_self_contained_page(found, tmp_path):
-    found.report(tmp_path / "report.html")
+def test_report_is_one_self_contained_page(diagnosis, tmp_path):
+    diagnosis.report(tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert "With 96 sequences" in page
     assert "src=" not in page.split("<script")[0]
@@ -196,13 +196,13 @@ def test_report_is_one_self_contained_page(found, tmp_path):
 def test_several_layers_and_directions(data):
     tagger = nn.Sequential(nn.LSTM(2, 4, bidirectional=True, batch_first=True))
     x, _ = data
-    found = lagreach.diagnose(
+    diagnosis = lagreach.diagnose(
         tagger, (x, torch.randn(96, 20, 8, generator=torch.Generator().manual_seed(2))), lags=[0, 2]
     )
-    assert found.required.dims == ("layer", "lag")
-    assert found.to_xarray().sizes["layer"] == 2
-    assert any("within each layer" in warning for warning in found.warnings)
-    assert found.layer("0 layer 0 backward").local
+    assert diagnosis.required.dims == ("layer", "lag")
+    assert diagnosis.to_xarray().sizes["layer"] == 2
+    assert any("within each layer" in warning for warning in diagnosis.warnings)
+    assert diagnosis.layer("0 layer 0 backward").local
 
 
 def test_dry_run_and_budget(model, data):
@@ -240,20 +240,20 @@ def test_a_budget_that_is_no_time_is_refused(model, data, budget):
         lagreach.diagnose(model, data, lags=[0, 3], budget=budget)
 
 
-def test_settings_that_an_argument_would_overrule_are_refused(model, data, found):
+def test_settings_that_an_argument_would_overrule_are_refused(model, data, diagnosis):
     with pytest.raises(InputError, match=r"settings.seed=3 and seed=1"):
         lagreach.diagnose(model, data, settings=MeasureSettings(seed=3), seed=1)
     same = lagreach.diagnose(model, data, lags=[0, 1, 3, 8], require=[5], settings=MeasureSettings(seed=3))
     assert same.settings["seed"] == 3
-    assert found.settings["seed"] == 0
+    assert diagnosis.settings["seed"] == 0
 
 
 @pytest.mark.thorough
-def test_memory_limit_changes_nothing_but_the_pieces(model, data, found):
+def test_memory_limit_changes_nothing_but_the_pieces(model, data, diagnosis):
     tight = lagreach.diagnose(model, data, lags=[0, 1, 3, 8], require=[5], memory=200_000)
-    np.testing.assert_allclose(tight.required.values, found.required.values, rtol=1e-4)
+    np.testing.assert_allclose(tight.required.values, diagnosis.required.values, rtol=1e-4)
     for name in ("gain", "envelope"):
-        np.testing.assert_allclose(getattr(tight, name).values, getattr(found, name).values, rtol=1e-4)
+        np.testing.assert_allclose(getattr(tight, name).values, getattr(diagnosis, name).values, rtol=1e-4)
 
 
 def test_a_plan_says_what_the_memory_leaves(model, data):
@@ -266,7 +266,7 @@ def test_a_plan_says_what_the_memory_leaves(model, data):
 def test_no_stage_runs_more_sequences_together_than_fit(model, data, monkeypatch):
     """Gains and rates are measured outside the two passes, on fewer sequences, but within the same memory."""
     together = []
-    for module in (subject_module, prepare_module):
+    for module in (plan_module, prepare_module):
         original = module.run
 
         def recorded(bound, *options, original=original):
@@ -293,21 +293,21 @@ def test_series_are_accepted_with_a_warning(model):
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(2000, 2, generator=generator)
     y = torch.roll(x[:, :1], 2, dims=0)
-    found = lagreach.diagnose(model, lagreach.cut_series(x, y, length=20), lags=[0, 2, 4])
-    assert any("not independent" in warning for warning in found.warnings)
-    assert found.layers[0].window.dependences == (2,)
+    diagnosis = lagreach.diagnose(model, lagreach.cut_series(x, y, length=20), lags=[0, 2, 4])
+    assert any("not independent" in warning for warning in diagnosis.warnings)
+    assert diagnosis.layers[0].window.dependences == (2,)
 
 
-def test_correlated_inputs_are_said_to_be(model, data, found):
+def test_correlated_inputs_are_said_to_be(model, data, diagnosis):
     x, y = data
     smooth = x.clone()
     for t in range(1, x.shape[1]):
         smooth[:, t] = 0.8 * smooth[:, t - 1] + 0.6 * x[:, t]
     noted = lagreach.diagnose(model, (smooth, y), lags=[0, 3])
     assert any("correlated in time: dependences are partial" in note for note in noted.layers[0].window.warnings)
-    assert not any("correlated" in note for note in found.layers[0].window.warnings)
+    assert not any("correlated" in note for note in diagnosis.layers[0].window.warnings)
     assert not noted.layers[0].window.memory.independent_inputs
-    assert found.layers[0].window.memory.independent_inputs
+    assert diagnosis.layers[0].window.memory.independent_inputs
 
 
 def test_carried_state(data):
@@ -317,11 +317,11 @@ def test_carried_state(data):
 
     x, y = data
     state = tuple(torch.randn(96, 1, 8, generator=torch.Generator().manual_seed(k)) for k in range(2))
-    found = lagreach.diagnose(Stateful(), {"x": x, "y": y, "state": state}, lags=[0, 3])
-    assert found.layers[0].window.dependences == (3,)
+    diagnosis = lagreach.diagnose(Stateful(), {"x": x, "y": y, "state": state}, lags=[0, 3])
+    assert diagnosis.layers[0].window.dependences == (3,)
 
 
-def test_autocast_models(data, found):
+def test_autocast_models(data, diagnosis):
     class Half(Net):
         def forward(self, x):
             with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -330,7 +330,7 @@ def test_autocast_models(data, found):
     torch.manual_seed(0)
     half = lagreach.diagnose(Half(), data, lags=[0, 1, 3, 8], require=[5])
     assert half.layers[0].window.dependences == (3,)
-    np.testing.assert_allclose(half.required_if_present.values, found.required_if_present.values, rtol=0.05)
+    np.testing.assert_allclose(half.required_if_present.values, diagnosis.required_if_present.values, rtol=0.05)
 
 
 def test_functional_form(data):
@@ -340,10 +340,10 @@ def test_functional_form(data):
     generator = torch.Generator().manual_seed(0)
     params = {"W": torch.randn(6, 2, generator=generator)}
     readout = (torch.randn(1, 6, generator=generator), torch.zeros(1))
-    found = lagreach.diagnose_step(
+    diagnosis = lagreach.diagnose_step(
         step, params, data, readout=readout, state_size=6, input_params=lambda name: name == "W", lags=[0, 3, 8]
     )
-    assert found.layers[0].window.dependences == (3,)
+    assert diagnosis.layers[0].window.dependences == (3,)
 
 
 class OwnLayer(nn.Module):
@@ -366,8 +366,8 @@ class OwnLayer(nn.Module):
 def test_a_layer_described_by_a_cell(data):
     torch.manual_seed(0)
     model = nn.Sequential(OwnLayer(), nn.Linear(6, 1))
-    found = lagreach.diagnose(model, data, lags=[0, 3], cell={"0": ConstGate(gate=0.2)})
-    assert found.layers[0].window.dependences == (3,)
+    diagnosis = lagreach.diagnose(model, data, lags=[0, 3], cell={"0": ConstGate(gate=0.2)})
+    assert diagnosis.layers[0].window.dependences == (3,)
     with pytest.raises(InputError, match="does not compute what ConstGate says"):
         lagreach.diagnose(model, data, lags=[0, 3], cell={"0": ConstGate(gate=0.3)})
     with pytest.raises(InputError, match="weights of 0 are not those of DiagGate"):
@@ -376,8 +376,8 @@ def test_a_layer_described_by_a_cell(data):
         lagreach.diagnose(model, data, lags=[0, 3], cell={"layer": ConstGate()})
 
 
-def test_compare(found):
-    compared = lagreach.compare([found, found], ["a", "b"], sequences=1000)
+def test_compare(diagnosis):
+    compared = lagreach.compare([diagnosis, diagnosis], ["a", "b"], sequences=1000)
     assert "reach with 1,000 sequences" in str(compared)
     assert compared.to_xarray().sizes["model"] == 2
     with pytest.raises(InputError):
@@ -428,24 +428,24 @@ def test_a_lag_that_never_varies_has_no_number_and_says_so(generator):
     mask[:, -1] = 1
     model = lagreach.GatedRNN("diag_gate", 2, 6, 1, gate_init=0.2, generator=generator)
     for lags in ([19], [16, 19]):
-        found = lagreach.diagnose(model, (x, y, mask), lags=lags)
-        planted = found.layers[0].window.required_if_present().at(19)
+        diagnosis = lagreach.diagnose(model, (x, y, mask), lags=lags)
+        planted = diagnosis.layers[0].window.required_if_present().at(19)
         assert np.isnan(planted["sequences"])
-        assert planted["status"] is found.limits[19] is Status.LIMIT_SHARED_INPUT
-        assert "> nan" not in str(found)
+        assert planted["status"] is diagnosis.limits[19] is Status.LIMIT_SHARED_INPUT
+        assert "> nan" not in str(diagnosis)
 
 
 def test_a_diagonal_network_is_told_where_it_stands_to_both_theories(generator, tmp_path):
     x = torch.randn(64, 16, 2, generator=generator)
     y = torch.nn.functional.pad(x[:, :-3, :1], (0, 0, 3, 0))
     model = lagreach.GatedRNN("diag_elman", 2, 8, 1, gate_init=0.2, generator=generator)
-    found = lagreach.diagnose(model, (x, y), lags=[1, 3])
-    assert found.convergence is not None
-    assert found.convergence["gain"] == pytest.approx(0.8)
-    assert "cut-off" in str(found)
-    found.save(tmp_path / "d.nc")
-    assert lagreach.load(tmp_path / "d.nc").convergence == found.convergence
-    found.report(tmp_path / "d.html")
+    diagnosis = lagreach.diagnose(model, (x, y), lags=[1, 3])
+    assert diagnosis.convergence is not None
+    assert diagnosis.convergence["gain"] == pytest.approx(0.8)
+    assert "cut-off" in str(diagnosis)
+    diagnosis.save(tmp_path / "d.nc")
+    assert lagreach.load(tmp_path / "d.nc").convergence == diagnosis.convergence
+    diagnosis.report(tmp_path / "d.html")
     assert "Convergence of gradient descent" in (tmp_path / "d.html").read_text()
     other = lagreach.GatedRNN("diag_gate", 2, 8, 1, generator=generator)
     assert lagreach.diagnose(other, (x, y), lags=[1, 3]).convergence is None

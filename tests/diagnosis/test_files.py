@@ -33,9 +33,9 @@ def saved(diagnosis, tmp_path):
 
 def test_other_programs_read_the_file_as_it_is(saved, diagnosis):
     for engine in (None, "h5netcdf"):
-        with xr.open_dataset(saved, engine=engine) as found:
+        with xr.open_dataset(saved, engine=engine) as dataset:
             xr.testing.assert_identical(
-                found.drop_vars("record").drop_attrs(deep=False), diagnosis.to_xarray().drop_attrs(deep=False)
+                dataset.drop_vars("record").drop_attrs(deep=False), diagnosis.to_xarray().drop_attrs(deep=False)
             )
     assert lagreach.load(saved).fingerprint == diagnosis.fingerprint
 
@@ -82,11 +82,11 @@ def test_a_new_file_without_any_sign_of_a_checksum_is_refused(diagnosis, tmp_pat
 
 
 def test_files_of_version_0_1_are_still_read(tmp_path, diagnosis):
-    found = lagreach.load(OLD)
-    assert found.versions["lagreach"] == "0.1.0"
-    assert found.layers[0].window.lags.tolist() == diagnosis.layers[0].window.lags.tolist()
-    found.save(tmp_path / "again.nc")
-    assert lagreach.load(tmp_path / "again.nc").fingerprint == found.fingerprint
+    measured = lagreach.load(OLD)
+    assert measured.versions["lagreach"] == "0.1.0"
+    assert measured.layers[0].window.lags.tolist() == diagnosis.layers[0].window.lags.tolist()
+    measured.save(tmp_path / "again.nc")
+    assert lagreach.load(tmp_path / "again.nc").fingerprint == measured.fingerprint
     content = OLD.read_bytes()
     at = content.index(b'"fingerprint"')
     shutil.copy(OLD, tmp_path / "d.nc")

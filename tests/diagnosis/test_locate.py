@@ -14,7 +14,7 @@ from lagreach._util.threads import one_thread
 from lagreach.data.bands import FEW
 from lagreach.diagnosis import measure
 from lagreach.diagnosis.locate import INTERRUPTED, NOT_ALONE, NOT_APART, LookHere
-from lagreach.diagnosis.measure import MeasureSettings, make_subject, measure_window
+from lagreach.diagnosis.measure import MeasureSettings, measure_window, plan_measurement
 from lagreach.diagnosis.passes import between_passes, first_pass
 from lagreach.report.words import depends
 from lagreach.types import Status
@@ -87,13 +87,15 @@ def test_lags_are_named_inside_bands(monkeypatch):
 def test_correlated_inputs_are_told_apart():
     """Every input goes with every other one, but the target depends on two."""
     x, y = delayed(500, 3, lags=(2, 9), smooth=0.85)
-    found = lagreach.diagnose(GatedRNN("lstm", 1, 8, 1), (x, y), lags=range(14), settings=replace(SETTINGS, probes=2))
-    window = found.layers[0].window
+    diagnosis = lagreach.diagnose(
+        GatedRNN("lstm", 1, 8, 1), (x, y), lags=range(14), settings=replace(SETTINGS, probes=2)
+    )
+    window = diagnosis.layers[0].window
     assert window.dependences == (2, 9)
     assert set(window.marginal_dependences) >= set(range(12))
     assert window.limit(5) is Status.LIMIT_EXPLAINED
     assert 0.1 < window.left < 0.3
-    assert "The data depend on lags 2 and 9" in str(found)
+    assert "The data depend on lags 2 and 9" in str(diagnosis)
     assert any("dependences are partial" in note for note in window.warnings)
 
 
@@ -123,9 +125,9 @@ def test_steps_that_share_inputs_in_another_way_are_not_told_apart(monkeypatch):
 
 def test_a_smooth_series_without_a_named_lag_is_no_real_no():
     window = measure_window(trained(), delayed(200, 6, smooth=0.8), lags=[0, 7, 8, 9], settings=SETTINGS)
-    found = lagreach.diagnose(trained(), delayed(200, 6, smooth=0.8), lags=[0, 7, 8, 9], settings=SETTINGS)
+    diagnosis = lagreach.diagnose(trained(), delayed(200, 6, smooth=0.8), lags=[0, 7, 8, 9], settings=SETTINGS)
     hidden = replace(window, adjusted_p=np.ones(4), named=())
-    said = depends(replace(found, layers=(replace(found.layers[0], window=hidden),)))
+    said = depends(replace(diagnosis, layers=(replace(diagnosis.layers[0], window=hidden),)))
     assert "which of them it depends on cannot be told" in said
     assert hidden.limit(7) is Status.LIMIT_EXPLAINED
 
@@ -136,15 +138,15 @@ def test_inputs_that_all_sequences_share_cannot_be_told(lags):
     generator = torch.Generator().manual_seed(7)
     x = torch.randn(1, TIME, 2, generator=generator).repeat(256, 1, 1)
     y = torch.roll(x[..., :1], 3, 1) + 0.3 * torch.randn(256, TIME, 1, generator=generator)
-    found = lagreach.diagnose(GatedRNN("lstm", 2, 8, 1), (x, y), lags=lags, settings=SETTINGS)
-    window = found.layers[0].window
-    assert set(found.limits.values()) == {Status.LIMIT_SHARED_INPUT}
+    diagnosis = lagreach.diagnose(GatedRNN("lstm", 2, 8, 1), (x, y), lags=lags, settings=SETTINGS)
+    window = diagnosis.layers[0].window
+    assert set(diagnosis.limits.values()) == {Status.LIMIT_SHARED_INPUT}
     assert np.isnan(window.adjusted_p).all()
     assert np.isnan(window.required.sequences).all()
     assert np.isnan(window.required_if_present().sequences).all()
     assert window.dependences == window.marginal_dependences == ()
-    assert "cannot be told: they are the same in every sequence" in str(found).replace("\n", " ")
-    assert "No dependence" not in str(found)
+    assert "cannot be told: they are the same in every sequence" in str(diagnosis).replace("\n", " ")
+    assert "No dependence" not in str(diagnosis)
 
 
 def test_a_calendar_beside_inputs_that_differ():
@@ -154,9 +156,9 @@ def test_a_calendar_beside_inputs_that_differ():
     noise = torch.randn(256, TIME, 1, generator=generator)
     y = torch.roll(noise, 3, 1) + torch.roll(calendar, 1, 1) + 0.3 * torch.randn(256, TIME, 1, generator=generator)
     model = GatedRNN("lstm", 2, 8, 1, generator=generator)
-    subject = make_subject(model, (torch.cat((calendar, noise), -1), y), "mse", [0, 1, 3, 8], settings=SETTINGS)
-    assert subject.probe.whitening.shape == (2, 1)
-    planted = subject.probe.planted(torch.cat((calendar, noise), -1).double())[0, ..., None]
+    plan = plan_measurement(model, (torch.cat((calendar, noise), -1), y), "mse", [0, 1, 3, 8], settings=SETTINGS)
+    assert plan.probe.whitening.shape == (2, 1)
+    planted = plan.probe.planted(torch.cat((calendar, noise), -1).double())[0, ..., None]
     size = (noise - noise.mean(0)).std().item()
     np.testing.assert_allclose(planted.abs(), (noise - noise.mean(0)).abs() / size, rtol=0.01, atol=1e-5)
     window = measure_window(model, (torch.cat((calendar, noise), -1), y), lags=[0, 1, 3, 8], settings=SETTINGS)
@@ -169,8 +171,8 @@ def test_an_interrupt_while_looking_closer_keeps_the_first_pass(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(LookHere, "exchange", interrupted)
-    subject = make_subject(trained(), delayed(200, 1), "mse", [0, 8, 10], settings=SETTINGS)
-    window, _, cut_short = measure.interruptible_window(subject, SETTINGS)
+    plan = plan_measurement(trained(), delayed(200, 1), "mse", [0, 8, 10], settings=SETTINGS)
+    window, _, cut_short = measure.interruptible_window(plan, SETTINGS)
     assert cut_short
     assert window.dependences == window.marginal_dependences
     assert INTERRUPTED in window.warnings
@@ -192,10 +194,10 @@ def test_the_raw_gradient_is_left_as_it_is():
 
 def test_without_a_closer_look_bands_are_named():
     """As the first pass alone has it, for those who have no sequences at hand."""
-    subject = make_subject(trained(), delayed(300, 1), "mse", [0, 4, 8, 10], settings=SETTINGS)
-    first = first_pass(subject, {})
-    without = between_passes(subject, first.means, SETTINGS)
-    closer = between_passes(subject, first.means, SETTINGS, first.inputs, LookHere(subject))
+    plan = plan_measurement(trained(), delayed(300, 1), "mse", [0, 4, 8, 10], settings=SETTINGS)
+    first = first_pass(plan, {})
+    without = between_passes(plan, first.means, SETTINGS)
+    closer = between_passes(plan, first.means, SETTINGS, first.inputs, LookHere(plan))
     assert without.dependences == (8, 10)
     assert closer.dependences == (8,)
     np.testing.assert_array_equal(closer.marginal, without.test.adjusted)

@@ -31,11 +31,11 @@ def model():
 
 def test_kappa_is_two_and_the_interval_spans_what_is_left_open(model):
     window = measure_window(model, loud_sequences(1, 2048), lags=[LAG])
-    speed, needed = window.concentration, window.required.at(LAG)
-    assert (speed.kappa, speed.status) == (2.0, Status.KAPPA_TWO)
+    rate, needed = window.concentration, window.required.at(LAG)
+    assert (rate.kappa, rate.status) == (2.0, Status.KAPPA_TWO)
     assert needed["sequences"] == pytest.approx(float((2 * ndtri(0.95) * window.noise / window.delta)[0] ** 2))
     # between means of 2 and 32 the exponent is below 1/2 beyond doubt: whether it stays there is open, and said
-    assert speed.left_open
+    assert rate.left_open
     assert needed["low"] < needed["sequences"] < needed["pessimistic"] < needed["high"]
     assert any("settle more slowly" in warning for warning in window.warnings)
     planted = window.required_if_present().at(LAG)
@@ -51,9 +51,9 @@ def test_intervals_of_n_cover(model):
     true_planted = large.required_if_present().at(LAG)["sequences"]
     windows = [measure_window(model, loud_sequences(seed, 2048), lags=[LAG]) for seed in range(40)]
     assert all(window.concentration.kappa == 2.0 for window in windows)
-    for true, found in (
+    for true, measured in (
         (true_data, [window.required.at(LAG) for window in windows]),
         (true_planted, [window.required_if_present().at(LAG) for window in windows]),
     ):
-        assert sum(n["low"] <= true <= n["high"] for n in found) >= 36
-        assert np.median([n["sequences"] for n in found]) == pytest.approx(true, rel=0.1)
+        assert sum(n["low"] <= true <= n["high"] for n in measured) >= 36
+        assert np.median([n["sequences"] for n in measured]) == pytest.approx(true, rel=0.1)

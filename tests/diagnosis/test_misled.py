@@ -36,8 +36,8 @@ def test_automatic_lags_find_what_every_lag_finds():
     """In a band of several lags the noise of the nearest one hid the others: nothing was found at lag 40 in half of the runs."""
     data = marked(300, 45, 40)
     model = fresh(nn.LSTM, 16)
-    found, every = (lagreach.measure_window(model, data, lags=lags).dependences for lags in ("auto", range(45)))
-    assert found == every == (40,)
+    automatic, every = (lagreach.measure_window(model, data, lags=lags).dependences for lags in ("auto", range(45)))
+    assert automatic == every == (40,)
 
 
 def test_a_forecast_looks_at_every_lag():

@@ -8,7 +8,7 @@ import lagreach
 from lagreach.data.sequences import as_sequences
 from lagreach.diagnosis.resumed import Resumed, described, digest, plain, read, rebuilt, write
 from lagreach.errors import UnsupportedError
-from lagreach.whole_model.subject import make_model_subject
+from lagreach.whole_model.measurement_plan import plan_model_measurement
 from tests.whole_model import cases
 from tests.whole_model.cases import TOKENS, made
 
@@ -109,9 +109,9 @@ def test_other_weights_data_and_settings_are_measured_anew(tmp_path):
 
 def test_what_a_measurement_is_of_holds_nothing_of_this_process():
     build, draw, loss = KINDS["tokens"]
-    subject = make_model_subject(build(), as_sequences(draw()), loss, [0, LAG], blocks=8, probes=1, seed=0)
-    assert " at 0x" not in repr(described(subject))
-    assert digest(described(subject)) == digest(described(subject))
+    plan = plan_model_measurement(build(), as_sequences(draw()), loss, [0, LAG], blocks=8, probes=1, seed=0)
+    assert " at 0x" not in repr(described(plan))
+    assert digest(described(plan)) == digest(described(plan))
 
 
 def test_a_loss_of_ones_own_cannot_be_resumed(tmp_path):
@@ -122,8 +122,8 @@ def test_a_loss_of_ones_own_cannot_be_resumed(tmp_path):
 
 def test_recurrent_layers_are_measured_as_ever(tmp_path):
     model = made(cases.Recurrent).float()
-    found = lagreach.diagnose(model, numbers(), lags=[0, LAG], measure=Resumed(tmp_path))
-    same(found, lagreach.diagnose(model, numbers(), lags=[0, LAG]))
+    diagnosis = lagreach.diagnose(model, numbers(), lags=[0, LAG], measure=Resumed(tmp_path))
+    same(diagnosis, lagreach.diagnose(model, numbers(), lags=[0, LAG]))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -61,10 +61,10 @@ def blocks(page):
 
 
 def close(printed, shown):
-    own, words = numbers_and_words(printed)
+    numbers, words = numbers_and_words(printed)
     expected, other = numbers_and_words(shown)
     assert words == other
-    np.testing.assert_allclose(own, expected, rtol=0.02)
+    np.testing.assert_allclose(numbers, expected, rtol=0.02)
 
 
 @pytest.mark.usefixtures("_as_users_run_it")
@@ -83,9 +83,9 @@ def test_code_on_a_page_runs_and_prints_what_it_says(page, tmp_path, monkeypatch
 
 
 def test_code_in_the_readme_prints_what_it_says(capsys):
-    found = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
-    assert len(found) == 1
-    for code, said in found:
+    blocks = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(blocks) == 1
+    for code, said in blocks:
         assert len([line for line in code.splitlines() if line]) <= 6
         exec(compile(code, "README.md", "exec"), {})
         close(capsys.readouterr().out, said)
@@ -95,9 +95,9 @@ def test_how_far_to_trust_it_is_what_the_studies_found():
     from docs.readme import TRUST, trust
 
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    own = text.split(TRUST[0])[1].split(TRUST[1])[0].strip()
-    assert own == trust()
-    assert len(own.splitlines()) == 3
+    shown = text.split(TRUST[0])[1].split(TRUST[1])[0].strip()
+    assert shown == trust()
+    assert len(shown.splitlines()) == 3
 
 
 def test_the_page_for_readers_of_the_papers_has_every_equation():
@@ -118,10 +118,10 @@ def test_the_page_for_readers_of_the_papers_has_every_equation():
 
 def resolve(name):
     """A module, class, function or method by its full name; modules go before functions of the same name."""
-    found, (_, *parts) = lagreach, name.split(".")
-    while parts and hasattr(found, "__path__") and find_spec(f"{found.__name__}.{parts[0]}"):
-        found = importlib.import_module(f"{found.__name__}.{parts.pop(0)}")
-    return reduce(getattr, parts, found)
+    value, (_, *parts) = lagreach, name.split(".")
+    while parts and hasattr(value, "__path__") and find_spec(f"{value.__name__}.{parts[0]}"):
+        value = importlib.import_module(f"{value.__name__}.{parts.pop(0)}")
+    return reduce(getattr, parts, value)
 
 
 def documented():
@@ -131,8 +131,8 @@ def documented():
         text = page.read_text(encoding="utf-8")
         names |= set(re.findall(r"auto(?:function|class):: ([\w.]+)", text))
         for owner, members in re.findall(r"autoclass:: ([\w.]+)\n +:members:(.*)", text):
-            own = [one.strip() for one in members.split(",") if one.strip()]
-            names |= {f"{owner}.{one}" for one in own or vars(resolve(owner))}
+            listed = [one.strip() for one in members.split(",") if one.strip()]
+            names |= {f"{owner}.{one}" for one in listed or vars(resolve(owner))}
         for owner, members in re.findall(r"automodule:: ([\w.]+)\n +:members:(.*)", text):
             module = resolve(owner)
             public = getattr(module, "__all__", [one for one in vars(module) if not one.startswith("_")])
@@ -155,8 +155,8 @@ def test_every_public_name_is_described():
     for name in lagreach.__all__:
         value = getattr(lagreach, name)
         if inspect.isroutine(value) or inspect.isclass(value):
-            found = [resolve(one) for one in known if one.endswith(f".{name}")]
-            assert any(value is one for one in found), f"lagreach.{name} is on no page"
+            described = [resolve(one) for one in known if one.endswith(f".{name}")]
+            assert any(value is one for one in described), f"lagreach.{name} is on no page"
 
 
 def test_tests_that_pages_name_exist():
@@ -181,8 +181,8 @@ def test_every_page_is_in_the_navigation():
     from docs.parts import filled
 
     listed = set(re.findall(r"^([\w/-]+)$", filled(index), re.M))
-    own = {page.relative_to(DOCS).with_suffix("").as_posix() for page in PAGES if page.parent.name != "validation"}
-    assert own - {"index"} <= listed
+    written = {page.relative_to(DOCS).with_suffix("").as_posix() for page in PAGES if page.parent.name != "validation"}
+    assert written - {"index"} <= listed
     assert all((DOCS / f"{page}.md").is_file() for page in listed)
 
 

@@ -45,13 +45,13 @@ def test_marks_become_parts():
 
 @pytest.mark.parametrize("path", sorted(benchmarks.RESULTS.rglob("*.json")), ids=lambda path: path.stem)
 def test_tables_hold_the_stored_numbers(path):
-    found = json.loads(path.read_text(encoding="utf-8"))
-    text = benchmarks.section(found)
-    assert text.startswith(f"## {found['op'].replace('_', ' ')}\n")
-    assert found["date"][:10] in text
+    record = json.loads(path.read_text(encoding="utf-8"))
+    text = benchmarks.section(record)
+    assert text.startswith(f"## {record['op'].replace('_', ' ')}\n")
+    assert record["date"][:10] in text
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert len({line.count("|") for line in rows}) <= 2  # tables of at most two widths
-    for case in found["cases"]:
+    for case in record["cases"]:
         if "ms" in case:
             assert any(line.startswith(f"| {case['cell']} |") and f"{case['ms']:.3g} ms" in line for line in rows)
             if case["rivals_ms"]:
@@ -71,14 +71,14 @@ def test_tables_hold_the_stored_numbers(path):
 def test_benchmarks_of_another_machine_are_told_apart():
     headings = [line for line in benchmarks.text().splitlines() if line.startswith("## ")]
     assert len(headings) == len(set(headings))
-    own = headings.index("## training step")
-    assert headings[own + 1] == "## training step (Xeon)"
+    here = headings.index("## training step")
+    assert headings[here + 1] == "## training step (Xeon)"
 
 
 def test_ratios_are_those_of_the_medians():
     timing = {"lagreach": {"median": 0.01}, "eager": {"median": 0.25}}
-    found = {"cases": [{"name": "W1", "seconds": timing}, {"name": "W2", "seconds": {"lagreach": {"median": 2.0}}}]}
-    assert benchmarks.times(found)[2:] == ["| W1 | 10 ms | 250 ms (25x) |", "| W2 | 2 s |  |"]
+    record = {"cases": [{"name": "W1", "seconds": timing}, {"name": "W2", "seconds": {"lagreach": {"median": 2.0}}}]}
+    assert benchmarks.times(record)[2:] == ["| W1 | 10 ms | 250 ms (25x) |", "| W2 | 2 s |  |"]
 
 
 def test_results_are_taken_over_with_their_pictures(tmp_path, monkeypatch):

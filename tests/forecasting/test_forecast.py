@@ -27,14 +27,14 @@ LAGS = [0, 2, 9]
 
 def test_delays_are_reachable_up_to_their_number_and_unseen_beyond():
     x, y = data(128, 24, inputs=1, lag=3)
-    found = lagreach.forecast(Delays(6), (x, y), lags=[0, 3, 5, 6, 12])
-    ample = found.at(int(AMPLE)).reachable.values[:, 0]
+    forecast = lagreach.forecast(Delays(6), (x, y), lags=[0, 3, 5, 6, 12])
+    ample = forecast.at(int(AMPLE)).reachable.values[:, 0]
     np.testing.assert_allclose(ample[:3], 1.0, atol=1e-3)
     assert (ample[3:] < 0.05).all()
-    assert found.limits_if_present.values.tolist() == ["reachable"] * 3 + ["unseen"] * 2
-    assert found.limits.values.tolist() == ["none found", "reachable", "none found", "none found", "none found"]
-    assert found.in_data.sel(lag=3, sequences=10000) > 0.95
-    assert (found.sketch == 0).all()  # every weight was a direction
+    assert forecast.limits_if_present.values.tolist() == ["reachable"] * 3 + ["unseen"] * 2
+    assert forecast.limits.values.tolist() == ["none found", "reachable", "none found", "none found", "none found"]
+    assert forecast.in_data.sel(lag=3, sequences=10000) > 0.95
+    assert (forecast.sketch == 0).all()  # every weight was a direction
 
 
 def test_a_leaky_unit_is_blended():
@@ -43,24 +43,24 @@ def test_a_leaky_unit_is_blended():
         for name, weight in model.named_parameters():
             weight.fill_(0.05 if name.endswith("W_h") else 0.0)  # so small that tanh is a straight line
     x, y = data(256, 48, inputs=1)
-    found = lagreach.forecast(model, (x, y), lags=[0, 1, 4, 8], weights="readout")
+    forecast = lagreach.forecast(model, (x, y), lags=[0, 1, 4, 8], weights="readout")
     known = [(1 - 0.81) * 0.81**lag for lag in (0, 1, 4, 8)]
-    np.testing.assert_allclose(found.at(int(AMPLE)).readable.values[:, 0], known, rtol=0.25)
-    assert found.limits_if_present.values.tolist() == ["blended"] * 4
-    assert np.isinf(found.needed.values).all()
+    np.testing.assert_allclose(forecast.at(int(AMPLE)).readable.values[:, 0], known, rtol=0.25)
+    assert forecast.limits_if_present.values.tolist() == ["blended"] * 4
+    assert np.isinf(forecast.needed.values).all()
 
 
 def test_reachable_is_readable_where_only_the_readout_is_trained():
     x, y = data(128, 20, inputs=1)
-    found = lagreach.forecast(Reservoir(), (x, y), lags=[0, 2, 5])
-    assert found.settings["directions"] == 0
-    np.testing.assert_allclose(found.reachable.values, found.readable.values, atol=1e-5)
+    forecast = lagreach.forecast(Reservoir(), (x, y), lags=[0, 2, 5])
+    assert forecast.settings["directions"] == 0
+    np.testing.assert_allclose(forecast.reachable.values, forecast.readable.values, atol=1e-5)
 
 
 def test_all_weights_reach_more_than_the_readout():
     x, y = data(192, 24, lag=2)
-    found = lagreach.forecast(Recurrent(), (x, y), lags=LAGS, directions=400)
-    ample = found.at(int(AMPLE))
+    forecast = lagreach.forecast(Recurrent(), (x, y), lags=LAGS, directions=400)
+    ample = forecast.at(int(AMPLE))
     assert (ample.reachable.values >= ample.readable.values - 0.02).all()
     assert ample.reachable.sel(lag=2).item() > ample.readable.sel(lag=2).item() + 0.03
 
@@ -95,7 +95,7 @@ def test_training_recovers_what_the_forecast_said(lag, sequences):
 
     model = Reservoir()
     x, _ = draw(256)
-    found = lagreach.forecast(
+    forecast = lagreach.forecast(
         model,
         (x, torch.randn(256, 24, 1, generator=generator)),
         sequences,
@@ -113,7 +113,7 @@ def test_training_recovers_what_the_forecast_said(lag, sequences):
             beta = fit_readout(model, *draw(sequences), *held)
             slopes.append(float((phi @ beta[:-1] * z).mean() / (0.5 * z.square().mean())))
     error = np.std(slopes) / len(slopes) ** 0.5
-    assert abs(found.if_present.values[0, 0] - np.mean(slopes)) < 0.05 + 2 * error
+    assert abs(forecast.if_present.values[0, 0] - np.mean(slopes)) < 0.05 + 2 * error
 
 
 def test_a_budget_of_steps_gives_the_share_that_descent_has_by_then():
@@ -134,10 +134,10 @@ def test_a_budget_of_steps_gives_the_share_that_descent_has_by_then():
             optimiser.step()
         slope = float((trained.read(phi).detach() * z).mean() / (0.7 * z.square().mean()))
         sgd = torch.optim.SGD(model.parameters(), lr=0.02)
-        found = lagreach.forecast(model, (x, y), 10**6, lags=[3], optimiser=sgd, steps=steps)
-        np.testing.assert_allclose(found.budgeted.values[0, 0], slope, atol=0.04)
-        np.testing.assert_allclose(found.at(10**6).in_data.values[0, 0], slope, atol=0.04)
-        shares.append(found)
+        forecast = lagreach.forecast(model, (x, y), 10**6, lags=[3], optimiser=sgd, steps=steps)
+        np.testing.assert_allclose(forecast.budgeted.values[0, 0], slope, atol=0.04)
+        np.testing.assert_allclose(forecast.at(10**6).in_data.values[0, 0], slope, atol=0.04)
+        shares.append(forecast)
     assert shares[0].limits_if_present.item() == "few steps"
     assert shares[-1].limits_if_present.item() == "readable"
 
@@ -179,15 +179,15 @@ def test_every_kind_of_model(name):
     kept = {name: weight.clone() for name, weight in model.state_dict().items()}
     model.train()
     random = torch.get_rng_state()
-    found = lagreach.forecast(model, arrange(*data()), lags=LAGS, directions=24, **options)
+    forecast = lagreach.forecast(model, arrange(*data()), lags=LAGS, directions=24, **options)
     assert model.training
     assert all(torch.equal(kept[name], weight) for name, weight in model.state_dict().items())
     assert torch.equal(random, torch.get_rng_state())
     assert all(weight.grad is None for weight in model.parameters())
-    assert found.readable.sel(lag=0, sequences=10000) > 0.35
-    assert found.if_present.sel(lag=0, sequences=10000) > found.if_present.sel(lag=9, sequences=10000)
-    assert set(found.limits.values) <= set(LIMITS)
-    values, low, high = found.if_present.values, found.if_present.low.values, found.if_present.high.values
+    assert forecast.readable.sel(lag=0, sequences=10000) > 0.35
+    assert forecast.if_present.sel(lag=0, sequences=10000) > forecast.if_present.sel(lag=9, sequences=10000)
+    assert set(forecast.limits.values) <= set(LIMITS)
+    values, low, high = forecast.if_present.values, forecast.if_present.low.values, forecast.if_present.high.values
     assert ((low >= 0) & (low <= values + 1e-12) & (values <= high + 1e-12) & (high <= 1)).all()
 
 
@@ -196,10 +196,10 @@ def test_tokens_in_and_out():
     x = torch.randint(0, 6, (128, 16), generator=generator)
     y = x.roll(1, dims=1)
     y[:, 0] = -100
-    found = lagreach.forecast(Tokens(), (x, y), lags=[0, 1, 8], loss="cross_entropy", directions=32)
-    assert found.adjusted_p[1] <= 0.05 < min(found.adjusted_p[[0, 2]])
-    assert found.limits.sel(lag=0).item() == "none found"
-    assert found.readable.sel(lag=0, sequences=10000) > found.readable.sel(lag=8, sequences=10000)
+    forecast = lagreach.forecast(Tokens(), (x, y), lags=[0, 1, 8], loss="cross_entropy", directions=32)
+    assert forecast.adjusted_p[1] <= 0.05 < min(forecast.adjusted_p[[0, 2]])
+    assert forecast.limits.sel(lag=0).item() == "none found"
+    assert forecast.readable.sel(lag=0, sequences=10000) > forecast.readable.sel(lag=8, sequences=10000)
 
 
 def test_classes_at_even_odds_have_the_shares_of_a_square():
@@ -263,9 +263,9 @@ def test_shards_add_up():
     space = run.measurement.space
 
     def sums(part):
-        own = readable.start(BLOCKS, run.width, plan.lags, space.copies)
-        dataclasses.replace(run.measurement, plan=part).add_readable(own)
-        return own
+        moments = readable.start(BLOCKS, run.width, plan.lags, space.copies)
+        dataclasses.replace(run.measurement, plan=part).add_readable(moments)
+        return moments
 
     together = share_curves(sums(plan))
     parts = [sums(plan.shard(number, 3)) for number in range(3)]
@@ -377,22 +377,22 @@ class SingleInside(nn.Module):
 
 
 def test_a_model_without_exact_derivatives_is_said_to_be_one():
-    found = lagreach.forecast(SingleInside(), data(96, 16), lags=LAGS, directions=16)
-    assert any("three digits" in warning for warning in found.warnings)
+    forecast = lagreach.forecast(SingleInside(), data(96, 16), lags=LAGS, directions=16)
+    assert any("three digits" in warning for warning in forecast.warnings)
     exact = lagreach.forecast(Recurrent(num_layers=2), data(96, 16), lags=LAGS, directions=16)
-    np.testing.assert_allclose(found.reachable.values, exact.reachable.values, atol=0.15)
+    np.testing.assert_allclose(forecast.reachable.values, exact.reachable.values, atol=0.15)
 
 
 @pytest.mark.slow
 def test_nothing_is_found_in_the_data_where_nothing_is():
-    found = 0
+    false_alarms = 0
     for seed in range(20):
         generator = torch.Generator().manual_seed(seed)
         x, y = torch.randn(64, 12, 1, generator=generator), torch.randn(64, 12, 1, generator=generator)
         made = lagreach.forecast(Reservoir(4), (x, y), lags=range(8), weights="readout", seed=seed)
-        found += int((made.limits.values != "none found").any())
+        false_alarms += int((made.limits.values != "none found").any())
         assert np.isnan(made.in_data.values[made.limits.values == "none found"]).all()
-    assert found <= 4  # of 20 at 5 %: more than 4 in 0.3 % of all cases
+    assert false_alarms <= 4  # of 20 at 5 %: more than 4 in 0.3 % of all cases
 
 
 def test_a_pilot_trains_a_copy():
@@ -401,12 +401,12 @@ def test_a_pilot_trains_a_copy():
     before = copy.deepcopy(model.state_dict())
     seen = []
 
-    def train(own, steps):
-        seen.append((own is model, steps))
-        optimiser = torch.optim.Adam(own.parameters(), lr=1e-2)
+    def train(copied, steps):
+        seen.append((copied is model, steps))
+        optimiser = torch.optim.Adam(copied.parameters(), lr=1e-2)
         for _ in range(steps):
             optimiser.zero_grad()
-            (own(x) - y).square().mean().backward()
+            (copied(x) - y).square().mean().backward()
             optimiser.step()
 
     options = {"lags": [0, 2], "weights": "readout"}
@@ -421,29 +421,29 @@ def test_a_pilot_trains_a_copy():
 
 def test_other_numbers_and_strengths_need_no_new_pass():
     x, y = data(96, 16)
-    found = lagreach.forecast(Recurrent(), (x, y), lags=LAGS, directions=16)
+    forecast = lagreach.forecast(Recurrent(), (x, y), lags=LAGS, directions=16)
     again = lagreach.forecast(Recurrent(), (x, y), [50, 500], lags=LAGS, directions=16, strength=0.2)
-    other = found.at((50, 500), strength=0.2)
+    other = forecast.at((50, 500), strength=0.2)
     np.testing.assert_allclose(other.if_present.values, again.if_present.values, atol=1e-9)
     np.testing.assert_allclose(other.needed.values, again.needed.values, rtol=1e-6)
-    assert found.share(2)["value"] == found.if_present.sel(lag=2, sequences=10000).item()
+    assert forecast.share(2)["value"] == forecast.if_present.sel(lag=2, sequences=10000).item()
 
 
 def test_files_keep_everything(tmp_path):
     x, y = data(96, 16)
     model = Recurrent()
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
-    found = lagreach.forecast(model, (x, y), lags=LAGS, directions=16, optimiser=sgd, steps=10)
-    found.save(tmp_path / "forecast.nc")
+    forecast = lagreach.forecast(model, (x, y), lags=LAGS, directions=16, optimiser=sgd, steps=10)
+    forecast.save(tmp_path / "forecast.nc")
     back = lagreach.load(tmp_path / "forecast.nc")
-    assert type(back) is type(found)
-    assert str(back) == str(found)
+    assert type(back) is type(forecast)
+    assert str(back) == str(forecast)
     np.testing.assert_array_equal(
-        back.at(77, strength=0.3).if_present.values, found.at(77, strength=0.3).if_present.values
+        back.at(77, strength=0.3).if_present.values, forecast.at(77, strength=0.3).if_present.values
     )
     with xr.open_dataset(tmp_path / "forecast.nc") as stored:
-        np.testing.assert_array_equal(stored["if_present"].values, found.if_present.values)
-        assert stored["limits"].values.tolist() == found.limits.values.tolist()
+        np.testing.assert_array_equal(stored["if_present"].values, forecast.if_present.values)
+        assert stored["limits"].values.tolist() == forecast.limits.values.tolist()
         assert stored["budgeted_low"].dims == ("lag", "sequences")
     with pytest.raises(InputError, match="holds a forecast"):
         load_diagnosis(tmp_path / "forecast.nc")

@@ -15,7 +15,7 @@ from lagreach.adapters import find_views
 from lagreach.cells.activations import Activation
 from lagreach.cells.diag_elman import DiagElman
 from lagreach.data.batch import Batch
-from lagreach.diagnosis.measure import MeasureSettings, make_subject
+from lagreach.diagnosis.measure import MeasureSettings, plan_measurement
 from lagreach.gradients.exchange import Exchanged, ExchangePlan, affordable_positions, exchange
 from lagreach.gradients.head_reach import EVERYTHING, NOTHING, OWN_STEP, head_reach
 from lagreach.gradients.lag_contrasts import LagContrasts, lag_contrasts
@@ -57,18 +57,18 @@ class WithHead(nn.Module):
 def difference_of_losses(loss, output, y, other, weights):
     """Loss of one sequence with its own target minus that with its partner's, over the steps that count in both."""
     if loss == "mse":
-        own, swapped = ((output - target).square().mean(-1) for target in (y, other))
+        plain, swapped = ((output - target).square().mean(-1) for target in (y, other))
     else:
-        own, swapped = (cross_entropy(output, target, reduction="none") for target in (y, other))
-    return ((own - swapped) * weights).sum() / weights.sum()
+        plain, swapped = (cross_entropy(output, target, reduction="none") for target in (y, other))
+    return ((plain - swapped) * weights).sum() / weights.sum()
 
 
-def brute_force(subject, head, loss, x, y, weights, lag, neighbours=None):
+def brute_force(plan, head, loss, x, y, weights, lag, neighbours=None):
     """D of one lag by block, from one run and one backward pass for every sequence, anchor and exchange."""
-    recurrence = subject.view.template
+    recurrence = plan.view.template
     stack, params = recurrence.stack, {name: p.detach() for name, p in recurrence.params.items()}
-    sums = np.zeros((subject.plan.count, subject.width))
-    count = np.zeros(subject.plan.count)
+    sums = np.zeros((plan.block_plan.count, plan.width))
+    count = np.zeros(plan.block_plan.count)
 
     def run(inputs):
         states, state = [], torch.zeros(1, stack.state_size, dtype=x.dtype)
@@ -82,7 +82,7 @@ def brute_force(subject, head, loss, x, y, weights, lag, neighbours=None):
         shared = weights[a] * weights[b]
         value = difference_of_losses(loss, head(states[None])[0], y[a], y[b], shared)
         (delta,) = torch.autograd.grad(value, states)
-        mine = {name: params[name].clone().requires_grad_() for name in subject.names}
+        mine = {name: params[name].clone().requires_grad_() for name in plan.names}
         position = t - lag
         before = states[position - 1 : position].detach() if position else torch.zeros(1, stack.state_size).to(x)
         state = stack.step(inputs[position : position + 1], before, params | mine)
@@ -91,7 +91,7 @@ def brute_force(subject, head, loss, x, y, weights, lag, neighbours=None):
         grads = torch.autograd.grad(state[0], list(mine.values()), grad_outputs=delta[t])
         return torch.cat([g.flatten() for g in grads])
 
-    for pair, block in zip(subject.plan.pairs, subject.plan.blocks, strict=True):
+    for pair, block in zip(plan.block_plan.pairs, plan.block_plan.blocks, strict=True):
         for a, b in (pair, pair[::-1]):
             count[block] += 1
             for t in range(lag, x.shape[1]):
@@ -112,13 +112,13 @@ def data_of(generator, loss="mse", outputs=2):
     return x, torch.randint(0, outputs, (SEQUENCES, TIME), generator=generator)
 
 
-def assert_is_brute_force(subject, plan, head, loss, x, y, weights, neighbours=None):
-    found = exchange(subject, plan)
-    for column, lag in enumerate(plan.lags):
-        expected = brute_force(subject, head, loss, x, y, weights, lag, neighbours)
-        np.testing.assert_allclose(found.data[:, column], expected, rtol=1e-9, atol=1e-12)
+def assert_is_brute_force(plan, exchange_plan, head, loss, x, y, weights, neighbours=None):
+    exchanged = exchange(plan, exchange_plan)
+    for column, lag in enumerate(exchange_plan.lags):
+        expected = brute_force(plan, head, loss, x, y, weights, lag, neighbours)
+        np.testing.assert_allclose(exchanged.data[:, column], expected, rtol=1e-9, atol=1e-12)
         assert np.abs(expected).max() > 1e-5
-    return found
+    return exchanged
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru", "diag_gate"])
@@ -126,12 +126,12 @@ def assert_is_brute_force(subject, plan, head, loss, x, y, weights, neighbours=N
 def test_it_is_the_difference_of_two_lag_gradients(cell, layers, generator):
     model = small_model(cell, generator, num_layers=layers)
     x, y = data_of(generator)
-    subject = make_subject(model, (x, y), "mse", LAGS, settings=SETTINGS)
-    assert head_reach(subject) == NOTHING
-    plan = ExchangePlan(LAGS, ALL, NOTHING)
+    plan = plan_measurement(model, (x, y), "mse", LAGS, settings=SETTINGS)
+    assert head_reach(plan) == NOTHING
+    exchange_plan = ExchangePlan(LAGS, ALL, NOTHING)
     head = lambda states: model.readout(model.stack.output(states))  # noqa: E731
-    found = assert_is_brute_force(subject, plan, head, "mse", x, y, torch.ones(SEQUENCES, TIME))
-    np.testing.assert_allclose(found.kept, lag_contrasts(subject, LAGS).data, rtol=1e-9, atol=1e-14)
+    exchanged = assert_is_brute_force(plan, exchange_plan, head, "mse", x, y, torch.ones(SEQUENCES, TIME))
+    np.testing.assert_allclose(exchanged.kept, lag_contrasts(plan, LAGS).data, rtol=1e-9, atol=1e-14)
 
 
 def test_masks_and_classes(generator):
@@ -141,9 +141,9 @@ def test_masks_and_classes(generator):
         torch.rand(SEQUENCES, TIME, generator=generator) < 0.7
     )
     mask[:, -1] = 1.0
-    subject = make_subject(model, (x, y, mask), "cross_entropy", LAGS, settings=SETTINGS)
-    assert head_reach(subject) == NOTHING  # the outputs drop out of a difference of two targets
-    assert_is_brute_force(subject, ExchangePlan(LAGS, ALL, NOTHING), model.readout, "cross_entropy", x, y, mask)
+    plan = plan_measurement(model, (x, y, mask), "cross_entropy", LAGS, settings=SETTINGS)
+    assert head_reach(plan) == NOTHING  # the outputs drop out of a difference of two targets
+    assert_is_brute_force(plan, ExchangePlan(LAGS, ALL, NOTHING), model.readout, "cross_entropy", x, y, mask)
 
 
 def test_what_lies_beyond_a_sequence_does_not_count(generator):
@@ -151,9 +151,9 @@ def test_what_lies_beyond_a_sequence_does_not_count(generator):
     x, y = data_of(generator)
     lengths = torch.randint(5, TIME + 1, (SEQUENCES,), generator=generator)
     inside = (torch.arange(TIME) < lengths[:, None]).double()
-    subject = make_subject(model, {"x": x, "y": y, "lengths": lengths}, "mse", LAGS, settings=SETTINGS)
+    plan = plan_measurement(model, {"x": x, "y": y, "lengths": lengths}, "mse", LAGS, settings=SETTINGS)
     head = lambda states: model.readout(model.stack.output(states))  # noqa: E731
-    assert_is_brute_force(subject, ExchangePlan(LAGS, ALL, NOTHING), head, "mse", x, y, inside)
+    assert_is_brute_force(plan, ExchangePlan(LAGS, ALL, NOTHING), head, "mse", x, y, inside)
 
 
 @pytest.mark.parametrize(("pooled", "reach"), [(False, OWN_STEP), (True, EVERYTHING)])
@@ -166,12 +166,12 @@ def test_heads_that_look_at_states(pooled, reach, generator):
             parameter.mul_(2.0)
     x = normal(generator, SEQUENCES, TIME, 3)
     y = normal(generator, SEQUENCES, 1 if pooled else TIME, 2)
-    subject = make_subject(model, (x, y), "mse", LAGS, settings=SETTINGS)
-    assert head_reach(subject) == reach
+    plan = plan_measurement(model, (x, y), "mse", LAGS, settings=SETTINGS)
+    assert head_reach(plan) == reach
     weights = torch.ones(SEQUENCES, y.shape[1], dtype=torch.float64)
-    found = assert_is_brute_force(subject, ExchangePlan(LAGS, ALL, reach), model.head, "mse", x, y, weights)
-    blind = exchange(subject, ExchangePlan(LAGS, ALL, NOTHING))
-    assert np.abs(blind.data - found.data).max() > 1e-3 * np.abs(found.data).max()
+    exchanged = assert_is_brute_force(plan, ExchangePlan(LAGS, ALL, reach), model.head, "mse", x, y, weights)
+    blind = exchange(plan, ExchangePlan(LAGS, ALL, NOTHING))
+    assert np.abs(blind.data - exchanged.data).max() > 1e-3 * np.abs(exchanged.data).max()
 
 
 def test_exchanging_the_input_turns_the_sign(generator):
@@ -180,14 +180,14 @@ def test_exchanging_the_input_turns_the_sign(generator):
     model = WithHead(pooled=False).double()
     x, y = normal(generator, SEQUENCES, TIME, 3), normal(generator, SEQUENCES, 2)
     lag, position = 4, TIME - 5
-    subject = make_subject(model, (x, y), "mse", [lag], settings=SETTINGS)
-    first, second = subject.plan.pairs.T
+    plan = plan_measurement(model, (x, y), "mse", [lag], settings=SETTINGS)
+    first, second = plan.block_plan.pairs.T
     changed = x.clone()
     changed[first, position], changed[second, position] = x[second, position], x[first, position]
-    other = replace(make_subject(model, (changed, y), "mse", [lag], settings=SETTINGS), plan=subject.plan)
-    plan = ExchangePlan((lag,), ALL, head_reach(subject))
-    before, after = exchange(subject, plan), exchange(other, plan)
-    assert plan.reach == OWN_STEP
+    other = replace(plan_measurement(model, (changed, y), "mse", [lag], settings=SETTINGS), block_plan=plan.block_plan)
+    exchange_plan = ExchangePlan((lag,), ALL, head_reach(plan))
+    before, after = exchange(plan, exchange_plan), exchange(other, exchange_plan)
+    assert exchange_plan.reach == OWN_STEP
     assert np.abs(before.data).max() > 1e-4
     np.testing.assert_allclose(after.data, -before.data, rtol=1e-9, atol=1e-14)
     assert (
@@ -200,9 +200,9 @@ def test_a_linear_network_gives_the_swap_contrast(generator):
     linear = DiagElman(Activation("linear", lambda v: 1.0 * v, 1.0, 1.0, 1.0))
     model = GatedRNN(linear, 2, 4, 1, generator=generator, dtype=torch.float64)
     x, y = normal(generator, 20, 12, 2), normal(generator, 20, 12, 1)
-    subject = make_subject(model, (x, y), "mse", LAGS, settings=SETTINGS)
-    found = exchange(subject, ExchangePlan(LAGS, ALL, NOTHING))
-    np.testing.assert_allclose(found.data, found.kept, rtol=1e-9, atol=1e-14)
+    plan = plan_measurement(model, (x, y), "mse", LAGS, settings=SETTINGS)
+    exchanged = exchange(plan, ExchangePlan(LAGS, ALL, NOTHING))
+    np.testing.assert_allclose(exchanged.data, exchanged.kept, rtol=1e-9, atol=1e-14)
 
 
 def test_the_part_that_neighbours_predict_stays(generator):
@@ -213,11 +213,11 @@ def test_the_part_that_neighbours_predict_stays(generator):
     for distance in range(5):
         covariances[distance, 0] = 0.6**distance * (np.eye(3) + 0.2 * distance * np.eye(3, k=1))
     neighbours = Neighbours(2, covariances)
-    subject = make_subject(model, (x, y), "mse", LAGS, settings=SETTINGS)
+    plan = plan_measurement(model, (x, y), "mse", LAGS, settings=SETTINGS)
     head = lambda states: model.readout(model.stack.output(states))  # noqa: E731
-    plan = ExchangePlan(LAGS, ALL, NOTHING, neighbours)
-    found = assert_is_brute_force(subject, plan, head, "mse", x, y, torch.ones(SEQUENCES, TIME), neighbours)
-    np.testing.assert_allclose(found.kept, lag_contrasts(subject, LAGS, neighbours).data, rtol=1e-9, atol=1e-14)
+    exchange_plan = ExchangePlan(LAGS, ALL, NOTHING, neighbours)
+    exchanged = assert_is_brute_force(plan, exchange_plan, head, "mse", x, y, torch.ones(SEQUENCES, TIME), neighbours)
+    np.testing.assert_allclose(exchanged.kept, lag_contrasts(plan, LAGS, neighbours).data, rtol=1e-9, atol=1e-14)
 
 
 def test_an_input_that_a_convolution_shows_to_several_steps_is_exchanged_in_all_of_them(generator):
@@ -228,25 +228,25 @@ def test_an_input_that_a_convolution_shows_to_several_steps_is_exchanged_in_all_
     x, y, lag = normal(generator, 16, 8, 6), normal(generator, 16, 1), 4
     call = lambda model, batch: model(batch.x)[:, -1]  # noqa: E731
     (view,) = find_views(model, Batch(x, y), call)
-    subject = make_subject(view, (x, y), "mse", [lag], settings=SETTINGS)
+    plan = plan_measurement(view, (x, y), "mse", [lag], settings=SETTINGS)
     position = x.shape[1] - 1 - lag
-    expected = np.zeros((subject.plan.count, subject.width))
-    for pair, block in zip(subject.plan.pairs, subject.plan.blocks, strict=True):
+    expected = np.zeros((plan.block_plan.count, plan.width))
+    for pair, block in zip(plan.block_plan.pairs, plan.block_plan.blocks, strict=True):
         both, swapped = x[pair], x[pair].clone()
         swapped[0, position], swapped[1, position] = both[1, position], both[0, position]
         bound = run(view.bind(Batch(both, y[pair])))
         delta = output_gradient(bound.recurrence, difference_of_targets(y[pair]), bound.states)[0][:, -1]
         for inputs, sign in ((both, 0.5), (swapped, -0.5)):
             part = run(view.bind(Batch(inputs, y[pair])))
-            own = {name: part.recurrence.params[name].clone().requires_grad_() for name in subject.names}
+            leaves = {name: part.recurrence.params[name].clone().requires_grad_() for name in plan.names}
             state = part.previous[:, position]
             for step in range(position, x.shape[1]):
-                weights = part.recurrence.params | (own if step == position else {})
+                weights = part.recurrence.params | (leaves if step == position else {})
                 state = part.recurrence.stack.step(part.x[:, step], state, weights)
-            grads = torch.autograd.grad(state, list(own.values()), grad_outputs=delta)
+            grads = torch.autograd.grad(state, list(leaves.values()), grad_outputs=delta)
             expected[block] += sign * torch.cat([g.flatten() for g in grads]).numpy() / 2
-    found = exchange(subject, ExchangePlan((lag,), ALL, head_reach(subject)))
-    np.testing.assert_allclose(found.data[:, 0], expected, rtol=1e-8, atol=1e-12)
+    exchanged = exchange(plan, ExchangePlan((lag,), ALL, head_reach(plan)))
+    np.testing.assert_allclose(exchanged.data[:, 0], expected, rtol=1e-8, atol=1e-12)
     assert np.abs(expected).max() > 1e-6
 
 
@@ -262,9 +262,9 @@ def thin_plan(seed):
 def test_drawn_positions_are_right_on_average(generator):
     model = small_model("gru", generator)
     x, y = data_of(generator)
-    subject = make_subject(model, (x, y), "mse", LAGS, settings=SETTINGS)
-    whole = exchange(subject, ExchangePlan(LAGS, ALL, NOTHING))
-    drawn = [exchange(subject, thin_plan(seed)) for seed in range(200)]
+    plan = plan_measurement(model, (x, y), "mse", LAGS, settings=SETTINGS)
+    whole = exchange(plan, ExchangePlan(LAGS, ALL, NOTHING))
+    drawn = [exchange(plan, thin_plan(seed)) for seed in range(200)]
     for name in ("data", "kept"):
         values = np.stack([getattr(one, name) for one in drawn])
         away = (values.mean(0) - getattr(whole, name)) / (values.std(0) / len(drawn) ** 0.5)
@@ -278,24 +278,24 @@ def test_the_contrast_takes_most_of_the_chance_out(generator):
         for parameter in model.parameters():
             parameter.mul_(0.1)  # nearly linear, as fresh networks are
     x, y = data_of(generator)
-    subject = make_subject(model, (x, y), "mse", LAGS, settings=SETTINGS)
-    whole = exchange(subject, ExchangePlan(LAGS, ALL, NOTHING))
+    plan = plan_measurement(model, (x, y), "mse", LAGS, settings=SETTINGS)
+    whole = exchange(plan, ExchangePlan(LAGS, ALL, NOTHING))
     np.testing.assert_array_equal(whole.controlled(whole.kept), whole.data)
-    drawn = exchange(subject, thin_plan(0))
+    drawn = exchange(plan, thin_plan(0))
     error, left = (np.square(v - whole.data).sum((0, 2)) for v in (drawn.data, drawn.controlled(whole.kept)))
     assert (left < 0.05 * error).all()
 
 
 def test_pieces_and_shards_do_not_matter(generator):
     model = small_model("lstm", generator)
-    subject = make_subject(model, data_of(generator), "mse", LAGS, settings=SETTINGS)
-    one_pair_at_a_time = replace(subject, memory=1)
-    whole, pieces = exchange(subject, thin_plan(3)), exchange(one_pair_at_a_time, thin_plan(3))
-    shards = Exchanged.merge([exchange(subject, thin_plan(3), part) for part in ([5, 1, 2], [0, 3, 4, 6, 7])])
+    plan = plan_measurement(model, data_of(generator), "mse", LAGS, settings=SETTINGS)
+    one_pair_at_a_time = replace(plan, memory=1)
+    whole, pieces = exchange(plan, thin_plan(3)), exchange(one_pair_at_a_time, thin_plan(3))
+    shards = Exchanged.merge([exchange(plan, thin_plan(3), part) for part in ([5, 1, 2], [0, 3, 4, 6, 7])])
     for other in (pieces, shards):
         np.testing.assert_allclose(other.data, whole.data, rtol=1e-10, atol=1e-15)
         np.testing.assert_allclose(other.kept, whole.kept, rtol=1e-10, atol=1e-15)
-    contrasts = [lag_contrasts(subject, LAGS, blocks=part) for part in ([4, 5, 6, 7], range(4))]
+    contrasts = [lag_contrasts(plan, LAGS, blocks=part) for part in ([4, 5, 6, 7], range(4))]
     merged = LagContrasts.merge(contrasts)
     np.testing.assert_allclose(merged.data, lag_contrasts(one_pair_at_a_time, LAGS).data, rtol=1e-10, atol=1e-15)
     with pytest.raises(Exception, match="two parts hold the same block"):
@@ -311,10 +311,10 @@ def test_long_lags_leave_the_range_of_single_precision(generator):
     with torch.no_grad():
         model.layers[0]["U_h"].mul_(0.01)
     lags = (3, 50)
-    subject = make_subject(model, (x, y), "mse", lags, settings=SETTINGS)
-    exact = make_subject(deepcopy(model).double(), (x.double(), y.double()), "mse", lags, settings=SETTINGS)
-    plan = ExchangePlan(lags, ALL, NOTHING)
-    single, double = exchange(subject, plan), exchange(replace(exact, plan=subject.plan), plan)
+    plan = plan_measurement(model, (x, y), "mse", lags, settings=SETTINGS)
+    exact = plan_measurement(deepcopy(model).double(), (x.double(), y.double()), "mse", lags, settings=SETTINGS)
+    exchange_plan = ExchangePlan(lags, ALL, NOTHING)
+    single, double = exchange(plan, exchange_plan), exchange(replace(exact, block_plan=plan.block_plan), exchange_plan)
     size = np.abs(double.data).max(axis=(0, 2))
     assert 0 < size[1] < 1e-45
     np.testing.assert_allclose(single.data / size[:, None], double.data / size[:, None], atol=1e-3)

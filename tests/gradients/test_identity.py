@@ -210,10 +210,10 @@ class Tied(nn.Module):
 def test_weights_that_are_used_elsewhere(how, generator):
     model = Tied(how).double()
     x, y = data(generator)
-    found = [lag_gradients(view, x, y) for view in find_views(model, Batch(x, y))]
+    results = [lag_gradients(view, x, y) for view in find_views(model, Batch(x, y))]
     (model(x) - y).square().mean().backward()
     whole = {name: weight.grad for name, weight in model.named_parameters(remove_duplicate=False)}
-    for result in found:
+    for result in results:
         said = {name for name in result.grads if any(name in warning for warning in result.warnings)}
         wrong = {
             name
@@ -222,13 +222,13 @@ def test_weights_that_are_used_elsewhere(how, generator):
         }
         assert said == wrong
     if how == "second":  # the uses of both layers together are the whole
-        both = found[0].total()["rnn.weight_ih_l0"] + found[1].total()["second.weight_ih_l0"]
+        both = results[0].total()["rnn.weight_ih_l0"] + results[1].total()["second.weight_ih_l0"]
         torch.testing.assert_close(both, whole["rnn.weight_ih_l0"], rtol=1e-10, atol=1e-12)
-    assert {bool(result.warnings) for result in found} == {how != "none"}
+    assert {bool(result.warnings) for result in results} == {how != "none"}
     many = [torch.randn(4 * len(v), *v.shape[1:], generator=generator, dtype=v.dtype) for v in (x, y)]
     diagnosis = lagreach.diagnose(model, many, lags=[0, 1])
     assert any("also used outside the recurrence" in warning for warning in diagnosis.warnings) == (how != "none")
-    assert "weight_ih_l0" in str(found[0]) or how == "none"
+    assert "weight_ih_l0" in str(results[0]) or how == "none"
 
 
 def test_layers_that_share_weights_inside_a_module(generator):
@@ -308,5 +308,5 @@ def test_targets_that_are_the_inputs_are_pointed_out(generator):
     ignored[:, :2] = -100
     model = Language()
     for y, expected in [(tokens, True), (ignored, True), (tokens.roll(-1, 1), False)]:
-        found = lagreach.diagnose(model, (tokens, y), loss="cross_entropy", lags=[0, 1])
-        assert any("the targets equal the inputs" in warning for warning in found.warnings) == expected
+        diagnosis = lagreach.diagnose(model, (tokens, y), loss="cross_entropy", lags=[0, 1])
+        assert any("the targets equal the inputs" in warning for warning in diagnosis.warnings) == expected

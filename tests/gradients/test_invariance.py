@@ -13,12 +13,12 @@ from lagreach.data.pairs import plan_blocks
 from lagreach.data.sequences import SpooledSequences, TensorSequences, as_sequences, cut_series, fingerprint
 from lagreach.diagnosis.assemble import assemble, window_of
 from lagreach.diagnosis.locate import LookHere
-from lagreach.diagnosis.measure import MeasureSettings, make_subject, measure_window
+from lagreach.diagnosis.measure import MeasureSettings, measure_window, plan_measurement
 from lagreach.diagnosis.passes import FirstPass, SecondPass, between_passes, first_pass, second_pass
 from lagreach.errors import InputError
-from lagreach.gradients.blocks import Directions, directions
+from lagreach.gradients.blocks import BlockMeans, block_means
 from lagreach.gradients.contrast import make_probe
-from lagreach.gradients.noise import NoiseValues, statistics, unit_directions
+from lagreach.gradients.noise import NoiseValues, noise_values, unit_directions
 from lagreach.statistics import all_statistics
 from lagreach.tasks.multi_lag import MultiLag
 
@@ -121,22 +121,22 @@ def test_a_data_loader_and_a_one_shot_generator_are_accepted(model, data):
 def test_shards_merge_to_the_same_window(model, data, shards, noise):
     settings = dataclasses.replace(SETTINGS, noise=noise)
     whole = measure_window(model, data, settings=settings)
-    subject = make_subject(model, data, "mse", "auto", settings=settings)
+    plan = plan_measurement(model, data, "mse", "auto", settings=settings)
     chosen = all_statistics()
-    first = FirstPass.merge([first_pass(subject, chosen, blocks) for blocks in shards])
-    between = between_passes(subject, first.means, settings, first.inputs, LookHere(subject))
-    second = SecondPass.merge([second_pass(subject, between, chosen, settings, blocks) for blocks in shards])
+    first = FirstPass.merge([first_pass(plan, chosen, blocks) for blocks in shards])
+    between = between_passes(plan, first.means, settings, first.inputs, LookHere(plan))
+    second = SecondPass.merge([second_pass(plan, between, chosen, settings, blocks) for blocks in shards])
     assert second.collected["reliance"].lags == whole.reliance.lags != ()
-    assert_same(whole, assemble(subject, first, between, second, settings, chosen))
+    assert_same(whole, assemble(plan, first, between, second, settings, chosen))
 
 
 def test_shards_that_overlap_are_refused(model, data):
-    subject = make_subject(model, data, "mse", [1, 2], settings=SETTINGS)
-    one = directions(subject, blocks=[0, 1])
+    plan = plan_measurement(model, data, "mse", [1, 2], settings=SETTINGS)
+    one = block_means(plan, blocks=[0, 1])
     with pytest.raises(InputError, match="same block"):
-        Directions.merge([one, directions(subject, blocks=[1])])
-    along = unit_directions(directions(subject), subject.probe.group, "matched", np.random.default_rng(0))
-    values = statistics(subject, along, blocks=[2])
+        BlockMeans.merge([one, block_means(plan, blocks=[1])])
+    along = unit_directions(block_means(plan), plan.probe.group, "matched", np.random.default_rng(0))
+    values = noise_values(plan, along, blocks=[2])
     with pytest.raises(InputError, match="same sequences"):
         NoiseValues.merge([values, values])
 
@@ -175,13 +175,13 @@ def test_a_mask_equals_lengths(model, data, generator):
     with_lengths = measure_window(model, {"x": x, "y": data[1], "lengths": lengths}, settings=SETTINGS)
     with_mask = measure_window(model, (x, data[1], inside), settings=SETTINGS)
     # the pairs come from the inputs as they are given, so pair alike before comparing
-    subject = make_subject(model, {"x": x, "y": data[1], "lengths": lengths}, "mse", "auto", settings=SETTINGS)
+    plan = plan_measurement(model, {"x": x, "y": data[1], "lengths": lengths}, "mse", "auto", settings=SETTINGS)
     masked = dataclasses.replace(
-        make_subject(model, (x, data[1], inside), "mse", "auto", settings=SETTINGS),
-        plan=subject.plan,
-        probe=subject.probe,
+        plan_measurement(model, (x, data[1], inside), "mse", "auto", settings=SETTINGS),
+        block_plan=plan.block_plan,
+        probe=plan.probe,
     )
-    np.testing.assert_allclose(directions(masked).data, directions(subject).data, rtol=1e-10, atol=1e-15)
+    np.testing.assert_allclose(block_means(masked).data, block_means(plan).data, rtol=1e-10, atol=1e-15)
     assert 2 in with_lengths.dependences
     assert 2 in with_mask.dependences
 
@@ -271,24 +271,24 @@ def test_memory_is_flat_in_the_number_of_sequences(model, generator):
         x, y = dataclasses.replace(TASK, length=6).sample(count, generator)
         watched = Recorder(SpooledSequences(batches((x, y), 100)))
         settings = dataclasses.replace(SETTINGS, probes=1)
-        subject = dataclasses.replace(make_subject(model, watched, "mse", [1, 2], settings=settings), memory=2**18)
-        found = directions(subject)
-        along = unit_directions(found, subject.probe.group, "matched", np.random.default_rng(0))
-        values = statistics(subject, along)
-        assert 2 in window_of(subject, found, values, settings).dependences
+        plan = dataclasses.replace(plan_measurement(model, watched, "mse", [1, 2], settings=settings), memory=2**18)
+        means = block_means(plan)
+        along = unit_directions(means, plan.probe.group, "matched", np.random.default_rng(0))
+        values = noise_values(plan, along)
+        assert 2 in window_of(plan, means, values, settings).dependences
         assert len(values.number) == count
         most.append(watched.most)
     assert most[0] == most[1] < 100
 
 
 def test_pieces_of_a_block_add_up(model, data):
-    subject = make_subject(model, data, "mse", [0, 2, 5], settings=SETTINGS)
-    small = dataclasses.replace(subject, memory=1)  # one pair at a time
-    whole, pieces = directions(subject), directions(small)
+    plan = plan_measurement(model, data, "mse", [0, 2, 5], settings=SETTINGS)
+    small = dataclasses.replace(plan, memory=1)  # one pair at a time
+    whole, pieces = block_means(plan), block_means(small)
     np.testing.assert_allclose(pieces.data, whole.data, rtol=1e-10, atol=1e-16)
-    np.testing.assert_allclose(pieces.planted(subject.probe.group), whole.planted(subject.probe.group), rtol=1e-10)
-    along = unit_directions(whole, subject.probe.group, "matched", np.random.default_rng(0))
-    first, second = (window_of(t, whole, statistics(t, along), SETTINGS) for t in (subject, small))
+    np.testing.assert_allclose(pieces.planted(plan.probe.group), whole.planted(plan.probe.group), rtol=1e-10)
+    along = unit_directions(whole, plan.probe.group, "matched", np.random.default_rng(0))
+    first, second = (window_of(t, whole, noise_values(t, along), SETTINGS) for t in (plan, small))
     assert_same(first, second)
 
 
@@ -317,9 +317,9 @@ def test_bad_data_are_refused(model, bad, message):
 def test_values_that_are_not_finite_are_named(model, data, lengths):
     x, y = data[0].clone(), data[1].clone()
     x[3, 4, 1] = torch.nan
-    given = {"x": x, "y": y} if lengths is None else {"x": x, "y": y, "lengths": torch.full((48,), lengths)}
+    batch = {"x": x, "y": y} if lengths is None else {"x": x, "y": y, "lengths": torch.full((48,), lengths)}
     with pytest.raises(InputError, match="the input x"):
-        measure_window(model, given, settings=SETTINGS)
+        measure_window(model, batch, settings=SETTINGS)
     y[5, 2] = torch.inf
     with pytest.raises(InputError, match="the target y"):
         measure_window(model, (data[0], y), settings=SETTINGS)

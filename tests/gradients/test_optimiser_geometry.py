@@ -12,10 +12,10 @@ from torch.nn.functional import linear
 
 import lagreach
 from lagreach import Cell, GatedRNN
-from lagreach.diagnosis.measure import MeasureSettings, make_subject
+from lagreach.diagnosis.measure import MeasureSettings, plan_measurement
 from lagreach.errors import InputError, UnsupportedError
-from lagreach.gradients.blocks import directions
-from lagreach.gradients.noise import statistics, unit_directions
+from lagreach.gradients.blocks import block_means
+from lagreach.gradients.noise import noise_values, unit_directions
 from lagreach.gradients.optimiser_geometry import optimiser_name, update_scale
 from lagreach.gradients.significance import flip_test
 from lagreach.study.executors import LocalExecutor
@@ -86,24 +86,24 @@ def test_signal_and_noise_are_those_of_the_rescaled_gradient_of_every_sequence(g
     """Against autodiff, one sequence at a time."""
     model, (x, y) = network(generator, "lstm"), sample(generator)
     optimiser = stepped(lambda p: torch.optim.Adam(p, lr=0.05), model, (x, y), steps=3)
-    plain = make_subject(model, (x, y), "mse", LAGS, settings=SETTINGS)
-    subject = replace(plain, scale=update_scale(optimiser, model, plain.names))
-    found = directions(subject)
-    np.testing.assert_allclose(found.data, directions(plain).data * subject.scale, rtol=1e-12)
-    np.testing.assert_allclose(found.probe, directions(plain).probe * subject.scale, rtol=1e-12)
+    plain = plan_measurement(model, (x, y), "mse", LAGS, settings=SETTINGS)
+    plan = replace(plain, scale=update_scale(optimiser, model, plain.names))
+    means = block_means(plan)
+    np.testing.assert_allclose(means.data, block_means(plain).data * plan.scale, rtol=1e-12)
+    np.testing.assert_allclose(means.probe, block_means(plain).probe * plan.scale, rtol=1e-12)
 
-    along = unit_directions(found, subject.probe.group, "matched", np.random.default_rng(0))
-    values = statistics(subject, along)
+    along = unit_directions(means, plan.probe.group, "matched", np.random.default_rng(0))
+    values = noise_values(plan, along)
     weights = dict(model.named_parameters())
     for row, number in enumerate(values.number.tolist()):
         loss = (model(x[number : number + 1]) - y[number]).square().mean()
-        grads = torch.autograd.grad(loss, [weights[name] for name in subject.names])
-        own = torch.cat([g.ravel() for g in grads]).numpy() * subject.scale
-        expected = along[values.block[row]] @ own
+        grads = torch.autograd.grad(loss, [weights[name] for name in plan.names])
+        gradient = torch.cat([g.ravel() for g in grads]).numpy() * plan.scale
+        expected = along[values.block[row]] @ gradient
         np.testing.assert_allclose(values.data[row], expected[0], rtol=1e-8, atol=1e-12)
         np.testing.assert_allclose(values.probe[row], expected[1:], rtol=1e-8, atol=1e-12)
     # a sequence's value is the mean of its steps' values, along the first block's direction
-    first = statistics(subject, np.broadcast_to(along[:1], along.shape), unit="step")
+    first = noise_values(plan, np.broadcast_to(along[:1], along.shape), unit="step")
     count, total, _ = np.moveaxis(first.step_sums.sum(0), -1, 0)
     np.testing.assert_allclose(
         total / count, np.concatenate((first.data.mean(0)[None], first.probe.mean(0))), rtol=1e-8
@@ -116,15 +116,15 @@ def test_after_one_full_batch_step_of_adam_all_weights_pull_equally(noise, gener
     model, data = network(generator), sample(generator)
     optimiser = stepped(lambda p: torch.optim.Adam(p, lr=0.0, eps=0.0), model, data)
     settings = replace(SETTINGS, signal="gradient", noise=noise)
-    plain = make_subject(model, data, "mse", range(12), settings=settings)
-    subject = replace(plain, scale=update_scale(optimiser, model, plain.names))
-    found = directions(subject)
-    mean = np.average(found.data.sum(1), axis=0, weights=found.size)
-    signs = np.concatenate([dict(model.named_parameters())[name].grad.sign().ravel() for name in subject.names])
+    plain = plan_measurement(model, data, "mse", range(12), settings=settings)
+    plan = replace(plain, scale=update_scale(optimiser, model, plain.names))
+    means = block_means(plan)
+    mean = np.average(means.data.sum(1), axis=0, weights=means.size)
+    signs = np.concatenate([dict(model.named_parameters())[name].grad.sign().ravel() for name in plan.names])
     np.testing.assert_allclose(mean, signs, rtol=1e-6)
     # along that direction the mean over sequences is the length of a vector of ones
-    along = np.broadcast_to(signs / np.sqrt(len(signs)), (subject.plan.count, 3, 12, len(signs)))
-    values = statistics(subject, along, noise=noise)
+    along = np.broadcast_to(signs / np.sqrt(len(signs)), (plan.block_plan.count, 3, 12, len(signs)))
+    values = noise_values(plan, along, noise=noise)
     whole = values.data.mean(0)[0] if noise == "gradient" else values.data.mean(0).sum()
     np.testing.assert_allclose(whole, np.sqrt(len(signs)), rtol=1e-6)
 
@@ -133,11 +133,11 @@ def test_plain_descent_gives_exactly_the_plain_window(generator):
     model, data = network(generator), sample(generator)
     plain = lagreach.diagnose(model, data, lags=LAGS, settings=SETTINGS)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9, weight_decay=0.1)
-    for given in (optimiser, optimiser.state_dict()):
-        found = lagreach.diagnose(model, data, lags=LAGS, settings=SETTINGS, optimizer=given)
-        np.testing.assert_array_equal(numbers(found), numbers(plain))
-        assert found.warnings == plain.warnings
-        assert found.settings["optimizer"] == "SGD"
+    for form in (optimiser, optimiser.state_dict()):
+        diagnosis = lagreach.diagnose(model, data, lags=LAGS, settings=SETTINGS, optimizer=form)
+        np.testing.assert_array_equal(numbers(diagnosis), numbers(plain))
+        assert diagnosis.warnings == plain.warnings
+        assert diagnosis.settings["optimizer"] == "SGD"
     assert plain.settings["optimizer"] is None
 
 
@@ -149,10 +149,10 @@ def test_equal_second_moments_leave_the_window_alone(generator):
         state["exp_avg_sq"].fill_(4.0)
         state["step"].fill_(1e6)
     plain = lagreach.diagnose(model, data, lags=LAGS, settings=SETTINGS).layers[0].window
-    found = lagreach.diagnose(model, data, lags=LAGS, settings=SETTINGS, optimizer=adam).layers[0].window
-    np.testing.assert_allclose(found.required.sequences, plain.required.sequences, rtol=1e-9)
-    np.testing.assert_allclose(found.probe.sequences, plain.probe.sequences, rtol=1e-9)
-    np.testing.assert_allclose(found.delta, plain.delta / 2, rtol=1e-6)
+    diagnosis = lagreach.diagnose(model, data, lags=LAGS, settings=SETTINGS, optimizer=adam).layers[0].window
+    np.testing.assert_allclose(diagnosis.required.sequences, plain.required.sequences, rtol=1e-9)
+    np.testing.assert_allclose(diagnosis.probe.sequences, plain.probe.sequences, rtol=1e-9)
+    np.testing.assert_allclose(diagnosis.delta, plain.delta / 2, rtol=1e-6)
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def test_the_units_of_a_weight_do_not_matter_to_adam_and_do_to_plain_descent(gen
     data = sample(generator)
     weight = torch.randn(3, 2, generator=generator, dtype=torch.float64)
     read = torch.randn(1, 3, generator=generator, dtype=torch.float64)
-    found, plain = [], []
+    under_adam, plain = [], []
     for units in (((1.0, 1.0),) * 3, ((1.0, 30.0), (0.2, 1.0), (5.0, 0.01))):
         model = GatedRNN(InOtherUnits(units), 2, 3, 1, dtype=torch.float64)
         with torch.no_grad():
@@ -183,9 +183,9 @@ def test_the_units_of_a_weight_do_not_matter_to_adam_and_do_to_plain_descent(gen
             model.readout.bias.zero_()
         adam = stepped(lambda p: torch.optim.Adam(p, lr=0.0, eps=0.0), model, data, steps=2)
         options = {"lags": LAGS, "settings": SETTINGS, "params": "all"}
-        found.append(numbers(lagreach.diagnose(model, data, optimizer=adam, **options)))
+        under_adam.append(numbers(lagreach.diagnose(model, data, optimizer=adam, **options)))
         plain.append(numbers(lagreach.diagnose(model, data, **options)))
-    np.testing.assert_allclose(found[1], found[0], rtol=1e-8)
+    np.testing.assert_allclose(under_adam[1], under_adam[0], rtol=1e-8)
     assert np.abs(np.log(plain[1][: len(LAGS)] / plain[0][: len(LAGS)])).max() > 0.1
 
 
@@ -266,10 +266,10 @@ def test_a_torch_model_under_adam_says_so_in_its_result(generator, tmp_path):
     model, (x, y) = Tagger(), sample(generator)
     data = (x.float(), y.float())
     adam = stepped(torch.optim.AdamW, model, data, steps=2)
-    found = lagreach.diagnose(model, data, lags=LAGS, settings=SETTINGS, optimizer=adam)
-    assert found.settings["optimizer"] == "Adam"
-    assert any("optimiser's steps" in warning for warning in found.warnings)
-    found.save(tmp_path / "d.nc")
+    diagnosis = lagreach.diagnose(model, data, lags=LAGS, settings=SETTINGS, optimizer=adam)
+    assert diagnosis.settings["optimizer"] == "Adam"
+    assert any("optimiser's steps" in warning for warning in diagnosis.warnings)
+    diagnosis.save(tmp_path / "d.nc")
     assert lagreach.load(tmp_path / "d.nc").settings["optimizer"] == "Adam"
 
 
@@ -284,9 +284,9 @@ def test_no_dependence_is_found_where_there_is_none():
         adam = stepped(torch.optim.Adam, model, (x, y), steps=3)
         independent = torch.randn(y.shape, generator=generator, dtype=torch.float64)
         fresh = torch.randn(x.shape, generator=generator, dtype=torch.float64)
-        subject = make_subject(model, (fresh, independent), "mse", LAGS, settings=SETTINGS)
-        found = directions(replace(subject, scale=update_scale(adam, model, subject.names)))
-        test = flip_test(found.data, flips=199, generator=np.random.default_rng(seed))
+        plan = plan_measurement(model, (fresh, independent), "mse", LAGS, settings=SETTINGS)
+        means = block_means(replace(plan, scale=update_scale(adam, model, plan.names)))
+        test = flip_test(means.data, flips=199, generator=np.random.default_rng(seed))
         wrong += bool(test.adjusted.min() <= error)
     assert binom.cdf(wrong, seeds, error) > 1e-3
     assert binom.sf(wrong - 1, seeds, error) > 1e-3

@@ -100,14 +100,14 @@ def test_where_both_are_possible_the_user_is_asked():
         lagreach.cost(Net("pooled"), (x, torch.randn(24, TIME)), lags=[0, 1])
 
 
-def numbers(found):
-    window = found.layers[0].window
+def numbers(diagnosis):
+    window = diagnosis.layers[0].window
     return {
         "N if present": window.probe.sequences,
         "N in the data": window.required.sequences,
         "rise": window.reliance.rise,
         "dependences": np.array(window.dependences),
-        "gain": found.layers[0].fidelity.log10_exact.numpy(),
+        "gain": diagnosis.layers[0].fidelity.log10_exact.numpy(),
     }
 
 
@@ -129,15 +129,15 @@ def test_a_forecast_as_long_as_the_look_back_is_one_forecast(masked):
     x = torch.randn(64, TIME, 2, generator=generator)
     y = 0.5 * torch.randn(64, TIME, generator=generator)
     y[:, :4] += x[:, -3, :1]
-    found = []
+    diagnoses = []
     for shape in ((1, TIME), (TIME,), (TIME, 1)):
         data = {"x": x, "y": y.reshape(64, *shape)}
         if masked:
             data["mask"] = torch.ones(64, shape[0] if len(shape) > 1 else TIME)
-        found.append(lagreach.diagnose(Shaped(shape), data, lags=[0, 2, 5]))
-    assert found[0].settings["anchors"] == 1
-    for other in found[1:]:
-        for name, value in numbers(found[0]).items():
+        diagnoses.append(lagreach.diagnose(Shaped(shape), data, lags=[0, 2, 5]))
+    assert diagnoses[0].settings["anchors"] == 1
+    for other in diagnoses[1:]:
+        for name, value in numbers(diagnoses[0]).items():
             np.testing.assert_allclose(numbers(other)[name], value, rtol=1e-4, err_msg=name)
 
 
@@ -151,9 +151,9 @@ def test_masked_parts_of_a_forecast_do_not_count():
     moved = y.clone()
     moved[:, TIME // 2 :] += 100
     net = Net("forecast")
-    found = [lagreach.diagnose(net, {"x": x, "y": target, "mask": mask}, lags=[0, 1]) for target in (y, moved)]
-    np.testing.assert_allclose(*(one.layers[0].window.probe.sequences for one in found), rtol=1e-6)
-    assert np.isfinite(found[0].layers[0].window.probe.sequences).all()
+    diagnoses = [lagreach.diagnose(net, {"x": x, "y": target, "mask": mask}, lags=[0, 1]) for target in (y, moved)]
+    np.testing.assert_allclose(*(one.layers[0].window.probe.sequences for one in diagnoses), rtol=1e-6)
+    assert np.isfinite(diagnoses[0].layers[0].window.probe.sequences).all()
 
 
 def test_lengths_do_not_cut_a_forecast_made_at_the_end():
@@ -172,7 +172,7 @@ def test_lengths_do_not_cut_a_forecast_made_at_the_end():
         "lengths": lengths,
     }
     one, other = (
-        lagreach.diagnose(Net("h_n"), given, lags=[0, 1], call=call).layers[0].window for given in (data, changed)
+        lagreach.diagnose(Net("h_n"), inputs, lags=[0, 1], call=call).layers[0].window for inputs in (data, changed)
     )
     assert not np.allclose(
         one.delta, other.delta

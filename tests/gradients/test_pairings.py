@@ -11,8 +11,8 @@ from lagreach import GatedRNN
 from lagreach._util.threads import one_thread
 from lagreach.data.pairs import plan_blocks
 from lagreach.data.sequences import as_sequences
-from lagreach.diagnosis.measure import MeasureSettings, make_subject, measure_window
-from lagreach.gradients.blocks import directions
+from lagreach.diagnosis.measure import MeasureSettings, measure_window, plan_measurement
+from lagreach.gradients.blocks import block_means
 from lagreach.gradients.significance import flip_test, turned
 
 SETTINGS = MeasureSettings(probes=1, flips=399)
@@ -45,13 +45,13 @@ def test_each_pairing_is_that_of_pairs_alone(outputs, members, transport):
     settings = dataclasses.replace(SETTINGS, transport=transport)
     members = 4 if transport == "first-order" else members
     model, data = network(0, outputs, torch.float64), planted(0, 0.5, outputs=outputs, dtype=torch.float64)
-    subject = make_subject(model, data, "mse", LAGS, settings=settings)
-    assert subject.plan.members == members
-    together = directions(subject)
+    plan = plan_measurement(model, data, "mse", LAGS, settings=settings)
+    assert plan.block_plan.members == members
+    together = block_means(plan)
     assert together.pairings.shape[1] == members - 1
     for shift in range(1, members):
-        plan = dataclasses.replace(subject.plan.paired(shift), members=2)
-        alone = directions(dataclasses.replace(subject, plan=plan))
+        block_plan = dataclasses.replace(plan.block_plan.paired(shift), members=2)
+        alone = block_means(dataclasses.replace(plan, block_plan=block_plan))
         np.testing.assert_allclose(together.pairings[:, shift - 1], alone.data, rtol=1e-9, atol=1e-13)
         np.testing.assert_allclose(together.probe, alone.probe, rtol=1e-9, atol=1e-13)
     np.testing.assert_allclose(together.data, together.pairings.mean(1))
@@ -61,11 +61,11 @@ def test_each_pairing_is_that_of_pairs_alone(outputs, members, transport):
 def test_groups_that_do_not_fit_into_memory_give_the_same(lengths):
     x, y = planted(0, 0.5, dtype=torch.float64)
     data = {"x": x, "y": y} | ({"lengths": torch.arange(96) % 9 + 12} if lengths else {})
-    subject = make_subject(network(0, dtype=torch.float64), data, "mse", LAGS, settings=SETTINGS)
-    whole = directions(subject)
+    plan = plan_measurement(network(0, dtype=torch.float64), data, "mse", LAGS, settings=SETTINGS)
+    whole = block_means(plan)
     for pairs in (1, 3, 5):
-        limited = dataclasses.replace(subject, memory=pairs * subject.pair_bytes)
-        np.testing.assert_allclose(directions(limited).pairings, whole.pairings, rtol=1e-9, atol=1e-13)
+        limited = dataclasses.replace(plan, memory=pairs * plan.pair_bytes)
+        np.testing.assert_allclose(block_means(limited).pairings, whole.pairings, rtol=1e-9, atol=1e-13)
 
 
 def test_every_member_meets_every_other_once():
@@ -115,22 +115,22 @@ def test_the_test_is_exact_for_lopsided_inputs_and_targets(members):
 
 def p_values(strength, seeds, sets=12):
     """Of lag 3, (set, seed)."""
-    found = np.empty((sets, len(seeds)))
+    adjusted = np.empty((sets, len(seeds)))
     for one in range(sets):
         for column, seed in enumerate(seeds):
             settings = dataclasses.replace(SETTINGS, seed=seed)
-            subject = make_subject(network(one), planted(one, strength), "mse", LAGS, settings=settings)
-            test = flip_test(directions(subject).pairings, flips=999, generator=np.random.default_rng(seed))
-            found[one, column] = test.adjusted[2]
-    return found
+            plan = plan_measurement(network(one), planted(one, strength), "mse", LAGS, settings=settings)
+            test = flip_test(block_means(plan).pairings, flips=999, generator=np.random.default_rng(seed))
+            adjusted[one, column] = test.adjusted[2]
+    return adjusted
 
 
 @pytest.mark.thorough
 def test_a_seed_does_not_decide_what_is_found():
     """With one pairing, 6 of these 12 data sets changed sides between two seeds, and half of them were found."""
-    found = p_values(0.1, seeds=(0, 1)) <= 0.05
-    assert (found[:, 0] != found[:, 1]).sum() <= 1
-    assert found.mean() > 0.9
+    significant = p_values(0.1, seeds=(0, 1)) <= 0.05
+    assert (significant[:, 0] != significant[:, 1]).sum() <= 1
+    assert significant.mean() > 0.9
 
 
 def test_the_type_of_the_numbers_decides_nothing():

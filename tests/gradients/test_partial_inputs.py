@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lagreach import GatedRNN
-from lagreach.diagnosis.measure import MeasureSettings, make_subject
+from lagreach.diagnosis.measure import MeasureSettings, plan_measurement
 from lagreach.gradients.partial_inputs import (
     InputMoments,
     InputSums,
@@ -64,16 +64,16 @@ def test_unpredicted_is_what_least_squares_leaves_at_every_position(generator):
         return covariances[i - j, 0] if i >= j else covariances[j - i, 0].T
 
     for after in range(order + 1):
-        found = neighbours.unpredicted(d, after)
+        unpredicted = neighbours.unpredicted(d, after)
         for p in range(8 - after):
             seen = [q for q in range(max(0, p - order), p + after + 1) if q != p]
             if not seen:
-                np.testing.assert_array_equal(found[:, p], d[:, p])
+                np.testing.assert_array_equal(unpredicted[:, p], d[:, p])
                 continue
             among = np.block([[at(i, j) for j in seen] for i in seen])
             cross = np.concatenate([at(p, j) for j in seen], axis=1)
             expected = d[:, p].numpy() - d[:, seen].flatten(1).numpy() @ np.linalg.solve(among, cross.T)
-            np.testing.assert_allclose(found[:, p].numpy(), expected, rtol=1e-6, atol=1e-6)
+            np.testing.assert_allclose(unpredicted[:, p].numpy(), expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(("coefficients", "order"), [((0.9,), 1), ((-0.5,), 1), ((0.5, 0.3), 2)])
@@ -125,11 +125,11 @@ def test_sums_of_pieces_and_lengths(generator):
     model = GatedRNN("diag_gate", 2, 3, 1, dtype=torch.float64, generator=generator)
     settings = MeasureSettings(probes=1, blocks=8)
     data = {"x": x, "y": torch.randn(48, 20, 1, generator=generator), "lengths": lengths}
-    subject = make_subject(model, data, "mse", [0, 5, 19], settings=settings)
+    plan = plan_measurement(model, data, "mse", [0, 5, 19], settings=settings)
 
     def collected(blocks):
-        sums = InputSums(subject, blocks)
-        subject.feed([sums], blocks)
+        sums = InputSums(plan, blocks)
+        plan.feed([sums], blocks)
         return sums.result()
 
     whole = collected(list(range(8)))
@@ -137,14 +137,14 @@ def test_sums_of_pieces_and_lengths(generator):
     np.testing.assert_allclose(parts.products, whole.products, rtol=1e-12)
     np.testing.assert_array_equal(parts.told, whole.told)
     expected, steps = np.zeros((8, 2, 2)), np.zeros(8)
-    for (a, b), block in zip(subject.plan.pairs, subject.plan.blocks, strict=True):
+    for (a, b), block in zip(plan.block_plan.pairs, plan.block_plan.blocks, strict=True):
         n = int(min(lengths[a], lengths[b]))
         d = (x[a] - x[b])[:n].numpy()
         expected[block] += d[2:].T @ d[:-2]
         steps[block] += max(n - 2, 0)
     np.testing.assert_allclose(whole.products[:, 2, 0], expected, rtol=1e-10)
     np.testing.assert_allclose(whole.steps[:, 2], steps)
-    longest = np.minimum(*lengths[torch.from_numpy(subject.plan.pairs)].T.numpy()).max()
+    longest = np.minimum(*lengths[torch.from_numpy(plan.block_plan.pairs)].T.numpy()).max()
     assert whole.told.any(0).tolist() == [True, True, bool(longest == 20)]
     with pytest.raises(Exception, match="two parts hold the same block"):
         InputMoments.merge([whole, whole])

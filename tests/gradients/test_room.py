@@ -9,27 +9,27 @@ import pytest
 import torch
 
 from lagreach import GatedRNN
-from lagreach.diagnosis.measure import MeasureSettings, make_subject
-from lagreach.gradients.subject import ROOM
+from lagreach.diagnosis.measure import MeasureSettings, plan_measurement
+from lagreach.gradients.measurement_plan import ROOM
 
 MIB = 2**20
 
 
-def subject_of(hidden=8, length=64, inputs=2, out=1, params="input", sequences=64, dtype=torch.float32, **settings):
+def plan_of(hidden=8, length=64, inputs=2, out=1, params="input", sequences=64, dtype=torch.float32, **settings):
     x, y = torch.randn(sequences, length, inputs, dtype=dtype), torch.randn(sequences, length, out, dtype=dtype)
     model = GatedRNN("gru", inputs, hidden, out).to(dtype)
     chosen = MeasureSettings(blocks=8, **settings)
-    return make_subject(model, (x, y), "mse", [0, 3], params=params, settings=chosen)
+    return plan_measurement(model, (x, y), "mse", [0, 3], params=params, settings=chosen)
 
 
-def most_together(subject, memory):
-    limited = dataclasses.replace(subject, memory=memory)
-    return max(len(piece.pair) for piece in limited.pieces(range(limited.plan.count)))
+def most_together(plan, memory):
+    limited = dataclasses.replace(plan, memory=memory)
+    return max(len(piece.pair) for piece in limited.pieces(range(limited.block_plan.count)))
 
 
-def pairs_in(room, subject):
+def pairs_in(room, plan):
     """Pairs that fit; groups that exchange targets stay together if one of them fits."""
-    pairs, group = room // subject.pair_bytes, subject.plan.members // 2
+    pairs, group = room // plan.pair_bytes, plan.block_plan.members // 2
     return pairs // group * group if pairs >= group else pairs
 
 
@@ -46,26 +46,26 @@ def pairs_in(room, subject):
     ids=", ".join,
 )
 def test_sequences_that_take_more_are_run_in_smaller_pieces(wider):
-    narrow, wide = subject_of(), subject_of(**wider)
+    narrow, wide = plan_of(), plan_of(**wider)
     room = 20 * narrow.pair_bytes
     assert most_together(narrow, room) == 20
     assert most_together(wide, room) == pairs_in(room, wide) < 20
 
 
 def test_gradients_of_many_weights_by_sequence_take_room():
-    few, many = (subject_of(length=6, hidden=32, params=params) for params in ("input", "all"))
+    few, many = (plan_of(length=6, hidden=32, params=params) for params in ("input", "all"))
     room = 20 * few.pair_bytes
     assert most_together(many, room) == pairs_in(room, many) < most_together(few, room) == 20
 
 
 def test_one_pair_is_always_run():
-    assert most_together(subject_of(), memory=1) == 1
+    assert most_together(plan_of(), memory=1) == 1
 
 
 def test_without_a_limit_a_piece_takes_a_fixed_part_of_a_processor():
-    subject = subject_of(hidden=64, length=512, sequences=64)
-    assert subject.room == ROOM
-    assert most_together(subject, None) == pairs_in(ROOM, subject)
+    plan = plan_of(hidden=64, length=512, sequences=64)
+    assert plan.room == ROOM
+    assert most_together(plan, None) == pairs_in(ROOM, plan)
 
 
 PEAK = """

@@ -11,10 +11,10 @@ from torch.nn.functional import linear
 
 from lagreach import Cell, GatedRNN, stable
 from lagreach._util.threads import one_thread
-from lagreach.diagnosis.measure import MeasureSettings, make_subject, measure_window
+from lagreach.diagnosis.measure import MeasureSettings, measure_window, plan_measurement
 from lagreach.errors import InputError
-from lagreach.gradients.blocks import directions
-from lagreach.gradients.noise import statistics, unit_directions
+from lagreach.gradients.blocks import block_means
+from lagreach.gradients.noise import noise_values, unit_directions
 from lagreach.tasks.multi_lag import MultiLag
 from lagreach.types import Status
 
@@ -130,10 +130,10 @@ def test_numbers_are_refused_where_means_may_not_concentrate():
     window = measure_window(near_and_far(2.0**-40), data, lags=[3, 5], settings=settings)
     assert window.concentration.status is Status.KAPPA_REFUSED
     assert window.dependences == (3,)
-    found, missing = window.required.at(3), window.required.at(5)
-    assert found["status"] is Status.KAPPA_REFUSED
-    assert np.isnan([found[name] for name in ("sequences", "low", "high", "pessimistic")]).all()
-    assert np.isfinite(found["robust"])  # clipped aggregation has exponent 2 whatever the tails
+    refused, missing = window.required.at(3), window.required.at(5)
+    assert refused["status"] is Status.KAPPA_REFUSED
+    assert np.isnan([refused[name] for name in ("sequences", "low", "high", "pessimistic")]).all()
+    assert np.isfinite(refused["robust"])  # clipped aggregation has exponent 2 whatever the tails
     assert missing["status"] is Status.NOT_SIGNIFICANT
     assert missing["sequences"] == np.inf
     assert np.isfinite(missing["low"])
@@ -206,32 +206,30 @@ def test_bad_options_name_the_choices(generator, option, value, choices):
 
 def test_stages_check_their_own_options_too(generator):
     model, data = small(generator)
-    subject = make_subject(model, data, "mse", [1, 2], settings=SETTINGS)
+    plan = plan_measurement(model, data, "mse", [1, 2], settings=SETTINGS)
     with pytest.raises(InputError, match="input, recurrent, gates, all"):
-        make_subject(model, data, "mse", [1], params="readout", settings=SETTINGS)
-    along = np.ones((16, 2, 2, subject.width))
+        plan_measurement(model, data, "mse", [1], params="readout", settings=SETTINGS)
+    along = np.ones((16, 2, 2, plan.width))
     with pytest.raises(InputError, match="gradient or lag"):
-        statistics(subject, along, noise="none")
+        noise_values(plan, along, noise="none")
     with pytest.raises(InputError, match="sequence or step"):
-        statistics(subject, along, unit="none")
+        noise_values(plan, along, unit="none")
     with pytest.raises(InputError, match="matched or random"):
         unit_directions(None, (0,), "none", np.random.default_rng(0))
 
 
 def test_the_direction_for_a_sequence_owes_nothing_to_its_block(generator):
     model, data = small(generator)
-    subject = make_subject(model, data, "mse", [1, 2], settings=SETTINGS)
-    found = directions(subject)
-    data_of_3, probe_of_3 = found.pairings.copy(), found.probe.copy()
+    plan = plan_measurement(model, data, "mse", [1, 2], settings=SETTINGS)
+    means = block_means(plan)
+    data_of_3, probe_of_3 = means.pairings.copy(), means.probe.copy()
     data_of_3[3], probe_of_3[3] = 1e3, -1e3
-    other = dataclasses.replace(found, pairings=data_of_3, probe=probe_of_3)
-    before, after = (
-        unit_directions(f, subject.probe.group, "matched", np.random.default_rng(0)) for f in (found, other)
-    )
+    other = dataclasses.replace(means, pairings=data_of_3, probe=probe_of_3)
+    before, after = (unit_directions(f, plan.probe.group, "matched", np.random.default_rng(0)) for f in (means, other))
     np.testing.assert_allclose(after[3], before[3], atol=1e-9)
     assert (np.abs(after[4] - before[4]).max(-1) > 0.01).all()
     np.testing.assert_allclose(np.linalg.norm(before, axis=-1), 1.0, rtol=1e-12)
-    plain = unit_directions(found, subject.probe.group, "random", np.random.default_rng(0))
+    plain = unit_directions(means, plan.probe.group, "random", np.random.default_rng(0))
     np.testing.assert_array_equal(plain[0], plain[5])
 
 
@@ -289,9 +287,9 @@ def test_probes_of_several_outputs_use_two_output_directions(generator):
     x, _ = dataclasses.replace(TASK, length=12).sample(64, generator)
     classes = torch.randint(0, 3, (64, 12), generator=generator)
     settings = dataclasses.replace(SETTINGS, probes=4)
-    subject = make_subject(model, (x, classes), "cross_entropy", [0, 2], settings=settings)
-    assert subject.probe.group == (0, 1, 0, 1)
-    for vectors in (subject.probe.output, subject.probe.direction):
+    plan = plan_measurement(model, (x, classes), "cross_entropy", [0, 2], settings=settings)
+    assert plan.probe.group == (0, 1, 0, 1)
+    for vectors in (plan.probe.output, plan.probe.direction):
         torch.testing.assert_close(vectors.norm(dim=1), torch.ones(len(vectors), dtype=torch.float64))
     window = measure_window(model, (x, classes), "cross_entropy", [0, 2], settings=settings)
     assert np.isfinite(window.probe.sequences).all()
@@ -301,9 +299,9 @@ def test_inputs_that_say_the_same_twice_are_planted_once(generator):
     model = GatedRNN("diag_gate", 3, 4, 1, gate_init=0.3, generator=generator, dtype=torch.float64)
     x, y = dataclasses.replace(TASK, length=12).sample(64, generator)
     doubled = torch.cat((x, x[..., :1]), dim=-1)
-    subject = make_subject(model, (doubled, y), "mse", [2], settings=dataclasses.replace(SETTINGS, probes=3))
-    assert subject.probe.whitening.shape == (3, 2)
-    planted = subject.probe.planted(doubled.double())
+    plan = plan_measurement(model, (doubled, y), "mse", [2], settings=dataclasses.replace(SETTINGS, probes=3))
+    assert plan.probe.whitening.shape == (3, 2)
+    planted = plan.probe.planted(doubled.double())
     torch.testing.assert_close(planted.square().mean((1, 2)), torch.ones(3, dtype=torch.float64))
 
 

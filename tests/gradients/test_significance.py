@@ -80,9 +80,9 @@ def test_sign_flips_are_exact_for_heavy_tails_and_related_lags():
     runs, levels = 1500, np.array([0.05, 0.2, 0.5])
     any_lag, each_lag = np.zeros(3), np.zeros((3, 12))
     for _ in range(runs):
-        found = flip_test(heavy_and_correlated(rng, 10), flips=99, generator=rng)
-        any_lag += found.adjusted.min() <= levels
-        each_lag += found.p_value <= levels[:, None]
+        test = flip_test(heavy_and_correlated(rng, 10), flips=99, generator=rng)
+        any_lag += test.adjusted.min() <= levels
+        each_lag += test.p_value <= levels[:, None]
     low, high = (binom.ppf(q, runs, levels) for q in (0.0005, 0.9995))
     assert (any_lag <= high).all()
     assert (any_lag >= low).all()
@@ -95,12 +95,14 @@ def test_sign_flips_find_a_mean():
     rng = np.random.default_rng(5)
     mean = np.zeros((12, 3))
     mean[4] = [1.2, 0.0, 0.9]
-    found = [flip_test(blocks_around(mean, 16, rng), flips=199, generator=rng).adjusted <= 0.05 for _ in range(200)]
+    significant = [
+        flip_test(blocks_around(mean, 16, rng), flips=199, generator=rng).adjusted <= 0.05 for _ in range(200)
+    ]
     clear = flip_test(blocks_around(10 * mean, 16, rng), flips=199, generator=rng)
     assert clear.adjusted.min() == clear.p_value.min() == 1 / 200  # the data are one of 200 patterns
-    rate = np.mean(found, axis=0)
+    rate = np.mean(significant, axis=0)
     assert rate[4] > 0.95
-    assert np.delete(np.array(found), 4, axis=1).any(1).mean() <= binom.ppf(0.9995, 200, 0.05) / 200
+    assert np.delete(np.array(significant), 4, axis=1).any(1).mean() <= binom.ppf(0.9995, 200, 0.05) / 200
 
 
 def slow_step_down(z):

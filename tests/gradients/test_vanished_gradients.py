@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import lagreach
-from lagreach.diagnosis.measure import make_subject
+from lagreach.diagnosis.measure import plan_measurement
 from lagreach.diagnosis.settings import MeasureSettings
-from lagreach.gradients.blocks import directions
+from lagreach.gradients.blocks import block_means
 from lagreach.models.gated_rnn import GatedRNN
 from lagreach.transport.cotangent import Cotangent
 from lagreach.transport.scaled import KEPT
@@ -31,9 +31,9 @@ def case(dtype=torch.float32, time=210, sequences=32):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_n_is_infinite_where_the_gain_is_below_any_number(dtype, transport):
     model, x, y = case(dtype)
-    found = lagreach.diagnose(model, (x, y), lags=LAGS, transport=transport)
-    np.testing.assert_allclose(found.layers[0].fidelity.log10_exact, [-2.0 * lag for lag in LAGS], atol=1e-3)
-    window = found.layers[0].window
+    diagnosis = lagreach.diagnose(model, (x, y), lags=LAGS, transport=transport)
+    np.testing.assert_allclose(diagnosis.layers[0].fidelity.log10_exact, [-2.0 * lag for lag in LAGS], atol=1e-3)
+    window = diagnosis.layers[0].window
     assert set(window.probe.status) == {Status.OK}
     for numbers in (window.probe, window.required_if_present(0.01)):
         for name in ("sequences", "low", "high", "pessimistic", "robust"):
@@ -42,41 +42,41 @@ def test_n_is_infinite_where_the_gain_is_below_any_number(dtype, transport):
             assert np.isposinf(values[3:]).all(), name
             assert np.isfinite(values[:3]).all(), name
     assert not np.isnan(window.adjusted_p).any()
-    assert "unknown" not in str(found)
+    assert "unknown" not in str(diagnosis)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_directions_of_vanished_gradients_are_right(dtype):
     """Without recurrent weights, ``g^(l) = (1-s)^l sum delta_t s sech^2 x_{t-l} u_{t-l}``: a sum that can be written down."""
     model, x, y = case(dtype)
-    subject = make_subject(model, (x, y), "mse", LAGS, settings=MeasureSettings(probes=1, blocks=8))
-    means = directions(subject)
+    plan = plan_measurement(model, (x, y), "mse", LAGS, settings=MeasureSettings(probes=1, blocks=8))
+    means = block_means(plan)
     weights = {name: p.detach().double() for name, p in model.layers[0].items()}
     x = x.double()
     slope = GATE / torch.cosh(x @ weights["W_h"].T + weights["b_h"]).square()
-    planted = subject.probe.planted(x)[0]
-    start = model.readout.weight.detach().double()[0] * subject.probe.output[0, 0]
+    planted = plan.probe.planted(x)[0]
+    start = model.readout.weight.detach().double()[0] * plan.probe.output[0, 0]
     time = x.shape[1]
-    for block in range(subject.plan.count):
-        own = subject.plan.pairs[subject.plan.blocks == block].ravel()
+    for block in range(plan.block_plan.count):
+        rows = plan.block_plan.pairs[plan.block_plan.blocks == block].ravel()
         for column, lag in enumerate(LAGS):
             reached = slice(0, time - lag)
             gradient = torch.einsum(
-                "nth,nti,nt->hi", slope[own, reached] * start, x[own, reached], planted[own, reached]
+                "nth,nti,nt->hi", slope[rows, reached] * start, x[rows, reached], planted[rows, reached]
             ).flatten()
             expected = (gradient / gradient.norm()).numpy()
-            found = means.probe[block, 0, column]
-            assert np.abs(found).max() > 0
+            mean = means.probe[block, 0, column]
+            assert np.abs(mean).max() > 0
             np.testing.assert_allclose(
-                found / np.linalg.norm(found / np.abs(found).max()) / np.abs(found).max(), expected, atol=1e-5
+                mean / np.linalg.norm(mean / np.abs(mean).max()) / np.abs(mean).max(), expected, atol=1e-5
             )
 
 
 def test_lag_gradients_themselves_stay_true_numbers():
     """What is kept for its direction is not handed out as a gradient."""
     model, x, y = case(torch.float64, time=180, sequences=2)
-    found = lagreach.lag_gradients(model, x, y, lags=[0, 50, 170])
-    sizes = [gradient.abs().max().item() for gradient in found.grads["layers.0.W_h"]]
+    gradients = lagreach.lag_gradients(model, x, y, lags=[0, 50, 170])
+    sizes = [gradient.abs().max().item() for gradient in gradients.grads["layers.0.W_h"]]
     assert sizes[0] > 1e-3
     assert 1e-106 < sizes[1] < 1e-98
     assert sizes[2] == 0.0

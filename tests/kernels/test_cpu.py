@@ -110,7 +110,7 @@ def test_tangents_are_directional_derivatives(name, layernorm, dtype):
     }
     expected = directional_derivative(lambda p: reference(cell, x, s0, p), params, direction)
     stack = Stack((cell,), 6, ({k: k for k in params},))
-    found = scan_tangent(
+    tangent = scan_tangent(
         stack,
         x.to(dtype),
         s0.to(dtype),
@@ -119,7 +119,7 @@ def test_tangents_are_directional_derivatives(name, layernorm, dtype):
         kernel="numba",
     )
     scale = expected.abs().max()
-    torch.testing.assert_close(found / scale.to(dtype), (expected / scale).to(dtype), **CLOSE[dtype])
+    torch.testing.assert_close(tangent / scale.to(dtype), (expected / scale).to(dtype), **CLOSE[dtype])
 
 
 def test_tangents_of_a_stack():
@@ -166,15 +166,15 @@ def test_nan_and_infinity_go_where_they_go_in_the_loop(name, bad, dtype):
     x, s0, params = draw(cell, (1, 6, 5, 2, 7), dtype)
     spoilt = x.clone()
     spoilt[0, 1, 2, 0] = bad
-    found, expected = fused(cell, spoilt, s0, params), reference(cell, spoilt, s0, params)
-    torch.testing.assert_close(found, expected, equal_nan=True, **CLOSE[dtype])
-    assert found[0, 1, 2:].isnan().any() == np.isnan(bad)
-    assert found[0, 2:].isfinite().all()
+    states, expected = fused(cell, spoilt, s0, params), reference(cell, spoilt, s0, params)
+    torch.testing.assert_close(states, expected, equal_nan=True, **CLOSE[dtype])
+    assert states[0, 1, 2:].isnan().any() == np.isnan(bad)
+    assert states[0, 2:].isfinite().all()
     # A gate that is shut altogether is 0 in the loop and 1e-38 in the kernel. Times infinity one gives NaN, the other
     # infinity: neither passes for a number.
     s0[0, 4, 0] = bad
-    found, expected = fused(cell, x, s0, params), reference(cell, x, s0, params)
-    assert found.isfinite().all(-1).equal(expected.isfinite().all(-1))
+    states, expected = fused(cell, x, s0, params), reference(cell, x, s0, params)
+    assert states.isfinite().all(-1).equal(expected.isfinite().all(-1))
 
 
 @pytest.mark.parametrize("name", ["diag_gate", "shared_gate", "gru", "torch_gru", "lstm"])
@@ -189,8 +189,8 @@ def test_nearly_shut_gates_keep_their_relative_accuracy(name, share):
     if name == "lstm":
         params["b_i"] = params["b_i"] * 0 + float(np.log(share / (1 - share)))
     exact = reference(cell, x.float().double(), s0 * 0, {k: p.float().double() for k, p in params.items()})
-    found = fused(cell, x.float(), s0.float() * 0, {k: p.float() for k, p in params.items()})
-    error = (found.double() - exact).abs()
+    states = fused(cell, x.float(), s0.float() * 0, {k: p.float() for k, p in params.items()})
+    error = (states.double() - exact).abs()
     assert error.max() < 1e-5 * exact.abs().mean()
     assert torch.linalg.norm(error) < 1e-6 * torch.linalg.norm(exact)
 

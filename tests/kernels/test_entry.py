@@ -13,7 +13,7 @@ from lagreach.kernels import cpu, scan
 from lagreach.kernels.cpu.steps import DIAGONALS, first_order_steps
 from lagreach.papers.cayci import fused
 from lagreach.papers.cayci.initialise import symmetric_init
-from lagreach.transport.first_order_sums import WindowSums
+from lagreach.transport.first_order_sums import LagSums
 
 pytestmark = pytest.mark.usefixtures("_as_users_run_it")
 
@@ -73,15 +73,15 @@ def test_first_order_steps_refuse_what_does_not_fit(name):
 def test_the_sweep_over_lags_refuses_what_does_not_fit():
     ones = Factors.uniform(Dual(torch.ones(3, 5, 2), torch.zeros(3, 5, 2)))
     wide = Dual(torch.ones(3, 5, 4), torch.zeros(3, 5, 4))
-    assert WindowSums([1, 2], 2, "sizes").add(ones) is not None
+    assert LagSums([1, 2], 2, "sizes").add(ones) is not None
     calls = [
-        (WindowSums([1, 2], 1, "sizes"), ones, {}),  # fewer sums than units: what a cell of two blocks once wrote over
-        (WindowSums([1, 2], 2, "sizes"), ones._replace(oldest=wide), {}),
-        (WindowSums([1, 2], 2, "squares"), ones, {"delta": torch.ones(3, 5, 1)}),
-        (WindowSums([1, 2], 2), ones, {"delta": torch.ones(3, 5, 2), "moved": torch.ones(3, 4, 2)}),
-        (WindowSums([1, 2], 2, "sizes"), ones, {"lengths": torch.tensor([5, 5])}),
-        (WindowSums([1, 2], 2, "sizes"), ones, {"lengths": torch.tensor([5, 6, 5])}),
-        (WindowSums([2, 1], 2, "sizes"), ones, {}),
+        (LagSums([1, 2], 1, "sizes"), ones, {}),  # fewer sums than units: what a cell of two blocks once wrote over
+        (LagSums([1, 2], 2, "sizes"), ones._replace(oldest=wide), {}),
+        (LagSums([1, 2], 2, "squares"), ones, {"delta": torch.ones(3, 5, 1)}),
+        (LagSums([1, 2], 2), ones, {"delta": torch.ones(3, 5, 2), "moved": torch.ones(3, 4, 2)}),
+        (LagSums([1, 2], 2, "sizes"), ones, {"lengths": torch.tensor([5, 5])}),
+        (LagSums([1, 2], 2, "sizes"), ones, {"lengths": torch.tensor([5, 6, 5])}),
+        (LagSums([2, 1], 2, "sizes"), ones, {}),
     ]
     for sums, factors, others in calls:
         with pytest.raises(InputError, match="the sweep over lags"):

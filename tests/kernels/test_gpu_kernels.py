@@ -17,7 +17,7 @@ CELLS = [name for name in all_cells() if name in FAMILIES]
 DENSE = [name for name in CELLS if FAMILIES[name].dense]
 SHAPES = {
     "usual": Shape(),
-    "upright": Shape(upright=True),
+    "units_first": Shape(units_first=True),
     "sums": Shape(sums=True),
 }
 LIMIT = 1e-5  # on relative errors
@@ -70,7 +70,7 @@ def test_layernorm_in_every_shape(name, shape, hidden, sequences):
 
 
 @pytest.mark.parametrize("name", DENSE)
-@pytest.mark.parametrize("shape", ["upright", "sums"])
+@pytest.mark.parametrize("shape", ["units_first", "sums"])
 @pytest.mark.parametrize(("hidden", "sequences"), [(7, 3), (64, 16), (100, 33)])
 def test_shapes_change_nothing_but_speed(name, shape, hidden, sequences):
     cell = all_cells()[name]()
@@ -86,8 +86,8 @@ def test_faster_precision():
 
 @pytest.mark.parametrize("name", CELLS)
 def test_it_is_the_kernel_that_auto_chooses(name):
-    found = choose("auto", all_cells()[name](), torch.device("cuda"), torch.float32)
-    assert found.__name__ == "lagreach.kernels.gpu"
+    chosen = choose("auto", all_cells()[name](), torch.device("cuda"), torch.float32)
+    assert chosen.__name__ == "lagreach.kernels.gpu"
 
 
 @pytest.mark.parametrize("name", CELLS)
@@ -98,13 +98,13 @@ def test_a_replica_trains_as_it_does_alone(name):
     names, target = list(cell.shapes(5, hidden)), torch.sin(x[..., :1].cumsum(2))
 
     def trained(replicas: slice) -> list[Tensor]:
-        own = [w[replicas].clone().requires_grad_() for w in weights]
+        leaves = [w[replicas].clone().requires_grad_() for w in weights]
         for _ in range(100):
-            states = scan(cell, x[replicas], s0[replicas], dict(zip(names, own, strict=True)), kernel="triton")
+            states = scan(cell, x[replicas], s0[replicas], dict(zip(names, leaves, strict=True)), kernel="triton")
             loss = (states[..., :1] - target[replicas]).square().mean((1, 2, 3)).sum()
             with torch.no_grad():
-                torch._foreach_add_(own, torch.autograd.grad(loss, own), alpha=-0.1)
-        return [w.detach() for w in own]
+                torch._foreach_add_(leaves, torch.autograd.grad(loss, leaves), alpha=-0.1)
+        return [w.detach() for w in leaves]
 
     together = trained(slice(0, 3))
     for r in range(3):

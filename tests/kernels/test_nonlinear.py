@@ -9,21 +9,21 @@ EVERYWHERE = np.concatenate((np.linspace(-30, 30, 4001), np.geomspace(1e-30, 30,
 
 
 def applied(function, values, dtype):
-    given = values.astype(dtype)[None].copy()
-    result = given.copy()
+    arguments = values.astype(dtype)[None].copy()
+    result = arguments.copy()
     function(result, 0, result.shape[1])
-    return given[0].astype(np.longdouble), result[0].astype(np.longdouble)
+    return arguments[0].astype(np.longdouble), result[0].astype(np.longdouble)
 
 
-def largest_error(found, exact, dtype):
+def largest_error(computed, exact, dtype):
     """In units of the spacing of numbers at the exact value."""
-    return float(np.max(np.abs(found - exact) / np.spacing(np.abs(exact.astype(dtype))).astype(np.longdouble)))
+    return float(np.max(np.abs(computed - exact) / np.spacing(np.abs(exact.astype(dtype))).astype(np.longdouble)))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_tanh(dtype):
-    x, found = applied(activate, EVERYWHERE, dtype)
-    assert largest_error(found, np.tanh(x), dtype) < 3
+    x, computed = applied(activate, EVERYWHERE, dtype)
+    assert largest_error(computed, np.tanh(x), dtype) < 3
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -35,11 +35,11 @@ def test_all_steps_at_once_equal_the_loop(generator, time):
     s0 = torch.stack([one[1][:, 0] for one in drawn]).requires_grad_()
     params = {name: torch.stack([one[2][name] for one in drawn]).requires_grad_() for name in drawn[0][2]}
     pull = torch.randn(3, 2, time, 4, generator=generator, dtype=torch.float64)
-    found = []
+    both = []
     for kernel in ("parallel", "reference"):
         states = scan(MinGRU(), x, s0, params, kernel=kernel)
-        found.append([states, *torch.autograd.grad(states, [x, s0, *params.values()], pull)])
-    for got, expected in zip(*found, strict=True):
+        both.append([states, *torch.autograd.grad(states, [x, s0, *params.values()], pull)])
+    for got, expected in zip(*both, strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-13)
 
 

@@ -35,8 +35,8 @@ def test_states_gradients_and_tangents_are_those_of_the_loop(name, generator):
     ours, loop = scan(cell, x, s0, params), unroll(cell, x, s0, params)
     torch.testing.assert_close(ours, loop, rtol=1e-10, atol=1e-10)
     leaves = [x, s0, *params.values()]
-    found, expected = (torch.autograd.grad((states * weight).sum(), leaves) for states in (ours, loop))
-    for a, b in zip(found, expected, strict=True):
+    gradients, expected = (torch.autograd.grad((states * weight).sum(), leaves) for states in (ours, loop))
+    for a, b in zip(gradients, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
     plain = {k: v.detach() for k, v in params.items()}
     along = {k: torch.randn(v, generator=generator, dtype=torch.float64) for k, v in shapes.items()}

@@ -22,17 +22,17 @@ def test_each_replica_is_its_own_loop(name, kernel, generator):
     x, s0, params = replicas(cell, 3, generator)
     together = scan(cell, x, s0, params, kernel=kernel)
     for r in range(3):
-        own = {name: p[r] for name, p in params.items()}
-        torch.testing.assert_close(together[r], unroll(cell, x[r], s0[r], own))
-        torch.testing.assert_close(scan(cell, x[r], s0[r], own, kernel=kernel), together[r])
+        weights = {name: p[r] for name, p in params.items()}
+        torch.testing.assert_close(together[r], unroll(cell, x[r], s0[r], weights))
+        torch.testing.assert_close(scan(cell, x[r], s0[r], weights, kernel=kernel), together[r])
 
 
 @pytest.mark.parametrize("kernel", ["reference", "auto"])
 def test_a_stack_runs_layer_by_layer(kernel, generator):
     lstm = all_cells()["lstm"]()
     layers = [lstm.example(generator, input_size=width)[2] for width in (3, 4)]
-    names = tuple({own: f"{k}.{own}" for own in layer} for k, layer in enumerate(layers))
-    params = {f"{k}.{own}": p for k, layer in enumerate(layers) for own, p in layer.items()}
+    names = tuple({short: f"{k}.{short}" for short in layer} for k, layer in enumerate(layers))
+    params = {f"{k}.{short}": p for k, layer in enumerate(layers) for short, p in layer.items()}
     stack = Stack((lstm, lstm), 4, names)
     x, s0 = lstm.example(generator)[0], torch.randn(2, stack.state_size, generator=generator, dtype=torch.float64)
     torch.testing.assert_close(scan_stack(stack, x, s0, params, kernel=kernel), unroll(stack, x, s0, params))

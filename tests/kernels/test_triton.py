@@ -77,9 +77,9 @@ def streamed(cell, blocks):
     """Errors when only some blocks of the weights stay in shared memory, at two slices of the summed axis."""
     old = plan.RESIDENT_BYTES, plan.STREAMING_BYTES, plan.STREAMED_SLICE
     plan.RESIDENT_BYTES, plan.STREAMING_BYTES, plan.STREAMED_SLICE = 0, blocks * 4 * 32 * 32, 16
-    found = errors(cell, 20, 3, 3, replicas=2)
+    sizes = errors(cell, 20, 3, 3, replicas=2)
     plan.RESIDENT_BYTES, plan.STREAMING_BYTES, plan.STREAMED_SLICE = old
-    return found
+    return sizes
 
 
 def in_half_precision(cell):
@@ -87,23 +87,23 @@ def in_half_precision(cell):
         return errors(cell, 16, 3, 2, torch.float32)
 
 
-def upright(name):
-    """Errors of the upright kernels: with LayerNorm and more sequences than one program takes; plain, in float32.
+def units_first(name):
+    """Errors of the units-first kernels: with LayerNorm and more sequences than one program takes; plain, in float32.
 
-    The weights' gradients are summed on the scale that the upright kernels found.
+    The weights' gradients are summed on the scale that the units-first kernels found.
     """
-    with plan.shaped(upright=True, **SMALL_SUMS):
+    with plan.shaped(units_first=True, **SMALL_SUMS):
         exact = [errors(build(name), 5, 9, 2), errors(build(name, layernorm=True), 5, 3, 3, replicas=2)]
         return {
-            "exact": max(e for found in exact for e in found.values()),
+            "exact": max(e for sizes in exact for e in sizes.values()),
             "float32": max(errors(build(name, layernorm=True), 16, 9, 3, torch.float32, size=2.0**-70).values()),
-            "same tile": bool(tile_of(name, 5).upright),
+            "same tile": bool(tile_of(name, 5).units_first),
         }
 
 
 def tile_of(name, hidden):
-    given = plan.Plan(plan.FAMILIES[name], False, 0.5, "float32", shape=plan.chosen_shape(name, hidden))
-    return given.tile(torch.empty(1, 9, 2, 3), torch.empty(1, hidden, hidden))
+    kernel = plan.Plan(plan.FAMILIES[name], False, 0.5, "float32", shape=plan.chosen_shape(name, hidden))
+    return kernel.tile(torch.empty(1, 9, 2, 3), torch.empty(1, hidden, hidden))
 
 
 def summed(name, time, hidden, inputs=3):
@@ -127,10 +127,10 @@ def small_rows():
     d *= torch.logspace(0, -8, 2 * hidden)
     chosen = plan.Plan(plan.FAMILIES["diag_gate"], False, 0.5, "float32", shape=plan.Shape(**SMALL_SUMS))
     tile = chosen.tile(x, torch.empty(1, 2 * hidden, hidden))
-    found = weight_gradients(chosen, tile, d, torch.empty(0), first, states, states, x)
+    gradients = weight_gradients(chosen, tile, d, torch.empty(0), first, states, states, x)
     before = torch.cat((first[:, :, None], states[:, :, :-1]), dim=2)
     worst = []
-    for gradient, factor in zip(found, (before, x), strict=True):
+    for gradient, factor in zip(gradients, (before, x), strict=True):
         expected = torch.einsum("rstg,rsti->rgi", d.double(), factor.double())
         worst.append(((gradient - expected).norm(dim=-1) / expected.norm(dim=-1)).max())
     return float(max(worst))
@@ -140,20 +140,20 @@ def some_tangents(cell):
     """Errors of tangents along one input at a time: the others have none."""
     inputs, params = problem(cell, 5, 3, 2, replicas=1)
     values = dict(zip(["x", "s0"], inputs, strict=True)) | params
-    found = {}
+    sizes = {}
     for name in ("x", "s0", list(params)[-1]):
         value = values[name]
 
         def run(v, kernel, name=name):
-            own = values | {name: v}
-            return scan(cell, own["x"], own["s0"], {k: own[k] for k in params}, kernel=kernel)
+            moved = values | {name: v}
+            return scan(cell, moved["x"], moved["s0"], {k: moved[k] for k in params}, kernel=kernel)
 
         tangents = [
             torch.func.jvp(lambda v, kernel=kernel: run(v, kernel), (value,), (torch.ones_like(value),))[1]
             for kernel in ("triton", "reference")
         ]
-        found[name] = float((tangents[0] - tangents[1]).norm() / tangents[1].norm())
-    return found
+        sizes[name] = float((tangents[0] - tangents[1]).norm() / tangents[1].norm())
+    return sizes
 
 
 def along_weights(cell):
@@ -178,12 +178,12 @@ def wide_inputs():
     generator = torch.Generator().manual_seed(0)
     cell = build("const_gate")
     x, s, params = cell.example(generator, input_size=65, hidden_size=4, sequences=2, time=2)
-    found = []
+    gradients = []
     for kernel in ("triton", "reference"):
         leaf = params["W_h"].clone().requires_grad_()
         scan(cell, x, s[:, 0], params | {"W_h": leaf}, kernel=kernel).square().sum().backward()
-        found.append(leaf.grad)
-    return float((found[0] - found[1]).norm() / found[1].norm())
+        gradients.append(leaf.grad)
+    return float((gradients[0] - gradients[1]).norm() / gradients[1].norm())
 
 
 class Zeros(TorchDispatchMode):
@@ -216,38 +216,38 @@ def replicas_alone(cell):
 
 
 def run_all():
-    found = {}
+    results = {}
     for name in CELLS:
         cell = build(name)
-        found[f"{name} plain"] = errors(cell, 5, 3, 3, replicas=2)
-        found[f"{name} one step"] = errors(cell, 16, 16, 1)
-        found[f"{name} float32"] = errors(cell, 16, 17, 3, torch.float32, size=2.0**-70)
-        found[f"{name} tangents"] = some_tangents(cell)
-        found[f"{name} along weights"] = along_weights(cell)
-        found[f"{name} broken"] = broken_sequences(cell)
-        found[f"{name} alone"] = replicas_alone(cell)
-        found[f"{name} zeros"] = zeros_on_the_way_back(cell)
+        results[f"{name} plain"] = errors(cell, 5, 3, 3, replicas=2)
+        results[f"{name} one step"] = errors(cell, 16, 16, 1)
+        results[f"{name} float32"] = errors(cell, 16, 17, 3, torch.float32, size=2.0**-70)
+        results[f"{name} tangents"] = some_tangents(cell)
+        results[f"{name} along weights"] = along_weights(cell)
+        results[f"{name} broken"] = broken_sequences(cell)
+        results[f"{name} alone"] = replicas_alone(cell)
+        results[f"{name} zeros"] = zeros_on_the_way_back(cell)
     for name in DENSE:
-        found[f"{name} layernorm"] = errors(build(name, layernorm=True), 5, 3, 2)
-        found[f"{name} streamed"] = streamed(build(name, layernorm=True), 1)
-        found[f"{name} float16"] = in_half_precision(build(name))
+        results[f"{name} layernorm"] = errors(build(name, layernorm=True), 5, 3, 2)
+        results[f"{name} streamed"] = streamed(build(name, layernorm=True), 1)
+        results[f"{name} float16"] = in_half_precision(build(name))
     for name in SUMMED:
-        found[f"{name} sums"] = summed(name, 2, 5)
+        results[f"{name} sums"] = summed(name, 2, 5)
     for name in UPRIGHT:
-        found[f"{name} upright"] = upright(name)
-    found["long sums"] = summed("gru", 17, 20)  # several tiles of units and of times, and the factor r h
-    found["even sums"] = summed("gru", 32, 16, inputs=16)  # tiles that end where their tensors do
+        results[f"{name} units_first"] = units_first(name)
+    results["long sums"] = summed("gru", 17, 20)  # several tiles of units and of times, and the factor r h
+    results["even sums"] = summed("gru", 32, 16, inputs=16)  # tiles that end where their tensors do
     with plan.shaped(**SMALL_SUMS):
-        found["wide inputs"] = wide_inputs()
-    found["small rows"] = small_rows()
-    found["lstm all streamed"] = streamed(build("lstm"), 0)
+        results["wide inputs"] = wide_inputs()
+    results["small rows"] = small_rows()
+    results["lstm all streamed"] = streamed(build("lstm"), 0)
     for activation in ACTIVATIONS:
-        found[f"activation {activation}"] = errors(DiagElman(activation=activation), 5, 3, 2)
-    return found
+        results[f"activation {activation}"] = errors(DiagElman(activation=activation), 5, 3, 2)
+    return results
 
 
 @pytest.fixture(scope="module")
-def found():
+def results():
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, __file__], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
@@ -258,74 +258,74 @@ def found():
 
 @pytest.mark.parametrize("name", CELLS)
 @pytest.mark.parametrize("case", ["plain", "one step", "tangents"])
-def test_values_gradients_and_tangents(found, name, case):
-    assert max(found[f"{name} {case}"].values()) < EXACT
+def test_values_gradients_and_tangents(results, name, case):
+    assert max(results[f"{name} {case}"].values()) < EXACT
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_tangents_along_weights(found, name):
-    assert found[f"{name} along weights"] < EXACT
+def test_tangents_along_weights(results, name):
+    assert results[f"{name} along weights"] < EXACT
 
 
 @pytest.mark.parametrize("name", DENSE)
 @pytest.mark.parametrize("case", ["layernorm", "streamed"])
-def test_layernorm_and_streamed_weights(found, name, case):
-    assert max(found[f"{name} {case}"].values()) < EXACT
-    assert max(found["lstm all streamed"].values()) < EXACT
+def test_layernorm_and_streamed_weights(results, name, case):
+    assert max(results[f"{name} {case}"].values()) < EXACT
+    assert max(results["lstm all streamed"].values()) < EXACT
 
 
 @pytest.mark.parametrize("name", UPRIGHT)
-def test_upright_kernels(found, name):
-    own = found[f"{name} upright"]
-    assert own["same tile"]
-    assert own["exact"] < EXACT
-    assert own["float32"] < SINGLE
+def test_units_first_kernels(results, name):
+    of_cell = results[f"{name} units_first"]
+    assert of_cell["same tile"]
+    assert of_cell["exact"] < EXACT
+    assert of_cell["float32"] < SINGLE
 
 
 @pytest.mark.parametrize("case", [*(f"{name} sums" for name in SUMMED), "long sums", "even sums"])
-def test_gradients_of_weights_in_one_pass(found, case):
-    assert found[case]["exact"] < EXACT
-    assert found[case]["float32"] < SINGLE
-    assert found["wide inputs"] < EXACT
+def test_gradients_of_weights_in_one_pass(results, case):
+    assert results[case]["exact"] < EXACT
+    assert results[case]["float32"] < SINGLE
+    assert results["wide inputs"] < EXACT
 
 
-def test_units_with_small_gradients_keep_their_accuracy(found):
-    assert found["small rows"] < SINGLE
+def test_units_with_small_gradients_keep_their_accuracy(results):
+    assert results["small rows"] < SINGLE
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_activations(found, activation):
-    assert max(found[f"activation {activation}"].values()) < EXACT
+def test_activations(results, activation):
+    assert max(results[f"activation {activation}"].values()) < EXACT
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_split_products_have_float32_accuracy_at_any_scale(found, name):
+def test_split_products_have_float32_accuracy_at_any_scale(results, name):
     """Gradients and tangents are far below the range of float16 here."""
-    assert max(found[f"{name} float32"].values()) < SINGLE
+    assert max(results[f"{name} float32"].values()) < SINGLE
 
 
 @pytest.mark.parametrize("name", DENSE)
-def test_the_faster_precision_is_coarser_but_close(found, name):
-    assert SINGLE < max(found[f"{name} float16"].values()) < 5e-3
+def test_the_faster_precision_is_coarser_but_close(results, name):
+    assert SINGLE < max(results[f"{name} float16"].values()) < 5e-3
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_a_broken_sequence_stays_alone(found, name):
-    finite = torch.tensor(found[f"{name} broken"])
+def test_a_broken_sequence_stays_alone(results, name):
+    finite = torch.tensor(results[f"{name} broken"])
     expected = torch.ones(2, 3, 3, dtype=torch.bool)
     expected[1, 2, 1:] = False
     torch.testing.assert_close(finite, expected)
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_a_replica_is_the_same_alone(found, name):
-    assert found[f"{name} alone"]
+def test_a_replica_is_the_same_alone(results, name):
+    assert results[f"{name} alone"]
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_no_gradients_of_what_is_only_kept(found, name):
+def test_no_gradients_of_what_is_only_kept(results, name):
     """Autograd would fill them with zeros at every training step."""
-    assert found[f"{name} zeros"] < 0.2
+    assert results[f"{name} zeros"] < 0.2
 
 
 @dataclass(frozen=True)
@@ -367,21 +367,21 @@ def test_too_wide_networks_are_refused():
 
 def test_shapes_are_chosen_by_size_and_by_hand(monkeypatch):
     def tile(hidden, name="lstm", **options):
-        given = plan.Plan(plan.FAMILIES[name], False, 0.5, "float32", shape=plan.chosen_shape(name, hidden), **options)
-        return given.tile(torch.empty(3, 20, 1, 1), torch.empty(3, hidden, hidden))
+        kernel = plan.Plan(plan.FAMILIES[name], False, 0.5, "float32", shape=plan.chosen_shape(name, hidden), **options)
+        return kernel.tile(torch.empty(3, 20, 1, 1), torch.empty(3, hidden, hidden))
 
-    monkeypatch.setattr(plan, "SHAPES", {("lstm", 64): plan.Shape(upright=True)})
-    assert (tile(60).upright, tile(60).rows, tile(60).warps, tile(60).grid) == (True, 8, 4, (3, 3))
-    assert (tile(65).upright, tile(65).rows, tile(65).warps, tile(65).resident) == (False, 16, 8, 2)
-    with plan.shaped(upright=True):
-        assert tile(128).upright
+    monkeypatch.setattr(plan, "SHAPES", {("lstm", 64): plan.Shape(units_first=True)})
+    assert (tile(60).units_first, tile(60).rows, tile(60).warps, tile(60).grid) == (True, 8, 4, (3, 3))
+    assert (tile(65).units_first, tile(65).rows, tile(65).warps, tile(65).resident) == (False, 16, 8, 2)
+    with plan.shaped(units_first=True):
+        assert tile(128).units_first
         assert not tile(128).staged
-        assert not tile(256).upright  # its weights do not fit
-        assert not tile(64, "torch_gru").upright  # it has no such kernels
+        assert not tile(256).units_first  # its weights do not fit
+        assert not tile(64, "torch_gru").units_first  # it has no such kernels
     with plan.shaped(rows=32, warps=16, resident=3, slice=16):
         by_hand = tile(128)
         assert (by_hand.rows, by_hand.warps, by_hand.resident, by_hand.slice) == (32, 16, 3, 16)
-    assert tile(60).upright
+    assert tile(60).units_first
 
 
 def test_unknown_precisions_are_refused():

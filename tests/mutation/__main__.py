@@ -134,11 +134,11 @@ def reaching_tests(folder: Path, package: str) -> tuple[dict[tuple[str, int], se
         parts = line.split(maxsplit=2)
         if len(parts) == 3 and parts[0].endswith("s") and parts[1] in ("call", "setup", "teardown"):
             seconds[parts[2].strip()] += float(parts[0][:-1])
-    found = coverage.CoverageData(str(data))
-    found.read()
+    coverage_data = coverage.CoverageData(str(data))
+    coverage_data.read()
     reach = {}
-    for name in found.measured_files():
-        for line, contexts in found.contexts_by_lineno(name).items():
+    for name in coverage_data.measured_files():
+        for line, contexts in coverage_data.contexts_by_lineno(name).items():
             tests = {context.split("|")[0] for context in contexts if context}
             path = str(Path(name).relative_to(folder))
             if line in lines_run_when_called(folder, path):
@@ -166,13 +166,13 @@ def lines_run_when_called(folder: Path, path: str) -> set[int]:
     What is run once in a process (by an import, or by the first call of something cached) concerns many more tests than
     the one that happened to come first.
     """
-    found: set[int] = set()
+    lines: set[int] = set()
     for node in ast.walk(ast.parse(texts(folder)[path])):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.body[0].lineno > node.lineno:
             once = any("cache" in ast.unparse(decorator) for decorator in node.decorator_list)
             if not once:
-                found.update(range(node.body[0].lineno, node.end_lineno + 1))
-    return found
+                lines.update(range(node.body[0].lineno, node.end_lineno + 1))
+    return lines
 
 
 @cache
@@ -263,10 +263,10 @@ def main() -> None:
     results = json.loads(options.out.read_text()) if options.out.exists() else {}
     try:
         for package in options.packages:
-            found = examine(folder, package, options)
-            results.setdefault(package, {})[f"seed {options.seed}"] = found
+            outcome = examine(folder, package, options)
+            results.setdefault(package, {})[f"seed {options.seed}"] = outcome
             options.out.write_text(json.dumps(results, indent=1) + "\n")
-            print(f"{package}: {found['killed']} of {found['mutants']} killed")
+            print(f"{package}: {outcome['killed']} of {outcome['mutants']} killed")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

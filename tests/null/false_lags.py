@@ -27,7 +27,7 @@ from torch.nn.functional import cross_entropy
 from lagreach import GatedRNN
 from lagreach._util.threads import one_thread
 from lagreach.diagnosis.locate import LookHere
-from lagreach.diagnosis.measure import MeasureSettings, make_subject
+from lagreach.diagnosis.measure import MeasureSettings, plan_measurement
 from lagreach.diagnosis.passes import between_passes, first_pass
 
 TIME, HIDDEN, SEQUENCES = 30, 12, 160
@@ -112,10 +112,10 @@ def named(task: str, cell: str, stage: str, seed: int, noise: float = 1.0) -> tu
     model = network(task, cell, stage, seed % NETWORKS)
     loss = "cross_entropy" if task == "classes" else "mse"
     with one_thread():
-        subject = make_subject(model, sample(task, SEQUENCES, seed, noise), loss, LAGS, settings=settings)
-        first = first_pass(subject, {})
-        between = between_passes(subject, first.means, settings, first.inputs, LookHere(subject))
-    swapped = np.array(subject.bands.lags)[between.marginal <= settings.error]
+        plan = plan_measurement(model, sample(task, SEQUENCES, seed, noise), loss, LAGS, settings=settings)
+        first = first_pass(plan, {})
+        between = between_passes(plan, first.means, settings, first.inputs, LookHere(plan))
+    swapped = np.array(plan.bands.lags)[between.marginal <= settings.error]
     return between.dependences, tuple(swapped.tolist())
 
 

@@ -24,7 +24,7 @@ from scipy.signal import lfilter
 from lagreach import GatedRNN, cut_series
 from lagreach._util.threads import one_thread
 from lagreach.diagnosis.locate import LookHere
-from lagreach.diagnosis.measure import MeasureSettings, make_subject
+from lagreach.diagnosis.measure import MeasureSettings, plan_measurement
 from lagreach.diagnosis.passes import between_passes, first_pass
 from tests.null.false_lags import upper_end
 
@@ -137,11 +137,11 @@ def named(situation: str, seed: int) -> tuple[tuple[int, ...], bool]:
     model = GatedRNN("lstm", 2, 8, 1, generator=torch.Generator().manual_seed(seed))
     settings = MeasureSettings(probes=1, flips=399, seed=seed)
     with one_thread():
-        subject = make_subject(model, SITUATIONS[situation](rng), "mse", LAGS, settings=settings)
-        first = first_pass(subject, {})
-        between = between_passes(subject, first.means, settings, first.inputs, LookHere(subject))
-    marginal = np.array(subject.bands.lags)[between.marginal <= settings.error].tolist()
-    return tuple(sorted({*between.dependences, *marginal})), bool(subject.plan.untold)
+        plan = plan_measurement(model, SITUATIONS[situation](rng), "mse", LAGS, settings=settings)
+        first = first_pass(plan, {})
+        between = between_passes(plan, first.means, settings, first.inputs, LookHere(plan))
+    marginal = np.array(plan.bands.lags)[between.marginal <= settings.error].tolist()
+    return tuple(sorted({*between.dependences, *marginal})), bool(plan.block_plan.untold)
 
 
 def _named(item: tuple[str, int]) -> tuple[tuple[int, ...], bool]:

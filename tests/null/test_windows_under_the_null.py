@@ -79,18 +79,18 @@ def measure(configuration, seed, lags):
 
 def assert_honest(configurations, seeds, lags):
     """Null: as many false windows as promised, give or take chance. Planted: every lag found in nine of ten."""
-    false_windows, found = 0, dict.fromkeys(PLANTED, 0)
+    false_windows, times_found = 0, dict.fromkeys(PLANTED, 0)
     with one_thread():
         for seed in range(seeds):
             null, planted = measure(configurations[seed % len(configurations)], seed, lags)
             false_windows += len(null.dependences) > 0
             for lag in PLANTED:
                 edge = planted.required.lags[planted.required.index(lag)]
-                found[lag] += edge in planted.dependences
+                times_found[lag] += edge in planted.dependences
                 assert np.isfinite(planted.required.at(lag)["sequences"]) == (edge in planted.dependences)
     low, high = binom.ppf([0.0005, 0.9995], seeds, ERROR)
-    assert low <= false_windows <= high, f"{false_windows} false windows of {seeds}; planted lags found: {found}"
-    for lag, count in found.items():
+    assert low <= false_windows <= high, f"{false_windows} false windows of {seeds}; planted lags found: {times_found}"
+    for lag, count in times_found.items():
         assert count >= 0.9 * seeds, f"lag {lag} was found {count} times of {seeds}"
 
 

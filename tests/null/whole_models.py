@@ -27,7 +27,7 @@ from torch.nn.functional import cross_entropy
 from lagreach._util.threads import one_thread
 from lagreach.data.sequences import as_sequences
 from lagreach.whole_model.measure import measure_model
-from lagreach.whole_model.subject import make_model_subject
+from lagreach.whole_model.measurement_plan import plan_model_measurement
 from tests.whole_model import cases
 from tests.whole_model.cases import TOKENS, hugging_face, made
 
@@ -110,9 +110,9 @@ def named(kind: str, stage: str, planted: str, seed: int) -> set[int]:
     build, draw, loss, strength = KINDS[kind]
     model = trained(kind, seed % NETWORKS) if stage == "trained" else build(seed)
     data = as_sequences(draw(SEQUENCES[planted], strength if planted == "lag" else 0.0, seed))
-    subject = make_model_subject(model, data, loss, LAGS, blocks=16, probes=1, seed=seed)
-    measured = measure_model(subject, flips=399, error=ERROR)
-    return {lag for lag, p in zip(subject.bands.lags, measured.test.adjusted, strict=True) if p <= ERROR}
+    plan = plan_model_measurement(model, data, loss, LAGS, blocks=16, probes=1, seed=seed)
+    measured = measure_model(plan, flips=399, error=ERROR)
+    return {lag for lag, p in zip(plan.bands.lags, measured.test.adjusted, strict=True) if p <= ERROR}
 
 
 def rates(results: Iterable[set[int]], planted: str) -> tuple[int, int]:
@@ -149,9 +149,9 @@ def main() -> None:
             chunk = max(1, asked.runs // (2 * asked.workers))
             results = list(pool.map(_named, [items[i] for i in order], chunksize=chunk))
             false, right = rates(results, planted)
-            found = f"lag {LAG} found {right} times, " if planted == "lag" else ""
+            words = f"lag {LAG} found {right} times, " if planted == "lag" else ""
             print(
-                f"{kind:20s} {stage:8s} {planted:8s} {found}a false lag named {false} times of {asked.runs} "
+                f"{kind:20s} {stage:8s} {planted:8s} {words}a false lag named {false} times of {asked.runs} "
                 f"(upper end {100 * upper_end(false, asked.runs):.1f} %)",
                 flush=True,
             )

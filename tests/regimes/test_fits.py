@@ -30,26 +30,26 @@ def noisy_fits(law, runs, noise=0.1):
 @pytest.mark.parametrize("law", PLANTED)
 def test_noise_free_laws_are_recovered_exactly(law):
     params, log_f = PLANTED[law]
-    found = regimes.fit_regimes(LAGS, np.exp(log_f))
-    assert found.best.law == law
-    assert found.best.status is Status.OK
-    np.testing.assert_allclose(found.best.c, 3.0, rtol=1e-9)
+    fits = regimes.fit_regimes(LAGS, np.exp(log_f))
+    assert fits.best.law == law
+    assert fits.best.status is Status.OK
+    np.testing.assert_allclose(fits.best.c, 3.0, rtol=1e-9)
     for name, value in params.items():
-        np.testing.assert_allclose(found.best.params[name], value, rtol=1e-9)
-    np.testing.assert_allclose(found.best.r2, 1.0, atol=1e-12)
-    np.testing.assert_allclose(np.log(found.best.predict(LAGS)), log_f, atol=1e-9)
-    np.testing.assert_allclose(sum(found.weights.values()), 1.0, rtol=1e-12)
+        np.testing.assert_allclose(fits.best.params[name], value, rtol=1e-9)
+    np.testing.assert_allclose(fits.best.r2, 1.0, atol=1e-12)
+    np.testing.assert_allclose(np.log(fits.best.predict(LAGS)), log_f, atol=1e-9)
+    np.testing.assert_allclose(sum(fits.weights.values()), 1.0, rtol=1e-12)
 
 
 @pytest.mark.parametrize("law", PLANTED)
 def test_curves_far_below_float_range(law):
     params, log_f = PLANTED[law]
-    found = regimes.fit_regimes(LAGS, log10_values=log_f / np.log(10) - 400.0)
-    assert found.best.law == law
-    np.testing.assert_allclose(found.best.params["log10_c"], np.log10(3.0) - 400.0, rtol=1e-12)
+    fits = regimes.fit_regimes(LAGS, log10_values=log_f / np.log(10) - 400.0)
+    assert fits.best.law == law
+    np.testing.assert_allclose(fits.best.params["log10_c"], np.log10(3.0) - 400.0, rtol=1e-12)
     for name, value in params.items():
-        np.testing.assert_allclose(found.best.params[name], value, rtol=1e-7)
-    np.testing.assert_allclose(found.best.log10_predict(LAGS), log_f / np.log(10) - 400.0, rtol=1e-12)
+        np.testing.assert_allclose(fits.best.params[name], value, rtol=1e-7)
+    np.testing.assert_allclose(fits.best.log10_predict(LAGS), log_f / np.log(10) - 400.0, rtol=1e-12)
 
 
 @pytest.mark.parametrize("law", PLANTED)
@@ -58,10 +58,10 @@ def test_intervals_cover_and_aicc_picks_the_law(law):
     runs = 150
     covered = dict.fromkeys(["log10_c", *params], 0)
     picked = 0
-    for found in noisy_fits(law, runs):
-        picked += found.best.law == law
+    for fits in noisy_fits(law, runs):
+        picked += fits.best.law == law
         for name, value in {"log10_c": np.log10(3.0), **params}.items():
-            low, high = found[law].intervals[name]
+            low, high = fits[law].intervals[name]
             covered[name] += low <= value <= high
     low, high = stats.binom.ppf([0.0005, 0.9995], runs, 0.95)
     for name, count in covered.items():
@@ -71,17 +71,17 @@ def test_intervals_cover_and_aicc_picks_the_law(law):
 
 def test_linear_fit_agrees_with_linregress():
     values = np.exp(PLANTED["power"][1] + 0.3 * np.random.default_rng(5).standard_normal(LAGS.size))
-    found = regimes.fit_regimes(LAGS, values)["power"]
+    fit = regimes.fit_regimes(LAGS, values)["power"]
     line = stats.linregress(np.log(LAGS), np.log(values))
     half = stats.t.ppf(0.975, LAGS.size - 2) * line.stderr
-    np.testing.assert_allclose(found.params["beta"], -line.slope, rtol=1e-12)
-    np.testing.assert_allclose(found.intervals["beta"], [-line.slope - half, -line.slope + half], rtol=1e-10)
-    np.testing.assert_allclose(found.r2, line.rvalue**2, rtol=1e-10)
+    np.testing.assert_allclose(fit.params["beta"], -line.slope, rtol=1e-12)
+    np.testing.assert_allclose(fit.intervals["beta"], [-line.slope - half, -line.slope + half], rtol=1e-10)
+    np.testing.assert_allclose(fit.r2, line.rvalue**2, rtol=1e-10)
 
 
 def test_weights_are_akaike_weights():
-    found = next(noisy_fits("stretched", 1))
-    residuals = {fit.law: np.log(found[fit.law].predict(LAGS)) for fit in found.fits}
+    fits = next(noisy_fits("stretched", 1))
+    residuals = {fit.law: np.log(fits[fit.law].predict(LAGS)) for fit in fits.fits}
     data = np.log(np.exp(PLANTED["stretched"][1] + 0.1 * np.random.default_rng(0).standard_normal(LAGS.size)))
     n = LAGS.size
     aicc = {}
@@ -93,7 +93,7 @@ def test_weights_are_akaike_weights():
     best = min(aicc.values())
     total = sum(np.exp(-0.5 * (value - best)) for value in aicc.values())
     for law, value in aicc.items():
-        np.testing.assert_allclose(found.weights[law], np.exp(-0.5 * (value - best)) / total, rtol=1e-8)
+        np.testing.assert_allclose(fits.weights[law], np.exp(-0.5 * (value - best)) / total, rtol=1e-8)
 
 
 def test_errors_weigh_the_points():
@@ -104,8 +104,8 @@ def test_errors_weigh_the_points():
     for _ in range(60):
         values = truth * np.exp(spread * generator.standard_normal(LAGS.size))
         plain.append(regimes.fit_regimes(LAGS, values, laws=["exponential"]).best.params["tau"])
-        found = regimes.fit_regimes(LAGS, values, errors=spread * values, laws=["exponential"])
-        weighted.append(found.best.params["tau"])
+        fits = regimes.fit_regimes(LAGS, values, errors=spread * values, laws=["exponential"])
+        weighted.append(fits.best.params["tau"])
     assert np.std(weighted) < 0.5 * np.std(plain)
     np.testing.assert_allclose(np.mean(weighted), 20.0, rtol=0.03)
 
@@ -116,21 +116,21 @@ def test_floor_nonfinite_and_lag_zero_are_left_out_and_counted():
     noisy = values + 1e-3  # a noise floor bends the curve
     noisy[[7, 9]] = np.nan, np.inf
     bent = regimes.fit_regimes(lags[1:], values[1:] + 1e-3)
-    found = regimes.fit_regimes(lags, noisy, floor=0.1)
-    assert (found.n_lag_zero, found.n_nonfinite) == (1, 2)
-    assert found.n_floor == np.sum(noisy[1:] <= 0.1)
-    assert found.n_points + found.n_floor + found.n_nonfinite + 1 == lags.size
-    assert abs(found["exponential"].params["tau"] / 4 - 1) < 0.02
+    fits = regimes.fit_regimes(lags, noisy, floor=0.1)
+    assert (fits.n_lag_zero, fits.n_nonfinite) == (1, 2)
+    assert fits.n_floor == np.sum(noisy[1:] <= 0.1)
+    assert fits.n_points + fits.n_floor + fits.n_nonfinite + 1 == lags.size
+    assert abs(fits["exponential"].params["tau"] / 4 - 1) < 0.02
     assert abs(bent["exponential"].params["tau"] / 4 - 1) > 0.5
-    assert "left out: 1 at lag 0, 2 not finite" in str(found)
+    assert "left out: 1 at lag 0, 2 not finite" in str(fits)
 
 
 def test_exact_zeros_and_noisy_points_are_under_the_floor():
     values = np.exp(-LAGS / 10.0)
     values[-3:] = 0.0, -1e-9, 0.0
-    found = regimes.fit_regimes(LAGS, values)
-    assert found.n_floor == 3
-    assert found.best.law == "exponential"
+    fits = regimes.fit_regimes(LAGS, values)
+    assert fits.n_floor == 3
+    assert fits.best.law == "exponential"
     errors = np.full(LAGS.size, 0.01)
     assert regimes.fit_regimes(LAGS, values, errors=errors).n_floor == np.sum(values <= 0.02)
     log10 = np.where(values > 0, np.log10(np.abs(values) + (values == 0)), -np.inf)
@@ -153,9 +153,9 @@ def test_log_values_and_values_give_the_same_fit():
 def test_mixture_of_time_scales_is_not_one_exponential():
     tau = np.geomspace(1, 2000, 60)
     broad = np.exp(-LAGS[:, None] / tau).sum(axis=1)
-    found = regimes.fit_regimes(LAGS, broad)
-    assert found["exponential"].weight < 1e-6
-    assert found.best.law == "stretched"
+    fits = regimes.fit_regimes(LAGS, broad)
+    assert fits["exponential"].weight < 1e-6
+    assert fits.best.law == "stretched"
     # weights falling as tau^-1 per octave make l^-1: the sum of exp(-l/tau)/tau over log tau is 1/l
     power = regimes.fit_regimes(
         LAGS,
@@ -167,22 +167,22 @@ def test_mixture_of_time_scales_is_not_one_exponential():
 
 def test_two_phase_curve_prefers_neither_pure_law():
     two_phase = np.exp(-LAGS / 2.0) + 1e-3 * np.exp(-LAGS / 60.0)
-    found = regimes.fit_regimes(LAGS, two_phase)
-    assert found["exponential"].weight < 1e-3
-    assert found["exponential"].r2 < 0.9
+    fits = regimes.fit_regimes(LAGS, two_phase)
+    assert fits["exponential"].weight < 1e-3
+    assert fits["exponential"].r2 < 0.9
 
 
 @pytest.mark.parametrize("values", [LAGS, np.ones_like(LAGS), np.sqrt(LAGS)])
 def test_curves_that_do_not_decay(values):
-    found = regimes.fit_regimes(LAGS, values)
-    assert found.best is None
-    assert found.status is Status.NO_DECAY
-    assert not found.status.usable
-    assert set(found.weights.values()) == {0.0}
-    assert np.isnan(found["exponential"].params["tau"])
-    assert "does not decay" in str(found)
+    fits = regimes.fit_regimes(LAGS, values)
+    assert fits.best is None
+    assert fits.status is Status.NO_DECAY
+    assert not fits.status.usable
+    assert set(fits.weights.values()) == {0.0}
+    assert np.isnan(fits["exponential"].params["tau"])
+    assert "does not decay" in str(fits)
     with pytest.raises(InputError, match="not fitted"):
-        found["power"].growth()
+        fits["power"].growth()
 
 
 @pytest.mark.parametrize(("law", "needed"), [("logarithmic", 4), ("power", 5), ("exponential", 5), ("stretched", 6)])
@@ -237,17 +237,17 @@ def test_no_law_is_named_from_points_that_are_too_few_for_some_of_them(law, lags
     """An exact exponential at four lags was once called logarithmic, the only law left with points enough."""
     lags = np.array(lags)
     log_f = np.interp(lags, LAGS, PLANTED[law][1])
-    found = regimes.fit_regimes(lags, log10_values=log_f / np.log(10))
-    assert found.best is None
-    assert found.status is Status.TOO_FEW_POINTS
-    assert set(found.weights.values()) == {0.0}
-    assert "too few points" in str(found)
+    fits = regimes.fit_regimes(lags, log10_values=log_f / np.log(10))
+    assert fits.best is None
+    assert fits.status is Status.TOO_FEW_POINTS
+    assert set(fits.weights.values()) == {0.0}
+    assert "too few points" in str(fits)
 
 
 def test_six_points_name_a_law_and_one_law_alone_takes_fewer():
     lags = np.array([0, 1, 4, 8, 15, 23, 40])
-    found = regimes.fit_regimes(lags, log10_values=-0.4 * lags)
-    assert found.best.law == "exponential"
-    np.testing.assert_allclose(found.best.params["tau"], 1 / (0.4 * np.log(10)), rtol=1e-9)
+    fits = regimes.fit_regimes(lags, log10_values=-0.4 * lags)
+    assert fits.best.law == "exponential"
+    np.testing.assert_allclose(fits.best.params["tau"], 1 / (0.4 * np.log(10)), rtol=1e-9)
     alone = regimes.fit_regimes(lags[:6], log10_values=-0.4 * lags[:6], laws=["exponential"])
     np.testing.assert_allclose(alone.best.params["tau"], 1 / (0.4 * np.log(10)), rtol=1e-9)

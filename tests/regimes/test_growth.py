@@ -28,12 +28,12 @@ def test_growth_laws_in_closed_form(kappa):
     }
     for (law, shape), lag in closed.items():
         growth = regimes.window_growth(law, {"c": 0.7, **dict(shape)}, kappa, 40.0)
-        found = growth.at(1e6)
+        reached = growth.at(1e6)
         if lag < 1e300:
-            np.testing.assert_allclose(float(found), float(lag), rtol=1e-11)
-            np.testing.assert_allclose(growth.required(found), 1e6, rtol=1e-8)
+            np.testing.assert_allclose(float(reached), float(lag), rtol=1e-11)
+            np.testing.assert_allclose(growth.required(reached), 1e6, rtol=1e-8)
         else:
-            assert np.isinf(found)
+            assert np.isinf(reached)
         assert growth.formula in str(growth)
 
 

@@ -15,9 +15,9 @@ from lagreach.types import Status
 def test_time_scales_per_unit():
     lags = np.arange(0, 40)
     tau = np.array([0.8, 3.0, 60.0, 1e4])
-    found = regimes.timescales(lags, np.exp(-lags[:, None] / tau) * [1.0, 5.0, 1e-8, 2.0])
-    np.testing.assert_allclose(found.tau, tau, rtol=1e-9)
-    np.testing.assert_allclose(found.r2, 1.0, rtol=1e-9)
+    scales = regimes.timescales(lags, np.exp(-lags[:, None] / tau) * [1.0, 5.0, 1e-8, 2.0])
+    np.testing.assert_allclose(scales.tau, tau, rtol=1e-9)
+    np.testing.assert_allclose(scales.r2, 1.0, rtol=1e-9)
     deep = regimes.timescales(lags, log10_rates=-lags[:, None] * 30.0 - 100.0)  # down to 1e-1270
     np.testing.assert_allclose(deep.tau, 1 / (30 * np.log(10)), rtol=1e-12)
 
@@ -44,18 +44,18 @@ def test_units_without_a_time_scale_say_why():
         axis=1,
     )
     rates[5, 0] = np.nan
-    found = regimes.timescales(lags, rates)
-    np.testing.assert_allclose(found.tau[0], 2.0, rtol=1e-12)
-    assert found.n_points.tolist() == [7, 8, 8, 3, 0]
-    assert np.isnan(found.tau[1:]).all()
-    assert found.status == (
+    scales = regimes.timescales(lags, rates)
+    np.testing.assert_allclose(scales.tau[0], 2.0, rtol=1e-12)
+    assert scales.n_points.tolist() == [7, 8, 8, 3, 0]
+    assert np.isnan(scales.tau[1:]).all()
+    assert scales.status == (
         Status.OK,
         Status.NO_DECAY,
         Status.NO_DECAY,
         Status.TOO_FEW_POINTS,
         Status.TOO_FEW_POINTS,
     )
-    assert "2 units without one: the curve does not decay" in str(found)
+    assert "2 units without one: the curve does not decay" in str(scales)
     above = regimes.timescales(lags, rates, floor=0.5)
     assert above.status[0] is Status.TOO_FEW_POINTS
 

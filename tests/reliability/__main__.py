@@ -62,8 +62,8 @@ def main() -> int:
             for failure in count.failures:
                 print(f"    {failure}", flush=True)
         if not options.quick:
-            found: dict[str, Any] = {"where": where(), "seconds": round(time.perf_counter() - started, 1)}
-            write_results(read_results() | {name: found | {"counts": [dataclasses.asdict(c) for c in counts]}})
+            record: dict[str, Any] = {"where": where(), "seconds": round(time.perf_counter() - started, 1)}
+            write_results(read_results() | {name: record | {"counts": [dataclasses.asdict(c) for c in counts]}})
     return 1 if failed else 0
 
 

@@ -71,13 +71,13 @@ class TorchNet(nn.Module):
             z, lengths = z[order], lengths[order]
         z = z if self.batch_first else z.transpose(0, 1)
         if lengths is None or self.packing == "unpacked":
-            found, final = self.rnn(z)
+            states, final = self.rnn(z)
         else:
             in_order = self.packing == "sorted"
             packed = pack_padded_sequence(z, lengths.cpu(), batch_first=self.batch_first, enforce_sorted=in_order)
-            found, final = self.rnn(packed)
-            found = pad_packed_sequence(found, batch_first=self.batch_first, total_length=x.shape[1])[0]
-        output = self.read(found if self.batch_first else found.transpose(0, 1))
+            states, final = self.rnn(packed)
+            states = pad_packed_sequence(states, batch_first=self.batch_first, total_length=x.shape[1])[0]
+        output = self.read(states if self.batch_first else states.transpose(0, 1))
         if self.reads_last:
             output = output + (final[0] if isinstance(final, tuple) else final).sum(-1).mean(0)[:, None, None]
         return output[order.argsort()]
@@ -182,14 +182,14 @@ def check_setting(setting: Setting) -> None:
     expected = {name: g for (name, _), g in zip(model.named_parameters(), grads, strict=True)}
     views = find_views(model, Batch(x, y, None, options.get("lengths"))) if isinstance(model, TorchNet) else [model]
     for view in views:
-        found = lag_gradients(view, x, y, setting.loss, **options)
-        _close(found.loss, total_loss.detach(), tolerance, "loss")
-        for name, grad in found.total().items():
+        result = lag_gradients(view, x, y, setting.loss, **options)
+        _close(result.loss, total_loss.detach(), tolerance, "loss")
+        for name, grad in result.total().items():
             reference = expected[name]
             _close(grad, torch.zeros_like(grad) if reference is None else reference, tolerance, f"total of {name}")
-        _check_batches(view, setting, found.grads, tolerance)
+        _check_batches(view, setting, result.grads, tolerance)
     if isinstance(model, GatedRNN):
-        _check_one_lag(model, setting, found.grads, tolerance)
+        _check_one_lag(model, setting, result.grads, tolerance)
 
 
 def _check_batches(view: Any, setting: Setting, whole: dict[str, Tensor], tolerance: float) -> None:
@@ -214,7 +214,7 @@ def _rows(options: dict[str, Any], rows: Tensor) -> dict[str, Any]:
     return {name: value if name == "steps" else value[rows] for name, value in options.items()}
 
 
-def _check_one_lag(model: GatedRNN, setting: Setting, found: dict[str, Tensor], tolerance: float) -> None:
+def _check_one_lag(model: GatedRNN, setting: Setting, gradients: dict[str, Tensor], tolerance: float) -> None:
     """Give every step its own copy of the weights, and go back from every step that is the lag away."""
     x, time = setting.x, setting.x.shape[1]
     lag = int(np.random.default_rng(time).integers(time))
@@ -229,20 +229,20 @@ def _check_one_lag(model: GatedRNN, setting: Setting, found: dict[str, Tensor], 
     (delta,) = torch.autograd.grad(setting.losses(model.readout(model.stack.output(leaf))).mean(), leaf)
     expected = {n: torch.zeros_like(p) for n, p in model.recurrent_params().items()}
     for t in range(lag, time):
-        own = copies[t - lag]
+        weights = copies[t - lag]
         grads = torch.autograd.grad(
-            (states[t] * delta[:, t]).sum(), list(own.values()), retain_graph=True, allow_unused=True
+            (states[t] * delta[:, t]).sum(), list(weights.values()), retain_graph=True, allow_unused=True
         )
-        for name, grad in zip(own, grads, strict=True):
-            expected[name] += torch.zeros_like(own[name]) if grad is None else grad
+        for name, grad in zip(weights, grads, strict=True):
+            expected[name] += torch.zeros_like(weights[name]) if grad is None else grad
     for name, grad in expected.items():
-        _close(found[name][lag], grad, tolerance, f"lag {lag} of {name}")
+        _close(gradients[name][lag], grad, tolerance, f"lag {lag} of {name}")
 
 
-def _close(found: Tensor, expected: Tensor, tolerance: float, what: str) -> None:
+def _close(value: Tensor, expected: Tensor, tolerance: float, what: str) -> None:
     scale = max(1.0, expected.abs().max().item())
     torch.testing.assert_close(
-        found.detach() / scale, expected.detach() / scale, rtol=0, atol=tolerance, msg=lambda m: f"{what}: {m}"
+        value.detach() / scale, expected.detach() / scale, rtol=0, atol=tolerance, msg=lambda m: f"{what}: {m}"
     )
 
 
@@ -331,11 +331,11 @@ def shuffled_diagnoses(size: Size) -> Count:
         order = torch.from_numpy(rng.permutation(24))
 
         def problem(model: nn.Module = model, x: Tensor = x, y: Tensor = y, order: Tensor = order) -> None:
-            found = [
+            diagnoses = [
                 diagnose(model, d, lags=[0, 1, 4], settings=settings, progress=False)
                 for d in ((x, y), (x[order], y[order]))
             ]
-            for one, other in zip(found[0].layers, found[1].layers, strict=True):
+            for one, other in zip(diagnoses[0].layers, diagnoses[1].layers, strict=True):
                 for name in ("sequences", "low", "high"):
                     np.testing.assert_allclose(
                         getattr(one.window.required_if_present(), name),

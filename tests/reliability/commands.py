@@ -85,9 +85,9 @@ def prepare(folder: Path) -> list[str]:
     study = SMALL.read_text()
     (folder / "study.yaml").write_text(study)
     (folder / "damaged.yaml").write_text(study.replace("cell: diag_gate", "cell: [1]"))
-    found = diagnose_once()
-    found.save(folder / "good.nc")
-    found.labelled(epoch=1).save(folder / "other.nc")
+    diagnosis = diagnose_once()
+    diagnosis.save(folder / "good.nc")
+    diagnosis.labelled(epoch=1).save(folder / "other.nc")
     (folder / "damaged.nc").write_bytes((folder / "good.nc").read_bytes()[:3000])
     (folder / "empty").mkdir()
     (folder / "diagnoses").mkdir()
@@ -258,22 +258,22 @@ GOOD = {  # what makes a command get as far as its work
 @st.composite
 def arguments(draw: st.DrawFn, name: str, command: Any, paths: list[str]) -> list[str]:
     """Draw the words after a command: options that work with some changed, or everything at random."""
-    found = list(GOOD.get(name, [])) if draw(st.integers(0, 3)) else []
+    words = list(GOOD.get(name, [])) if draw(st.integers(0, 3)) else []
     kinds = get_type_hints(inspect.unwrap(command.callback))
     parameters = [p for p in command.params if p.name in kinds]
     chosen = draw(st.lists(st.sampled_from(parameters), max_size=4)) if parameters else []
     for parameter in chosen:
         option = next((opt for opt in parameter.opts if opt.startswith("-")), None)
         if option is not None and getattr(parameter, "is_flag", False):
-            found.append(option)
+            words.append(option)
             continue
         value = draw(values(parameter.name, str(kinds[parameter.name]), paths))
-        found += [value] if option is None else [option, value]
+        words += [value] if option is None else [option, value]
     if draw(st.integers(0, 9)) == 0:
-        found.insert(
-            draw(st.integers(0, len(found))), draw(st.sampled_from(["--no-such", "-x", "--", "extra", "--json"]))
+        words.insert(
+            draw(st.integers(0, len(words))), draw(st.sampled_from(["--no-such", "-x", "--", "extra", "--json"]))
         )
-    return found
+    return words
 
 
 @contextlib.contextmanager

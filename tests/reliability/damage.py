@@ -43,9 +43,9 @@ def edit_diagnosis(path: Path, edit: Callable[[h5py.File], object]) -> None:
 
 def flipped(content: bytes, at: int) -> bytes:
     """Flip one bit."""
-    found = bytearray(content)
-    found[at // 8] ^= 1 << at % 8
-    return bytes(found)
+    damaged = bytearray(content)
+    damaged[at // 8] ^= 1 << at % 8
+    return bytes(damaged)
 
 
 def endless(content: bytes) -> bytes:
@@ -67,50 +67,50 @@ def put_record(path: Path, record: Any) -> None:
 @st.composite
 def damaged_bytes(draw: st.DrawFn, content: bytes) -> bytes:
     """Draw a copy of a file that was cut, overwritten, shuffled or replaced."""
-    found = bytearray(content)
+    damaged = bytearray(content)
     for _ in range(draw(st.integers(1, 3))):
         way = draw(st.sampled_from(["cut", "flip", "overwrite", "insert", "remove", "repeat", "number", "garbage"]))
-        at = draw(st.integers(0, max(0, len(found) - 1)))
+        at = draw(st.integers(0, max(0, len(damaged) - 1)))
         # headers decide what is read, so they are hit as often as all the rest
         at = at % 512 if draw(st.booleans()) else at
         if way == "cut":
-            del found[at:]
-        elif way == "flip" and found:
-            found[min(at, len(found) - 1)] ^= 1 << draw(st.integers(0, 7))
+            del damaged[at:]
+        elif way == "flip" and damaged:
+            damaged[min(at, len(damaged) - 1)] ^= 1 << draw(st.integers(0, 7))
         elif way == "overwrite":
-            found[at : at + 16] = draw(st.binary(min_size=1, max_size=16))
+            damaged[at : at + 16] = draw(st.binary(min_size=1, max_size=16))
         elif way == "insert":
-            found[at:at] = draw(st.binary(min_size=1, max_size=64))
+            damaged[at:at] = draw(st.binary(min_size=1, max_size=64))
         elif way == "remove":
-            del found[at : at + draw(st.integers(1, 64))]
+            del damaged[at : at + draw(st.integers(1, 64))]
         elif way == "repeat":
-            found[at:at] = found[at : at + draw(st.integers(1, 256))]
+            damaged[at:at] = damaged[at : at + draw(st.integers(1, 256))]
         elif way == "number":
-            found[at : at + 8] = (draw(st.sampled_from(HUGE)) % 2**64).to_bytes(8, "little")
+            damaged[at : at + 8] = (draw(st.sampled_from(HUGE)) % 2**64).to_bytes(8, "little")
         elif way == "garbage":
-            found = bytearray(draw(st.binary(max_size=200)))
-    return bytes(found)
+            damaged = bytearray(draw(st.binary(max_size=200)))
+    return bytes(damaged)
 
 
 def places(value: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Paths to every value inside nested lists and mappings."""
-    found = [before] if before else []
+    paths = [before] if before else []
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in inside:
-        found += places(inner, (*before, key))
-    return found
+        paths += places(inner, (*before, key))
+    return paths
 
 
 @st.composite
 def damaged_values(draw: st.DrawFn, value: Any, replacements: st.SearchStrategy[Any] = nested_values) -> Any:
     """Draw a copy of nested values in which some are replaced, removed or added."""
-    found = copy.deepcopy(value)
+    damaged = copy.deepcopy(value)
     for _ in range(draw(st.integers(1, 3))):
-        known = places(found)
+        known = places(damaged)
         if not known:
             return draw(replacements)
         *path, last = draw(st.sampled_from(known))
-        holder = found
+        holder = damaged
         for key in path:
             holder = holder[key]
         way = draw(st.sampled_from(["replace", "replace", "remove", "add"]))
@@ -122,4 +122,4 @@ def damaged_values(draw: st.DrawFn, value: Any, replacements: st.SearchStrategy[
             holder[draw(st.text(max_size=8))] = draw(replacements)
         else:
             holder.insert(last, draw(replacements))
-    return found
+    return damaged

@@ -311,8 +311,8 @@ def _workers(config: StudyConfig, folder: Path, before: dict[str, Any], trials: 
     count = Count("worker processes killed while a study runs on two of them", "the result is identical")
     for k in range(trials):
         with make_executor("local", workers=2) as pool, losing_workers(rng) as killed:
-            found = run_study(config, folder / f"workers-{k}", executor=pool, show_progress=False)
-        same = contents(found) == before
+            run = run_study(config, folder / f"workers-{k}", executor=pool, show_progress=False)
+        same = contents(run) == before
         count.add(f"{len(killed)} killed, identical" if same else "failed", None if same else "another result")
     return count
 

@@ -23,7 +23,7 @@ from lagreach.diagnosis.result import Diagnosis
 from lagreach.study.checkpoints import load_tensors, save_tensors
 from lagreach.study.config import read_config
 from lagreach.study.jobs import study_task
-from lagreach.study.rows import read_rows, write_rows
+from lagreach.study.tables import read_rows, write_rows
 from tests.reliability import hostile
 from tests.reliability.counting import Count, Size, explore, outcome_of, scratch
 from tests.reliability.damage import (
@@ -42,13 +42,13 @@ EXAMPLES = {"quick": 12, "full": 300}
 GOOD = "it is read or refused"
 
 
-def use(found: Diagnosis) -> None:
+def use(diagnosis: Diagnosis) -> None:
     """Do with a diagnosis what the commands do with one."""
-    str(found)
-    found.window(1000)
-    found.to_xarray()
-    str(lagreach.suggest(found))
-    str(lagreach.compare([found]))
+    str(diagnosis)
+    diagnosis.window(1000)
+    diagnosis.to_xarray()
+    str(lagreach.suggest(diagnosis))
+    str(lagreach.compare([diagnosis]))
 
 
 def damaged_files(
@@ -70,8 +70,8 @@ def damaged_files(
 def damaged_records(size: Size) -> Count:
     """Put wrong values into the record of a diagnosis, under a checksum that is right."""
     count = Count("diagnoses with wrong values inside, read and shown", GOOD)
-    found = diagnose_once()
-    record = encode(found)
+    diagnosis = diagnose_once()
+    record = encode(diagnosis)
     strange = st.one_of(
         nested_values,
         st.sampled_from(["map", "tuple", "Window", "tensor", "no such"]).map(lambda kind: {"@": kind, "items": {}}),
@@ -80,7 +80,7 @@ def damaged_records(size: Size) -> Count:
     )
     with scratch() as folder:
         path = folder / "diagnosis.nc"
-        found.save(path)
+        diagnosis.save(path)
 
         def trial(damaged: Any) -> None:
             put_record(path, json.dumps(damaged))

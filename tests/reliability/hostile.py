@@ -146,10 +146,10 @@ def trials(folder: Path) -> dict[str, Callable[[], object]]:
     from lagreach.cli.diagnose import load_data
     from lagreach.study.checkpoints import load_tensors
     from lagreach.study.config import read_config
-    from lagreach.study.rows import read_rows
     from lagreach.study.runner import run_study
     from lagreach.study.status import run_status
     from lagreach.study.store import RunDirectory
+    from lagreach.study.tables import read_rows
 
     readers: dict[str, list[Callable[[Path], object]]] = {
         ".nc": [lagreach.load],
@@ -159,27 +159,27 @@ def trials(folder: Path) -> dict[str, Callable[[], object]]:
         ".yaml": [read_config],
         ".parquet": [read_rows],
     }
-    found: dict[str, Callable[[], object]] = {}
+    actions: dict[str, Callable[[], object]] = {}
     for path in sorted(folder.iterdir()):
         for reader in readers.get(path.suffix, []):
-            found[f"{path.name} by {reader.__name__}"] = lambda reader=reader, path=path: reader(path)
-    found["status of a folder that never ends"] = lambda: run_status(folder / "run")
-    found["lock that never ends"] = lambda: RunDirectory(folder / "run").lock().__enter__()
+            actions[f"{path.name} by {reader.__name__}"] = lambda reader=reader, path=path: reader(path)
+    actions["status of a folder that never ends"] = lambda: run_status(folder / "run")
+    actions["lock that never ends"] = lambda: RunDirectory(folder / "run").lock().__enter__()
     tasks = {
         "length": "task: {name: adding, length: 1000000000}",
         "input": "task: {name: multi_lag, input_size: 1000000000}",
     }
     for name, task in tasks.items():
         (folder / f"{name}.yml").write_text(f"{STUDY}{task}\ntraining: {{epochs: 1}}\nseeds: 1\n")
-        found[f"study with a task of a huge {name}"] = lambda name=name: run_study(
+        actions[f"study with a task of a huge {name}"] = lambda name=name: run_study(
             read_config(folder / f"{name}.yml").at_scale("paper"), folder / f"out-{name}", show_progress=False
         )
     x, y = torch.zeros(1).expand(16, 10**9, 1), torch.zeros(16, 1)
     model = lagreach.GatedRNN("diag_gate", 1, 2, 1)
-    found["sequences of 1e9 steps: diagnose"] = lambda: lagreach.diagnose(model, (x, y))
-    found["sequences of 1e9 steps: lag_gradients"] = lambda: lagreach.lag_gradients(model, x, y)
-    found["sequences of 1e9 steps: batches"] = lambda: lagreach.diagnose(model, [(x, y)])
-    return found
+    actions["sequences of 1e9 steps: diagnose"] = lambda: lagreach.diagnose(model, (x, y))
+    actions["sequences of 1e9 steps: lag_gradients"] = lambda: lagreach.lag_gradients(model, x, y)
+    actions["sequences of 1e9 steps: batches"] = lambda: lagreach.diagnose(model, [(x, y)])
+    return actions
 
 
 def read_all(folder: Path) -> dict[str, list[str | None]]:

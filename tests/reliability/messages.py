@@ -32,20 +32,20 @@ class Message:
 
     def faults(self) -> list[str]:
         """Say what is wrong with it."""
-        found = []
+        wrong = []
         if not self.problem:
-            found.append("no sentence")
+            wrong.append("no sentence")
         if len(self.problem) > LONGEST:
-            found.append("too long a sentence; details belong into got=, expected= or fix=")
+            wrong.append("too long a sentence; details belong into got=, expected= or fix=")
         if self.problem.endswith((".", "!")):
-            found.append("ends with a full stop")
+            wrong.append("ends with a full stop")
         if INTERNAL.search(" ".join([self.problem, *self.parts.values()])):
-            found.append("names something internal")
+            wrong.append("names something internal")
         if "got" not in self.parts and "{}" not in self.problem and not {"expected", "fix"} & set(self.parts):
-            found.append("says nothing of what was got, expected or to do")
+            wrong.append("says nothing of what was got, expected or to do")
         if not {"expected", "fix"} & set(self.parts) and not _says_what_is_right(self.problem):
-            found.append("says neither what was expected nor what to do")
-        return found
+            wrong.append("says neither what was expected nor what to do")
+        return wrong
 
     def __str__(self) -> str:
         return f"{self.place} {self.kind}: {self.problem} | " + " | ".join(f"{k}: {v}" for k, v in self.parts.items())

@@ -76,24 +76,24 @@ def page_text(results: dict[str, Any]) -> str:
         "",
     ]
     for name, title in TITLES.items():
-        found = results.get(name)
-        if found is None:
+        result = results.get(name)
+        if result is None:
             continue
         lines += [f"## {title}", "", INTRODUCTIONS[name], ""]
         lines += ["| what | goes well if | tried | failed | how it ended |", "| --- | --- | ---: | ---: | --- |"]
-        for count in found["counts"]:
+        for count in result["counts"]:
             ended = ", ".join(f"{number:,} {word}" for word, number in sorted(count["outcomes"].items()))
             ended += "".join(f"; {word}: {value:.4g}" for word, value in count["measured"].items())
             tried = f"{count['tried']:,}" + (f" of {count['asked']:,}" if count["asked"] > count["tried"] else "")
             lines.append(f"| {count['what']} | {count['expected']} | {tried} | {count['failed']} | {ended} |")
-        where = found["where"]
+        where = result["where"]
         lines += [
             "",
             f"{where['date']}, lagreach {where['lagreach']}, torch {where['torch']}, Python {where['python']}, "
-            f"{where['machine']}, {found['seconds'] / 60:.1f} minutes.",
+            f"{where['machine']}, {result['seconds'] / 60:.1f} minutes.",
             "",
         ]
-        failures = [failure for count in found["counts"] for failure in count["failures"]]
+        failures = [failure for count in result["counts"] for failure in count["failures"]]
         if failures:
             lines += ["What failed:", "", *(f"- `{failure.splitlines()[0][:300]}`" for failure in failures), ""]
     return "\n".join(lines).rstrip() + "\n"

@@ -30,16 +30,16 @@ def small_problem() -> tuple[torch.nn.Module, tuple[torch.Tensor, torch.Tensor]]
 def diagnose_once() -> Diagnosis:
     """Diagnose the small problem from scratch."""
     model, data = small_problem()
-    found = lagreach.diagnose(
+    diagnosis = lagreach.diagnose(
         model, data, lags=[0, 2, 4], settings=MeasureSettings(blocks=8, probes=1, flips=99), progress=False
     )
-    assert isinstance(found, Diagnosis)
-    return found
+    assert isinstance(diagnosis, Diagnosis)
+    return diagnosis
 
 
-def numbers(found: Diagnosis) -> str:
+def numbers(diagnosis: Diagnosis) -> str:
     """Everything a diagnosis says, to the last digit, but for the time it took."""
-    record = encode(found)
+    record = encode(diagnosis)
     record["fields"].pop("seconds")
     return json.dumps(record, sort_keys=True)
 

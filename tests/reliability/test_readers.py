@@ -20,10 +20,10 @@ from lagreach.diagnosis.record_json import decode, encode
 from lagreach.errors import InputError, RunError, TooLargeError
 from lagreach.papers.cayci import bounds
 from lagreach.study.config import find_study, read_config
-from lagreach.study.rows import read_rows, write_rows
 from lagreach.study.runner import run_study
 from lagreach.study.status import run_status
 from lagreach.study.store import RunDirectory
+from lagreach.study.tables import read_rows, write_rows
 from lagreach.tasks import make_task
 from tests.reliability.damage import edit_diagnosis
 from tests.reliability.hostile import STUDY, bomb, npy_header
@@ -227,10 +227,10 @@ def test_a_loss_function_of_ones_own_works_with_any_layout_of_the_batch(generato
     def loss(output, y, mask):
         return ((output - y).abs()[..., 0] * mask).sum(1)
 
-    found = lagreach.lag_gradients(model, x, y, loss, lengths=lengths).total()
+    totals = lagreach.lag_gradients(model, x, y, loss, lengths=lengths).total()
     inside = torch.arange(5) < lengths[:, None]
     loss(model(x, lengths), y, inside).mean().backward()
-    for name, grad in found.items():
+    for name, grad in totals.items():
         torch.testing.assert_close(grad, model.get_parameter(name).grad)
 
 

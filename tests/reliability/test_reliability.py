@@ -34,6 +34,6 @@ def test_the_page_shows_the_stored_results():
 def test_every_check_is_published_with_its_counts():
     results = read_results()
     assert list(results) == list(TITLES)
-    for found in results.values():
-        assert {"date", "lagreach", "torch", "python", "machine"} <= set(found["where"])
-        assert all(count["tried"] > 0 for count in found["counts"])
+    for result in results.values():
+        assert {"date", "lagreach", "torch", "python", "machine"} <= set(result["where"])
+        assert all(count["tried"] > 0 for count in result["counts"])

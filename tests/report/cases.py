@@ -56,11 +56,11 @@ def with_window(diagnosis, **changes):
 def heavy(kappa=2.9, interval=(2.4, 3.6)):
     """A diagnosis whose kappa was measured and lies above 2, with its interval and block size."""
     window = gated().layers[0].window
-    speed = replace(
+    rate = replace(
         window.concentration, kappa=kappa, interval=interval, kappa_pessimistic=interval[1], status=Status.OK,
         sizes=(1, 2, 4, 8), spreads=(4.0, 3.0, 2.2, 1.6), n=1000,
     )  # fmt: skip
-    return with_window(gated(), concentration=speed)
+    return with_window(gated(), concentration=rate)
 
 
 def refused():
@@ -69,15 +69,15 @@ def refused():
     nan = np.full(len(window.lags), np.nan)
     status = Status.KAPPA_REFUSED
 
-    def unknown(found: Requirement) -> Requirement:
-        lost = np.where(np.isinf(found.sequences), np.inf, np.nan)
+    def unknown(needed: Requirement) -> Requirement:
+        lost = np.where(np.isinf(needed.sequences), np.inf, np.nan)
         return replace(
-            found, sequences=lost, low=np.where(np.isinf(lost), found.low, nan), high=lost, pessimistic=lost,
-            status=tuple(status if np.isnan(n) else s for n, s in zip(lost, found.status, strict=True)),
+            needed, sequences=lost, low=np.where(np.isinf(lost), needed.low, nan), high=lost, pessimistic=lost,
+            status=tuple(status if np.isnan(n) else s for n, s in zip(lost, needed.status, strict=True)),
         )  # fmt: skip
 
-    speed = replace(window.concentration, kappa=np.inf, interval=(9.0, np.inf), kappa_pessimistic=np.inf, status=status)
-    return with_window(gated(), concentration=speed, required=unknown(window.required), probe=unknown(window.probe))
+    rate = replace(window.concentration, kappa=np.inf, interval=(9.0, np.inf), kappa_pessimistic=np.inf, status=status)
+    return with_window(gated(), concentration=rate, required=unknown(window.required), probe=unknown(window.probe))
 
 
 def unreachable():
@@ -85,9 +85,9 @@ def unreachable():
     window = gated().layers[0].window
     lost = np.arange(len(window.lags)) >= 3
 
-    def cut(found: Requirement) -> Requirement:
+    def cut(needed: Requirement) -> Requirement:
         names = ("sequences", "high", "pessimistic", "robust")
-        return replace(found, **{name: np.where(lost, np.inf, getattr(found, name)) for name in names})
+        return replace(needed, **{name: np.where(lost, np.inf, getattr(needed, name)) for name in names})
 
     return with_window(gated(), probe=cut(window.probe))
 

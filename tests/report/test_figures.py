@@ -42,8 +42,8 @@ def test_window_draws_n_and_the_dependences():
     marked = axes.containers[0].lines[0].get_xydata()
     assert marked[:, 0].tolist() == list(window.dependences)
     assert axes.get_yscale() == "log"
-    own = Figure().add_subplot()
-    assert figures.window([gated(), CONST], own) is own
+    panel = Figure().add_subplot()
+    assert figures.window([gated(), CONST], panel) is panel
 
 
 def test_reach_is_the_window_of_each_number():

@@ -59,8 +59,8 @@ def test_an_unknown_number_is_neither_a_refusal_nor_a_promise():
     assert "would not notice" not in text
     assert "The data depend on lags 3 and 9; what lags 3 and 9 need cannot be said." in text
     assert "the data depend on lags 3, 9; what 3, 9 need cannot be said" in text
-    found, rows = refused().layers[0].window.required, describe(refused()).splitlines()
-    for lag, status in zip(found.lags.tolist(), found.status, strict=True):
+    required, rows = refused().layers[0].window.required, describe(refused()).splitlines()
+    for lag, status in zip(required.lags.tolist(), required.status, strict=True):
         row = next(line for line in rows if line.split()[:1] == [str(lag)])
         assert ("none found" in row) == (status is Status.NOT_SIGNIFICANT)
         assert row.count("unknown") == (1 if status is Status.NOT_SIGNIFICANT else 2)

@@ -18,32 +18,32 @@ MANY = np.array([AMPLE])
 @pytest.mark.parametrize("last", [False, True])
 def test_a_delay_line_holds_its_length_and_nothing_beyond(last):
     lags = [0, 5, 11, 12, 20]
-    found = curves("delay", lags, sequences=640, time=32, size=12, last=last).planted(MANY, 0.05)
-    np.testing.assert_allclose(found.value[:3, 0], 1.0, atol=1e-6)
-    assert (found.value[3:, 0] < 0.05).all()
-    assert (found.low[3:, 0] == 0).all()
+    shares = curves("delay", lags, sequences=640, time=32, size=12, last=last).planted(MANY, 0.05)
+    np.testing.assert_allclose(shares.value[:3, 0], 1.0, atol=1e-6)
+    assert (shares.value[3:, 0] < 0.05).all()
+    assert (shares.low[3:, 0] == 0).all()
 
 
 def test_a_leaky_unit_blends_its_lags():
     """A state ``sum_k r^k x_{t-k}`` has the squared correlation ``(1 - r^2) r^(2l)`` with the input l steps before."""
     lags = [0, 1, 4, 8]
-    found = curves("leaky", lags, sequences=800, time=100, size=1).planted(MANY, 0.05)
+    shares = curves("leaky", lags, sequences=800, time=100, size=1).planted(MANY, 0.05)
     known = np.array([(1 - 0.81) * 0.81**lag for lag in lags])
     # the first steps, whose states are smaller, and those without an old input are among the anchors
-    np.testing.assert_allclose(found.value[:, 0], known, rtol=0.15)
+    np.testing.assert_allclose(shares.value[:, 0], known, rtol=0.15)
     assert (curves("leaky", lags, sequences=800, time=100, size=1).needed(0.05).value == np.inf).all()
 
 
 def test_white_features_have_the_share_of_the_ridge_formula():
     """With S = 1 and d features, ``a = rho / (rho + d noise / N)``, the noise being all that is not fitted."""
-    found = curves("delay", [3], sequences=3200, time=24, size=12, last=True)
+    fitted = curves("delay", [3], sequences=3200, time=24, size=12, last=True)
     for strength, count in ((0.05, 1000.0), (0.5, 100.0)):
         a = 0.5
         for _ in range(50):  # the maximum of G: a fixed point
             unexplained = 1 - strength * (2 * a - a**2)
             gamma = 12 * a**2 / count
             a = strength / (strength + 12 * unexplained / (1 - gamma) / count)
-        np.testing.assert_allclose(found.planted(np.array([count]), strength).value[0, 0], a, atol=0.02)
+        np.testing.assert_allclose(fitted.planted(np.array([count]), strength).value[0, 0], a, atol=0.02)
 
 
 @pytest.mark.parametrize(
@@ -58,31 +58,32 @@ def test_white_features_have_the_share_of_the_ridge_formula():
 )
 def test_shares_are_those_of_actual_ridge_fits(kind, lag, strength, sequences, last):
     slopes = ridge_fits(kind, lag, strength, sequences, time=40, size=12, last=last, fits=40)
-    found = curves(kind, [lag], sequences=3200, time=40, size=12, last=last)
-    share = found.planted(np.array([float(sequences)]), strength).value[0, 0]
+    fitted = curves(kind, [lag], sequences=3200, time=40, size=12, last=last)
+    share = fitted.planted(np.array([float(sequences)]), strength).value[0, 0]
     error = slopes.std() / len(slopes) ** 0.5
     assert abs(share - slopes.mean()) < 0.06 + 2 * error
 
 
 def test_half_is_reached_where_the_share_says():
-    found = curves("random", [3, 8], sequences=800, time=40)
-    needed = found.needed(0.05).value[:, 0]
-    shares = found.planted(needed, 0.05).value
+    fitted = curves("random", [3, 8], sequences=800, time=40)
+    needed = fitted.needed(0.05).value[:, 0]
+    shares = fitted.planted(needed, 0.05).value
     np.testing.assert_allclose(np.diag(shares), 0.5, atol=0.1)
-    ends = found.needed(0.05)
+    ends = fitted.needed(0.05)
     assert (ends.low <= ends.value).all()
     assert (ends.value <= ends.high).all()
 
 
 def test_strength_and_sequences_trade_off():
-    found = curves("random", [3], sequences=800, time=40)
-    shares = found.planted(np.array([10.0, 100.0, 1000.0]), 0.05).value[0]
+    fitted = curves("random", [3], sequences=800, time=40)
+    shares = fitted.planted(np.array([10.0, 100.0, 1000.0]), 0.05).value[0]
     assert (np.diff(shares) > 0).all()
-    stronger = found.planted(np.array([10.0]), 0.5).value[0, 0]
+    stronger = fitted.planted(np.array([10.0]), 0.5).value[0, 0]
     assert stronger > shares[0]
     # ten times the variance is worth about ten times the sequences, while noise is all there is
     assert (
-        abs(found.planted(np.array([1.0]), 0.1).value[0, 0] - found.planted(np.array([10.0]), 0.01).value[0, 0]) < 0.05
+        abs(fitted.planted(np.array([1.0]), 0.1).value[0, 0] - fitted.planted(np.array([10.0]), 0.01).value[0, 0])
+        < 0.05
     )
 
 
@@ -93,8 +94,8 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say():
     runs = 60
     inside = np.zeros_like(truth)
     for seed in range(runs):
-        found = curves("random", lags, sequences=160, time=24, seed=seed).planted(counts, 0.05)
-        inside += (found.low - 0.005 <= truth) & (truth <= found.high + 0.005)
+        shares = curves("random", lags, sequences=160, time=24, seed=seed).planted(counts, 0.05)
+        inside += (shares.low - 0.005 <= truth) & (truth <= shares.high + 0.005)
     assert (inside / runs).mean() > 0.9
     assert (inside / runs).min() > 0.75
 
@@ -103,11 +104,11 @@ def test_nothing_is_found_where_nothing_is():
     """Lags beyond a delay line: the share is zero within its interval, and the estimate is not pushed up by noise."""
     values, covered = [], 0
     for seed in range(20):
-        found = curves("delay", [12, 16, 20], sequences=96, time=24, last=True, seed=seed).planted(
+        shares = curves("delay", [12, 16, 20], sequences=96, time=24, last=True, seed=seed).planted(
             np.array([AMPLE]), 0.05
         )
-        covered += int((found.low == 0).sum())
-        values.append(found.value[:, 0])
+        covered += int((shares.low == 0).sum())
+        values.append(shares.value[:, 0])
     assert covered >= 0.9 * 60
     # a fit judged on its own rows would show 12 features / 96 rows
     assert np.mean(values) < 0.05
@@ -119,9 +120,9 @@ def test_dependences_in_the_data_are_recovered_to_the_share_of_a_fit():
     y = 0.6 * torch.nn.functional.pad(x, (0, 0, 3, 0))[:, :40] + 0.6 * torch.nn.functional.pad(x, (0, 0, 20, 0))[:, :40]
     y = y + 0.5 * torch.randn(y.shape, generator=generator, dtype=torch.float64)
     lags = [0, 3, 20]
-    found = share_curves(moments(observe(x, y), states, lags))
-    shares = found.data(np.array([100.0, AMPLE]))
-    planted = found.planted(MANY, 0.05)
+    in_theory = share_curves(moments(observe(x, y), states, lags))
+    shares = in_theory.data(np.array([100.0, AMPLE]))
+    planted = in_theory.planted(MANY, 0.05)
     # inputs are independent, so the joint fit recovers of each lag what a fit to it alone would
     np.testing.assert_allclose(shares.value[1:, 1], planted.value[1:, 0], atol=0.03)
     # against the slopes of an ordinary least-squares fit
@@ -170,19 +171,19 @@ def test_the_fixed_budget_of_descent_recovers_what_ridge_would_later():
     values, vectors = torch.linalg.eigh(S)
     shares = []
     for time in (0.1, 10.0, 1e9):
-        found = share_curves(sums, budget=time).planted(MANY, 0.05).value[0, 0]
+        share = share_curves(sums, budget=time).planted(MANY, 0.05).value[0, 0]
         filtered = (1 - torch.exp(-time * values)) / values
         known = float(((c @ vectors).square() * filtered).sum() / (37 / 40))
-        np.testing.assert_allclose(found, known, atol=0.02)
-        shares.append(found)
+        np.testing.assert_allclose(share, known, atol=0.02)
+        shares.append(share)
     ridge = share_curves(sums).planted(MANY, 0.05).value[0, 0]
     assert shares[0] < shares[1] < shares[2] == pytest.approx(ridge, abs=0.01)
 
 
 def test_a_gradient_is_seen_from_the_sequences_that_its_law_says():
     """Along c, the planted mean ``sqrt(rho) c`` against the spread of ``g_n``: ``N = (2 z sd / Delta)^2``."""
-    found = curves("delay", [3, 15], sequences=3200, time=24, size=12, last=True)
-    needed = found.visible(0.05, 0.05).value[:, 0]
+    fitted = curves("delay", [3, 15], sequences=3200, time=24, size=12, last=True)
+    needed = fitted.visible(0.05, 0.05).value[:, 0]
     np.testing.assert_allclose(needed[0], (2 * 1.6449) ** 2 / 0.05, rtol=0.15)
     assert needed[1] > 3200
 
@@ -196,12 +197,12 @@ def test_order_batches_and_shards_do_not_matter():
     together = moments(whole, states, lags)
 
     def some(index):
-        own = dataclasses.replace(
+        observed = dataclasses.replace(
             whole,
             **{name: getattr(whole, name)[index] for name in
                ("block", "times", "shares", "planted", "residual", "towards", "along_residual", "along_output", "chance")},
         )  # fmt: skip
-        return readable_rows(own, states[index], lags)
+        return readable_rows(observed, states[index], lags)
 
     apart = start(BLOCKS, 6, lags, torch.ones(1, 1))
     other = start(BLOCKS, 6, lags, torch.ones(1, 1))

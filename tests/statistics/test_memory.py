@@ -7,7 +7,7 @@ from scipy.stats import binom
 
 import lagreach
 from lagreach.diagnosis.cost import memory_needed
-from lagreach.diagnosis.measure import make_subject
+from lagreach.diagnosis.measure import plan_measurement
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.models.gated_rnn import GatedRNN
 from lagreach.statistics import memory as module
@@ -16,22 +16,22 @@ from lagreach.statistics.memory import DOUBT, MOST_BYTES, MOST_DIRECTIONS, Memor
 CORRELATED = "inputs are correlated in time"
 
 
-def memory(subject):
+def memory(plan):
     """Linear memory over all sequences, in one go."""
-    sums = MemorySums(subject)
-    subject.feed([sums], range(subject.plan.count))
+    sums = MemorySums(plan)
+    plan.feed([sums], range(plan.block_plan.count))
     return sums.result()
 
 
 def correlated(inputs, blocks=32, lengths=None):
     """Whether the statistic calls inputs (seq, time, input) correlated."""
     sequences, time = inputs.shape[:2]
-    found = module.Autocorrelation(blocks, inputs.shape[2])
+    statistic = module.Autocorrelation(blocks, inputs.shape[2])
     inside = torch.ones(sequences, time, dtype=torch.bool)
     if lengths is not None:
         inside = torch.arange(time) < lengths[:, None]
-    found.add(inputs * inside[..., None], inside, torch.arange(sequences) * blocks // sequences)
-    return found.found()
+    statistic.add(inputs * inside[..., None], inside, torch.arange(sequences) * blocks // sequences)
+    return statistic.found()
 
 
 def draws(law, repetition, *shape):
@@ -86,15 +86,15 @@ def test_a_diagnosis_of_independent_inputs_does_not_warn():
     model = GatedRNN("gru", 12, 8, 1, generator=torch.Generator().manual_seed(0))
     for k in range(4):
         x = draws("normal", k, 96, 20, 12).float()
-        found = lagreach.diagnose(model, (x, x[..., :1]), lags=[0, 1])
-        assert not any(CORRELATED in warning for warning in found.layers[0].window.warnings)
-        assert found.layers[0].window.memory.independent_inputs
+        diagnosis = lagreach.diagnose(model, (x, x[..., :1]), lags=[0, 1])
+        assert not any(CORRELATED in warning for warning in diagnosis.layers[0].window.warnings)
+        assert diagnosis.layers[0].window.memory.independent_inputs
     x[:, 1:] += 0.5 * x[:, :-1]
-    found = lagreach.diagnose(model, (x, x[..., :1]), lags=[0, 1])
-    assert any(CORRELATED in warning for warning in found.layers[0].window.warnings)
+    diagnosis = lagreach.diagnose(model, (x, x[..., :1]), lags=[0, 1])
+    assert any(CORRELATED in warning for warning in diagnosis.layers[0].window.warnings)
 
 
-def wide_subject(units=2500, lags=(0, 1, 2, 4)):
+def wide_problem(units=2500, lags=(0, 1, 2, 4)):
     """A state far wider than the data have steps."""
     generator = torch.Generator().manual_seed(0)
     model = GatedRNN("diag_elman", 2, units, 1, generator=generator)
@@ -109,14 +109,14 @@ def test_covariances_of_wide_states_are_bounded():
         for lags in (1, 24, 256, 5000):
             assert memory_bytes(size, lags) <= MOST_BYTES
             assert 1 <= directions_read(size, lags) <= size
-    model, data, lags = wide_subject()
-    subject = make_subject(model, data, "mse", lags, settings=MeasureSettings())
-    assert memory_needed(subject) > memory_bytes(2500, len(lags))
+    model, data, lags = wide_problem()
+    plan = plan_measurement(model, data, "mse", lags, settings=MeasureSettings())
+    assert memory_needed(plan) > memory_bytes(2500, len(lags))
 
 
 @pytest.mark.thorough
 def test_a_wide_state_is_diagnosed_and_says_how():
-    model, data, lags = wide_subject()
+    model, data, lags = wide_problem()
     window = lagreach.diagnose(model, data, lags=lags).layers[0].window
     assert window.memory.directions == MOST_DIRECTIONS
     assert window.memory.bound == 2500
@@ -146,15 +146,15 @@ def test_random_directions_hold_what_a_state_remembers(monkeypatch):
     readout = (torch.ones(1, 60, dtype=torch.float64), torch.zeros(1, dtype=torch.float64))
     view = functional_view(step, {"W_x": first}, readout, 60)
     x = torch.randn(64, 40, 1, generator=generator, dtype=torch.float64)
-    subject = make_subject(view, (x, x), "mse", [0, 3, 5, 6], params=lambda name: True, settings=MeasureSettings())
-    exact = memory(subject)
+    plan = plan_measurement(view, (x, x), "mse", [0, 3, 5, 6], params=lambda name: True, settings=MeasureSettings())
+    exact = memory(plan)
     monkeypatch.setattr(module, "MOST_DIRECTIONS", 20)
-    some = memory(subject)
+    some = memory(plan)
     assert exact.directions is None
     assert some.directions == 20
-    for found in (exact, some):
-        np.testing.assert_allclose(found.capacity[:3], 1, atol=1e-8)
-        assert abs(found.capacity[3]) < 0.05
+    for held in (exact, some):
+        np.testing.assert_allclose(held.capacity[:3], 1, atol=1e-8)
+        assert abs(held.capacity[3]) < 0.05
 
 
 def test_wide_inputs_are_read_along_random_directions_too(monkeypatch):
@@ -162,10 +162,10 @@ def test_wide_inputs_are_read_along_random_directions_too(monkeypatch):
     generator = torch.Generator().manual_seed(0)
     model = GatedRNN("diag_gate", 40, 30, 1, generator=generator)
     x = torch.randn(400, 12, 40, generator=generator)
-    subject = make_subject(model, (x, x[..., :1]), "mse", [0, 1], settings=MeasureSettings())
-    whole = memory(subject)
+    plan = plan_measurement(model, (x, x[..., :1]), "mse", [0, 1], settings=MeasureSettings())
+    whole = memory(plan)
     monkeypatch.setattr(module, "MOST_DIRECTIONS", 30)
-    some = memory(subject)
+    some = memory(plan)
     assert some.directions is None
     np.testing.assert_allclose(some.capacity, whole.capacity, atol=0.1)
     assert some.total == pytest.approx(whole.total, rel=0.2)
@@ -173,11 +173,11 @@ def test_wide_inputs_are_read_along_random_directions_too(monkeypatch):
 
 def test_blocks_that_an_interrupt_left_out_do_not_count():
     inputs = draws("normal", 0, 96, 20, 3)
-    found, some = module.Autocorrelation(32, 3), module.Autocorrelation(16, 3)
-    for one in (found, some):
+    whole, some = module.Autocorrelation(32, 3), module.Autocorrelation(16, 3)
+    for one in (whole, some):
         one.add(inputs, torch.ones(96, 20, dtype=torch.bool), torch.arange(96) * 16 // 96)
-    assert found.found() == some.found() is False
+    assert whole.found() == some.found() is False
     inputs[:, 1:] += 0.3 * inputs[:, :-1]
-    found.add(inputs, torch.ones(96, 20, dtype=torch.bool), torch.arange(96) * 16 // 96)
-    assert found.found()
+    whole.add(inputs, torch.ones(96, 20, dtype=torch.bool), torch.arange(96) * 16 // 96)
+    assert whole.found()
     assert not module.Autocorrelation(32, 3).found()

@@ -48,8 +48,8 @@ class InputPower(LagStatistic):
     column: ClassVar[str] = "input power"
     tracked: ClassVar[str] = "power"
 
-    def start(self, subject, dependences):
-        return InputSums(subject.bands.lags)
+    def start(self, plan, dependences):
+        return InputSums(plan.bands.lags)
 
     def curve(self, measured):
         sums = measured.collected
@@ -63,8 +63,8 @@ class Forgetful(InputSums):
 
 
 class Wrong(InputPower):
-    def start(self, subject, dependences):
-        return Forgetful(subject.bands.lags)
+    def start(self, plan, dependences):
+        return Forgetful(plan.bands.lags)
 
 
 @pytest.fixture(scope="module")
@@ -189,9 +189,9 @@ def test_a_constant_gate_has_the_half_life_of_its_retention():
             if name.startswith("U"):
                 weight.zero_()
     x, y = torch.randn(2, 24, 16, 1, generator=generator, dtype=torch.float64)
-    found = diagnose(model, (x, y), lags=[1, 2, 4, 8], settings=MeasureSettings(blocks=8), progress=False)
+    diagnosis = diagnose(model, (x, y), lags=[1, 2, 4, 8], settings=MeasureSettings(blocks=8), progress=False)
     expected = np.log(2) / -np.log(0.8) / np.array([1, 2, 4, 8])
-    np.testing.assert_allclose(found.layers[0].window.curves["half_life"].value, expected, rtol=1e-6)
+    np.testing.assert_allclose(diagnosis.layers[0].window.curves["half_life"].value, expected, rtol=1e-6)
 
 
 def test_metrics_are_plain_json(diagnosed):

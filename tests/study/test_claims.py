@@ -23,16 +23,16 @@ def row(role, seed, recipe="exact", **values):
 
 def rows(role, **values):
     """Five seeds in both recipes; lists of values run over seeds."""
-    found = []
+    all_rows = []
     for seed in range(5):
-        own = {k: v[seed] if isinstance(v, tuple) else v for k, v in values.items()}
-        found += [row(role, seed, "exact", **own), row(role, seed, "paper", **own)]
-    return found
+        of_seed = {k: v[seed] if isinstance(v, tuple) else v for k, v in values.items()}
+        all_rows += [row(role, seed, "exact", **of_seed), row(role, seed, "paper", **of_seed)]
+    return all_rows
 
 
-def verdicts(test, material, **options):
+def verdicts(test, tables, **options):
     claim = ClaimTest(test=test, claim="it is so", printed="as printed", options=options)
-    return {c.definition: c for c in check_claims([claim], material, BUDGETS, seeds=5, scale="small")}
+    return {c.definition: c for c in check_claims([claim], tables, BUDGETS, seeds=5, scale="small")}
 
 
 @pytest.mark.parametrize(
@@ -70,10 +70,10 @@ def test_each_test_can_pass_and_fail(test, good, bad, options):
 
 
 def test_both_definitions_are_read_from_their_own_numbers():
-    found = verdicts("exponential_envelope", rows("a", exact_exponential_weight=0.1), role="a")
-    assert (found["paper"].verdict, found["lagreach"].verdict) == ("yes", "no")
-    found = verdicts("heavy_tails", rows("a", stable_supported=False), role="a")
-    assert (found["paper"].verdict, found["lagreach"].verdict) == ("yes", "no")
+    claims = verdicts("exponential_envelope", rows("a", exact_exponential_weight=0.1), role="a")
+    assert (claims["paper"].verdict, claims["lagreach"].verdict) == ("yes", "no")
+    claims = verdicts("heavy_tails", rows("a", stable_supported=False), role="a")
+    assert (claims["paper"].verdict, claims["lagreach"].verdict) == ("yes", "no")
     light = verdicts("heavy_tails", rows("a", alpha=1.98, alpha_high=2.0), role="a")["lagreach"]
     assert light.verdict == "no"
     assert "alpha below 2 in 0%" in light.why
@@ -81,13 +81,11 @@ def test_both_definitions_are_read_from_their_own_numbers():
 
 
 def test_order_of_windows():
-    material = (
-        rows("small", windows=[1.0, 2.0]) + rows("none", windows=[None, None]) + rows("large", windows=[1.0, 9.0])
-    )
+    tables = rows("small", windows=[1.0, 2.0]) + rows("none", windows=[None, None]) + rows("large", windows=[1.0, 9.0])
     options = {"roles": ["small", "none", "large"], "budget": 8000}
-    assert verdicts("window_order", material, **options)["lagreach"].verdict == "yes"
+    assert verdicts("window_order", tables, **options)["lagreach"].verdict == "yes"
     options["roles"] = ["large", "none", "small"]
-    assert verdicts("window_order", material, **options)["lagreach"].verdict == "no"
+    assert verdicts("window_order", tables, **options)["lagreach"].verdict == "no"
 
 
 def test_four_seeds_in_five_are_enough_and_three_are_not():
@@ -105,9 +103,9 @@ def test_four_seeds_in_five_are_enough_and_three_are_not():
 @pytest.mark.parametrize(("seeds", "scale"), [(4, "small"), (5, "smoke")])
 def test_too_little_is_not_tested(seeds, scale):
     claim = ClaimTest(test="spectrum", claim="c", printed="p", options={"role": "a", "broad": False})
-    (found,) = check_claims([claim], rows("a"), BUDGETS, seeds=seeds, scale=scale)
-    assert found.verdict == "not tested"
-    assert found.obtained
+    (claimed,) = check_claims([claim], rows("a"), BUDGETS, seeds=seeds, scale=scale)
+    assert claimed.verdict == "not tested"
+    assert claimed.obtained
 
 
 def test_intervals_are_students():
@@ -140,8 +138,8 @@ def test_unknown_tests_are_refused():
 
 
 def test_evidence_reads_missing_windows_as_nothing_within_reach():
-    material = rows("a", windows=[float("nan"), None])
-    np.testing.assert_array_equal(Evidence(material, "lagreach", BUDGETS).window("a", 100), np.zeros(5))
+    tables = rows("a", windows=[float("nan"), None])
+    np.testing.assert_array_equal(Evidence(tables, "lagreach", BUDGETS).window("a", 100), np.zeros(5))
 
 
 def test_claims_are_read_under_every_definition_that_was_measured():
@@ -149,8 +147,8 @@ def test_claims_are_read_under_every_definition_that_was_measured():
     both = rows("a", slope=2.0, kappa=2.0, alpha=2.0)
     assert set(verdicts("scaling_slope", both, role="a")) == {"paper", "lagreach"}
     more = [*both, *(row("a", seed, "exact_lag_noise", slope=0.1) for seed in range(5))]
-    found = verdicts("scaling_slope", more, role="a")
-    assert {name: claim.verdict for name, claim in found.items()} == {
+    claims = verdicts("scaling_slope", more, role="a")
+    assert {name: claim.verdict for name, claim in claims.items()} == {
         "paper": "yes",
         "lagreach": "yes",
         "lag noise": "no",

@@ -29,9 +29,9 @@ def test_a_run_leaves_numbers_figures_and_results(finished):
 
 
 def test_experiments_come_back_as_they_were(finished):
-    found = read_experiment(finished, "kernel")
-    assert isinstance(found, Experiment)
-    assert json.loads(json.dumps(found.to_dict())) == json.loads(experiment_path(finished, "kernel").read_text())
+    experiment = read_experiment(finished, "kernel")
+    assert isinstance(experiment, Experiment)
+    assert json.loads(json.dumps(experiment.to_dict())) == json.loads(experiment_path(finished, "kernel").read_text())
     assert read_experiment(finished, "width") is None
     experiment_path(finished, "width").write_text("{")
     assert read_experiment(finished, "width") is None

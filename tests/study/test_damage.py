@@ -12,10 +12,10 @@ from lagreach.errors import InputError
 from lagreach.study.config import find_study
 from lagreach.study.jobs import diagnose_jobs, is_diagnosed, is_trained
 from lagreach.study.manifest import MANIFEST
-from lagreach.study.rows import read_rows, write_rows
 from lagreach.study.runner import run_study
 from lagreach.study.status import run_status
 from lagreach.study.store import FIRST_LINE, RunDirectory
+from lagreach.study.tables import read_rows, write_rows
 from tests.reliability.runs import one_figure
 from tests.study.test_runs import contents
 

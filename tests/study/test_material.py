@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lagreach.study.material import reach
+from lagreach.study.group_tables import reach
 from lagreach.study.results import middle
 
 NAN = float("nan")

@@ -24,11 +24,11 @@ from lagreach.study.config import find_study
 from lagreach.study.executors import make_executor
 from lagreach.study.export import export_run
 from lagreach.study.jobs import DiagnoseJob, diagnose_jobs, shared_memory, summary_row
-from lagreach.study.rows import read_rows, write_rows
 from lagreach.study.runner import run_study
 from lagreach.study.status import run_status
 from lagreach.study.store import RunDirectory
 from lagreach.study.summary import summarise
+from lagreach.study.tables import read_rows, write_rows
 
 pytestmark = pytest.mark.thorough
 
@@ -43,18 +43,18 @@ def finished(tmp_path_factory):
 
 def contents(run):
     """What must not depend on how a run was interrupted: weights, metrics, and diagnoses but for their seconds and day."""
-    found = {}
+    by_file = {}
     for path in sorted(run.path.rglob("model-*.safetensors")):
-        found[str(path.relative_to(run.path))] = {n: t.numpy().tobytes() for n, t in load_tensors(path).items()}
+        by_file[str(path.relative_to(run.path))] = {n: t.numpy().tobytes() for n, t in load_tensors(path).items()}
     for path in sorted(run.path.rglob("*.parquet")):
-        found[str(path.relative_to(run.path))] = repr(read_rows(path))
+        by_file[str(path.relative_to(run.path))] = repr(read_rows(path))
     for path in sorted(run.path.rglob("*.nc")):
         record = encode(lagreach.load(path))
         record["fields"].pop("seconds")
         record["fields"].pop("about")  # which names the day
-        found[str(path.relative_to(run.path))] = json.dumps(record)
-    found["claims"] = (run.path / "claims.json").read_text()
-    return found
+        by_file[str(path.relative_to(run.path))] = json.dumps(record)
+    by_file["claims"] = (run.path / "claims.json").read_text()
+    return by_file
 
 
 def test_a_run_leaves_what_it_promises(finished):
@@ -63,9 +63,9 @@ def test_a_run_leaves_what_it_promises(finished):
         assert (path / name).stat().st_size > 0, name
     diagnoses = sorted(path.rglob("*.nc"))
     assert len(diagnoses) == 8  # 2 variants x 2 seeds x 2 checkpoints
-    found = lagreach.load(diagnoses[0])
-    assert found.labels["study"] == "tiny"
-    assert {"variant", "seed", "epoch", "recipe"} <= set(found.labels)
+    diagnosis = lagreach.load(diagnoses[0])
+    assert diagnosis.labels["study"] == "tiny"
+    assert {"variant", "seed", "epoch", "recipe"} <= set(diagnosis.labels)
     rows = read_rows(path / "trainings" / "diag" / "metrics.parquet")
     assert [row["epoch"] for row in rows if row["seed"] == 1] == [1, 2, 3, 4, 5, 6]
     scores = read_rows(path / "trainings" / "diag" / "recovered.parquet")
@@ -201,10 +201,10 @@ def test_a_run_killed_many_times_resumes_to_the_identical_result(finished, tmp_p
 
 def test_status_tells_how_far_an_interrupted_run_is(finished, tmp_path):
     run = RunDirectory.create(tmp_path / "run", TINY)
-    found = run_status(run.path)
-    assert found.state == "interrupted"
-    assert found.epochs == {"diag": (0, 6), "const": (0, 6)}
-    assert "--resume" in str(found)
+    status = run_status(run.path)
+    assert status.state == "interrupted"
+    assert status.epochs == {"diag": (0, 6), "const": (0, 6)}
+    assert "--resume" in str(status)
     assert run_status(finished.path).epochs == {"diag": (6, 6), "const": (6, 6)}
     with run.lock():
         assert run_status(run.path).state == "running"
@@ -249,12 +249,12 @@ def test_the_slope_is_over_the_gain_that_was_carried(generator):
     x = torch.randn(64, 24, 2, generator=generator)
     model = lagreach.GatedRNN("diag_gate", 2, 6, 1, generator=generator)
     for transport in ("exact", "first-order"):
-        found = lagreach.diagnose(model, (x, x.roll(2, 1)[..., :1]), lags=[1, 2, 3, 5, 8], transport=transport)
-        gains = found.layers[0].fidelity
+        diagnosis = lagreach.diagnose(model, (x, x.roll(2, 1)[..., :1]), lags=[1, 2, 3, 5, 8], transport=transport)
+        gains = diagnosis.layers[0].fidelity
         carried = (gains.log10_exact if transport == "exact" else gains.log10_first_order).numpy()
-        needed = found.layers[0].window.required_if_present().sequences
+        needed = diagnosis.layers[0].window.required_if_present().sequences
         expected = np.polyfit(-carried * np.log(10), np.log(needed), 1)[0]
-        assert summarise(found, (100,))["slope"] == pytest.approx(expected)
+        assert summarise(diagnosis, (100,))["slope"] == pytest.approx(expected)
 
 
 def test_summary_rows_hold_what_the_diagnoses_say(finished):
@@ -262,9 +262,9 @@ def test_summary_rows_hold_what_the_diagnoses_say(finished):
     row = next(
         r for r in rows if r["recipe"] == "exact" and r["variant"] == "diag" and r["seed"] == 1 and r["epoch"] == 6
     )
-    found = lagreach.load(finished.diagnosis_path("diag", 1, 6, "exact"))
-    np.testing.assert_allclose(row["n_probe"], found.layers[0].window.required_if_present().sequences)
-    assert row["windows"][0] == pytest.approx(found.window(100).lag or float("nan"), nan_ok=True)
+    diagnosis = lagreach.load(finished.diagnosis_path("diag", 1, 6, "exact"))
+    np.testing.assert_allclose(row["n_probe"], diagnosis.layers[0].window.required_if_present().sequences)
+    assert row["windows"][0] == pytest.approx(diagnosis.window(100).lag or float("nan"), nan_ok=True)
 
 
 def test_processes_share_the_memory_of_a_gpu(monkeypatch):

@@ -16,8 +16,8 @@ from lagreach._util.disk import disk_errors
 from lagreach.errors import InputError, RunError
 from lagreach.study.checkpoints import latest_state, load_tensors, save_state, save_tensors
 from lagreach.study.config import find_study
-from lagreach.study.rows import read_rows, write_rows
 from lagreach.study.store import RunDirectory
+from lagreach.study.tables import read_rows, write_rows
 
 TINY = find_study(str(Path(__file__).with_name("tiny.yaml"))).at_scale("smoke")
 

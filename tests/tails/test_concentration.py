@@ -31,9 +31,9 @@ def test_spreads_match_the_closed_form(alpha):
     """Means of m stable values are stable with scale m^(1/alpha - 1)."""
     samples = symmetric_stable(alpha)(np.random.default_rng(0), 200_000)
     sizes = (1, 2, 8, 32)
-    found = measure_spreads(samples, sizes, 0.05, 4, np.random.default_rng(1))
+    spreads = measure_spreads(samples, sizes, 0.05, 4, np.random.default_rng(1))
     exact = [2.0 * float(stable.ppf(0.95, alpha)) * m ** (1.0 / alpha - 1.0) for m in sizes]
-    np.testing.assert_allclose(found, exact, rtol=0.06 if alpha < 1.5 else 0.03)
+    np.testing.assert_allclose(spreads, exact, rtol=0.06 if alpha < 1.5 else 0.03)
 
 
 def test_spreads_match_plain_partitions():
@@ -45,8 +45,8 @@ def test_spreads_match_plain_partitions():
         means = rng.permutation(samples)[:2976].reshape(-1, 32).mean(axis=1)
         twin.append(means)
     low, high = np.quantile(np.concatenate(twin), (0.05, 0.95))
-    (found,) = measure_spreads(rng.permutation(samples), (32,), 0.05, 100, rng)
-    assert found == pytest.approx((high - low) / math.sqrt(1.0 - 32 / 3000), rel=0.02)
+    (spread,) = measure_spreads(rng.permutation(samples), (32,), 0.05, 100, rng)
+    assert spread == pytest.approx((high - low) / math.sqrt(1.0 - 32 / 3000), rel=0.02)
 
 
 def test_no_value_enters_a_mean_twice():
@@ -78,11 +78,11 @@ def test_finite_population_correction_removes_the_bias():
 @pytest.mark.thorough
 @pytest.mark.parametrize("alpha", [1.3, 1.5, 1.9, 2.0])
 def test_exponent_of_stable_laws(alpha):
-    found = np.array([c.inverse_kappa for c in many(symmetric_stable(alpha), 4000, 7)])
+    exponents = np.array([c.inverse_kappa for c in many(symmetric_stable(alpha), 4000, 7)])
     # sd at n = 4000 from larger simulations: .036, .024, .010, .007
     sd = {1.3: 0.036, 1.5: 0.024, 1.9: 0.012, 2.0: 0.009}[alpha]
-    assert found.mean() == pytest.approx(1.0 - 1.0 / alpha, abs=0.005 + 3.3 * sd / math.sqrt(7))
-    assert found.std() < 2.0 * sd
+    assert exponents.mean() == pytest.approx(1.0 - 1.0 / alpha, abs=0.005 + 3.3 * sd / math.sqrt(7))
+    assert exponents.std() < 2.0 * sd
 
 
 # 1/kappa with means of 1 and 8, n = 10^6: the shape of single values still shows
@@ -91,8 +91,8 @@ LOCAL = {"t1.5": 0.272, "t3": 0.446, "contaminated": 0.440, "modulated": 0.429, 
 
 @pytest.mark.parametrize("name", LOCAL)
 def test_local_exponent_of_other_laws(name):
-    found = np.array([c.inverse_kappa for c in many(NOT_STABLE[name][0], 4000, 5, blocks=(1, 8))])
-    assert found.mean() == pytest.approx(LOCAL[name], abs=0.05 if name == "t1.5" else 0.02)
+    exponents = np.array([c.inverse_kappa for c in many(NOT_STABLE[name][0], 4000, 5, blocks=(1, 8))])
+    assert exponents.mean() == pytest.approx(LOCAL[name], abs=0.05 if name == "t1.5" else 0.02)
 
 
 @pytest.mark.thorough
@@ -101,12 +101,12 @@ def test_matched_statistic_of_gaussian_parts_has_kappa_two():
     verdicts = []
     for seed in range(5):
         steps = matched_steps(np.random.default_rng(seed), 8000)
-        found, fit = concentration(steps, resamples=100), fit_tail(steps)
-        verdicts.append(found.kappa == 2.0 and found.status is Status.KAPPA_TWO)
+        rate, fit = concentration(steps, resamples=100), fit_tail(steps)
+        verdicts.append(rate.kappa == 2.0 and rate.status is Status.KAPPA_TWO)
         assert fit.alpha == pytest.approx(1.23, abs=0.1)
         assert fit.stable_supported is False
         assert fit.status is Status.STABLE_NOT_SUPPORTED
-        assert not found.agrees_with(fit.alpha)
+        assert not rate.agrees_with(fit.alpha)
     # the interval covers 1/2 in more than 95 % of runs; 4 of 5 is its 98 % bound
     assert sum(verdicts) >= 4
 
@@ -114,8 +114,8 @@ def test_matched_statistic_of_gaussian_parts_has_kappa_two():
 def test_sequence_means_of_the_matched_statistic_look_gaussian():
     rng = np.random.default_rng(0)
     sequences = matched_steps(rng, 2000 * 64).reshape(2000, 64).mean(axis=1)
-    found = concentration(sequences, resamples=100)
-    assert found.kappa == 2.0
+    rate = concentration(sequences, resamples=100)
+    assert rate.kappa == 2.0
     assert fit_tail(sequences, check=False).alpha > 1.9
 
 
@@ -125,8 +125,8 @@ def test_sequence_means_of_the_matched_statistic_look_gaussian():
 @pytest.mark.parametrize("alpha", [1.5, 2.0])
 def test_bootstrap_interval_covers(alpha):
     """99.9 % binomial bound of 40 runs around 95 %."""
-    found = many(symmetric_stable(alpha), 1000, 40)
-    inside = sum(c.inverse_interval[0] <= 1.0 - 1.0 / alpha <= c.inverse_interval[1] for c in found)
+    repeats = many(symmetric_stable(alpha), 1000, 40)
+    inside = sum(c.inverse_interval[0] <= 1.0 - 1.0 / alpha <= c.inverse_interval[1] for c in repeats)
     assert inside >= 32
 
 
@@ -135,8 +135,8 @@ def test_bootstrap_interval_covers(alpha):
 @pytest.mark.parametrize("alpha", [1.3, 1.5, 1.9, 2.0])
 def test_bootstrap_interval_covers_many(alpha, n, runs):
     """At most two points below nominal, beyond the 99.9 % binomial bound."""
-    found = many(symmetric_stable(alpha), n, runs, resamples=400)
-    inside = sum(c.inverse_interval[0] <= 1.0 - 1.0 / alpha <= c.inverse_interval[1] for c in found)
+    repeats = many(symmetric_stable(alpha), n, runs, resamples=400)
+    inside = sum(c.inverse_interval[0] <= 1.0 - 1.0 / alpha <= c.inverse_interval[1] for c in repeats)
     assert inside >= stats.binom.ppf(0.0005, runs, 0.93)
 
 
@@ -167,17 +167,17 @@ def test_verdicts():
 def test_kappa_is_never_below_two():
     """Three atoms with 6 % at each end: single values spread more than a Gaussian of the same variance would."""
     samples = np.random.default_rng(0).choice([-1.0, 0.0, 1.0], size=4000, p=[0.06, 0.88, 0.06])
-    found = concentration(samples, blocks=(1, 8))
-    assert found.inverse_interval[0] > 0.5
-    assert (found.kappa, found.interval, found.kappa_pessimistic) == (2.0, (2.0, 2.0), 2.0)
-    assert found.status is Status.KAPPA_TWO
+    rate = concentration(samples, blocks=(1, 8))
+    assert rate.inverse_interval[0] > 0.5
+    assert (rate.kappa, rate.interval, rate.kappa_pessimistic) == (2.0, (2.0, 2.0), 2.0)
+    assert rate.status is Status.KAPPA_TWO
 
 
 def test_constant_samples_have_no_spread():
-    found = concentration(np.full(1000, 3.0))
-    assert found.status is Status.NO_SPREAD
-    assert math.isnan(found.kappa)
-    assert math.isnan(found.required(1.0).sequences)
+    rate = concentration(np.full(1000, 3.0))
+    assert rate.status is Status.NO_SPREAD
+    assert math.isnan(rate.kappa)
+    assert math.isnan(rate.required(1.0).sequences)
 
 
 def test_rare_values_have_no_spread_in_single_sequences():
@@ -200,9 +200,9 @@ def test_sizes_grow_as_the_root_of_the_sample():
 def test_required_matches_the_exact_formula_for_gaussian_sequences():
     """R_N = 2 z sd / sqrt(N) <= delta means N = (2 z sd / delta)^2, inside and beyond the reach of the samples."""
     samples = np.random.default_rng(1).normal(size=20_000)
-    found = concentration(samples, resamples=50)
+    rate = concentration(samples, resamples=50)
     for delta, status in ((1.0, Status.N_MEASURED), (0.3, Status.N_MEASURED), (0.03, Status.N_EXTRAPOLATED)):
-        answer = found.required(delta)
+        answer = rate.required(delta)
         assert answer.status is status
         assert answer.measured == (status is Status.N_MEASURED)
         assert answer.sequences == pytest.approx((2.0 * special.ndtri(0.95) / delta) ** 2, rel=0.08)
@@ -211,19 +211,19 @@ def test_required_matches_the_exact_formula_for_gaussian_sequences():
 
 def test_required_matches_the_exact_formula_for_stable_sequences():
     samples = symmetric_stable(1.5)(np.random.default_rng(2), 20_000)
-    found = concentration(samples, resamples=50)
+    rate = concentration(samples, resamples=50)
     exact = (2.0 * float(stable.ppf(0.95, 1.5))) ** 3.0
-    assert found.required(1.0).sequences == pytest.approx(exact, rel=0.3)
-    beyond = found.required(0.1)
+    assert rate.required(1.0).sequences == pytest.approx(exact, rel=0.3)
+    beyond = rate.required(0.1)
     assert beyond.status is Status.N_EXTRAPOLATED
     assert beyond.sequences < exact * 1e3 * 1.5
     assert beyond.pessimistic > exact * 1e3
 
 
 def test_required_is_monotone_and_continuous_at_the_end_of_the_reach():
-    found = concentration(np.random.default_rng(1).laplace(size=5000), resamples=50)
-    deltas = np.geomspace(2 * found.spreads[0], 1e-3, 400)
-    numbers = np.array([found.required(d).sequences for d in deltas])
+    rate = concentration(np.random.default_rng(1).laplace(size=5000), resamples=50)
+    deltas = np.geomspace(2 * rate.spreads[0], 1e-3, 400)
+    numbers = np.array([rate.required(d).sequences for d in deltas])
     assert numbers[0] == 1.0
     assert np.all(np.diff(numbers) >= 0.0)
     assert np.max(numbers[1:] / numbers[:-1]) < 1.1
@@ -314,11 +314,11 @@ def test_bad_input_is_named(samples, options, part):
 
 
 def test_bad_questions_are_named():
-    found = concentration(np.random.default_rng(0).normal(size=100))
+    rate = concentration(np.random.default_rng(0).normal(size=100))
     with pytest.raises(InputError, match="delta"):
-        found.required(0.0)
+        rate.required(0.0)
     with pytest.raises(InputError, match="block size"):
-        found.spread(3)
+        rate.spread(3)
 
 
 def test_printing():

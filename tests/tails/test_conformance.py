@@ -31,8 +31,8 @@ def of_one_side(centred, level):
 
 
 def in_other_units(centred, level):
-    found = mcculloch.estimate(centred, level)
-    return dataclasses.replace(found, scale=found.scale + 1.0)
+    fit = mcculloch.estimate(centred, level)
+    return dataclasses.replace(fit, scale=fit.scale + 1.0)
 
 
 def deaf_to_levels(centred, level):
@@ -40,20 +40,20 @@ def deaf_to_levels(centred, level):
 
 
 def off_centre(centred, level):
-    found = mcculloch.estimate(centred, level)
-    return Estimate(found.alpha, found.scale, (found.alpha + 0.01, found.alpha + 0.1))
+    fit = mcculloch.estimate(centred, level)
+    return Estimate(fit.alpha, fit.scale, (fit.alpha + 0.01, fit.alpha + 0.1))
 
 
 def biased(centred, level):
-    found = mcculloch.estimate(centred, level)
-    low, high = found.interval
-    return Estimate(found.alpha - 0.15, found.scale, (low - 0.15, high))
+    fit = mcculloch.estimate(centred, level)
+    low, high = fit.interval
+    return Estimate(fit.alpha - 0.15, fit.scale, (low - 0.15, high))
 
 
 def overconfident(centred, level):
-    found = mcculloch.estimate(centred, level)
-    low, high = (found.alpha + 0.3 * (end - found.alpha) for end in found.interval)
-    return Estimate(found.alpha, found.scale, (low, high))
+    fit = mcculloch.estimate(centred, level)
+    low, high = (fit.alpha + 0.3 * (end - fit.alpha) for end in fit.interval)
+    return Estimate(fit.alpha, fit.scale, (low, high))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,10 @@ def test_mistakes_are_noticed(estimate, problem):
 
 def test_an_estimator_of_one_s_own_fits_like_the_others():
     samples = lagreach.stable.rvs(1.6, 800, 0)
-    own, known = lagreach.fit_tail(samples, method=mcculloch.estimate), lagreach.fit_tail(samples, method="mcculloch")
-    assert own.method == "estimate"
-    assert dataclasses.replace(own, method="mcculloch") == known
+    custom, known = (
+        lagreach.fit_tail(samples, method=mcculloch.estimate),
+        lagreach.fit_tail(samples, method="mcculloch"),
+    )
+    assert custom.method == "estimate"
+    assert dataclasses.replace(custom, method="mcculloch") == known
     assert lagreach.fit_tail(samples[:10], method=mcculloch.estimate).method == "estimate"

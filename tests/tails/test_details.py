@@ -29,16 +29,16 @@ class Constant(np.random.Generator):
 
 @pytest.mark.parametrize("alpha", [0.8, 1.5, 2.0])
 def test_a_draw_of_zero_stands_for_the_first_half_step(alpha):
-    found = stable.rvs(alpha, 3, Constant(0.0))
-    assert np.isfinite(found).all()
-    np.testing.assert_array_equal(found, stable.rvs(alpha, 3, Constant(2.0**-54)))
+    samples = stable.rvs(alpha, 3, Constant(0.0))
+    assert np.isfinite(samples).all()
+    np.testing.assert_array_equal(samples, stable.rvs(alpha, 3, Constant(2.0**-54)))
 
 
 def test_hill_is_the_mean_log_excess_over_the_next_largest():
     samples = np.array([0.1, -9.0, 0.3, 4.0, -0.2, 7.0, 1.0, -2.0, 0.5, 3.0])
-    found = hill.estimate(samples, 0.95, exceedances=3)
-    assert found.alpha == pytest.approx(3 / sum(math.log(x / 3.0) for x in (4.0, 7.0, 9.0)), rel=1e-12)
-    assert found.interval[1] == pytest.approx(found.alpha * (1 + stats.norm.ppf(0.975) / math.sqrt(3)), rel=1e-12)
+    fit = hill.estimate(samples, 0.95, exceedances=3)
+    assert fit.alpha == pytest.approx(3 / sum(math.log(x / 3.0) for x in (4.0, 7.0, 9.0)), rel=1e-12)
+    assert fit.interval[1] == pytest.approx(fit.alpha * (1 + stats.norm.ppf(0.975) / math.sqrt(3)), rel=1e-12)
 
 
 @pytest.mark.parametrize("slope", [2.4, 0.1])
@@ -48,12 +48,12 @@ def test_with_alpha_at_an_end_the_intercept_alone_fits_the_scale(slope):
     sums.add([0.5, -0.5, 1.0])
     cf = np.exp(-(np.abs(GRID) ** slope))
     sums._sums = sums.n * np.stack([cf, np.zeros_like(cf)])
-    found = ecf.from_sums(sums, 0.95)
-    assert found.alpha != slope
+    fit = ecf.from_sums(sums, 0.95)
+    assert fit.alpha != slope
     loss = optimize.minimize_scalar(
-        lambda log_scale: np.sum((found.alpha * (log_scale + np.log(GRID)) - slope * np.log(GRID)) ** 2), (-1.0, 1.0)
+        lambda log_scale: np.sum((fit.alpha * (log_scale + np.log(GRID)) - slope * np.log(GRID)) ** 2), (-1.0, 1.0)
     )
-    assert math.log(found.scale) == pytest.approx(loss.x, abs=1e-6)
+    assert math.log(fit.scale) == pytest.approx(loss.x, abs=1e-6)
 
 
 @pytest.mark.parametrize("alpha", [1.2, 1.5, 1.8])
@@ -94,12 +94,12 @@ def test_at_the_ends_of_the_likelihood_interval_the_likelihood_has_fallen_by_the
 
 
 def test_agreement_with_a_tail_index_is_that_of_one_over_kappa():
-    found = concentration(np.random.default_rng(0).standard_normal(600), resamples=20, arrangements=1)
-    narrow = dataclasses.replace(found, inverse_interval=(0.3, 0.4))
+    rate = concentration(np.random.default_rng(0).standard_normal(600), resamples=20, arrangements=1)
+    narrow = dataclasses.replace(rate, inverse_interval=(0.3, 0.4))
     assert narrow.agrees_with(1.5)  # 1 - 1/1.5 = 1/3
     assert not narrow.agrees_with(1.3)
     assert not narrow.agrees_with(1.9)
-    gaussian = dataclasses.replace(found, inverse_interval=(0.45, 0.5))
+    gaussian = dataclasses.replace(rate, inverse_interval=(0.45, 0.5))
     assert gaussian.agrees_with(2)
     assert gaussian.agrees_with(3.5)  # beyond two a mean is as good as a Gaussian one
 
@@ -123,10 +123,10 @@ def test_an_estimator_must_return_numbers(alpha, scale):
 def test_what_lies_beyond_and_what_lies_before_are_one_half_together(engine, alpha):
     """Near the centre, in the tail, and where one law takes over from the other."""
     x = np.array([0.0, 1e-8, 0.3, 5.0, 19.999, 20.0, 20.001, 300.0, 1e9])
-    found = engine(x, alpha, ("half", "sf"))
-    np.testing.assert_allclose(found["half"] + found["sf"], 0.5, rtol=0, atol=4e-16)
-    assert found["half"][0] == 0.0
-    assert (np.diff(found["half"]) >= 0.0).all()
+    values = engine(x, alpha, ("half", "sf"))
+    np.testing.assert_allclose(values["half"] + values["sf"], 0.5, rtol=0, atol=4e-16)
+    assert values["half"][0] == 0.0
+    assert (np.diff(values["half"]) >= 0.0).all()
 
 
 @pytest.mark.parametrize("n", [9, 10, 13, 16, 17, 24, 31, 40])
@@ -134,5 +134,5 @@ def test_no_value_enters_a_mean_twice(n):
     """One value differs from the others by 1: the means that hold it, and not all do, differ by 1/m."""
     values = np.zeros(n)
     values[n // 2] = 1.0
-    (found,) = measure_spreads(values, (8,), 0.0, 200, np.random.default_rng(0))
-    assert found == pytest.approx(1 / 8 / math.sqrt(1 - 8 / n), rel=1e-12)
+    (spread,) = measure_spreads(values, (8,), 0.0, 200, np.random.default_rng(0))
+    assert spread == pytest.approx(1 / 8 / math.sqrt(1 - 8 / n), rel=1e-12)

@@ -17,11 +17,11 @@ FITS = ("mle", "mcculloch", "ecf", "log-moment")  # Hill is not a fit of the law
 
 
 def alphas_over_seeds(draw, method, n, seeds, first_seed=0):
-    found = []
+    alphas = []
     for seed in range(first_seed, first_seed + seeds):
         samples = draw(np.random.default_rng(seed), n)
-        found.append(ESTIMATORS[method](samples - np.median(samples), 0.95).alpha)
-    return np.array(found)
+        alphas.append(ESTIMATORS[method](samples - np.median(samples), 0.95).alpha)
+    return np.array(alphas)
 
 
 # --- closed forms -------------------------------------------------------------------------------------------------
@@ -39,9 +39,9 @@ def test_ecf_recovers_the_law_from_its_characteristic_function(alpha):
     sums = CharacteristicSums(2.0)
     sums.n = 1000
     sums._sums[0] = 1000 * np.exp(-((3.0 * GRID / 2.0) ** alpha))
-    found = ecf.from_sums(sums, 0.95)
-    assert found.alpha == pytest.approx(alpha, rel=1e-12)
-    assert found.scale == pytest.approx(3.0, rel=1e-12)
+    fit = ecf.from_sums(sums, 0.95)
+    assert fit.alpha == pytest.approx(alpha, rel=1e-12)
+    assert fit.scale == pytest.approx(3.0, rel=1e-12)
 
 
 @pytest.mark.parametrize("alpha", [1.1, 1.5, 1.9])
@@ -66,16 +66,16 @@ def test_moments_of_log_by_quadrature_of_the_density(alpha):
 def test_fits_recover_the_law_from_its_quantiles(method, alpha):
     """A hundred thousand evenly spaced quantiles are as good as the law itself, up to the cut of the tails."""
     levels = (np.arange(100_000) + 0.5) / 100_000
-    found = ESTIMATORS[method](5.0 * np.asarray(stable.ppf(levels, alpha)), 0.95)
-    assert found.alpha == pytest.approx(alpha, abs=2e-3)
-    assert found.scale == pytest.approx(5.0, rel=1e-3)
+    fit = ESTIMATORS[method](5.0 * np.asarray(stable.ppf(levels, alpha)), 0.95)
+    assert fit.alpha == pytest.approx(alpha, abs=2e-3)
+    assert fit.scale == pytest.approx(5.0, rel=1e-3)
 
 
 def test_hill_on_an_exact_pareto_tail():
     levels = (np.arange(100_000) + 0.5) / 100_000
-    found = hill.estimate(levels ** (-1.0 / 1.7), 0.95, exceedances=5000)
-    assert found.alpha == pytest.approx(1.7, rel=2e-3)
-    assert found.interval[1] - found.interval[0] == pytest.approx(2 * 1.96 * found.alpha / math.sqrt(5000), rel=1e-3)
+    fit = hill.estimate(levels ** (-1.0 / 1.7), 0.95, exceedances=5000)
+    assert fit.alpha == pytest.approx(1.7, rel=2e-3)
+    assert fit.interval[1] - fit.interval[0] == pytest.approx(2 * 1.96 * fit.alpha / math.sqrt(5000), rel=1e-3)
 
 
 def test_hill_of_tied_extremes_is_infinite():
@@ -119,9 +119,9 @@ def test_maximum_is_a_maximum(name):
 
 def test_gaussian_samples_mostly_sit_at_two():
     """The maximum is exactly at 2 in 86-90 % of Gaussian samples (larger simulations); 40 samples, 99.9 % bound."""
-    found = alphas_over_seeds(symmetric_stable(2.0), "mle", 1000, 40)
-    assert np.sum(found == 2.0) >= 26
-    assert found.min() > 1.95
+    alphas = alphas_over_seeds(symmetric_stable(2.0), "mle", 1000, 40)
+    assert np.sum(alphas == 2.0) >= 26
+    assert alphas.min() > 1.95
 
 
 # --- spread over seeds --------------------------------------------------------------------------------------------
@@ -140,22 +140,22 @@ SPREAD = {
 @pytest.mark.parametrize("alpha", [1.1, 1.5, 1.9])
 def test_bias_and_spread_on_stable_samples(method, alpha):
     n, seeds = 4000, 40
-    found = alphas_over_seeds(symmetric_stable(alpha), method, n, seeds)
+    alphas = alphas_over_seeds(symmetric_stable(alpha), method, n, seeds)
     expected = SPREAD[method][alpha] * math.sqrt(10_000 / n)
     capped = method in ("mcculloch", "log-moment") and alpha == 1.9  # the cap at 2 cuts the upper part off
     bias = 0.035 if capped else 0.005 + 3.3 * expected / math.sqrt(seeds)
-    assert abs(found.mean() - alpha) < bias
+    assert abs(alphas.mean() - alpha) < bias
     # a sample sd of 40 is within 40 % of the true one at the 99.9 % level
-    assert (0.4 if capped else 0.6) * expected < found.std() < 1.45 * expected
+    assert (0.4 if capped else 0.6) * expected < alphas.std() < 1.45 * expected
 
 
 @pytest.mark.parametrize(
     ("method", "most"), [("mle", 0.004), ("ecf", 0.008), ("mcculloch", 0.05), ("log-moment", 0.09)]
 )
 def test_bias_at_the_gaussian_end(method, most):
-    found = alphas_over_seeds(symmetric_stable(2.0), method, 4000, 30)
-    assert found.max() <= 2.0
-    assert 2.0 - most < found.mean()
+    alphas = alphas_over_seeds(symmetric_stable(2.0), method, 4000, 30)
+    assert alphas.max() <= 2.0
+    assert 2.0 - most < alphas.mean()
 
 
 def test_hill_is_no_use_near_two():
@@ -180,9 +180,9 @@ PSEUDO_TRUE = {
 def test_fits_miss_the_index_of_averages_on_other_laws(name):
     draw, governs = NOT_STABLE[name]
     for method, expected in PSEUDO_TRUE[name].items():
-        found = alphas_over_seeds(draw, method, 20_000, 5)
-        assert found.mean() == pytest.approx(expected, abs=0.03)
-        assert found.mean() < governs - 0.2
+        alphas = alphas_over_seeds(draw, method, 20_000, 5)
+        assert alphas.mean() == pytest.approx(expected, abs=0.03)
+        assert alphas.mean() < governs - 0.2
 
 
 # --- intervals ----------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def test_intervals_cover_many(method, alpha):
 
 
 def test_log_moment_error_matches_its_spread():
-    found = alphas_over_seeds(symmetric_stable(1.3), "log-moment", 2000, 60)
+    alphas = alphas_over_seeds(symmetric_stable(1.3), "log-moment", 2000, 60)
     samples = symmetric_stable(1.3)(np.random.default_rng(0), 2000)
     low, high = log_moment.estimate(samples, 0.95).interval
-    assert (high - low) / (2 * 1.96) == pytest.approx(found.std(), rel=0.35)
+    assert (high - low) / (2 * 1.96) == pytest.approx(alphas.std(), rel=0.35)

@@ -29,22 +29,22 @@ def test_shift_scale_sign_and_order(method):
 @pytest.mark.parametrize("factor", [1e-200, 1e150])
 @pytest.mark.parametrize("method", ESTIMATORS)
 def test_units_may_be_extreme(method, factor):
-    plain, found = fit_tail(SAMPLES, method, check=False), fit_tail(factor * SAMPLES, method, check=False)
-    assert found.alpha == pytest.approx(plain.alpha, rel=1e-6)
-    assert found.scale == pytest.approx(factor * plain.scale, rel=1e-6)
+    plain, fit = fit_tail(SAMPLES, method, check=False), fit_tail(factor * SAMPLES, method, check=False)
+    assert fit.alpha == pytest.approx(plain.alpha, rel=1e-6)
+    assert fit.scale == pytest.approx(factor * plain.scale, rel=1e-6)
 
 
 @pytest.mark.parametrize("method", ["mle", "mcculloch", "ecf"])
 def test_one_outlier_does_not_move_a_fit(method):
-    found = fit_tail(np.append(SAMPLES, 1e5), method, check=False)
-    assert found.alpha == pytest.approx(fit_tail(SAMPLES, method, check=False).alpha, abs=0.05)
+    fit = fit_tail(np.append(SAMPLES, 1e5), method, check=False)
+    assert fit.alpha == pytest.approx(fit_tail(SAMPLES, method, check=False).alpha, abs=0.05)
 
 
 @pytest.mark.parametrize("method", ESTIMATORS)
 def test_one_absurd_outlier_does_not_break_a_fit(method):
-    found = fit_tail(np.append(SAMPLES, 1e200), method, check=False)
-    assert 0.0 < found.alpha < 2.0
-    assert 0.0 < found.scale < 10.0
+    fit = fit_tail(np.append(SAMPLES, 1e200), method, check=False)
+    assert 0.0 < fit.alpha < 2.0
+    assert 0.0 < fit.scale < 10.0
 
 
 def test_tensors_lists_and_arrays_agree():

@@ -49,12 +49,12 @@ def test_fit_from_shards_equals_fit_from_samples():
     merged = parts[3]
     for part in (parts[0], parts[6], parts[1], parts[5], parts[2], parts[4]):
         merged = part.merge(merged)
-    found = fit_tail(merged, "ecf")
-    assert found.n == direct.n
-    assert found.alpha == pytest.approx(direct.alpha, rel=1e-10)
-    assert found.scale == pytest.approx(direct.scale, rel=1e-10)
-    assert found.interval == pytest.approx(direct.interval, rel=1e-10)
-    assert found.stable_supported is None
+    fit = fit_tail(merged, "ecf")
+    assert fit.n == direct.n
+    assert fit.alpha == pytest.approx(direct.alpha, rel=1e-10)
+    assert fit.scale == pytest.approx(direct.scale, rel=1e-10)
+    assert fit.interval == pytest.approx(direct.interval, rel=1e-10)
+    assert fit.stable_supported is None
 
 
 def test_sums_ignore_the_location():
@@ -123,10 +123,10 @@ def test_quantile_fit_from_shards_is_close_to_the_fit_from_samples():
     merged = shards[0]
     for shard in shards[1:]:
         merged = shard.merge(merged)
-    direct, found = fit_tail(samples, "mcculloch", check=False), fit_tail(merged, "mcculloch")
+    direct, fit = fit_tail(samples, "mcculloch", check=False), fit_tail(merged, "mcculloch")
     # 0.1 % in each range moves the ratio by at most 0.2 % and alpha by a tenth of its standard error
-    assert found.alpha == pytest.approx(direct.alpha, abs=0.004)
-    assert found.scale == pytest.approx(direct.scale, rel=0.004)
+    assert fit.alpha == pytest.approx(direct.alpha, abs=0.004)
+    assert fit.scale == pytest.approx(direct.scale, rel=0.004)
 
 
 def test_sketch_refuses_nonsense():

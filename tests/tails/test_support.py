@@ -29,15 +29,15 @@ def rejections(draw, n, seeds):
 def test_statistics_against_their_definitions():
     samples = NOT_STABLE["t3"][0](np.random.default_rng(0), 2000)
     samples -= np.median(samples)
-    found = support.stable_statistics(samples, np.random.default_rng(1))
+    statistics = support.stable_statistics(samples, np.random.default_rng(1))
     fits = {name: estimate(samples, 0.95) for name, estimate in ESTIMATORS.items()}
-    assert found.alpha == pytest.approx(fits["mle"].alpha, abs=1e-6)
-    assert found.estimator_gap == pytest.approx(fits["mcculloch"].alpha - fits["ecf"].alpha, abs=1e-9)
+    assert statistics.alpha == pytest.approx(fits["mle"].alpha, abs=1e-6)
+    assert statistics.estimator_gap == pytest.approx(fits["mcculloch"].alpha - fits["ecf"].alpha, abs=1e-9)
     distance = stats.kstest(samples, lambda x: stable.cdf(x / fits["mle"].scale, fits["mle"].alpha)).statistic
-    assert found.distance == pytest.approx(math.sqrt(2000) * distance, rel=1e-4)
+    assert statistics.distance == pytest.approx(math.sqrt(2000) * distance, rel=1e-4)
     blocks = np.random.default_rng(1).permutation(np.sort(samples)).reshape(-1, 8).mean(axis=1)
     of_means = fit_tail(blocks, check=False).alpha
-    assert found.mean_gap == pytest.approx(of_means - found.alpha, abs=1e-5)
+    assert statistics.mean_gap == pytest.approx(of_means - statistics.alpha, abs=1e-5)
 
 
 def test_order_units_and_location_do_not_matter():

@@ -142,8 +142,8 @@ def test_a_constant_added_to_the_output_changes_nothing(task, generator):
 @pytest.mark.parametrize("task", [t for t in TASKS if t.length <= 100], ids=lambda task: task.name)
 def test_diagnose_takes_every_task(task, generator):
     model = lagreach.GatedRNN("diag_gate", task.input_size, 3, task.output_size, gate_init=0.3, generator=generator)
-    found = lagreach.diagnose(model, task.batch(32, generator), loss=task.loss, lags=task.lags, progress=False)
-    assert len(found.layers) == 1
+    diagnosis = lagreach.diagnose(model, task.batch(32, generator), loss=task.loss, lags=task.lags, progress=False)
+    assert len(diagnosis.layers) == 1
 
 
 @every_task

@@ -45,9 +45,9 @@ def test_forgetting_the_first_half_shows_in_the_far_bins(generator):
     x, y = task.sample(500, generator)
     near = torch.zeros_like(y)
     near[:, -1, 0] = (x[:, 6:, 0] * x[:, 6:, 1]).sum(1)
-    found = task.recovered(x, y, near)
+    scores = task.recovered(x, y, near)
     # the other markers' positions are chance, so a near sum alone has the coefficient 1 near and 0 far
-    torch.testing.assert_close(found, doubles(1, 1, 0, 0), rtol=0, atol=1e-6)
+    torch.testing.assert_close(scores, doubles(1, 1, 0, 0), rtol=0, atol=1e-6)
 
 
 def test_bins_cover_all_distances_once():
@@ -166,8 +166,8 @@ def test_a_network_that_forgets_after_two_steps(generator):
     age = torch.zeros(2000, 30, 2)
     for t in range(1, 30):
         age[:, t] = torch.where(x[:, t] != 0, 0.0, age[:, t - 1] + 1)
-    found = FLIPS.recovered(x, y, torch.where(age <= 2, y, 0.0))
-    torch.testing.assert_close(found, doubles(1, 1, 0), rtol=0, atol=0)
+    scores = FLIPS.recovered(x, y, torch.where(age <= 2, y, 0.0))
+    torch.testing.assert_close(scores, doubles(1, 1, 0), rtol=0, atol=0)
     assert FLIPS.recovered(x, y, torch.where(age == 5, 0.3 * y, 7.0))[2].item() == pytest.approx(0.3, abs=1e-6)
 
 

@@ -47,9 +47,9 @@ def test_targets_covary_with_planted_lags_and_with_no_others(generator):
     x, y = SMALL.sample(20_000, generator)
     for lag in range(12):
         for unit in range(3):
-            found, error = lag_covariance(x[..., unit], y[..., 0], lag)
+            covariance, error = lag_covariance(x[..., unit], y[..., 0], lag)
             planted = {1: 0.6, 4: 0.3}.get(lag, 0.0) if unit == 0 else 0.0
-            assert abs(found - planted) < 4 * error, (lag, unit)
+            assert abs(covariance - planted) < 4 * error, (lag, unit)
 
 
 def test_the_variance_of_targets_grows_as_lags_come_into_reach(generator):
@@ -63,9 +63,9 @@ def test_the_variance_of_targets_grows_as_lags_come_into_reach(generator):
 def test_scores_are_shares_of_the_planted_coefficients(generator):
     x, y = SMALL.sample(2000, generator)
     signal = x[..., 0]
-    found = SMALL.recovered(x, y, (0.3 * delayed(signal, [1])[..., 0] + 5.0 * delayed(signal, [2])[..., 0])[..., None])
+    scores = SMALL.recovered(x, y, (0.3 * delayed(signal, [1])[..., 0] + 5.0 * delayed(signal, [2])[..., 0])[..., None])
     error = 4 * 5.0 / math.sqrt(2000 * 8) / np.array(SMALL.coefficients)  # lag 2 is not in the regression
-    assert np.all(np.abs(found.numpy() - [0.5, 0.0]) < error)
+    assert np.all(np.abs(scores.numpy() - [0.5, 0.0]) < error)
     exact = SMALL.recovered(x, y, 0.3 * delayed(signal, [1]))
     torch.testing.assert_close(exact, torch.tensor([0.5, 0.0], dtype=torch.float64), rtol=0, atol=1e-6)
 
@@ -155,10 +155,10 @@ def test_the_dependence_is_the_response_to_an_impulse():
 def test_covariances_and_variance_are_those_of_the_closed_form(generator):
     x, y = TEACHER.sample(20_000, generator)
     for lag, expected in enumerate(TEACHER.dependence(range(40)).tolist()):
-        found, _ = lag_covariance(x[..., 0], y[..., 0], lag)
+        covariance, _ = lag_covariance(x[..., 0], y[..., 0], lag)
         # targets of one sequence overlap, so the error is taken from sequences
         per_sequence = (x[:, : 40 - lag, 0] * y[:, lag:, 0]).mean(1)
-        assert abs(found - expected) < 4 * per_sequence.std().item() / math.sqrt(20_000), lag
+        assert abs(covariance - expected) < 4 * per_sequence.std().item() / math.sqrt(20_000), lag
     ratio = y[..., 0].double().var(0) / TEACHER.variance()
     torch.testing.assert_close(ratio, torch.ones_like(ratio), rtol=0, atol=4 * math.sqrt(2 / 20_000))
 
@@ -180,10 +180,10 @@ def test_a_student_that_forgets_scores_by_lag(generator):
     """A student with the short memory alone has the share of it at each lag."""
     x, y = TEACHER.sample(4000, generator)
     short = LinearTeacher(retention=(0.5,), weights=(0.8,), lags=(0, 1, 8), noise=0.0, length=40)
-    found = TEACHER.recovered(x, y, short.respond(x[..., 0])[..., None])
+    scores = TEACHER.recovered(x, y, short.respond(x[..., 0])[..., None])
     expected = short.dependence((0, 1, 8)) / TEACHER.dependence((0, 1, 8))
     error = 4 * 0.8 / math.sqrt(4000 * 32) / TEACHER.dependence((0, 1, 8)).abs()
-    assert bool(((found - expected).abs() < error).all())
+    assert bool(((scores - expected).abs() < error).all())
 
 
 @pytest.mark.parametrize(

@@ -47,9 +47,9 @@ def test_stretches_agree_with_steps(delay):
 def test_the_decay_is_exact_where_nothing_comes_in():
     """From a history far above 1 nothing comes in for one delay: f(v) is below 1e-8."""
     task = MackeyGlass(delay=17, substeps=2)
-    found = task.solve(torch.tensor([[8.0]], dtype=torch.float64), 17)[0]
+    solution = task.solve(torch.tensor([[8.0]], dtype=torch.float64), 17)[0]
     torch.testing.assert_close(
-        found, 8.0 * torch.exp(-0.1 * torch.arange(17.0, dtype=torch.float64)), rtol=1e-7, atol=0
+        solution, 8.0 * torch.exp(-0.1 * torch.arange(17.0, dtype=torch.float64)), rtol=1e-7, atol=0
     )
 
 
@@ -79,8 +79,8 @@ def test_scores_tell_the_retained_part_from_the_delayed_one(generator):
     x, y = task.sample(20, generator)
     retained = math.exp(-0.5) * (x + 1.0)
     for output, expected in ((retained, (1.0, 0.0)), (0.5 * (y + 1.0 - retained), (0.0, 0.5))):
-        found = task.recovered(x, y, output)
-        np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-4)
+        scores = task.recovered(x, y, output)
+        np.testing.assert_allclose(scores.numpy(), expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("options", [{"horizon": 17}, {"length": 17}, {"delay": 1}, {"substeps": 0}])

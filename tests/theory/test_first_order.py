@@ -134,9 +134,9 @@ def test_const_gate_without_recurrence_is_closed_form(generator):
     short = effective_rates(model, x, lags=lags, lengths=[100, 18], lr=0.1)
     torch.testing.assert_close(short.envelope[:6], 0.1 * expected[:6], rtol=1e-10, atol=0)
     assert short.envelope[6:].isnan().all()
-    found = fidelity(model, x, y, lags=lags)
-    torch.testing.assert_close(found.exact, expected / H, rtol=1e-10, atol=0)
-    torch.testing.assert_close(found.first_order, expected / H, rtol=1e-10, atol=0)
+    gains = fidelity(model, x, y, lags=lags)
+    torch.testing.assert_close(gains.exact, expected / H, rtol=1e-10, atol=0)
+    torch.testing.assert_close(gains.first_order, expected / H, rtol=1e-10, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -159,18 +159,18 @@ def test_exact_gain_keeps_its_exponent_in_float32(generator):
     torch.nn.init.zeros_(model.layers[0]["U_h"])
     x, y = torch.randn(2, time, 2, generator=generator), torch.randn(2, time, 1, generator=generator)
     lags = [1, 120, 130, 260, 399]
-    found = fidelity(model, x, y, lags=lags)
+    gains = fidelity(model, x, y, lags=lags)
     expected = torch.tensor([lag * math.log10(1 - s) for lag in lags], dtype=torch.float64)
-    torch.testing.assert_close(found.log10_exact, expected, rtol=1e-6, atol=1e-5)
-    torch.testing.assert_close(found.log10_first_order, expected, rtol=1e-6, atol=1e-5)
+    torch.testing.assert_close(gains.log10_exact, expected, rtol=1e-6, atol=1e-5)
+    torch.testing.assert_close(gains.log10_first_order, expected, rtol=1e-6, atol=1e-5)
 
 
 def test_growing_products_do_not_overflow(generator):
     factor = torch.full((1, 3001, 1), 3.0)
     window = next(windows(Factors.uniform(Dual(factor, factor)), [3000]))
-    found = torch.log10(window.rate()) + math.log10(2) * window.exponent.double()
+    log10_rate = torch.log10(window.rate()) + math.log10(2) * window.exponent.double()
     # (3 + 3E)^3000 = 3^3000 (1 + 3000 E)
-    torch.testing.assert_close(found.item(), 3000 * math.log10(3) + math.log10(3001), rtol=1e-12, atol=0.0)
+    torch.testing.assert_close(log10_rate.item(), 3000 * math.log10(3) + math.log10(3001), rtol=1e-12, atol=0.0)
 
 
 @pytest.mark.parametrize("lags", [[1, 2, 3, 4, 5, 6, 7], [7], [2, 7], [1, 6]])

@@ -8,9 +8,9 @@ from torch.nn.functional import cross_entropy
 
 from lagreach import lag_gradients
 from lagreach.data.bands import Bands
-from lagreach.diagnosis.measure import make_subject
+from lagreach.diagnosis.measure import plan_measurement
 from lagreach.diagnosis.settings import MeasureSettings
-from lagreach.gradients.blocks import directions
+from lagreach.gradients.blocks import block_means
 from tests.cases import CELLS, TOLERANCE, VARIANTS, autograd_gradient, normal, small_model
 
 SEQ, TIME, OUT = 3, 7, 2
@@ -19,10 +19,10 @@ LENGTHS = torch.tensor([7, 4, 1])
 
 def assert_identity(model, x, y, loss, expected_loss, **options):
     dtype = model.readout.weight.dtype
-    found = lag_gradients(model, x, y, loss, **options)
+    result = lag_gradients(model, x, y, loss, **options)
     expected = autograd_gradient(model, expected_loss)
-    torch.testing.assert_close(found.loss, expected_loss.detach(), **TOLERANCE[dtype])
-    total = found.total()
+    torch.testing.assert_close(result.loss, expected_loss.detach(), **TOLERANCE[dtype])
+    total = result.total()
     assert set(total) == {name for name, _ in model.named_parameters()}
     for name, grad in expected.items():
         scale = max(grad.abs().max().item(), 1e-3)
@@ -123,7 +123,7 @@ def test_each_lag_against_brute_force(cell, generator):
     leaf = torch.stack(states, 1).detach().requires_grad_()
     loss = (model.readout(model.stack.output(leaf)) - y).square().mean()
     (delta,) = torch.autograd.grad(loss, leaf)
-    found = lag_gradients(model, x, y)
+    result = lag_gradients(model, x, y)
     for lag in range(TIME):
         expected = {n: torch.zeros_like(p) for n, p in model.recurrent_params().items()}
         for t in range(lag, TIME):
@@ -132,7 +132,7 @@ def test_each_lag_against_brute_force(cell, generator):
             for n, g in zip(weights, grads, strict=True):
                 expected[n] += g
         for n, g in expected.items():
-            torch.testing.assert_close(found.grads[n][lag], g, **TOLERANCE[torch.float64])
+            torch.testing.assert_close(result.grads[n][lag], g, **TOLERANCE[torch.float64])
 
 
 @pytest.mark.parametrize("edges", [None, [(0, 1), (2, 2), (3, 6)]], ids=["every lag", "bands"])
@@ -142,14 +142,14 @@ def test_what_a_diagnosis_sums_by_block_and_band_is_autograds_gradient(cell, lay
     model = small_model(cell, generator, layernorm=layernorm)
     x, y = normal(generator, 16, TIME, 3), normal(generator, 16, TIME, OUT)
     settings = MeasureSettings(signal="gradient", blocks=8, probes=1)
-    subject = make_subject(model, (x, y), "mse", range(TIME), params="all", settings=settings)
+    plan = plan_measurement(model, (x, y), "mse", range(TIME), params="all", settings=settings)
     if edges is not None:
-        subject = replace(subject, bands=Bands(tuple(edges)))
-    means = directions(subject)
+        plan = replace(plan, bands=Bands(tuple(edges)))
+    means = block_means(plan)
     total = torch.from_numpy((means.data.sum(1) * means.size[:, None]).sum(0) / means.size.sum())
     expected = autograd_gradient(model, (model(x) - y).square().mean())
     start = 0
-    for name in subject.names:
+    for name in plan.names:
         gradient = expected[name]
         part = total[start : start + gradient.numel()].view_as(gradient)
         start += gradient.numel()

@@ -21,7 +21,7 @@ from torch.nn.functional import linear
 
 from lagreach import Cell, GatedRNN
 from lagreach._util.threads import one_thread
-from lagreach.diagnosis.measure import MeasureSettings, make_subject, measure_window
+from lagreach.diagnosis.measure import MeasureSettings, measure_window, plan_measurement
 
 T, INPUTS, HIDDEN, GATE, BIAS = 20, 2, 3, 0.3, 0.2
 BETA, NOISE = {2: 0.8, 6: 0.6}, 0.7
@@ -134,7 +134,7 @@ def coverage(student, seeds, sequences, blocks):
         data = teacher(sequences, 1 + seed)
         settings = MeasureSettings(blocks=blocks, probes=1, flips=199, error=ERROR, strength=STRENGTH, seed=seed)
         window = measure_window(student, data, "mse", LAGS, settings=settings)
-        probe = make_subject(student, data, "mse", LAGS, settings=settings).probe
+        probe = plan_measurement(student, data, "mse", LAGS, settings=settings).probe
         v = (probe.whitening @ probe.direction[0]).numpy()
         along_v = gradient_spread(student, v / np.linalg.norm(v))
         truth = {
@@ -144,9 +144,9 @@ def coverage(student, seeds, sequences, blocks):
             truth["probe", lag] = required(along_v, signal(student, lag, target_spread())) / STRENGTH
         planted = window.required_if_present()
         for (kind, lag), number in truth.items():
-            found = (window.required if kind == "data" else planted).at(lag)
-            inside[kind, lag] += found["low"] <= number <= found["high"]
-            ratios[kind, lag].append(found["sequences"] / number)
+            needed = (window.required if kind == "data" else planted).at(lag)
+            inside[kind, lag] += needed["low"] <= number <= needed["high"]
+            ratios[kind, lag].append(needed["sequences"] / number)
         false_lags += len(set(window.dependences) - set(BETA)) > 0
     return inside, ratios, false_lags
 

@@ -36,8 +36,8 @@ def recurrence_of(cells, generator, input_size=INPUT, hidden=HIDDEN):
     names, params, width = [], {}, input_size
     for k, cell in enumerate(cells):
         shapes = cell.shapes(width, hidden)
-        names.append({own: f"{k}.{own}" for own in shapes})
-        params |= {f"{k}.{own}": 0.5 * normal(generator, *shape) for own, shape in shapes.items()}
+        names.append({short: f"{k}.{short}" for short in shapes})
+        params |= {f"{k}.{short}": 0.5 * normal(generator, *shape) for short, shape in shapes.items()}
         width = hidden
     model = GatedRNN("elman", input_size, hidden, 1, dtype=torch.float64)
     template = rollout(model, torch.zeros(1, 2, input_size, dtype=torch.float64)).recurrence
@@ -46,8 +46,8 @@ def recurrence_of(cells, generator, input_size=INPUT, hidden=HIDDEN):
 
 def carried(part, delta, lags):
     """Copies of what exact transport gives for all weights."""
-    found = exact_transport(part, delta, lags, params=list(part.recurrence.params))
-    return [(c.value().clone(), {n: g.clone() for n, g in grads.items()}) for c, grads in found]
+    transported = exact_transport(part, delta, lags, params=list(part.recurrence.params))
+    return [(c.value().clone(), {n: g.clone() for n, g in grads.items()}) for c, grads in transported]
 
 
 def built_in():
@@ -70,7 +70,7 @@ def test_closed_pullbacks_equal_autodiff(cells, generator):
     names = [n for n in recurrence.params if "ln_" not in n and "u_h" not in n]  # these two are left to autodiff
     x, s = normal(generator, ROWS, INPUT), normal(generator, ROWS, recurrence.stack.state_size)
     by, cotangent = normal(generator, ROWS, 2), normal(generator, *s.shape)
-    found = []
+    pulled = []
     for linear in (linearise(recurrence, x, s, names), Autodiff(recurrence, x, s, names)):
         spread, before = torch.full((ROWS, linear.width), math.nan).double(), torch.full_like(s, math.nan)
         linear.spread(cotangent, spread)
@@ -81,9 +81,9 @@ def test_closed_pullbacks_equal_autodiff(cells, generator):
         used = slice(getattr(linear, "_columns", None))  # a kernel may leave columns out that no weight reads
         found_twice = [(columns[:, used], state) for columns, state in (at_once, (spread, before))]
         torch.testing.assert_close(*found_twice, rtol=1e-12, atol=1e-12)
-        found.append((before, linear.flat(linear.weights(spread, linear.weighted(by), slice(0, 1), 1))))
+        pulled.append((before, linear.flat(linear.weights(spread, linear.weighted(by), slice(0, 1), 1))))
     assert isinstance(linearise(recurrence, x, s, names), Closed)
-    torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(pulled[0], pulled[1], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -98,14 +98,14 @@ def test_some_weights_of_some_layers_in_any_order(names, group, generator):
     recurrence = recurrence_of((cells["lstm"](), cells["gru"](), cells["diag_gate"]()), generator)
     x, s = normal(generator, ROWS, INPUT), normal(generator, ROWS, recurrence.stack.state_size)
     by, cotangent = normal(generator, ROWS, 2), normal(generator, *s.shape)
-    found = []
+    flat = []
     for linear in (linearise(recurrence, x, s, names), Autodiff(recurrence, x, s, names)):
         spread = torch.full((ROWS, linear.width), math.nan).double()
         linear.spread(cotangent, spread)
-        found.append(linear.flat(linear.weights(spread, linear.weighted(by), group, 3)))
+        flat.append(linear.flat(linear.weights(spread, linear.weighted(by), group, 3)))
     assert isinstance(linearise(recurrence, x, s, names), Closed)
-    assert found[0].shape == (2, sum(recurrence.params[name].numel() for name in names))
-    torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=1e-12)
+    assert flat[0].shape == (2, sum(recurrence.params[name].numel() for name in names))
+    torch.testing.assert_close(flat[0], flat[1], rtol=1e-12, atol=1e-12)
 
 
 def test_what_a_closed_form_does_not_know_goes_through_autodiff(generator):
@@ -139,12 +139,12 @@ class TestCompiledPullbacks:
         x, s = normal(generator, count, INPUT).to(dtype), normal(generator, count, size).to(dtype)
         cotangent = (scale * normal(generator, count, size)).to(dtype)
         linear = linearise(recurrence, x, s, [name for name in params if "ln_" not in name])
-        found = [(cotangent.new_full((count, linear.width), math.nan), torch.full_like(s, math.nan)) for _ in range(2)]
+        ways = [(cotangent.new_full((count, linear.width), math.nan), torch.full_like(s, math.nan)) for _ in range(2)]
         with one_thread():  # on several, a whole spread is left to torch
-            linear.back(cotangent, *found[0], whole=whole)
-        linear.spread(cotangent, found[1][0])
-        linear.state(cotangent, *found[1])
-        return linear.compiled, *((spread[:, : linear._columns], before) for spread, before in found)
+            linear.back(cotangent, *ways[0], whole=whole)
+        linear.spread(cotangent, ways[1][0])
+        linear.state(cotangent, *ways[1])
+        return linear.compiled, *((spread[:, : linear._columns], before) for spread, before in ways)
 
     @pytest.mark.parametrize("count", [1, 64, 200])
     @pytest.mark.parametrize("hidden", [1, 5, 64, 67])
@@ -152,20 +152,20 @@ class TestCompiledPullbacks:
     @pytest.mark.parametrize("name", KNOWN)
     def test_equal_plain_torch(self, generator, name, dtype, hidden, count):
         for whole in (True, False):
-            compiled, found, plain = self.pulled(generator, [all_cells()[name]()], dtype, hidden, count, whole=whole)
+            compiled, at_once, plain = self.pulled(generator, [all_cells()[name]()], dtype, hidden, count, whole=whole)
             assert compiled
             tolerance = {torch.float32: 1e-5, torch.float64: 1e-13}[dtype] * hidden**0.5
-            torch.testing.assert_close(found[1], plain[1], rtol=tolerance, atol=tolerance)
+            torch.testing.assert_close(at_once[1], plain[1], rtol=tolerance, atol=tolerance)
             if whole:
-                torch.testing.assert_close(found[0], plain[0], rtol=tolerance, atol=tolerance)
+                torch.testing.assert_close(at_once[0], plain[0], rtol=tolerance, atol=tolerance)
 
     @pytest.mark.parametrize("scale", [1e-30, 1e30, math.inf, math.nan])
     @pytest.mark.parametrize("name", KNOWN)
     def test_keep_what_is_tiny_and_what_is_not_finite(self, generator, name, scale):
-        compiled, found, plain = self.pulled(generator, [all_cells()[name]()], scale=scale)
+        compiled, at_once, plain = self.pulled(generator, [all_cells()[name]()], scale=scale)
         assert compiled
         atol = 1e-5 * scale if math.isfinite(scale) else 0.0
-        torch.testing.assert_close(found, plain, rtol=1e-5, atol=atol, equal_nan=True)
+        torch.testing.assert_close(at_once, plain, rtol=1e-5, atol=atol, equal_nan=True)
 
     @pytest.mark.parametrize("scale", [1.0, 1e-42, math.inf, math.nan])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -183,13 +183,13 @@ class TestCompiledPullbacks:
     def test_are_left_out_where_they_do_not_fit(self, generator, monkeypatch):
         shared, normed = all_cells()["shared_gate"](), all_cells()["diag_gate"](layernorm=True)
         for cells, dtype in (([shared], torch.bfloat16), ([shared, shared], torch.float32), ([normed], torch.float32)):
-            compiled, found, plain = self.pulled(generator, cells, dtype)
+            compiled, at_once, plain = self.pulled(generator, cells, dtype)
             assert not compiled
-            torch.testing.assert_close(found, plain)
+            torch.testing.assert_close(at_once, plain)
         monkeypatch.setattr("lagreach.kernels.cpu._has_numba", lambda: False)
-        compiled, found, plain = self.pulled(generator, [shared])
+        compiled, at_once, plain = self.pulled(generator, [shared])
         assert not compiled
-        torch.testing.assert_close(found, plain)
+        torch.testing.assert_close(at_once, plain)
 
     def test_a_whole_spread_is_left_to_torch_on_several_threads(self, generator, monkeypatch):
         calls = []
@@ -261,16 +261,16 @@ def test_the_number_of_threads_does_not_matter(monkeypatch, generator, name):
     before, seen = torch.get_num_threads(), set()
     pull = Carry._pull
     monkeypatch.setattr(Carry, "_pull", lambda *a, **k: seen.add(threading.get_ident()) or pull(*a, **k))
-    found = []
+    by_threads = []
     try:
         for number in (1, 3, 2):
             torch.set_num_threads(number)
-            found.append([c.value().clone() for c, _ in exact_transport(part, delta, range(0, 40, 3))])
+            by_threads.append([c.value().clone() for c, _ in exact_transport(part, delta, range(0, 40, 3))])
     finally:
         torch.set_num_threads(before)
     assert len(seen) > 1
-    for other in found[1:]:
-        torch.testing.assert_close(other, found[0], rtol=0, atol=0)
+    for other in by_threads[1:]:
+        torch.testing.assert_close(other, by_threads[0], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("rows", [1, 5, 6, 1000])
@@ -308,8 +308,8 @@ def test_groups_of_sequences_are_summed_apart(generator, names):
     groups = [slice(0, 2), slice(2, 3), slice(3, 5)]
 
     def summed(rows, groups=None):
-        own = dataclasses.replace(part, x=part.x[rows], initial=part.initial[rows], states=part.states[rows])
-        steps = Steps(own, names, groups)
+        chosen = dataclasses.replace(part, x=part.x[rows], initial=part.initial[rows], states=part.states[rows])
+        steps = Steps(chosen, names, groups)
         carry, sums = Carry(steps, delta[rows]), WeightSums(steps, reached[rows])
         for lag in range(8):
             carry.step([sums] if lag in (2, 3, 5) else [], go_on=lag < 7)
@@ -366,8 +366,8 @@ def test_the_compiled_sweep_passes_closed_gates(monkeypatch, generator, value):
 
     class Shut(type(model.cell)):  # its factors are not those that the compiled kernels know
         def factors(self, x, s, params):
-            found = self.retention(x, s, params)
-            return first_order.Factors.uniform(first_order.Dual(torch.where(shut, value, found), 0.01 * found))
+            kept = self.retention(x, s, params)
+            return first_order.Factors.uniform(first_order.Dual(torch.where(shut, value, kept), 0.01 * kept))
 
     layer = first_order._layers(part)[0]._replace(cell=Shut())
     lags, anchors = [1, 5, 64, 399], torch.ones(2, 400, dtype=torch.bool)

@@ -36,41 +36,41 @@ def measured(model, generator, lags, time=TIME, **options):
     ("weight", "step", "sizes"), [(1.0, 1.0, [1.0, 0.5, 0.25, 0.125]), (-0.5, 0.25, [1.0, 2.0, 4.0, 8.0])]
 )
 def test_gains_that_part_by_a_factor_of_two_a_step(weight, step, sizes, generator):
-    found = measured(coupled(0.5, weight, generator), generator, [0, 1, 2, 3])
-    torch.testing.assert_close(found.exact, torch.tensor([step**lag for lag in range(4)]).double())
-    torch.testing.assert_close(found.first_order, torch.tensor([0.5**lag for lag in range(4)]).double())
-    torch.testing.assert_close(found.ratio, torch.tensor(sizes).double())
-    assert found.status_by_lag == (Status.OK, Status.OK, Status.FIRST_ORDER_MISLEADS, Status.FIRST_ORDER_MISLEADS)
-    assert found.status is Status.FIRST_ORDER_MISLEADS
-    assert found.verdict == f"{Status.FIRST_ORDER_MISLEADS} (from lag 2, 2 of 4 lags)"
+    gains = measured(coupled(0.5, weight, generator), generator, [0, 1, 2, 3])
+    torch.testing.assert_close(gains.exact, torch.tensor([step**lag for lag in range(4)]).double())
+    torch.testing.assert_close(gains.first_order, torch.tensor([0.5**lag for lag in range(4)]).double())
+    torch.testing.assert_close(gains.ratio, torch.tensor(sizes).double())
+    assert gains.status_by_lag == (Status.OK, Status.OK, Status.FIRST_ORDER_MISLEADS, Status.FIRST_ORDER_MISLEADS)
+    assert gains.status is Status.FIRST_ORDER_MISLEADS
+    assert gains.verdict == f"{Status.FIRST_ORDER_MISLEADS} (from lag 2, 2 of 4 lags)"
 
 
 def test_gains_that_agree_within_the_allowed_factor(generator):
-    found = measured(coupled(0.5, 1.0, generator), generator, [0, 1])
-    assert (found.status, found.verdict) == (Status.FIRST_ORDER_FAITHFUL, str(Status.FIRST_ORDER_FAITHFUL))
+    gains = measured(coupled(0.5, 1.0, generator), generator, [0, 1])
+    assert (gains.status, gains.verdict) == (Status.FIRST_ORDER_FAITHFUL, str(Status.FIRST_ORDER_FAITHFUL))
     just = measured(coupled(0.5, 1.9, generator), generator, [1])  # 2.9 times
     over = measured(coupled(0.5, 2.1, generator), generator, [1])  # 3.1 times
     assert (just.status, over.status) == (Status.FIRST_ORDER_FAITHFUL, Status.FIRST_ORDER_MISLEADS)
 
 
 def test_gains_that_differ_by_more_than_a_float_holds(generator):
-    found = measured(coupled(0.5, 1.0, generator), generator, [1100], time=1101)
-    torch.testing.assert_close(found.log10_exact.item(), 0.0)
-    torch.testing.assert_close(found.log10_first_order.item(), -1100 * math.log10(2))
-    assert found.status is Status.FIRST_ORDER_MISLEADS
+    gains = measured(coupled(0.5, 1.0, generator), generator, [1100], time=1101)
+    torch.testing.assert_close(gains.log10_exact.item(), 0.0)
+    torch.testing.assert_close(gains.log10_first_order.item(), -1100 * math.log10(2))
+    assert gains.status is Status.FIRST_ORDER_MISLEADS
 
 
 def test_two_gains_of_exactly_zero_agree(generator):
-    found = measured(coupled(1.0, 0.0, generator), generator, [0, 1, 3])
-    assert found.exact.tolist() == found.first_order.tolist() == [1.0, 0.0, 0.0]
-    assert found.status is Status.FIRST_ORDER_FAITHFUL
+    gains = measured(coupled(1.0, 0.0, generator), generator, [0, 1, 3])
+    assert gains.exact.tolist() == gains.first_order.tolist() == [1.0, 0.0, 0.0]
+    assert gains.status is Status.FIRST_ORDER_FAITHFUL
 
 
 def test_a_diagonal_jacobian_is_exact(generator):
     model = GatedRNN("diag_elman", 1, 2, 1, generator=generator, dtype=torch.float64)
-    found = measured(model, generator, [0, 1, 4])
-    assert found.status_by_lag == (Status.OK, Status.FIRST_ORDER_EXACT, Status.FIRST_ORDER_EXACT)
-    assert (found.status, found.verdict) == (Status.FIRST_ORDER_EXACT, str(Status.FIRST_ORDER_EXACT))
+    gains = measured(model, generator, [0, 1, 4])
+    assert gains.status_by_lag == (Status.OK, Status.FIRST_ORDER_EXACT, Status.FIRST_ORDER_EXACT)
+    assert (gains.status, gains.verdict) == (Status.FIRST_ORDER_EXACT, str(Status.FIRST_ORDER_EXACT))
 
 
 def test_without_retention_first_order_ends_after_one_step(generator):
@@ -80,42 +80,42 @@ def test_without_retention_first_order_ends_after_one_step(generator):
         model.layers[0]["U_h"].copy_(torch.tensor([[0.5, 0.1], [0.1, 0.5]]))
         model.layers[0]["b_h"].zero_()
         model.readout.weight.fill_(1.0)
-    found = measured(model, generator, [0, 1, 2, 5])
-    torch.testing.assert_close(found.exact, torch.tensor([1.0, 0.6, 0.36, 0.6**5]).double())
-    torch.testing.assert_close(found.first_order, torch.tensor([1.0, 0.5, 0.0, 0.0]).double())
-    assert found.status_by_lag == (Status.OK, Status.OK, Status.FIRST_ORDER_VANISHES, Status.FIRST_ORDER_VANISHES)
-    assert found.verdict == f"{Status.FIRST_ORDER_VANISHES} (from lag 2, 2 of 4 lags)"
+    gains = measured(model, generator, [0, 1, 2, 5])
+    torch.testing.assert_close(gains.exact, torch.tensor([1.0, 0.6, 0.36, 0.6**5]).double())
+    torch.testing.assert_close(gains.first_order, torch.tensor([1.0, 0.5, 0.0, 0.0]).double())
+    assert gains.status_by_lag == (Status.OK, Status.OK, Status.FIRST_ORDER_VANISHES, Status.FIRST_ORDER_VANISHES)
+    assert gains.verdict == f"{Status.FIRST_ORDER_VANISHES} (from lag 2, 2 of 4 lags)"
 
 
 def test_lags_that_no_anchor_reaches(generator):
-    found = measured(coupled(0.5, 0.0, generator), generator, [1, 2, 3, 5], lengths=[3, 1, 2])
-    assert found.status_by_lag == (Status.OK, Status.OK, Status.NO_ANCHOR, Status.NO_ANCHOR)
-    assert found.status is Status.NO_ANCHOR
-    torch.testing.assert_close(found.exact[:2], torch.tensor([0.5, 0.25]).double())
-    assert found.log10_exact[2:].isnan().all()
-    assert found.log10_first_order[2:].isnan().all()
+    gains = measured(coupled(0.5, 0.0, generator), generator, [1, 2, 3, 5], lengths=[3, 1, 2])
+    assert gains.status_by_lag == (Status.OK, Status.OK, Status.NO_ANCHOR, Status.NO_ANCHOR)
+    assert gains.status is Status.NO_ANCHOR
+    torch.testing.assert_close(gains.exact[:2], torch.tensor([0.5, 0.25]).double())
+    assert gains.log10_exact[2:].isnan().all()
+    assert gains.log10_first_order[2:].isnan().all()
 
 
 def test_of_several_verdicts_the_worst_is_said(generator):
     """Misleading lags and lags without anchors: what misleads comes first."""
-    found = measured(coupled(0.5, 1.0, generator), generator, [1, 2, 5], lengths=[3, 3, 3])
-    assert found.status_by_lag == (Status.OK, Status.FIRST_ORDER_MISLEADS, Status.NO_ANCHOR)
-    assert found.verdict == f"{Status.FIRST_ORDER_MISLEADS} (from lag 2, 1 of 3 lags)"
+    gains = measured(coupled(0.5, 1.0, generator), generator, [1, 2, 5], lengths=[3, 3, 3])
+    assert gains.status_by_lag == (Status.OK, Status.FIRST_ORDER_MISLEADS, Status.NO_ANCHOR)
+    assert gains.verdict == f"{Status.FIRST_ORDER_MISLEADS} (from lag 2, 1 of 3 lags)"
 
 
 def test_a_layer_without_first_order_has_an_exact_gain(generator):
     model = nn.Sequential(nn.LSTM(1, 3, proj_size=2, batch_first=True)).double()
     x, y = normal(generator, 3, TIME, 1), normal(generator, 3, TIME, 2)
-    found = fidelity(model, x, y, [0, 1, 4])
-    assert found.status_by_lag == (Status.OK, Status.FIRST_ORDER_UNAVAILABLE, Status.FIRST_ORDER_UNAVAILABLE)
-    assert found.log10_exact.isfinite().all()
-    assert found.log10_first_order.isnan().all()
-    assert found.verdict == str(Status.FIRST_ORDER_UNAVAILABLE)
+    gains = fidelity(model, x, y, [0, 1, 4])
+    assert gains.status_by_lag == (Status.OK, Status.FIRST_ORDER_UNAVAILABLE, Status.FIRST_ORDER_UNAVAILABLE)
+    assert gains.log10_exact.isfinite().all()
+    assert gains.log10_first_order.isnan().all()
+    assert gains.verdict == str(Status.FIRST_ORDER_UNAVAILABLE)
 
 
 def test_the_table_lists_every_lag(generator):
-    found = measured(coupled(0.5, 1.0, generator), generator, [0, 1, 2])
-    rows = [[float(v) for v in line.split()] for line in str(found).splitlines()[2:]]
+    gains = measured(coupled(0.5, 1.0, generator), generator, [0, 1, 2])
+    rows = [[float(v) for v in line.split()] for line in str(gains).splitlines()[2:]]
     assert rows == [[0.0, 0.0, 0.0], [1.0, 0.0, -0.301], [2.0, 0.0, -0.602]]
 
 
@@ -136,6 +136,6 @@ def test_gains_are_over_all_sequences_and_layers(layers, chunk, generator):
     start = torch.stack([delta[:, lag:].square().sum() for lag in lags])
     exact = torch.stack([c.value().square().sum() for c, _ in exact_transport(part, delta, lags)])
     first = torch.stack([c.value().square().sum() for c in first_order_transport(part, delta, lags)])
-    found = fidelity(model, x, y, lags, chunk=chunk)
-    torch.testing.assert_close(found.exact, (exact / start).sqrt())
-    torch.testing.assert_close(found.first_order, (first / start).sqrt())
+    gains = fidelity(model, x, y, lags, chunk=chunk)
+    torch.testing.assert_close(gains.exact, (exact / start).sqrt())
+    torch.testing.assert_close(gains.first_order, (first / start).sqrt())

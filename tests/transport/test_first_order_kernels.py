@@ -10,7 +10,7 @@ import torch
 from lagreach.cells import Dual, Factors
 from lagreach.transport import first_order_sums
 from lagreach.transport.dual import windows
-from lagreach.transport.first_order_sums import WindowSums
+from lagreach.transport.first_order_sums import LagSums
 from lagreach.transport.scaled import ScaledSum, times_power_of_two
 
 
@@ -33,15 +33,15 @@ def assert_like_plain_windows(factors, lags, lengths, generator, tolerance=1e-10
     inside = torch.arange(time) < torch.as_tensor(lengths)[:, None]
     delta, moved = (torch.randn(real.shape, generator=generator).to(real) for _ in range(2))
     delta = delta * inside[..., None]
-    sizes, squares = WindowSums(lags, units, "sizes"), WindowSums(lags, units, "squares")
+    sizes, squares = LagSums(lags, units, "sizes"), LagSums(lags, units, "squares")
     plain, weighted = sizes.add(factors, torch.as_tensor(lengths), delta, moved)
     assert squares.add(factors, torch.as_tensor(lengths), delta=delta) is not None
-    found = {name: s.log10() for name, s in sizes.sizes().items()}
+    logs = {name: s.log10() for name, s in sizes.sizes().items()}
     for i, window in enumerate(windows(factors, lags)):
         keep, zeta = inside[:, window.lag :, None], (delta[:, window.lag :] * moved[:, : time - window.lag]).double()
         for name, values in (("retention", window.real), ("correction", window.slope), ("rate", window.rate())):
             expected = ScaledSum.of((values * keep).abs(), window.exponent, dim=(0, 1)).log10()
-            torch.testing.assert_close(found[name][i], expected, rtol=tolerance, atol=tolerance)
+            torch.testing.assert_close(logs[name][i], expected, rtol=tolerance, atol=tolerance)
         double = None if window.exponent is None else 2 * window.exponent
         expected = ScaledSum.of((window.rate() * delta[:, window.lag :]).square(), double, dim=(0, 1)).log10()
         torch.testing.assert_close(squares.squares().log10()[i], expected, rtol=tolerance, atol=tolerance)
@@ -83,14 +83,14 @@ def test_any_number_of_units(units, generator):
 
 def unequal_blocks(factors, lags, lengths=None):
     """How many blocks had to be followed with a power of two for each window."""
-    compiled, found = first_order_sums.kernels(), []
+    compiled, counts = first_order_sums.kernels(), []
     stand_in = SimpleNamespace(
-        sweep=lambda *given: found.append(compiled.sweep(*given)), RANGES=compiled.RANGES, UNSET=compiled.UNSET
+        sweep=lambda *args: counts.append(compiled.sweep(*args)), RANGES=compiled.RANGES, UNSET=compiled.UNSET
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(first_order_sums, "kernels", lambda: stand_in)
-        WindowSums(lags, factors.middle.real.shape[2], "sizes").add(factors, lengths)
-    return found
+        LagSums(lags, factors.middle.real.shape[2], "sizes").add(factors, lengths)
+    return counts
 
 
 @pytest.mark.parametrize("length", [1, 40, 64, 100, 1024, 1100])
@@ -119,11 +119,11 @@ def test_a_gate_that_shuts_makes_windows_unequal(dtype, value, blocks, step, end
 def test_what_grows_without_a_correction_has_none():
     """A part that is exactly zero stays so, though the other is far outside the range of floats."""
     factor = torch.full((2, 3001, 1), 3.0, dtype=torch.float64)
-    sums = WindowSums([1, 3000], 1, "sizes")
+    sums = LagSums([1, 3000], 1, "sizes")
     assert sums.add(Factors.uniform(Dual(factor, torch.zeros_like(factor)))) is not None
-    found = sums.sizes()
+    sizes = sums.sizes()
     expected = torch.tensor([[math.log10(3) + math.log10(6000)], [3000 * math.log10(3) + math.log10(2)]]).double()
     for twice in (1, 2):
-        added = {name: s if twice == 1 else s + s for name, s in found.items()}
+        added = {name: s if twice == 1 else s + s for name, s in sizes.items()}
         torch.testing.assert_close(added["retention"].log10(), expected + math.log10(twice))
         assert (added["correction"].log10() == -math.inf).all()

@@ -17,7 +17,7 @@ from lagreach.kernels.cpu.steps import DIAGONALS, first_order_steps
 from lagreach.papers.livi.matched import matched_statistic, rates_and_matched_statistic
 from lagreach.transport import first_order_sums
 from lagreach.transport.dual import windows
-from lagreach.transport.first_order_sums import WindowSums
+from lagreach.transport.first_order_sums import LagSums
 from lagreach.transport.scaled import times_power_of_two
 from lagreach.transport.sensitivity import immediate_sensitivity
 from tests.cases import normal
@@ -36,12 +36,12 @@ def example(cell, generator, dtype=torch.float64):
 def test_compiled_steps_equal_the_cell_and_autodiff(name, dtype, generator):
     cell = cell_of(nn.LSTM(3, 19)) if name == "torch.nn.LSTM" else all_cells()[name]()
     x, s, params, direction = example(cell, generator, dtype)
-    found = first_order_steps(cell, x, s, params, direction)
+    steps = first_order_steps(cell, x, s, params, direction)
     expected = cell.factors(x, s, params)
-    torch.testing.assert_close(tuple(found.factors), tuple(expected), **DTYPES[dtype])
-    assert found.factors.is_uniform == expected.is_uniform
+    torch.testing.assert_close(tuple(steps.factors), tuple(expected), **DTYPES[dtype])
+    assert steps.factors.is_uniform == expected.is_uniform
     moved = directional_derivative(lambda p: cell.step(x, s, p), params, direction)
-    torch.testing.assert_close(found.moved, moved, **DTYPES[dtype])
+    torch.testing.assert_close(steps.moved, moved, **DTYPES[dtype])
     assert first_order_steps(cell, x, s, params).moved is None
 
 
@@ -63,11 +63,11 @@ def test_compiled_steps_keep_nearly_closed_and_nearly_open_gates(gate, generator
         "W_s": params["W_s"] / 100,
         "U_s": params["U_s"] / 100,
     }
-    found = first_order_steps(cell, x, s, params).factors.middle
+    middle = first_order_steps(cell, x, s, params).factors.middle
     exact = cell.factors(x.double(), s.double(), {name: p.double() for name, p in params.items()}).middle
-    torch.testing.assert_close(found.real.double(), exact.real, rtol=1e-5, atol=0)
+    torch.testing.assert_close(middle.real.double(), exact.real, rtol=1e-5, atol=0)
     size = exact.slope.abs().mean().item()
-    torch.testing.assert_close(found.slope.double(), exact.slope, rtol=1e-5, atol=1e-5 * size)
+    torch.testing.assert_close(middle.slope.double(), exact.slope, rtol=1e-5, atol=1e-5 * size)
 
 
 def options(cls):
@@ -95,17 +95,17 @@ def test_immediate_sensitivity_is_the_derivative_of_one_step(name, generator):
 def test_both_together_are_the_two_apart(name, layers, generator):
     model = GatedRNN(name, 2, 5, 1, num_layers=layers, generator=generator, dtype=torch.float64)
     x, y = normal(generator, 9, 40, 2), normal(generator, 9, 40, 1)
-    for lags, given in (
+    for lags, options in (
         ([0, 1, 2, 7, 39], {}),
         ([3, 4], {"chunk": 4}),
         ([1, 5], {"lengths": [40, 7, 9, 40, 2, 1, 40, 3, 5]}),
     ):
-        rates, matched = rates_and_matched_statistic(model, x, y, lags, lr=0.1, generator=3, **given)
-        alone = effective_rates(model, x, lags, lr=0.1, **given)
+        rates, matched = rates_and_matched_statistic(model, x, y, lags, lr=0.1, generator=3, **options)
+        alone = effective_rates(model, x, lags, lr=0.1, **options)
         torch.testing.assert_close(rates.log10_rates, alone.log10_rates, rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(rates.log10_channels, alone.log10_channels, rtol=1e-10, atol=1e-10)
         assert (rates.lr, rates.form, rates.status) == (alone.lr, alone.form, alone.status)
-        apart = matched_statistic(model, x, y, lags, generator=3, **given)
+        apart = matched_statistic(model, x, y, lags, generator=3, **options)
         np.testing.assert_allclose(matched.values, apart.values, rtol=1e-9, atol=1e-15)
         np.testing.assert_array_equal(matched.used, apart.used)
 
@@ -145,7 +145,7 @@ def test_sums_of_sizes_squares_and_products_equal_those_of_plain_windows(kind, e
     places = (drawn(generator, kind, time, dtype) for _ in range(3))
     factors = Factors(next(places), middle, next(places), next(places)) if ends else Factors.uniform(middle)
     delta, moved = (torch.randn(2, time, 18, generator=generator).to(dtype) for _ in range(2))
-    sizes, squares = WindowSums(lags, 18, "sizes"), WindowSums(lags, 18, "squares")
+    sizes, squares = LagSums(lags, 18, "sizes"), LagSums(lags, 18, "squares")
     plain, weighted = sizes.add(factors, delta=delta, moved=moved)
     assert squares.add(factors, delta=delta) is not None
     log_sizes = {name: s.log10() for name, s in sizes.sizes().items()}
@@ -160,16 +160,16 @@ def test_sums_of_sizes_squares_and_products_equal_those_of_plain_windows(kind, e
         zeta = (delta[:, window.lag :] * moved[:, : time - window.lag]).double()
         rate = times_power_of_two(window.rate(), exponent)
         size = times_power_of_two(window.real.abs() + window.slope.abs(), exponent)  # what rounding is relative to
-        for found, factor, scale in ((plain[:, i], 1.0, 1.0), (weighted[:, i], rate, size)):
-            error = np.abs(found - (factor * zeta).sum(1).numpy())
+        for products, factor, scale in ((plain[:, i], 1.0, 1.0), (weighted[:, i], rate, size)):
+            error = np.abs(products - (factor * zeta).sum(1).numpy())
             assert (error <= tolerance["rtol"] * (scale * zeta.abs()).sum(1).numpy()).all()
 
 
 def test_products_of_very_small_numbers_are_kept_in_float32(generator):
     factors = Factors.uniform(drawn(generator, "slow", 300, torch.float32))
     delta, moved = (torch.randn(2, 300, 18, generator=generator) for _ in range(2))
-    usual = WindowSums([1, 9], 18).add(factors, delta=delta, moved=moved)
-    small = WindowSums([1, 9], 18).add(factors, delta=2.0**-110 * delta, moved=2.0**-110 * moved)
+    usual = LagSums([1, 9], 18).add(factors, delta=delta, moved=moved)
+    small = LagSums([1, 9], 18).add(factors, delta=2.0**-110 * delta, moved=2.0**-110 * moved)
     np.testing.assert_allclose(2.0**220 * small, usual, rtol=1e-5, atol=1e-5)
 
 

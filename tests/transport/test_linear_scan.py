@@ -31,8 +31,8 @@ def test_products_against_explicit_products():
 
 
 def test_a_constant_decay_far_below_the_float_range():
-    (found,) = [log for _, log in decay_products(torch.full((1, 4001, 1), math.log(0.01)), [4000])]
-    assert_close(found, torch.full((1, 1, 1), 4000 * math.log(0.01), dtype=torch.float64), rtol=1e-6, atol=0)
+    (log_product,) = [log for _, log in decay_products(torch.full((1, 4001, 1), math.log(0.01)), [4000])]
+    assert_close(log_product, torch.full((1, 1, 1), 4000 * math.log(0.01), dtype=torch.float64), rtol=1e-6, atol=0)
 
 
 def rolled_out(model, x):
@@ -94,5 +94,5 @@ def test_gains_below_the_float_range_keep_their_logarithm():
     nn.init.constant_(layer.linear_z.bias, 20.0)  # a decay of about exp(-20)
     model = Wrapped(layer).double()
     x = numbers(2, 60, 2)
-    found = lagreach.fidelity(model, x, numbers(2, 60, 2, seed=1), [50])
-    assert_close(found.log10_exact, torch.tensor([-50 * 20 / math.log(10)], dtype=torch.float64), rtol=1e-6, atol=1e-3)
+    gains = lagreach.fidelity(model, x, numbers(2, 60, 2, seed=1), [50])
+    assert_close(gains.log10_exact, torch.tensor([-50 * 20 / math.log(10)], dtype=torch.float64), rtol=1e-6, atol=1e-3)

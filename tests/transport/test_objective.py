@@ -25,10 +25,10 @@ def _x():
 
 
 def assert_gradient_of(expected, model, x, y, loss="mse", **options):
-    found = lag_gradients(model, x, y, loss, **options)
-    torch.testing.assert_close(found.loss, expected.detach(), **EXACT)
+    result = lag_gradients(model, x, y, loss, **options)
+    torch.testing.assert_close(result.loss, expected.detach(), **EXACT)
     for name, grad in autograd_gradient(model, expected).items():
-        torch.testing.assert_close(found.total()[name], grad, **EXACT)
+        torch.testing.assert_close(result.total()[name], grad, **EXACT)
 
 
 def test_a_mask_may_weigh_steps_and_leave_some_out(model, x, generator):
@@ -68,9 +68,9 @@ def test_two_classes_are_enough(model, x, generator):
 
 def test_the_last_step_may_be_asked_for_by_name(model, x, generator):
     y, lengths = normal(generator, SEQ, OUT), torch.tensor([6, 1, 3])
-    for target, given in ((y, lengths), (y[:, None], lengths.tolist())):
+    for target, form in ((y, lengths), (y[:, None], lengths.tolist())):
         last = model(x)[torch.arange(SEQ), lengths - 1]
-        assert_gradient_of((last - y).square().mean(), model, x, target, lengths=given, steps="last")
+        assert_gradient_of((last - y).square().mean(), model, x, target, lengths=form, steps="last")
 
 
 def test_one_output_needs_no_axis_of_its_own(x, generator):
@@ -142,9 +142,9 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_what_cannot_be_meant_is_refused(case, model, x):
     options, complaint = BAD[case]
-    given = {"x": x, "y": torch.zeros(SEQ, TIME, OUT, dtype=torch.float64)} | options
+    arguments = {"x": x, "y": torch.zeros(SEQ, TIME, OUT, dtype=torch.float64)} | options
     with pytest.raises(LagreachError, match=complaint):
-        lag_gradients(model, **given)
+        lag_gradients(model, **arguments)
 
 
 def test_one_output_has_no_classes(x, generator):
@@ -154,16 +154,16 @@ def test_one_output_has_no_classes(x, generator):
 
 
 def test_steps_within_the_lengths():
-    found = valid_steps([1, 3, 4], 3, 4, torch.device("cpu"))
-    assert found.int().tolist() == [[1, 0, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
+    valid = valid_steps([1, 3, 4], 3, 4, torch.device("cpu"))
+    assert valid.int().tolist() == [[1, 0, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
     assert valid_steps(None, 2, 3, torch.device("cpu")).tolist() == [[True] * 3] * 2
 
 
 def test_what_lies_beyond_the_lengths_may_be_anything(model, x):
     padded, lengths = x.clone(), [2, 6, 5]
     padded[0, 2:] = torch.nan
-    found = effective_rates(model, padded, [0, 1, 4], lengths=lengths)
-    torch.testing.assert_close(found.rates, effective_rates(model, x, [0, 1, 4], lengths=lengths).rates)
+    rates = effective_rates(model, padded, [0, 1, 4], lengths=lengths)
+    torch.testing.assert_close(rates.rates, effective_rates(model, x, [0, 1, 4], lengths=lengths).rates)
     padded[0, 1] = torch.inf
     with pytest.raises(InputError, match="the input x"):
         effective_rates(model, padded, [0, 1], lengths=lengths)
@@ -179,8 +179,8 @@ def test_a_memory_that_nobody_reads_has_no_gradient(x, generator):
             self.memory(x)
             return self.read(x)
 
-    found = lag_gradients(Blind().double(), x, normal(generator, SEQ, TIME, OUT))
-    assert all((grad == 0).all() for grad in found.total().values())
+    result = lag_gradients(Blind().double(), x, normal(generator, SEQ, TIME, OUT))
+    assert all((grad == 0).all() for grad in result.total().values())
 
 
 def test_one_sequence_is_enough_for_a_model_of_ones_own(x, generator):
@@ -199,7 +199,7 @@ def test_one_sequence_is_enough_for_a_model_of_ones_own(x, generator):
     torch.manual_seed(0)
     model, y = Reader().double(), normal(generator, 1, TIME, OUT)
     expected = autograd_gradient(model, (model(x[:1]) - y).square().mean())
-    found = lag_gradients(model, x[:1], y).total()
-    assert len(found) == 4  # the weights of the recurrence
-    for name, grad in found.items():
+    totals = lag_gradients(model, x[:1], y).total()
+    assert len(totals) == 4  # the weights of the recurrence
+    for name, grad in totals.items():
         torch.testing.assert_close(grad, expected[name], **EXACT)

@@ -10,7 +10,7 @@ from lagreach.cells import Dual, Factors
 from lagreach.transport import carry
 from lagreach.transport.carry import Carry, Steps, WeightSums
 from lagreach.transport.cotangent import Cotangent
-from lagreach.transport.dual import WindowProduct, windows
+from lagreach.transport.dual import LagProduct, windows
 from lagreach.transport.exact import exact_transport
 from lagreach.transport.first_order import _total
 from lagreach.transport.scaled import ScaledSum, size_in_powers_of_two, times_power_of_two
@@ -24,8 +24,8 @@ DOUBLE = torch.float64
     [(DOUBLE, -1000, 1990), (DOUBLE, 1000, -1990), (DOUBLE, -1000, 1991), (torch.float32, -120, 241)],
 )
 def test_powers_of_two_beyond_the_range_of_one_factor(dtype, value, exponent):
-    found = times_power_of_two(torch.tensor([3 * 2.0**value], dtype=dtype), torch.tensor([exponent]))
-    assert found.item() == 3 * 2.0 ** (value + exponent)
+    scaled = times_power_of_two(torch.tensor([3 * 2.0**value], dtype=dtype), torch.tensor([exponent]))
+    assert scaled.item() == 3 * 2.0 ** (value + exponent)
 
 
 @pytest.mark.parametrize(
@@ -38,8 +38,8 @@ def test_the_power_of_two_above_the_largest_entry(values, power):
 def test_zeros_never_set_the_scale_of_a_sum():
     """Whatever exponent a zero has; far above the float range its power of two is infinite."""
     for far in (-9000, 0, 9000):
-        found = ScaledSum.of(torch.tensor([0.0, 3.0]), torch.tensor([far, -4000]), dim=0)
-        assert (found.mantissa.item(), found.exponent.item()) == (3.0, -4000)
+        summed = ScaledSum.of(torch.tensor([0.0, 3.0]), torch.tensor([far, -4000]), dim=0)
+        assert (summed.mantissa.item(), summed.exponent.item()) == (3.0, -4000)
         nothing = ScaledSum.of(torch.zeros(2), torch.tensor([far, far]), dim=0)
         assert (nothing.mantissa.item(), nothing.exponent.item()) == (0.0, 0)
         assert nothing.log10().item() == -math.inf
@@ -51,8 +51,8 @@ def test_zeros_never_set_the_scale_of_a_sum():
 
 
 def test_nothing_but_zeros_has_no_exponent():
-    found = Cotangent.aligned(1, torch.zeros(1, 2, 3, dtype=DOUBLE), torch.full((1, 2, 3), 7))
-    assert found.exponent is None
+    cotangent = Cotangent.aligned(1, torch.zeros(1, 2, 3, dtype=DOUBLE), torch.full((1, 2, 3), 7))
+    assert cotangent.exponent is None
     total, exponent = _total([(torch.zeros(2), torch.tensor([7, -7]))])
     assert exponent is not None
     assert (total.tolist(), exponent.tolist()) == ([0.0, 0.0], [0, 0])
@@ -72,9 +72,9 @@ def test_sums_of_sums(apart):
 
 def test_sums_of_squares(generator):
     values = normal(generator, 2, 3, 4, dtype=torch.float32) * 1e-25  # whose squares float32 does not hold
-    found = ScaledSum.of_squares(values)
-    torch.testing.assert_close(found.mantissa, values.double().square().sum())
-    assert found.exponent.item() == 0
+    total = ScaledSum.of_squares(values)
+    torch.testing.assert_close(total.mantissa, values.double().square().sum())
+    assert total.exponent.item() == 0
     exponent = torch.tensor([[[5], [-900], [3]]]).expand(2, 3, 1)
     scaled = Cotangent(1, values, exponent)
     expected = (values.double().square().sum(-1).sum(0) * torch.tensor([1024.0, 0.0, 64.0])).sum()
@@ -106,11 +106,11 @@ def test_only_gradients_that_leave_the_range_get_an_exponent():
     part = at_rest(0.5, torch.float32)
     delta = torch.ones_like(part.states)
     delta[:, 5], delta[:, 7], delta[:, 9] = 2.0**-60, 2.0**60, 0.0
-    found = Carry(Steps(part), delta).cotangent()
-    assert found.exponent is not None
-    own = found.exponent[0, :, 0].tolist()
-    assert [own[t] for t in (0, 5, 7, 11)] == [0, -59, 61, 0]
-    torch.testing.assert_close(found.value(), delta, rtol=0, atol=0)
+    cotangent = Carry(Steps(part), delta).cotangent()
+    assert cotangent.exponent is not None
+    exponents = cotangent.exponent[0, :, 0].tolist()
+    assert [exponents[t] for t in (0, 5, 7, 11)] == [0, -59, 61, 0]
+    torch.testing.assert_close(cotangent.value(), delta, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("gain", [2.0**-20, 2.0**20])
@@ -120,9 +120,9 @@ def test_steps_that_shrink_or_grow_by_a_million_lose_nothing_in_float32(gain):
     edge = 1.3 * 2.0 ** (-39 if gain < 1 else 38)
     delta = torch.full_like(part.states, edge)
     for arrived, _ in exact_transport(part, delta, list(range(40))):
-        found = arrived.square_norm().log10().item()
+        log_norm = arrived.square_norm().log10().item()
         expected = 2 * (math.log10(edge) + arrived.lag * math.log10(gain)) + math.log10(6 * (40 - arrived.lag))
-        assert abs(found - expected) < 1e-4
+        assert abs(log_norm - expected) < 1e-4
 
 
 def test_weights_are_summed_once_when_no_row_weights_are_given(generator):
@@ -156,27 +156,27 @@ def test_blocks_hold_what_a_cache_holds(monkeypatch, generator, count, time, lar
 
 
 def product_of(real, slope):
-    return WindowProduct(
+    return LagProduct(
         1, torch.tensor(real, dtype=DOUBLE)[None, :, None], torch.tensor(slope, dtype=DOUBLE)[None, :, None]
     )
 
 
 @pytest.mark.parametrize("size", [1e-50, 1e-3, 1e3, 1e50])
 def test_windows_of_ordinary_size_carry_no_exponent(size):
-    found = product_of([size, 0.0, 1.0], [1.0, 0.0, -size]).after(product_of([1.0, 1.0, 1.0], [0.0, 1.0, 0.5]))
-    assert found.exponent is None
-    assert (found.lag, found.real.shape) == (2, (1, 2, 1))
+    product = product_of([size, 0.0, 1.0], [1.0, 0.0, -size]).after(product_of([1.0, 1.0, 1.0], [0.0, 1.0, 0.5]))
+    assert product.exponent is None
+    assert (product.lag, product.real.shape) == (2, (1, 2, 1))
 
 
 @pytest.mark.parametrize("big", [2.0**150, 2.0**-150])
 def test_only_windows_that_leave_the_range_get_an_exponent(big):
     newer, older = product_of([1.0, big, 2.0], [0.0, 0.0, 1.0]), product_of([3 * big, 5.0, 1.0], [big, 1.0, 0.0])
-    found = newer.after(older)
-    (first, second) = found.exponent.flatten().tolist()
+    product = newer.after(older)
+    (first, second) = product.exponent.flatten().tolist()
     log2 = math.log2(big)
     assert (first, second) == (2 * log2 + 2, 0)  # 3 lies between 2 and 4
-    assert found.real.flatten().tolist() == [0.75, 10.0]
-    assert found.slope.flatten().tolist() == [0.25, 2.0 + 5.0]
+    assert product.real.flatten().tolist() == [0.75, 10.0]
+    assert product.slope.flatten().tolist() == [0.25, 2.0 + 5.0]
 
 
 def test_a_window_far_outside_the_range_at_a_lag_in_between():

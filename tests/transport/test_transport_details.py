@@ -13,7 +13,7 @@ from lagreach.transport import first_order_sums
 from lagreach.transport.cotangent import Cotangent
 from lagreach.transport.exact import exact_transport
 from lagreach.transport.first_order import _total, first_order_transport, first_order_windows
-from lagreach.transport.first_order_sums import WindowSums, _power_of_two, groups, steps_of
+from lagreach.transport.first_order_sums import LagSums, _power_of_two, groups, steps_of
 from lagreach.transport.rollout import chunks
 
 
@@ -21,10 +21,10 @@ from lagreach.transport.rollout import chunks
 def test_units_with_exponents_of_their_own_are_aligned_at_the_largest(largest):
     values = torch.tensor([[[largest, 0.5, 0.0]]], dtype=torch.float64)
     exponents = torch.tensor([[[5, 3, 90]]])  # a zero may have any exponent
-    found = Cotangent.aligned(2, values, exponents)
-    torch.testing.assert_close(found.double(), torch.tensor([[[32 * largest, 4.0, 0.0]]], dtype=torch.float64))
-    assert found.exponent is not None
-    assert found.exponent.flatten().tolist() == [5]
+    cotangent = Cotangent.aligned(2, values, exponents)
+    torch.testing.assert_close(cotangent.double(), torch.tensor([[[32 * largest, 4.0, 0.0]]], dtype=torch.float64))
+    assert cotangent.exponent is not None
+    assert cotangent.exponent.flatten().tolist() == [5]
 
 
 @pytest.mark.parametrize("first", [1.0, 0.75])
@@ -62,10 +62,10 @@ def test_the_order_of_magnitude_is_that_of_the_largest_size(values, order):
 
 def test_without_lags_there_are_no_sums():
     ones = Dual(torch.ones(3, 4, 2), torch.ones(3, 4, 2))
-    found = WindowSums([0], 2, "sizes").add(Factors.uniform(ones), moved=torch.ones(3, 4, 2))
-    assert found is not None
-    assert found.shape == (2, 3, 0, 2)
-    nothing_moves = WindowSums([1, 2], 2, "sizes").add(Factors.uniform(ones))
+    products = LagSums([0], 2, "sizes").add(Factors.uniform(ones), moved=torch.ones(3, 4, 2))
+    assert products is not None
+    assert products.shape == (2, 3, 0, 2)
+    nothing_moves = LagSums([1, 2], 2, "sizes").add(Factors.uniform(ones))
     assert nothing_moves is not None
     assert nothing_moves.shape == (2, 3, 0, 2)
 
@@ -73,7 +73,7 @@ def test_without_lags_there_are_no_sums():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_short_floats_are_left_to_the_plain_windows(dtype):
     ones = Dual(torch.ones(3, 4, 2, dtype=dtype), torch.ones(3, 4, 2, dtype=dtype))
-    assert WindowSums([1], 2, "sizes").add(Factors.uniform(ones)) is None
+    assert LagSums([1], 2, "sizes").add(Factors.uniform(ones)) is None
 
 
 def test_groups_of_sequences_hold_what_a_cache_holds():
@@ -115,7 +115,7 @@ def test_compiling_is_announced_once_for_each_kind_of_sweep(monkeypatch):
     monkeypatch.setattr(first_order_sums, "_ready", set())
     ones = Factors.uniform(Dual(torch.ones(3, 4, 2), torch.ones(3, 4, 2)))
     for kind, announced in (("sizes", 1), ("sizes", 1), ("squares", 2)):
-        assert WindowSums([1], 2, kind).add(ones, delta=torch.ones(3, 4, 2)) is not None
+        assert LagSums([1], 2, kind).add(ones, delta=torch.ones(3, 4, 2)) is not None
         assert len(shown) == announced
 
 
@@ -152,7 +152,7 @@ def test_a_loss_of_ones_own_is_told_what_does_not_count(generator):
 
     lag_gradients(model, x, y, loss, lags=[1], mask=mask)
     assert seen
-    assert all(any(torch.equal(row, own) for own in mask) for counts in seen for row in counts)
+    assert all(any(torch.equal(row, mask_row) for mask_row in mask) for counts in seen for row in counts)
     assert any(torch.equal(counts, mask) for counts in seen)
 
 

@@ -7,9 +7,9 @@ import torch
 from lagreach.data.bands import FEW, make_bands
 from lagreach.data.sequences import as_sequences
 from lagreach.whole_model.anchors import MOST_SLOTS, draw_anchors, draw_lags, make_slots, pair_streams
+from lagreach.whole_model.measurement_plan import plan_model_measurement
 from lagreach.whole_model.running import at_rest
 from lagreach.whole_model.signals import measure_signals
-from lagreach.whole_model.subject import make_model_subject
 from tests.whole_model import cases
 from tests.whole_model.cases import INPUT, made
 
@@ -23,20 +23,20 @@ def streams(count=DRAWS, seed=0):
 @pytest.mark.parametrize("most", [1, 3, 7, 20])
 def test_every_output_that_counts_is_counted_once_on_average(most):
     usable = torch.tensor([1, 0, 1, 1, 0, 1, 1, 1, 1, 0], dtype=torch.bool)
-    found = draw_anchors(usable.expand(DRAWS, -1), most, streams())
+    anchors = draw_anchors(usable.expand(DRAWS, -1), most, streams())
     weight = np.zeros((DRAWS, len(usable)))
-    np.add.at(weight, (np.arange(DRAWS)[:, None], found.position), found.weight)
+    np.add.at(weight, (np.arange(DRAWS)[:, None], anchors.position), anchors.weight)
     assert weight[:, ~usable.numpy()].sum() == 0
     error = weight.std(0) / np.sqrt(DRAWS)
     assert (np.abs(weight.mean(0) - usable.numpy()) <= 4 * error + 1e-12).all()
-    assert (found.weight.sum(1) == usable.sum().item()).all()
+    assert (anchors.weight.sum(1) == usable.sum().item()).all()
     if most >= 7:
         assert (weight == usable.numpy()).all()  # all of them, once
 
 
 def test_where_nothing_counts_there_is_no_anchor():
-    found = draw_anchors(torch.zeros(2, 5, dtype=torch.bool), 3, streams(2))
-    assert found.weight.sum() == 0
+    anchors = draw_anchors(torch.zeros(2, 5, dtype=torch.bool), 3, streams(2))
+    assert anchors.weight.sum() == 0
 
 
 def test_lags_of_a_slot_are_equally_likely_and_stand_for_its_width():
@@ -48,9 +48,9 @@ def test_lags_of_a_slot_are_equally_likely_and_stand_for_its_width():
         counts = np.bincount(lags[:, slot] - slots.first[slot], minlength=slots.width[slot]) / DRAWS
         np.testing.assert_allclose(counts, 1 / slots.width[slot], atol=4 * np.sqrt(0.25 / DRAWS))
     for band, (first, last) in enumerate(make_bands("auto", 60, every=FEW).edges):
-        own = slots.band == band
-        assert slots.width[own].sum() == last - first + 1
-        assert own.sum() <= MOST_SLOTS
+        in_band = slots.band == band
+        assert slots.width[in_band].sum() == last - first + 1
+        assert in_band.sum() <= MOST_SLOTS
         assert slots.first[slots.edge[band]] == slots.last[slots.edge[band]] == last
 
 
@@ -65,8 +65,8 @@ def test_draws_follow_the_contents_of_the_inputs():
     lengths = torch.tensor([9, 9, 4, 4, 9, 9])
     other = x.clone()
     other[2:4, 4:] = 7.0  # padding may hold anything
-    found = [[s.random() for s in pair_streams(values, lengths, 0)] for values in (x, other)]
-    assert found[0] == found[1]
+    draws = [[s.random() for s in pair_streams(values, lengths, 0)] for values in (x, other)]
+    assert draws[0] == draws[1]
 
 
 def test_one_output_of_each_sequence_estimates_what_all_of_them_give():
@@ -76,11 +76,11 @@ def test_one_output_of_each_sequence_estimates_what_all_of_them_give():
     model = made(cases.CausalTransformer)
 
     def mean_table(anchors, seed):
-        subject = make_model_subject(
+        plan = plan_model_measurement(
             model, as_sequences((x, y)), "mse", [0, 2], blocks=8, probes=1, seed=seed, anchors=anchors
         )
         with at_rest(model):
-            signals = measure_signals(subject)
+            signals = measure_signals(plan)
         part = signals.data(1)
         return (part.given.T @ part.arrived).numpy() / 64
 

@@ -118,8 +118,8 @@ def test_batch_norm_in_training_mode_is_refused():
     x = torch.randn(32, 12, INPUT)
     with pytest.raises(UnsupportedError, match="BatchNorm in training mode"):
         lagreach.diagnose(model, (x, x[..., :1]))
-    found = lagreach.diagnose(model.eval(), (x, x[..., :1]), lags=[0, 1])
-    assert found.layers[0].window.dependences == (0,)
+    diagnosis = lagreach.diagnose(model.eval(), (x, x[..., :1]), lags=[0, 1])
+    assert diagnosis.layers[0].window.dependences == (0,)
 
 
 def in_batch_negatives(output, y, mask):

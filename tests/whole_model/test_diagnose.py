@@ -27,46 +27,46 @@ def data(count=128, time=14, lag=LAG, seed=0):
 
 
 @pytest.fixture(scope="module")
-def found():
+def diagnosis():
     return lagreach.diagnose(made(cases.CausalTransformer).float(), data(), lags=[0, 1, LAG, 9])
 
 
-def test_the_planted_lag_is_found_and_the_result_says_whose_lags_they_are(found):
-    (layer,) = found.layers
+def test_the_planted_lag_is_found_and_the_result_says_whose_lags_they_are(diagnosis):
+    (layer,) = diagnosis.layers
     assert layer.name == "whole model"
     assert not layer.local
     assert layer.window.dependences == (LAG,)
     assert layer.window.limit(LAG) is not Status.LIMIT_LEARNED  # nothing was trained
-    assert found.settings["lags_of"] == "model"
-    assert found.settings["lags_of_why"] == "it has no recurrent layer"
-    assert found.settings["input_module"] == "read"
-    text = str(found)
+    assert diagnosis.settings["lags_of"] == "model"
+    assert diagnosis.settings["lags_of_why"] == "it has no recurrent layer"
+    assert diagnosis.settings["input_module"] == "read"
+    text = str(diagnosis)
     assert "lags of the whole model: it has no recurrent layer" in text
     assert "input read by read: read (Linear) is given the input; 14 outputs of each sequence carried back" in text
     assert "linear memory" not in text
     assert "gate bias" not in text
 
 
-def test_needed_sequences_grow_with_the_lag_in_a_transformer_as_its_gain_falls(found):
-    window, gain = found.layers[0].window, found.layers[0].fidelity.exact
+def test_needed_sequences_grow_with_the_lag_in_a_transformer_as_its_gain_falls(diagnosis):
+    window, gain = diagnosis.layers[0].window, diagnosis.layers[0].fidelity.exact
     needed = window.required_if_present().sequences
     assert (np.diff(needed) > 0).all()
     assert gain[0] == pytest.approx(1)
     assert (gain[1:] < 0.5).all()
-    assert layer_status(found) == {Status.FIRST_ORDER_OF_LAYERS}
+    assert layer_status(diagnosis) == {Status.FIRST_ORDER_OF_LAYERS}
 
 
-def layer_status(found):
-    return set(found.layers[0].fidelity.status_by_lag)
+def layer_status(diagnosis):
+    return set(diagnosis.layers[0].fidelity.status_by_lag)
 
 
-def test_it_is_saved_read_drawn_and_tracked_like_any_other(found, tmp_path):
+def test_it_is_saved_read_drawn_and_tracked_like_any_other(diagnosis, tmp_path):
     pytest.importorskip("matplotlib")
-    found.save(tmp_path / "found.nc")
+    diagnosis.save(tmp_path / "found.nc")
     again = lagreach.load(tmp_path / "found.nc")
-    assert str(again) == str(found)
+    assert str(again) == str(diagnosis)
     assert again.settings["input_module"] == "read"
-    found.report(tmp_path / "found.html")
+    diagnosis.report(tmp_path / "found.html")
     page = (tmp_path / "found.html").read_text()
     assert "lags of the whole model" in page
     from matplotlib import pyplot
@@ -82,17 +82,17 @@ def test_it_is_saved_read_drawn_and_tracked_like_any_other(found, tmp_path):
         figures.tail,
         figures.scales,
     ):
-        draw(found)
+        draw(diagnosis)
         pyplot.close("all")
-    assert str(lagreach.suggest(found))
-    tracked = metrics(found)
+    assert str(lagreach.suggest(diagnosis))
+    tracked = metrics(diagnosis)
     assert math.isnan(tracked["lagreach/memory"])
     assert tracked["lagreach/dependences"] == 1
-    assert np.isfinite(found.curve("log10_gain").values).all()
-    assert "capacity" not in found.layers[0].window.curves
+    assert np.isfinite(diagnosis.curve("log10_gain").values).all()
+    assert "capacity" not in diagnosis.layers[0].window.curves
 
 
-def test_what_it_would_cost(found):
+def test_what_it_would_cost(diagnosis):
     cost = lagreach.cost(made(cases.CausalTransformer).float(), data(), lags=[0, 1])
     assert cost.layers == ("whole model (input read by read)",)
     assert cost.sequences == 128
@@ -116,8 +116,8 @@ def test_training_makes_the_model_rely_on_the_lag():
     x, y = data(count=1024, time=8, lag=2, seed=1)
     optimiser = torch.optim.Adam(model.parameters(), 5e-3)
     for step in range(120):
-        own = slice(64 * (step % 16), 64 * (step % 16) + 64)
-        loss = (model(x[own]) - y[own]).square().mean()
+        rows = slice(64 * (step % 16), 64 * (step % 16) + 64)
+        loss = (model(x[rows]) - y[rows]).square().mean()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -150,14 +150,16 @@ def test_choices_that_only_recurrent_layers_have_are_refused():
 
 
 def test_the_raw_mean_gradient_on_request():
-    found = lagreach.diagnose(made(cases.CausalTransformer).float(), data(), lags=[0, LAG], signal="gradient")
-    assert 0 in found.layers[0].window.dependences  # the echo of the model's own output, which swapping takes out
+    diagnosis = lagreach.diagnose(made(cases.CausalTransformer).float(), data(), lags=[0, LAG], signal="gradient")
+    assert 0 in diagnosis.layers[0].window.dependences  # the echo of the model's own output, which swapping takes out
 
 
 def test_outputs_that_look_ahead_are_said():
     x, y = data()
-    found = lagreach.diagnose(made(cases.BidirectionalTransformer).float(), (x, y), lags=[0, LAG], outputs="per step")
-    assert any("look at later inputs" in note for note in found.layers[0].window.warnings)
+    diagnosis = lagreach.diagnose(
+        made(cases.BidirectionalTransformer).float(), (x, y), lags=[0, LAG], outputs="per step"
+    )
+    assert any("look at later inputs" in note for note in diagnosis.layers[0].window.warnings)
     causal = lagreach.diagnose(made(cases.CausalTransformer).float(), (x, y), lags=[0, LAG])
     assert not any("later inputs" in note for note in causal.layers[0].window.warnings)
 
@@ -211,9 +213,9 @@ def test_losses_of_ones_own_at_the_outputs_they_look_at():
     def last_half(output, y, mask):
         return (output - y)[:, 7:].square().mean((1, 2))
 
-    found = lagreach.diagnose(made(cases.CausalTransformer).float(), data(), loss=last_half, lags=[0, LAG])
-    assert found.layers[0].window.dependences == (LAG,)
-    assert found.settings["anchors"] == 7
+    diagnosis = lagreach.diagnose(made(cases.CausalTransformer).float(), data(), loss=last_half, lags=[0, LAG])
+    assert diagnosis.layers[0].window.dependences == (LAG,)
+    assert diagnosis.settings["anchors"] == 7
 
 
 @pytest.mark.thorough
@@ -237,8 +239,8 @@ def test_of_correlated_inputs_only_what_neighbours_leave_is_exchanged():
 def test_inputs_that_follow_from_their_neighbours_cannot_be_told_apart():
     x, y = data()
     constant = x[:, :1].expand(-1, 14, -1).clone()
-    found = lagreach.diagnose(made(cases.CausalTransformer).float(), (constant, y), lags=[0, LAG])
-    assert any("cannot be told apart" in note for note in found.layers[0].window.warnings)
+    diagnosis = lagreach.diagnose(made(cases.CausalTransformer).float(), (constant, y), lags=[0, LAG])
+    assert any("cannot be told apart" in note for note in diagnosis.layers[0].window.warnings)
 
 
 def test_inputs_that_all_sequences_share_tell_nothing():
@@ -259,11 +261,11 @@ def test_a_lag_inside_a_wide_band_is_named_itself():
     x = torch.randn(256, 40, 1, generator=generator)
     y = torch.randn(256, 40, 1, generator=generator)
     y[:, 27:] += 4 * x[:, :-27]
-    found = lagreach.diagnose(made(cases.CausalTransformer, inputs=1).float(), (x, y))
-    window = found.layers[0].window
+    diagnosis = lagreach.diagnose(made(cases.CausalTransformer, inputs=1).float(), (x, y))
+    window = diagnosis.layers[0].window
     assert window.dependences == (27,)
     assert 27 not in window.lags.tolist()  # it lies inside a band
-    assert "depend on lag 27" in str(found)
+    assert "depend on lag 27" in str(diagnosis)
 
 
 @pytest.mark.thorough
@@ -276,6 +278,6 @@ def test_language_models_from_end_to_end(name):
     target = torch.randint(0, cases.TOKENS, (64, 10), generator=generator)
     target[:, 2:] = torch.where(torch.rand(64, 8, generator=generator) < 0.8, tokens[:, :-2], target[:, 2:])
     model = cases.hugging_face(name).to(torch.bfloat16)
-    found = lagreach.diagnose(model, (tokens, target), loss="cross_entropy", lags=[0, 2, 5])
-    assert found.layers[0].name == "whole model"
-    assert found.layers[0].window.dependences == (2,)
+    diagnosis = lagreach.diagnose(model, (tokens, target), loss="cross_entropy", lags=[0, 2, 5])
+    assert diagnosis.layers[0].name == "whole model"
+    assert diagnosis.layers[0].window.dependences == (2,)

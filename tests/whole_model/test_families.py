@@ -40,12 +40,12 @@ def test_language_models_find_the_planted_lag(name):
         pytest.skip(f"this version of transformers has no {name}")
     model, words = hugging_face(name), text(160)
     model = model.float() if name in EXPERTS else model
-    found = lagreach.diagnose(model, {"input_ids": words, "labels": words}, lags=[0, 1, LAG, 5])
-    assert found.settings["lags_of"] == "model"
-    window = found.layers[0].window
+    diagnosis = lagreach.diagnose(model, {"input_ids": words, "labels": words}, lags=[0, 1, LAG, 5])
+    assert diagnosis.settings["lags_of"] == "model"
+    window = diagnosis.layers[0].window
     assert LAG in window.marginal_dependences
     assert np.isfinite(window.probe.sequences).any()
-    assert "labels equal the inputs" in str(found)
+    assert "labels equal the inputs" in str(diagnosis)
 
 
 OF_NUMBERS = {
@@ -60,9 +60,9 @@ OF_NUMBERS = {
 @pytest.mark.parametrize("kind", OF_NUMBERS)
 def test_models_of_numbers_find_the_planted_lag(kind):
     torch.manual_seed(0)
-    found = lagreach.diagnose(OF_NUMBERS[kind]().float(), numbers(), lags=[0, 1, LAG, 5])
-    assert found.settings["lags_of"] == "model"
-    assert found.layers[0].window.dependences == (LAG,)
+    diagnosis = lagreach.diagnose(OF_NUMBERS[kind]().float(), numbers(), lags=[0, 1, LAG, 5])
+    assert diagnosis.settings["lags_of"] == "model"
+    assert diagnosis.layers[0].window.dependences == (LAG,)
 
 
 def test_moving_pictures():
@@ -71,18 +71,18 @@ def test_moving_pictures():
     x = torch.randn(48, 6, 2, 4, 4, generator=generator)
     y = 0.3 * torch.randn(48, 6, 1, 4, 4, generator=generator)
     y[:, LAG:] += x[:, :-LAG, :1]
-    found = lagreach.diagnose(made(cases.MovingPicture).float(), (x, y), lags=[0, 1, LAG])
-    assert found.settings["lags_of"] == "model"
-    assert LAG in found.layers[0].window.dependences
+    diagnosis = lagreach.diagnose(made(cases.MovingPicture).float(), (x, y), lags=[0, 1, LAG])
+    assert diagnosis.settings["lags_of"] == "model"
+    assert LAG in diagnosis.layers[0].window.dependences
 
 
 def test_an_encoder_and_a_decoder_with_attention():
     generator = torch.Generator().manual_seed(0)
     source, past = torch.randn(64, 8, cases.INPUT, generator=generator), torch.randn(64, 8, 1, generator=generator)
     y = source[:, [4], :1].expand(-1, 8, -1) + 0.3 * torch.randn(64, 8, 1, generator=generator)
-    found = lagreach.diagnose(
+    diagnosis = lagreach.diagnose(
         made(cases.EncoderDecoder).float(), ((source, past), y), lags=[0, 3, 5], outputs="at the end"
     )
-    assert found.settings["lags_of"] == "model"
-    assert found.settings["input_module"] == "source"
-    assert found.layers[0].window.dependences == (3,)  # four steps into eight, counted back from the last
+    assert diagnosis.settings["lags_of"] == "model"
+    assert diagnosis.settings["input_module"] == "source"
+    assert diagnosis.layers[0].window.dependences == (3,)  # four steps into eight, counted back from the last

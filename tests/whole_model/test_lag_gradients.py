@@ -33,12 +33,12 @@ def hooks_of(model):
 def test_over_all_outputs_the_lags_add_up_to_the_gradient_of_the_input_weights(cls):
     model = made(cls)
     x, y = numbers()
-    found = model_lag_gradients(model, x, y, outputs="per step")
+    gradients = model_lag_gradients(model, x, y, outputs="per step")
     (model(x) - y).square().mean().backward()
-    assert found.source.ports[0].kind in ("linear", "convolution")
-    for name, total in found.total().items():
+    assert gradients.source.ports[0].kind in ("linear", "convolution")
+    for name, total in gradients.total().items():
         torch.testing.assert_close(total, model.get_parameter(name).grad, **EXACT)
-    torch.testing.assert_close(found.loss, (model(x) - y).square().mean().detach(), **EXACT)
+    torch.testing.assert_close(gradients.loss, (model(x) - y).square().mean().detach(), **EXACT)
 
 
 @pytest.mark.parametrize("cls", [cases.CausalTransformer, cases.BidirectionalTransformer, cases.TwoReaders])
@@ -46,8 +46,8 @@ def test_every_lag_is_that_of_copies_of_the_weights_for_each_step(cls):
     """The slow twin: a weight of its own for every step of the input, and one output's loss at a time."""
     model = made(cls)
     x, y = numbers()
-    found = model_lag_gradients(model, x, y, outputs="per step")
-    readers = [name.removesuffix(".weight") for name in found.grads]
+    gradients = model_lag_gradients(model, x, y, outputs="per step")
+    readers = [name.removesuffix(".weight") for name in gradients.grads]
     copies = {
         path: [model.get_submodule(path).weight.detach().clone().requires_grad_() for _ in range(TIME)]
         for path in readers
@@ -63,8 +63,8 @@ def test_every_lag_is_that_of_copies_of_the_weights_for_each_step(cls):
     losses = (model(x) - y).square().mean((0, 2)) / TIME
     for handle in handles:
         handle.remove()
-    expected = {path: torch.zeros_like(found.grads[f"{path}.weight"]) for path in readers}
-    ahead = {path: torch.zeros_like(found.ahead[f"{path}.weight"]) for path in readers}
+    expected = {path: torch.zeros_like(gradients.grads[f"{path}.weight"]) for path in readers}
+    ahead = {path: torch.zeros_like(gradients.ahead[f"{path}.weight"]) for path in readers}
     for t in range(TIME):
         weights = [weight for path in readers for weight in copies[path]]
         grads = iter(torch.autograd.grad(losses[t], weights, retain_graph=True, materialize_grads=True))
@@ -73,8 +73,8 @@ def test_every_lag_is_that_of_copies_of_the_weights_for_each_step(cls):
                 place = expected[path][t - s] if s <= t else ahead[path]
                 place += next(grads)
     for path in readers:
-        torch.testing.assert_close(found.grads[f"{path}.weight"], expected[path], **EXACT)
-        torch.testing.assert_close(found.ahead[f"{path}.weight"], ahead[path], **EXACT)
+        torch.testing.assert_close(gradients.grads[f"{path}.weight"], expected[path], **EXACT)
+        torch.testing.assert_close(gradients.ahead[f"{path}.weight"], ahead[path], **EXACT)
     looks_ahead = any(value.abs().max() > 0 for value in ahead.values())
     assert looks_ahead == (cls is cases.BidirectionalTransformer)
 
@@ -84,8 +84,8 @@ def test_lags_of_a_convolution_are_those_of_its_input_tap_by_tap(cls):
     """Beyond what its layers see there is nothing, and each lag is what an input l steps before changes."""
     model = made(cls)
     x, y = numbers()
-    found = model_lag_gradients(model, x, y)
-    weight = found.grads["first.weight"]
+    gradients = model_lag_gradients(model, x, y)
+    weight = gradients.grads["first.weight"]
     reach = 2 + 2 if cls is cases.PaddedConvolutions else TIME - 1
     assert weight[reach + 1 :].abs().sum() == 0
     # an identity layer in front sees the same lags: its gradient is the weights times that of the convolution
@@ -100,11 +100,11 @@ def test_lags_of_a_convolution_are_those_of_its_input_tap_by_tap(cls):
 def test_lags_of_a_recurrent_layer_are_those_of_exact_transport():
     model = made(cases.Recurrent)
     x, y = numbers()
-    found = model_lag_gradients(model, x, y)
+    gradients = model_lag_gradients(model, x, y)
     exact = lagreach.lag_gradients(model, x, y).grads["layer.weight_ih_l0"]
-    assert found.source.name == "the model's input"
+    assert gradients.source.name == "the model's input"
     in_front = torch.einsum("gi,lgj->lij", model.layer.weight_ih_l0, exact)  # of an identity layer in front
-    torch.testing.assert_close(found.grads["input"], in_front, **EXACT)
+    torch.testing.assert_close(gradients.grads["input"], in_front, **EXACT)
 
 
 def test_named_input_modules_and_other_lags():
@@ -128,11 +128,11 @@ def test_where_something_else_reads_the_input_an_identity_layer_stands_in_front(
     if cls is cases.MovingPicture:
         x, _ = numbers((2, 5, 2 * 4 * 3))
         x, y = x.view(2, 5, 2, 4, 3), x.view(2, 5, 2, 4, 3)[:, :, :1]
-    found = model_lag_gradients(model, x, y)
+    gradients = model_lag_gradients(model, x, y)
     flat = x.flatten(2)
     front = torch.eye(flat.shape[2], dtype=torch.float64, requires_grad=True)
     (model((flat @ front.T).view_as(x)) - y).square().mean().backward()
-    (total,) = found.total().values()
+    (total,) = gradients.total().values()
     if cls is cases.Pooled:
         model.zero_grad()
         (model(x) - y).square().mean().backward()
@@ -147,13 +147,13 @@ def test_masks_lengths_and_the_last_step():
     lengths = torch.tensor([9, 4, 7, 2])
     mask = torch.rand(4, TIME, generator=torch.Generator().manual_seed(3)).double()
     for options in ({"lengths": lengths}, {"mask": mask}, {"lengths": lengths, "mask": mask}):
-        found = model_lag_gradients(model, x, y, **options)
+        gradients = model_lag_gradients(model, x, y, **options)
         weights = torch.arange(TIME) < options.get("lengths", torch.full((4,), TIME))[:, None]
         weights = weights * options.get("mask", torch.ones(4, TIME).double())
         model.zero_grad()
         losses = ((model(x) - y).square().mean(-1) * weights).sum(1) / weights.sum(1)
         losses.mean().backward()
-        torch.testing.assert_close(found.total()["read.weight"], model.read.weight.grad, **EXACT)
+        torch.testing.assert_close(gradients.total()["read.weight"], model.read.weight.grad, **EXACT)
     last = model_lag_gradients(model, x, y[:, -1], lengths=lengths)
     model.zero_grad()
     (model(x)[torch.arange(4), lengths - 1] - y[:, -1]).square().mean().backward()
@@ -166,11 +166,13 @@ def test_an_encoder_and_a_decoder():
     x, _ = numbers()
     generator = torch.Generator().manual_seed(1)
     target, y = (torch.randn(4, 6, 1, generator=generator, dtype=torch.float64) for _ in range(2))
-    found = model_lag_gradients(model, x, y, others=(target,))
+    gradients = model_lag_gradients(model, x, y, others=(target,))
     (model(x, target) - y).square().mean().backward()
-    assert found.source.name == "source"
-    torch.testing.assert_close(found.total()["source.weight"], model.source.weight.grad, **EXACT)
-    assert found.grads["source.weight"].abs().sum((1, 2)).min() > 0  # lags count back from the last step of the source
+    assert gradients.source.name == "source"
+    torch.testing.assert_close(gradients.total()["source.weight"], model.source.weight.grad, **EXACT)
+    assert (
+        gradients.grads["source.weight"].abs().sum((1, 2)).min() > 0
+    )  # lags count back from the last step of the source
     decoder = model_lag_gradients(model, x, y, others=(target,), inputs="target")
     torch.testing.assert_close(decoder.total()["target.weight"], model.target.weight.grad, **EXACT)
 
@@ -180,19 +182,19 @@ def test_embeddings_tied_weights_and_padding():
     model = cases.CausalTransformer(tokens=cases.TOKENS, outputs=cases.TOKENS).double().eval()
     model.read = nn.Embedding(cases.TOKENS, 8, padding_idx=2).double()
     x, y = tokens()
-    found = model_lag_gradients(model, x, y, "cross_entropy")
+    gradients = model_lag_gradients(model, x, y, "cross_entropy")
     functional.cross_entropy(model(x).flatten(0, 1), y.flatten()).backward()
     assert (x == 2).any()
-    torch.testing.assert_close(found.total()["read.weight"], model.read.weight.grad, **EXACT)
+    torch.testing.assert_close(gradients.total()["read.weight"], model.read.weight.grad, **EXACT)
 
 
 def test_tokens_without_an_embedding():
     model = made(cases.OneHot)
     x, y = tokens()
-    found = model_lag_gradients(model, x, y, "cross_entropy")
+    gradients = model_lag_gradients(model, x, y, "cross_entropy")
     functional.cross_entropy(model(x).flatten(0, 1), y.flatten()).backward()
-    assert "no embedding" in found.source.why
-    torch.testing.assert_close(found.total()["read.weight"], model.read.weight.grad, **EXACT)
+    assert "no embedding" in gradients.source.why
+    torch.testing.assert_close(gradients.total()["read.weight"], model.read.weight.grad, **EXACT)
 
 
 # Where tolerances are wider, the library computes norms or scans in float32 whatever the weights are.
@@ -225,18 +227,18 @@ def test_language_models_as_users_import_them(name):
     if name in EXPERTS:
         model = model.float()
     x, y = tokens()
-    found = model_lag_gradients(model, x, y, "cross_entropy")
+    gradients = model_lag_gradients(model, x, y, "cross_entropy")
     embedding = model.get_input_embeddings()
-    (path,) = found.grads
+    (path,) = gradients.grads
     table = embedding.weight.detach().clone().requires_grad_()
     # weights may be tied to the readout: autograd's gradient of the input's use of them alone
     handle = embedding.register_forward_hook(lambda module, args, _: functional.embedding(args[0], table))
     functional.cross_entropy(model(x, use_cache=False).logits.flatten(0, 1), y.flatten()).backward()
     handle.remove()
-    total = found.total()[path]
+    total = gradients.total()[path]
     size = table.grad.abs().max()
     torch.testing.assert_close(total / size, table.grad / size, rtol=0, atol=FAMILIES[name])
-    assert all(value.abs().max() == 0 for value in found.ahead.values())
+    assert all(value.abs().max() == 0 for value in gradients.ahead.values())
 
 
 def test_the_model_is_left_as_it_was_also_after_an_error():

@@ -42,14 +42,14 @@ def diagnosed(model, data, **options):
 @pytest.mark.thorough
 def test_labels_that_equal_the_inputs_are_shifted_as_the_model_does_it(gpt):
     tokens = text()
-    found = diagnosed(gpt, {"input_ids": tokens, "labels": tokens})
+    diagnosis = diagnosed(gpt, {"input_ids": tokens, "labels": tokens})
     by_hand = diagnosed(gpt, (tokens[:, :-1], tokens[:, 1:]), loss="cross_entropy")
-    assert found.layers[0].window.dependences == by_hand.layers[0].window.dependences == (LAG,)
-    assert SHIFTED in found.warnings
-    assert found.settings["loss"] == "cross_entropy"
+    assert diagnosis.layers[0].window.dependences == by_hand.layers[0].window.dependences == (LAG,)
+    assert SHIFTED in diagnosis.warnings
+    assert diagnosis.settings["loss"] == "cross_entropy"
     plain = diagnosed(gpt, (tokens, tokens), loss="cross_entropy")  # as trainers' examples write it
     assert SHIFTED in plain.warnings
-    np.testing.assert_allclose(plain.layers[0].window.adjusted_p, found.layers[0].window.adjusted_p)
+    np.testing.assert_allclose(plain.layers[0].window.adjusted_p, diagnosis.layers[0].window.adjusted_p)
 
 
 def test_the_loss_is_that_of_the_model_itself(gpt):
@@ -58,17 +58,17 @@ def test_the_loss_is_that_of_the_model_itself(gpt):
     batch = sequences.read(range(16))
     assert loss == "cross_entropy"
     assert (batch.y[:, -1] == IGNORE_INDEX).all()
-    own = gpt(input_ids=tokens, labels=tokens).loss
+    loss_of_model = gpt(input_ids=tokens, labels=tokens).loss
     logits = gpt(input_ids=tokens).logits
-    torch.testing.assert_close(functional.cross_entropy(logits.flatten(0, 1), batch.y.flatten()), own)
+    torch.testing.assert_close(functional.cross_entropy(logits.flatten(0, 1), batch.y.flatten()), loss_of_model)
 
 
 @pytest.mark.thorough
 def test_targets_that_equal_the_inputs_of_another_model_are_named():
     tokens = text()
     model = made(cases.CausalTransformer, tokens=TOKENS, outputs=TOKENS).float()
-    found = diagnosed(model, (tokens, tokens), loss="cross_entropy")
-    assert UNSHIFTED in found.warnings
+    diagnosis = diagnosed(model, (tokens, tokens), loss="cross_entropy")
+    assert UNSHIFTED in diagnosis.warnings
     other = diagnosed(model, (tokens[:, :-1], tokens[:, 1:]), loss="cross_entropy")
     assert UNSHIFTED not in other.warnings
 
@@ -113,13 +113,13 @@ def test_padding_by_an_attention_mask_takes_no_part(gpt):
     lengths = torch.arange(64) % 5 + 8
     inside = torch.arange(13) < lengths[:, None]
     labels = torch.where(inside, tokens, IGNORE_INDEX)
-    found = []
+    windows = []
     for padding in (0, 7):
         ids = torch.where(inside, tokens, padding)
         data = {"input_ids": ids, "labels": labels, "attention_mask": inside.long()}
         # pairs come from the contents of the inputs, padding included: the same pairs, in the same order
-        found.append(diagnosed(gpt, data).layers[0].window)
-    assert found[0].dependences == found[1].dependences == (LAG,)
+        windows.append(diagnosed(gpt, data).layers[0].window)
+    assert windows[0].dependences == windows[1].dependences == (LAG,)
 
 
 def test_several_inputs_and_targets_with_weights():
@@ -160,9 +160,9 @@ def test_an_encoder_and_a_decoder_from_loaders_of_both_kinds():
     loaded = lagreach.diagnose(model, loader, **options)
     named = {"encoder_cont": source, "decoder_cont": target}
     by_name = lagreach.diagnose(made(TakesOneDict).float(), (named, (y, None)), **options)
-    for found in (pairs, loaded, by_name):
-        assert found.layers[0].window.dependences == (2,)  # counted back from the last step of the source
-        np.testing.assert_allclose(found.layers[0].window.delta, pairs.layers[0].window.delta, rtol=1e-4)
+    for diagnosis in (pairs, loaded, by_name):
+        assert diagnosis.layers[0].window.dependences == (2,)  # counted back from the last step of the source
+        np.testing.assert_allclose(diagnosis.layers[0].window.delta, pairs.layers[0].window.delta, rtol=1e-4)
 
 
 def test_sequences_of_several_lengths_in_a_loader_of_dicts(gpt):

@@ -14,10 +14,10 @@ from lagreach.whole_model import factors, noise
 from lagreach.whole_model.exchange import measure_exchange
 from lagreach.whole_model.lag_gradients import model_lag_gradients
 from lagreach.whole_model.measure import _directions, measure_gain, measure_model
+from lagreach.whole_model.measurement_plan import plan_model_measurement
 from lagreach.whole_model.noise import LagDirections, measure_noise
 from lagreach.whole_model.running import at_rest
 from lagreach.whole_model.signals import measure_signals
-from lagreach.whole_model.subject import make_model_subject
 from tests.whole_model import cases
 from tests.whole_model.cases import INPUT, TOKENS, made
 
@@ -57,10 +57,10 @@ CASES = {
 }
 
 
-def subject_of(case, anchors=TIME, lags=range(TIME), **more):
+def plan_of(case, anchors=TIME, lags=range(TIME), **more):
     build, data, loss = CASES[case]
     options = {"blocks": 8, "probes": 3, "seed": 0} | more
-    return make_model_subject(build(), as_sequences(data()), loss, lags, anchors=anchors, **options)
+    return plan_model_measurement(build(), as_sequences(data()), loss, lags, anchors=anchors, **options)
 
 
 @cache
@@ -68,33 +68,33 @@ def lag_tables(case, row, target):
     """Lag gradients (lag, ...) of one sequence's input weights, with the targets of another."""
     build, data, loss = CASES[case]
     x, y = data()
-    found = model_lag_gradients(build(), x[[row]], y[[target]], loss)
-    return torch.cat([g.flatten(1) for g in found.grads.values()], dim=1).numpy()
+    gradients = model_lag_gradients(build(), x[[row]], y[[target]], loss)
+    return torch.cat([g.flatten(1) for g in gradients.grads.values()], dim=1).numpy()
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES)
 def test_block_means_are_those_of_a_plain_loop(case):
-    subject = subject_of(case)
-    with at_rest(subject.model.module):
-        signals = measure_signals(subject)
+    plan = plan_of(case)
+    with at_rest(plan.model.module):
+        signals = measure_signals(plan)
     data, _ = signals.means()
-    expected = np.zeros((subject.plan.count, TIME, lag_tables(case, 0, 0).shape[1]))
-    for (first, second), block in zip(subject.plan.pairs.tolist(), subject.plan.blocks.tolist(), strict=True):
-        for own, other in ((first, second), (second, first)):
-            swap = lag_tables(case, own, own) - lag_tables(case, own, other)
+    expected = np.zeros((plan.block_plan.count, TIME, lag_tables(case, 0, 0).shape[1]))
+    for (first, second), block in zip(plan.block_plan.pairs.tolist(), plan.block_plan.blocks.tolist(), strict=True):
+        for row, other in ((first, second), (second, first)):
+            swap = lag_tables(case, row, row) - lag_tables(case, row, other)
             expected[block] += swap / signals.size[block]
     for lag in range(TIME):
         np.testing.assert_allclose(data[:, lag] @ data[:, lag].T, expected[:, lag] @ expected[:, lag].T, **CLOSE)
     assert np.linalg.norm(expected[:, 2].mean(0)) > np.linalg.norm(expected[:, 3].mean(0))  # the planted lag
 
 
-def reached(subject, row):
+def reached(plan, row):
     """For one sequence: gradient of every output at what the input modules return, by autograd alone."""
-    model = subject.model.module
-    batch = subject.sequences.read([row])
+    model = plan.model.module
+    batch = plan.sequences.read([row])
     kept = []
-    path = subject.source.ports[0].path
+    path = plan.source.ports[0].path
     handle = model.get_submodule(path).register_forward_hook(lambda *call: kept.append(call[2]))
     output = model(batch.x)
     handle.remove()
@@ -103,36 +103,38 @@ def reached(subject, row):
 
 @pytest.mark.parametrize("case", ["numbers", "tokens", "two outputs"])
 def test_planted_signals_are_those_of_a_plain_loop(case):
-    subject = subject_of(case)
-    with at_rest(subject.model.module):
-        signals = measure_signals(subject)
+    plan = plan_of(case)
+    with at_rest(plan.model.module):
+        signals = measure_signals(plan)
     _, planted = signals.means()
-    plant = signals.moments.probe(len(subject.group), subject.seed)
-    rows = TOKENS if subject.source.reads_tokens else INPUT
-    expected = np.zeros((subject.plan.count, len(subject.group), TIME, rows, 8))
-    for row, block in zip(subject.plan.pairs.ravel().tolist(), np.repeat(subject.plan.blocks, 2).tolist(), strict=True):
-        batch, output, kept = reached(subject, row)
+    plant = signals.moments.probe(len(plan.group), plan.seed)
+    rows = TOKENS if plan.source.reads_tokens else INPUT
+    expected = np.zeros((plan.block_plan.count, len(plan.group), TIME, rows, 8))
+    for row, block in zip(
+        plan.block_plan.pairs.ravel().tolist(), np.repeat(plan.block_plan.blocks, 2).tolist(), strict=True
+    ):
+        batch, output, kept = reached(plan, row)
         values = plant(batch.x[0]).numpy()  # (probe, time)
-        given = torch.nn.functional.one_hot(batch.x[0], TOKENS).double() if rows == TOKENS else batch.x[0]
-        for probe, group in enumerate(subject.group):
+        inputs = torch.nn.functional.one_hot(batch.x[0], TOKENS).double() if rows == TOKENS else batch.x[0]
+        for probe, group in enumerate(plan.group):
             for t in range(TIME):
-                (gradient,) = torch.autograd.grad(output[t] @ subject.output[group], kept, retain_graph=True)
+                (gradient,) = torch.autograd.grad(output[t] @ plan.output[group], kept, retain_graph=True)
                 for lag in range(t + 1):
                     s = t - lag
-                    part = torch.outer(given[s], gradient[0, s]).numpy() * values[probe, s] / TIME
+                    part = torch.outer(inputs[s], gradient[0, s]).numpy() * values[probe, s] / TIME
                     expected[block, probe, lag] += part / signals.size[block]
-    for probe in range(len(subject.group)):
+    for probe in range(len(plan.group)):
         for lag in range(TIME):
-            own, flat = planted[:, probe, lag], expected[:, probe, lag].reshape(subject.plan.count, -1)
-            np.testing.assert_allclose(own @ own.T, flat @ flat.T, **CLOSE)
+            of_lag, flat = planted[:, probe, lag], expected[:, probe, lag].reshape(plan.block_plan.count, -1)
+            np.testing.assert_allclose(of_lag @ of_lag.T, flat @ flat.T, **CLOSE)
 
 
 def test_planted_values_have_mean_zero_and_variance_one():
     for case in ("numbers", "tokens"):
-        subject = subject_of(case)
-        with at_rest(subject.model.module):
-            signals = measure_signals(subject)
-        x = subject.sequences.read(subject.plan.pairs.ravel().tolist()).x
+        plan = plan_of(case)
+        with at_rest(plan.model.module):
+            signals = measure_signals(plan)
+        x = plan.sequences.read(plan.block_plan.pairs.ravel().tolist()).x
         values = signals.moments.probe(3, 0)(x.flatten(0, 1))
         np.testing.assert_allclose(values.mean(1).numpy(), 0, atol=1e-12)
         np.testing.assert_allclose(values.square().mean(1).numpy(), 1, rtol=1e-12)
@@ -140,23 +142,23 @@ def test_planted_values_have_mean_zero_and_variance_one():
 
 def test_the_spread_of_the_targets_is_their_variance():
     """For mean squares of one output, the target part of the gradient is -2 y: its variance is four times that of y."""
-    subject = subject_of("numbers", anchors=1, lags=[0])
-    with at_rest(subject.model.module):
-        spread = measure_signals(subject).spread.sum(0)
-    first, second = (subject.sequences.read(subject.plan.pairs[:, side].tolist()).y for side in (0, 1))
+    plan = plan_of("numbers", anchors=1, lags=[0])
+    with at_rest(plan.model.module):
+        spread = measure_signals(plan).spread.sum(0)
+    first, second = (plan.sequences.read(plan.block_plan.pairs[:, side].tolist()).y for side in (0, 1))
     variance = (first - second).square().mean().item() / 2
     assert spread[0, 0] / spread[0, 1] == pytest.approx(4 * variance, rel=1e-10)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_noise_is_the_whole_gradient_along_directions_of_other_blocks(case):
-    subject = subject_of(case)
-    with at_rest(subject.model.module):
-        signals = measure_signals(subject)
-        found = measure_noise(subject, _directions(signals, {}))
-    order = subject.plan.pairs.ravel()
-    block_of = dict(zip(order.tolist(), np.repeat(subject.plan.blocks, 2).tolist(), strict=True))
-    partner = {a: b for first, second in subject.plan.pairs.tolist() for a, b in ((first, second), (second, first))}
+    plan = plan_of(case)
+    with at_rest(plan.model.module):
+        signals = measure_signals(plan)
+        noise = measure_noise(plan, _directions(signals, {}))
+    order = plan.block_plan.pairs.ravel()
+    block_of = dict(zip(order.tolist(), np.repeat(plan.block_plan.blocks, 2).tolist(), strict=True))
+    partner = {a: b for first, second in plan.block_plan.pairs.tolist() for a, b in ((first, second), (second, first))}
     swaps = {row: lag_tables(case, row, row) - lag_tables(case, row, partner[row]) for row in block_of}
     for row in sorted(block_of):
         whole = lag_tables(case, row, row).sum(0)
@@ -164,17 +166,17 @@ def test_noise_is_the_whole_gradient_along_directions_of_other_blocks(case):
             direction = sum(swaps[other][lag] for other in swaps if block_of[other] != block_of[row])
             norm = np.linalg.norm(direction)  # zero beyond what a convolution sees
             expected = whole @ direction / norm if norm > 0 else 0.0
-            assert found.data[found.number == row, lag] == pytest.approx(expected, rel=1e-8, abs=1e-14)
-    assert (found.number == np.sort(order)).all()
-    assert found.probe.shape == (len(order), 3, TIME)
-    counts = found.step_sums[:, 0, 0, 0].sum()
+            assert noise.data[noise.number == row, lag] == pytest.approx(expected, rel=1e-8, abs=1e-14)
+    assert (noise.number == np.sort(order)).all()
+    assert noise.probe.shape == (len(order), 3, TIME)
+    counts = noise.step_sums[:, 0, 0, 0].sum()
     assert counts == len(order) * TIME  # one value for each step, their sum over steps the sequence's
-    np.testing.assert_allclose(found.step_sums[:, 0, 0, 1].sum() / TIME, found.data[:, 0].sum(), rtol=1e-9)
+    np.testing.assert_allclose(noise.step_sums[:, 0, 0, 1].sum() / TIME, noise.data[:, 0].sum(), rtol=1e-9)
 
 
 def test_exchanging_the_inputs_of_a_lag_alone():
     time, lag = 4, 2
-    subject = make_model_subject(
+    plan = plan_model_measurement(
         made(cases.CausalTransformer),
         as_sequences(numeric_data(time=time)),
         "mse",
@@ -183,15 +185,15 @@ def test_exchanging_the_inputs_of_a_lag_alone():
         probes=1,
         seed=0,
     )
-    assert subject.anchors == time
-    with at_rest(subject.model.module):
-        found = measure_exchange(subject, [(lag, lag)])
-    model = subject.model.module
-    expected = np.zeros((subject.plan.count, INPUT * 8))
+    assert plan.anchors == time
+    with at_rest(plan.model.module):
+        exchanged = measure_exchange(plan, [(lag, lag)])
+    model = plan.model.module
+    expected = np.zeros((plan.block_plan.count, INPUT * 8))
     for pair, (numbers, block) in enumerate(
-        zip(subject.plan.pairs.tolist(), subject.plan.blocks.tolist(), strict=True)
+        zip(plan.block_plan.pairs.tolist(), plan.block_plan.blocks.tolist(), strict=True)
     ):
-        batch = subject.sequences.read(numbers)
+        batch = plan.sequences.read(numbers)
         rises = []
         for t in range(lag, time):
             changed = batch.x.clone()
@@ -203,12 +205,12 @@ def test_exchanging_the_inputs_of_a_lag_alone():
                 handle.remove()
                 (gradient,) = torch.autograd.grad(loss.sum(), kept[0])
                 outer = torch.einsum("ni,nd->nid", x[:, t - lag], gradient[:, t - lag])
-                expected[block] += sign * outer.sum(0).flatten().numpy() / found.size[block]
+                expected[block] += sign * outer.sum(0).flatten().numpy() / exchanged.size[block]
                 rises.append(-sign * time * loss.detach().mean().item())
         whole = (model(batch.x) - batch.y).square().mean((1, 2)).detach().mean().item()
-        assert found.rises[pair, 0] == pytest.approx(sum(rises) / (time - lag), rel=1e-9)
-        assert found.losses[pair, 0] == pytest.approx(whole, rel=1e-9)
-    means = found.means()[:, 0]
+        assert exchanged.rises[pair, 0] == pytest.approx(sum(rises) / (time - lag), rel=1e-9)
+        assert exchanged.losses[pair, 0] == pytest.approx(whole, rel=1e-9)
+    means = exchanged.means()[:, 0]
     np.testing.assert_allclose(means @ means.T, expected @ expected.T, **CLOSE)
 
 
@@ -224,45 +226,45 @@ def test_exchanged_inputs_are_counted_back_from_the_ends_of_both():
             return super().forward(x)
 
     batch = Batch(x, torch.cat((y, y), -1)[:, 0], None, lengths)
-    subject = make_model_subject(
+    plan = plan_model_measurement(
         made(Watched), as_sequences(batch), "mse", [0, 1, 2], blocks=8, probes=1, seed=0, call=lambda m, b: m(b.x)
     )
-    subject = replace(subject, source=replace(subject.source, ports=(replace(subject.source.ports[0]),)))
+    plan = replace(plan, source=replace(plan.source, ports=(replace(plan.source.ports[0]),)))
     seen.clear()
     reads = []
-    handle = subject.model.module.read.register_forward_hook(lambda _, args, __: reads.append(args[0].clone()))
-    with at_rest(subject.model.module):
-        measure_exchange(subject, [(1, 1)])
+    handle = plan.model.module.read.register_forward_hook(lambda _, args, __: reads.append(args[0].clone()))
+    with at_rest(plan.model.module):
+        measure_exchange(plan, [(1, 1)])
     handle.remove()
     whole, changed = reads[0], reads[1]
-    numbers = subject.plan.pairs.ravel()[: len(whole)]
+    numbers = plan.block_plan.pairs.ravel()[: len(whole)]
     for row in range(0, len(whole), 2):
         steps = lengths[numbers[[row, row + 1]]] - 2
-        for own, other in ((0, 1), (1, 0)):
-            there = changed[row + own, steps[own]]
+        for mine, other in ((0, 1), (1, 0)):
+            there = changed[row + mine, steps[mine]]
             torch.testing.assert_close(there, whole[row + other, steps[other]])
-            rest = torch.arange(TIME) != steps[own]
-            torch.testing.assert_close(changed[row + own, rest], whole[row + own, rest])
+            rest = torch.arange(TIME) != steps[mine]
+            torch.testing.assert_close(changed[row + mine, rest], whole[row + mine, rest])
 
 
 def test_gain_by_lag():
-    subject = subject_of("numbers", lags=[0, 1, 3, 4])
-    with at_rest(subject.model.module):
-        found = measure_gain(subject)
+    plan = plan_of("numbers", lags=[0, 1, 3, 4])
+    with at_rest(plan.model.module):
+        gains = measure_gain(plan)
     there, here = np.zeros(TIME), np.zeros(TIME)
-    for row in subject.plan.pairs.ravel().tolist():
-        batch, output, kept = reached(subject, row)
+    for row in plan.block_plan.pairs.ravel().tolist():
+        batch, output, kept = reached(plan, row)
         losses = (output - batch.y[0]).square().mean(-1)
         for t in range(TIME):
             (gradient,) = torch.autograd.grad(losses[t], kept, retain_graph=True)
             for lag in range(t + 1):
                 there[lag] += gradient[0, t - lag].square().sum()
                 here[lag] += gradient[0, t].square().sum()
-    np.testing.assert_allclose(found, 0.5 * np.log10(there / here)[[0, 1, 3, 4]], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(gains, 0.5 * np.log10(there / here)[[0, 1, 3, 4]], rtol=1e-9, atol=1e-12)
 
 
-def measured(subject):
-    return measure_model(subject, flips=199, error=0.05)
+def measured(plan):
+    return measure_model(plan, flips=199, error=0.05)
 
 
 def agree(one, other, tolerance=1e-8):
@@ -275,30 +277,32 @@ def agree(one, other, tolerance=1e-8):
 @pytest.mark.thorough
 @pytest.mark.parametrize("case", ["numbers", "tokens"])
 def test_batches_order_disk_and_types_of_the_data_do_not_change_the_answer(case, monkeypatch):
-    subject = subject_of(case, anchors=2)
-    whole = measured(subject)
-    agree(measured(replace(subject, memory=1)), whole)  # a pair at a time
+    plan = plan_of(case, anchors=2)
+    whole = measured(plan)
+    agree(measured(replace(plan, memory=1)), whole)  # a pair at a time
     build, data, loss = CASES[case]
     order = torch.randperm(COUNT, generator=torch.Generator().manual_seed(5))
     x, y = (part[order] for part in data())
-    mixed = make_model_subject(build(), as_sequences((x, y)), loss, range(TIME), blocks=8, probes=3, seed=0, anchors=2)
+    mixed = plan_model_measurement(
+        build(), as_sequences((x, y)), loss, range(TIME), blocks=8, probes=3, seed=0, anchors=2
+    )
     agree(measured(mixed), whole)
     monkeypatch.setattr(factors, "IN_MEMORY", 0)
-    agree(measured(subject), whole)
+    agree(measured(plan), whole)
     monkeypatch.setattr(factors, "GRAM_BYTES", 1)
-    agree(measured(subject), whole)
+    agree(measured(plan), whole)
 
 
 def test_directions_from_some_of_the_sequences_where_tables_would_be_too_large():
-    subject = subject_of("tokens", anchors=2)
-    with at_rest(subject.model.module):
-        signals = measure_signals(subject)
+    plan = plan_of("tokens", anchors=2)
+    with at_rest(plan.model.module):
+        signals = measure_signals(plan)
         bands = [[signals.data(band)] for band in range(TIME)]
         every = LagDirections(bands, torch.device("cpu"), torch.float64)
         some = LagDirections(bands, torch.device("cpu"), torch.float64, limit=TIME * 8 * 8 * 20)
-    batch = subject.sequences.read([0, 1])
+    batch = plan.sequences.read([0, 1])
     gradients = torch.randn(2, TIME, 8, dtype=torch.float64)
-    one, other = (own.along(3, batch.x, gradients) for own in (every, some))
+    one, other = (lag_directions.along(3, batch.x, gradients) for lag_directions in (every, some))
     assert one.shape == other.shape == (2, TIME, 1, TIME)
     assert not torch.allclose(one, other)
     kept = some._parts[0][0]
@@ -311,27 +315,29 @@ def test_directions_from_some_of_the_sequences_where_tables_would_be_too_large()
 def test_half_precision_models_are_measured_in_their_own_type(dtype):
     x, y = numeric_data(count=64, time=8)
     reference = measured(
-        make_model_subject(
+        plan_model_measurement(
             made(cases.CausalTransformer).float(), as_sequences((x, y)), "mse", range(8), blocks=8, probes=2, seed=0
         )
     )
     model = made(cases.CausalTransformer).to(dtype)
-    found = measured(make_model_subject(model, as_sequences((x, y)), "mse", range(8), blocks=8, probes=2, seed=0))
+    measurement = measured(
+        plan_model_measurement(model, as_sequences((x, y)), "mse", range(8), blocks=8, probes=2, seed=0)
+    )
     assert all(p.dtype == dtype for p in model.parameters())
     rough = 0.1 if dtype == torch.bfloat16 else 0.02
-    np.testing.assert_allclose(found.log10_gain, reference.log10_gain, atol=rough)
-    np.testing.assert_allclose(found.noise.probe.std(0), reference.noise.probe.std(0), rtol=2 * rough)
+    np.testing.assert_allclose(measurement.log10_gain, reference.log10_gain, atol=rough)
+    np.testing.assert_allclose(measurement.noise.probe.std(0), reference.noise.probe.std(0), rtol=2 * rough)
 
 
 def test_masked_and_ignored_steps_are_no_anchors():
     x, y = token_data(count=32)
     y[:, :3] = -100  # of five steps
     model = made(cases.CausalTransformer, tokens=TOKENS, outputs=TOKENS)
-    subject = make_model_subject(
+    plan = plan_model_measurement(
         model, as_sequences((x, y)), "cross_entropy", range(TIME), blocks=8, probes=2, seed=0, anchors=2
     )
     with at_rest(model):
-        signals = measure_signals(subject)
+        signals = measure_signals(plan)
     arrived = signals.factors.arrived[:, 1, : signals.factors.filled]  # of a planted target: never zero at an anchor
     assert (np.abs(arrived[3]).max(1) > 0).mean() == 1  # from step 3 on, three steps back are there
     assert (np.abs(arrived[4]).max(1) > 0).mean() < 1
@@ -339,4 +345,4 @@ def test_masked_and_ignored_steps_are_no_anchors():
 
 def test_a_wrong_number_of_anchors_is_refused():
     with pytest.raises(InputError, match="anchors"):
-        subject_of("numbers", anchors=0)
+        plan_of("numbers", anchors=0)

@@ -1,6 +1,7 @@
 """What the data are like is said of whole models as it is of recurrent layers: series, copies, interrupts, no gradient."""
 
 import itertools
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -12,10 +13,9 @@ import lagreach
 from lagreach.data.sequences import as_sequences
 from lagreach.errors import InputError
 from lagreach.types import Status
-from lagreach.whole_model import subject as subjects
 from lagreach.whole_model.measure import measure_model
+from lagreach.whole_model.measurement_plan import plan_model_measurement
 from lagreach.whole_model.spread import FEWEST, groups
-from lagreach.whole_model.subject import make_model_subject
 from tests.whole_model import cases
 from tests.whole_model.cases import made
 
@@ -46,12 +46,12 @@ class Recurrent(nn.Module):
 def test_copies_count_once_and_are_said():
     x, y = data(48)
     both = torch.cat((x, x[:24])), torch.cat((y, y[:24]))
-    found = lagreach.diagnose(small(), both, lags=[0, LAG])
+    diagnosis = lagreach.diagnose(small(), both, lags=[0, LAG])
     of_layers = lagreach.diagnose(Recurrent(), both, lags=[0, LAG])
-    assert found.available == of_layers.available == 48
-    (note,) = [note for note in found.warnings if "copies of others" in note]
+    assert diagnosis.available == of_layers.available == 48
+    (note,) = [note for note in diagnosis.warnings if "copies of others" in note]
     assert note in of_layers.warnings
-    assert found.layers[0].window.sequences == 48
+    assert diagnosis.layers[0].window.sequences == 48
 
 
 @pytest.mark.thorough
@@ -63,13 +63,13 @@ def test_windows_of_a_series_are_told_as_of_recurrent_layers(cut):
         series = lagreach.cut_series(x, y, length=16)
     else:
         series = tuple(torch.stack([v[i : i + 16] for i in range(0, 1184, 4)]) for v in (x, y))
-    found = lagreach.diagnose(small(inputs=1), series, lags=[0, 1, LAG])
+    diagnosis = lagreach.diagnose(small(inputs=1), series, lags=[0, 1, LAG])
     of_layers = lagreach.diagnose(Recurrent(1), series, lags=[0, 1, LAG])
     # the number of stretches may differ: recurrent layers compare more windows with each other
-    said, expected = (sorted(note.partition(";")[0] for note in some.warnings) for some in (found, of_layers))
+    said, expected = (sorted(note.partition(";")[0] for note in some.warnings) for some in (diagnosis, of_layers))
     assert said == expected
     assert any("windows of one series are not independent" in note for note in said)
-    assert found.layers[0].window.dependences == ()
+    assert diagnosis.layers[0].window.dependences == ()
 
 
 @pytest.mark.thorough
@@ -77,8 +77,8 @@ def test_a_series_too_short_to_tell_says_so_instead_of_a_p_value():
     generator = torch.Generator().manual_seed(0)
     walk = torch.randn(260, 1, generator=generator).cumsum(0)
     series = lagreach.cut_series(walk, walk.roll(-1, 0), length=16, stride=8)
-    found, of_layers = (lagreach.diagnose(one, series, lags=[0, 1]) for one in (small(inputs=1), Recurrent(1)))
-    window, known = found.layers[0].window, of_layers.layers[0].window
+    diagnosis, of_layers = (lagreach.diagnose(one, series, lags=[0, 1]) for one in (small(inputs=1), Recurrent(1)))
+    window, known = diagnosis.layers[0].window, of_layers.layers[0].window
     assert np.isnan(known.adjusted_p).all()
     assert np.isnan(window.adjusted_p).all()
     assert np.isnan(window.required.sequences).all()
@@ -108,8 +108,8 @@ def test_a_dead_model_is_said():
         def forward(self, x):
             return self.readout(self.read(x).sub(1e3).relu())
 
-    found = lagreach.diagnose(made(Dead).float(), data(32), lags=[0, 1])
-    assert any("no gradient reaches the weights of read" in note for note in found.layers[0].window.warnings)
+    diagnosis = lagreach.diagnose(made(Dead).float(), data(32), lags=[0, 1])
+    assert any("no gradient reaches the weights of read" in note for note in diagnosis.layers[0].window.warnings)
 
 
 class Stops(cases.CausalTransformer):
@@ -127,46 +127,46 @@ class Stops(cases.CausalTransformer):
 @cache
 def interrupted(stop, count=64, pairs=4):
     model = made(Stops).float()
-    subject = make_model_subject(model, as_sequences(data(count)), "mse", [0, LAG], blocks=32, probes=1, seed=0)
-    subject = subjects.replace(subject, memory=pairs * subject.pair_bytes)
+    plan = plan_model_measurement(model, as_sequences(data(count)), "mse", [0, LAG], blocks=32, probes=1, seed=0)
+    plan = replace(plan, memory=pairs * plan.pair_bytes)
     model.runs, model.stop = 0, stop
     try:
-        return subject, measure_model(subject, flips=199, error=0.05), model.runs
+        return plan, measure_model(plan, flips=199, error=0.05), model.runs
     finally:
         assert not any(p.requires_grad is False for p in model.parameters())
 
 
 def test_groups_of_blocks_fill_the_memory_there_is():
-    subject, _, _ = interrupted(None)
-    made_of = groups(subject)
-    assert list(itertools.chain(*made_of)) == list(range(subject.plan.count))
+    plan, _, _ = interrupted(None)
+    made_of = groups(plan)
+    assert list(itertools.chain(*made_of)) == list(range(plan.block_plan.count))
     assert all(len(blocks) >= FEWEST for blocks in made_of[:-1])
     assert len(made_of) > 2
-    assert len(groups(subjects.replace(subject, memory=2**30))) == 1
+    assert len(groups(replace(plan, memory=2**30))) == 1
 
 
 def test_an_interrupt_keeps_the_blocks_that_are_finished():
-    subject, whole, _ = interrupted(None)
-    runs_of_a_group = -(-len(groups(subject)[0]) * len(subject.plan.pairs) // subject.plan.count // 4)
+    plan, whole, _ = interrupted(None)
+    runs_of_a_group = -(-len(groups(plan)[0]) * len(plan.block_plan.pairs) // plan.block_plan.count // 4)
     with pytest.raises(KeyboardInterrupt):
         interrupted(1)
     _, part, _ = interrupted(2 * runs_of_a_group + 1)  # in the third group of the first pass
     assert part.cut_short
     assert not whole.cut_short
-    kept = part.subject.plan
+    kept = part.plan.block_plan
     assert kept.count == 2 * FEWEST
-    alone = measure_model(subjects.replace(subject, plan=kept), flips=199, error=0.05)
+    alone = measure_model(replace(plan, block_plan=kept), flips=199, error=0.05)
     np.testing.assert_allclose(part.noise.data, alone.noise.data, rtol=1e-4, atol=1e-9)
     np.testing.assert_allclose(part.means.data, alone.means.data, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.thorough
 def test_an_interrupted_exchange_leaves_what_swapped_targets_say():
-    subject, whole, _ = interrupted(None)
-    first = len(subject.plan.pairs) // 4
+    plan, whole, _ = interrupted(None)
+    first = len(plan.block_plan.pairs) // 4
     _, part, _ = interrupted(first + 3)
     assert part.cut_short
-    assert part.subject.plan.count == subject.plan.count
+    assert part.plan.block_plan.count == plan.block_plan.count
     assert any("interrupted before single inputs were exchanged" in note for note in part.located.notes)
     np.testing.assert_array_equal(part.located.test.adjusted, whole.located.marginal)
 
@@ -189,12 +189,12 @@ def test_an_interrupt_at_the_very_end_loses_the_gain_alone():
 @pytest.mark.thorough
 def test_a_diagnosis_says_that_it_was_interrupted(monkeypatch):
     model = made(Stops).float()
-    monkeypatch.setattr(subjects, "ROOM", 1)  # one pair at a time
+    monkeypatch.setattr(plans, "ROOM", 1)  # one pair at a time
     x, y = data(64)
     model.stop = 30 + 14  # setting up takes some runs; well within the first pass
     seen = []
-    found = lagreach.diagnose(model, (x, y), lags=[0, LAG], progress=lambda *told: seen.append(told))
-    assert found.partial
-    assert any("interrupted: only the blocks" in note for note in found.warnings)
-    assert found.settings["used"] < 64
+    diagnosis = lagreach.diagnose(model, (x, y), lags=[0, LAG], progress=lambda *told: seen.append(told))
+    assert diagnosis.partial
+    assert any("interrupted: only the blocks" in note for note in diagnosis.warnings)
+    assert diagnosis.settings["used"] < 64
     assert ("whole model: lags", 2, 64) in seen

@@ -45,18 +45,18 @@ def model():
 
 
 def test_the_encoder_alone_and_what_was_left_out(model, data):
-    found = lagreach.diagnose(model, data, lags=[0, 1, 5], only="encoder", outputs="at the end")
-    assert [layer.name for layer in found.layers] == ["encoder"]
-    assert found.layers[0].local
-    assert found.settings["lags_of"] == "layers"
-    assert "only encoder was looked at, as asked for; left out: decoder" in found.warnings
+    diagnosis = lagreach.diagnose(model, data, lags=[0, 1, 5], only="encoder", outputs="at the end")
+    assert [layer.name for layer in diagnosis.layers] == ["encoder"]
+    assert diagnosis.layers[0].local
+    assert diagnosis.settings["lags_of"] == "layers"
+    assert "only encoder was looked at, as asked for; left out: decoder" in diagnosis.warnings
 
 
 def test_a_part_without_recurrence_counts_lags_to_its_own_input(model, data):
-    found = lagreach.diagnose(model, data, lags=[0, 1, 5], only="look", outputs="at the end")
-    assert found.settings["lags_of"] == "model"
-    assert found.settings["input_module"] == "look"
-    assert "the input of look" in found.settings["lags_of_why"]
+    diagnosis = lagreach.diagnose(model, data, lags=[0, 1, 5], only="look", outputs="at the end")
+    assert diagnosis.settings["lags_of"] == "model"
+    assert diagnosis.settings["input_module"] == "look"
+    assert "the input of look" in diagnosis.settings["lags_of_why"]
     asked = lagreach.diagnose(model, data, lags=[0, 1, 5], only="encoder", lags_of="model", outputs="at the end")
     assert asked.settings["input_module"] == "encoder"
 
@@ -64,7 +64,7 @@ def test_a_part_without_recurrence_counts_lags_to_its_own_input(model, data):
 def test_lags_to_the_input_of_a_part_add_up(model, data):
     model = model.double()
     x, y = (part[:4].double() for part in data)
-    found = model_lag_gradients(model, x, y, inputs="encoder", outputs="at the end")
+    gradients = model_lag_gradients(model, x, y, inputs="encoder", outputs="at the end")
     handles = []
     seen = []
 
@@ -78,7 +78,7 @@ def test_lags_to_the_input_of_a_part_add_up(model, data):
     handles[0].remove()
     leaf = seen[0]
     expected = torch.einsum("ntw,nti->wi", leaf.grad, leaf.detach())
-    torch.testing.assert_close(found.total()["encoder.input"], expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(gradients.total()["encoder.input"], expected, rtol=1e-10, atol=1e-12)
 
 
 def test_parts_that_are_not_there_and_choices_that_contradict(model, data):

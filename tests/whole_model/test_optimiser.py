@@ -10,10 +10,10 @@ from lagreach.errors import InputError, UnsupportedError
 from lagreach.gradients.optimiser_geometry import update_scale
 from lagreach.whole_model.lag_gradients import as_table, as_weights
 from lagreach.whole_model.measure import _directions
+from lagreach.whole_model.measurement_plan import plan_model_measurement
 from lagreach.whole_model.noise import measure_noise
 from lagreach.whole_model.running import at_rest
 from lagreach.whole_model.signals import measure_signals
-from lagreach.whole_model.subject import make_model_subject
 from tests.whole_model import cases
 from tests.whole_model.cases import made
 from tests.whole_model.test_measure import CASES, TIME, lag_tables
@@ -38,19 +38,21 @@ def test_signal_and_noise_are_those_of_a_plain_loop_times_what_the_optimiser_mak
     build, data, loss = CASES[case]
     model, (x, y) = build(), data()
     optimiser = stepped(model, x, y, loss)
-    subject = make_model_subject(
+    plan = plan_model_measurement(
         model, as_sequences((x, y)), loss, range(TIME), anchors=TIME, blocks=8, probes=1, seed=0, optimizer=optimiser
     )
-    names = [f"{port.path}.weight" for port in subject.source.ports]
+    names = [f"{port.path}.weight" for port in plan.source.ports]
     scale = update_scale(optimiser, model, names)
     with at_rest(model):
-        signals = measure_signals(subject)
-        noise = measure_noise(subject, _directions(signals, {}))
+        signals = measure_signals(plan)
+        noise = measure_noise(plan, _directions(signals, {}))
     data_means, _ = signals.means()
-    block_of = dict(zip(subject.plan.pairs.ravel().tolist(), np.repeat(subject.plan.blocks, 2).tolist(), strict=True))
-    partner = {a: b for first, second in subject.plan.pairs.tolist() for a, b in ((first, second), (second, first))}
+    block_of = dict(
+        zip(plan.block_plan.pairs.ravel().tolist(), np.repeat(plan.block_plan.blocks, 2).tolist(), strict=True)
+    )
+    partner = {a: b for first, second in plan.block_plan.pairs.tolist() for a, b in ((first, second), (second, first))}
     swaps = {row: scale * (lag_tables(case, row, row) - lag_tables(case, row, partner[row])) for row in block_of}
-    expected = np.zeros((subject.plan.count, TIME, len(scale)))
+    expected = np.zeros((plan.block_plan.count, TIME, len(scale)))
     for row, block in block_of.items():
         expected[block] += swaps[row] / signals.size[block]
     row = min(block_of)
@@ -68,11 +70,11 @@ def test_signal_and_noise_are_those_of_a_plain_loop_times_what_the_optimiser_mak
 def test_tables_and_weights_are_each_others_inverse(cls):
     model = made(cls)
     x, y = cases.numbers((16, 6, 3))
-    subject = make_model_subject(model, as_sequences((x, y)), "mse", [0], blocks=8, probes=1, seed=0)
+    plan = plan_model_measurement(model, as_sequences((x, y)), "mse", [0], blocks=8, probes=1, seed=0)
     weights = {
-        f"{port.path}.weight": torch.randn_like(model.get_submodule(port.path).weight) for port in subject.source.ports
+        f"{port.path}.weight": torch.randn_like(model.get_submodule(port.path).weight) for port in plan.source.ports
     }
-    again = as_weights(subject.model, subject.source, as_table(subject.model, subject.source, weights))
+    again = as_weights(plan.model, plan.source, as_table(plan.model, plan.source, weights))
     for name, weight in weights.items():
         assert torch.equal(again[name], weight)
 
@@ -89,16 +91,16 @@ def test_a_diagnosis_says_whose_steps_they_are():
     plain = lagreach.diagnose(model, (x, y), lags=[0, 2])
     descent = lagreach.diagnose(model, (x, y), lags=[0, 2], optimizer=torch.optim.SGD(model.parameters(), 0.1))
     np.testing.assert_array_equal(descent.layers[0].window.noise, plain.layers[0].window.noise)
-    found = lagreach.diagnose(model, (x, y), lags=[0, 2], optimizer=stepped(model, x, y, "mse"))
-    assert found.settings["optimizer"] == "Adam"
-    assert any("those of the optimiser's steps" in note for note in found.warnings)
-    assert not np.allclose(found.layers[0].window.noise, plain.layers[0].window.noise)
+    diagnosis = lagreach.diagnose(model, (x, y), lags=[0, 2], optimizer=stepped(model, x, y, "mse"))
+    assert diagnosis.settings["optimizer"] == "Adam"
+    assert any("those of the optimiser's steps" in note for note in diagnosis.warnings)
+    assert not np.allclose(diagnosis.layers[0].window.noise, plain.layers[0].window.noise)
 
 
 def test_weights_by_name():
     model = made(cases.TwoReaders).float()
-    found = lagreach.diagnose(model, lagged(), lags=[0, 2], params=lambda name: name.startswith("keys"))
-    assert found.settings["input_module"] == "keys"
+    diagnosis = lagreach.diagnose(model, lagged(), lags=[0, 2], params=lambda name: name.startswith("keys"))
+    assert diagnosis.settings["input_module"] == "keys"
     with pytest.raises(InputError, match=r"none of keys\.weight, values\.weight"):
         lagreach.diagnose(model, lagged(), lags=[0], params=lambda name: False)
 

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torch import nn
 
+from lagreach._moved import renamed
 from lagreach.adapters.calling import Call
 from lagreach.adapters.find import torch_views
 from lagreach.adapters.precision import in_single_precision, refuse_half
-from lagreach.adapters.scan_cell import ScanCell, Written
-from lagreach.adapters.scan_layer import Given, ScanLayer, register
-from lagreach.adapters.view import Bound, GatedView, Recurrence, View, check_inputs, gated_view
+from lagreach.adapters.scan_cell import AffineStep, ScanCell
+from lagreach.adapters.scan_layer import ScanInputs, ScanLayer, register
+from lagreach.adapters.view import BoundRecurrence, GatedView, Recurrence, View, check_inputs, gated_view
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError
 from lagreach.models.gated_rnn import GatedRNN
 
 __all__ = [
-    "Bound",
+    "AffineStep",
+    "BoundRecurrence",
     "GatedView",
-    "Given",
     "Recurrence",
     "ScanCell",
+    "ScanInputs",
     "ScanLayer",
     "View",
-    "Written",
     "as_view",
     "find_views",
     "register",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"Bound": "BoundRecurrence", "Given": "ScanInputs", "Written": "AffineStep"})
 
 
 def find_views(

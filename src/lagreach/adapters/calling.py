@@ -138,19 +138,19 @@ def captured(modules: list[nn.Module]) -> Iterator[dict[nn.Module, list[tuple[tu
 @contextmanager
 def replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
     """Let a module return something else; its own forward is back afterwards."""
-    own = vars(module).get("forward")  # some libraries put a wrapped forward on the instance
+    wrapped = vars(module).get("forward")  # some libraries put a wrapped forward on the instance
     module.forward = forward
     try:
         yield
     finally:
         del module.forward
-        if own is not None:
-            module.forward = own
+        if wrapped is not None:
+            module.forward = wrapped
 
 
-def as_output(found: Any, batch: Batch, time: int) -> Tensor:
+def as_output(returned: Any, batch: Batch, time: int) -> Tensor:
     """Bring what a model returns to (seq, position, out): a position per step, or one for the whole sequence."""
-    output = found
+    output = returned
     if isinstance(output, dict):
         output = output.get("logits", next(iter(output.values()), None))
     packed = nn.utils.rnn.PackedSequence  # itself a tuple
@@ -159,7 +159,7 @@ def as_output(found: Any, batch: Batch, time: int) -> Tensor:
     if isinstance(output, packed):
         output = nn.utils.rnn.pad_packed_sequence(output, batch_first=True, total_length=time)[0]
     if not isinstance(output, Tensor) or output.ndim == 0 or len(output) != len(batch):
-        got = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(found).__name__
+        got = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(returned).__name__
         raise InputError(
             "the model's output does not have the sequences on its first axis",
             got=got,

@@ -13,7 +13,7 @@ from lagreach.adapters.calling import Call, as_output, captured, replaced, untou
 from lagreach.adapters.own_cells import own_cell
 from lagreach.adapters.own_use import own_use, run_with_own_weights
 from lagreach.adapters.torch_cells import ROLES, cell_of
-from lagreach.adapters.view import Bound, OwnUse, View, bind_to, lengths_within, unbound
+from lagreach.adapters.view import BoundRecurrence, OwnUse, View, bind_to, lengths_within, unbound_recurrence
 from lagreach.cells.stack import Stack
 from lagreach.data.batch import Batch
 from lagreach.errors import UnsupportedError
@@ -95,9 +95,9 @@ class CellLoopView(View):
         self.name, self.local = path or type(self._module).__name__, not alone
         weights = dict(self._module.named_parameters(remove_duplicate=False))
         params = {name: weights[role].detach() for role, name in stack.names[0].items()}
-        self.template = unbound(stack, params, input_size)
+        self.template = unbound_recurrence(stack, params, input_size)
 
-    def bind(self, batch: Batch) -> Bound:
+    def bind(self, batch: Batch) -> BoundRecurrence:
         """Run the model, and put the calls of the cell together into one sequence."""
         with untouched(self._model), torch.no_grad(), captured([self._module]) as calls:
             self._call(self._model, batch)
@@ -143,8 +143,10 @@ class CellLoopView(View):
             )
         after = [self._calls.after(result) for *_, result in calls]
         for t in range(1, len(calls)):
-            given = before[t]
-            if given is None or not torch.equal(*(self._calls.handed_on(state) for state in (given, after[t - 1]))):
+            received = before[t]
+            if received is None or not torch.equal(
+                *(self._calls.handed_on(state) for state in (received, after[t - 1]))
+            ):
                 raise UnsupportedError(
                     f"the state of {self.name} is changed between steps",
                     got=f"at step {t} the cell is not given its own last output",

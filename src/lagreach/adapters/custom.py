@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lagreach.adapters.calling import Call, as_output, captured, default_call, refuse_coupling, replaced, untouched
 from lagreach.adapters.own_use import own_use
 from lagreach.adapters.precision import in_single_precision
-from lagreach.adapters.view import Bound, OwnUse, View, bind_to, lengths_within, unbound
+from lagreach.adapters.view import BoundRecurrence, OwnUse, View, bind_to, lengths_within, unbound_recurrence
 from lagreach.cells import Cell, unroll
 from lagreach.cells.stack import Stack
 from lagreach.data.batch import Batch
@@ -31,21 +31,23 @@ class CustomView(View):
             )
         self._model, self._path, self._module, self._call = model, path, modules[path], call
         self.name, self.local = path or type(model).__name__, not alone
-        own = dict(self._module.named_parameters(remove_duplicate=False))
+        weights = dict(self._module.named_parameters(remove_duplicate=False))
         x, output = self._given(sample)
         hidden = output.shape[-1]
         wanted = cell.shapes(x.shape[-1], hidden)
-        wrong = {name: shape for name, shape in wanted.items() if name not in own or tuple(own[name].shape) != shape}
+        wrong = {
+            name: shape for name, shape in wanted.items() if name not in weights or tuple(weights[name].shape) != shape
+        }
         if wrong:
             raise InputError(
                 f"the weights of {self.name} are not those of {type(cell).__name__}",
-                got=", ".join(f"{name} {tuple(p.shape)}" for name, p in own.items()),
+                got=", ".join(f"{name} {tuple(p.shape)}" for name, p in weights.items()),
                 expected=", ".join(f"{name} {shape}" for name, shape in wanted.items()),
             )
         names = {name: f"{path}.{name}".lstrip(".") for name in wanted}
-        params = {full: own[name].detach() for name, full in names.items()}
+        params = {full: weights[name].detach() for name, full in names.items()}
         stack = Stack((cell,), hidden, (names,))
-        self.template = unbound(stack, params, x.shape[-1])
+        self.template = unbound_recurrence(stack, params, x.shape[-1])
         replayed = stack.output(unroll(stack, x, x.new_zeros(len(x), stack.state_size), params))
         tolerance = 1e-8 if x.dtype == torch.float64 else 1e-4
         if not torch.allclose(replayed, output, rtol=tolerance, atol=tolerance):
@@ -59,12 +61,12 @@ class CustomView(View):
     def _given(self, batch: Batch) -> tuple[Tensor, Tensor]:
         with untouched(self._model), torch.no_grad(), captured([self._module]) as calls:
             self._call(self._model, batch)
-        found = calls[self._module]
-        if len(found) != 1:
+        module_calls = calls[self._module]
+        if len(module_calls) != 1:
             raise UnsupportedError(
-                f"{self.name} is called {len(found)} times in one run of the model", expected="one call"
+                f"{self.name} is called {len(module_calls)} times in one run of the model", expected="one call"
             )
-        args, kwargs, output = found[0]
+        args, kwargs, output = module_calls[0]
         x = args[0] if args else next(iter(kwargs.values()), None)
         if not isinstance(x, Tensor) or not isinstance(output, Tensor) or output.ndim != 3 or x.ndim != 3:
             raise UnsupportedError(
@@ -74,7 +76,7 @@ class CustomView(View):
             )
         return x.detach(), output.detach()
 
-    def bind(self, batch: Batch) -> Bound:
+    def bind(self, batch: Batch) -> BoundRecurrence:
         """Run the model and capture what the module is given."""
         x, _ = self._given(batch)
         stack = self.template.stack

@@ -33,12 +33,12 @@ Scans = list[tuple[str, nn.Module, type[ScanLayer]]]
 def recurrent_modules(model: nn.Module, only: str | None = None) -> tuple[Layers, Scans]:
     """Recurrent layers of `torch.nn` and gated linear layers, by path; with `only`, those at or inside that path."""
     part, prefix = (model, "") if not only else (model.get_submodule(only), f"{only}.")
-    found = [
+    recurrent = [
         (f"{prefix}{path}".rstrip("."), module)
         for path, module in part.named_modules()
         if isinstance(module, (nn.RNNBase, nn.RNNCellBase))
     ]
-    return found, [(f"{prefix}{path}".rstrip("."), module, adapter) for path, module, adapter in scan_modules(part)]
+    return recurrent, [(f"{prefix}{path}".rstrip("."), module, adapter) for path, module, adapter in scan_modules(part)]
 
 
 def torch_views(model: nn.Module, sample: Batch, call: Call | None = None, only: str | None = None) -> list[View]:
@@ -47,9 +47,9 @@ def torch_views(model: nn.Module, sample: Batch, call: Call | None = None, only:
     With `only`, of the layers at or inside that path.
     """
     call = call or default_call
-    found, scans = recurrent_modules(model, only)
-    own = [] if found or scans else own_cell_paths(model, sample, call, only)
-    if not found and not scans and not own:
+    recurrent, scans = recurrent_modules(model, only)
+    own_cells_at = [] if recurrent or scans else own_cell_paths(model, sample, call, only)
+    if not recurrent and not scans and not own_cells_at:
         looked_at = sorted({type(module).__name__ for module in model.modules()})
         raise UnsupportedError(
             "no recurrent layer was found in the model",
@@ -59,11 +59,11 @@ def torch_views(model: nn.Module, sample: Batch, call: Call | None = None, only:
             fix="leave lags_of out: lags of the whole model need none of these; or describe your recurrence as a Cell",
         )
     refuse_batch_norm(model)
-    _refuse_learned_state(model, [module for _, module in found], sample, call)
+    _refuse_learned_state(model, [module for _, module in recurrent], sample, call)
     refuse_coupling(model, call, sample, sample.x.shape[1])
-    alone = only is None and len(found) + len(scans) + len(own) == 1
+    alone = only is None and len(recurrent) + len(scans) + len(own_cells_at) == 1
     views: list[View] = []
-    for path, module in found:
+    for path, module in recurrent:
         if isinstance(module, nn.RNNCellBase):
             views += _checked_loop(torch_cell_loop(model, path, module, call, alone), model, call, sample)
             continue
@@ -73,7 +73,7 @@ def torch_views(model: nn.Module, sample: Batch, call: Call | None = None, only:
         layer_views: list[View] = [TorchRNNView(model, path, module, call, part, alone) for part in parts]
         _check_torch_layer(layer_views[0], model, call, sample)
         views += in_batch_order(layer_views, sample)
-    for path in own:
+    for path in own_cells_at:
         views += _checked_loop(own_cell_loop(model, path, sample, call, alone), model, call, sample)
     for path, layer, adapter in scans:
         scan = ScanView(model, path, adapter(layer), call, alone)

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lagreach.adapters.rows import NOWHERE, row_owners
-from lagreach.adapters.view import Bound, OwnUse, View, bind_to, unbound
+from lagreach.adapters.view import BoundRecurrence, OwnUse, View, bind_to, unbound_recurrence
 from lagreach.cells import Cell, Dual, Factors, Params
 from lagreach.cells.stack import Stack
 from lagreach.data.batch import Batch
@@ -79,13 +79,13 @@ class FoldedCell(Cell):
     def factors(self, x: Tensor, s: Tensor, params: Params) -> Factors:
         """Factors of all rows, each a sequence of its own."""
         alone_x, alone_s = (v.movedim(2, 1).flatten(0, 1) for v in self._apart(x, s))
-        found = self.inner.factors(alone_x, alone_s, params)
+        alone = self.inner.factors(alone_x, alone_s, params)
 
         def together(values: Tensor) -> Tensor:
             return values.unflatten(0, (-1, self.rows)).movedim(1, 2).flatten(2)
 
-        duals = [Dual(together(dual.real), together(dual.slope)) for dual in found]
-        return Factors.uniform(duals[1]) if found.is_uniform else Factors(*duals)
+        duals = [Dual(together(dual.real), together(dual.slope)) for dual in alone]
+        return Factors.uniform(duals[1]) if alone.is_uniform else Factors(*duals)
 
 
 class FoldedView(View):
@@ -101,9 +101,11 @@ class FoldedView(View):
         stack = inner.template.stack
         cells = tuple(FoldedCell(cell, rows) for cell in stack.cells)
         wide = -1 if inner.template.input_size < 0 else rows * inner.template.input_size
-        self.template = unbound(Stack(cells, rows * stack.hidden_size, stack.names), inner.template.params, wide)
+        self.template = unbound_recurrence(
+            Stack(cells, rows * stack.hidden_size, stack.names), inner.template.params, wide
+        )
 
-    def bind(self, batch: Batch) -> Bound:
+    def bind(self, batch: Batch) -> BoundRecurrence:
         """Bind by rows, and put the rows of each sequence side by side."""
         met, count = self.inner.bind(batch), len(batch)
         if len(met.x) != self.rows * count:

@@ -61,8 +61,8 @@ _MISSING = object()
 
 
 def _attribute(model: nn.Module, name: str) -> Any:
-    path, _, own = name.rpartition(".")
-    return vars(model.get_submodule(path)).get(own, _MISSING)
+    path, _, attribute = name.rpartition(".")
+    return vars(model.get_submodule(path)).get(attribute, _MISSING)
 
 
 def _tensors(result: Any) -> list[Tensor]:

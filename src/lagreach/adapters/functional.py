@@ -45,8 +45,8 @@ def functional_view(
         f"readout.{name}": single_precision(v.detach()) for name, v in zip(("weight", "bias"), readout, strict=True)
     }
 
-    def head(states: Tensor, own: Params) -> Tensor:
-        return linear(states, own["readout.weight"], own["readout.bias"])
+    def head(states: Tensor, weights: Params) -> Tensor:
+        return linear(states, weights["readout.weight"], weights["readout.bias"])
 
     def initial_state(x: Tensor) -> Tensor:
         return torch.zeros(len(x), state_size, dtype=x.dtype, device=x.device)

@@ -123,7 +123,7 @@ def own_cell(module: nn.Module, calls: Calls, name: str) -> OwnCell:
             fix='leave lags_of out: lags of the whole model need no cell; or describe it as a Cell and pass cell={"path": ...}',
         )
     resting = deepcopy(module).eval().requires_grad_(False)
-    params = {own: weight.detach() for own, weight in resting.named_parameters()}
+    params = {local: weight.detach() for local, weight in resting.named_parameters()}
     x = understood.input(*calls[0][:2]).detach()
     states = torch.stack([understood.after(result) for *_, result in calls]).detach()[-1]
     cell = OwnCell(resting, understood)
@@ -166,8 +166,8 @@ def own_cell_paths(model: nn.Module, sample: Batch, call: Call, only: str | None
         return []
     with untouched(model), torch.no_grad(), captured([modules[path] for path in looped]) as calls:
         call(model, sample)
-    found = [path for path in looped if not isinstance(_understood(calls[modules[path]]), str)]
-    return [path for path in found if not any(path.startswith(f"{other}.") for other in found)]
+    cells = [path for path in looped if not isinstance(_understood(calls[modules[path]]), str)]
+    return [path for path in cells if not any(path.startswith(f"{other}.") for other in cells)]
 
 
 def reads_own_steps(model: nn.Module, path: str, sample: Batch, call: Call) -> bool:
@@ -210,9 +210,9 @@ def _understood(calls: Calls) -> OwnCalls | str:
         return f"{len(calls)} calls"
     tensors = [_tensors((args, kwargs)) for args, kwargs, _ in calls]
     results = [_tensors(result) for *_, result in calls]
-    if any(len(given) < 2 for given in tensors[1:]):
+    if any(len(received) < 2 for received in tensors[1:]):
         return "no state among its arguments"
-    values = [value for given in (*tensors, *results) for value in given]
+    values = [value for received in (*tensors, *results) for value in received]
     if any(value.ndim != 2 or not value.is_floating_point() for value in values):
         shapes = sorted({f"{tuple(value.shape)} {value.dtype}" for value in values})
         return f"tensors of {', '.join(shapes[:4])}"
@@ -223,9 +223,9 @@ def _understood(calls: Calls) -> OwnCalls | str:
     places = [place for place in handed if place is not None]
     if [len(value) for value in tensors[0]] != [len(tensors[0][0])] * len(tensors[0]):
         return "tensors of different numbers of rows"
-    for before, given in zip(results, tensors[1:], strict=False):
-        if len(given) != 1 + len(places) or not all(
-            _same(before[place], state) for place, state in zip(places, given[1:], strict=True)
+    for before, received in zip(results, tensors[1:], strict=False):
+        if len(received) != 1 + len(places) or not all(
+            _same(before[place], state) for place, state in zip(places, received[1:], strict=True)
         ):
             return "a state that is changed between steps"
     widths = tuple(one.shape[1] for one in results[0])

@@ -78,12 +78,12 @@ def own_use(
     with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
         wanted = [*copies.values(), *weights.values()]
         grads = torch.autograd.grad(losses(output).sum(), wanted, materialize_grads=True)
-    own = dict(zip(copies, grads, strict=False))
+    of_layer = dict(zip(copies, grads, strict=False))
     whole = dict(zip(weights, grads[len(copies) :], strict=True))
-    elsewhere = [name for name in own if not _agree(own[name], whole[name])]
-    return OwnUse(own, tuple(elsewhere), output.dtype)
+    elsewhere = [name for name in of_layer if not _agree(of_layer[name], whole[name])]
+    return OwnUse(of_layer, tuple(elsewhere), output.dtype)
 
 
-def _agree(own: Tensor, whole: Tensor) -> bool:
-    apart, size = (value.double().norm() for value in (whole - own, torch.stack((whole, own))))
-    return bool(apart <= agreement(own.dtype) * size)
+def _agree(of_layer: Tensor, whole: Tensor) -> bool:
+    apart, size = (value.double().norm() for value in (whole - of_layer, torch.stack((whole, of_layer))))
+    return bool(apart <= agreement(of_layer.dtype) * size)

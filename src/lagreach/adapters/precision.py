@@ -31,15 +31,15 @@ def in_single_precision(model: Module) -> Module:
     >>> in_single_precision(nn.Linear(2, 1).bfloat16()).weight.dtype
     torch.float32
     """
-    found = half_precision(model)
-    if found is None:
+    half = half_precision(model)
+    if half is None:
         return model
     try:
         return deepcopy(model).float()
     except Exception as error:  # modules may hold anything
         raise UnsupportedError(
             "a model in half precision is diagnosed on a copy in float32, and this one cannot be copied",
-            got=f"weights of type {found}; {type(error).__name__}: {error}",
+            got=f"weights of type {half}; {type(error).__name__}: {error}",
             fix="pass model.float()",
         ) from error
 
@@ -62,10 +62,10 @@ def refuse_half(dtype: torch.dtype) -> None:
 
 def precision_note(model: object) -> str | None:
     """What a reader has to know about a model in half precision."""
-    found = half_precision(model)
-    name = str(found).removeprefix("torch.")
+    half = half_precision(model)
+    name = str(half).removeprefix("torch.")
     return (
         None
-        if found is None
+        if half is None
         else f"the model is in {name}: it was diagnosed on a copy in float32, with the same weights"
     )

@@ -10,7 +10,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from lagreach.adapters.calling import agreement
-from lagreach.adapters.view import Bound, OwnUse, View
+from lagreach.adapters.view import BoundRecurrence, OwnUse, View
 from lagreach.data.batch import Batch
 from lagreach.errors import UnsupportedError
 from lagreach.kernels import scan_stack
@@ -18,7 +18,7 @@ from lagreach.kernels import scan_stack
 NOWHERE = -1  # owner of a row that the output does not look at
 
 
-def row_owners(bound: Bound, sequences: int) -> Int[Tensor, "row"]:
+def row_owners(bound: BoundRecurrence, sequences: int) -> Int[Tensor, "row"]:
     """Which sequence's output looks at each row of the layer's states, from gradients; `NOWHERE` if none does.
 
     A random sum of the outputs is differentiated by the states twice, once with every sequence's share multiplied by a label of
@@ -51,7 +51,7 @@ def row_owners(bound: Bound, sequences: int) -> Int[Tensor, "row"]:
     return torch.where(looked_at, owners, NOWHERE)
 
 
-def sequence_of_rows(bound: Bound, sequences: int) -> Int[Tensor, "row"]:
+def sequence_of_rows(bound: BoundRecurrence, sequences: int) -> Int[Tensor, "row"]:
     """Number of the sequence that each row of the layer is; rows that nothing looks at take what is left, in order."""
     number = row_owners(bound, sequences)
     taken = set(number[number != NOWHERE].tolist())
@@ -70,13 +70,13 @@ class SortedView(View):
         """Gradients of the weights: sums over sequences, whatever their order."""
         return self.view.trained(batch, losses)
 
-    def bind(self, batch: Batch) -> Bound:
+    def bind(self, batch: Batch) -> BoundRecurrence:
         """Bind the recurrence, and put its rows back into the order of the batch."""
         bound = self.view.bind(batch)
         number = sequence_of_rows(bound, len(batch)).to(bound.x.device)
         row, recurrence = number.argsort(), bound.recurrence
         initial = recurrence.initial_state(bound.x)
-        return Bound(
+        return BoundRecurrence(
             replace(
                 recurrence,
                 head=lambda states, params: recurrence.head(states[number], params),
@@ -106,7 +106,7 @@ def _is_sorted(view: View, *batches: Batch) -> bool:
     return any(sequence_of_rows(view.bind(one), len(one)).tolist() != list(range(len(one))) for one in batches)
 
 
-def _turn_round_together(bound: Bound, turned: Bound) -> bool:
+def _turn_round_together(bound: BoundRecurrence, turned: BoundRecurrence) -> bool:
     """Whether the layer's inputs, lengths and initial states are those of the other order, turned round."""
     tolerance = agreement(bound.x.dtype)
     initial, turned_initial = (b.recurrence.initial_state(b.x) for b in (bound, turned))

@@ -20,7 +20,7 @@ from lagreach.cells import Cell, Factors, Params
 from lagreach.errors import UnsupportedError
 
 
-class Written(NamedTuple):
+class AffineStep(NamedTuple):
     """What one step does: how much is kept, in log space (-inf forgets everything), and what is added.
 
     A decay may rule several units that lie side by side: the state has a multiple of the decay's width. `phase` is the
@@ -51,7 +51,7 @@ class ScanCell(Cell):
     sizes: tuple[tuple[str, tuple[int, ...]], ...]
 
     @abstractmethod
-    def write(self, x: Float[Tensor, "*batch input"], params: Params) -> Written:
+    def write(self, x: Float[Tensor, "*batch input"], params: Params) -> AffineStep:
         """Decay and addition of a step, from its input alone; all leading axes are independent."""
 
     def shapes(self, input_size: int, hidden_size: int) -> dict[str, tuple[int, ...]]:
@@ -60,8 +60,8 @@ class ScanCell(Cell):
 
     def role(self, name: str) -> str:
         """Weights that read the input are "input"; what else there is sets decays."""
-        own = name.rpartition(".")[2]
-        return "input" if name in self.reads else "bias" if own.endswith("bias") else "other"
+        last = name.rpartition(".")[2]
+        return "input" if name in self.reads else "bias" if last.endswith("bias") else "other"
 
     def step(self, x: Tensor, s: Tensor, params: Params) -> Tensor:
         """Decay the state and add to it."""
@@ -119,7 +119,7 @@ class ComplexScanCell(ScanCell):
         )
 
 
-def copies(written: Written) -> int:
+def copies(written: AffineStep) -> int:
     """Units per decay."""
     return written.value.shape[-1] // written.log_decay.shape[-1]
 

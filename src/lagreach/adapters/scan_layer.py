@@ -1,8 +1,8 @@
 """The protocol of an adapter for gated linear layers: replay a layer from its input and its weights.
 
 Fused kernels hide what happens inside a layer, but its input and its weights are always visible. So an adapter says
-three things: which inputs its cell sees (`open`), what the cell does with them (`cell`), and how the layer's output
-follows from the states (`close`). No adapter imports the package it is for: layers are known by their structure, and a
+three things: which inputs its cell sees (`read_call`), what the cell does with them (`cell`), and how the layer's output
+follows from the states (`output`). No adapter imports the package it is for: layers are known by their structure, and a
 replay on the first batch must reproduce what the model computes.
 
 To support a layer of your own, write a subclass and hand it to `register`.
@@ -19,17 +19,20 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from lagreach._moved import warn_renamed
 from lagreach.adapters.scan_cell import ScanCell
 from lagreach.cells import Cell
 from lagreach.errors import InputError, UnsupportedError
 
+OLD_METHODS = {"open": "read_call", "close": "output", "answer": "returned"}
+
 
 @dataclass(frozen=True)
-class Given:
+class ScanInputs:
     """What a layer was given, as its cell sees it.
 
     `initial` is the state before the first step, `valid` says which steps count (padding does not), `reset` where a new
-    document begins. `context` is whatever `close` needs besides the states.
+    document begins. `context` is whatever `output` needs besides the states.
     """
 
     x: Float[Tensor, "seq time input"]
@@ -61,6 +64,14 @@ class ScanLayer(ABC):
     def __init__(self, module: nn.Module) -> None:
         self.module = module
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Let adapters be written with the names that methods had before."""
+        super().__init_subclass__(**options)
+        for old, new in OLD_METHODS.items():
+            if old in vars(cls):
+                warn_renamed(f"ScanLayer.{old}", f"ScanLayer.{new}", stacklevel=3)
+                setattr(cls, new, vars(cls)[old])
+
     @classmethod
     @abstractmethod
     def claims(cls, module: nn.Module) -> bool:
@@ -77,14 +88,14 @@ class ScanLayer(ABC):
         """Number of (real) units."""
 
     @abstractmethod
-    def open(self, *args: Any, **kwargs: Any) -> Given:
+    def read_call(self, *args: Any, **kwargs: Any) -> ScanInputs:
         """Read the arguments of one call of the module."""
 
     @abstractmethod
-    def close(self, given: Given, states: Float[Tensor, "seq time unit"]) -> Float[Tensor, "seq time out"]:
+    def output(self, scan_inputs: ScanInputs, states: Float[Tensor, "seq time unit"]) -> Float[Tensor, "seq time out"]:
         """Return the layer's output sequence when its scan has these states after each step."""
 
-    def answer(self, output: Tensor, states: Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def returned(self, output: Tensor, states: Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return what the module returns to a caller with these arguments: by default the output sequence."""
         return output
 
@@ -114,21 +125,21 @@ class ScanLayer(ABC):
 
 def named_weights(module: nn.Module, names: list[str]) -> dict[str, Tensor]:
     """Detached parameters of a module, by name."""
-    own = dict(module.named_parameters(remove_duplicate=False))
-    missing = [name for name in names if name not in own]
+    weights = dict(module.named_parameters(remove_duplicate=False))
+    missing = [name for name in names if name not in weights]
     if missing:
         raise UnsupportedError(
             f"some weights of {type(module).__name__} are computed, not stored",
             got=f"no parameter {', '.join(missing)}",
             fix="remove weight_norm, quantisation or other parametrisations before the diagnosis",
         )
-    return {name: own[name].detach() for name in names}
+    return {name: weights[name].detach() for name in names}
 
 
 def present(module: nn.Module, *names: str) -> list[str]:
     """Those of the parameters that the module has: biases are often left out."""
-    own = dict(module.named_parameters(remove_duplicate=False))
-    return [name for name in names if name in own]
+    weights = dict(module.named_parameters(remove_duplicate=False))
+    return [name for name in names if name in weights]
 
 
 def inverse_softplus(value: Tensor) -> Tensor:

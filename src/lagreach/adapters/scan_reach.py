@@ -55,18 +55,18 @@ def _carried(
     layer: ScanLayer, cell: ScanCell, leaf: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Float[Tensor, "seq time input"]:
     """Gradient of the last output for the inputs, through what they add to the state and the decays that follow."""
-    given, weights = layer.open(*args, **kwargs), layer.weights()
-    written = cell.write(given.x, weights)
+    scan_inputs, weights = layer.read_call(*args, **kwargs), layer.weights()
+    written = cell.write(scan_inputs.x, weights)
     with torch.no_grad():
-        states = scan(cell, given.x.detach(), given.initial, weights)
+        states = scan(cell, scan_inputs.x.detach(), scan_inputs.initial, weights)
         later = torch.nn.functional.pad(written.log_decay.double()[:, 1:], (0, 0, 0, 1))
         kept = later.flip(1).cumsum(1).flip(1).exp().repeat_interleave(copies(written), dim=-1)
     at_states = states.detach().requires_grad_()
-    output = layer.close(given, at_states)
+    output = layer.output(scan_inputs, at_states)
     arrives = torch.autograd.grad(
         (output[:, -1] * _draw(output)).sum(), at_states, retain_graph=True, materialize_grads=True
     )[0][:, -1:]
-    start = kept * arrives * given.valid[..., None] * given.valid[:, -1:, None]
+    start = kept * arrives * scan_inputs.valid[..., None] * scan_inputs.valid[:, -1:, None]
     return torch.autograd.grad((written.value * start.to(written.value)).sum(), leaf, materialize_grads=True)[0]
 
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from lagreach.adapters.calling import Call, agreement, as_output, captured, replaced, untouched
-from lagreach.adapters.scan_layer import Given, ScanLayer
+from lagreach.adapters.scan_layer import ScanInputs, ScanLayer
 from lagreach.adapters.scan_reach import refuse_truncation
-from lagreach.adapters.view import Bound, View, bind_to, lengths_within, unbound
+from lagreach.adapters.view import BoundRecurrence, View, bind_to, lengths_within, unbound_recurrence
 from lagreach.cells.stack import Stack
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError, UnsupportedError
@@ -32,21 +32,21 @@ class ScanView(View):
 
     def _settle(self) -> None:
         """Describe the recurrence by the layer's cell."""
-        own = self.layer.weights()
-        names = {name: f"{self._path}.{name}".lstrip(".") for name in own}
-        params = {names[name]: weight for name, weight in own.items()}
+        weights = self.layer.weights()
+        names = {name: f"{self._path}.{name}".lstrip(".") for name in weights}
+        params = {names[name]: weight for name, weight in weights.items()}
         stack = Stack((self.layer.cell,), self.layer.hidden_size, (names,))
-        self.template = unbound(stack, params, -1)
+        self.template = unbound_recurrence(stack, params, -1)
 
-    def given(self, batch: Batch) -> Given:
+    def scan_inputs(self, batch: Batch) -> ScanInputs:
         """Run the model and read what the layer was given."""
         return self._capture(batch)[0]
 
-    def _capture(self, batch: Batch) -> tuple[Given, Any]:
+    def _capture(self, batch: Batch) -> tuple[ScanInputs, Any]:
         """What the layer was given, and what it returned."""
         args, kwargs, result = self._called(batch)
         with torch.no_grad():
-            return self.layer.open(*args, **kwargs), result
+            return self.layer.read_call(*args, **kwargs), result
 
     def _called(self, batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
         """Arguments and result of the layer's one call."""
@@ -62,30 +62,30 @@ class ScanView(View):
                 )
             return seen[0]
 
-    def bind(self, batch: Batch) -> Bound:
+    def bind(self, batch: Batch) -> BoundRecurrence:
         """Run the model and bind the recurrence to what the layer was given."""
-        given = self.given(batch)
-        time = given.x.shape[1]
+        scan_inputs = self.scan_inputs(batch)
+        time = scan_inputs.x.shape[1]
 
         def head(states: Tensor) -> Tensor:
-            output, model = self.layer.close(given, states), self._model
+            output, model = self.layer.output(scan_inputs, states), self._model
 
             def forward(*args: Any, **kwargs: Any) -> Any:
-                return self.layer.answer(output, states, args, kwargs)
+                return self.layer.returned(output, states, args, kwargs)
 
             with untouched(model), replaced(self.layer.module, forward):
                 return as_output(self._call(model, batch), batch, time)
 
-        return bind_to(self.template, given.x, given.initial, head, lengths_within(batch, time))
+        return bind_to(self.template, scan_inputs.x, scan_inputs.initial, head, lengths_within(batch, time))
 
     def check_replay(self, sample: Batch) -> None:
         """Replay the layer from its input, as the first of its variants whose output is the layer's own."""
-        given, result = self._capture(sample)
+        scan_inputs, result = self._capture(sample)
         wanted, differences = _first_tensor(result), []
         for cell in self.layer.variants():
             self.layer.cell = cell
             self._settle()
-            differences.append(self._difference(given, wanted))
+            differences.append(self._difference(scan_inputs, wanted))
             if differences[-1] <= scan_tolerance(wanted.dtype):
                 return
         raise InputError(
@@ -100,15 +100,15 @@ class ScanView(View):
         with untouched(self._model):
             refuse_truncation(self.layer, self.name, args, kwargs)
 
-    def _difference(self, given: Given, wanted: Tensor) -> float:
+    def _difference(self, scan_inputs: ScanInputs, wanted: Tensor) -> float:
         """Largest difference of the replayed output from the layer's, relative to its size, over steps that count."""
         with torch.no_grad():
-            states = scan_stack(self.template.stack, given.x, given.initial, self.template.params)
-            ours = self.layer.close(given, states).to(wanted.dtype)
+            states = scan_stack(self.template.stack, scan_inputs.x, scan_inputs.initial, self.template.params)
+            ours = self.layer.output(scan_inputs, states).to(wanted.dtype)
         if ours.shape != wanted.shape:
             return torch.inf
         apart = (ours - wanted).abs() / (1 + wanted.abs())
-        return apart[given.valid].max().item()
+        return apart[scan_inputs.valid].max().item()
 
 
 def scan_tolerance(dtype: torch.dtype) -> float:

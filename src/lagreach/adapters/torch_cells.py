@@ -145,10 +145,10 @@ class TorchLayoutGRU(TorchLayout):
 
     def pullback(self, x: Tensor, s: Tensor, params: Params) -> Pullback:
         """See `TorchGRU.pullback`."""
-        found = TorchGRU().pullback(x, s, self._own(params))
+        pullback = TorchGRU().pullback(x, s, self._own(params))
         n, r, z, weakened = (slice(k * s.shape[1], (k + 1) * s.shape[1]) for k in range(4))
-        found.uses = _uses((r, z, n), (r, z, weakened))
-        return found
+        pullback.uses = _uses((r, z, n), (r, z, weakened))
+        return pullback
 
 
 @dataclass(frozen=True)
@@ -228,10 +228,10 @@ class TorchLayoutLSTM(TorchLayout):
         """See `LSTM.pullback`; a projected LSTM is left to autodiff."""
         if self.proj_size:
             return None
-        found = LSTM().pullback(x, s, self._own(params))
+        pullback = LSTM().pullback(x, s, self._own(params))
         gates = (slice(4 * (s.shape[1] // 2)),)
-        found.uses = _uses(gates, gates)
-        return found
+        pullback.uses = _uses(gates, gates)
+        return pullback
 
 
 def cell_of(module: nn.RNNBase | nn.RNNCellBase) -> TorchLayout:

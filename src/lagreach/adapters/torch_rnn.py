@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from lagreach.adapters.calling import Call, as_output, captured, replaced, untouched
 from lagreach.adapters.own_use import own_use
 from lagreach.adapters.torch_cells import ROLES, cell_of
-from lagreach.adapters.view import Bound, OwnUse, View, bind_to, lengths_within, unbound
+from lagreach.adapters.view import BoundRecurrence, OwnUse, View, bind_to, lengths_within, unbound_recurrence
 from lagreach.cells.stack import Stack
 from lagreach.data.batch import Batch
 from lagreach.errors import UnsupportedError
@@ -57,41 +57,41 @@ class TorchRNNView(View):
         stack = Stack(tuple(s.cells[0] for s in stacks), module.hidden_size, tuple(s.names[0] for s in stacks))
         weights = dict(model.named_parameters(remove_duplicate=False))
         params = {name: weights[name].detach() for *_, name in stack.weights()}
-        self.template = unbound(stack, params, params[stack.names[0]["weight_ih"]].shape[1])
+        self.template = unbound_recurrence(stack, params, params[stack.names[0]["weight_ih"]].shape[1])
 
-    def bind(self, batch: Batch) -> Bound:
+    def bind(self, batch: Batch) -> BoundRecurrence:
         """Run the model, capture what the module is given, and replay what comes before this recurrence."""
         with untouched(self._model), torch.no_grad(), captured([self._module]) as calls:
             self._call(self._model, batch)
-        given = read_call(self._module, calls[self._module], batch)
-        lower = _Replay(self._module, self._model, given)
+        layer_call = read_call(self._module, calls[self._module], batch)
+        lower = _Replay(self._module, self._model, layer_call)
         x, initial = lower.input_of(self._part)
-        time = given.x.shape[1]
+        time = layer_call.x.shape[1]
 
         def head(states: Tensor) -> Tensor:
             result = lower.result(self._part, states)
             with untouched(self._model), replaced(self._module, lambda *args, **kwargs: result):
                 return as_output(self._call(self._model, batch), batch, time)
 
-        return bind_to(self.template, x, initial, head, self._counted(given, batch))
+        return bind_to(self.template, x, initial, head, self._counted(layer_call, batch))
 
     def trained(self, batch: Batch, losses: Callable[[Tensor], Tensor]) -> OwnUse:
         """Gradients of the layer's weights, by one backward pass through the model."""
         return own_use(self._model, self._path, self._call, batch, self.bind(batch).x.shape[1], losses)
 
-    def _counted(self, given: LayerCall, batch: Batch) -> Tensor | None:
+    def _counted(self, layer_call: LayerCall, batch: Batch) -> Tensor | None:
         """How many of the recurrence's first steps hold data: all of them backward through padding, which comes first."""
-        if given.packed is not None:
-            return given.lengths
+        if layer_call.packed is not None:
+            return layer_call.lengths
         backward = self._part is not None and self._part[1] == 1
-        return None if backward else lengths_within(batch, given.x.shape[1])
+        return None if backward else lengths_within(batch, layer_call.x.shape[1])
 
 
 def _stack(module: nn.RNNBase, path: str, layer: int, direction: int) -> Stack:
     """One layer in one direction, with the names of its weights in the whole model."""
     suffix = f"_l{layer}" + ("_reverse" if direction else "")
-    own = dict(module.named_parameters(recurse=False, remove_duplicate=False))
-    names = {role: f"{path}.{role}{suffix}".lstrip(".") for role in ROLES if f"{role}{suffix}" in own}
+    weights = dict(module.named_parameters(recurse=False, remove_duplicate=False))
+    names = {role: f"{path}.{role}{suffix}".lstrip(".") for role in ROLES if f"{role}{suffix}" in weights}
     if "weight_hh" not in names:
         raise UnsupportedError(
             "the weights of this layer are computed, not stored",
@@ -111,22 +111,22 @@ def read_call(module: nn.RNNBase, calls: list[tuple[tuple[Any, ...], dict[str, A
             fix="feed whole sequences; a loop that feeds outputs back as inputs has no fixed input to take lags from",
         )
     args, kwargs, _ = calls[0]
-    given = args[0] if args else kwargs["input"]
+    sequence = args[0] if args else kwargs["input"]
     hx = args[1] if len(args) > 1 else kwargs.get("hx")
-    packed = given if isinstance(given, PackedSequence) else None
+    packed = sequence if isinstance(sequence, PackedSequence) else None
     if packed is not None:
         total = batch.x.shape[1] if batch.x.ndim > 1 else None
         longest = len(packed.batch_sizes)
         x, valid = pad_packed_sequence(packed, batch_first=True, total_length=max(total or 0, longest))
         lengths: Tensor | None = valid
-    elif given.ndim != 3:
+    elif sequence.ndim != 3:
         raise UnsupportedError(
             "a recurrent layer without a batch axis",
-            got=f"input of shape {tuple(given.shape)}",
+            got=f"input of shape {tuple(sequence.shape)}",
             expected="(seq, time, input), or (time, seq, input) without batch_first",
         )
     else:
-        x, lengths = (given if module.batch_first else given.transpose(0, 1)), None
+        x, lengths = (sequence if module.batch_first else sequence.transpose(0, 1)), None
     states = _initial_states(module, hx, x)
     return LayerCall(x.detach(), None if lengths is None else lengths.to(x.device), states, packed)
 
@@ -166,8 +166,8 @@ class _Replay:
 
     def _weights(self, layer: int, direction: int) -> dict[str, Tensor]:
         suffix = f"_l{layer}" + ("_reverse" if direction else "")
-        own = dict(self.module.named_parameters(recurse=False, remove_duplicate=False))
-        return {role: own[f"{role}{suffix}"].detach() for role in ROLES if f"{role}{suffix}" in own}
+        weights = dict(self.module.named_parameters(recurse=False, remove_duplicate=False))
+        return {role: weights[f"{role}{suffix}"].detach() for role in ROLES if f"{role}{suffix}" in weights}
 
     def states(self, layer: int, direction: int, x: Tensor) -> Tensor:
         """States of one layer in one direction, in its own time."""

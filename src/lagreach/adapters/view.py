@@ -52,7 +52,7 @@ class Recurrence:
 
 
 @dataclass(frozen=True)
-class Bound:
+class BoundRecurrence:
     """A recurrence bound to a batch: the input of the recurrent layer, and how many of its steps are valid."""
 
     recurrence: Recurrence
@@ -80,7 +80,7 @@ class View(ABC):
     template: Recurrence
 
     @abstractmethod
-    def bind(self, batch: Batch) -> Bound:
+    def bind(self, batch: Batch) -> BoundRecurrence:
         """Run what stands in front on a batch."""
 
     def trained(self, batch: Batch, losses: Callable[[Tensor], Tensor]) -> OwnUse | None:
@@ -92,7 +92,7 @@ class View(ABC):
         return None
 
 
-def unbound(stack: Stack, params: dict[str, Tensor], input_size: int) -> Recurrence:
+def unbound_recurrence(stack: Stack, params: dict[str, Tensor], input_size: int) -> Recurrence:
     """Describe a recurrence before it has met a batch, which gives it its head and initial state; check its weights."""
     for name, weight in params.items():
         check_finite(f"the weight {name}", weight)
@@ -105,12 +105,12 @@ def _no_batch_yet(*_: object) -> Tensor:
 
 def bind_to(
     template: Recurrence, x: Tensor, initial: Tensor, head: Callable[[Tensor], Tensor], lengths: Tensor | None
-) -> Bound:
+) -> BoundRecurrence:
     """Bind a recurrence to the inputs and initial states that a batch gives it, and to a head without weights of its own."""
     recurrence = replace(
         template, head=lambda states, _: head(states), initial_state=lambda _: initial, input_size=x.shape[-1]
     )
-    return Bound(recurrence, x, lengths)
+    return BoundRecurrence(recurrence, x, lengths)
 
 
 def lengths_within(batch: Batch, time: int) -> Tensor | None:
@@ -127,13 +127,13 @@ class GatedView(View):
     def __init__(self, recurrence: Recurrence) -> None:
         self.template = recurrence
 
-    def bind(self, batch: Batch) -> Bound:
+    def bind(self, batch: Batch) -> BoundRecurrence:
         """Check the input and bring it to the model's type and device."""
         x = batch.x
         if batch.lengths is not None and x.ndim == 3:  # what lies beyond the lengths may hold anything
             inside = torch.arange(x.shape[1]) < torch.as_tensor(batch.lengths)[:, None].cpu()
             x = torch.where(inside[..., None].to(x.device), x, 0)
-        return Bound(self.template, check_input(self.template, x), batch.lengths)
+        return BoundRecurrence(self.template, check_input(self.template, x), batch.lengths)
 
 
 def gated_view(model: GatedRNN) -> GatedView:

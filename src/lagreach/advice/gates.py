@@ -64,10 +64,10 @@ class GateAdvice:
 
     def apply(self, model: nn.Module) -> None:
         """Write the suggested values into a model, which should be trained from there."""
-        own = dict(model.named_parameters(remove_duplicate=False))
+        weights = dict(model.named_parameters(remove_duplicate=False))
         with torch.no_grad():
             for name, value in self.biases().items():
-                own[name].copy_(value.to(own[name]))
+                weights[name].copy_(value.to(weights[name]))
 
     def __str__(self) -> str:
         lines = [f"half-lives in steps (median / 90 % / longest), for lag {self.lag}"]
@@ -175,24 +175,24 @@ def _three(layer: LayerRetention) -> tuple[float, float, float]:
 
 def _suggestions(model: nn.Module, lag: int) -> dict[str, dict[str, Tensor]]:
     """Biases by layer name (as in `retention`) and by parameter name."""
-    found: dict[str, dict[str, Tensor]] = {}
+    biases: dict[str, dict[str, Tensor]] = {}
     for path, module, adapter in scan_modules(model):
         layer: ScanLayer = adapter(module)
         try:
             values = layer.retaining(chrono(2 * lag, layer.decay_shape[0]))
         except UnsupportedError:  # a layer without biases: there is nothing to set
             continue
-        found[path or type(module).__name__] = {f"{path}.{name}".lstrip("."): v for name, v in values.items()}
+        biases[path or type(module).__name__] = {f"{path}.{name}".lstrip("."): v for name, v in values.items()}
     for path, module in model.named_modules():
         if isinstance(module, (nn.LSTM, nn.GRU)) and module.bias:
             for name, suffix in _torch_layers(path or type(module).__name__, module):
-                found[name] = _torch_biases(path, module, suffix, lag)
+                biases[name] = _torch_biases(path, module, suffix, lag)
         if isinstance(module, GatedRNN) and module.cell.retention_bias is not None:
             where = path or "model"
             for k in range(module.num_layers):
                 name = where if module.num_layers == 1 else f"{where} layer {k}"
-                found[name] = _gated_biases(f"{path}.layers.{k}".lstrip("."), module, k, lag)
-    return found
+                biases[name] = _gated_biases(f"{path}.layers.{k}".lstrip("."), module, k, lag)
+    return biases
 
 
 def _gated_biases(path: str, module: GatedRNN, k: int, lag: int) -> dict[str, Tensor]:
@@ -203,10 +203,10 @@ def _gated_biases(path: str, module: GatedRNN, k: int, lag: int) -> dict[str, Te
     bias = layer[name].detach()
     half_lives = chrono(2 * lag, len(bias)) if len(bias) > 1 else torch.tensor([float(lag)], dtype=torch.float64)
     logits = torch.logit(torch.exp2(-1 / half_lives)).to(bias)
-    found = {f"{path}.{name}": sign * logits}
+    biases = {f"{path}.{name}": sign * logits}
     if "b_i" in layer:
-        found[f"{path}.b_i"] = -logits
-    return found
+        biases[f"{path}.b_i"] = -logits
+    return biases
 
 
 def spread_biases(model: nn.Module, lag: int) -> dict[str, Tensor]:
@@ -235,12 +235,12 @@ def _torch_biases(path: str, module: nn.RNNBase, suffix: str, lag: int) -> dict[
     """
     hidden = module.hidden_size
     logits = torch.logit(torch.exp2(-1 / chrono(2 * lag, hidden)))
-    found = {}
+    biases = {}
     for role in ("bias_ih", "bias_hh"):
         bias: Tensor = getattr(module, role + suffix).detach().clone()
         first = role == "bias_ih"
         bias[hidden : 2 * hidden] = logits.to(bias) if first else 0.0
         if isinstance(module, nn.LSTM):
             bias[:hidden] = -logits.to(bias) if first else 0.0
-        found[f"{path}.{role}{suffix}".lstrip(".")] = bias
-    return found
+        biases[f"{path}.{role}{suffix}".lstrip(".")] = bias
+    return biases

@@ -236,8 +236,8 @@ def plan(
     33
     """
     chosen = find_law(law)
-    given = {name: value for name, value in (("beta", beta), ("tau", tau), ("b", b)) if value is not None}
-    params = chosen.checked({"c": scale, **given})
+    shape = {name: value for name, value in (("beta", beta), ("tau", tau), ("b", b)) if value is not None}
+    params = chosen.checked({"c": scale, **shape})
     for name, value in (("signal", signal), ("sigma", sigma)):
         if not (np.isfinite(value) and value > 0):
             raise InputError(f"{name} must be positive and finite", got=value, expected=f"{name} > 0")

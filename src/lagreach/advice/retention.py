@@ -67,14 +67,14 @@ class LayerRetention:
         """
         wanted = check_lags(lags, self.log_decay.shape[1])
         padded = (~self.valid).int().cumsum(1)
-        found = []
+        log_gains = []
         for lag, logs in decay_products(self.log_decay.flatten(2), wanted):
             reached = self.log_decay.shape[1] - lag
             whole = self.valid[:, :reached] & (padded[:, lag:] == padded[:, :reached])
             sums = torch.logsumexp(torch.where(whole[..., None], 2 * logs, -torch.inf).flatten(0, 1), dim=0)
             count = whole.sum().double()
-            found.append(torch.where(count > 0, (sums - count.log()) / 2, torch.nan))
-        return (torch.stack(found) / math.log(10)).unflatten(1, self.log_decay.shape[2:])
+            log_gains.append(torch.where(count > 0, (sums - count.log()) / 2, torch.nan))
+        return (torch.stack(log_gains) / math.log(10)).unflatten(1, self.log_decay.shape[2:])
 
 
 @dataclass(frozen=True)
@@ -135,18 +135,18 @@ def _layers(view: View, batch: Batch) -> list[LayerRetention]:
     part = run(view.bind(batch))
     recurrence = part.recurrence
     valid = valid_steps(part.lengths, len(part.x), part.x.shape[1], part.x.device)
-    found = []
+    layers = []
     with torch.no_grad():
         for k, layer in enumerate(recurrence.stack.layers(part.x, part.previous, part.states, recurrence.params)):
             decay = _decay(layer)
             name = view.name if len(recurrence.stack.cells) == 1 else f"{view.name} layer {k}"
             exact = layer.cell.first_order == "exact"
-            found.append(
+            layers.append(
                 LayerRetention(
                     name, layer.cell.name, ("unit",), decay.abs().log().cpu(), valid.cpu(), None, None, exact
                 )
             )
-    return found
+    return layers
 
 
 def _decay(layer: Layer) -> Tensor:
@@ -158,19 +158,19 @@ def _decay(layer: Layer) -> Tensor:
 
 
 def _scan_layer(view: ScanView, cell: ScanCell, batch: Batch) -> LayerRetention:
-    layer, given = view.layer, view.given(batch)
+    layer, scan_inputs = view.layer, view.scan_inputs(batch)
     with torch.no_grad():
-        written = cell.write(given.x, layer.weights())
+        written = cell.write(scan_inputs.x, layer.weights())
     shape = layer.decay_shape
-    lengths = lengths_within(batch, given.x.shape[1])
-    inside = valid_steps(lengths, len(given.x), given.x.shape[1], given.x.device)
+    lengths = lengths_within(batch, scan_inputs.x.shape[1])
+    inside = valid_steps(lengths, len(scan_inputs.x), scan_inputs.x.shape[1], scan_inputs.x.device)
     return LayerRetention(
         view.name,
         layer.family,
         layer.axes,
         written.log_decay.unflatten(-1, shape).cpu(),
-        (given.valid & inside).cpu(),
+        (scan_inputs.valid & inside).cpu(),
         None if written.phase is None else written.phase.unflatten(-1, shape).cpu(),
-        None if given.reset is None else given.reset.cpu(),
+        None if scan_inputs.reset is None else scan_inputs.reset.cpu(),
         exact=cell.diagonal,
     )

@@ -235,14 +235,14 @@ def _examined(diagnosis: Diagnosis) -> list[int]:
 
 def _planted(diagnosis: Diagnosis, lag: int) -> float:
     """Sequences that a dependency at a lag would need, in the layer that sees it best."""
-    found = []
+    needed = []
     for one in diagnosis.layers:
         planted = one.window.required_if_present()
         if (place := band_of(planted, lag)) is not None:
-            found.append(float(planted.sequences[place]))
-    if not found:
+            needed.append(float(planted.sequences[place]))
+    if not needed:
         raise InputError("this lag was not examined", got=lag, expected=f"one of {_examined(diagnosis)}")
-    return min((n for n in found if not math.isnan(n)), default=math.nan)
+    return min((n for n in needed if not math.isnan(n)), default=math.nan)
 
 
 def _gain(diagnosis: Diagnosis, lag: int) -> float:

@@ -80,14 +80,14 @@ def what_if(
     normal = math.log(noise) + log_quantile(2.0, tested) - log_quantile(2.0, window.error)
     planted_shift = strength_shift(share)
     planted = _rescaled(window.probe, window, kappa, log_range + planted_shift, normal + planted_shift)
-    found = _rescaled(window.required, window, kappa, log_range, normal)
-    return WhatIf(planted, found, window_at(planted, found, count, share, window.lags_of_bands))
+    in_data = _rescaled(window.required, window, kappa, log_range, normal)
+    return WhatIf(planted, in_data, window_at(planted, in_data, count, share, window.lags_of_bands))
 
 
 def measured_exponent(window: Window) -> float:
     """Return kappa as it enters N; where it was refused, N is NaN, and 2 is what lower bounds are made with."""
-    speed = window.concentration
-    return 2.0 if speed.status in (Status.KAPPA_REFUSED, Status.NO_SPREAD) else speed.exponent
+    rate = window.concentration
+    return 2.0 if rate.status in (Status.KAPPA_REFUSED, Status.NO_SPREAD) else rate.exponent
 
 
 def log_quantile(kappa: float, error: float) -> float:
@@ -120,16 +120,16 @@ def _rescaled(base: Requirement, window: Window, kappa: float | None, shift: flo
     `normal` is the same for clipped values, whose exponent is 2. Where no dependence was found N stays infinite and
     `low` is a bound on it.
     """
-    speed = window.concentration
-    measured, start = measured_exponent(window), math.log(block_size(speed))
+    rate = window.concentration
+    measured, start = measured_exponent(window), math.log(block_size(rate))
     infinite = np.isposinf(base.sequences)  # such lags have a bound, but no interval
     with np.errstate(divide="ignore"):
         log_n, log_low, log_high, log_slow = (
             np.log(numbers) for numbers in (base.sequences, base.low, base.high, base.pessimistic)
         )
-    ends = speed.interval if speed.left_open else (measured, measured)
+    ends = rate.interval if rate.left_open else (measured, measured)
     if kappa is None:
-        slow = speed.kappa_pessimistic if math.isfinite(speed.kappa_pessimistic) else measured
+        slow = rate.kappa_pessimistic if math.isfinite(rate.kappa_pessimistic) else measured
         low = np.minimum(*(moved(log_low, end, shift) for end in ends))
         high = np.maximum(*(moved(log_high, end, shift) for end in ends))
         sequences, pessimistic = moved(log_n, measured, shift), moved(log_slow, slow, shift)

@@ -54,29 +54,29 @@ def metrics(
     ['lagreach/window_64', 'lagreach/window_64_low', 'lagreach/window_64_high', 'lagreach/window_8000',
      'lagreach/window_8000_low', 'lagreach/window_8000_high', 'lagreach/n_lag_0', 'lagreach/n_lag_4']
     """
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     counts = list(dict.fromkeys([diagnosis.sequences, *sequences]))
     for count in counts:
         at = diagnosis.window(count)
-        found[f"window_{count}"] = _lag(at.lag)
-        found[f"window_{count}_low"], found[f"window_{count}_high"] = (_lag(end) for end in at.interval)
+        numbers[f"window_{count}"] = _lag(at.lag)
+        numbers[f"window_{count}_low"], numbers[f"window_{count}_high"] = (_lag(end) for end in at.interval)
     for lag in _lags(diagnosis, lags):
         for name, value in _tracked(diagnosis, lag).items():
-            found[f"{name}_lag_{lag}"] = value
+            numbers[f"{name}_lag_{lag}"] = value
     seen = {lag for one in diagnosis.layers for lag in one.window.dependences}
-    found["dependences"] = float(len(seen))
-    found["longest_dependence"] = float(max(seen)) if seen else math.nan
-    found["kappa"] = diagnosis.layers[0].window.concentration.exponent
-    found["alpha"] = diagnosis.tail.alpha
+    numbers["dependences"] = float(len(seen))
+    numbers["longest_dependence"] = float(max(seen)) if seen else math.nan
+    numbers["kappa"] = diagnosis.layers[0].window.concentration.exponent
+    numbers["alpha"] = diagnosis.tail.alpha
     held = [one.window.memory for one in diagnosis.layers if one.window.memory.bound]  # a whole model has no such bound
-    found["memory"] = max((memory.total / memory.bound for memory in held), default=math.nan)
-    found["used"] = float(diagnosis.settings["used"])
-    found["seconds"] = sum(diagnosis.seconds.values())
+    numbers["memory"] = max((memory.total / memory.bound for memory in held), default=math.nan)
+    numbers["used"] = float(diagnosis.settings["used"])
+    numbers["seconds"] = sum(diagnosis.seconds.values())
     if len(diagnosis.layers) > 1:
         for one in diagnosis.layers:
             for count in counts:
-                found[f"{one.name}/window_{count}"] = _lag(one.window.at(count).lag)
-    return {PREFIX + name: float(value) for name, value in found.items()}
+                numbers[f"{one.name}/window_{count}"] = _lag(one.window.at(count).lag)
+    return {PREFIX + name: float(value) for name, value in numbers.items()}
 
 
 def _tracked(diagnosis: Diagnosis, lag: int) -> dict[str, float]:

@@ -91,13 +91,13 @@ class LightningCallback(_Base):
         self.watch.check()
 
     def _held_out(self, trainer: Any) -> Any:
-        found = trainer.val_dataloaders if self._data is None else self._data
-        if found is None:
+        loaders = trainer.val_dataloaders if self._data is None else self._data
+        if loaders is None:
             raise InputError(
                 "there are no held-out data", got="a trainer without validation loader",
                 fix="pass LightningCallback(data), or val_dataloaders to trainer.fit",
             )  # fmt: skip
-        return found
+        return loaders
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:
         """Count optimiser steps; several batches may make one."""

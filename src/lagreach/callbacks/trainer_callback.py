@@ -69,29 +69,29 @@ class TrainerCallback(_Base):
         """What was forecast after 1 % and 5 % of the planned steps."""
         return [] if self.watch is None else self.watch.forecasts
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         """Set up, once the model and the optimiser are there."""
         if not state.is_world_process_zero:
             return
         options = dict(self._options)
         if self._optimizer:
-            options["optimizer"] = given["optimizer"]
+            options["optimizer"] = objects["optimizer"]
         options.setdefault("planned", state.max_steps if state.max_steps > 0 else None)
-        model = given["model"] if self._find is None else self._find(given["model"])
+        model = objects["model"] if self._find is None else self._find(objects["model"])
         self.watch = Watch(model, self._data, **options)
         self.watch.check()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         """Count optimiser steps."""
         if self.watch is not None:
             self.watch.step(state.global_step)
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         """Count epochs."""
         if self.watch is not None:
             self.watch.epoch(round(state.epoch))
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         """Draw the figure."""
         if self.watch is not None:
             self.watch.close()

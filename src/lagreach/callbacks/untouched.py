@@ -47,7 +47,7 @@ def _random_states(data: object) -> Callable[[], None]:
     # the global state of numpy is meant: users' data sets draw from it
     states = (random.getstate(), np.random.get_state(), torch.get_rng_state())  # noqa: NPY002
     on_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
-    own = [(generator, generator.get_state()) for generator in _generators(data)]
+    before = [(generator, generator.get_state()) for generator in _generators(data)]
 
     def restore() -> None:
         random.setstate(states[0])
@@ -55,7 +55,7 @@ def _random_states(data: object) -> Callable[[], None]:
         torch.set_rng_state(states[2])
         if on_devices is not None:
             torch.cuda.set_rng_state_all(on_devices)
-        for generator, state in own:
+        for generator, state in before:
             generator.set_state(state)
 
     return restore
@@ -97,7 +97,7 @@ def _modules(model: nn.Module) -> Callable[[], None]:
 
 def _flags() -> Callable[[], None]:
     cudnn = torch.backends.cudnn
-    own = {name: getattr(cudnn, name) for name in ("enabled", "benchmark", "deterministic")}
+    before = {name: getattr(cudnn, name) for name in ("enabled", "benchmark", "deterministic")}
     strict, warn_only = (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
@@ -105,7 +105,7 @@ def _flags() -> Callable[[], None]:
     dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
 
     def restore() -> None:
-        for name, value in own.items():
+        for name, value in before.items():
             setattr(cudnn, name, value)
         torch.use_deterministic_algorithms(strict, warn_only=warn_only)
         torch.set_default_dtype(dtype)

@@ -135,7 +135,7 @@ class Watch:
         started = time.perf_counter()
         try:
             with training_untouched(self._model, self._data):
-                found = self._measure(now)
+                diagnosis = self._measure(now)
         except (LagreachError, torch.OutOfMemoryError) as error:
             if not self.history and not isinstance(error, RunError):
                 raise
@@ -143,9 +143,9 @@ class Watch:
             return None
         finally:
             self.seconds += time.perf_counter() - started
-        if found.partial:  # the interrupt was meant for the training
+        if diagnosis.partial:  # the interrupt was meant for the training
             raise KeyboardInterrupt
-        return found
+        return diagnosis
 
     def forecast(self) -> Forecast | None:
         """Forecast now what will be learned, and say it; None where that cannot be done, which is a warning."""
@@ -186,24 +186,24 @@ class Watch:
             self._logger.log(forecast_metrics(made), now)
 
     def _measure(self, now: int) -> Diagnosis:
-        found = diagnose(self._model, self._read(), budget=self._budget, progress=False, **self._options)
-        found = found.labelled(**self._labels, **{self.unit: now})
-        self.history.append(found)
+        diagnosis = diagnose(self._model, self._read(), budget=self._budget, progress=False, **self._options)
+        diagnosis = diagnosis.labelled(**self._labels, **{self.unit: now})
+        self.history.append(diagnosis)
         for what, keep in (("saved", self._save), ("logged", self._log)):
             try:
-                keep(found, now)
+                keep(diagnosis, now)
             except (RunError, OSError) as error:  # the diagnosis itself is in the history
                 self._fail(now, f"the diagnosis at {self.unit} {now} was not {what}: {error}")
-        return found
+        return diagnosis
 
-    def _save(self, found: Diagnosis, now: int) -> None:
+    def _save(self, diagnosis: Diagnosis, now: int) -> None:
         if self._out is not None:
             make_folder(self._out)
-            found.save(self._unused(f"{self.unit}-{now:08d}", ".nc"))
+            diagnosis.save(self._unused(f"{self.unit}-{now:08d}", ".nc"))
 
-    def _log(self, found: Diagnosis, now: int) -> None:
+    def _log(self, diagnosis: Diagnosis, now: int) -> None:
         if self._logger is not None:
-            self._logger.log(metrics(found, lags=self._log_lags), self._count["step"] or now)
+            self._logger.log(metrics(diagnosis, lags=self._log_lags), self._count["step"] or now)
 
     def _unused(self, name: str, suffix: str) -> Path:
         """Return a path that no earlier training has written to: its files stay."""
@@ -247,7 +247,7 @@ class Watch:
         self.close()
 
     def __str__(self) -> str:
-        rows = [f"{self.unit} {found.labels[self.unit]}: {found.window()}" for found in self.history]
+        rows = [f"{self.unit} {diagnosis.labels[self.unit]}: {diagnosis.window()}" for diagnosis in self.history]
         rows += [f"{self.unit} {now}: failed: {message.splitlines()[0]}" for now, message in self.failures]
         rows += [self._foreteller.say(made, int(made.labels["step"])) for made in self.forecasts if self._foreteller]
         left_out = f", {self.skipped} left out" if self.skipped else ""

@@ -19,14 +19,14 @@ def all_cells() -> dict[str, type[Cell]]:
     >>> sorted(all_cells())
     ['const_gate', 'diag_elman', 'diag_gate', 'elman', 'gru', 'lstm', 'min_gru', 'shared_gate', 'torch_gru']
     """
-    found: dict[str, type[Cell]] = {}
+    cells: dict[str, type[Cell]] = {}
     for module_info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{module_info.name}")
         for cls in vars(module).values():
-            own = inspect.isclass(cls) and cls.__module__ == module.__name__
-            if own and issubclass(cls, Cell) and not inspect.isabstract(cls) and hasattr(cls, "name"):
-                found[cls.name] = cls
-    return dict(sorted(found.items()))
+            defined_here = inspect.isclass(cls) and cls.__module__ == module.__name__
+            if defined_here and issubclass(cls, Cell) and not inspect.isabstract(cls) and hasattr(cls, "name"):
+                cells[cls.name] = cls
+    return dict(sorted(cells.items()))
 
 
 def make_cell(cell: str | type[Cell] | Cell, *, gate_init: float | None = None, **options: object) -> Cell:

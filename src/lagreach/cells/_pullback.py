@@ -91,13 +91,13 @@ class Pullback(ABC):
 
     def places(self, names: Sequence[str]) -> dict[str, slice]:
         """Columns of each factor that the named weights multiply, in `factor`."""
-        found: dict[str, slice] = {}
+        columns: dict[str, slice] = {}
         start = 0
         for name in dict.fromkeys(self.uses[name].factor for name in names):
             width = 1 if name == "1" else self._factors[name].shape[1]
-            found[name] = slice(start, start + width)
+            columns[name] = slice(start, start + width)
             start += width
-        return found
+        return columns
 
     def factor(self, names: Sequence[str]) -> Tensor:
         """What the named weights multiply, side by side, one row per step."""
@@ -120,12 +120,12 @@ def elementwise(
 
 def gate_uses(gates: str, width: int) -> dict[str, Use]:
     """Uses of ``W_k, U_k, b_k`` for gates k whose columns stand side by side in this order."""
-    found: dict[str, Use] = {}
+    uses: dict[str, Use] = {}
     for place, gate in enumerate(gates):
         columns = (slice(place * width, (place + 1) * width),)
-        found |= {
+        uses |= {
             f"W_{gate}": Use(columns, "x"),
             f"U_{gate}": Use(columns, "h"),
             f"b_{gate}": Use(columns, "1"),
         }
-    return found
+    return uses

@@ -53,13 +53,13 @@ class Stack:
 
     def layer_params(self, k: int, params: Params) -> dict[str, Tensor]:
         """Weights of layer k under their own names."""
-        return {own: params[name] for own, name in self.names[k].items()}
+        return {short: params[name] for short, name in self.names[k].items()}
 
     def weights(self) -> Iterator[tuple[int, Cell, str, str]]:
         """Layer, cell, the cell's own name and the model's name of every weight."""
         for k, cell in enumerate(self.cells):
-            for own, name in self.names[k].items():
-                yield k, cell, own, name
+            for short, name in self.names[k].items():
+                yield k, cell, short, name
 
     def step(self, x: Float[Tensor, "*batch input"], s: Float[Tensor, "*batch state"], params: Params) -> Tensor:
         """Advance all layers by one step, each fed by the new output of the one below."""

@@ -67,10 +67,10 @@ def bounds(
     nu = (nu_w, nu_u)
     rho = (nu_w if rho_w is None else rho_w, nu_u if rho_u is None else rho_u)
     same: dict[str, Any] = {"alpha": alpha, "T": steps, "n": samples, "nu": nu, "delta": delta, "d": inputs}
-    found, asked = [], []
+    certified, asked = [], []
     for kind in _forms(form):
         settings: dict[str, Any] = {"m": width, "tau": iterations, "rho": rho, "form": kind, **same}
-        found += [paper.theorem1(activation, **settings), paper.corollary1(activation, **settings)]
+        certified += [paper.theorem1(activation, **settings), paper.corollary1(activation, **settings)]
         if error is not None:
             needs: dict[str, Any] = {"error": error, "form": kind, **same}
             asked += [
@@ -78,11 +78,11 @@ def bounds(
                 paper.theorem2(activation, **needs),
             ]
     if as_json:
-        written = {"width": width, "bounds": [bound.to_dict() for bound in found]}
+        written = {"width": width, "bounds": [bound.to_dict() for bound in certified]}
         written["required"] = [need.to_dict() | {"enough": width >= need.m} for need in asked]
         typer.echo(json.dumps(written, indent=2))
         return
-    for bound in found:
+    for bound in certified:
         typer.echo(str(bound))
     for need in asked:
         verdict = "enough" if width >= need.m else "not certified (sufficient, never necessary)"
@@ -112,16 +112,19 @@ def plan(
     from lagreach.papers.cayci import bounds as paper
 
     rho = (nu_w if rho_w is None else rho_w, nu_u if rho_u is None else rho_u)
-    found = []
+    requirements = []
     for kind in _forms(form):
         settings: dict[str, Any] = {
             "error": error, "alpha": alpha, "T": steps, "n": samples, "nu": (nu_w, nu_u), "delta": delta, "d": inputs,
             "form": kind,
         }  # fmt: skip
-        found += [paper.theorem1_requirement(activation, rho=rho, **settings), paper.theorem2(activation, **settings)]
+        requirements += [
+            paper.theorem1_requirement(activation, rho=rho, **settings),
+            paper.theorem2(activation, **settings),
+        ]
     if as_json:
-        typer.echo(json.dumps([need.to_dict() for need in found], indent=2))
+        typer.echo(json.dumps([need.to_dict() for need in requirements], indent=2))
         return
-    for need in found:
+    for need in requirements:
         typer.echo(str(need))
     typer.echo("Sufficient, never necessary: networks a thousand times narrower usually do.")

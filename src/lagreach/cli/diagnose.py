@@ -89,15 +89,15 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 def load_data(path: Path) -> Batch:
     """Read x, y and optionally mask and lengths; or input_ids with labels and attention_mask."""
-    found = read_tensors(path)
-    names = ("input_ids", "labels", "attention_mask") if "input_ids" in found else ("x", "y", "mask", "lengths")
-    if "input_ids" not in found and not {"x", "y"} <= set(found):
+    tensors = read_tensors(path)
+    names = ("input_ids", "labels", "attention_mask") if "input_ids" in tensors else ("x", "y", "mask", "lengths")
+    if "input_ids" not in tensors and not {"x", "y"} <= set(tensors):
         raise InputError(
             "the data need x and y",
-            got=", ".join(map(str, found)) or "nothing",
+            got=", ".join(map(str, tensors)) or "nothing",
             expected="x, y and optionally mask, lengths; or input_ids and optionally labels, attention_mask",
         )
-    parts = {name: found[name] for name in names if name in found}
+    parts = {name: tensors[name] for name in names if name in tensors}
     for name, part in parts.items():
         if not isinstance(part, torch.Tensor) or part.layout != torch.strided or part.is_quantized or part.is_complex():
             got = f"{part.layout}, {part.dtype}" if isinstance(part, torch.Tensor) else type(part).__name__
@@ -170,25 +170,25 @@ def run_diagnose(
         )  # fmt: skip
         print(json.dumps(vars(planned) | {"layers": list(planned.layers)}, indent=2) if as_json else planned)
         return 0
-    found = diagnose(
+    diagnosis = diagnose(
         built, batch, loss, parse_lags(lags), sequences=sequences, require=require, budget=budget, memory=memory,
         steps=parse_steps(steps), outputs=outputs, lags_of=lags_of, inputs=inputs, only=only,
         settings=settings,
     )  # fmt: skip
     make_folder(out)
-    found = replace(found, about={**found.about, "data": f"{data.name}: {found.about['data']}"})
-    found.save(out / "diagnosis.nc")
-    found.report(out / "report.html")
+    diagnosis = replace(diagnosis, about={**diagnosis.about, "data": f"{data.name}: {diagnosis.about['data']}"})
+    diagnosis.save(out / "diagnosis.nc")
+    diagnosis.report(out / "report.html")
     if as_json:
-        print(json.dumps(summary(found, require), indent=2))
+        print(json.dumps(summary(diagnosis, require), indent=2))
     else:
-        show(found)
-        for row in required_rows(found, require):
+        show(diagnosis)
+        for row in required_rows(diagnosis, require):
             print(f"required lag {row['lag']}: {row['why']}")
-    return OUT_OF_REACH if any(not row["within_reach"] for row in required_rows(found, require)) else 0
+    return OUT_OF_REACH if any(not row["within_reach"] for row in required_rows(diagnosis, require)) else 0
 
 
-def required_rows(found: Diagnosis, require: Sequence[int]) -> list[dict[str, Any]]:
+def required_rows(diagnosis: Diagnosis, require: Sequence[int]) -> list[dict[str, Any]]:
     """For each required lag: the sequences it needs, whether there are enough, and why.
 
     Where the data depend on the lag, what that dependence needs counts; elsewhere, what one of the given strength would.
@@ -198,32 +198,32 @@ def required_rows(found: Diagnosis, require: Sequence[int]) -> list[dict[str, An
         planted, in_data = (
             min(needed.at(lag)["sequences"] for needed in requirements)
             for requirements in (
-                [one.window.required_if_present() for one in found.layers],
-                [one.window.required for one in found.layers],
+                [one.window.required_if_present() for one in diagnosis.layers],
+                [one.window.required for one in diagnosis.layers],
             )
         )
         depends = math.isfinite(in_data)
         needed = in_data if depends else planted
-        within = bool(needed <= found.sequences)
+        within = bool(needed <= diagnosis.sequences)
         what = (
             "the dependence in the data"
             if depends
-            else f"one explaining {share(found.window().strength)} of the target"
+            else f"one explaining {share(diagnosis.window().strength)} of the target"
         )
         verdict = "within reach" if within else "out of reach"
-        why = f"{verdict}: {what} needs {about(needed)} sequences, and there are {found.sequences:,}"
+        why = f"{verdict}: {what} needs {about(needed)} sequences, and there are {diagnosis.sequences:,}"
         rows.append({"lag": lag, "sequences": finite_or_none(needed), "within_reach": within, "why": why})
     return rows
 
 
-def summary(found: Diagnosis, require: Sequence[int]) -> dict[str, Any]:
+def summary(diagnosis: Diagnosis, require: Sequence[int]) -> dict[str, Any]:
     """Plain numbers for other programs; what is infinite is null."""
-    at = found.window()
+    at = diagnosis.window()
     return {
-        "sequences": found.sequences,
+        "sequences": diagnosis.sequences,
         "strength": at.strength,
         "window": {"lag": at.lag, "interval": list(at.interval), "status": at.status.name},
-        "required_lags": required_rows(found, require),
+        "required_lags": required_rows(diagnosis, require),
         "layers": [
             {
                 "name": one.name,
@@ -235,9 +235,11 @@ def summary(found: Diagnosis, require: Sequence[int]) -> dict[str, Any]:
                 "curves": {k: [finite_or_none(n) for n in curve.value] for k, curve in one.window.curves.items()},
                 "kappa": finite_or_none(one.window.concentration.exponent),
                 "alpha": finite_or_none(one.tail.alpha),
-                "limits": {str(lag): one.window.limit(lag, found.sequences).name for lag in one.window.lags.tolist()},
+                "limits": {
+                    str(lag): one.window.limit(lag, diagnosis.sequences).name for lag in one.window.lags.tolist()
+                },
             }
-            for one in found.layers
+            for one in diagnosis.layers
         ],
-        "warnings": list(found.warnings),
+        "warnings": list(diagnosis.warnings),
     }

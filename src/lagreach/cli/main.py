@@ -236,15 +236,15 @@ def compare(
     from lagreach.diagnosis.compare import compare as compare_diagnoses
     from lagreach.diagnosis.files import load_diagnosis
 
-    found = compare_diagnoses(
+    comparison = compare_diagnoses(
         [load_diagnosis(file) for file in files], [str(file) for file in files], sequences=sequences
     )
     if not as_json:
-        typer.echo(str(found))
+        typer.echo(str(comparison))
         return
     rows = [
         {"name": name, "sequences": at.sequences, "strength": at.strength, "lag": at.lag, "interval": list(at.interval)}
-        for name, at in zip(found.names, found.windows, strict=True)
+        for name, at in zip(comparison.names, comparison.windows, strict=True)
     ]
     typer.echo(json.dumps(rows, indent=2))
 

@@ -31,10 +31,10 @@ def read(paths: Sequence[Path]) -> tuple[list[Diagnosis], list[str]]:
         if not inside:
             raise InputError("there is no diagnosis in this folder", got=str(path), expected="files *.nc")
         files += inside
-    found = [load_diagnosis(file) for file in files]
-    labels = [", ".join(map(str, diagnosis.labels.values())) for diagnosis in found]
-    informative = len(set(labels)) == len(found) and all(labels)
-    return found, named(found) if informative else names_of(files)
+    diagnoses = [load_diagnosis(file) for file in files]
+    labels = [", ".join(map(str, diagnosis.labels.values())) for diagnosis in diagnoses]
+    informative = len(set(labels)) == len(diagnoses) and all(labels)
+    return diagnoses, named(diagnoses) if informative else names_of(files)
 
 
 def names_of(files: Sequence[Path]) -> list[str]:
@@ -58,20 +58,20 @@ def run_report(paths: Sequence[Path], out: Path, *, title: str) -> None:
         written = write_forecast(alone, out, **({} if title == TITLE else {"title": title}))
         typer.echo(f"{written} ({written.stat().st_size / 1e6:.1f} MB, a forecast)")
         return
-    found, names = read(paths)
-    written = write_report(found, out, names=names, title=title)
-    typer.echo(f"{written} ({written.stat().st_size / 1e6:.1f} MB, {len(found)} diagnoses)")
+    diagnoses, names = read(paths)
+    written = write_report(diagnoses, out, names=names, title=title)
+    typer.echo(f"{written} ({written.stat().st_size / 1e6:.1f} MB, {len(diagnoses)} diagnoses)")
 
 
 def run_figures(paths: Sequence[Path], out: Path, *, kind: str, figures: Sequence[str], as_json: bool) -> None:
     """Write figures of diagnoses into a folder."""
-    found, names = read(paths)
-    found = [
+    diagnoses, names = read(paths)
+    diagnoses = [
         diagnosis.labelled(name=name) if not diagnosis.labels else diagnosis
-        for diagnosis, name in zip(found, names, strict=True)
+        for diagnosis, name in zip(diagnoses, names, strict=True)
     ]
     with progress_bar() as bar:
-        files, missing = export(found, out, names=figures, kind=kind, progress=bar)
+        files, missing = export(diagnoses, out, names=figures, kind=kind, progress=bar)
     if as_json:
         typer.echo(json.dumps({"files": [str(file) for file in files], "missing": missing}, indent=2))
         return

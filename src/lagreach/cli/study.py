@@ -87,15 +87,15 @@ def show_run(folder: Path) -> None:
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from lagreach.study.material import gather
+    from lagreach.study.group_tables import gather
     from lagreach.study.results import numbers_text
     from lagreach.study.store import RunDirectory
 
-    found, console = RunDirectory(folder), Console()
-    config = found.config()
-    groups = gather(found, config) if config.kind == "training" else {}
-    for group, material in groups.items():
-        console.print(Markdown("\n".join([f"### {group or config.title}", "", *numbers_text(material)])))
+    run, console = RunDirectory(folder), Console()
+    config = run.config()
+    groups = gather(run, config) if config.kind == "training" else {}
+    for group, tables in groups.items():
+        console.print(Markdown("\n".join([f"### {group or config.title}", "", *numbers_text(tables)])))
     show_claims(json.loads((folder / "claims.json").read_text()), console)
     typer.echo(f"\nresults: {folder / 'RESULTS.md'}\nreport:  {folder / 'report.html'}")
 
@@ -169,11 +169,11 @@ def status(
     """
     from lagreach.study.status import run_status
 
-    found = run_status(folder)
+    progress = run_status(folder)
     if as_json:
-        typer.echo(json.dumps(found.as_dict(), indent=2))
+        typer.echo(json.dumps(progress.as_dict(), indent=2))
     else:
-        typer.echo(str(found))
+        typer.echo(str(progress))
 
 
 @app.command()

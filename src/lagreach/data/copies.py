@@ -17,8 +17,8 @@ RARE = 0.01  # share of sequences below which near copies do no harm
 def distinct(digests: list[bytes]) -> Int[np.ndarray, "kept"]:
     """Numbers of the sequences whose contents are there for the first time."""
     first: dict[bytes, int] = {}
-    for number, own in enumerate(digests):
-        first.setdefault(own, number)
+    for number, digest in enumerate(digests):
+        first.setdefault(digest, number)
     return np.array(sorted(first.values()))
 
 

@@ -36,12 +36,12 @@ def autocorrelation(parts: list[Float[Array, "time dim"]], most: int) -> Float[A
     variance = covariance[0]
     plain = np.where(variance > 0, covariance / np.where(variance > 0, variance, 1.0), 0.0)
     plain[0] = 1.0
-    found = plain
+    correlation = plain
     for _ in range(4):
-        sums = 1 + 2 * settled(found, steps)[1:].sum(0)
+        sums = 1 + 2 * settled(correlation, steps)[1:].sum(0)
         hidden = np.clip(len(parts) * sums / steps, 0.0, 0.5)
-        found = plain * (1 - hidden) + hidden
-    return found
+        correlation = plain * (1 - hidden) + hidden
+    return correlation
 
 
 def settled(correlation: Float[Array, "distance dim"], steps: int) -> Float[Array, "distance dim"]:
@@ -53,18 +53,18 @@ def settled(correlation: Float[Array, "distance dim"], steps: int) -> Float[Arra
     distance = np.arange(len(correlation))[:, None]
     squares = np.cumsum(np.square(correlation), axis=0)
     error = np.sqrt(np.maximum(2 * squares - 1, 1.0) / steps)  # Bartlett's, if there is nothing from here on
-    found = np.where(np.abs(correlation) > PEAK * error, correlation, 0.0)
+    cleaned = np.where(np.abs(correlation) > PEAK * error, correlation, 0.0)
     for column in range(correlation.shape[1]):
-        own = correlation[:, column]
-        lost = np.flatnonzero(np.abs(own) < CERTAIN * error[:, column])
-        end = int(lost[0]) if len(lost) else len(own)
-        found[:end, column] = own[:end]
-        if 1 < end < len(own):
-            last = abs(own[end - 1])
+        of_column = correlation[:, column]
+        lost = np.flatnonzero(np.abs(of_column) < CERTAIN * error[:, column])
+        end = int(lost[0]) if len(lost) else len(of_column)
+        cleaned[:end, column] = of_column[:end]
+        if 1 < end < len(of_column):
+            last = abs(of_column[end - 1])
             rate = np.log(max(last, 1e-3)) / (end - 1)
             tail = last * np.exp(rate * (distance[end:, 0] - end + 1))
-            found[end:, column] = np.where(np.abs(found[end:, column]) > tail, found[end:, column], tail)
-    return found
+            cleaned[end:, column] = np.where(np.abs(cleaned[end:, column]) > tail, cleaned[end:, column], tail)
+    return cleaned
 
 
 def without_shared_lines(x: Float[Array, "time dim"], y: Float[Array, "time out"]) -> tuple[Array, Array, list[float]]:
@@ -73,7 +73,9 @@ def without_shared_lines(x: Float[Array, "time dim"], y: Float[Array, "time out"
     A cycle that both share is there in the future too: it is a dependence, not a coincidence of slow series, which is what
     correlations are asked for here.
     """
-    frequencies = [own for own in _lines(x) if any(abs(own - other) < 1 / len(x) for other in _lines(y))]
+    frequencies = [
+        frequency for frequency in _lines(x) if any(abs(frequency - other) < 1 / len(x) for other in _lines(y))
+    ]
     if not frequencies:
         return x, y, []
     time = np.arange(len(x))
@@ -98,12 +100,12 @@ def _lines(values: Float[Array, "time dim"]) -> list[float]:
     places = np.flatnonzero(peak & (power[1:-1] > LINE * usual[1:-1])) + 1
     places = places[places >= FEWEST_CYCLES]
     places = places[np.argsort(-power[places])][:MOST_LINES]
-    found = []
+    frequencies = []
     for place in places.tolist():
         left, here, right = np.log(power[place - 1 : place + 2] + 1e-300)
         bend = left - 2 * here + right
-        found.append((place + (0.5 * (left - right) / bend if bend < 0 else 0.0)) / steps)
-    return found
+        frequencies.append((place + (0.5 * (left - right) / bend if bend < 0 else 0.0)) / steps)
+    return frequencies
 
 
 def neighbours(correlation: Float[Array, "distance"], length: int, gap: int) -> float:

@@ -42,7 +42,7 @@ def named_batch(batch: object, where: str = "the data") -> Batch | None:
 
 def _from_mapping(inputs: Mapping[str, Any], y: Any, where: str) -> Batch | None:
     tensors = {name: torch.as_tensor(value) for name, value in inputs.items() if _numbers(value)}
-    given = dict(inputs) | tensors
+    fields = dict(inputs) | tensors
     name = next((key for key in INPUTS if key in tensors), None)
     name = name or next((key for key, value in tensors.items() if value.ndim > 1 and key not in TARGETS), None)
     if name is None:
@@ -50,7 +50,7 @@ def _from_mapping(inputs: Mapping[str, Any], y: Any, where: str) -> Batch | None
     x = tensors[name]
     label = next((key for key in TARGETS if key in tensors), None)
     if y is None and label is not None:
-        y = given.pop(label)
+        y = fields.pop(label)
     elif y is None and name == "input_ids":
         y = x  # a language model's own text, as with labels
     if y is None:
@@ -60,7 +60,7 @@ def _from_mapping(inputs: Mapping[str, Any], y: Any, where: str) -> Batch | None
             expected=f"one of {', '.join(TARGETS)} among them, or (inputs, y)",
         )
     target, mask = _target(y)
-    others = {key: value for key, value in given.items() if key != name and value is not None}
+    others = {key: value for key, value in fields.items() if key != name and value is not None}
     checked = {key: value for key, value in others.items() if isinstance(value, Tensor) and value.ndim}
     _same_length(x, {"the targets": target, **checked}, where)
     return Batch(x, target, mask, others=others, name=name)

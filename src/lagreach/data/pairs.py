@@ -76,7 +76,9 @@ class BlockPlan:
         size = np.bincount(self.blocks[:: self.members // 2], minlength=self.count)
         share = np.maximum(1, size * keep // self.sequences)
         chosen = [np.arange(n) * have // n for n, have in zip(share, size, strict=True)]
-        rows = np.concatenate([own + start for own, start in zip(chosen, np.cumsum(size) - size, strict=True)])
+        rows = np.concatenate(
+            [rows_kept + start for rows_kept, start in zip(chosen, np.cumsum(size) - size, strict=True)]
+        )
         return self.dealt(self.groups[rows], np.repeat(np.arange(self.count), share))
 
     def only(self, blocks: Iterable[int]) -> BlockPlan:
@@ -145,7 +147,7 @@ def plan_blocks(
         return _of_series(sequences, seen.windows, about, blocks, members)
     if seen.masks_differ:
         members = 2  # only steps that count in all sequences of a group can be compared
-    keys = [tuple(digest(np.frombuffer(own, np.uint8), salt=seed) for own in hashes) for hashes in seen.hashes]
+    keys = [tuple(digest(np.frombuffer(content, np.uint8), salt=seed) for content in hashes) for hashes in seen.hashes]
     if seen.lengths is None:
         ranked = seen.kept[np.array(sorted(range(len(keys)), key=lambda i: keys[i]))]
         return about.dealt(*_far_apart(ranked, blocks, members))

@@ -163,12 +163,12 @@ class SpooledSequences:
         """Further inputs; those that are not of one size everywhere are padded like x."""
         if self._others is None:
             return None
-        found = []
+        others = []
         for field, shapes in enumerate(self._other_shapes, 4):
             values = self._field(index, field)
             assert values is not None
-            found.append(torch.stack(values) if len(shapes) == 1 else _padded(values, max(shapes)[0]))
-        return tuple(found) if isinstance(self._others, int) else dict(zip(self._others, found, strict=True))
+            others.append(torch.stack(values) if len(shapes) == 1 else _padded(values, max(shapes)[0]))
+        return tuple(others) if isinstance(self._others, int) else dict(zip(self._others, others, strict=True))
 
     def sizes(self) -> tuple[Tensor | None, Tensor | None]:
         """Lengths of all sequences, and the weight of all their steps where masks say so; inputs are not read for it."""
@@ -181,14 +181,14 @@ class SpooledSequences:
     def _field(self, index: Sequence[int], field: int) -> list[Tensor] | None:
         if any(self._index[n][field] is None for n in index):
             return None
-        found = []
+        tensors = []
         for n in index:
             entry = self._index[n][field]
             assert entry is not None
             offset, dtype, shape = entry
             size = int(np.prod(shape)) * dtype.itemsize
-            found.append(torch.from_numpy(np.frombuffer(self._bytes(offset, size), dtype).reshape(shape)))
-        return found
+            tensors.append(torch.from_numpy(np.frombuffer(self._bytes(offset, size), dtype).reshape(shape)))
+        return tensors
 
     def _bytes(self, offset: int, size: int) -> bytearray:
         """Read what lies at a place; mapped into memory, a file on a disk that is gone would end the process."""
@@ -205,19 +205,19 @@ class SpooledSequences:
         x, y = self._field(index, 0), self._field(index, 1)
         assert x is not None
         assert y is not None
-        own = torch.tensor([len(one) for one in x])
+        steps = torch.tensor([len(one) for one in x])
         mask, lengths = self._field(index, 2), self._field(index, 3)
-        given = None if lengths is None else torch.stack(lengths)
+        declared = None if lengths is None else torch.stack(lengths)
         if self._longest is None:
             weights = None if mask is None else torch.stack(mask)
             others = self._read_others(index)
-            return Batch(torch.stack(x), torch.stack(y), weights, given, others=others, name=self._name)
-        per_step = all(one.ndim > 0 and len(one) == n for one, n in zip(y, own.tolist(), strict=True))
+            return Batch(torch.stack(x), torch.stack(y), weights, declared, others=others, name=self._name)
+        per_step = all(one.ndim > 0 and len(one) == n for one, n in zip(y, steps.tolist(), strict=True))
         return Batch(
             x=_padded(x, self._longest),
             y=_padded(y, self._longest) if per_step else torch.stack(y),
             mask=None if mask is None else _padded(mask, self._longest),
-            lengths=own if given is None else given,
+            lengths=steps if declared is None else declared,
             others=self._read_others(index),
             name=self._name,
         )
@@ -244,10 +244,10 @@ def _remove(folder: str, handle: int) -> None:
 
 def _padded(values: list[Tensor], length: int) -> Tensor:
     """Stack along a new axis, with zeros behind the shorter ones up to a length that is the same for every read."""
-    found = values[0].new_zeros(len(values), length, *values[0].shape[1:])
-    for row, one in zip(found, values, strict=True):
+    stacked = values[0].new_zeros(len(values), length, *values[0].shape[1:])
+    for row, one in zip(stacked, values, strict=True):
         row[: len(one)] = one
-    return found
+    return stacked
 
 
 def _as_numbers(values: Any) -> Tensor:

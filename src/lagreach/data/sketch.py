@@ -33,17 +33,17 @@ def plain(values: Tensor) -> np.ndarray:
 
 def digest(*parts: np.ndarray, salt: int = 0) -> bytes:
     """Hash of contents; `salt` gives another one."""
-    found = hashlib.blake2b(digest_size=16, salt=(salt % 2**64).to_bytes(8, "little"))
+    hasher = hashlib.blake2b(digest_size=16, salt=(salt % 2**64).to_bytes(8, "little"))
     for part in parts:
-        found.update(np.ascontiguousarray(part).tobytes())
-    return found.digest()
+        hasher.update(np.ascontiguousarray(part).tobytes())
+    return hasher.digest()
 
 
 def numbers(values: Tensor) -> np.ndarray:
     """Float64 with one axis more for classes: each class number becomes a few random ones of its own."""
     if values.is_floating_point() or values.is_complex():
-        found = plain(values.real if values.is_complex() else values)
-        return np.where(np.isfinite(found), found, 0.0)
+        values_seen = plain(values.real if values.is_complex() else values)
+        return np.where(np.isfinite(values_seen), values_seen, 0.0)
     table = np.random.default_rng(0).normal(size=(KINDS, KIND_SIZE))
     return table[values.detach().cpu().numpy().astype(np.int64) % KINDS]
 
@@ -52,8 +52,8 @@ def by_step(values: Tensor, time: int) -> Float[np.ndarray, "seq time dim"] | No
     """Numbers of every step, its features side by side; None where there is not a value for every step."""
     if values.ndim < 2 or values.shape[1] != time:
         return None
-    found = numbers(values)
-    return found.reshape(*found.shape[:2], -1)
+    steps = numbers(values)
+    return steps.reshape(*steps.shape[:2], -1)
 
 
 class Sketch:
@@ -67,10 +67,10 @@ class Sketch:
 
     def add(self, values: Tensor, inside: np.ndarray | None = None) -> None:
         """Add sequences; where `inside` (seq, time) is false there is only padding."""
-        found = numbers(values)
-        if inside is not None and found.ndim > 1 and found.shape[1] == inside.shape[1]:
-            found = found * inside.reshape(*inside.shape, *[1] * (found.ndim - 2))
-        flat = found.reshape(len(found), -1)
+        features = numbers(values)
+        if inside is not None and features.ndim > 1 and features.shape[1] == inside.shape[1]:
+            features = features * inside.reshape(*inside.shape, *[1] * (features.ndim - 2))
+        flat = features.reshape(len(features), -1)
         if self._matrix is None or self._places is None:
             count = flat.shape[1]
             self._places = np.unique(np.linspace(0, count - 1, min(count, MOST_VALUES)).astype(int))
@@ -95,7 +95,7 @@ def run_codes(codes: UInt64[np.ndarray, "seq time"], length: int) -> UInt64[np.n
     """One number for every run of `length` steps."""
     factor = np.uint64(0x5851F42D4C957F2D)
     count = codes.shape[1] - length + 1
-    found = np.zeros((len(codes), count), dtype=np.uint64)
+    hashes = np.zeros((len(codes), count), dtype=np.uint64)
     for step in range(length):
-        found = found * factor + codes[:, step : step + count]
-    return found
+        hashes = hashes * factor + codes[:, step : step + count]
+    return hashes

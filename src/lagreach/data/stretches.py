@@ -120,7 +120,7 @@ class _Series:
 
     def cuts(self, most: int, members: int) -> Iterator[_Cut]:
         """All ways to cut it into enough stretches, the most efficient first."""
-        found = []
+        possible = []
         for size in (m for m in (8, 4, 2) if m <= members):
             sections, allowed = [self._section(chain, size) for chain in self._chains], blocks_for(most, size)
             for gap in GAPS:
@@ -131,8 +131,8 @@ class _Series:
                     if (taken := room - left_out) > 0:
                         count = min(allowed, sum(section // room for section in sections))
                         if count >= min(FEWEST_BLOCKS, most):
-                            found.append(_Cut(size, count, taken, left_out))
-        yield from sorted(found, key=lambda cut: -cut.efficiency(self.steps(cut), self.total))
+                            possible.append(_Cut(size, count, taken, left_out))
+        yield from sorted(possible, key=lambda cut: -cut.efficiency(self.steps(cut), self.total))
 
     def _section(self, chain: np.ndarray, members: int) -> int:
         """Windows of a section: as many as there are, or some fewer, so that sections begin at different times of a season.
@@ -167,7 +167,7 @@ class _Series:
         """
         worst = 0.0
         for correlation, weight in self._correlations:
-            each = [neighbours(own, self.steps(cut), self.gap(cut)) for own in correlation.T]
+            each = [neighbours(column, self.steps(cut), self.gap(cut)) for column in correlation.T]
             worst = max(worst, float((weight * np.array(each)).sum() / np.sqrt(np.square(weight).sum())))
         return worst
 
@@ -178,14 +178,14 @@ class _Series:
         xs, ys = [one[0] for one in clean], [one[1] for one in clean]
         most = max(map(len, xs)) // 4
         target, of_target = self._settled(ys, most)
-        found = []
+        products_and_weights = []
         for values in (xs, [np.square(x - x.mean(0)) for x in xs]):
             source, of_source = self._settled(values, most)
             products = source[:, :, None] * target[:, None, :]
             weight = of_source[:, None] * of_target
             if weight.sum() > 0:
-                found.append((products.reshape(len(products), -1), weight.ravel() / weight.sum()))
-        return found
+                products_and_weights.append((products.reshape(len(products), -1), weight.ravel() / weight.sum()))
+        return products_and_weights
 
     def _settled(self, parts: list[np.ndarray], most: int) -> tuple[np.ndarray, np.ndarray]:
         steps = sum(map(len, parts))
@@ -215,10 +215,10 @@ class _Series:
             values = numbers(batch.y).reshape(len(inputs), 1, -1) if targets is None else targets
             if columns is None:
                 columns = _loudest(inputs, MOST_INPUTS), _loudest(values, MOST_OUTPUTS)
-                x, y = (np.zeros((total, len(own))) for own in columns)
-            for own, target in zip(inputs[..., columns[0]], values[..., columns[1]], strict=True):
+                x, y = (np.zeros((total, len(block))) for block in columns)
+            for block, target in zip(inputs[..., columns[0]], values[..., columns[1]], strict=True):
                 begin = next(at)
-                x[begin : begin + self.length] = own
+                x[begin : begin + self.length] = block
                 if whole:
                     ends.append(target[0])
                 else:

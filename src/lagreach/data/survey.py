@@ -55,17 +55,17 @@ def survey(sequences: Sequences) -> Survey:
     edges = _Edges()
     for batch in batches(sequences):
         x, y = plain(batch.x), plain(batch.y)
-        own = [x.shape[1] if x.ndim > 1 else 1] * len(x) if batch.lengths is None else batch.lengths.tolist()
+        row_lengths = [x.shape[1] if x.ndim > 1 else 1] * len(x) if batch.lengths is None else batch.lengths.tolist()
         mask, classes = None if batch.mask is None else plain(batch.mask), not batch.y.is_floating_point()
-        for row, length in enumerate(own):
+        for row, length in enumerate(row_lengths):
             target = y[row][:length] if y.ndim > 1 and x.ndim > 1 and y.shape[1] == x.shape[1] else np.asarray(y[row])
             weight = np.ones(0) if mask is None else mask[row][:length]
             inputs.append(digest(x[row][:length] if x.ndim > 1 else x[row]))
             contents.append(digest(np.frombuffer(inputs[-1], np.uint8), target, weight, *_state(batch.state, row)))
             uneven, left_out = np.flatnonzero(weight != 1), np.flatnonzero(target == IGNORED) if classes else np.ones(0)
             masks.add(digest(uneven, weight[uneven], left_out))
-        lengths += own
-        inside = None if batch.lengths is None else np.arange(x.shape[1]) < np.array(own)[:, None]
+        lengths += row_lengths
+        inside = None if batch.lengths is None else np.arange(x.shape[1]) < np.array(row_lengths)[:, None]
         sketches["x"].add(batch.x, inside)
         sketches["y"].add(batch.y, inside)
         edges.add(x, y)

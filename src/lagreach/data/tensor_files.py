@@ -30,7 +30,7 @@ def read_tensors(path: Path) -> dict[str, Any]:
         raise InputError("there is no such file", got=str(path), expected=f"a file of kind {', '.join(KINDS)}")
     try:
         _check_size(path, _unpacked_bytes(path))
-        found = _read(path)
+        content = _read(path)
     except LagreachError:
         raise
     except Exception as error:  # readers of foreign files raise anything, and all of it means the same to the user
@@ -39,14 +39,14 @@ def read_tensors(path: Path) -> dict[str, Any]:
             got=f"{path.name}: {error}",
             expected="named tensors and nothing else, as np.savez, safetensors or torch.save write them",
         ) from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise InputError(
-            "this file does not hold named tensors", got=type(found).__name__, expected="a dict of tensors"
+            "this file does not hold named tensors", got=type(content).__name__, expected="a dict of tensors"
         )
-    tensors = [value for value in found.values() if isinstance(value, Tensor)]
+    tensors = [value for value in content.values() if isinstance(value, Tensor)]
     # a view may repeat one stored number any number of times
     _check_size(path, sum(value.numel() * value.element_size() for value in tensors))
-    return found
+    return content
 
 
 def _read(path: Path) -> Any:

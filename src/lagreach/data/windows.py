@@ -62,14 +62,17 @@ def find_windows(sequences: Sequences, kept: np.ndarray) -> Windows | None:
     length = _telling_length(codes, len(kept))
     if length >= time:
         return None
-    heads = np.concatenate([run_codes(own, length)[:, 0] for own in _each(sequences, kept, length)])
+    heads = np.concatenate([run_codes(step_codes, length)[:, 0] for step_codes in _each(sequences, kept, length)])
     following, step = _starts_within(codes, length, heads)
     overlap = step > 0
     if overlap.mean() < OFTEN or not _targets_agree(
         sequences, kept[chosen][overlap], kept[following[overlap]], step[overlap]
     ):
         return None
-    parts = [(*_starts_within(own, length, heads), run_codes(own, time)[:, 0]) for own in _each(sequences, kept, time)]
+    parts = [
+        (*_starts_within(step_codes, length, heads), run_codes(step_codes, time)[:, 0])
+        for step_codes in _each(sequences, kept, time)
+    ]
     following, step, mark = (np.concatenate(side) for side in zip(*parts, strict=True))
     return Windows(kept, *_chained(following, step), mark)
 
@@ -131,10 +134,8 @@ def _chained(following: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.nd
     led_to = np.zeros(count, dtype=bool)
     led_to[following[step > 0]] = True
     lines = 0
-    for first in [
-        *np.flatnonzero(~led_to).tolist(),
-        *np.flatnonzero(led_to).tolist(),
-    ]:  # then what goes round in a circle
+    # from windows that follow no other one; what is then left goes round in circles, which may begin anywhere
+    for first in [*np.flatnonzero(~led_to).tolist(), *np.flatnonzero(led_to).tolist()]:
         now, at = first, 0
         if series[first] >= 0:
             continue

@@ -19,13 +19,13 @@ LOG2 = float(np.log(2.0))
 
 def binary_information(u: Numbers) -> Floats:
     """Return log 2 - h_b((1-u)/2) for 0 <= u <= 1, in nats and without cancellation at either end."""
-    given = np.asarray(u, dtype=np.float64)
-    small = np.minimum(given, 0.5)
+    closeness = np.asarray(u, dtype=np.float64)
+    small = np.minimum(closeness, 0.5)
     near = small * np.arctanh(small) + 0.5 * np.log1p(-(small**2))
-    large = np.maximum(given, 0.5)
+    large = np.maximum(closeness, 0.5)
     rest = 1.0 - large
     far = 0.5 * ((1.0 + large) * np.log1p(large) + rest * np.log(np.where(rest > 0, rest, 1.0)))
-    return np.where(given <= 0.5, near, far)
+    return np.where(closeness <= 0.5, near, far)
 
 
 def mutual_information(

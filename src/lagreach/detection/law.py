@@ -60,34 +60,34 @@ def reach(lags: np.ndarray, needed: np.ndarray, sequences: float) -> int | None:
     return int(visible.max()) if len(visible) else None
 
 
-def block_size(speed: Concentration) -> int:
+def block_size(rate: Concentration) -> int:
     """Number m of sequences whose means the extrapolation starts from: 1 with finite variance, else the largest measured."""
-    return 1 if speed.exponent == 2.0 else _largest_measured(speed)
+    return 1 if rate.exponent == 2.0 else _largest_measured(rate)
 
 
-def mean_range(values: np.ndarray, speed: Concentration, error: float) -> tuple[int, np.ndarray]:
+def mean_range(values: np.ndarray, rate: Concentration, error: float) -> tuple[int, np.ndarray]:
     """Return m and ``R_m = q_{1-eps} - q_eps`` of means of m sequences, per lag.
 
     With finite variance (kappa = 2) the range of a large mean follows from the standard deviation, so m = 1 stands for
     ``2 z sd``. Otherwise it is the measured one.
     """
-    if speed.exponent == 2.0:
+    if rate.exponent == 2.0:
         return 1, two_sided(error) * values.std(0, ddof=1)
-    return measured_range(values, speed, error)
+    return measured_range(values, rate, error)
 
 
-def measured_range(values: np.ndarray, speed: Concentration, error: float) -> tuple[int, np.ndarray]:
+def measured_range(values: np.ndarray, rate: Concentration, error: float) -> tuple[int, np.ndarray]:
     """Return the largest size m that was measured and R_m per lag: R_1 of the lag, and the measured fall from there to R_m."""
     low, high = np.quantile(values, (error, 1 - error), axis=0)
-    largest = _largest_measured(speed)
+    largest = _largest_measured(rate)
     with np.errstate(
         divide="ignore", invalid="ignore"
     ):  # without any spread (Status.NO_SPREAD) there is no range either
-        return largest, (high - low) * np.divide(speed.spread(largest), speed.spread(1))
+        return largest, (high - low) * np.divide(rate.spread(largest), rate.spread(1))
 
 
-def _largest_measured(speed: Concentration) -> int:
-    return max(m for m in speed.sizes if m <= max(speed.reach, 1))
+def _largest_measured(rate: Concentration) -> int:
+    return max(m for m in rate.sizes if m <= max(rate.reach, 1))
 
 
 def log_n(square: np.ndarray, ranges: np.ndarray, start: int, kappa: float) -> np.ndarray:

@@ -112,31 +112,31 @@ def noise_model(
     return Noise(index, -scale * ndtri(eps) / stable.isf(eps, index), concentration, concentration, True)
 
 
-def checked_positive(given: Numbers, name: str) -> Floats:
+def checked_positive(number: Numbers, name: str) -> Floats:
     """Return positive finite floats, or refuse."""
-    values = np.asarray(given, dtype=np.float64)
+    values = np.asarray(number, dtype=np.float64)
     if values.size == 0 or not np.all(np.isfinite(values)) or np.any(values <= 0):
-        raise InputError(f"{name} must be positive and finite", got=given, expected=f"{name} > 0")
+        raise InputError(f"{name} must be positive and finite", got=number, expected=f"{name} > 0")
     return values
 
 
-def checked_signal(given: Numbers) -> Floats:
+def checked_signal(delta: Numbers) -> Floats:
     """Return finite floats that are not negative, or refuse."""
-    values = np.asarray(given, dtype=np.float64)
+    values = np.asarray(delta, dtype=np.float64)
     if values.size == 0 or not np.all(np.isfinite(values)) or np.any(values < 0):
         raise InputError(
-            "delta must be finite and not negative", got=given, fix="pass the magnitude; 0 means no signal"
+            "delta must be finite and not negative", got=delta, fix="pass the magnitude; 0 means no signal"
         )
     return values
 
 
-def checked_error(given: Numbers) -> Floats:
+def checked_error(error: Numbers) -> Floats:
     """Return error probabilities between 0 and 1/2, or refuse."""
-    values = np.asarray(given, dtype=np.float64)
+    values = np.asarray(error, dtype=np.float64)
     if values.size == 0 or not np.all((values > 0) & (values < 0.5)):
         raise InputError(
             "error must lie strictly between 0 and 0.5",
-            got=given,
+            got=error,
             expected="for instance 0.05",
             fix="0.5 is guessing; 0 takes infinitely many sequences",
         )

@@ -14,7 +14,8 @@ from lagreach.detection.law import exp, log_n, mean_range, measured_range, robus
 from lagreach.diagnosis.passes import BetweenPasses, FirstPass, SecondPass, Statistics, between_passes
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.diagnosis.window import Requirement, Window
-from lagreach.gradients.blocks import Directions
+from lagreach.gradients.blocks import BlockMeans
+from lagreach.gradients.measurement_plan import MeasurementPlan
 from lagreach.gradients.noise import NoiseValues
 from lagreach.gradients.overflow import vanished
 from lagreach.gradients.significance import (
@@ -25,7 +26,6 @@ from lagreach.gradients.significance import (
     null_spread,
     off_diagonal_mean,
 )
-from lagreach.gradients.subject import Subject
 from lagreach.statistics import Measured, draw_curves
 from lagreach.statistics.memory import Memory
 from lagreach.statistics.reliance import NO_RELIANCE, Reliance
@@ -34,7 +34,7 @@ from lagreach.types import Status
 
 
 def assemble(
-    subject: Subject,
+    plan: MeasurementPlan,
     first: FirstPass,
     between: BetweenPasses,
     second: SecondPass,
@@ -42,20 +42,20 @@ def assemble(
     statistics: Statistics,
 ) -> Window:
     """Turn the merged results of both passes into a window. Nothing is run here: it is small and on the processor."""
-    memory = first.collected["memory"].result() if "memory" in first.collected else Memory.unknown(subject.bands.lags)
+    memory = first.collected["memory"].result() if "memory" in first.collected else Memory.unknown(plan.bands.lags)
     reliance = second.collected["reliance"].result(settings.flips) if "reliance" in second.collected else NO_RELIANCE
     window = window_from(
-        subject.bands, subject.probe.group, subject.plan.sequences, between.signal, first.means, between.test,
+        plan.bands, plan.probe.group, plan.block_plan.sequences, between.signal, first.means, between.test,
         second.noise, settings=settings, reliance=reliance, memory=memory,
-        more={"params": list(subject.names), "lags": [list(edge) for edge in subject.bands.edges]},
+        more={"params": list(plan.names), "lags": [list(edge) for edge in plan.bands.edges]},
     )  # fmt: skip
-    why = Status.LIMIT_CANNOT_BE_TOLD if subject.plan.untold else Status.LIMIT_SHARED_INPUT
+    why = Status.LIMIT_CANNOT_BE_TOLD if plan.block_plan.untold else Status.LIMIT_SHARED_INPUT
     warnings = window.warnings
     if window.concentration.status is Status.NO_SPREAD:
-        warnings += (vanished(subject),)
-    if subject.plan.untold:
-        warnings += (subject.plan.untold,)
-    warnings += _dependence_notes(subject.bands, first, between, settings)
+        warnings += (vanished(plan),)
+    if plan.block_plan.untold:
+        warnings += (plan.block_plan.untold,)
+    warnings += _dependence_notes(plan.bands, first, between, settings)
     window = replace(
         window,
         required=untold(window.required, ~np.isnan(between.test.adjusted), why),
@@ -64,7 +64,7 @@ def assemble(
         marginal_p=between.marginal,
         named=between.dependences,
         left=between.left,
-        planned=subject.planned,
+        planned=plan.planned,
     )
     collected = first.collected | second.collected
     return replace(window, curves=draw_curves(statistics, Measured(window), collected))
@@ -75,7 +75,7 @@ def window_from(
     group: tuple[int, ...],
     sequences: int,
     signal: np.ndarray,
-    means: Directions,
+    means: BlockMeans,
     test: Significance,
     values: NoiseValues,
     *,
@@ -89,8 +89,8 @@ def window_from(
     `signal` (block, band, ...) is that of the data, along the directions asked for; `more` are further settings to keep.
     """
     noise = _noise_scale(values, settings.unit)
-    speed = _concentration(values, settings)
-    shared: dict[str, Any] = {"value_block": values.block, "blocks": means.block, "speed": speed, "settings": settings}
+    rate = _concentration(values, settings)
+    shared: dict[str, Any] = {"value_block": values.block, "blocks": means.block, "rate": rate, "settings": settings}
     data = _requirement(bands, signal, values.data, noise=noise[0], test=test, **shared)
     planted = means.planted(group)
     per_probe = [
@@ -103,7 +103,7 @@ def window_from(
         adjusted_p=test.adjusted,
         delta=test.delta,
         noise=noise[0],
-        concentration=speed,
+        concentration=rate,
         design_effect=_design_effect(values),
         reliance=reliance,
         memory=memory,
@@ -111,14 +111,14 @@ def window_from(
         strength=settings.strength,
         error=settings.error,
         settings=asdict(settings) | dict(more),
-        warnings=_warnings(values, speed, settings) + (() if memory.note is None else (memory.note,)),
+        warnings=_warnings(values, rate, settings) + (() if memory.note is None else (memory.note,)),
     )
 
 
-def window_of(subject: Subject, means: Directions, noise: NoiseValues, settings: MeasureSettings) -> Window:
+def window_of(plan: MeasurementPlan, means: BlockMeans, noise: NoiseValues, settings: MeasureSettings) -> Window:
     """Return the window of block means and noise alone: without memory, reliance and other statistics."""
-    between = between_passes(subject, means, settings)
-    return assemble(subject, FirstPass(means), between, SecondPass(noise), settings, {})
+    between = between_passes(plan, means, settings)
+    return assemble(plan, FirstPass(means), between, SecondPass(noise), settings, {})
 
 
 def _noise_scale(values: NoiseValues, unit: str) -> np.ndarray:
@@ -160,7 +160,7 @@ def _requirement(
     value_block: np.ndarray,
     blocks: np.ndarray,
     noise: np.ndarray,
-    speed: Concentration,
+    rate: Concentration,
     settings: MeasureSettings,
     test: Significance | None,
 ) -> Requirement:
@@ -176,25 +176,25 @@ def _requirement(
     whole = off_diagonal_mean(products) * scale**2
     spread_of_values = values.std(0, ddof=1)
     factor = noise / np.where(spread_of_values > 0, spread_of_values, 1.0)  # differs from one for unit="step"
-    start, ranges = mean_range(values, speed, settings.error)
-    without = np.stack([mean_range(values[value_block != block], speed, settings.error)[1] for block in blocks])
-    kappa = math.nan if speed.status is Status.KAPPA_REFUSED else speed.exponent
+    start, ranges = mean_range(values, rate, settings.error)
+    without = np.stack([mean_range(values[value_block != block], rate, settings.error)[1] for block in blocks])
+    kappa = math.nan if rate.status is Status.KAPPA_REFUSED else rate.exponent
     log_needed = log_n(whole, ranges * factor, start, kappa)
     spread = jackknife_spread(log_n(squares, without * factor, start, kappa))
     half = stdtrit(len(blocks) - 1, 0.975) * np.where(np.isfinite(spread), spread, np.inf)
     # where there is nothing to see, N has a lower bound only: from the largest signal that may have been missed
     upper = np.maximum(whole, 0) + 1.645 * np.maximum(jackknife_spread(squares), null_spread(products) * scale**2)
     bound = exp(log_n(upper, ranges * factor, start, 2.0 if math.isnan(kappa) else kappa))
-    # the slowest fall that the samples allow starts where they end
+    # pessimistic: beyond the largest block that was measured, means settle as slowly as the interval of kappa allows
     pessimistic = log_needed
-    if math.isfinite(speed.kappa_pessimistic):
-        largest, measured = measured_range(values, speed, settings.error)
-        slow = log_n(whole, measured * factor, largest, speed.kappa_pessimistic)
+    if math.isfinite(rate.kappa_pessimistic):
+        largest, measured = measured_range(values, rate, settings.error)
+        slow = log_n(whole, measured * factor, largest, rate.kappa_pessimistic)
         pessimistic = np.maximum(log_needed, slow)
-    # a measured kappa brings its own interval, one that may return to 2 its slow end; NaN where N is refused
-    spanned = [log_needed, *([pessimistic] if speed.left_open else [])]
-    if speed.status is Status.OK:
-        spanned += [log_n(whole, ranges * factor, start, k) for k in speed.interval]
+    # The interval of N spans that of kappa where kappa was measured, and the pessimistic N where it may still rise above 2.
+    spanned = [log_needed, *([pessimistic] if rate.left_open else [])]
+    if rate.status is Status.OK:
+        spanned += [log_n(whole, ranges * factor, start, k) for k in rate.interval]
     ends = np.where(np.isinf(log_needed), 0.0, np.stack(spanned))
     low, high = (np.where(np.isinf(log_needed), log_needed, end) for end in (ends.min(0) - half, ends.max(0) + half))
     numbers = {
@@ -210,8 +210,8 @@ def _requirement(
         status[band] = Status.NEVER_ARRIVES
         for numbers_of in numbers.values():
             numbers_of[band] = np.inf
-    if speed.status in (Status.KAPPA_REFUSED, Status.NO_SPREAD):  # the mean may not concentrate: only clipping helps
-        status = [speed.status] * len(bands)
+    if rate.status in (Status.KAPPA_REFUSED, Status.NO_SPREAD):  # the mean may not concentrate: only clipping helps
+        status = [rate.status] * len(bands)
         numbers = {name: n if name == "robust" else np.full(len(bands), np.nan) for name, n in numbers.items()}
     if test is not None:
         significant = test.adjusted <= settings.error
@@ -270,7 +270,7 @@ def _dependence_notes(
     return tuple(notes)
 
 
-def _warnings(values: NoiseValues, speed: Concentration, settings: MeasureSettings) -> tuple[str, ...]:
+def _warnings(values: NoiseValues, rate: Concentration, settings: MeasureSettings) -> tuple[str, ...]:
     notes = []
     if len(values.data) < 500:
         notes.append(f"only {len(values.data)} sequences: tails and intervals are rough; 500 or more are better")
@@ -280,11 +280,11 @@ def _warnings(values: NoiseValues, speed: Concentration, settings: MeasureSettin
         notes.append("noise='lag' shrinks with the transport as the signal does: these N do not depend on the envelope")
     if settings.unit == "step":
         notes.append("unit='step' counts steps as if they were independent; the design effect says how far they are")
-    if speed.status in (Status.KAPPA_REFUSED, Status.NO_SPREAD):
-        notes.append(str(speed.status))
-    if speed.status is Status.KAPPA_TWO and speed.left_open:
+    if rate.status in (Status.KAPPA_REFUSED, Status.NO_SPREAD):
+        notes.append(str(rate.status))
+    if rate.status is Status.KAPPA_TWO and rate.left_open:
         notes.append(
-            f"averages of up to {speed.blocks[1]} gradients settle more slowly (kappa {1 / speed.inverse_kappa:.1f}) than by the "
+            f"averages of up to {rate.blocks[1]} gradients settle more slowly (kappa {1 / rate.inverse_kappa:.1f}) than by the "
             "square root of their number, as with some sequences far louder than others; larger ones may not: N follows the "
             "standard deviation, and its upper end the slow average"
         )

@@ -17,7 +17,7 @@ from lagreach.data.sequences import as_sequences, telling_sample
 from lagreach.transport.objective import Loss
 from lagreach.whole_model.choice import choose_lags
 from lagreach.whole_model.language_models import aligned_labels
-from lagreach.whole_model.subject import make_model_subject
+from lagreach.whole_model.measurement_plan import plan_model_measurement
 
 
 @one_thread()
@@ -43,7 +43,7 @@ def check_diagnosable(
     choice = choose_lags(model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call, only=only)
     if choice.of == "model":
         assert isinstance(model, nn.Module)
-        make_model_subject(
+        plan_model_measurement(
             model,
             source,
             aligned,

@@ -44,8 +44,8 @@ class Comparison:
         lines = [f"reach with {head.sequences:,.0f} sequences, for dependencies explaining {100 * head.strength:g} %:"]
         for name, at, diagnosis in zip(self.names, self.windows, self.diagnoses, strict=True):
             ends = " to ".join("none" if end is None else str(end) for end in at.interval)
-            found = sorted({lag for layer in diagnosis.layers for lag in layer.window.dependences})
-            depends = ", ".join(map(str, found)) or "none"
+            lags = sorted({lag for layer in diagnosis.layers for lag in layer.window.dependences})
+            depends = ", ".join(map(str, lags)) or "none"
             lines.append(
                 f"  {name:<{width}}  lag {at.lag if at.lag is not None else '-':>5} ({ends})  found: {depends}"
             )

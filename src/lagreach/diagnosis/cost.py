@@ -10,11 +10,11 @@ import numpy as np
 from lagreach.diagnosis.measure import GROUP
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.errors import InputError
-from lagreach.gradients.blocks import directions
+from lagreach.gradients.blocks import block_means
 from lagreach.gradients.exchange import ExchangePlan, affordable_positions, exchange
 from lagreach.gradients.head_reach import NOTHING
-from lagreach.gradients.noise import statistics, unit_directions
-from lagreach.gradients.subject import Subject
+from lagreach.gradients.measurement_plan import MeasurementPlan
+from lagreach.gradients.noise import noise_values, unit_directions
 from lagreach.statistics.memory import memory_bytes
 
 PILOT = 16  # sequences that are timed at once of a model as a whole: the fewest that a plan has
@@ -76,56 +76,58 @@ class DiagnosisCost:
         )
 
 
-def measured_pace(subjects: list[Subject], settings: MeasureSettings) -> Pace:
+def measured_pace(plans: list[MeasurementPlan], settings: MeasureSettings) -> Pace:
     """Time both passes and a closer look at a few lags, on as few sequences as tell.
 
     Whole groups of the plan are run, as in the diagnosis itself. One group is enough where it takes long; where it is quick,
     much of its time is that of starting, and more groups tell the two apart.
     """
     fixed, per_sequence = SETTLING, 0.0
-    for subject in subjects:
-        plan, groups = subject.plan, len(subject.plan.groups)
-        alone = _seconds(subject, settings, 1)
+    for plan in plans:
+        block_plan, groups = plan.block_plan, len(plan.block_plan.groups)
+        alone = _seconds(plan, settings, 1)
         if alone < LONG and groups > 1:
-            alone = min(alone, _seconds(subject, settings, 1))  # the first time is that of filling caches, too
+            alone = min(alone, _seconds(plan, settings, 1))  # the first time is that of filling caches, too
             several = min(groups, 1 + max(1, int(LONG / max(alone, 1e-3))))
-            more = max(0.0, _seconds(subject, settings, several) - alone) / (several - 1)
-            pieces = -(-len(plan.pairs) // subject.pairs_together)
+            more = max(0.0, _seconds(plan, settings, several) - alone) / (several - 1)
+            pieces = -(-len(block_plan.pairs) // plan.pairs_together)
             fixed, alone = fixed + max(0.0, alone - more) * pieces, more
         else:
             alone *= TOGETHER if groups > 1 else 1.0
-        per_sequence += alone / plan.members
+        per_sequence += alone / block_plan.members
     return Pace(fixed, per_sequence)
 
 
-def _seconds(subject: Subject, settings: MeasureSettings, groups: int) -> float:
+def _seconds(plan: MeasurementPlan, settings: MeasureSettings, groups: int) -> float:
     """Run the first groups of a plan through everything that depends on the number of sequences."""
-    pairs = subject.plan.pairs[: groups * subject.plan.members // 2]
-    small = replace(subject, plan=replace(subject.plan, pairs=pairs, blocks=np.zeros(len(pairs), np.int64), count=1))
+    pairs = plan.block_plan.pairs[: groups * plan.block_plan.members // 2]
+    small = replace(
+        plan, block_plan=replace(plan.block_plan, pairs=pairs, blocks=np.zeros(len(pairs), np.int64), count=1)
+    )
     started = time.perf_counter()
-    means = directions(small)
-    lags = sorted({subject.bands.lags[len(subject.bands) * quarter // 4] for quarter in (1, 2, 3)})
-    if subject.signal == "dependence":
-        exchange(small, ExchangePlan(tuple(lags), affordable_positions(lags, subject.time), NOTHING))
-    along = unit_directions(means, subject.probe.group, "random", np.random.default_rng(settings.seed))
-    statistics(small, along, noise=settings.noise, unit=settings.unit)
+    means = block_means(small)
+    lags = sorted({plan.bands.lags[len(plan.bands) * quarter // 4] for quarter in (1, 2, 3)})
+    if plan.signal == "dependence":
+        exchange(small, ExchangePlan(tuple(lags), affordable_positions(lags, plan.time), NOTHING))
+    along = unit_directions(means, plan.probe.group, "random", np.random.default_rng(settings.seed))
+    noise_values(small, along, noise=settings.noise, unit=settings.unit)
     return time.perf_counter() - started
 
 
 def within_budget(
-    subjects: list[Subject],
+    plans: list[MeasurementPlan],
     settings: MeasureSettings,
     available: int,
     budget: float | None,
     memory: int | None,
     *,
     timed: bool = False,
-) -> tuple[list[Subject], Pace]:
+) -> tuple[list[MeasurementPlan], Pace]:
     """Fix a fair subsample before anything is measured; also return the time that sequences take, if they were `timed`."""
     check_budget(budget)
-    pace = measured_pace(subjects, settings) if budget is not None or timed else Pace()
+    pace = measured_pace(plans, settings) if budget is not None or timed else Pace()
     planned = available if budget is None else pace.affordable(budget, available)
-    return [replace(one, plan=one.plan.subsample(planned), memory=memory) for one in subjects], pace
+    return [replace(one, block_plan=one.block_plan.subsample(planned), memory=memory) for one in plans], pace
 
 
 def beyond_budget(budget: float | None, pace: Pace, sequences: int) -> tuple[str, ...]:
@@ -149,10 +151,10 @@ def check_budget(budget: float | None) -> None:
         )
 
 
-def memory_needed(subject: Subject) -> int:
+def memory_needed(plan: MeasurementPlan) -> int:
     """Bytes of gradients by block, signal and lag (and of their directions), of covariances, and of sequences run together."""
-    signals = subject.pairings + 2 * len(subject.probe.group) + 2  # every pairing and their mean; probes; directions
-    blocks = subject.plan.count * signals * len(subject.bands) * subject.width * 8
-    held = 1 + -(-subject.plan.count // GROUP)  # of every group of blocks, and of all together
-    covariances = held * memory_bytes(subject.view.template.stack.state_size, len(subject.bands))
-    return blocks + covariances + min(subject.pairs_together, len(subject.plan.pairs)) * subject.pair_bytes
+    signals = plan.pairings + 2 * len(plan.probe.group) + 2  # every pairing and their mean; probes; directions
+    blocks = plan.block_plan.count * signals * len(plan.bands) * plan.width * 8
+    held = 1 + -(-plan.block_plan.count // GROUP)  # of every group of blocks, and of all together
+    covariances = held * memory_bytes(plan.view.template.stack.state_size, len(plan.bands))
+    return blocks + covariances + min(plan.pairs_together, len(plan.block_plan.pairs)) * plan.pair_bytes

@@ -29,7 +29,7 @@ from lagreach.data.survey import survey
 from lagreach.data.targets import refuse_constant_targets
 from lagreach.diagnosis.cost import DiagnosisCost, beyond_budget, memory_needed, within_budget
 from lagreach.diagnosis.curves import with_curves
-from lagreach.diagnosis.measure import MeasureSettings, interruptible_window, make_subject
+from lagreach.diagnosis.measure import MeasureSettings, interruptible_window, plan_measurement
 from lagreach.diagnosis.notes import POOLED, how_measured, notes_on
 from lagreach.diagnosis.passes import Statistics
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
@@ -37,10 +37,10 @@ from lagreach.diagnosis.whole_model import Spreads, diagnose_whole_model, whole_
 from lagreach.diagnosis.window import Window
 from lagreach.errors import InputError, LagreachError, UnsupportedError
 from lagreach.gradients.head_reach import pools
+from lagreach.gradients.measurement_plan import MeasurementPlan
 from lagreach.gradients.optimiser_geometry import optimiser_name, update_scale
 from lagreach.gradients.output_anchors import decide
 from lagreach.gradients.selection import Selection
-from lagreach.gradients.subject import Subject
 from lagreach.models.gated_rnn import GatedRNN
 from lagreach.papers.cayci import standing
 from lagreach.regimes import fit_regimes
@@ -53,7 +53,7 @@ from lagreach.transport.rollout import run
 from lagreach.whole_model.choice import choose_lags
 from lagreach.whole_model.language_models import aligned_labels
 
-Measure = Callable[[Subject, MeasureSettings, Progress | None, Statistics], tuple[Window, np.ndarray, bool]]
+Measure = Callable[[MeasurementPlan, MeasureSettings, Progress | None, Statistics], tuple[Window, np.ndarray, bool]]
 SHOWN = 64  # sequences that gains and rates are averaged over
 
 
@@ -147,7 +147,7 @@ def diagnose(
     progress
         A function (stage, done, of), or whether to show a bar; by default on terminals.
     measure
-        What measures the window of a subject; `lagreach.study.shards` gives one that spreads it over machines.
+        What measures the window of a recurrence, given its plan; `lagreach.study.shards` gives one that spreads it over machines.
     lags_of
         "layers" (steps within recurrent layers), "model" (steps of the whole model), or "auto" to choose; the result says
         which and why.
@@ -195,43 +195,41 @@ def diagnose(
             only_of_layers={"params": params,
                             "measure": not isinstance(measure, Spreads) and measure is not interruptible_window},
         )  # fmt: skip
-    subjects = diagnosis_subjects(
+    plans = diagnosis_plans(
         model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, outputs=outputs,
         cell=cell, call=call, optimizer=optimizer, views=choice.views,
     )  # fmt: skip
-    available, measurable = subjects[0].plan.available, subjects[0].plan.sequences
-    subjects, pace = within_budget(subjects, chosen, measurable, budget, memory)
-    subjects = [replace(subject, planned=sequences or available) for subject in subjects]
-    used = subjects[0].plan.sequences
-    notes = (*said, *notes_on(subjects, sample), *beyond_budget(budget, pace, used))
+    available, measurable = plans[0].block_plan.available, plans[0].block_plan.sequences
+    plans, pace = within_budget(plans, chosen, measurable, budget, memory)
+    plans = [replace(plan, planned=sequences or available) for plan in plans]
+    used = plans[0].block_plan.sequences
+    notes = (*said, *notes_on(plans, sample), *beyond_budget(budget, pace, used))
     layers, partial = [], False
     seconds = {"setting up": time.perf_counter() - started}
-    for subject in subjects:
+    for plan in plans:
         begun = time.perf_counter()
         with progress_bar(progress if isinstance(progress, bool) else None) as bar:
             shown = progress if callable(progress) else bar
-            window, noise_sample, cut_short = measure(
-                subject, chosen, _named(shown, subject.view.name), measured_statistics
-            )
-            layers.append(_layer(subject, window, noise_sample))
+            window, noise_sample, cut_short = measure(plan, chosen, _named(shown, plan.view.name), measured_statistics)
+            layers.append(_layer(plan, window, noise_sample))
         partial = partial or cut_short
-        seconds[subject.view.name] = time.perf_counter() - begun
+        seconds[plan.view.name] = time.perf_counter() - begun
     return Diagnosis(
         layers=tuple(layers),
         sequences=sequences or available,
         available=available,
         settings={"loss": loss if isinstance(loss, str) else getattr(loss, "__name__", "function"), "used": used}
         | {"optimizer": None if optimizer is None else optimiser_name(optimizer)}
-        | {"time": subjects[0].time, "anchors": _anchors(subjects[0])}
+        | {"time": plans[0].time, "anchors": _anchors(plans[0])}
         | {"lags_of": "layers", "lags_of_why": choice.why}
         | dict(layers[0].window.settings),
         versions={"lagreach": __version__} | {name: version(name) for name in ("torch", "numpy", "scipy")},
         fingerprint=fingerprint(source),
         seconds=seconds,
         partial=partial,
-        warnings=(*how_measured(model, used < measurable, partial, subjects), *notes),
+        warnings=(*how_measured(model, used < measurable, partial, plans), *notes),
         convergence=_convergence(model, source, loss),
-        about=about(model, source, subjects[0].time),
+        about=about(model, source, plans[0].time),
     )
 
 
@@ -275,19 +273,19 @@ def cost(
             model, source, loss, lags, settings=chosen, why=choice.why, only_of_layers={"params": params}, require=require,
             steps=steps, outputs=outputs, call=call, inputs=choice.inputs, memory=memory, budget=budget,
         )  # fmt: skip
-    subjects = diagnosis_subjects(
+    plans = diagnosis_plans(
         model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, outputs=outputs,
         cell=cell, call=call, views=choice.views,
     )  # fmt: skip
-    subjects, pace = within_budget(subjects, chosen, subjects[0].plan.sequences, budget, memory, timed=True)
+    plans, pace = within_budget(plans, chosen, plans[0].block_plan.sequences, budget, memory, timed=True)
     return DiagnosisCost(
-        layers=tuple(subject.view.name for subject in subjects),
-        available=subjects[0].plan.available,
-        sequences=subjects[0].plan.sequences,
-        lags=str(subjects[0].bands),
-        weights=subjects[0].width,
-        seconds=pace.seconds(subjects[0].plan.sequences),
-        memory=memory_needed(subjects[0]),
+        layers=tuple(plan.view.name for plan in plans),
+        available=plans[0].block_plan.available,
+        sequences=plans[0].block_plan.sequences,
+        lags=str(plans[0].bands),
+        weights=plans[0].width,
+        seconds=pace.seconds(plans[0].block_plan.sequences),
+        memory=memory_needed(plans[0]),
     )
 
 
@@ -312,13 +310,13 @@ def _convergence(model: nn.Module | View, source: Sequences, loss: Loss) -> Mapp
     batch = source.read(range(min(len(source), SHOWN)))
     targets = batch.y if loss == "mse" and model.output_size == 1 and batch.mask is None else None
     try:
-        found = standing(model, batch.x, targets)
+        position = standing(model, batch.x, targets)
     except LagreachError as error:  # say, inputs that are all zero: the window above stands without it
         return {"text": str(error)}
-    return {"text": str(found)} | found.to_dict()
+    return {"text": str(position)} | position.to_dict()
 
 
-def diagnosis_subjects(
+def diagnosis_plans(
     model: nn.Module | View,
     data: Any,
     loss: Loss = "mse",
@@ -333,7 +331,7 @@ def diagnosis_subjects(
     call: Call | None = None,
     optimizer: Any = None,
     views: Sequence[View] = (),
-) -> list[Subject]:
+) -> list[MeasurementPlan]:
     """Find the recurrences of a model (or take `views`, found before), and fix what is measured of each."""
     source = as_sequences(data)
     check_enough(len(source))
@@ -345,10 +343,10 @@ def diagnosis_subjects(
     which = decide([run(view.bind(source.read([0]))) for view in views], outputs) if steps is None else None
     shared = {"params": params, "require": require, "steps": steps, "outputs": which, "settings": settings}
     seen = survey(source)
-    subjects = [make_subject(view, source, loss, lags, **shared, seen=seen) for view in views]
+    plans = [plan_measurement(view, source, loss, lags, **shared, seen=seen) for view in views]
     if optimizer is None:
-        return subjects
-    return [replace(subject, scale=update_scale(optimizer, model, subject.names)) for subject in subjects]
+        return plans
+    return [replace(plan, scale=update_scale(optimizer, model, plan.names)) for plan in plans]
 
 
 def _custom(model: nn.Module | View, cell: Mapping[str, Cell], sample: Batch, call: Call | None) -> list[View]:
@@ -363,14 +361,14 @@ def _named(progress: Progress, name: str) -> Progress:
     return lambda stage, done, of: progress(f"{name}: {stage}", done, of)
 
 
-def _layer(subject: Subject, window: Window, noise_sample: np.ndarray) -> LayerDiagnosis:
+def _layer(plan: MeasurementPlan, window: Window, noise_sample: np.ndarray) -> LayerDiagnosis:
     """Add gains, rates, their shape and the tail fit to a window."""
-    gains, rates = _gains(subject)
-    if not subject.view.local and pools(subject):
+    gains, rates = _gains(plan)
+    if not plan.view.local and pools(plan):
         window = replace(window, warnings=(*window.warnings, POOLED), settings={**window.settings, "pooled": True})
     return LayerDiagnosis(
-        name=subject.view.name.replace("\0", "\\0"),  # which files cannot hold
-        local=subject.view.local,
+        name=plan.view.name.replace("\0", "\\0"),  # which files cannot hold
+        local=plan.view.local,
         window=with_curves(window, gains, rates),
         fidelity=gains,
         rates=rates,
@@ -380,24 +378,24 @@ def _layer(subject: Subject, window: Window, noise_sample: np.ndarray) -> LayerD
     )
 
 
-def _gains(subject: Subject) -> tuple[Fidelity, EffectiveRates | None]:
+def _gains(plan: MeasurementPlan) -> tuple[Fidelity, EffectiveRates | None]:
     """Exact and first-order gain and the rates, on up to 64 of the sequences."""
-    batch = subject.sequences.read(np.sort(subject.plan.pairs.ravel()[:SHOWN]).tolist())
-    own = {"lengths": batch.lengths, "state": batch.state, "others": batch.others, "name": batch.name}
-    if subject.memory is not None:
-        own["chunk"] = 2 * replace(subject, transport="first-order").pairs_together
-    view, lags = by_row(subject.view), subject.bands.lags
-    gains = fidelity(view, batch.x, batch.y, lags, subject.loss, mask=batch.mask, steps=subject.steps, **own)
+    batch = plan.sequences.read(np.sort(plan.block_plan.pairs.ravel()[:SHOWN]).tolist())
+    options = {"lengths": batch.lengths, "state": batch.state, "others": batch.others, "name": batch.name}
+    if plan.memory is not None:
+        options["chunk"] = 2 * replace(plan, transport="first-order").pairs_together
+    view, lags = by_row(plan.view), plan.bands.lags
+    gains = fidelity(view, batch.x, batch.y, lags, plan.loss, mask=batch.mask, steps=plan.steps, **options)
     try:
-        rates = effective_rates(view, batch.x, lags, **own)
+        rates = effective_rates(view, batch.x, lags, **options)
     except UnsupportedError:  # a projected LSTM has no units to follow
         return gains, None
     return gains, rates
 
 
-def _anchors(subject: Subject) -> float:
+def _anchors(plan: MeasurementPlan) -> float:
     """Number of steps whose state the loss looks at: one for a loss at the end, all for a loss at every step."""
-    part, objective = subject.run(subject.plan.pairs[0].tolist())
+    part, objective = plan.run(plan.block_plan.pairs[0].tolist())
     delta = output_gradient(part.recurrence, objective, part.states)[0]
     return (delta.abs().amax(-1) > 0).sum(1).double().mean().item()
 

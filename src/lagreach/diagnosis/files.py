@@ -175,7 +175,7 @@ def loops_for_ever(content: bytes) -> bool:
         at = start + 16
         while at + 16 <= end:
             number, size = content[at : at + 2], int.from_bytes(content[at + 8 : at + 16], "little")
-            # piece 0 is the room that is left, and counts its own head
+            # object 0 is the free room, whose size includes its header; of others the header comes on top
             taken = size if number == b"\0\0" else 16 + -(-size // 8) * 8
             if taken == 0:
                 return True

@@ -16,14 +16,14 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from lagreach.diagnosis.settings import MeasureSettings
-from lagreach.gradients.blocks import LIMIT_BYTES, Directions
+from lagreach.gradients.blocks import LIMIT_BYTES, BlockMeans
 from lagreach.gradients.exchange import Exchanged, ExchangePlan, affordable_positions, exchange
 from lagreach.gradients.head_reach import head_reach
 from lagreach.gradients.lag_contrasts import LagContrasts, lag_contrasts
+from lagreach.gradients.measurement_plan import MeasurementPlan
 from lagreach.gradients.partial_inputs import DETERMINED, InputMoments, Neighbours, fit_neighbours
 from lagreach.gradients.significance import Significance, flip_test
 from lagreach.gradients.step_inputs import step_input
-from lagreach.gradients.subject import Subject
 
 NOT_ALONE = (
     "a step of this layer sees several inputs at once, so none can be exchanged alone: dependences are marginal, and lags "
@@ -43,7 +43,7 @@ class Look(Protocol):
     def contrasts(self, lags: Sequence[int], neighbours: Neighbours | None) -> LagContrasts:
         """Measure the contrasts of single lags over all blocks."""
 
-    def exchange(self, plan: ExchangePlan) -> Exchanged:
+    def exchange(self, exchange_plan: ExchangePlan) -> Exchanged:
         """Exchange single inputs over all blocks."""
 
 
@@ -51,16 +51,16 @@ class Look(Protocol):
 class LookHere:
     """Look again in this process."""
 
-    subject: Subject
+    plan: MeasurementPlan
     tick: Callable[[int], None] | None = None
 
     def contrasts(self, lags: Sequence[int], neighbours: Neighbours | None) -> LagContrasts:
         """Measure the contrasts of single lags over all blocks."""
-        return lag_contrasts(self.subject, lags, neighbours, tick=self.tick)
+        return lag_contrasts(self.plan, lags, neighbours, tick=self.tick)
 
-    def exchange(self, plan: ExchangePlan) -> Exchanged:
+    def exchange(self, exchange_plan: ExchangePlan) -> Exchanged:
         """Exchange single inputs over all blocks."""
-        return exchange(self.subject, plan, tick=self.tick)
+        return exchange(self.plan, exchange_plan, tick=self.tick)
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ class Located:
 
 
 def locate(
-    subject: Subject,
-    means: Directions,
+    plan: MeasurementPlan,
+    means: BlockMeans,
     test: Significance,
     settings: MeasureSettings,
     *,
@@ -103,31 +103,35 @@ def locate(
     bands = np.flatnonzero(test.adjusted <= settings.error).tolist()
     neighbours = None if inputs is None else fit_neighbours(inputs)
     left = 1.0 if neighbours is None else neighbours.left
-    marginal = Located(tuple(subject.bands.lags[band] for band in bands), test.adjusted, means.data, left)
-    if not bands or look is None or subject.signal != "dependence":
+    marginal = Located(tuple(plan.bands.lags[band] for band in bands), test.adjusted, means.data, left)
+    if not bands or look is None or plan.signal != "dependence":
         return marginal
-    reason = _why_not(subject, neighbours)
+    reason = _why_not(plan, neighbours)
     if reason:
         return Located(marginal.lags, marginal.adjusted, marginal.signal, left, (reason,))
-    closer = _Closer(subject, settings, look, neighbours, project, means, bands)
-    found = closer.inside()
-    found.examine(closer)
+    closer = _Closer(plan, settings, look, neighbours, project, means, bands)
+    single_lags = closer.inside()
+    single_lags.examine(closer)
     signal = means.data.copy()
-    if subject.transport == "exact":  # to first order there is nothing to put in its place
-        for band, lag in found.best().items():
-            signal[:, band] = found.vector(lag)
+    if (
+        plan.transport == "exact"
+    ):  # exchanges are carried exactly: their result does not belong among first-order signals
+        for band, lag in single_lags.best().items():
+            signal[:, band] = single_lags.vector(lag)
     adjusted = np.array(test.adjusted)
     for band in bands:
-        adjusted[band] = max(adjusted[band], found.smallest(band))
+        adjusted[band] = max(adjusted[band], single_lags.smallest(band))
     named = tuple(
-        lag for lag in sorted(found.lags) if max(found.p[lag], test.adjusted[found.band[lag]]) <= settings.error
+        lag
+        for lag in sorted(single_lags.lags)
+        if max(single_lags.p[lag], test.adjusted[single_lags.band[lag]]) <= settings.error
     )
-    return Located(named, adjusted, signal, left, found.notes)
+    return Located(named, adjusted, signal, left, single_lags.notes)
 
 
-def _why_not(subject: Subject, neighbours: Neighbours | None) -> str:
+def _why_not(plan: MeasurementPlan, neighbours: Neighbours | None) -> str:
     """Why single inputs cannot be exchanged; empty if they can."""
-    part, _ = subject.run(subject.plan.pairs[0].tolist())
+    part, _ = plan.run(plan.block_plan.pairs[0].tolist())
     if step_input(part) is None:
         return NOT_ALONE
     return NOT_APART if neighbours is not None and neighbours.left < DETERMINED else ""
@@ -137,24 +141,24 @@ def _why_not(subject: Subject, neighbours: Neighbours | None) -> str:
 class _Closer:
     """A closer look into some of the bands."""
 
-    subject: Subject
+    plan: MeasurementPlan
     settings: MeasureSettings
     look: Look
     neighbours: Neighbours | None
     project: Callable[[np.ndarray, Sequence[int]], np.ndarray]
-    means: Directions
+    means: BlockMeans
     bands: list[int]
 
     def inside(self) -> _Lags:
         """Single lags of the bands, with their contrasts and p-values."""
-        edges = [self.subject.bands.edges[band] for band in self.bands]
+        edges = [self.plan.bands.edges[band] for band in self.bands]
         if self.neighbours is None and all(first == last for first, last in edges):
             band_of = {last: band for (_, last), band in zip(edges, self.bands, strict=True)}
             return _Lags(band_of, self.means.data[:, self.bands], dict.fromkeys(band_of, 0.0))  # tested already
         every = {
             lag: band for (first, last), band in zip(edges, self.bands, strict=True) for lag in range(first, last + 1)
         }
-        room = max(1, LIMIT_BYTES // (2 * self.subject.plan.count * self.subject.width * 8))
+        room = max(1, LIMIT_BYTES // (2 * self.plan.block_plan.count * self.plan.width * 8))
         band_of = dict(list(every.items())[:room])
         contrasts = self.look.contrasts(list(band_of), self.neighbours).data
         too_many = f"lags beyond {max(band_of)} were not looked into one by one: too many weights; ask for fewer lags"
@@ -163,7 +167,7 @@ class _Closer:
 
     def test(self, band_of: dict[int, int], vectors: np.ndarray) -> dict[int, float]:
         """P-values of lags from their vectors (block, lag, param), adjusted for all of them and all other bands."""
-        others = [band for band in range(len(self.subject.bands)) if band not in self.bands]
+        others = [band for band in range(len(self.plan.bands)) if band not in self.bands]
         every = np.concatenate((vectors, self.means.data[:, others]), axis=1)
         tested = self.project(every, [*band_of.values(), *others])
         generator = np.random.default_rng(self.settings.seed)
@@ -178,7 +182,7 @@ class _Lags:
     band: dict[int, int]
     contrasts: np.ndarray
     p: dict[int, float]
-    own: dict[int, np.ndarray] = field(default_factory=dict)  # D, of those that were examined
+    examined: dict[int, np.ndarray] = field(default_factory=dict)  # D, of those that were examined
     notes: tuple[str, ...] = ()
 
     @property
@@ -191,14 +195,14 @@ class _Lags:
         left = [lag for lag in self.lags if self.p[lag] <= closer.settings.error]
         if not left:
             return
-        subject, columns = closer.subject, [self.lags.index(lag) for lag in left]
-        positions = affordable_positions(left, subject.time)
-        plan = ExchangePlan(tuple(left), positions, head_reach(subject), closer.neighbours, subject.seed)
+        plan, columns = closer.plan, [self.lags.index(lag) for lag in left]
+        positions = affordable_positions(left, plan.time)
+        exchange_plan = ExchangePlan(tuple(left), positions, head_reach(plan), closer.neighbours, plan.seed)
         vectors = self.contrasts.copy()
-        vectors[:, columns] = closer.look.exchange(plan).controlled(self.contrasts[:, columns])
+        vectors[:, columns] = closer.look.exchange(exchange_plan).controlled(self.contrasts[:, columns])
         p = closer.test(self.band, vectors)
         self.p |= {lag: max(self.p[lag], p[lag]) for lag in left}
-        self.own = {lag: vectors[:, column] for lag, column in zip(left, columns, strict=True)}
+        self.examined = {lag: vectors[:, column] for lag, column in zip(left, columns, strict=True)}
 
     def smallest(self, band: int) -> float:
         """Smallest p-value of a band's lags; one if none was looked at."""
@@ -206,9 +210,9 @@ class _Lags:
 
     def best(self) -> dict[int, int]:
         """The lag of each band that stands for it: the one with the smallest p-value, the nearest of several."""
-        ranked = sorted(self.lags, key=lambda lag: (lag not in self.own, self.p[lag], lag), reverse=True)
+        ranked = sorted(self.lags, key=lambda lag: (lag not in self.examined, self.p[lag], lag), reverse=True)
         return {self.band[lag]: lag for lag in ranked}
 
     def vector(self, lag: int) -> np.ndarray:
         """D of a lag, or its contrast if it was not examined."""
-        return self.own[lag] if lag in self.own else self.contrasts[:, self.lags.index(lag)]
+        return self.examined[lag] if lag in self.examined else self.contrasts[:, self.lags.index(lag)]

@@ -26,9 +26,9 @@ from lagreach.diagnosis.window import Window
 from lagreach.gradients.blocks import LIMIT_BYTES
 from lagreach.gradients.contrast import make_probe
 from lagreach.gradients.input_spread import InputSpread
+from lagreach.gradients.measurement_plan import MeasurementPlan
 from lagreach.gradients.output_anchors import AT_THE_END, decide
 from lagreach.gradients.selection import Selection, select_params
-from lagreach.gradients.subject import Subject
 from lagreach.statistics import all_statistics
 from lagreach.transport.objective import Loss
 from lagreach.transport.rollout import run
@@ -69,14 +69,14 @@ def measure_window(
         Called with the name of the stage, how many sequences are done, and how many there are.
     """
     settings = settings or MeasureSettings()
-    subject = make_subject(
+    plan = plan_measurement(
         model, data, loss, lags, params=params, require=require, steps=steps, outputs=outputs, settings=settings
     )
-    return interruptible_window(subject, settings, progress)[0]
+    return interruptible_window(plan, settings, progress)[0]
 
 
 def interruptible_window(
-    subject: Subject,
+    plan: MeasurementPlan,
     settings: MeasureSettings,
     progress: Progress | None = None,
     statistics: Statistics | None = None,
@@ -87,30 +87,30 @@ def interruptible_window(
     done goes through.
     """
     chosen = all_statistics() if statistics is None else statistics
-    tick = _stage(progress, "directions", subject.plan.sequences)
-    parts, cut_short = _by_groups(subject, lambda blocks: first_pass(subject, chosen, blocks, tick))
+    tick = _stage(progress, "directions", plan.block_plan.sequences)
+    parts, cut_short = _by_groups(plan, lambda blocks: first_pass(plan, chosen, blocks, tick))
     if cut_short:
-        subject = replace(subject, plan=subject.plan.only(range(GROUP * len(parts))))
+        plan = replace(plan, block_plan=plan.block_plan.only(range(GROUP * len(parts))))
     first = FirstPass.merge(parts)
-    look = LookHere(subject, _stage(progress, "lags", subject.plan.sequences))
+    look = LookHere(plan, _stage(progress, "lags", plan.block_plan.sequences))
     try:
-        between = between_passes(subject, first.means, settings, first.inputs, look)
+        between = between_passes(plan, first.means, settings, first.inputs, look)
     except KeyboardInterrupt:  # the first pass is done, and says something on its own
-        between = between_passes(subject, first.means, settings, first.inputs)
+        between = between_passes(plan, first.means, settings, first.inputs)
         between, cut_short = replace(between, notes=(INTERRUPTED,)), True
-    tick = _stage(progress, "noise", subject.plan.sequences)
-    later, cut_later = _by_groups(subject, lambda blocks: second_pass(subject, between, chosen, settings, blocks, tick))
+    tick = _stage(progress, "noise", plan.block_plan.sequences)
+    later, cut_later = _by_groups(plan, lambda blocks: second_pass(plan, between, chosen, settings, blocks, tick))
     second = SecondPass.merge(later)
-    window = assemble(subject, first, between, second, settings, chosen)
+    window = assemble(plan, first, between, second, settings, chosen)
     return window, second.noise.sample, cut_short or cut_later
 
 
-def _by_groups(subject: Subject, measure: Callable[[range], Part]) -> tuple[list[Part], bool]:
+def _by_groups(plan: MeasurementPlan, measure: Callable[[range], Part]) -> tuple[list[Part], bool]:
     """Measure group after group of blocks; say whether an interrupt left some out."""
     parts: list[Part] = []
     try:
-        for start in range(0, subject.plan.count, GROUP):
-            parts.append(measure(range(start, min(start + GROUP, subject.plan.count))))
+        for start in range(0, plan.block_plan.count, GROUP):
+            parts.append(measure(range(start, min(start + GROUP, plan.block_plan.count))))
     except KeyboardInterrupt:
         if not parts:
             raise
@@ -118,7 +118,7 @@ def _by_groups(subject: Subject, measure: Callable[[range], Part]) -> tuple[list
     return parts, False
 
 
-def make_subject(
+def plan_measurement(
     model: nn.Module | Recurrence | View,
     data: Any,
     loss: Loss,
@@ -130,7 +130,7 @@ def make_subject(
     outputs: str | None = None,
     settings: MeasureSettings,
     seen: Survey | None = None,
-) -> Subject:
+) -> MeasurementPlan:
     """Read the data once, group the sequences, and fix bands and probes: all that both passes must share.
 
     `seen` is what `survey` saw in the data, if it has been called already.
@@ -152,10 +152,10 @@ def make_subject(
     seen_outputs = out * (positions if at_end else 1)
     probe = make_probe(spread.mean, spread.covariance, seen_outputs, settings.probes, generator)
     members = _members(settings, seen_outputs, len(bands) * width)
-    return Subject(
+    return MeasurementPlan(
         view=view,
         sequences=sequences,
-        plan=plan_blocks(sequences, settings.blocks, settings.seed, members=members, seen=seen),
+        block_plan=plan_blocks(sequences, settings.blocks, settings.seed, members=members, seen=seen),
         loss=loss,
         names=names,
         bands=bands,

@@ -8,7 +8,7 @@ from lagreach.adapters import View
 from lagreach.adapters.precision import precision_note
 from lagreach.data.batch import Batch
 from lagreach.gradients.identity import identity_notes
-from lagreach.gradients.subject import Subject
+from lagreach.gradients.measurement_plan import MeasurementPlan
 from lagreach.statistics.readable import why_not_readable
 
 POOLED = (
@@ -17,30 +17,32 @@ POOLED = (
 )
 
 
-def notes_on(subjects: list[Subject], sample: Batch) -> tuple[str, ...]:
+def notes_on(plans: list[MeasurementPlan], sample: Batch) -> tuple[str, ...]:
     """Check that lag gradients add up to those of training; say what a reader should know of weights and padding."""
-    notes = [note for one in subjects for note in identity_notes(one.view, sample, one.loss, one.steps)]
-    notes += [note for one in subjects if (note := why_not_readable(one)) is not None]
+    notes = [note for one in plans for note in identity_notes(one.view, sample, one.loss, one.steps)]
+    notes += [note for one in plans if (note := why_not_readable(one)) is not None]
     return tuple(dict.fromkeys(notes))
 
 
-def how_measured(model: nn.Module | View, subsample: bool, partial: bool, subjects: list[Subject]) -> tuple[str, ...]:
+def how_measured(
+    model: nn.Module | View, subsample: bool, partial: bool, plans: list[MeasurementPlan]
+) -> tuple[str, ...]:
     """Say in which mode and type the model was, how many sequences took part, and what lags and numbers are of."""
-    plan = subjects[0].plan
-    notes = list(plan.notes)
+    block_plan = plans[0].block_plan
+    notes = list(block_plan.notes)
     if isinstance(model, nn.Module) and any(isinstance(m, nn.Dropout) and m.training for m in model.modules()):
         notes.append("the model was in training mode; it was diagnosed in evaluation mode, without dropout")
     if (note := precision_note(model)) is not None:
         notes.append(note)
     if subsample:
         notes.append(
-            f"a subsample of {plan.sequences} of {plan.available} sequences; intervals are "
-            f"{(plan.available / plan.sequences) ** 0.5:.2f} times as wide"
+            f"a subsample of {block_plan.sequences} of {block_plan.available} sequences; intervals are "
+            f"{(block_plan.available / block_plan.sequences) ** 0.5:.2f} times as wide"
         )
     if partial:
         notes.append("interrupted: only the blocks that were finished are in this result")
-    if any(subject.scale is not None for subject in subjects):
+    if any(plan.scale is not None for plan in plans):
         notes.append("signal and noise are those of the optimiser's steps, not of plain gradients")
-    if any(subject.view.local for subject in subjects):
+    if any(plan.view.local for plan in plans):
         notes.append("lags are steps within each layer: a dependency carried by one layer shows in another at lag 0")
     return tuple(notes)

@@ -20,11 +20,11 @@ import numpy as np
 
 from lagreach.diagnosis.locate import Look, locate
 from lagreach.diagnosis.settings import MeasureSettings
-from lagreach.gradients.blocks import BlockSums, Directions
+from lagreach.gradients.blocks import BlockMeans, BlockSums
+from lagreach.gradients.measurement_plan import MeasurementPlan
 from lagreach.gradients.noise import NoiseSums, NoiseValues, unit_directions
 from lagreach.gradients.partial_inputs import InputMoments, InputSums
 from lagreach.gradients.significance import Significance, flip_test
-from lagreach.gradients.subject import Subject
 from lagreach.statistics import LagStatistic
 from lagreach.statistics._statistic import DEPENDENCES, STATES
 
@@ -37,7 +37,7 @@ Collected = dict[str, Any]  # accumulators by the name of their statistic
 class FirstPass:
     """Block means, and what statistics collected, of some blocks."""
 
-    means: Directions
+    means: BlockMeans
     collected: Collected = field(default_factory=dict)
     inputs: InputMoments | None = None
 
@@ -45,7 +45,7 @@ class FirstPass:
     def merge(cls, parts: Sequence[FirstPass]) -> FirstPass:
         """Put parts of the data together."""
         inputs = [part.inputs for part in parts if part.inputs is not None]
-        means = Directions.merge(part.means for part in parts)
+        means = BlockMeans.merge(part.means for part in parts)
         return cls(means, merged([part.collected for part in parts]), InputMoments.merge(inputs) if inputs else None)
 
 
@@ -81,19 +81,19 @@ class BetweenPasses:
 
 
 def first_pass(
-    subject: Subject, statistics: Statistics, blocks: Iterable[int] | None = None, tick: Tick = None
+    plan: MeasurementPlan, statistics: Statistics, blocks: Iterable[int] | None = None, tick: Tick = None
 ) -> FirstPass:
     """Feed the blocks (all by default) to the block means and to the statistics that read states."""
-    numbers = _numbers(subject, blocks)
-    means, inputs = BlockSums(subject, numbers), InputSums(subject, numbers)
-    collected = _started(subject, statistics, STATES, ())
-    subject.feed([means, inputs, *collected.values()], numbers, tick)
+    numbers = _numbers(plan, blocks)
+    means, inputs = BlockSums(plan, numbers), InputSums(plan, numbers)
+    collected = _started(plan, statistics, STATES, ())
+    plan.feed([means, inputs, *collected.values()], numbers, tick)
     return FirstPass(means.result(), collected, inputs.result())
 
 
 def between_passes(
-    subject: Subject,
-    means: Directions,
+    plan: MeasurementPlan,
+    means: BlockMeans,
     settings: MeasureSettings,
     inputs: InputMoments | None = None,
     look: Look | None = None,
@@ -102,18 +102,18 @@ def between_passes(
 
     Without a `look` at the sequences, lags are those of the swap contrast, which cannot tell them apart.
     """
-    group, draw = subject.probe.group, lambda: np.random.default_rng(settings.seed)
+    group, draw = plan.probe.group, lambda: np.random.default_rng(settings.seed)
     random = unit_directions(means, group, "random", draw())[0, 0] if settings.direction == "random" else None
 
     def project(vectors: np.ndarray, bands: Sequence[int]) -> np.ndarray:
         """Signals along the random direction, as vectors of length one."""
         return vectors if random is None else np.einsum("k...lp,lp->k...l", vectors, random[list(bands)])[..., None]
 
-    every = range(len(subject.bands))
+    every = range(len(plan.bands))
     test = flip_test(project(means.pairings, every), flips=settings.flips, generator=draw())
-    told: np.ndarray = np.ones(len(subject.bands), dtype=bool) if inputs is None else np.asarray(inputs.told.any(0))
-    if subject.plan.untold:  # too few independent stretches of a series: no lag can be tested
-        unknown = np.full(len(subject.bands), np.nan)
+    told: np.ndarray = np.ones(len(plan.bands), dtype=bool) if inputs is None else np.asarray(inputs.told.any(0))
+    if plan.block_plan.untold:  # too few independent stretches of a series: no lag can be tested
+        unknown = np.full(len(plan.bands), np.nan)
         return BetweenPasses(
             along=unit_directions(means, group, settings.direction, draw(), data=means.data),
             test=replace(test, p_value=unknown, adjusted=unknown),
@@ -122,10 +122,10 @@ def between_passes(
             marginal=unknown,
             told=told,
         )
-    located = locate(subject, means, test, settings, inputs=inputs, look=look, project=project)
+    located = locate(plan, means, test, settings, inputs=inputs, look=look, project=project)
     signal = project(located.signal, every)
     sizes = test if located.signal is means.data else flip_test(signal, flips=0, generator=draw())
-    named = [lag for lag in located.lags if told[subject.bands.index(lag)]]
+    named = [lag for lag in located.lags if told[plan.bands.index(lag)]]
     return BetweenPasses(
         along=unit_directions(means, group, settings.direction, draw(), data=located.signal),
         test=replace(sizes, p_value=test.p_value, adjusted=np.where(told, located.adjusted, np.nan)),
@@ -139,7 +139,7 @@ def between_passes(
 
 
 def second_pass(
-    subject: Subject,
+    plan: MeasurementPlan,
     between: BetweenPasses,
     statistics: Statistics,
     settings: MeasureSettings,
@@ -147,20 +147,20 @@ def second_pass(
     tick: Tick = None,
 ) -> SecondPass:
     """Feed the blocks (all by default) to the noise values and to the statistics that ask about the lags found."""
-    numbers = _numbers(subject, blocks)
-    noise = NoiseSums(subject, between.along, numbers, settings.noise, settings.unit)
-    collected = _started(subject, statistics, DEPENDENCES, between.dependences)
-    subject.feed([noise, *collected.values()], numbers, tick)
+    numbers = _numbers(plan, blocks)
+    noise = NoiseSums(plan, between.along, numbers, settings.noise, settings.unit)
+    collected = _started(plan, statistics, DEPENDENCES, between.dependences)
+    plan.feed([noise, *collected.values()], numbers, tick)
     return SecondPass(noise.result(), collected)
 
 
-def _numbers(subject: Subject, blocks: Iterable[int] | None) -> list[int]:
-    return list(range(subject.plan.count)) if blocks is None else list(blocks)
+def _numbers(plan: MeasurementPlan, blocks: Iterable[int] | None) -> list[int]:
+    return list(range(plan.block_plan.count)) if blocks is None else list(blocks)
 
 
-def _started(subject: Subject, statistics: Statistics, source: str, dependences: Sequence[int]) -> Collected:
+def _started(plan: MeasurementPlan, statistics: Statistics, source: str, dependences: Sequence[int]) -> Collected:
     reading = {name: one for name, one in statistics.items() if source in one.reads}
-    started = {name: one.start(subject, dependences) for name, one in reading.items()}
+    started = {name: one.start(plan, dependences) for name, one in reading.items()}
     return {name: accumulator for name, accumulator in started.items() if accumulator is not None}
 
 

@@ -95,7 +95,7 @@ class Diagnosis:
 
     def layer(self, layer: int | str = 0) -> LayerDiagnosis:
         """Return one layer, by number or name."""
-        names = [found.name for found in self.layers]
+        names = [one_layer.name for one_layer in self.layers]
         if isinstance(layer, str) and layer in names:
             return self.layers[names.index(layer)]
         if isinstance(layer, int) and -len(names) <= layer < len(names):
@@ -108,8 +108,8 @@ class Diagnosis:
         """How far back `sequences` sequences reach; of several layers, the one that reaches farthest."""
         count = self.sequences if sequences is None else sequences
         chosen = self.layers if layer is None else (self.layer(layer),)
-        found = [one.window.at(count, strength) for one in chosen]
-        return max(found, key=lambda at: -1 if at.lag is None else at.lag)
+        windows = [one.window.at(count, strength) for one in chosen]
+        return max(windows, key=lambda at: -1 if at.lag is None else at.lag)
 
     @property
     def required(self) -> xr.DataArray:
@@ -132,8 +132,8 @@ class Diagnosis:
         """First-order envelope f(l); NaN for layers without first order."""
         lags = [one.fidelity.lags.tolist() for one in self.layers]
         values = [
-            np.full(len(own), np.nan) if one.rates is None else one.rates.envelope.numpy()
-            for one, own in zip(self.layers, lags, strict=True)
+            np.full(len(layer_lags), np.nan) if one.rates is None else one.rates.envelope.numpy()
+            for one, layer_lags in zip(self.layers, lags, strict=True)
         ]
         return self._array("envelope", values, lags)
 
@@ -150,13 +150,13 @@ class Diagnosis:
     @property
     def limits(self) -> dict[int, Status]:
         """Which limit binds at each examined lag, for the layer that reaches farthest there."""
-        found: dict[int, Status] = {}
+        binding: dict[int, Status] = {}
         for one in self.layers:
             for lag in one.window.lags.tolist():
                 limit = one.window.limit(lag, self.sequences)
-                if lag not in found or limit is Status.LIMIT_LEARNED:
-                    found[lag] = limit
-        return found
+                if lag not in binding or limit is Status.LIMIT_LEARNED:
+                    binding[lag] = limit
+        return binding
 
     def curve(self, name: str) -> xr.DataArray:
         """Return a number per lag by its name (`Window.curves`), over lag, and layer if there are several."""
@@ -183,8 +183,8 @@ class Diagnosis:
         import xarray as xr
 
         arrays = [
-            xr.DataArray(own, dims="lag", coords={"lag": own_lags}, name=name)
-            for own, own_lags in zip(values, lags, strict=True)
+            xr.DataArray(layer_values, dims="lag", coords={"lag": own_lags}, name=name)
+            for layer_values, own_lags in zip(values, lags, strict=True)
         ]
         if len(arrays) == 1:
             return arrays[0]

@@ -28,15 +28,15 @@ from lagreach.diagnosis.passes import Statistics
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.diagnosis.window import Window
 from lagreach.errors import UnsupportedError
+from lagreach.gradients.measurement_plan import MeasurementPlan
 from lagreach.gradients.noise import NoiseValues
 from lagreach.gradients.partial_inputs import InputMoments as PartialMoments
-from lagreach.gradients.subject import Subject
 from lagreach.whole_model.exchange import ExchangePart
 from lagreach.whole_model.factors import Factors
 from lagreach.whole_model.input_moments import InputMoments
+from lagreach.whole_model.measurement_plan import WholeModelPlan
 from lagreach.whole_model.signals import SignalPart
 from lagreach.whole_model.spread import FEWEST, Spread, Work, ticks
-from lagreach.whole_model.subject import ModelSubject
 
 KEPT = (SignalPart, ExchangePart, NoiseValues, PartialMoments, Factors, InputMoments)
 FORMAT = 1  # of the files; others are not read
@@ -54,10 +54,10 @@ class Resumed:
         return _Kept(self.folder, settings)
 
     def __call__(
-        self, subject: Subject, settings: MeasureSettings, progress: Progress | None, statistics: Statistics
+        self, plan: MeasurementPlan, settings: MeasureSettings, progress: Progress | None, statistics: Statistics
     ) -> tuple[Window, np.ndarray, bool]:
         """Recurrent layers are measured within minutes, and kept nowhere."""
-        return interruptible_window(subject, settings, progress, statistics)
+        return interruptible_window(plan, settings, progress, statistics)
 
 
 @dataclass(frozen=True)
@@ -67,19 +67,19 @@ class _Kept(Spread):
     folder: Path
     settings: MeasureSettings
 
-    def parts(self, subject: ModelSubject, work: Work, progress: Progress | None) -> Iterator[Any]:
+    def parts(self, plan: WholeModelPlan, work: Work, progress: Progress | None) -> Iterator[Any]:
         """Results of the work, read or made."""
-        measured = digest((FORMAT, described(subject), self.settings, work))
-        tick, done = ticks(progress, work.stage, subject.plan.sequences), 0
-        for start in range(0, subject.plan.count, FEWEST):
-            blocks = tuple(range(start, min(start + FEWEST, subject.plan.count)))
+        measured = digest((FORMAT, described(plan), self.settings, work))
+        tick, done = ticks(progress, work.stage, plan.block_plan.sequences), 0
+        for start in range(0, plan.block_plan.count, FEWEST):
+            blocks = tuple(range(start, min(start + FEWEST, plan.block_plan.count)))
             path = self.folder / f"{work.stage.replace(' ', '-')}-{measured}-{start}.pt"
             part = read(path)
             if part is not None and tick is not None:
-                tick(2 * int(np.isin(subject.plan.blocks, blocks).sum()))
+                tick(2 * int(np.isin(plan.block_plan.blocks, blocks).sum()))
             if part is None:
                 try:
-                    part = work(subject, blocks, tick)
+                    part = work(plan, blocks, tick)
                 except KeyboardInterrupt:
                     if done < FEWEST:
                         raise
@@ -89,22 +89,22 @@ class _Kept(Spread):
             done += len(blocks)
 
 
-def described(subject: ModelSubject) -> tuple[Any, ...]:
+def described(plan: WholeModelPlan) -> tuple[Any, ...]:
     """All that decides what a piece of work gives: model, data, loss, lags, anchors and pairs."""
-    if callable(subject.loss):
+    if callable(plan.loss):
         raise UnsupportedError(
             "a loss function of your own cannot be recognised when a measurement is resumed",
-            got=getattr(subject.loss, "__name__", type(subject.loss).__name__),
+            got=getattr(plan.loss, "__name__", type(plan.loss).__name__),
             expected='"mse" or "cross_entropy"',
             fix="measure without resuming",
         )
-    weights = [weight.detach().double() for weight in subject.model.module.state_dict().values()]
+    weights = [weight.detach().double() for weight in plan.model.module.state_dict().values()]
     sums = [torch.stack((weight.sum(), weight.square().sum())).cpu() for weight in weights]
-    called = _written(getattr(subject.model.call, "__code__", None))
+    called = _written(getattr(plan.model.call, "__code__", None))
     return (
-        fingerprint(subject.sequences), sums, repr(subject.model.module), called, subject.loss, subject.bands.edges,
-        subject.anchors, subject.source.name, subject.outputs, subject.signal, subject.seed, subject.output,
-        subject.plan.pairs, subject.plan.blocks, repr(subject.steps), subject.weighting,
+        fingerprint(plan.sequences), sums, repr(plan.model.module), called, plan.loss, plan.bands.edges,
+        plan.anchors, plan.source.name, plan.outputs, plan.signal, plan.seed, plan.output,
+        plan.block_plan.pairs, plan.block_plan.blocks, repr(plan.steps), plan.weighting,
     )  # fmt: skip
 
 

@@ -39,8 +39,8 @@ from lagreach.types import Status
 from lagreach.whole_model.factors import IN_MEMORY
 from lagreach.whole_model.language_models import aligned_labels
 from lagreach.whole_model.measure import ModelMeasurement, measure_model
+from lagreach.whole_model.measurement_plan import WholeModelPlan, plan_model_measurement, subsample
 from lagreach.whole_model.spread import Spread
-from lagreach.whole_model.subject import ModelSubject, make_model_subject, subsample
 
 NAME = "whole model"
 NO_GRADIENT = (
@@ -81,7 +81,7 @@ def diagnose_whole_model(
     """
     started = time.perf_counter()
     _refuse_collecting(statistics)
-    subject, whole, _ = _planned(model, source, loss, lags, settings=settings, why=why, **options)
+    plan, whole, _ = _planned(model, source, loss, lags, settings=settings, why=why, **options)
     seconds = {"setting up": time.perf_counter() - started}
     begun = time.perf_counter()
     with progress_bar(progress if isinstance(progress, bool) else None) as bar:
@@ -90,29 +90,29 @@ def diagnose_whole_model(
         def named(stage: str, done: int, of: int) -> None:
             shown(f"{NAME}: {stage}", done, of)
 
-        measured = measure_model(subject, flips=settings.flips, error=settings.error, progress=named, spread=spread)
+        measured = measure_model(plan, flips=settings.flips, error=settings.error, progress=named, spread=spread)
     layer = _layer(measured, settings, why)
-    plan = measured.subject.plan
+    block_plan = measured.plan.block_plan
     if statistics:
-        own = {one.name: one for one in statistics}
-        curves = draw_curves(own, Measured(layer.window, layer.fidelity), {})
+        by_name = {one.name: one for one in statistics}
+        curves = draw_curves(by_name, Measured(layer.window, layer.fidelity), {})
         layer = replace(layer, window=replace(layer.window, curves=dict(layer.window.curves) | curves))
     seconds[NAME] = time.perf_counter() - begun
     return Diagnosis(
         layers=(layer,),
-        sequences=sequences or plan.available,
-        available=plan.available,
+        sequences=sequences or block_plan.available,
+        available=block_plan.available,
         settings={"loss": loss if isinstance(loss, str) else getattr(loss, "__name__", "function")}
-        | {"used": plan.sequences}
+        | {"used": block_plan.sequences}
         | {"optimizer": None if options.get("optimizer") is None else optimiser_name(options["optimizer"])}
-        | {"time": subject.time, "anchors": float(subject.used.sum())}
+        | {"time": plan.time, "anchors": float(plan.used.sum())}
         | dict(layer.window.settings),
         versions={"lagreach": __version__} | {name: version(name) for name in ("torch", "numpy", "scipy")},
         fingerprint=fingerprint(source),
         seconds=seconds,
         partial=measured.cut_short,
         warnings=(*_how_measured(model, whole, measured), *notes),
-        about=about(model, source, subject.time),
+        about=about(model, source, plan.time),
     )
 
 
@@ -121,18 +121,18 @@ def whole_model_cost(
     model: Any, source: Sequences, loss: Loss, lags: str | Iterable[int], **options: Any
 ) -> DiagnosisCost:
     """What `diagnose_whole_model` would do and what it would cost, from measuring a few sequences."""
-    subject, _, per_sequence = _planned(model, source, loss, lags, timed=True, **options)
-    together = min(subject.pairs_together, len(subject.plan.pairs))
+    plan, _, per_sequence = _planned(model, source, loss, lags, timed=True, **options)
+    together = min(plan.pairs_together, len(plan.block_plan.pairs))
     return DiagnosisCost(
-        layers=(f"{NAME} (input read by {subject.source.name})",),
-        available=subject.plan.available,
-        sequences=subject.plan.sequences,
-        lags=str(subject.bands),
-        weights=_weights(subject),
-        seconds=per_sequence * subject.plan.sequences,
+        layers=(f"{NAME} (input read by {plan.source.name})",),
+        available=plan.block_plan.available,
+        sequences=plan.block_plan.sequences,
+        lags=str(plan.bands),
+        weights=_weights(plan),
+        seconds=per_sequence * plan.block_plan.sequences,
         # what arrived is kept of each group of blocks and of all together; beyond a bound it lies on disk
-        memory=together * subject.pair_bytes
-        + 2 * min(IN_MEMORY, subject.plan.sequences * subject.anchors * subject.anchor_bytes),
+        memory=together * plan.pair_bytes
+        + 2 * min(IN_MEMORY, plan.block_plan.sequences * plan.anchors * plan.anchor_bytes),
     )
 
 
@@ -148,7 +148,7 @@ def _planned(
     budget: float | None = None,
     timed: bool = False,
     **options: Any,
-) -> tuple[ModelSubject, int, float]:
+) -> tuple[WholeModelPlan, int, float]:
     """Try the model, fix what is measured, and how much of it.
 
     Also returned are how many sequences could be measured, and the seconds that one takes, if `timed`.
@@ -161,17 +161,17 @@ def _planned(
     check_enough(len(source))
     if settings.signal == "dependence":
         refuse_constant_targets(source)
-    subject = make_model_subject(
+    plan = plan_model_measurement(
         model, source, loss, lags, blocks=settings.blocks, probes=settings.probes, seed=settings.seed,
         signal=settings.signal, params=only_of_layers.get("params", "input"), **options,
     )  # fmt: skip
-    per_sequence = _pilot(subject, settings) if budget is not None or timed else 0.0
-    whole = subject.plan.sequences
+    per_sequence = _pilot(plan, settings) if budget is not None or timed else 0.0
+    whole = plan.block_plan.sequences
     planned = whole if budget is None else Pace(0.0, per_sequence).affordable(budget, whole)
-    return subsample(subject, planned), whole, per_sequence
+    return subsample(plan, planned), whole, per_sequence
 
 
-def model_subject(
+def model_plan(
     model: nn.Module,
     data: Any,
     loss: Loss = "mse",
@@ -182,12 +182,12 @@ def model_subject(
     only: str | None = None,
     lags_of: str = "model",
     **options: Any,
-) -> ModelSubject:
+) -> WholeModelPlan:
     """What `diagnose` measures of a whole model, made anew in another process; the options are those of `diagnose`."""
     assert lags_of != "layers", "the process that asks has chosen lags of the whole model"
     source, aligned, _ = aligned_labels(model, as_sequences(data), loss, None)
     call, _ = from_fresh_state(model, telling_sample(source), None)
-    return make_model_subject(
+    return plan_model_measurement(
         model, source, aligned, lags, blocks=settings.blocks, probes=settings.probes, seed=settings.seed,
         signal=settings.signal, inputs=inputs or only, call=call, **options,
     )  # fmt: skip
@@ -219,25 +219,25 @@ def _refuse_collecting(statistics: Sequence[LagStatistic]) -> None:
         )
 
 
-def _pilot(subject: ModelSubject, settings: MeasureSettings) -> float:
+def _pilot(plan: WholeModelPlan, settings: MeasureSettings) -> float:
     """Seconds per sequence, from measuring a few."""
-    few = subsample(subject, PILOT)  # of a series, some of every stretch
+    few = subsample(plan, PILOT)  # of a series, some of every stretch
     started = time.perf_counter()
     measure_model(few, flips=settings.flips, error=settings.error)
-    return (time.perf_counter() - started) / few.plan.sequences
+    return (time.perf_counter() - started) / few.block_plan.sequences
 
 
 def _layer(measured: ModelMeasurement, settings: MeasureSettings, why: str) -> LayerDiagnosis:
     """Put what was measured into the record that layers have."""
-    subject, located = measured.subject, measured.located
-    lags = subject.bands.lags
+    plan, located = measured.plan, measured.located
+    lags = plan.bands.lags
     memory = replace(Memory.unknown(lags), independent_inputs=not measured.correlated_inputs)
     window = window_from(
-        subject.bands, subject.group, subject.plan.sequences, measured.means.data, measured.means, measured.test,
-        measured.noise, settings=settings, reliance=measured.reliance, memory=memory, more=_settings(subject, why),
+        plan.bands, plan.group, plan.block_plan.sequences, measured.means.data, measured.means, measured.test,
+        measured.noise, settings=settings, reliance=measured.reliance, memory=memory, more=_settings(plan, why),
     )  # fmt: skip
-    unknown = Status.LIMIT_CANNOT_BE_TOLD if subject.plan.untold else Status.LIMIT_SHARED_INPUT
-    vanished = (NO_GRADIENT.format(subject.source.name),) if window.concentration.status is Status.NO_SPREAD else ()
+    unknown = Status.LIMIT_CANNOT_BE_TOLD if plan.block_plan.untold else Status.LIMIT_SHARED_INPUT
+    vanished = (NO_GRADIENT.format(plan.source.name),) if window.concentration.status is Status.NO_SPREAD else ()
     window = replace(
         window,
         required=untold(window.required, ~np.isnan(measured.test.adjusted), unknown),
@@ -270,20 +270,20 @@ def _gains(lags: list[int], log10_gain: np.ndarray) -> Fidelity:
     return Fidelity(torch.tensor(lags), torch.from_numpy(log10_gain), none, Status.FIRST_ORDER_OF_LAYERS, by_lag)
 
 
-def _settings(subject: ModelSubject, why: str) -> dict[str, Any]:
+def _settings(plan: WholeModelPlan, why: str) -> dict[str, Any]:
     return {
-        "params": [f"input weights of {subject.source.name}"],
-        "lags": [list(edge) for edge in subject.bands.edges],
+        "params": [f"input weights of {plan.source.name}"],
+        "lags": [list(edge) for edge in plan.bands.edges],
         "lags_of": "model",
         "lags_of_why": why,
-        "input_module": subject.source.name,
-        "input_module_why": subject.source.why,
-        "anchors_per_sequence": subject.anchors,
+        "input_module": plan.source.name,
+        "input_module_why": plan.source.why,
+        "anchors_per_sequence": plan.anchors,
     }
 
 
 def _warnings(measured: ModelMeasurement) -> tuple[str, ...]:
-    notes = [*measured.subject.source.warnings, *measured.located.notes]
+    notes = [*measured.plan.source.warnings, *measured.located.notes]
     if measured.ahead > LOOKS_AHEAD:
         share = f"{100 * measured.ahead:.2g} % of the square gradient"
         notes.append(
@@ -293,16 +293,16 @@ def _warnings(measured: ModelMeasurement) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _weights(subject: ModelSubject) -> int:
+def _weights(plan: WholeModelPlan) -> int:
     """Number of weights that read the input."""
-    modules = [subject.model.module.get_submodule(port.path) for port in subject.source.ports if port.path]
+    modules = [plan.model.module.get_submodule(port.path) for port in plan.source.ports if port.path]
     weights = [getattr(module, "weight", None) for module in modules]
     return sum(weight.numel() for weight in weights if isinstance(weight, torch.Tensor))
 
 
 def _how_measured(model: nn.Module, whole: int, measured: ModelMeasurement) -> tuple[str, ...]:
     """Say what was seen in the data, in which mode the model was, and how many sequences took part."""
-    plan = measured.subject.plan
+    plan = measured.plan.block_plan
     notes = list(plan.notes)
     if any(isinstance(module, nn.Dropout) and module.training for module in model.modules()):
         notes.append("the model was in training mode; it was diagnosed in evaluation mode, without dropout")
@@ -311,7 +311,7 @@ def _how_measured(model: nn.Module, whole: int, measured: ModelMeasurement) -> t
             f"a subsample of {plan.sequences} of {plan.available} sequences; intervals are "
             f"{(plan.available / plan.sequences) ** 0.5:.2f} times as wide"
         )
-    if measured.subject.weighting is not None:
+    if measured.plan.weighting is not None:
         notes.append("signal and noise are those of the optimiser's steps, not of plain gradients")
     if measured.cut_short:
         notes.append("interrupted: only the blocks that were finished are in this result")

@@ -85,16 +85,16 @@ class WindowAt:
     def __str__(self) -> str:
         reach = "no lag" if self.lag is None else f"lag {self.lag}"
         ends = " to ".join("none" if end is None else str(end) for end in self.interval)
-        found = ", ".join(map(str, self.detectable)) or "none"
+        lags = ", ".join(map(str, self.detectable)) or "none"
         return (
             f"With {self.sequences:,.0f} sequences a dependency explaining {100 * self.strength:g} % of the target would be "
-            f"noticed up to {reach} ({ends}). Lags found in the data and within reach: {found}. [{self.status}]"
+            f"noticed up to {reach} ({ends}). Lags found in the data and within reach: {lags}. [{self.status}]"
         )
 
 
 def window_at(
     planted: Requirement,
-    found: Requirement,
+    in_data: Requirement,
     sequences: float,
     strength: float,
     named: Sequence[Sequence[int]] | None = None,
@@ -103,7 +103,7 @@ def window_at(
 
     `named` are the lags of each band; its far edge if None.
     """
-    of_band = [[lag] for lag in found.lags.tolist()] if named is None else named
+    of_band = [[lag] for lag in in_data.lags.tolist()] if named is None else named
     lag = reach(planted.lags, planted.sequences, sequences)
     status = Status.OK
     if lag is None:
@@ -116,7 +116,7 @@ def window_at(
         lag=lag,
         interval=(reach(planted.lags, planted.high, sequences), reach(planted.lags, planted.low, sequences)),
         detectable=tuple(
-            lag for band in np.flatnonzero(found.sequences <= sequences).tolist() for lag in of_band[band]
+            lag for band in np.flatnonzero(in_data.sequences <= sequences).tolist() for lag in of_band[band]
         ),
         status=status,
     )
@@ -181,11 +181,11 @@ class Window:
         share = self.strength if strength is None else strength
         if not 0 < share <= 1:
             raise InputError("strength is a share of the target's variance", got=share, expected="0 < strength <= 1")
-        base, speed = self.probe, self.concentration
-        slow = speed.kappa_pessimistic if np.isfinite(speed.kappa_pessimistic) else speed.exponent
-        low, high = speed.interval if speed.left_open else (speed.exponent, speed.exponent)
+        base, rate = self.probe, self.concentration
+        slow = rate.kappa_pessimistic if np.isfinite(rate.kappa_pessimistic) else rate.exponent
+        low, high = rate.interval if rate.left_open else (rate.exponent, rate.exponent)
         shift = strength_shift(share)
-        kappas = {"sequences": speed.exponent, "low": low, "high": high, "pessimistic": slow, "robust": 2.0}
+        kappas = {"sequences": rate.exponent, "low": low, "high": high, "pessimistic": slow, "robust": 2.0}
         with np.errstate(divide="ignore"):
             numbers = {name: exp(moved(np.log(getattr(base, name)), kappa, shift)) for name, kappa in kappas.items()}
         return Requirement(base.lags, base.first, **numbers, status=base.status)

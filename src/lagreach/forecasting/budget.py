@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lagreach.errors import InputError
-from lagreach.forecasting.pieces import Measurement
+from lagreach.forecasting.target_batches import Measurement
 from lagreach.gradients.optimiser_geometry import step_sizes
 
 GRADIENT_BATCH = 32  # sequences of a batch whose gradient tells what Adam divides by before its first step
@@ -53,8 +53,8 @@ def mean_squared_gradients(measurement: Measurement) -> dict[str, Tensor]:
         leaves = {name: w.detach().requires_grad_() for name, w in network.weights.items()}
         with network.at_rest(), torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
             loss = objective(network.output(leaves, batch)).mean()
-            found = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True, allow_unused=True)
-        for name, gradient in zip(leaves, found, strict=True):
+            gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True, allow_unused=True)
+        for name, gradient in zip(leaves, gradients, strict=True):
             totals[name] = totals.get(name, torch.zeros_like(gradient)) + gradient.square()
         count += 1
     return {name: total / count for name, total in totals.items()}

@@ -54,8 +54,8 @@ class CarriedBack:
     def _of(cls, network: ModuleNetwork, view: View, sample: Batch) -> CarriedBack | None:
         part = run(view.bind(sample))
         stack, params = part.recurrence.stack, part.recurrence.params
-        own = {name: weight for name, weight in network.weights.items() if name not in network.readout}
-        same = set(own) == set(params) and all(w.data_ptr() == params[n].data_ptr() for n, w in own.items())
+        inner = {name: weight for name, weight in network.weights.items() if name not in network.readout}
+        same = set(inner) == set(params) and all(w.data_ptr() == params[n].data_ptr() for n, w in inner.items())
         if len(stack.cells) != 1 or not same:
             return None
         zeros = torch.zeros(stack.state_size, dtype=part.states.dtype, device=part.states.device)
@@ -108,10 +108,10 @@ class CarriedBack:
         over.scatter_add_(1, at, (towards * pull[..., None]).sum(2))
         start = towards.gather(1, index[..., None, None].expand(-1, -1, *towards.shape[2:])).flatten(1, 2)
         times = observed.times.gather(1, index).repeat_interleave(rows, 1)
-        found = torch.cat(
+        derivatives = torch.cat(
             list(self._back(batch, start, times, over, directions, names))
         )  # (seq, 1 + anchor row, direction)
-        return Sketched(found[:, 1:].unflatten(1, (anchors, rows)), found[:, 0].double())
+        return Sketched(derivatives[:, 1:].unflatten(1, (anchors, rows)), derivatives[:, 0].double())
 
     def derivatives(
         self, batch: Batch, times: Int[Tensor, "seq step"], directions: Directions
@@ -122,10 +122,10 @@ class CarriedBack:
         start = (self.weight @ self.unit).expand(seq, steps, -1, -1).flatten(1, 2)
         over = start.new_zeros(seq, batch.x.shape[1], state)
         matrix = all_directions(directions).to(start)
-        found = torch.cat(
+        along = torch.cat(
             list(self._back(batch, start, times.repeat_interleave(outputs, 1), over, matrix, list(directions.weights)))
         )
-        return found[:, 1:].unflatten(1, (steps, outputs)).permute(3, 0, 1, 2)
+        return along[:, 1:].unflatten(1, (steps, outputs)).permute(3, 0, 1, 2)
 
     def _back(
         self, batch: Batch, start: Tensor, times: Tensor, over: Tensor, directions: Tensor, names: Sequence[str]
@@ -135,12 +135,12 @@ class CarriedBack:
         recurrence = part.recurrence
         before = torch.cat((part.initial[:, None], part.states[:, :-1]), dim=1)
         together = self.sequences_together(over.shape[1], start.shape[1])
-        own_names = {name: own for own, name in recurrence.stack.names[0].items()}
+        own_names = {name: short for short, name in recurrence.stack.names[0].items()}
         for first in range(0, len(start), together):
-            own = slice(first, first + together)
-            pulled = self._pullback(part.x[own], before[own], recurrence.params)
+            short = slice(first, first + together)
+            pulled = self._pullback(part.x[short], before[short], recurrence.params)
             assert pulled is not None
-            sums = _journeys(pulled, [own_names[name] for name in names], start[own], times[own], over[own])
+            sums = _journeys(pulled, [own_names[name] for name in names], start[short], times[short], over[short])
             yield _along(pulled, [own_names[name] for name in names], sums, directions)
 
 
@@ -226,8 +226,8 @@ def back(form: RowForm, arrays: Sequence[Tensor], after: Tensor, spread: Tensor)
     slopes, shared, retained = arrays
     units, (recurrent,) = after.shape[-1], form.weights
     blocks = slopes.shape[-1] // units
-    own = spread[..., : blocks * units].unflatten(-1, (blocks, units))
-    torch.mul(after[..., None, :], slopes.unflatten(-1, (blocks, units)), out=own)
+    row_step = spread[..., : blocks * units].unflatten(-1, (blocks, units))
+    torch.mul(after[..., None, :], slopes.unflatten(-1, (blocks, units)), out=row_step)
     if shared.shape[-1]:
         spread[..., blocks * units] = (after * shared).sum(-1)
     used = blocks * units + int(shared.shape[-1] > 0)
@@ -244,8 +244,8 @@ def _along(
     seq, _, rows, _ = sums.shape
     for name in names:
         use = pulled.uses[name]
-        own = torch.cat([sums[:, places[use.factor]][..., columns] for columns in use.columns], dim=3)
-        flat = own.permute(0, 2, 3, 1).reshape(seq * rows, -1)  # (seq row, what it makes, what it reads)
+        gathered = torch.cat([sums[:, places[use.factor]][..., columns] for columns in use.columns], dim=3)
+        flat = gathered.permute(0, 2, 3, 1).reshape(seq * rows, -1)  # (seq row, what it makes, what it reads)
         part = flat @ directions[:, first : first + flat.shape[1]].T
         total = part if total is None else total.add_(part)
         first += flat.shape[1]

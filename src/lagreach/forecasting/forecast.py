@@ -26,9 +26,9 @@ from lagreach.errors import InputError
 from lagreach.forecasting.budget import descent_time, farthest, optimiser_scale, readout_scale
 from lagreach.forecasting.linearise import Linearisation, choose_linearisation, sequences_together
 from lagreach.forecasting.network import MOST_FEATURES, as_network
-from lagreach.forecasting.pieces import Measurement, Tick
 from lagreach.forecasting.plan import BLOCKS, ForecastPlan, make_plan, zero_beyond
 from lagreach.forecasting.result import Forecast
+from lagreach.forecasting.target_batches import Measurement, Tick
 from lagreach.gradients.optimiser_geometry import optimiser_name
 from lagreach.gradients.significance import flip_test
 from lagreach.statistics import reachable, readable

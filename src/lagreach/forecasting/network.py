@@ -113,8 +113,8 @@ class ModuleNetwork(Network):
             self._views, note = self._recurrences(sample)
             self.notes = (f"the model does not end in a linear layer: {note} for what a readout reads",)
         elif ends:
-            own = {id(p) for p in self._last.parameters(recurse=False)}
-            self.readout = tuple(name for name, p in trained.items() if id(p) in own)
+            in_readout = {id(p) for p in self._last.parameters(recurse=False)}
+            self.readout = tuple(name for name, p in trained.items() if id(p) in in_readout)
         else:
             self.notes = ("something follows the last linear layer: a readout on what that layer reads is judged",)
 
@@ -138,9 +138,9 @@ class ModuleNetwork(Network):
             return self._states(batch)
         with self.at_rest(), torch.no_grad(), captured([self._last]) as calls:
             output = self._called(batch)
-        given = [args[0] if args else kwargs["input"] for args, kwargs, _ in calls[self._last]]
+        features = [args[0] if args else kwargs["input"] for args, kwargs, _ in calls[self._last]]
         assert self._arranged is not None
-        return Shown(output, ARRANGED[self._arranged](given, *output.shape[:2]), False)
+        return Shown(output, ARRANGED[self._arranged](features, *output.shape[:2]), False)
 
     def recurrences(self, sample: Batch) -> list[View]:
         """Recurrent layers of the model that are known; refuses a model without any."""
@@ -171,14 +171,14 @@ class ModuleNetwork(Network):
         order: list[nn.Module] = []
         modules = list(self._model.modules())
         linear = [module for module in modules if isinstance(module, nn.Linear)]
-        handles = [module.register_forward_hook(lambda own, *_: order.append(own)) for module in linear]
+        handles = [module.register_forward_hook(lambda layer_calls, *_: order.append(layer_calls)) for module in linear]
         try:
             with self.at_rest(), torch.no_grad(), captured(modules) as calls:
                 output = self._called(sample)
         finally:
             for handle in handles:
                 handle.remove()
-        parts = [part for own in calls.values() for args, _, result in own for part in (*args, result)]
+        parts = [part for layer_calls in calls.values() for args, _, result in layer_calls for part in (*args, result)]
         sizes = [part.numel() for part in parts if isinstance(part, Tensor)]
         self.values = max([output.numel(), *sizes]) // len(sample)
         name, same = _arrangement(calls[order[-1]], output) if order else (None, False)
@@ -200,9 +200,9 @@ ARRANGED: dict[str, Callable[[list[Tensor], int, int], Tensor]] = {  # to (seq, 
 def _arrangement(calls: Calls, output: Tensor) -> tuple[str | None, bool]:
     """In which order a layer was given what, and whether its result is the output itself; None if it cannot be told."""
     seq, positions, out = output.shape
-    given = [args[0] if args else kwargs.get("input") for args, kwargs, _ in calls]
+    features = [args[0] if args else kwargs.get("input") for args, kwargs, _ in calls]
     results = [result for *_, result in calls]
-    if not all(isinstance(part, Tensor) for part in (*given, *results)):
+    if not all(isinstance(part, Tensor) for part in (*features, *results)):
         return None, False
     shape = tuple(results[-1].shape)
     if shape == (seq, positions, out):
@@ -229,12 +229,12 @@ class ViewNetwork(Network):
 
     def output(self, weights: Mapping[str, Tensor], batch: Batch) -> Tensor:
         bound = self._view.bind(batch)
-        own, named = bound.recurrence, {**self.weights, **weights}
+        recurrence, named = bound.recurrence, {**self.weights, **weights}
         kind = next(iter(weights.values())).dtype
         named = {name: weight.to(kind) for name, weight in named.items()}
-        x, initial = bound.x.to(kind), own.initial_state(bound.x).to(kind)
-        states = scan_stack(own.stack, x, initial, {name: named[name] for name in own.params})
-        return own.head(states, {name: named[name] for name in own.head_params})
+        x, initial = bound.x.to(kind), recurrence.initial_state(bound.x).to(kind)
+        states = scan_stack(recurrence.stack, x, initial, {name: named[name] for name in recurrence.params})
+        return recurrence.head(states, {name: named[name] for name in recurrence.head_params})
 
     def show(self, batch: Batch) -> Shown:
         part = run(self._view.bind(batch))

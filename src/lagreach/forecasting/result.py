@@ -154,8 +154,8 @@ class Forecast:
     def _limits(self, sequences: float, *, in_data: bool) -> list[str]:
         def shares(curves: ShareCurves, count: float) -> np.ndarray:
             numbers = np.array([float(count)])
-            found = curves.data(numbers) if in_data else curves.planted(numbers, self.strength)
-            return found.value[:, 0]
+            recovered = curves.data(numbers) if in_data else curves.planted(numbers, self.strength)
+            return recovered.value[:, 0]
 
         both = [curves for curves in (self.read, self.reach) if curves is not None]
         tells = np.fmax.reduce([curves.planted(np.array([AMPLE]), self.strength).low[:, 0] for curves in both])

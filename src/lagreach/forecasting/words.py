@@ -79,7 +79,7 @@ def to_do(forecast: Forecast, sequences: float | None = None) -> list[str]:
     words = forecast.limits_in_data_at(number) if anything else forecast.limits_at(number)
     lines = []
     for word, remedy in REMEDY.items():
-        chosen = [own == word for own in words]
+        chosen = [limit == word for limit in words]
         if any(chosen):
             enough = _enough(forecast, chosen) if word == FEW_SEQUENCES else ""
             lines.append(f"{'Lags' if sum(chosen) > 1 else 'Lag'} {spans(forecast.lags, chosen)}: {remedy}{enough}.")
@@ -151,12 +151,12 @@ def _answers(forecast: Forecast) -> list[str]:
     lines = [
         f"From these {have:,} sequences, if the target depended on them ({strength} of its variance): {in_words(forecast)}."
     ]
-    found = forecast.limits.values
-    there = [word != NONE_FOUND for word in found]
+    limits = forecast.limits.values
+    there = [word != NONE_FOUND for word in limits]
     if not any(there):
         return [*lines, "In the data no lag was found that the target depends on (linearly, one lag at a time)."]
     depends = f"{'lags' if sum(there) > 1 else 'lag'} {spans(forecast.lags, there)}"
-    return [*lines, f"In the data the target depends on {depends}: {sentence(forecast.lags, list(found))}."]
+    return [*lines, f"In the data the target depends on {depends}: {sentence(forecast.lags, list(limits))}."]
 
 
 def _table(forecast: Forecast) -> list[str]:
@@ -171,20 +171,22 @@ def _table(forecast: Forecast) -> list[str]:
         for j in range(len(forecast.sequences)):
             value, low, high = (float(part[i, j]) for part in (shares.values, shares.low.values, shares.high.values))
             cells.append(f"{value:.2f} [{low:.2f}, {high:.2f}]".rjust(18))
-        own = "" if np.isnan(data[i, -1]) else f"; in the data {data[i, -1]:.2f} with {count(forecast.sequences[-1])}"
+        of_data = (
+            "" if np.isnan(data[i, -1]) else f"; in the data {data[i, -1]:.2f} with {count(forecast.sequences[-1])}"
+        )
         lines.append(
-            f"{forecast.lags[i]:>6} {count(seen[i]):>13} {count(needed[i]):>13}  {'  '.join(cells)}  {words[i]}{own}"
+            f"{forecast.lags[i]:>6} {count(seen[i]):>13} {count(needed[i]):>13}  {'  '.join(cells)}  {words[i]}{of_data}"
         )
     return lines
 
 
 def _chosen(forecast: Forecast) -> list[int]:
     lags = len(forecast.lags)
-    found = [i for i in range(lags) if forecast.adjusted_p[i] <= forecast.error]
+    significant = [i for i in range(lags) if forecast.adjusted_p[i] <= forecast.error]
     even = np.unique(np.linspace(0, lags - 1, min(lags, ROWS)).round().astype(int)).tolist()
-    most = max(2, ROWS - len(found[:ROWS]))
-    others = [i for i in even if i not in found][:: max(1, math.ceil(len(even) / most))]
-    return sorted({*found[:ROWS], *others})
+    most = max(2, ROWS - len(significant[:ROWS]))
+    others = [i for i in even if i not in significant][:: max(1, math.ceil(len(even) / most))]
+    return sorted({*significant[:ROWS], *others})
 
 
 def _reasons(forecast: Forecast) -> list[str]:

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lagreach.gradients.subject import Subject, band_cotangents
+from lagreach.gradients.measurement_plan import MeasurementPlan, band_cotangents
 from lagreach.transport.carry import Carry, Steps, WeightSums, weights_of
 from lagreach.transport.exact import walk_back
 from lagreach.transport.rollout import Rollout
@@ -24,7 +24,7 @@ Found = Iterator[tuple[np.ndarray, np.ndarray]]
 
 
 def band_gradients(
-    subject: Subject,
+    plan: MeasurementPlan,
     part: Rollout,
     signals: list[Float[Tensor, "seq time state"]],
     planted: list[Float[Tensor, "seq time state"]],
@@ -41,19 +41,24 @@ def band_gradients(
     groups
         Ranges of sequences that are summed together.
     """
-    steps = Steps(part, subject.names, groups)
-    inputs = subject.probe.planted(part.x.double()).movedim(0, -1)  # (seq, time, probe)
-    members = [[p for p, g in enumerate(subject.probe.group) if g == group] for group in range(len(planted))]
-    carry = _exact if subject.transport == "exact" else _first_order
-    for data, probes in carry(subject, part, steps, signals, planted, [inputs[..., own] for own in members]):
-        found = np.empty((len(groups), len(subject.probe.group), subject.width))
-        for own, gradients in zip(members, probes, strict=True):
-            found[:, own] = gradients.cpu().numpy()
-        yield torch.cat(data, dim=1).cpu().numpy(), found
+    steps = Steps(part, plan.names, groups)
+    inputs = plan.probe.planted(part.x.double()).movedim(0, -1)  # (seq, time, probe)
+    members = [[p for p, g in enumerate(plan.probe.group) if g == group] for group in range(len(planted))]
+    carry = _exact if plan.transport == "exact" else _first_order
+    for data, probes in carry(plan, part, steps, signals, planted, [inputs[..., in_group] for in_group in members]):
+        of_probes = np.empty((len(groups), len(plan.probe.group), plan.width))
+        for in_group, gradients in zip(members, probes, strict=True):
+            of_probes[:, in_group] = gradients.cpu().numpy()
+        yield torch.cat(data, dim=1).cpu().numpy(), of_probes
 
 
 def _exact(
-    subject: Subject, part: Rollout, steps: Steps, signals: list[Tensor], planted: list[Tensor], inputs: list[Tensor]
+    plan: MeasurementPlan,
+    part: Rollout,
+    steps: Steps,
+    signals: list[Tensor],
+    planted: list[Tensor],
+    inputs: list[Tensor],
 ) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
     probes = [WeightSums(steps, reached, kept=True) for reached in inputs]
     carries = [Carry(steps, start) for start in planted]
@@ -64,24 +69,29 @@ def _exact(
     else:
         carries += [Carry(steps, signal) for signal in signals]
         data = [WeightSums(steps, kept=True) for _ in signals]
-    examined = {lag for first, last in subject.bands.edges for lag in range(first, last + 1)}
-    edges, alone = set(subject.bands.lags), len(carries) - len(data)  # carries of probes alone
+    examined = {lag for first, last in plan.bands.edges for lag in range(first, last + 1)}
+    edges, alone = set(plan.bands.lags), len(carries) - len(data)  # carries of probes alone
 
     def collected(lag: int, number: int) -> list[WeightSums]:
         """A probe's sums at the edge of a band; the data's, with the last carries, all over it."""
         planted_here = probes[number : number + 1] if lag in edges else []
         return [*planted_here, data[number - alone]] if number >= alone and lag in examined else planted_here
 
-    for lag, _ in walk_back(carries, subject.bands.lags[-1], collected):
+    for lag, _ in walk_back(carries, plan.bands.lags[-1], collected):
         if lag in edges:
             yield [sums.take() for sums in data], [sums.take() for sums in probes]
 
 
 def _first_order(
-    subject: Subject, part: Rollout, steps: Steps, signals: list[Tensor], planted: list[Tensor], inputs: list[Tensor]
+    plan: MeasurementPlan,
+    part: Rollout,
+    steps: Steps,
+    signals: list[Tensor],
+    planted: list[Tensor],
+    inputs: list[Tensor],
 ) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-    arrivals = [subject.carry(part, start, subject.bands.lags) for start in planted]
-    totals = [band_cotangents(subject, part, signal, kept=True) for signal in signals]
+    arrivals = [plan.carry(part, start, plan.bands.lags) for start in planted]
+    totals = [band_cotangents(plan, part, signal, kept=True) for signal in signals]
     for band in zip(*totals, *arrivals, strict=True):
         data, cotangents = band[: len(signals)], band[len(signals) :]
         probes = [_weights(steps, c.kept(), reached) for c, reached in zip(cotangents, inputs, strict=True)]

@@ -10,21 +10,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
 
+from lagreach._moved import renamed
 from lagreach.errors import InputError, TooLargeError
 from lagreach.gradients.band_gradients import band_gradients
 from lagreach.gradients.contrast import planted_gradient, signal_gradient, target_spread
+from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch, select
 from lagreach.gradients.overflow import check_gradients
-from lagreach.gradients.subject import Piece, Subject, select
 
 LIMIT_BYTES = 2**30
 
 
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"Directions": "BlockMeans", "directions": "block_means"})
+
+
 @dataclass(frozen=True)
-class Directions:
+class BlockMeans:
     """Block means of the signal gradients, float64; the first stage's result.
 
     `pairings` (block, pairing, band, param) hold the data's signal in every pairing of the sequences, `probe` (block,
@@ -39,15 +45,15 @@ class Directions:
     spread: np.ndarray  # (block, group, 2): sums whose ratio is the variance of the target part
 
     @classmethod
-    def merge(cls, parts: Iterable[Directions]) -> Directions:
+    def merge(cls, parts: Iterable[BlockMeans]) -> BlockMeans:
         """Put the blocks of several parts together, in the order of their numbers."""
-        found = list(parts)
-        block = np.concatenate([p.block for p in found])
+        all_parts = list(parts)
+        block = np.concatenate([p.block for p in all_parts])
         if len(set(block.tolist())) != len(block):
             raise InputError("two parts hold the same block", got=sorted(block.tolist()), fix="merge every part once")
         order = np.argsort(block)
         names = ("size", "pairings", "probe", "spread")
-        joined = {name: np.concatenate([getattr(p, name) for p in found])[order] for name in names}
+        joined = {name: np.concatenate([getattr(p, name) for p in all_parts])[order] for name in names}
         return cls(block=block[order], **joined)
 
     @cached_property
@@ -68,70 +74,69 @@ class Directions:
 class BlockSums:
     """Signal gradients of some blocks while they are summed; `result` divides by the numbers of sequences."""
 
-    def __init__(self, subject: Subject, numbers: list[int]) -> None:
-        probes, pairings = len(subject.probe.group), subject.pairings
-        needed = len(numbers) * (pairings + probes) * len(subject.bands) * subject.width * 8
+    def __init__(self, plan: MeasurementPlan, numbers: list[int]) -> None:
+        probes, pairings = len(plan.probe.group), plan.pairings
+        needed = len(numbers) * (pairings + probes) * len(plan.bands) * plan.width * 8
         if needed > LIMIT_BYTES:
             raise TooLargeError(
                 "the block gradients would not fit into 1 GiB",
-                got=f"{len(numbers)} blocks x {pairings + probes} signals x {len(subject.bands)} lags x {subject.width} weights",
+                got=f"{len(numbers)} blocks x {pairings + probes} signals x {len(plan.bands)} lags x {plan.width} weights",
                 fix='ask for fewer lags, blocks or probes, or for fewer weights with params="input" or a function',
             )
-        self._subject, self._numbers = subject, numbers
-        self._data = np.zeros((len(numbers), pairings, len(subject.bands), subject.width))
-        self._probe = np.zeros((len(numbers), probes, len(subject.bands), subject.width))
-        self._spread = np.zeros((len(numbers), len(subject.probe.output), 2))
+        self._plan, self._numbers = plan, numbers
+        self._data = np.zeros((len(numbers), pairings, len(plan.bands), plan.width))
+        self._probe = np.zeros((len(numbers), probes, len(plan.bands), plan.width))
+        self._spread = np.zeros((len(numbers), len(plan.probe.output), 2))
         self._size = np.zeros(len(numbers), dtype=int)
         self._row_of = {number: row for row, number in enumerate(numbers)}
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: PairBatch) -> None:
         """Add the gradients of some pairs."""
-        subject = self._subject
-        signals, planted = _starts(subject, piece)
-        for direction, sums in enumerate(_spreads(subject, piece)):
+        plan = self._plan
+        signals, planted = _starts(plan, piece)
+        for direction, sums in enumerate(_spreads(plan, piece)):
             np.add.at(self._spread[:, direction], [self._row_of[block] for block in piece.block], sums)
         for rows_together, groups in piece.bundles():
             rows = [self._row_of[block] for block, _ in groups]
             np.add.at(self._size, rows, [group.stop - group.start for _, group in groups])
             starts = ([start[rows_together] for start in signals], [start[rows_together] for start in planted])
             part = select(piece.part, rows_together)
-            by_band = band_gradients(subject, part, *starts, [group for _, group in groups])
+            by_band = band_gradients(plan, part, *starts, [group for _, group in groups])
             for band, (in_data, in_probe) in enumerate(by_band):
-                np.add.at(self._data[:, :, band], rows, subject.scaled(in_data))
-                np.add.at(self._probe[:, :, band], rows, subject.scaled(in_probe))
+                np.add.at(self._data[:, :, band], rows, plan.scaled(in_data))
+                np.add.at(self._probe[:, :, band], rows, plan.scaled(in_probe))
 
-    def result(self) -> Directions:
+    def result(self) -> BlockMeans:
         """Means by block."""
         size = self._size[:, None, None, None]
         data, probe = self._data / size, self._probe / size
         for gradients in (data, probe, self._spread):
-            check_gradients(self._subject, "lag gradients", gradients)
-        return Directions(np.array(self._numbers), self._size, data, probe, self._spread)
+            check_gradients(self._plan, "lag gradients", gradients)
+        return BlockMeans(np.array(self._numbers), self._size, data, probe, self._spread)
 
 
-def directions(
-    subject: Subject, blocks: Iterable[int] | None = None, progress: Callable[[int], None] | None = None
-) -> Directions:
+def block_means(
+    plan: MeasurementPlan, blocks: Iterable[int] | None = None, progress: Callable[[int], None] | None = None
+) -> BlockMeans:
     """Measure the block means of the signal gradients for some blocks (all by default)."""
-    numbers = list(range(subject.plan.count)) if blocks is None else list(blocks)
-    sums = BlockSums(subject, numbers)
-    subject.feed([sums], numbers, progress)
+    numbers = list(range(plan.block_plan.count)) if blocks is None else list(blocks)
+    sums = BlockSums(plan, numbers)
+    plan.feed([sums], numbers, progress)
     return sums.result()
 
 
-def _starts(subject: Subject, piece: Piece) -> tuple[list[Tensor], list[Tensor]]:
+def _starts(plan: MeasurementPlan, piece: PairBatch) -> tuple[list[Tensor], list[Tensor]]:
     """Gradients at the states: those whose transport is the data's signal, by pairing, and the probes', by output direction."""
     part = piece.part
-    others, weights = subject.exchanged(piece)
+    others, weights = plan.exchanged(piece)
     signals = [
-        signal_gradient(part.recurrence, piece.objective, other, part.states, subject.signal, weights)
-        for other in others
+        signal_gradient(part.recurrence, piece.objective, other, part.states, plan.signal, weights) for other in others
     ]
-    return signals, [planted_gradient(part.recurrence, piece.objective, part.states, d) for d in subject.probe.output]
+    return signals, [planted_gradient(part.recurrence, piece.objective, part.states, d) for d in plan.probe.output]
 
 
-def _spreads(subject: Subject, piece: Piece) -> Iterator[np.ndarray]:
+def _spreads(plan: MeasurementPlan, piece: PairBatch) -> Iterator[np.ndarray]:
     """Two sums per sequence whose ratio is the variance of the target part, for each output direction."""
     part = piece.part
-    for direction in subject.probe.output:
+    for direction in plan.probe.output:
         yield target_spread(part.recurrence, piece.objective, piece.swapped, part.states, direction)

@@ -21,21 +21,23 @@ from lagreach.transport.objective import Objective, output_gradient
 from lagreach.types import SIGNALS
 
 
-def swapped(own: Objective, other: Objective, weights: Tensor | None = None) -> tuple[Objective, Objective, Tensor]:
+def swapped(
+    objective: Objective, other: Objective, weights: Tensor | None = None
+) -> tuple[Objective, Objective, Tensor]:
     """Return the objectives of the same outputs with their own and with their partners' targets.
 
     Both use the steps that count in both sequences (or as `weights` says), so that everything but the target cancels.
     The last value says which sequences have such steps at all.
     """
-    weights = own.weights * other.weights if weights is None else weights
+    weights = objective.weights * other.weights if weights is None else weights
     shared = weights.sum(-1) > 0
     weights = torch.where(shared[:, None], weights, 1.0)
-    return replace(own, weights=weights), replace(own, y=other.y, weights=weights), shared
+    return replace(objective, weights=weights), replace(objective, y=other.y, weights=weights), shared
 
 
 def signal_gradient(
     recurrence: Recurrence,
-    own: Objective,
+    objective: Objective,
     other: Objective,
     states: Tensor,
     signal: str,
@@ -48,9 +50,9 @@ def signal_gradient(
         leaves = states.detach().requires_grad_()
         output = recurrence.head(leaves, {name: p.detach() for name, p in recurrence.head_params.items()})
         if signal == "gradient":
-            (gradient,) = torch.autograd.grad(own(output).sum(), leaves, materialize_grads=True)
+            (gradient,) = torch.autograd.grad(objective(output).sum(), leaves, materialize_grads=True)
             return gradient
-        with_own, with_other, shared = swapped(own, other, weights)
+        with_own, with_other, shared = swapped(objective, other, weights)
         difference = with_own(output) - with_other(output)
         (contrast,) = torch.autograd.grad(difference.sum(), leaves)
     return contrast * shared[:, None, None]
@@ -127,19 +129,19 @@ def anchor_shares(recurrence: Recurrence, objective: Objective, states: Tensor) 
 
 
 def target_spread(
-    recurrence: Recurrence, own: Objective, other: Objective, states: Tensor, direction: Float[Tensor, "out"]
+    recurrence: Recurrence, objective: Objective, other: Objective, states: Tensor, direction: Float[Tensor, "out"]
 ) -> Float[np.ndarray, "seq 2"]:
     """Two numbers per sequence; the ratio of their sums is the variance of the target part of the loss gradient.
 
     The target part is what changes when the target is swapped; the difference of two independent draws has twice its
     variance. Gradients carry the share of their step, so its square is divided out.
     """
-    with_own, with_other, shared = swapped(own, other)
+    with_own, with_other, shared = swapped(objective, other)
     with torch.enable_grad():
         output = recurrence.head(states, recurrence.head_params).detach().requires_grad_()
         difference = with_own(output).sum() - with_other(output).sum()
         (gradient,) = torch.autograd.grad(difference, output)
-    if own.at_end:
+    if objective.at_end:
         along = (gradient.flatten(1) @ direction.to(gradient))[:, None] * shared[:, None]
     else:
         along = (gradient @ direction.to(gradient)) * shared[:, None]
@@ -160,12 +162,12 @@ def planted_amounts(
 
 
 def planted_gradient(
-    recurrence: Recurrence, own: Objective, states: Tensor, direction: Float[Tensor, "out"]
+    recurrence: Recurrence, objective: Objective, states: Tensor, direction: Float[Tensor, "out"]
 ) -> Float[Tensor, "seq time state"]:
     """Gradient at the states of a target that moves by one unit along an output direction at every step."""
     with torch.enable_grad():
         leaves = states.detach().requires_grad_()
         output = recurrence.head(leaves, recurrence.head_params)
-        cotangent = planted_amounts(own, output.shape[1], direction.to(output))
+        cotangent = planted_amounts(objective, output.shape[1], direction.to(output))
         (gradient,) = torch.autograd.grad(output, leaves, grad_outputs=cotangent)
     return gradient

@@ -28,9 +28,9 @@ from lagreach.errors import InputError
 from lagreach.gradients.contrast import signal_gradient
 from lagreach.gradients.head_reach import EVERYTHING, NOTHING
 from lagreach.gradients.lag_contrasts import same_neighbours
+from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch
 from lagreach.gradients.partial_inputs import Neighbours
 from lagreach.gradients.step_inputs import PartReading, StepInput, part_reading, step_input
-from lagreach.gradients.subject import Piece, Subject
 from lagreach.kernels import scan_stack
 from lagreach.transport.linearised import linearise
 from lagreach.transport.scaled import size_in_powers_of_two
@@ -100,47 +100,55 @@ class Exchanged:
 class ExchangeSums:
     """D of some blocks while it is summed; `result` divides by the numbers of sequences."""
 
-    def __init__(self, subject: Subject, plan: ExchangePlan, numbers: list[int]) -> None:
-        self._subject, self._plan, self._numbers = subject, plan, numbers
-        self._data, self._kept = (np.zeros((len(numbers), len(plan.lags), subject.width)) for _ in range(2))
+    def __init__(self, plan: MeasurementPlan, exchange_plan: ExchangePlan, numbers: list[int]) -> None:
+        self._plan, self._exchange_plan, self._numbers = plan, exchange_plan, numbers
+        self._data, self._kept = (np.zeros((len(numbers), len(exchange_plan.lags), plan.width)) for _ in range(2))
         self._size = np.zeros(len(numbers))
         self._row_of = {number: row for row, number in enumerate(numbers)}
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: PairBatch) -> None:
         """Exchange inputs within the pairs of a piece."""
-        subject, plan = self._subject, self._plan
+        plan, exchange_plan = self._plan, self._exchange_plan
         np.add.at(self._size, [self._row_of[number] for number in piece.block], 1)
-        for after, lags in same_neighbours(plan.lags, plan.neighbours):
-            columns = [plan.lags.index(lag) for lag in lags]
-            for block, as_it_is, exchanged, contrast in _Work(subject, piece, plan, lags, after).sums():
+        for after, lags in same_neighbours(exchange_plan.lags, exchange_plan.neighbours):
+            columns = [exchange_plan.lags.index(lag) for lag in lags]
+            for block, as_it_is, exchanged, contrast in _Work(plan, piece, exchange_plan, lags, after).sums():
                 row = self._row_of[block]
-                self._data[row, columns] += subject.scaled((as_it_is - exchanged) / 2)
-                self._kept[row, columns] += subject.scaled(contrast)
+                self._data[row, columns] += plan.scaled((as_it_is - exchanged) / 2)
+                self._kept[row, columns] += plan.scaled(contrast)
 
     def result(self) -> Exchanged:
         """Means by block."""
         size = self._size[:, None, None]
-        return Exchanged(np.array(self._numbers), self._plan.lags, self._data / size, self._kept / size)
+        return Exchanged(np.array(self._numbers), self._exchange_plan.lags, self._data / size, self._kept / size)
 
 
 def exchange(
-    subject: Subject,
-    plan: ExchangePlan,
+    plan: MeasurementPlan,
+    exchange_plan: ExchangePlan,
     blocks: Iterable[int] | None = None,
     tick: Callable[[int], None] | None = None,
 ) -> Exchanged:
     """Measure the block means of D at the planned lags for some blocks (all by default)."""
-    numbers = list(range(subject.plan.count)) if blocks is None else list(blocks)
-    sums = ExchangeSums(subject, plan, numbers)
-    subject.feed([sums], numbers, tick)
+    numbers = list(range(plan.block_plan.count)) if blocks is None else list(blocks)
+    sums = ExchangeSums(plan, exchange_plan, numbers)
+    plan.feed([sums], numbers, tick)
     return sums.result()
 
 
 class _Work:
     """The windows of one piece, for lags whose inputs have equally many neighbours."""
 
-    def __init__(self, subject: Subject, piece: Piece, plan: ExchangePlan, lags: list[int], after: int) -> None:
-        self.piece, self.lags, self.names, self.reach, self.room = piece, lags, subject.names, plan.reach, subject.room
+    def __init__(
+        self, plan: MeasurementPlan, piece: PairBatch, exchange_plan: ExchangePlan, lags: list[int], after: int
+    ) -> None:
+        self.piece, self.lags, self.names, self.reach, self.room = (
+            piece,
+            lags,
+            plan.names,
+            exchange_plan.reach,
+            plan.room,
+        )
         part = piece.part
         place = step_input(part)
         assert place is not None, "asked for a layer whose inputs cannot be exchanged"
@@ -148,14 +156,18 @@ class _Work:
         self.signal = signal_gradient(part.recurrence, piece.objective, piece.swapped, part.states, "dependence")
         newest = place.newest(part.x)
         difference = newest - newest[piece.partner]
-        self.left = difference if plan.neighbours is None else plan.neighbours.unpredicted(difference, after).to(part.x)
-        self.reading = None if plan.neighbours is None else part_reading(part, subject.names)
-        self.positions, self.weights = self._positions(plan)
+        self.left = (
+            difference
+            if exchange_plan.neighbours is None
+            else exchange_plan.neighbours.unpredicted(difference, after).to(part.x)
+        )
+        self.reading = None if exchange_plan.neighbours is None else part_reading(part, plan.names)
+        self.positions, self.weights = self._positions(exchange_plan)
         # zeros behind the end, for windows that reach beyond it
-        self.span = part.x.shape[1] if plan.reach == EVERYTHING else lags[-1] + 1
+        self.span = part.x.shape[1] if exchange_plan.reach == EVERYTHING else lags[-1] + 1
         self.x, self.before, self.starts = (pad(v, (0, 0, 0, self.span)) for v in (part.x, part.previous, self.signal))
 
-    def _positions(self, plan: ExchangePlan) -> tuple[Tensor, Tensor]:
+    def _positions(self, exchange_plan: ExchangePlan) -> tuple[Tensor, Tensor]:
         """Positions (draw, row), and by how much each counts."""
         counted = (self.signal.abs().amax(-1) > 0).cpu()
         anchors = counted[::2] | counted[1::2]
@@ -165,10 +177,10 @@ class _Work:
             useful[:, : time - lag] |= anchors[:, lag:]
         number = useful.sum(1)
         scores = useful.double()
-        if (number > plan.positions).any():
-            scores *= pair_scores(self.piece.pair, self.lags[-1], time, plan.seed)
-        best = scores.topk(min(plan.positions, int(number.max())), dim=1)
-        share = number / number.clamp(min=1, max=plan.positions)
+        if (number > exchange_plan.positions).any():
+            scores *= pair_scores(self.piece.pair, self.lags[-1], time, exchange_plan.seed)
+        best = scores.topk(min(exchange_plan.positions, int(number.max())), dim=1)
+        share = number / number.clamp(min=1, max=exchange_plan.positions)
         weights = torch.where(best.values > 0, share[:, None].double(), 0.0)
         by_row = [v.T.repeat_interleave(2, dim=1).to(self.signal.device) for v in (best.indices, weights)]
         return by_row[0], by_row[1].to(self.signal)

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from lagreach.gradients.contrast import signal_gradient
-from lagreach.gradients.subject import Piece, Subject
+from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch
 
 NOTHING, OWN_STEP, EVERYTHING = "nothing", "own step", "everything"
 ROUNDING = 256  # units in the last place
 
 
-def head_reach(subject: Subject) -> str:
+def head_reach(plan: MeasurementPlan) -> str:
     """Move the states of one pair at random, and see which gradients change."""
-    piece = next(subject.pieces([int(subject.plan.blocks[0])]))
+    piece = next(plan.pieces([int(plan.block_plan.blocks[0])]))
     states = piece.part.states
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(states.shape, generator=generator, dtype=torch.float64).to(states)
@@ -35,12 +35,12 @@ def head_reach(subject: Subject) -> str:
     return OWN_STEP
 
 
-def pools(subject: Subject) -> bool:
+def pools(plan: MeasurementPlan) -> bool:
     """Whether an output hangs on the states of several steps, as with a mean over time or attention.
 
     An input then arrives by way of the state of its own step too, whatever the layer carries over time.
     """
-    piece = next(subject.pieces([int(subject.plan.blocks[0])]))
+    piece = next(plan.pieces([int(plan.block_plan.blocks[0])]))
     recurrence = piece.part.recurrence
     with torch.enable_grad():
         leaves = piece.part.states.detach().requires_grad_()
@@ -50,7 +50,7 @@ def pools(subject: Subject) -> bool:
     return bool((read > 1).any())
 
 
-def _signal(piece: Piece, states: Tensor) -> Tensor:
+def _signal(piece: PairBatch, states: Tensor) -> Tensor:
     return signal_gradient(piece.part.recurrence, piece.objective, piece.swapped, states, "dependence")
 
 

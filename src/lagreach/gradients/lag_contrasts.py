@@ -14,9 +14,9 @@ from torch import Tensor
 
 from lagreach.errors import InputError
 from lagreach.gradients.contrast import signal_gradient
+from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch, select
 from lagreach.gradients.partial_inputs import Neighbours
 from lagreach.gradients.step_inputs import part_reading
-from lagreach.gradients.subject import Piece, Subject, select
 from lagreach.transport.carry import Carry, Steps, WeightSums
 from lagreach.transport.rollout import Rollout
 
@@ -57,16 +57,16 @@ class ContrastSums:
     """Contrasts of some blocks while they are summed; `result` divides by the numbers of sequences."""
 
     def __init__(
-        self, subject: Subject, lags: Sequence[int], neighbours: Neighbours | None, numbers: list[int]
+        self, plan: MeasurementPlan, lags: Sequence[int], neighbours: Neighbours | None, numbers: list[int]
     ) -> None:
-        self._subject, self._lags, self._neighbours, self._numbers = subject, list(lags), neighbours, numbers
-        self._data = np.zeros((len(numbers), len(self._lags), subject.width))
+        self._plan, self._lags, self._neighbours, self._numbers = plan, list(lags), neighbours, numbers
+        self._data = np.zeros((len(numbers), len(self._lags), plan.width))
         self._size = np.zeros(len(numbers))
         self._row_of = {number: row for row, number in enumerate(numbers)}
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: PairBatch) -> None:
         """Carry the signals of some pairs back, exactly."""
-        part, names, neighbours = piece.part, self._subject.names, self._neighbours
+        part, names, neighbours = piece.part, self._plan.names, self._neighbours
         np.add.at(self._size, [self._row_of[number] for number in piece.block], 1)
         signal = signal_gradient(part.recurrence, piece.objective, piece.swapped, part.states, "dependence")
         reading = None if neighbours is None else part_reading(part, names)
@@ -84,7 +84,7 @@ class ContrastSums:
 
     def _add(self, lag: int, blocks: list[int], sums: np.ndarray) -> None:
         rows = [self._row_of[block] for block in blocks]
-        np.add.at(self._data[:, self._lags.index(lag)], rows, self._subject.scaled(sums))
+        np.add.at(self._data[:, self._lags.index(lag)], rows, self._plan.scaled(sums))
 
     def result(self) -> LagContrasts:
         """Means by block."""
@@ -92,16 +92,16 @@ class ContrastSums:
 
 
 def lag_contrasts(
-    subject: Subject,
+    plan: MeasurementPlan,
     lags: Sequence[int],
     neighbours: Neighbours | None = None,
     blocks: Iterable[int] | None = None,
     tick: Callable[[int], None] | None = None,
 ) -> LagContrasts:
     """Measure the block means of the contrast of single lags for some blocks (all by default)."""
-    numbers = list(range(subject.plan.count)) if blocks is None else list(blocks)
-    sums = ContrastSums(subject, lags, neighbours, numbers)
-    subject.feed([sums], numbers, tick)
+    numbers = list(range(plan.block_plan.count)) if blocks is None else list(blocks)
+    sums = ContrastSums(plan, lags, neighbours, numbers)
+    plan.feed([sums], numbers, tick)
     return sums.result()
 
 

@@ -166,10 +166,10 @@ def _sum_over_chunks(
     grads = {name: torch.zeros(len(lags), *w.shape, dtype=w.dtype, device=w.device) for name, w in weights.items()}
     total = torch.zeros((), dtype=recurrence.dtype, device=recurrence.device)
     for rows, part in prepared.parts(chunk):
-        own = objective.select(rows)
+        losses_of_rows = objective.select(rows)
         if rows.start == 0:
-            check_uncoupled(part.recurrence, own, part.states)
-        delta, head_grads, losses = output_gradient(part.recurrence, own, part.states)
+            check_uncoupled(part.recurrence, losses_of_rows, part.states)
+        delta, head_grads, losses = output_gradient(part.recurrence, losses_of_rows, part.states)
         total += losses.sum() / count
         if lags[0] == 0:
             for name, grad in head_grads.items():

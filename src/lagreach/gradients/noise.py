@@ -12,21 +12,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lagreach._moved import renamed
 from lagreach.errors import InputError
-from lagreach.gradients.blocks import Directions
+from lagreach.gradients.blocks import BlockMeans
+from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch, band_cotangents
 from lagreach.gradients.overflow import check_gradients
 from lagreach.gradients.sequence_gradients import SequenceLinearisation, total_adjoint
-from lagreach.gradients.subject import Piece, Subject, band_cotangents
 from lagreach.transport.exact import by_weight
 from lagreach.transport.objective import output_gradient, valid_steps
 from lagreach.transport.rollout import Rollout
 from lagreach.transport.sensitivity import immediate_sensitivity
 from lagreach.types import DIRECTIONS, NOISES, UNITS
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"statistics": "noise_values"})
 
 
 @dataclass(frozen=True)
@@ -47,22 +52,22 @@ class NoiseValues:
     @classmethod
     def merge(cls, parts: Iterable[NoiseValues]) -> NoiseValues:
         """Put parts together; the order of sequences and blocks is by their numbers."""
-        found = list(parts)
-        number = np.concatenate([p.number for p in found])
+        all_parts = list(parts)
+        number = np.concatenate([p.number for p in all_parts])
         if len(set(number.tolist())) != len(number):
             raise InputError(
                 "two parts hold the same sequences", got=f"{len(number)} values", fix="merge every part once"
             )
         order = np.argsort(number)
-        steps = np.concatenate([p.step_block for p in found])
+        steps = np.concatenate([p.step_block for p in all_parts])
         by_block = np.argsort(steps)
         return cls(
             number=number[order],
-            block=np.concatenate([p.block for p in found])[order],
-            data=np.concatenate([p.data for p in found])[order],
-            probe=np.concatenate([p.probe for p in found])[order],
+            block=np.concatenate([p.block for p in all_parts])[order],
+            data=np.concatenate([p.data for p in all_parts])[order],
+            probe=np.concatenate([p.probe for p in all_parts])[order],
             step_block=steps[by_block],
-            step_sums=np.concatenate([p.step_sums for p in found])[by_block],
+            step_sums=np.concatenate([p.step_sums for p in all_parts])[by_block],
         )
 
     @property
@@ -78,7 +83,7 @@ class NoiseValues:
 
 
 def unit_directions(
-    found: Directions,
+    means: BlockMeans,
     group: tuple[int, ...],
     kind: str,
     generator: np.random.Generator,
@@ -90,14 +95,14 @@ def unit_directions(
     """
     if kind not in DIRECTIONS:
         raise InputError("unknown direction", got=repr(kind), expected=" or ".join(DIRECTIONS))
-    shape = (len(found.block), 1 + found.probe.shape[1], *found.data.shape[1:])
+    shape = (len(means.block), 1 + means.probe.shape[1], *means.data.shape[1:])
     if kind == "random":
         return np.broadcast_to(_normalised(generator.normal(size=shape[1:])), shape)
     others = np.empty(shape)  # the largest array of a diagnosis: worked on in place
-    others[:, 0] = found.data if data is None else data
-    others[:, 1:] = found.probe
-    others[:, 1:] *= found.planted_scale(group)[None, :, None, None]
-    others *= found.size[:, None, None, None]
+    others[:, 0] = means.data if data is None else data
+    others[:, 1:] = means.probe
+    others[:, 1:] *= means.planted_scale(group)[None, :, None, None]
+    others *= means.size[:, None, None, None]
     np.subtract(others.sum(0), others, out=others)
     return _normalised(others)
 
@@ -114,12 +119,14 @@ def _normalised(vectors: np.ndarray) -> np.ndarray:
 class NoiseSums:
     """Values of the sequences seen so far along the directions of their blocks."""
 
-    def __init__(self, subject: Subject, directions: np.ndarray, numbers: list[int], noise: str, unit: str) -> None:
+    def __init__(
+        self, plan: MeasurementPlan, directions: np.ndarray, numbers: list[int], noise: str, unit: str
+    ) -> None:
         if noise not in NOISES:
             raise InputError("unknown noise", got=repr(noise), expected=" or ".join(NOISES))
         if unit not in UNITS:
             raise InputError("unknown unit", got=repr(unit), expected=" or ".join(UNITS))
-        self._subject, self._directions, self._numbers = subject, directions, numbers
+        self._plan, self._directions, self._numbers = plan, directions, numbers
         self._noise, self._by_step = noise, unit == "step"
         signals, bands = directions.shape[1:3]
         self._measured = range(bands) if self._by_step else sorted({0, bands // 2, bands - 1})
@@ -129,21 +136,21 @@ class NoiseSums:
         self._block: list[np.ndarray] = []
         self._values: list[np.ndarray] = []
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: PairBatch) -> None:
         """Measure the sequences of some pairs."""
-        subject, part, along = self._subject, piece.part, self._directions
+        plan, part, along = self._plan, piece.part, self._directions
         adjoint = total_adjoint(part, piece.objective)
-        weights = SequenceLinearisation(part, subject.names)
+        weights = SequenceLinearisation(part, plan.names)
         rows = np.array([self._row_of[number] for number in piece.block])
-        add_steps = partial(_add_steps, subject, part, subject.scaled(along[0]), rows, self._step_sums)
+        add_steps = partial(_add_steps, plan, part, plan.scaled(along[0]), rows, self._step_sums)
         if self._noise == "gradient":
-            self._values.append(_along(subject.scaled(weights.pull(adjoint)), along, piece.block))
+            self._values.append(_along(plan.scaled(weights.pull(adjoint)), along, piece.block))
             add_steps(adjoint.double(), self._measured, probes=self._by_step)
         else:
             delta = output_gradient(part.recurrence, piece.objective, part.states)[0]
             by_band = []
-            for band, arrived in enumerate(band_cotangents(subject, part, delta)):
-                by_band.append(_along(subject.scaled(weights.pull(arrived)), along[:, :, [band]], piece.block))
+            for band, arrived in enumerate(band_cotangents(plan, part, delta)):
+                by_band.append(_along(plan.scaled(weights.pull(arrived)), along[:, :, [band]], piece.block))
                 if band in self._measured:
                     add_steps(arrived, [band], probes=self._by_step)
             self._values.append(np.concatenate(by_band, axis=2))
@@ -153,13 +160,13 @@ class NoiseSums:
     def result(self) -> NoiseValues:
         """Return the values, sequences in the order of their numbers."""
         joined, number = np.concatenate(self._values), np.concatenate(self._index)
-        check_gradients(self._subject, "gradients", joined)
+        check_gradients(self._plan, "gradients", joined)
         block, numbers = np.concatenate(self._block), np.array(self._numbers)
         return NoiseValues.merge([NoiseValues(number, block, joined[:, 0], joined[:, 1:], numbers, self._step_sums)])
 
 
-def statistics(
-    subject: Subject,
+def noise_values(
+    plan: MeasurementPlan,
     directions: np.ndarray,
     *,
     noise: str = "gradient",
@@ -171,24 +178,24 @@ def statistics(
 
     `directions` comes from `unit_directions` on the merged first stage and holds every block.
     """
-    numbers = list(range(subject.plan.count)) if blocks is None else list(blocks)
-    sums = NoiseSums(subject, directions, numbers, noise, unit)
-    subject.feed([sums], numbers, progress)
+    numbers = list(range(plan.block_plan.count)) if blocks is None else list(blocks)
+    sums = NoiseSums(plan, directions, numbers, noise, unit)
+    plan.feed([sums], numbers, progress)
     return sums.result()
 
 
 def _along(rows: np.ndarray, directions: np.ndarray, block: np.ndarray) -> np.ndarray:
     """Inner products of gradients (seq, param) with the directions of their own block, (seq, signal, band)."""
-    found = np.empty((len(rows), *directions.shape[1:3]))
+    products = np.empty((len(rows), *directions.shape[1:3]))
     for number in np.unique(block):
         mine = block == number
         along = directions[number].reshape(-1, rows.shape[1])
-        found[mine] = (rows[mine] @ along.T).reshape(-1, *directions.shape[1:3])
-    return found
+        products[mine] = (rows[mine] @ along.T).reshape(-1, *directions.shape[1:3])
+    return products
 
 
 def _add_steps(
-    subject: Subject,
+    plan: MeasurementPlan,
     part: Rollout,
     directions: np.ndarray,
     rows: np.ndarray,
@@ -207,7 +214,7 @@ def _add_steps(
     inside = valid_steps(part.lengths, len(part.x), time, part.x.device)
     for signal in range(len(directions)) if probes else [0]:
         for band in bands:
-            direction = by_weight(part.recurrence.params, subject.names, torch.tensor(directions[signal, band]))
+            direction = by_weight(part.recurrence.params, plan.names, torch.tensor(directions[signal, band]))
             moved = immediate_sensitivity(part, direction).double()
             reached = arrived.shape[1]
             counted = inside[:, time - reached :]  # positions that an anchor within the length reaches

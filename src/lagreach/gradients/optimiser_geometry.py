@@ -124,20 +124,20 @@ def step_sizes(
 
 def optimiser_name(optimizer: Any) -> str:
     """Say which of the known optimisers this is ("Adam" also stands for AdamW), or refuse it."""
-    found = _unwrapped(optimizer)
-    if isinstance(found, torch.optim.Optimizer):
+    plain = _unwrapped(optimizer)
+    if isinstance(plain, torch.optim.Optimizer):
         for name, kind in (("Adam", (torch.optim.Adam, torch.optim.AdamW)), ("RMSprop", torch.optim.RMSprop)):
-            if isinstance(found, kind):
+            if isinstance(plain, kind):
                 return name
-        if isinstance(found, torch.optim.SGD):
+        if isinstance(plain, torch.optim.SGD):
             return "SGD"
-    elif isinstance(found, Mapping) and {"state", "param_groups"} <= set(found):
-        own = set(found["param_groups"][0]) if found["param_groups"] else set()
+    elif isinstance(plain, Mapping) and {"state", "param_groups"} <= set(plain):
+        settings = set(plain["param_groups"][0]) if plain["param_groups"] else set()
         for name, keys in _GROUP_KEYS.items():
-            if keys <= own:
+            if keys <= settings:
                 return name
     raise UnsupportedError(
-        "the geometry of this optimiser is not known", got=type(found).__name__, expected=KNOWN,
+        "the geometry of this optimiser is not known", got=type(plain).__name__, expected=KNOWN,
         fix="leave optimizer out: windows are then those of plain descent",
     )  # fmt: skip
 
@@ -152,12 +152,12 @@ def _unwrapped(optimizer: Any) -> Any:
 def _held(optimizer: Any, model: nn.Module) -> Held:
     """Settings and state of each of the model's weights that the optimiser moves."""
     optimiser_name(optimizer)
-    found = _unwrapped(optimizer)
+    plain = _unwrapped(optimizer)
     weights = dict(model.named_parameters(remove_duplicate=False))
-    if isinstance(found, torch.optim.Optimizer):
-        groups = {id(p): group for group in found.param_groups for p in group["params"]}
-        return {name: (groups[id(p)], found.state.get(p, {})) for name, p in weights.items() if id(p) in groups}
-    groups = found["param_groups"]
+    if isinstance(plain, torch.optim.Optimizer):
+        groups = {id(p): group for group in plain.param_groups for p in group["params"]}
+        return {name: (groups[id(p)], plain.state.get(p, {})) for name, p in weights.items() if id(p) in groups}
+    groups = plain["param_groups"]
     in_order = [name for name, _ in model.named_parameters()]
     names = [name for group in groups for name in group.get("param_names", [])]
     if not names:
@@ -170,7 +170,7 @@ def _held(optimizer: Any, model: nn.Module) -> Held:
             )
         names = in_order
     numbers = [(number, group) for group in groups for number in group["params"]]
-    return {name: (group, found["state"].get(number, {})) for name, (number, group) in zip(names, numbers, strict=True)}
+    return {name: (group, plain["state"].get(number, {})) for name, (number, group) in zip(names, numbers, strict=True)}
 
 
 def _divisor(kind: str, name: str, group: Mapping[str, Any], state: Mapping[str, Any]) -> Float[np.ndarray, "param"]:

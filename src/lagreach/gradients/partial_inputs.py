@@ -21,8 +21,8 @@ from torch import Tensor
 
 from lagreach.errors import InputError
 from lagreach.gradients.contrast import anchor_shares
+from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch
 from lagreach.gradients.step_inputs import step_input
-from lagreach.gradients.subject import Piece, Subject
 from lagreach.transport.objective import valid_steps
 
 ORDERS = (1, 2, 4, 8, 16)  # neighbours on either side that may be used
@@ -71,14 +71,14 @@ class InputMoments:
 class InputSums:
     """Differences of the inputs of some blocks while they are summed."""
 
-    def __init__(self, subject: Subject, numbers: list[int]) -> None:
-        self._numbers, self._edges = numbers, subject.bands.edges
+    def __init__(self, plan: MeasurementPlan, numbers: list[int]) -> None:
+        self._numbers, self._edges = numbers, plan.bands.edges
         self._row_of = {number: row for row, number in enumerate(numbers)}
-        self._told = np.zeros((len(numbers), len(subject.bands)), dtype=bool)
+        self._told = np.zeros((len(numbers), len(plan.bands)), dtype=bool)
         self._moves: list[list[np.ndarray]] = [[] for _ in numbers]  # (2, input) each: over time, and between partners
         self._sums: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in numbers]
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: PairBatch) -> None:
         """Take in some pairs."""
         part = piece.part
         place = step_input(part)
@@ -99,9 +99,9 @@ class InputSums:
 
     def result(self) -> InputMoments:
         """Return the sums by block."""
-        steps = np.stack([sum(one for one, _ in own) for own in self._sums])
-        products = np.stack([sum(one for _, one in own) for own in self._sums])
-        change, apart = np.stack([np.any(own, axis=0) for own in self._moves], axis=1)
+        steps = np.stack([sum(one for one, _ in of_block) for of_block in self._sums])
+        products = np.stack([sum(one for _, one in of_block) for of_block in self._sums])
+        change, apart = np.stack([np.any(of_block, axis=0) for of_block in self._moves], axis=1)
         return InputMoments(np.array(self._numbers), steps, products, self._told, change & ~apart)
 
 
@@ -198,9 +198,9 @@ def _correlated(covariances: Covariances, steps: Float[np.ndarray, "h"], orders:
     """Whether squared autocorrelations up to some order are larger than chance (a portmanteau test)."""
     from scipy.special import chdtrc
 
-    whiten = [_inverse_root(own) for own in covariances[0]]
+    whiten = [_inverse_root(covariance) for covariance in covariances[0]]
     squares = [
-        n * sum(np.square(w.T @ own @ w).sum() for own, w in zip(at_distance, whiten, strict=True))
+        n * sum(np.square(w.T @ covariance @ w).sum() for covariance, w in zip(at_distance, whiten, strict=True))
         for n, at_distance in zip(steps[1:], covariances[1:], strict=True)
     ]
     freedom = sum(w.shape[1] ** 2 for w in whiten)
@@ -251,7 +251,9 @@ def _unexplained(fitted: Covariances, judged: Covariances, before: int, after: i
     among, cross = _normal_equations(judged, before, after)
     error = judged[0] - solved @ cross.swapaxes(-1, -2) - cross @ solved.swapaxes(-1, -2)
     error = error + solved @ among @ solved.swapaxes(-1, -2)
-    whiten = [_inverse_root(own) for own in judged[0]]
+    whiten = [_inverse_root(covariance) for covariance in judged[0]]
     count = sum(w.shape[1] for w in whiten)
-    unexplained = sum(np.trace(w.T @ own @ w) for own, w in zip(error, whiten, strict=True)) / max(count, 1)
+    unexplained = sum(np.trace(w.T @ covariance @ w) for covariance, w in zip(error, whiten, strict=True)) / max(
+        count, 1
+    )
     return max(float(unexplained), 0.0)

@@ -24,11 +24,11 @@ def select_params(recurrence: Recurrence, params: Selection = "input") -> list[s
     elif params == "all":
         chosen = [name for *_, name in weights]
     elif params == "input":
-        chosen = [name for k, cell, own, name in weights if k == 0 and cell.role(own) == "input"]
+        chosen = [name for k, cell, short, name in weights if k == 0 and cell.role(short) == "input"]
     elif params == "recurrent":
-        chosen = [name for _, cell, own, name in weights if cell.role(own) == "recurrent"]
+        chosen = [name for _, cell, short, name in weights if cell.role(short) == "recurrent"]
     elif params == "gates":
-        chosen = [name for _, cell, own, name in weights if own.rpartition("_")[2] in cell.gate_names]
+        chosen = [name for _, cell, short, name in weights if short.rpartition("_")[2] in cell.gate_names]
     else:
         raise InputError(
             "unknown selection of weights", got=repr(params), expected=", ".join(SELECTIONS) + " or a function"

@@ -39,8 +39,8 @@ class SequenceLinearisation:
             for name in names
         ]
 
-        def step(x: Tensor, previous: Tensor, *own: Tensor) -> Tensor:
-            return recurrence.stack.step(x, previous, recurrence.params | dict(zip(names, own, strict=True)))
+        def step(x: Tensor, previous: Tensor, *weights: Tensor) -> Tensor:
+            return recurrence.stack.step(x, previous, recurrence.params | dict(zip(names, weights, strict=True)))
 
         with torch.enable_grad():
             self.states = torch.func.vmap(step)(part.x, part.previous, *self.weights)

@@ -86,7 +86,7 @@ class PartReading:
 def part_reading(part: Rollout, names: Sequence[str]) -> PartReading | None:
     """Give the named weights columns for a part of the input; None if some of them do not read the input, or not so."""
     recurrence, columns = part.recurrence, part.x.shape[-1]
-    reading = {name for k, cell, own, name in recurrence.stack.weights() if k == 0 and cell.role(own) == "input"}
+    reading = {name for k, cell, short, name in recurrence.stack.weights() if k == 0 and cell.role(short) == "input"}
     weights = {name: weight for name, weight in recurrence.params.items() if name in reading}
     if getattr(recurrence.stack.cells[0], "taps", 1) > 1 or not set(names) <= reading:
         return None

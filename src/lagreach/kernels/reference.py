@@ -14,4 +14,4 @@ def reference(cell: Cell | Stack, x: Tensor, s0: Tensor, params: Params) -> Tens
     if x.ndim == 3:
         return unroll(cell, x, s0, params)
     each = [{name: p[r] for name, p in params.items()} for r in range(len(x))]
-    return torch.stack([unroll(cell, x[r], s0[r], own) for r, own in enumerate(each)])
+    return torch.stack([unroll(cell, x[r], s0[r], weights) for r, weights in enumerate(each)])

@@ -35,12 +35,12 @@ def scan(
     if x.ndim == 4:
         fused = _fused(kernel, cell, x, s0, params)
         return reference(cell, x, s0, params) if fused is None else fused.scan(cell, x, s0, params)
-    known, own = cell.plain(params)
-    fused = _fused(kernel, known, x, s0, own)
+    known, plain = cell.plain(params)
+    fused = _fused(kernel, known, x, s0, plain)
     if fused is None:
         return reference(cell, x, s0, params)
     # squeeze, because the gradient of an indexed tensor is filled with zeros first
-    return fused.scan(known, x[None], s0[None], {name: p[None] for name, p in own.items()}).squeeze(0)
+    return fused.scan(known, x[None], s0[None], {name: p[None] for name, p in plain.items()}).squeeze(0)
 
 
 def scan_stack(
@@ -69,12 +69,12 @@ def scan_output(
 ) -> Float[Tensor, "*replica seq time unit"]:
     """Output of the top layer alone. On the CPU its memory has time before sequences: transpose it before products."""
     for k, (cell, state) in enumerate(zip(stack.cells, stack.split(s0), strict=True)):
-        own = stack.layer_params(k, params)
-        fused = _fused(kernel, cell, x, state, own)
+        weights = stack.layer_params(k, params)
+        fused = _fused(kernel, cell, x, state, weights)
         if fused is None or not hasattr(fused, "scan_blocks"):
-            x = cell.output(scan(cell, x, state, own, kernel=kernel))
+            x = cell.output(scan(cell, x, state, weights, kernel=kernel))
         else:
-            x = fused.scan_blocks(cell, x, state, own)[0].transpose(-3, -2)
+            x = fused.scan_blocks(cell, x, state, weights)[0].transpose(-3, -2)
     return x
 
 
@@ -97,23 +97,23 @@ def scan_tangent(
     >>> scan_tangent(stack, x, s[:, 0], params, params).shape
     torch.Size([2, 7, 4])
     """
-    known, own = stack.cells[0].plain(stack.layer_params(0, params))
-    fused = _fused(kernel, known, x, s0, own)
+    known, plain = stack.cells[0].plain(stack.layer_params(0, params))
+    fused = _fused(kernel, known, x, s0, plain)
     if fused is None or not hasattr(fused, "scan_tangent") or len(stack.cells) > 1:
         # a second layer also sees its inputs move, which the fused tangent does not know
         return directional_derivative(
             lambda p: scan_stack(stack, x, s0, p, kernel=kernel), dict(params), dict(direction)
         )
     _, along = stack.cells[0].plain(stack.layer_params(0, direction))
-    one, one_along = ({name: p.detach()[None] for name, p in given.items()} for given in (own, along))
+    one, one_along = ({name: p.detach()[None] for name, p in weights.items()} for weights in (plain, along))
     tangent: Tensor = fused.scan_tangent(known, x[None], s0[None], one, one_along)[0]
     return tangent
 
 
 def _fused(kernel: str, cell: Cell, x: Tensor, s0: Tensor, params: Params) -> Kernel | None:
     """Choose a kernel; mixed dtypes and empty inputs are left to the reference loop, whose errors torch words."""
-    given = (x, s0, *params.values())
-    if any(v.dtype != x.dtype or v.device != x.device for v in given) or any(v.numel() == 0 for v in given):
+    tensors = (x, s0, *params.values())
+    if any(v.dtype != x.dtype or v.device != x.device for v in tensors) or any(v.numel() == 0 for v in tensors):
         choose(kernel, cell, x.device, x.dtype)  # still refuses a kernel that does not exist
         return None
     return choose(kernel, cell, x.device, x.dtype)

@@ -105,7 +105,7 @@ class GatedRNN(nn.Module):
             "recurrent_init": None if recurrent_init == "orthogonal" else recurrent_init,
         }
         self.start = {name: value for name, value in options.items() if value is not None}
-        names = [{own: f"layers.{k}.{own}" for own in built.shapes(1, hidden_size)} for k in range(num_layers)]
+        names = [{short: f"layers.{k}.{short}" for short in built.shapes(1, hidden_size)} for k in range(num_layers)]
         self.stack = Stack((built,) * num_layers, hidden_size, tuple(names))
         widths = [input_size] + [hidden_size] * (num_layers - 1)
         self.layers = nn.ModuleList(

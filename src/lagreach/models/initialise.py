@@ -70,19 +70,19 @@ def _set_retention(
     generator: torch.Generator | None,
 ) -> None:
     """Apply the one retention option that was given."""
-    given = {"gate_init": gate_init, "forget_bias": forget_bias, "chrono": chrono}
-    given = {k: v for k, v in given.items() if v is not None}
-    if len(given) > 1:
+    options = {"gate_init": gate_init, "forget_bias": forget_bias, "chrono": chrono}
+    options = {k: v for k, v in options.items() if v is not None}
+    if len(options) > 1:
         raise InputError(
             "at most one of gate_init, forget_bias and chrono sets the retention",
-            got=", ".join(f"{k}={v}" for k, v in given.items()),
+            got=", ".join(f"{k}={v}" for k, v in options.items()),
             fix="keep one of them",
         )
     if gate_init is not None and not 0 < gate_init < 1:
         raise InputError("gate_init must lie strictly between 0 and 1", got=gate_init, fix="try gate_init=0.05")
     if chrono is not None and chrono < 3:
         raise InputError("chrono needs the longest lag to remember, at least 3 steps", got=chrono)
-    if not given:
+    if not options:
         return
     if "u_h" in weights and gate_init is not None:
         weights["u_h"].copy_(weights["u_h"].sign() * (1 - gate_init))
@@ -90,10 +90,10 @@ def _set_retention(
     if cell.gate_option is not None and gate_init is not None:
         return  # a fixed gate is an option of the cell, set when it was made
     if cell.retention_bias is None:
-        option = next(iter(given))
+        option = next(iter(options))
         raise UnsupportedError(
             f"{type(cell).__name__} has no retention gate whose bias {option} could set",
-            got=f"{option}={given[option]}",
+            got=f"{option}={options[option]}",
             fix="leave the option out, or choose a gated cell",
         )
     name, sign = cell.retention_bias

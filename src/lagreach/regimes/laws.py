@@ -48,24 +48,24 @@ class Law:
 
     def checked(self, params: Mapping[str, Number]) -> dict[str, float]:
         """Return the parameters, ``c`` turned into ``log10_c``; refuse what does not belong to the law."""
-        given = {name: float(value) for name, value in params.items()}
-        for name, value in given.items():
+        numbers = {name: float(value) for name, value in params.items()}
+        for name, value in numbers.items():
             if name != "log10_c" and not (np.isfinite(value) and value > 0):
                 raise InputError(
                     f"{name} of the {self.name} law must be a positive number",
                     got=value,
                     expected=f"{name} > 0",
                 )
-        if "c" in given and "log10_c" not in given:
-            given["log10_c"] = float(np.log10(given.pop("c")))
+        if "c" in numbers and "log10_c" not in numbers:
+            numbers["log10_c"] = float(np.log10(numbers.pop("c")))
         names = ("log10_c", *self.parameters)
-        if set(given) != set(names) or not np.isfinite(given["log10_c"]):
+        if set(numbers) != set(names) or not np.isfinite(numbers["log10_c"]):
             raise InputError(
                 f"wrong parameters for the {self.name} law {self.formula}",
                 got=", ".join(f"{name} = {value}" for name, value in params.items()) or "none",
                 expected=", ".join(("c or log10_c", *self.parameters)),
             )
-        return {name: given[name] for name in names}
+        return {name: numbers[name] for name in names}
 
 
 def _stretched_lag(level: Floats, params: Mapping[str, Number]) -> Floats:

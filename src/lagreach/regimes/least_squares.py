@@ -70,8 +70,8 @@ def read_curve(
     )
 
 
-def _per_lag(given: Numbers, like: Array, name: str) -> Array:
-    spread = np.asarray(given, dtype=np.float64)
+def _per_lag(values: Numbers, like: Array, name: str) -> Array:
+    spread = np.asarray(values, dtype=np.float64)
     if spread.shape not in ((), like.shape) or np.any(np.isnan(spread)):
         raise InputError(f"{name} must be one number, or one a lag, without NaN", got=f"shape {spread.shape}")
     return np.broadcast_to(spread, like.shape)

@@ -42,10 +42,10 @@ TICKS = (0, *(sign * value for value in (1, 3, 10, 100, 1000, 10_000) for sign i
 
 def each(diagnoses: Diagnoses) -> tuple[Diagnosis, ...]:
     """Return one diagnosis or several as a tuple."""
-    found = (diagnoses,) if isinstance(diagnoses, Diagnosis) else tuple(diagnoses)
-    if not found:
+    several = (diagnoses,) if isinstance(diagnoses, Diagnosis) else tuple(diagnoses)
+    if not several:
         raise InputError("there is nothing to draw", expected="one diagnosis or more")
-    return found
+    return several
 
 
 def farthest(diagnosis: Diagnosis, layer: int | str | None = None) -> LayerDiagnosis:
@@ -67,30 +67,30 @@ def budgets(diagnoses: Sequence[Diagnosis], layer: int | str | None = None) -> n
 
 def window(diagnoses: Diagnoses, axes: Axes | None = None, *, layer: int | str | None = None) -> Axes:
     """N(l) of a planted dependency with its interval, the dependences found (one diagnosis only), and the budget."""
-    found = each(diagnoses)
+    drawn = each(diagnoses)
     axes = new_axes(axes)
-    for i, (diagnosis, name) in enumerate(zip(found, named(found), strict=True)):
+    for i, (diagnosis, name) in enumerate(zip(drawn, named(drawn), strict=True)):
         planted = farthest(diagnosis, layer).window.required_if_present()
         ends = np.isfinite(planted.low) & np.isfinite(planted.high)
         axes.fill_between(
             planted.lags, planted.low, planted.high, where=ends, color=CYCLE[i % len(CYCLE)], alpha=SHADE, lw=0
         )
-        axes.plot(planted.lags, planted.sequences, label="if present" if len(found) == 1 else name, **look(i))
-    budget = min(diagnosis.sequences for diagnosis in found)
+        axes.plot(planted.lags, planted.sequences, label="if present" if len(drawn) == 1 else name, **look(i))
+    budget = min(diagnosis.sequences for diagnosis in drawn)
     axes.axhline(budget, color=INK, lw=1.0, ls=(0, (4, 3)))
-    if len(found) == 1:
-        _found(axes, farthest(found[0], layer))
-    shown = [farthest(d, layer).window.required_if_present().sequences for d in found]
-    if len(found) == 1:
-        shown.append(farthest(found[0], layer).window.required.sequences)
+    if len(drawn) == 1:
+        _found(axes, farthest(drawn[0], layer))
+    shown = [farthest(d, layer).window.required_if_present().sequences for d in drawn]
+    if len(drawn) == 1:
+        shown.append(farthest(drawn[0], layer).window.required.sequences)
     numbers = np.concatenate([n[np.isfinite(n)] for n in shown] + [np.array([float(budget)])])
     axes.set_yscale("log")
     axes.set_ylim(max(numbers.min(), 0.3) / 2, min(numbers.max(), max(numbers.min(), budget) * MOST_ABOVE) * 3)
     axes.text(0.01, budget, f"{budget:,} sequences", transform=axes.get_yaxis_transform(), va="bottom", fontsize=8.5)
-    lag_scale(axes, np.concatenate([farthest(d, layer).window.lags for d in found]))
+    lag_scale(axes, np.concatenate([farthest(d, layer).window.lags for d in drawn]))
     no_minor_labels(axes)
     legend(axes, loc="upper left")
-    strength = share(found[0].layers[0].window.strength)
+    strength = share(drawn[0].layers[0].window.strength)
     return label(axes, LAG, "sequences needed", f"What a dependency explaining {strength} of the target needs")
 
 
@@ -108,19 +108,19 @@ def _found(axes: Axes, layer: LayerDiagnosis) -> None:
 
 def reach(diagnoses: Diagnoses, axes: Axes | None = None, *, layer: int | str | None = None) -> Axes:
     """H_N against the number of sequences, with the window at both ends of the interval."""
-    found = each(diagnoses)
+    drawn = each(diagnoses)
     axes = new_axes(axes)
-    grid = budgets(found, layer)
-    for i, (diagnosis, name) in enumerate(zip(found, named(found), strict=True)):
+    grid = budgets(drawn, layer)
+    for i, (diagnosis, name) in enumerate(zip(drawn, named(drawn), strict=True)):
         curve = farthest(diagnosis, layer).window.curve(grid.tolist())
         ends = np.array([[-0.12 if end is None else end for end in at.interval] for at in curve], dtype=float)
         middle = np.array([np.nan if at.lag is None else at.lag for at in curve], dtype=float)
         style = look(i) | {"marker": "", "drawstyle": "steps-post"}
         axes.fill_between(grid, ends[:, 0], ends[:, 1], step="post", color=style["color"], alpha=SHADE, lw=0)
-        axes.plot(grid, middle, label=name if len(found) > 1 else None, **style)
+        axes.plot(grid, middle, label=name if len(drawn) > 1 else None, **style)
     axes.set_xscale("log")
     axes.set_xlim(grid[0], grid[-1])
-    lag_scale(axes, np.concatenate([farthest(d, layer).window.lags for d in found]), "y")
+    lag_scale(axes, np.concatenate([farthest(d, layer).window.lags for d in drawn]), "y")
     legend(axes, loc="upper left")
     return label(axes, "sequences", REACH, "How far N sequences reach")
 
@@ -131,15 +131,17 @@ def gain(
     """Exact gain; for one diagnosis also first order and the best fitted law. `scale`: linear, semilog or loglog."""
     if scale not in ("linear", "semilog", "loglog"):
         raise InputError("unknown scale", got=repr(scale), expected="linear, semilog or loglog")
-    found = each(diagnoses)
+    drawn = each(diagnoses)
     axes = new_axes(axes)
-    for i, (diagnosis, name) in enumerate(zip(found, named(found), strict=True)):
-        own = farthest(diagnosis, layer)
-        lags = own.fidelity.lags.numpy()
+    for i, (diagnosis, name) in enumerate(zip(drawn, named(drawn), strict=True)):
+        result = farthest(diagnosis, layer)
+        lags = result.fidelity.lags.numpy()
         keep = lags > 0 if scale == "loglog" else lags >= 0
-        axes.plot(lags[keep], own.fidelity.exact.numpy()[keep], label="exact" if len(found) == 1 else name, **look(i))
-        if len(found) == 1:
-            _expansions(axes, own, keep)
+        axes.plot(
+            lags[keep], result.fidelity.exact.numpy()[keep], label="exact" if len(drawn) == 1 else name, **look(i)
+        )
+        if len(drawn) == 1:
+            _expansions(axes, result, keep)
     if scale != "linear":
         axes.set_yscale("log")
     if scale == "loglog":
@@ -164,14 +166,14 @@ def _expansions(axes: Axes, layer: LayerDiagnosis, keep: np.ndarray) -> None:
 
 def fidelity(diagnoses: Diagnoses, axes: Axes | None = None, *, layer: int | str | None = None) -> Axes:
     """First order over exact, with the factor 3 within which they agree."""
-    found = each(diagnoses)
+    drawn = each(diagnoses)
     axes = new_axes(axes)
     axes.axhspan(1 / 3, 3, color=GREEN, alpha=0.1, lw=0)
-    for i, (diagnosis, name) in enumerate(zip(found, named(found), strict=True)):
-        own = farthest(diagnosis, layer).fidelity
-        axes.plot(own.lags.numpy(), own.ratio.numpy(), label=name if len(found) > 1 else None, **look(i))
+    for i, (diagnosis, name) in enumerate(zip(drawn, named(drawn), strict=True)):
+        gains = farthest(diagnosis, layer).fidelity
+        axes.plot(gains.lags.numpy(), gains.ratio.numpy(), label=name if len(drawn) > 1 else None, **look(i))
     axes.set_yscale("log")
-    lag_scale(axes, np.concatenate([farthest(d, layer).window.lags for d in found]))
+    lag_scale(axes, np.concatenate([farthest(d, layer).window.lags for d in drawn]))
     no_minor_labels(axes)
     legend(axes)
     return label(axes, LAG, "first order / exact", "How far first order can be trusted")
@@ -179,23 +181,23 @@ def fidelity(diagnoses: Diagnoses, axes: Axes | None = None, *, layer: int | str
 
 def dependence(diagnoses: Diagnoses, axes: Axes | None = None, *, layer: int | str | None = None) -> Axes:
     """Signal of each lag in the data (filled where significant) and, on the right axis, what the state remembers."""
-    own = farthest(each(diagnoses)[0], layer).window
+    measured = farthest(each(diagnoses)[0], layer).window
     axes = new_axes(axes)
-    seen = own.adjusted_p <= own.error
-    positive = own.delta > 0
+    seen = measured.adjusted_p <= measured.error
+    positive = measured.delta > 0
     for chosen, fill, name in ((seen & positive, VERMILION, "found"), (~seen & positive, "none", "not significant")):
         colour = VERMILION if fill == VERMILION else FAINT
-        axes.plot(own.lags[chosen], own.delta[chosen], "D", ms=6, mfc=fill, mec=colour, ls="", label=name)
+        axes.plot(measured.lags[chosen], measured.delta[chosen], "D", ms=6, mfc=fill, mec=colour, ls="", label=name)
     axes.set_yscale("log")
     right = axes.twinx()
-    known = own.memory.capacity[~np.isnan(own.memory.capacity)]  # of a whole model there is none
-    right.plot(own.memory.lags, own.memory.capacity, color=GREEN, ls="--", lw=1.5, label="memory (right)")
+    known = measured.memory.capacity[~np.isnan(measured.memory.capacity)]  # of a whole model there is none
+    right.plot(measured.memory.lags, measured.memory.capacity, color=GREEN, ls="--", lw=1.5, label="memory (right)")
     right.set_ylim(min(0.0, *known.tolist()) - 0.02 if len(known) else -0.02, 1.05)
     right.set_ylabel("share of the input in the state", color=GREEN)
     right.tick_params(colors=GREEN, labelsize=9)
     for side in right.spines.values():
         side.set_visible(False)
-    lag_scale(axes, own.lags)
+    lag_scale(axes, measured.lags)
     no_minor_labels(axes)
     handles, names = (
         a + b for a, b in zip(axes.get_legend_handles_labels(), right.get_legend_handles_labels(), strict=True)
@@ -206,16 +208,16 @@ def dependence(diagnoses: Diagnoses, axes: Axes | None = None, *, layer: int | s
 
 def scales(diagnoses: Diagnoses, axes: Axes | None = None, *, layer: int | str | None = None) -> Axes:
     """Time scales of the units, in octaves."""
-    found = each(diagnoses)
+    drawn = each(diagnoses)
     axes = new_axes(axes)
-    for i, (diagnosis, name) in enumerate(zip(found, named(found), strict=True)):
-        own = time_scales(farthest(diagnosis, layer))
-        tau = np.array([]) if own is None else own.tau[np.isfinite(own.tau)]
+    for i, (diagnosis, name) in enumerate(zip(drawn, named(drawn), strict=True)):
+        spectrum = time_scales(farthest(diagnosis, layer))
+        tau = np.array([]) if spectrum is None else spectrum.tau[np.isfinite(spectrum.tau)]
         if len(tau) == 0:
             continue
         edges = [2.0**k for k in range(math.floor(np.log2(tau.min())), math.floor(np.log2(tau.max())) + 2)]
-        style: dict[str, Any] = {"color": CYCLE[i % len(CYCLE)], "label": name if len(found) > 1 else None}
-        if len(found) == 1:
+        style: dict[str, Any] = {"color": CYCLE[i % len(CYCLE)], "label": name if len(drawn) > 1 else None}
+        if len(drawn) == 1:
             axes.hist(tau, edges, alpha=0.75, rwidth=0.92, **style)
         else:
             axes.hist(tau, edges, histtype="step", lw=1.8, ls=DASHES[i % len(DASHES)], **style)
@@ -234,11 +236,11 @@ def noise(diagnoses: Diagnoses, axes: Axes | None = None, *, layer: int | str | 
 
     from lagreach.tails import stable
 
-    own = farthest(each(diagnoses)[0], layer)
-    sample = _kept(own)
+    result = farthest(each(diagnoses)[0], layer)
+    sample = _kept(result)
     axes = new_axes(axes, (4.4, 4.2))
-    fitted = np.asarray(stable.ppf(sample.levels, own.tail.alpha))
-    values = (sample.values - own.tail.location) / own.tail.scale
+    fitted = np.asarray(stable.ppf(sample.levels, result.tail.alpha))
+    values = (sample.values - result.tail.location) / result.tail.scale
     ends = (min(fitted.min(), values.min()), max(fitted.max(), values.max()))
     axes.plot(ends, ends, color=FAINT, lw=1.2, ls="--")
     axes.plot(fitted, values, ".", color=BLUE, ms=5)
@@ -247,9 +249,9 @@ def noise(diagnoses: Diagnoses, axes: Axes | None = None, *, layer: int | str | 
         axis.set_major_locator(FixedLocator([tick for tick in TICKS if ends[0] <= tick <= ends[1]]))
         axis.set_minor_locator(NullLocator())
         axis.set_major_formatter(lambda value, _: f"{value:g}")
-    low, high = own.tail.interval
+    low, high = result.tail.interval
     return label(
-        axes, "fitted stable law", "measured noise", f"Noise: alpha {own.tail.alpha:.2f} ({low:.2f} to {high:.2f})"
+        axes, "fitted stable law", "measured noise", f"Noise: alpha {result.tail.alpha:.2f} ({low:.2f} to {high:.2f})"
     )
 
 
@@ -257,15 +259,15 @@ def tail(diagnoses: Diagnoses, axes: Axes | None = None, *, layer: int | str | N
     """Share of sequences whose noise exceeds a multiple of its scale, measured and fitted."""
     from lagreach.tails import stable
 
-    own = farthest(each(diagnoses)[0], layer)
-    sample = _kept(own)
+    result = farthest(each(diagnoses)[0], layer)
+    sample = _kept(result)
     axes = new_axes(axes, (4.4, 4.2))
-    values = (sample.values - own.tail.location) / own.tail.scale
+    values = (sample.values - result.tail.location) / result.tail.scale
     above, below = values > 0.1, values < -0.1
     axes.plot(values[above], 1 - sample.levels[above], ".", color=BLUE, ms=5, label="upper tail")
     axes.plot(-values[below], sample.levels[below], "D", mfc="none", color=VERMILION, ms=3.5, label="lower tail")
     dense = np.geomspace(0.1, np.abs(values).max() * 1.2, 200)
-    axes.plot(dense, np.asarray(stable.sf(dense, own.tail.alpha)), color=INK, lw=1.5, label="fitted stable law")
+    axes.plot(dense, np.asarray(stable.sf(dense, result.tail.alpha)), color=INK, lw=1.5, label="fitted stable law")
     axes.set(xscale="log", yscale="log")
     no_minor_labels(axes)
     legend(axes)
@@ -286,10 +288,10 @@ def _kept(layer: LayerDiagnosis) -> NoiseSample:
 
 def comparison(diagnoses: Diagnoses, axes: Axes | None = None) -> Axes:
     """Windows of several diagnoses with their intervals, at the smallest number of sequences any was made for."""
-    found = each(diagnoses)
-    axes = new_axes(axes, (6.4, 1.2 + 0.35 * len(found)))
-    budget = min(diagnosis.sequences for diagnosis in found)
-    for row, diagnosis in enumerate(found):
+    drawn = each(diagnoses)
+    axes = new_axes(axes, (6.4, 1.2 + 0.35 * len(drawn)))
+    budget = min(diagnosis.sequences for diagnosis in drawn)
+    for row, diagnosis in enumerate(drawn):
         at = diagnosis.window(budget)
         if at.interval[1] is not None:
             ends = [0 if at.interval[0] is None else at.interval[0], at.interval[1]]
@@ -298,34 +300,34 @@ def comparison(diagnoses: Diagnoses, axes: Axes | None = None) -> Axes:
             axes.plot([at.lag], [row], "o", color=BLUE, ms=7)
         else:
             axes.plot([0], [row], "x", color=VERMILION, ms=7)
-    axes.set_yticks(range(len(found)), named(found))
-    axes.set_ylim(len(found) - 0.5, -0.5)
-    lag_scale(axes, np.concatenate([layer.window.lags for d in found for layer in d.layers]))
+    axes.set_yticks(range(len(drawn)), named(drawn))
+    axes.set_ylim(len(drawn) - 0.5, -0.5)
+    lag_scale(axes, np.concatenate([layer.window.lags for d in drawn for layer in d.layers]))
     return label(axes, REACH, "", f"With {budget:,} sequences")
 
 
 def training(diagnoses: Diagnoses, axes: Axes | None = None) -> Axes:
     """Window over training, one line for each run; diagnoses need a label "epoch" or "step"."""
-    found = each(diagnoses)
-    clock = next((name for name in CLOCKS if all(name in one.labels for one in found)), None)
+    drawn = each(diagnoses)
+    clock = next((name for name in CLOCKS if all(name in one.labels for one in drawn)), None)
     if clock is None:
         raise InputError(
             "these diagnoses have no time", expected='a label "epoch" or "step" on each', fix="d.labelled(epoch=3)"
         )
     axes = new_axes(axes)
-    budget = min(diagnosis.sequences for diagnosis in found)
+    budget = min(diagnosis.sequences for diagnosis in drawn)
     runs: dict[str, list[Diagnosis]] = {}
-    for diagnosis in found:
+    for diagnosis in drawn:
         name = ", ".join(str(value) for key, value in diagnosis.labels.items() if key != clock)
         runs.setdefault(name, []).append(diagnosis)
-    for i, (name, own) in enumerate(runs.items()):
-        own.sort(key=lambda one: float(one.labels[clock]))
-        times = [float(one.labels[clock]) for one in own]
-        at = [one.window(budget) for one in own]
+    for i, (name, history) in enumerate(runs.items()):
+        history.sort(key=lambda one: float(one.labels[clock]))
+        times = [float(one.labels[clock]) for one in history]
+        at = [one.window(budget) for one in history]
         ends = np.array([[0 if end is None else end for end in one.interval] for one in at], dtype=float)
         axes.fill_between(times, ends[:, 0], ends[:, 1], color=CYCLE[i % len(CYCLE)], alpha=SHADE, lw=0)
         reached = [np.nan if one.lag is None else one.lag for one in at]
         axes.plot(times, reached, label=name or None, **look(i))
-    lag_scale(axes, np.concatenate([layer.window.lags for d in found for layer in d.layers]), "y")
+    lag_scale(axes, np.concatenate([layer.window.lags for d in drawn for layer in d.layers]), "y")
     legend(axes)
     return label(axes, clock, REACH, f"The window of {budget:,} sequences over training")

@@ -68,10 +68,10 @@ def forecast_figure(forecast: Forecast, sequences: int | None = None) -> Figure:
 def recovered(forecast: Forecast, axes: Axes | None = None, *, sequences: int | None = None) -> Axes:
     """One bar a lag: the share that will be recovered, coloured by what binds; diamonds for the lags in the data."""
     count = _number(forecast, sequences)
-    own = forecast.at(count)
-    shares, words = own.if_present, own.limits_at(count)
+    now = forecast.at(count)
+    shares, words = now.if_present, now.limits_at(count)
     values, low, high = (part[:, 0] for part in (shares.values, shares.low.values, shares.high.values))
-    in_data = np.where(forecast.adjusted_p <= forecast.error, own.in_data.values[:, 0], np.nan)
+    in_data = np.where(forecast.adjusted_p <= forecast.error, now.in_data.values[:, 0], np.nan)
     title = f"What will be learned from {count:,} sequences"
     return draw_bars(axes, [str(lag) for lag in forecast.lags], values, low, high, words, in_data, title=title)
 

@@ -65,12 +65,12 @@ def _in_data(forecast: Forecast) -> str:
 
 def _rows(forecast: Forecast, chosen: np.ndarray) -> list[dict[str, Any]]:
     """The table as it is without a script."""
-    own = forecast.at(forecast.available)
-    shares, words = own.if_present, own.limits_at(forecast.available)
-    data, seen, needed = own.in_data, own.seen.values, own.needed.values
+    now = forecast.at(forecast.available)
+    shares, words = now.if_present, now.limits_at(forecast.available)
+    data, seen, needed = now.in_data, now.seen.values, now.needed.values
     return [
         {
-            "lag": own.lags[i],
+            "lag": now.lags[i],
             "share": share_in_words(shares.values[i, 0]),
             "range": range_in_words(shares.low.values[i, 0], shares.high.values[i, 0]),
             "in_data": share_in_words(data.values[i, 0]) if np.isfinite(data.values[i, 0]) else NONE_FOUND,

@@ -32,18 +32,18 @@ def shown_lags(forecast: Forecast) -> np.ndarray:
     room, count = max(8, MOST_NUMBERS // each), len(forecast.lags)
     if count <= room:
         return np.arange(count)
-    found = np.flatnonzero(forecast.adjusted_p <= forecast.error)[: room // 2]
-    even = np.linspace(0, count - 1, room - len(found)).round().astype(int)
-    return np.unique(np.concatenate((found, even)))
+    named = np.flatnonzero(forecast.adjusted_p <= forecast.error)[: room // 2]
+    even = np.linspace(0, count - 1, room - len(named)).round().astype(int)
+    return np.unique(np.concatenate((named, even)))
 
 
 def forecast_payload(forecast: Forecast) -> dict[str, Any]:
     """Everything the scripts of the page need."""
     lags = shown_lags(forecast)
-    found = np.flatnonzero(forecast.adjusted_p[lags] <= forecast.error)
+    named = np.flatnonzero(forecast.adjusted_p[lags] <= forecast.error)
     return {
         "lags": [forecast.lags[i] for i in lags],
-        "found": found,
+        "found": named,
         "rules": _rules(forecast),
         "sliders": _sliders(forecast),
         "looks": [{"word": word, "name": BRIEFLY[word], "learned": word in LEARNED} for word in LIMITS],
@@ -51,9 +51,9 @@ def forecast_payload(forecast: Forecast) -> dict[str, Any]:
         "neighbours": NEIGHBOURS,
         "remedies": [[word, remedy, word == FEW_SEQUENCES] for word, remedy in REMEDY.items()],
         "nothingToDo": NOTHING_TO_DO,
-        "read": _curves(forecast.read, lags, found),
-        "reach": _curves(forecast.reach, lags, found),
-        "within": _curves(forecast.within, lags, found),
+        "read": _curves(forecast.read, lags, named),
+        "reach": _curves(forecast.reach, lags, named),
+        "within": _curves(forecast.within, lags, named),
     }
 
 
@@ -94,7 +94,7 @@ def _sliders(forecast: Forecast) -> list[dict[str, Any]]:
     ]
 
 
-def _curves(curves: ShareCurves | None, lags: np.ndarray, found: np.ndarray) -> dict[str, Any] | None:
+def _curves(curves: ShareCurves | None, lags: np.ndarray, named: np.ndarray) -> dict[str, Any] | None:
     if curves is None:
         return None
     return {
@@ -103,7 +103,7 @@ def _curves(curves: ShareCurves | None, lags: np.ndarray, found: np.ndarray) -> 
         "noise": curves.noise,
         "present": curves.present[lags],
         "gained": _steps(curves.gained),
-        "inData": _steps(curves.in_data[:, lags[found]]),
+        "inData": _steps(curves.in_data[:, lags[named]]),
         "seen": curves.seen[:, lags],
     }
 

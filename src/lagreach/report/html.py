@@ -58,10 +58,10 @@ def write_report(
 
     Diagnoses with a label "epoch" or "step" (see `Diagnosis.labelled`) also give the window over training.
     """
-    found = (diagnoses,) if isinstance(diagnoses, Diagnosis) else tuple(diagnoses)
-    if not found:
+    several = (diagnoses,) if isinstance(diagnoses, Diagnosis) else tuple(diagnoses)
+    if not several:
         raise InputError("there is nothing to report", expected="one diagnosis or more")
-    return _write(Path(path), title=title, **_about(found, named(found, names)))
+    return _write(Path(path), title=title, **_about(several, named(several, names)))
 
 
 def study_page(
@@ -88,8 +88,8 @@ def study_page(
     write
         Puts the page onto the disk.
     """
-    found = tuple(diagnoses)
-    about = _about(found, named(found, names)) if found else {"answer": [], "settings": {}}
+    several = tuple(diagnoses)
+    about = _about(several, named(several, names)) if several else {"answer": [], "settings": {}}
     paragraphs = [part.strip() for part in claims.split("\n\n")] if isinstance(claims, str) else []
     rows = [] if isinstance(claims, str) else [_claim(row) for row in claims]
     tested = [row for row in rows if row["verdict"] != UNTESTED]
@@ -222,7 +222,7 @@ def _row(diagnosis: Diagnosis, layer: LayerDiagnosis, i: int, limit: Status) -> 
     missing = "none found" if seen.status[i] is Status.NOT_SIGNIFICANT else str(seen.status[i])
     if math.isnan(seen.sequences[i]) and seen.status[i] is planted.status[i]:
         missing = "unknown"  # the reason stands beside it
-    found = brief(seen.sequences[i]) if math.isfinite(seen.sequences[i]) else missing
+    in_data = brief(seen.sequences[i]) if math.isfinite(seen.sequences[i]) else missing
     shares = window.curves.get(SHARE)
     return {
         "lags": span(int(seen.first[i]), lag),
@@ -231,7 +231,7 @@ def _row(diagnosis: Diagnosis, layer: LayerDiagnosis, i: int, limit: Status) -> 
         "planted": brief(planted.sequences[i]) if math.isfinite(planted.sequences[i]) else _unknown(planted, i),
         "planted_range": _range(planted, i),
         "planted_kind": "number" if math.isfinite(planted.sequences[i]) else "words",  # words may be many, and wrap
-        "found": found,
+        "found": in_data,
         "found_range": _range(seen, i) if math.isfinite(seen.sequences[i]) else _bound(seen, i),
         "light": LIGHTS[limit],
         "limit": short(limit),
@@ -244,29 +244,29 @@ def _share_range(low: float, high: float) -> str:
     return "" if math.isnan(low) or math.isnan(high) else f"({100 * low:.0f} to {100 * high:.0f})"
 
 
-def _unknown(found: Requirement, i: int) -> str:
-    number = "unknown" if math.isnan(found.sequences[i]) else "no number suffices"
-    return number if found.status[i] is Status.OK else f"{number}: {found.status[i]}"
+def _unknown(needed: Requirement, i: int) -> str:
+    number = "unknown" if math.isnan(needed.sequences[i]) else "no number suffices"
+    return number if needed.status[i] is Status.OK else f"{number}: {needed.status[i]}"
 
 
-def _range(found: Requirement, i: int) -> str:
-    known = not (math.isnan(found.low[i]) or math.isnan(found.high[i]))
-    return f"({brief(found.low[i])} to {brief(found.high[i])})" if known else ""
+def _range(needed: Requirement, i: int) -> str:
+    known = not (math.isnan(needed.low[i]) or math.isnan(needed.high[i]))
+    return f"({brief(needed.low[i])} to {brief(needed.high[i])})" if known else ""
 
 
-def _bound(found: Requirement, i: int) -> str:
-    return f"(more than {brief(found.low[i])})" if math.isfinite(found.low[i]) else ""
+def _bound(needed: Requirement, i: int) -> str:
+    return f"(more than {brief(needed.low[i])})" if math.isfinite(needed.low[i]) else ""
 
 
 def _scales(layer: LayerDiagnosis) -> str:
     """Return the spectrum in words, with the reasons of units that have none."""
-    found = time_scales(layer)
-    if found is None:
+    scales = time_scales(layer)
+    if scales is None:
         return f"{sentence(str(Status.FIRST_ORDER_UNAVAILABLE))}."
-    missing = [status for status in dict.fromkeys(found.status) if status is not Status.OK]
-    words = [f"{found.status.count(status)} units have none: {status}." for status in missing]
-    if Status.OK in found.status:
-        seen = found.spectrum()
+    missing = [status for status in dict.fromkeys(scales.status) if status is not Status.OK]
+    words = [f"{scales.status.count(status)} units have none: {status}." for status in missing]
+    if Status.OK in scales.status:
+        seen = scales.spectrum()
         low, middle, high, longest = (seen.quantiles[level] for level in (0.1, 0.5, 0.9, 1.0))
         words.insert(
             0,

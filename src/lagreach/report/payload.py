@@ -89,8 +89,8 @@ def _plain(value: Any) -> Any:
 
 def _errors(diagnoses: Sequence[Diagnosis]) -> list[float]:
     """Errors that the slider offers, those of the diagnoses among them."""
-    own = {layer.window.error for diagnosis in diagnoses for layer in diagnosis.layers}
-    return sorted({*two_digits(np.geomspace(0.001, 0.3, 40)), *own})
+    used = {layer.window.error for diagnosis in diagnoses for layer in diagnosis.layers}
+    return sorted({*two_digits(np.geomspace(0.001, 0.3, 40)), *used})
 
 
 def two_digits(values: Iterable[float]) -> list[float]:
@@ -133,7 +133,7 @@ def _log_quantiles(kappa: float, errors: list[float]) -> list[float]:
 
 def _layer(diagnosis: Diagnosis, layer: LayerDiagnosis, errors: list[float], kept: int) -> dict[str, Any]:
     window = layer.window
-    speed, kappa = window.concentration, measured_exponent(window)
+    rate, kappa = window.concentration, measured_exponent(window)
     edges = zip(window.required.first.tolist(), window.lags.tolist(), strict=True)
     return {
         "name": layer.name,
@@ -143,9 +143,9 @@ def _layer(diagnosis: Diagnosis, layer: LayerDiagnosis, errors: list[float], kep
         "error": window.error,
         "strength": window.strength,
         "kappa": kappa,
-        "kappaEnds": speed.interval if speed.left_open else (kappa, kappa),
-        "kappaStatus": str(speed.status),
-        "start": math.log(block_size(speed)),
+        "kappaEnds": rate.interval if rate.left_open else (kappa, kappa),
+        "kappaStatus": str(rate.status),
+        "start": math.log(block_size(rate)),
         "logQuantiles": _log_quantiles(kappa, errors),
         "planted": _requirement(window.probe),
         "found": _requirement(window.required),
@@ -180,14 +180,14 @@ def _curve(curve: LagCurve) -> dict[str, Any]:
     }
 
 
-def _requirement(found: Requirement) -> dict[str, Any]:
+def _requirement(needed: Requirement) -> dict[str, Any]:
     return {
-        "n": found.sequences,
-        "low": found.low,
-        "high": found.high,
-        "robust": found.robust,
-        "status": [str(status) for status in found.status],
-        "usable": [status.usable for status in found.status],
+        "n": needed.sequences,
+        "low": needed.low,
+        "high": needed.high,
+        "robust": needed.robust,
+        "status": [str(status) for status in needed.status],
+        "usable": [status.usable for status in needed.status],
     }
 
 
@@ -222,12 +222,12 @@ def _fit_label(fit: Any) -> str:
 
 def _scales(layer: LayerDiagnosis) -> dict[str, Any]:
     """Time scales of the units; those without one are counted with the reason."""
-    found = time_scales(layer)
-    if found is None:
+    scales = time_scales(layer)
+    if scales is None:
         return {"tau": [], "missing": [str(Status.FIRST_ORDER_UNAVAILABLE)]}
-    finite = np.sort(found.tau[np.isfinite(found.tau)])
-    reasons = [status for status in dict.fromkeys(found.status) if status is not Status.OK]
-    missing = [f"{found.status.count(status)} units without a time scale: {status}" for status in reasons]
+    finite = np.sort(scales.tau[np.isfinite(scales.tau)])
+    reasons = [status for status in dict.fromkeys(scales.status) if status is not Status.OK]
+    missing = [f"{scales.status.count(status)} units without a time scale: {status}" for status in reasons]
     return {"tau": _rounded(finite), "missing": missing}
 
 
@@ -255,13 +255,13 @@ def _noise(layer: LayerDiagnosis, kept: int) -> dict[str, Any] | None:
 
 def verdict(layer: LayerDiagnosis) -> str:
     """Say what the noise looks like and what that means for averages."""
-    fit, speed = layer.tail, layer.window.concentration
+    fit, rate = layer.tail, layer.window.concentration
     words = {True: "supported", False: "not supported", None: "not checked"}[fit.stable_supported]
     head = f"Stable law not fitted: {fit.status}." if math.isnan(fit.alpha) else (
         f"Stable law with alpha {fit.alpha:.2f} ({fit.interval[0]:.2f} to {fit.interval[1]:.2f}), {words}."
     )  # fmt: skip
     note = "" if fit.status in (Status.OK, Status.STABLE_NOT_SUPPORTED) or math.isnan(fit.alpha) else f" {fit.status}."
-    return f"{head}{note} Averages over sequences: kappa {speed.exponent:.3g}, {speed.status}."
+    return f"{head}{note} Averages over sequences: kappa {rate.exponent:.3g}, {rate.status}."
 
 
 def _rounded(values: np.ndarray) -> list[float]:

@@ -103,7 +103,7 @@ def what_to_do(diagnosis: Diagnosis, bars: Recovered | None) -> list[str]:
         return []
     lines = []
     for word, remedy in REMEDY.items():
-        chosen = [own == word for own in bars.words]
+        chosen = [bar == word for bar in bars.words]
         if any(chosen):
             lines.append(f"{'Lags' if sum(chosen) > 1 else 'Lag'} {spans(bars.lags, chosen)}: {remedy}.")
     return lines or [NOTHING_TO_DO]

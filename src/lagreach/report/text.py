@@ -129,10 +129,10 @@ def _shown(window: Window) -> list[int]:
     count = len(window.lags)
     if count <= ROWS:
         return list(range(count))
-    found = [i for i, (first, last) in enumerate(zip(window.required.first, window.lags, strict=True))
+    kept = [i for i, (first, last) in enumerate(zip(window.required.first, window.lags, strict=True))
              if any(first <= lag <= last for lag in window.dependences)]  # fmt: skip
     even = np.unique(np.geomspace(1, count, ROWS).round().astype(int) - 1).tolist()
-    return sorted({*found, *even, *(min(i + 1, count - 1) for i in found[:ROWS])})
+    return sorted({*kept, *even, *(min(i + 1, count - 1) for i in kept[:ROWS])})
 
 
 def _number(curve: LagCurve, i: int) -> str:
@@ -216,11 +216,11 @@ def _whose_lags(layer: LayerDiagnosis) -> list[str]:
 
 
 def _dependences(layer: LayerDiagnosis, diagnosis: Diagnosis) -> str:
-    found = layer.window.dependences
-    if not found:
+    lags = layer.window.dependences
+    if not lags:
         return nothing_found(layer.window)
     beyond, unknown = unreached(layer, diagnosis)
-    words = f"the data depend on lag{'s' if len(found) > 1 else ''} {', '.join(map(str, found))}"
+    words = f"the data depend on lag{'s' if len(lags) > 1 else ''} {', '.join(map(str, lags))}"
     if beyond:
         words += f"; {', '.join(map(str, beyond))} need{'s' if len(beyond) == 1 else ''} more sequences"
     if unknown:

@@ -180,13 +180,13 @@ def _beyond(diagnosis: Diagnosis, lag: int) -> str:
 
 def depends(diagnosis: Diagnosis) -> str:
     """Say which lags the data depend on, and which of them N sequences do not reach."""
-    found = sorted({lag for layer in diagnosis.layers for lag in layer.window.dependences})
-    if not found:
+    lags = sorted({lag for layer in diagnosis.layers for lag in layer.window.dependences})
+    if not lags:
         return f"{sentence(nothing_found(_most_telling(diagnosis)))}."
     visible = {lag for layer in diagnosis.layers for lag in layer.window.at(diagnosis.sequences).detectable}
     beyond = {lag for layer in diagnosis.layers for lag in unreached(layer, diagnosis)[0]} - visible
-    unknown = set(found) - visible - beyond
-    words = f"The data depend on {listed(found)}"
+    unknown = set(lags) - visible - beyond
+    words = f"The data depend on {listed(lags)}"
     if beyond:
         words += f"; {listed(sorted(beyond))} {'is' if len(beyond) == 1 else 'are'} out of reach"
     if unknown:

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float
 
 from lagreach.errors import InputError
-from lagreach.gradients.subject import Piece, Subject
+from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch
 from lagreach.types import Status
 
 STATES, DEPENDENCES = "states", "dependences"  # what the first and the second pass over the data offer
@@ -83,7 +83,7 @@ class LagCurve:
 class Accumulator(Protocol):
     """What a statistic collects from pieces of the data. It must pickle, and merging must not depend on the order."""
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: PairBatch) -> None:
         """Take in some pairs of sequences, run through the model."""
 
     def merge(self, other: Any) -> None:
@@ -127,7 +127,7 @@ class LagStatistic(ABC):
     column: ClassVar[str] = ""
     tracked: ClassVar[str] = ""
 
-    def start(self, subject: Subject, dependences: Sequence[int]) -> Accumulator | None:
+    def start(self, plan: MeasurementPlan, dependences: Sequence[int]) -> Accumulator | None:
         """Return an empty accumulator for this model and data; None if nothing has to be collected.
 
         `dependences` are the lags that the data depend on, known in the second pass and empty in the first.

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lagreach.gradients.subject import Piece, Subject
+from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch
 from lagreach.statistics._statistic import STATES, LagCurve, LagStatistic, Measured
 from lagreach.transport.objective import valid_steps
 
@@ -71,18 +71,18 @@ def memory_bytes(size: int, lags: int) -> int:
 class MemorySums:
     """Moments of states and old inputs, for the even blocks (which fit) and the odd ones (which score)."""
 
-    def __init__(self, subject: Subject) -> None:
-        self.probe = subject.probe
-        self.lags = list(subject.bands.lags)
-        self.spans = [last - first + 1 for first, last in subject.bands.edges]  # lags that each entry stands for
-        self.size = subject.view.template.stack.state_size
-        self.width = subject.probe.whitening.shape[1]
+    def __init__(self, plan: MeasurementPlan) -> None:
+        self.probe = plan.probe
+        self.lags = list(plan.bands.lags)
+        self.spans = [last - first + 1 for first, last in plan.bands.edges]  # lags that each entry stands for
+        self.size = plan.view.template.stack.state_size
+        self.width = plan.probe.whitening.shape[1]
         self.of_state = _Sketch(self.size, directions_read(self.size, len(self.lags)))
         self.of_input = _Sketch(self.width, min(self.width, MOST_DIRECTIONS))
         self.halves = [_Moments(self.lags, self.of_state.directions, self.of_input.directions) for _ in range(2)]
-        self.related = Autocorrelation(subject.plan.count, self.of_input.directions)
+        self.related = Autocorrelation(plan.block_plan.count, self.of_input.directions)
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: PairBatch) -> None:
         """Take in some pairs of sequences."""
         states = self.of_state(piece.part.states.double())
         inputs = self.of_input(self.probe.whiten(piece.part.x.double()))
@@ -118,9 +118,9 @@ class MemoryCurve(LagStatistic):
     unit: ClassVar[str] = "R^2"
     reads: ClassVar[frozenset[str]] = frozenset({STATES})
 
-    def start(self, subject: Subject, dependences: Sequence[int]) -> MemorySums:
+    def start(self, plan: MeasurementPlan, dependences: Sequence[int]) -> MemorySums:
         """Collect moments."""
-        return MemorySums(subject)
+        return MemorySums(plan)
 
     def curve(self, measured: Measured) -> LagCurve:
         """As the window keeps it."""
@@ -180,7 +180,8 @@ class Autocorrelation:
         )
         blocks = len(left_out)
         error = (left_out - left_out.mean(0)).square().sum(0).mul((blocks - 1) / blocks).sqrt()
-        # of independent steps it is this much; blocks tell more where sequences repeat each other, less where they are few
+        # At least 1 / sqrt(steps), which independent steps have: the jackknife finds more where sequences repeat each other,
+        # and may find too little where blocks are few.
         error = torch.maximum(error, steps.sum(0)[reached][1:].rsqrt())
         chance = float(stdtrit(blocks - 1, 1 - DOUBT / (2 * whole.numel())))
         return bool((whole.abs() > torch.clamp(chance * error, min=NEGLIGIBLE)).any())

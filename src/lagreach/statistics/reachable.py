@@ -59,11 +59,11 @@ class Directions:
             draws = [torch.randn(self.size, generator=_generator(self.seed, k)) for k in range(start, stop)]
             flat = torch.stack(draws) / len(self) ** 0.5
         parts = flat.split([weight.numel() for weight in self.weights.values()], dim=1)
-        found = {}
+        by_weight = {}
         for (name, weight), part in zip(self.weights.items(), parts, strict=True):
-            own = part.view(-1, *weight.shape).to(device=weight.device, dtype=weight.dtype)
-            found[name] = own if self.scale is None else own * self.scale[name].to(own).sqrt()
-        return found
+            drawn = part.view(-1, *weight.shape).to(device=weight.device, dtype=weight.dtype)
+            by_weight[name] = drawn if self.scale is None else drawn * self.scale[name].to(drawn).sqrt()
+        return by_weight
 
 
 def _generator(seed: int, number: int) -> torch.Generator:
@@ -162,10 +162,10 @@ def sketched(
     pull = (observed.residual * observed.shares[..., None]).double()  # (seq, target, row)
     at = index[..., None].expand(-1, -1, rows)
     for start, change in along:
-        own = space.rows(change, output)  # (direction, seq, target, row)
-        stop = start + len(own)
-        gradient[:, start:stop] = torch.einsum("kstr,str->sk", own.double(), pull)
-        picked = own.gather(2, at.expand(len(own), *at.shape))
+        moved = space.rows(change, output)  # (direction, seq, target, row)
+        stop = start + len(moved)
+        gradient[:, start:stop] = torch.einsum("kstr,str->sk", moved.double(), pull)
+        picked = moved.gather(2, at.expand(len(moved), *at.shape))
         features[..., start:stop] = picked.permute(1, 2, 3, 0)
     return Sketched(features, gradient)
 

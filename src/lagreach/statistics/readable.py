@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lagreach.gradients.subject import Piece, Subject
+from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch
 from lagreach.statistics._statistic import STATES, LagCurve, LagStatistic, Measured
 from lagreach.statistics.linear_share import (
     AMPLE,
@@ -61,9 +61,9 @@ def readable_rows(observed: Observed, features: Float[Tensor, "seq target featur
     return observed.rows(scaled[:, :, None], gradient, lags)
 
 
-def why_not_readable(subject: Subject) -> str | None:
+def why_not_readable(plan: MeasurementPlan) -> str | None:
     """Say why a diagnosis does not measure what a readout of this layer would recover; None where it does."""
-    units = _units(subject)
+    units = _units(plan)
     if units > MOST_UNITS:
         return (
             f"how much of each lag will be recovered was not measured: {units:,} units are more than the {MOST_UNITS} up to "
@@ -72,22 +72,22 @@ def why_not_readable(subject: Subject) -> str | None:
     return None
 
 
-def _units(subject: Subject) -> int:
-    stack = subject.view.template.stack
+def _units(plan: MeasurementPlan) -> int:
+    stack = plan.view.template.stack
     return stack.output(torch.zeros(1, 1, stack.state_size)).shape[-1]
 
 
 class ReadableSums:
     """Moments of what a layer gives to the rest of the model, and of old inputs."""
 
-    def __init__(self, subject: Subject) -> None:
-        self.probe, self.seed, self.at_end = subject.probe, subject.seed, subject.at_end
-        self.lags = list(subject.bands.lags)
-        self.loss = str(subject.loss)
-        self.dtype = subject.view.template.dtype
+    def __init__(self, plan: MeasurementPlan) -> None:
+        self.probe, self.seed, self.at_end = plan.probe, plan.seed, plan.at_end
+        self.lags = list(plan.bands.lags)
+        self.loss = str(plan.loss)
+        self.dtype = plan.view.template.dtype
         self.moments: ShareMoments | None = None
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: PairBatch) -> None:
         """Take in some pairs of sequences."""
         part, objective = piece.part, piece.objective
         seq, time = part.x.shape[:2]
@@ -143,11 +143,11 @@ class Readable(LagStatistic):
     column: ClassVar[str] = "share recovered"
     tracked: ClassVar[str] = "readable"
 
-    def start(self, subject: Subject, dependences: Sequence[int]) -> ReadableSums | None:
+    def start(self, plan: MeasurementPlan, dependences: Sequence[int]) -> ReadableSums | None:
         """Collect moments, where that is cheap and the loss has a known curvature."""
-        if subject.loss not in LOSSES or why_not_readable(subject) is not None:
+        if plan.loss not in LOSSES or why_not_readable(plan) is not None:
             return None
-        return ReadableSums(subject)
+        return ReadableSums(plan)
 
     def curve(self, measured: Measured) -> LagCurve | None:
         """Shares from the sequences that are planned for; also from more than anyone has, and what half of it needs."""

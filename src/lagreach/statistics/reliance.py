@@ -18,8 +18,8 @@ from torch import Tensor
 
 from lagreach.data.pairs import pair_scores
 from lagreach.gradients.contrast import anchor_shares
+from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch
 from lagreach.gradients.significance import step_down
-from lagreach.gradients.subject import Piece, Subject
 from lagreach.kernels import scan_stack
 from lagreach.statistics._statistic import DEPENDENCES, LagCurve, LagStatistic, Measured
 from lagreach.types import Status
@@ -49,16 +49,16 @@ NO_RELIANCE = Reliance((), np.empty(0), np.empty(0), np.empty(0))  # not measure
 class RelianceSums:
     """Rises and losses of every pair seen so far, at the lags that the data depend on."""
 
-    def __init__(self, subject: Subject, lags: Sequence[int], seed: int) -> None:
-        self.lags, self.seed, self.time = tuple(lags), seed, subject.time
+    def __init__(self, plan: MeasurementPlan, lags: Sequence[int], seed: int) -> None:
+        self.lags, self.seed, self.time = tuple(lags), seed, plan.time
         # pairs of windows from one stretch of a series depend on each other: their signs are flipped together
-        self.stretch = subject.plan.blocks if subject.plan.of_series else None
+        self.stretch = plan.block_plan.blocks if plan.block_plan.of_series else None
         self.pair: list[np.ndarray] = []
         self.values: list[np.ndarray] = []  # (2, pair, lag) each: rises and losses
         self.levels: list[np.ndarray] = []  # (pair, 2 + out) each: loss, loss of the output 0, and its slope there
-        self.loss = subject.loss
+        self.loss = plan.loss
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: PairBatch) -> None:
         """Exchange inputs within the pairs of a piece; lags without anchors give NaN."""
         values = np.full((2, len(piece.pair), len(self.lags)), np.nan)
         for column, lag in enumerate(self.lags):
@@ -81,12 +81,12 @@ class RelianceSums:
         unit = np.arange(len(pairs)) if self.stretch is None else self.stretch[pairs[order]]
         empty = np.empty((2, 0, len(self.lags)))
         rises, losses = np.concatenate([empty, *self.values], axis=1)[:, order]
-        found = reliance_of(self.lags, rises, losses, flips, np.random.default_rng(self.seed), unit)
+        reliance = reliance_of(self.lags, rises, losses, flips, np.random.default_rng(self.seed), unit)
         if not self.levels or self.loss not in ("mse", "cross_entropy"):
-            return found
+            return reliance
         loss, *nothing = np.concatenate(self.levels)[order].mean(0)
         constant = best_constant(str(self.loss), nothing[0], np.array(nothing[1:]))
-        return replace(found, explained=float(1 - loss / constant) if constant > 0 else float("nan"))
+        return replace(reliance, explained=float(1 - loss / constant) if constant > 0 else float("nan"))
 
 
 def best_constant(loss: str, at_zero: float, slope: Float[np.ndarray, "out"]) -> float:
@@ -108,7 +108,7 @@ def best_constant(loss: str, at_zero: float, slope: Float[np.ndarray, "out"]) ->
     return float(-(shares * np.log(shares)).sum())
 
 
-def _levels(piece: Piece) -> np.ndarray:
+def _levels(piece: PairBatch) -> np.ndarray:
     """Per pair: the loss, the loss of a constant output 0, and the slope of that in the constant."""
     part, objective = piece.part, piece.objective
     with torch.no_grad():
@@ -131,9 +131,9 @@ class RelianceCurve(LagStatistic):
     unit: ClassVar[str] = "share of the loss"
     reads: ClassVar[frozenset[str]] = frozenset({DEPENDENCES})
 
-    def start(self, subject: Subject, dependences: Sequence[int]) -> RelianceSums:
+    def start(self, plan: MeasurementPlan, dependences: Sequence[int]) -> RelianceSums:
         """Collect rises at the lags that the data depend on."""
-        return RelianceSums(subject, dependences, subject.seed)
+        return RelianceSums(plan, dependences, plan.seed)
 
     def curve(self, measured: Measured) -> LagCurve:
         """As the window keeps it, NaN at the other lags."""
@@ -148,7 +148,7 @@ class RelianceCurve(LagStatistic):
         return self.make(window.lags, value, low, high, status)
 
 
-def _rise(piece: Piece, lag: int, scores: Tensor) -> tuple[Tensor, Tensor]:
+def _rise(piece: PairBatch, lag: int, scores: Tensor) -> tuple[Tensor, Tensor]:
     """Rise of the loss and the loss itself, per unit weight of the anchor, averaged over each pair and its anchors."""
     part, objective, swap = piece.part, piece.objective, piece.partner
     shares = anchor_shares(part.recurrence, objective, part.states).cpu()

@@ -45,20 +45,20 @@ def load_tensors(path: Path, read: Read = read_whole) -> dict[str, Tensor]:
     try:
         size = int.from_bytes(content[:8], "little")
         metadata: dict[str, Any] = json.loads(content[8 : 8 + size]).get("__metadata__") or {}
-        found = load(content)
+        tensors = load(content)
     except Exception as error:  # a library that reads damaged files raises anything, and all of it means the same here
         raise InputError(
             "this checkpoint cannot be read",
             got=f"{path.name}: {error}",
             fix="remove it and resume: it is made again",
         ) from error
-    if metadata.get("checksum") != tensor_checksum(found):
+    if metadata.get("checksum") != tensor_checksum(tensors):
         raise InputError(
             "this checkpoint is damaged: its checksum does not match",
             got=path.name,
             fix="remove it and resume: it is made again",
         )
-    return found
+    return tensors
 
 
 def save_state(folder: Path, epoch: int, state: Mapping[str, Tensor], write: Write = write_whole) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from lagreach.errors import InputError
-from lagreach.study.rows import Row
+from lagreach.study.tables import Row
 
 VERDICTS = {"yes": "holds", "no": "fails", "not tested": "not tested"}  # and how the page says them
 LEAST_SEEDS = 5
@@ -68,14 +68,14 @@ class Evidence:
 
     def values(self, role: str, name: str, recipe: str | None = None) -> np.ndarray:
         """A number for each seed; NaN where there is none."""
-        found = [row.get(name) for row in self.of(role, recipe)]
-        return np.array([np.nan if value is None else value for value in found], dtype=float)
+        values = [row.get(name) for row in self.of(role, recipe)]
+        return np.array([np.nan if value is None else value for value in values], dtype=float)
 
     def window(self, role: str, budget: int) -> np.ndarray:
         """H_N of each seed at a budget; 0 where nothing is within reach."""
         place = list(self.budgets).index(budget)
-        found = [row["windows"][place] for row in self.of(role)]
-        return np.array([0.0 if w is None or np.isnan(w) else w for w in found])
+        windows = [row["windows"][place] for row in self.of(role)]
+        return np.array([0.0 if w is None or np.isnan(w) else w for w in windows])
 
 
 Test = Callable[[Evidence, Mapping[str, Any]], Outcome]
@@ -269,11 +269,11 @@ def check_claims(
         if claim.test not in TESTS:
             raise InputError("unknown test of a claim", got=claim.test, expected=", ".join(TESTS))
         for group in dict.fromkeys(row["group"] for row in rows):
-            own = [row for row in rows if row["group"] == group]
+            of_group = [row for row in rows if row["group"] == group]
             for definition in ONLY.get(claim.test, tuple(RECIPE)):
                 if RECIPE[definition] not in measured:
                     continue
-                outcome = TESTS[claim.test](Evidence(own, definition, budgets), claim.options)
+                outcome = TESTS[claim.test](Evidence(of_group, definition, budgets), claim.options)
                 if not enough:
                     few = f"{seeds} seeds at scale {scale}: too little to test a claim"
                     outcome = replace(outcome, agrees=None, why=few)

@@ -22,7 +22,7 @@ from lagreach.study.kinds import registered_kinds
 SCALES = ("smoke", "small", "paper")
 PROTOCOLS = Path(__file__).parent / "protocols"
 LARGEST_FILE = 2**18  # bytes of YAML
-MOST_VALUES = 20_000  # in a file, counting what is repeated by reference as often as it is
+MOST_VALUES = 20_000  # in a file; what a YAML reference (*name) repeats counts every time
 DEEPEST = 50
 MOST_DIAGNOSES = 10**6
 LARGEST_NETWORK = 2**31  # weights of one layer's recurrence, over all layers and seeds
@@ -296,7 +296,9 @@ def _check_extent(node: yaml.Node | None, seen: dict[int, int], deepest: int) ->
     if deepest == 0:
         raise TooLargeError("this study is nested too deeply", expected=f"at most {DEEPEST} levels")
     if id(node) not in seen:
-        seen[id(node)] = MOST_VALUES + 1  # what refers to itself from within has no end
+        seen[id(node)] = (
+            MOST_VALUES + 1
+        )  # until it is counted: a node inside itself, by reference, is endless and must be refused
         parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
         below = parts if isinstance(node, yaml.CollectionNode) else []
         seen[id(node)] = 1 + sum(_check_extent(part, seen, deepest - 1) for part in below)

@@ -45,10 +45,10 @@ def run_experiment(job: ExperimentJob) -> None:
     if read_experiment(run, job.name) is not None:
         return
     config = run.config()
-    found = measure(job.name, config.scale, config.seed)
+    experiment = measure(job.name, config.scale, config.seed)
     path = experiment_path(run, job.name)
     make_folder(path.parent)
-    run.write(path, json.dumps(found.to_dict()).encode())
+    run.write(path, json.dumps(experiment.to_dict()).encode())
     run.log(f"experiment {job.name} done")
 
 
@@ -102,10 +102,10 @@ def summarise_experiments(run: RunDirectory, config: StudyConfig, seconds: float
     """Write figures, claims, RESULTS.md and report.html."""
     from lagreach.papers.cayci.figures import figure
 
-    found = [one for name in config.experiments if (one := read_experiment(run, name)) is not None]
-    claims = slope_claims(found, config.scale)
+    experiments = [one for name in config.experiments if (one := read_experiment(run, name)) is not None]
+    claims = slope_claims(experiments, config.scale)
     pictures: list[tuple[str, str | Path]] = []
-    for experiment in found:
+    for experiment in experiments:
         path = run.path / "figures" / f"{experiment.name}.png"
         save_figure(figure(experiment), path, run.write)
         pictures.append((f"{experiment.question[0].upper()}{experiment.question[1:]}", path))
@@ -122,7 +122,7 @@ def summarise_experiments(run: RunDirectory, config: StudyConfig, seconds: float
         "",
     ]
     lines += table(headers, [(c.claim, c.printed, c.obtained, c.interval, c.verdict, c.why) for c in claims])
-    for experiment in found:
+    for experiment in experiments:
         lines += ["", f"## {experiment.name}", "", f"![{experiment.question}](figures/{experiment.name}.png)", ""]
         lines += ["```", str(experiment), "```"]
     run.write_text("RESULTS.md", "\n".join(lines).rstrip() + "\n")

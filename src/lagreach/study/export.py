@@ -10,8 +10,8 @@ from lagreach.errors import LagreachError, RunError
 from lagreach.study.config import read_config
 from lagreach.study.layout import FOLDERS
 from lagreach.study.manifest import OF_AN_OUTCOME, Manifest
-from lagreach.study.rows import Row, read_rows, write_rows
 from lagreach.study.store import FIRST_LINE, RunDirectory, shown
+from lagreach.study.tables import Row, read_rows, write_rows
 
 COPIED = ("config.yaml", "versions.json", "claims.json", "RESULTS.md")
 TABLES = ("metrics", "recovered")  # of each training, put together

@@ -12,7 +12,7 @@ import numpy as np
 from lagreach._util.disk import Write, write_whole
 from lagreach._util.extras import require_extra
 from lagreach.report.style import FAINT, SHADE, label, legend, look, new_axes
-from lagreach.study.material import Material, reach, stacked
+from lagreach.study.group_tables import GroupTables, reach, stacked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,11 +58,11 @@ def plain_numbers(axes: Axes) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def envelopes(material: Material) -> Figure:
+def envelopes(tables: GroupTables) -> Figure:
     """First-order envelope (retention, as the paper fits it) and exact gain, on three scales."""
     figure, axes = sheet(3)
-    for i, role in enumerate(material.roles()):
-        rows = material.rows(role, "exact")
+    for i, role in enumerate(tables.roles()):
+        rows = tables.rows(role, "exact")
         if not rows or rows[0].get("log10_retention") is None:
             continue
         lags = np.array(rows[0]["lags"], dtype=float)
@@ -80,29 +80,29 @@ def envelopes(material: Material) -> Figure:
     return figure
 
 
-def windows(material: Material) -> Figure:
+def windows(tables: GroupTables) -> Figure:
     """H_N against N, ours and by the printed recipe."""
     figure, axes = sheet(2)
     for ax, recipe, title in zip(axes, ("exact", "paper"), ("corrected (exact)", "as printed"), strict=True):
-        for i, role in enumerate(material.roles()):
-            rows = material.rows(role, recipe)
+        for i, role in enumerate(tables.roles()):
+            rows = tables.rows(role, recipe)
             if rows:
-                band(ax, np.array(material.budgets, dtype=float), reach(rows), i, role)
+                band(ax, np.array(tables.budgets, dtype=float), reach(rows), i, role)
         ax.set_xscale("log")
         label(ax, "sequences N", "window H_N (lag)", title)
         legend(ax)
     return figure
 
 
-def scaling(material: Material) -> Figure:
+def scaling(tables: GroupTables) -> Figure:
     """Log N against -log f, with the line of the corrected exponent."""
     figure, axes = sheet(2)
     for ax, recipe, curve, needed in (
         (axes[0], "exact", "log10_gain", "n_probe"),
         (axes[1], "paper", "log10_envelope", "n_data"),
     ):
-        for i, role in enumerate(material.roles()):
-            rows = material.rows(role, recipe)
+        for i, role in enumerate(tables.roles()):
+            rows = tables.rows(role, recipe)
             if not rows:
                 continue
             x, n = -stacked(rows, curve), stacked(rows, needed)
@@ -122,13 +122,13 @@ def scaling(material: Material) -> Figure:
     return figure
 
 
-def spectra(material: Material) -> Figure:
+def spectra(tables: GroupTables) -> Figure:
     """Time scales of single units, one row of points for each seed."""
     figure, (ax,) = sheet(1, 6.4, 3.8)
     label(ax, "time scale of a unit (steps)", "", "one dot a unit, one row a seed")
-    roles = material.roles()
+    roles = tables.roles()
     for i, role in enumerate(roles):
-        rows = [row for row in material.rows(role, "exact") if row.get("time_scales") is not None]
+        rows = [row for row in tables.rows(role, "exact") if row.get("time_scales") is not None]
         for k, row in enumerate(rows):
             tau = np.array([v for v in row["time_scales"] if v is not None and np.isfinite(v) and v > 0])
             height = i + (k - (len(rows) - 1) / 2) * 0.6 / max(1, len(rows))
@@ -141,16 +141,16 @@ def spectra(material: Material) -> Figure:
     return figure
 
 
-def learning(material: Material) -> Figure:
+def learning(tables: GroupTables) -> Figure:
     """Loss against epochs, and what was recovered of each lag in the end."""
     figure, axes = sheet(2)
-    for i, role in enumerate(material.roles()):
-        rows = [row for row in material.metrics if row["role"] == role and row["loss"] is not None]
+    for i, role in enumerate(tables.roles()):
+        rows = [row for row in tables.metrics if row["role"] == role and row["loss"] is not None]
         seeds = sorted({row["seed"] for row in rows})
         curves = [[row["loss"] for row in rows if row["seed"] == seed] for seed in seeds]
         if curves and curves[0]:
             band(axes[0], np.arange(1, len(curves[0]) + 1), np.array(curves, dtype=float), i, role, marker="")
-        last = [row for row in material.recovered if row["role"] == role]
+        last = [row for row in tables.recovered if row["role"] == role]
         if last:
             final = max(row["epoch"] for row in last)
             lags = sorted({row["lag"] for row in last})
@@ -159,8 +159,8 @@ def learning(material: Material) -> Figure:
                 for s in sorted({row["seed"] for row in last})
             ]
             band(axes[1], np.array(lags, dtype=float), np.array(by_seed, dtype=float), i, role)
-    if material.noise_floor is not None:
-        axes[0].axhline(material.noise_floor, color=FAINT, linestyle="--", linewidth=1, label="noise alone")
+    if tables.noise_floor is not None:
+        axes[0].axhline(tables.noise_floor, color=FAINT, linestyle="--", linewidth=1, label="noise alone")
     axes[0].set_yscale("log")
     label(axes[0], "epoch", "training loss", "learning curves")
     label(axes[1], "planted lag", "share recovered", "after training, on fresh sequences")
@@ -171,16 +171,16 @@ def learning(material: Material) -> Figure:
     return figure
 
 
-def tails(material: Material) -> Figure:
+def tails(tables: GroupTables) -> Figure:
     """Tail indices and concentration exponents of every seed."""
     figure, axes = sheet(2)
-    roles = material.roles()
+    roles = tables.roles()
     for i, role in enumerate(roles):
         style = look(i) | {"linestyle": "none"}
-        ours = material.rows(role, "exact")
+        ours = tables.rows(role, "exact")
         alpha = np.array([row["alpha"] for row in ours], dtype=float)
         kappa = np.array([row["kappa"] for row in ours], dtype=float)
-        hill = np.array([row["hill"] for row in material.rows(role, "paper")], dtype=float)
+        hill = np.array([row["hill"] for row in tables.rows(role, "paper")], dtype=float)
         axes[0].plot(np.full(len(alpha), i - 0.1), alpha, label="stable fit" if i == 0 else None, **style)
         axes[0].plot(
             np.full(len(hill), i + 0.1), hill, label="Hill" if i == 0 else None, **(style | {"fillstyle": "none"})
@@ -196,11 +196,11 @@ def tails(material: Material) -> Figure:
     return figure
 
 
-def noise_floor(material: Material) -> Figure:
+def noise_floor(tables: GroupTables) -> Figure:
     """Signal of the data at each lag against the gradient noise along its direction."""
     figure, axes = sheet(2)
-    for i, role in enumerate(material.roles()):
-        rows = material.rows(role, "exact")
+    for i, role in enumerate(tables.roles()):
+        rows = tables.rows(role, "exact")
         if not rows:
             continue
         lags = np.array(rows[0]["lags"], dtype=float)
@@ -222,13 +222,13 @@ def noise_floor(material: Material) -> Figure:
     return figure
 
 
-def over_training(material: Material) -> Figure:
+def over_training(tables: GroupTables) -> Figure:
     """Sequences needed at the planted lags, and the window, at every checkpoint."""
     figure, axes = sheet(2)
-    budget = material.budgets[-2] if len(material.budgets) > 1 else material.budgets[-1]
-    place = list(material.budgets).index(budget)
-    for i, role in enumerate(material.roles()):
-        rows = [row for row in material.every if row["role"] == role and row["recipe"] == "exact"]
+    budget = tables.budgets[-2] if len(tables.budgets) > 1 else tables.budgets[-1]
+    place = list(tables.budgets).index(budget)
+    for i, role in enumerate(tables.roles()):
+        rows = [row for row in tables.every if row["role"] == role and row["recipe"] == "exact"]
         epochs = sorted({row["epoch"] for row in rows})
         if not rows:
             continue
@@ -236,7 +236,7 @@ def over_training(material: Material) -> Figure:
         by = {(row["seed"], row["epoch"]): row for row in rows}
         windows_at = np.array([reach([by[s, e] for e in epochs])[:, place] for s in seeds])
         band(axes[0], np.array(epochs, dtype=float), windows_at, i, role)
-        longest = max(lag for lag in material.task_lags if lag in rows[0]["lags"])
+        longest = max(lag for lag in tables.task_lags if lag in rows[0]["lags"])
         at = rows[0]["lags"].index(longest)
         needed = np.array([[by[s, e]["n_probe"][at] for e in epochs] for s in seeds], dtype=float)
         band(
@@ -250,7 +250,7 @@ def over_training(material: Material) -> Figure:
     return figure
 
 
-FIGURES: dict[str, Callable[[Material], Figure]] = {
+FIGURES: dict[str, Callable[[GroupTables], Figure]] = {
     f.__name__: f for f in (envelopes, windows, scaling, spectra, learning, tails, noise_floor, over_training)
 }
 
@@ -267,12 +267,12 @@ def save_figure(figure: Figure, path: Path, write: Write = write_whole) -> None:
     write(path.with_suffix(".svg"), vector.getvalue())
 
 
-def draw_all(material: Material, folder: Path, suffix: str, write: Write = write_whole) -> list[tuple[str, Path]]:
+def draw_all(tables: GroupTables, folder: Path, suffix: str, write: Write = write_whole) -> list[tuple[str, Path]]:
     """Draw every figure; return captions and PNG files."""
     drawn = []
     for name, draw in FIGURES.items():
         path = folder / f"{name}-{suffix}.png"
-        save_figure(draw(material), path, write)
+        save_figure(draw(tables), path, write)
         caption = (draw.__doc__ or name).strip().splitlines()[0]
         printed = f" Printed: {PRINTED[name]}." if name in PRINTED else ""
         drawn.append((f"{name.replace('_', ' ').capitalize()}, {suffix}. {caption}{printed}", path))

@@ -26,9 +26,9 @@ from lagreach.study.config import RECIPES, DiagnosisSettings, StudyConfig, Varia
 from lagreach.study.data import FreshData, HeldData, TrainingData, generator_for, hold
 from lagreach.study.optimisers import OptimiserSettings
 from lagreach.study.replicas import Replicas
-from lagreach.study.rows import Row, read_rows, write_rows
 from lagreach.study.store import RunDirectory
 from lagreach.study.summary import summarise, summarise_paper
+from lagreach.study.tables import Row, read_rows, write_rows
 from lagreach.study.trainer import Trainer, run_epoch
 from lagreach.tasks import Task, make_task
 
@@ -126,7 +126,7 @@ class VariantTraining:
             metrics, scores = (
                 [row for row in table if row["epoch"] <= now] for table in _tables(self.run, self.variant)
             )
-            # what a state is past can only be made on the way to it
+            # a training that goes on from this state cannot make again what belongs to earlier epochs: it must all be there
             if now not in {row["epoch"] for row in metrics}:
                 raise InputError("the metrics end before the state", expected="a row for every epoch")
             for past in self.wanted:
@@ -153,13 +153,13 @@ class VariantTraining:
         """Note what an epoch gave, and save where it is time to."""
         epoch, status = self.trainer.epoch, self.trainer.status
         for r, seed in enumerate(self.config.seed_list()):
-            own = {"loss": float(loss[r]), "gradient_norm": float(norm[r]), "status": status[r].name}
-            self.metrics.append({"epoch": epoch, "seed": seed, **own})
+            numbers = {"loss": float(loss[r]), "gradient_norm": float(norm[r]), "status": status[r].name}
+            self.metrics.append({"epoch": epoch, "seed": seed, **numbers})
         if epoch in self.wanted:
             self._checkpoint()
         if epoch in self.wanted or epoch % self.plan.save_every == 0:
             write_rows(self.folder / "metrics.parquet", self.metrics, self.run.write)
-            # last: what it makes superfluous must be there
+            # last: a state tells a resumed run that everything up to its epoch has been written
             save_state(self.folder, epoch, self.trainer.state(), self.run.write)
             self.run.log(f"{self.variant.name}: epoch {epoch} of {self.plan.epochs} saved")
 
@@ -177,10 +177,10 @@ class VariantTraining:
         for r, seed in enumerate(self.config.seed_list()):
             x, y = task.sample(self.config.test_sequences, generator_for(seed, "test"))
             with torch.no_grad():
-                found = task.recovered(x, y, trainer.replicas.model(r)(x))
+                scores = task.recovered(x, y, trainer.replicas.model(r)(x))
             self.scores.extend(
                 {"epoch": trainer.epoch, "seed": seed, "lag": lag, "recovered": float(score)}
-                for lag, score in zip(task.lags, found.tolist(), strict=True)
+                for lag, score in zip(task.lags, scores.tolist(), strict=True)
             )
         write_rows(self.folder / "recovered.parquet", self.scores, self.run.write)
         path = self.run.model_path(self.variant.name, trainer.epoch)
@@ -236,34 +236,34 @@ def diagnose_checkpoint(job: DiagnoseJob) -> None:
     if is_diagnosed(run, job):
         return
     config = run.config()
-    variant, own, task = config.variant(job.variant), config.diagnosis, study_task(config)
+    variant, settings, task = config.variant(job.variant), config.diagnosis, study_task(config)
     model = stored_model(run, config, variant, job.seed, job.epoch).to(job.device)
-    batch = task.batch(own.sequences, generator_for(job.seed, "diagnosis"))
+    batch = task.batch(settings.sequences, generator_for(job.seed, "diagnosis"))
     labels: Row = {"study": config.name, "scale": config.scale, "variant": variant.name, "seed": job.seed}
     labels |= {"epoch": job.epoch, "recipe": job.recipe}
     if job.recipe == "paper":
-        lags_seen = [lag for lag in _explicit_lags(own, task) if lag > 0]
-        printed = paper_window(model.cpu(), batch, lags_seen, task.loss, own.error, config.seed)
-        write_rows(path, [summarise_paper(labels, printed, own.budget_grid)], run.write)
+        lags_seen = [lag for lag in _explicit_lags(settings, task) if lag > 0]
+        printed = paper_window(model.cpu(), batch, lags_seen, task.loss, settings.error, config.seed)
+        write_rows(path, [summarise_paper(labels, printed, settings.budget_grid)], run.write)
         run.log(f"diagnosed {path.name}")
         return
-    lags: Any = own.lags if own.lags == "auto" else list(own.lags)
-    found = diagnose(
+    lags: Any = settings.lags if settings.lags == "auto" else list(settings.lags)
+    diagnosis = diagnose(
         model,
         {"x": batch.x, "y": batch.y} | ({} if batch.mask is None else {"mask": batch.mask}),
         task.loss,
         lags,
         sequences=config.training_of(variant).sequences,
-        strength=own.strength,
-        error=own.error,
+        strength=settings.strength,
+        error=settings.error,
         seed=config.seed,
         require=[lag for lag in task.lags if lag < task.length],
-        settings=MeasureSettings(blocks=own.blocks, probes=own.probes),
+        settings=MeasureSettings(blocks=settings.blocks, probes=settings.probes),
         memory=job.memory,
         progress=False,
         **RECIPES[job.recipe],  # type: ignore[arg-type]
     )
-    run.write(path, to_bytes(replace(found, labels=labels)))
+    run.write(path, to_bytes(replace(diagnosis, labels=labels)))
     run.log(f"diagnosed {path.name}")
 
 

@@ -99,22 +99,22 @@ class Optimiser:
     @torch.no_grad()
     def step(self, flat: Tensor, gradient: Tensor, alive: Bool[Tensor, "replica"]) -> None:
         """Take the step in the rows that are alive."""
-        own, rate = self.settings, self.lr * self._now[0]
+        settings, rate = self.settings, self.lr * self._now[0]
         kept, new = alive[:, None], flat
-        if own.weight_decay and own.optimiser == "adamw":
-            new = new * (1 - rate * own.weight_decay)
-        elif own.weight_decay:
-            gradient = gradient + own.weight_decay * flat
-        if own.optimiser == "sgd":
+        if settings.weight_decay and settings.optimiser == "adamw":
+            new = new * (1 - rate * settings.weight_decay)
+        elif settings.weight_decay:
+            gradient = gradient + settings.weight_decay * flat
+        if settings.optimiser == "sgd":
             new = new - rate * gradient
-        elif own.optimiser == "momentum":
-            velocity = self._keep("velocity", own.momentum * self.buffers["velocity"] + gradient, kept)
+        elif settings.optimiser == "momentum":
+            velocity = self._keep("velocity", settings.momentum * self.buffers["velocity"] + gradient, kept)
             new = new - rate * velocity
         else:
-            first, second = own.betas
+            first, second = settings.betas
             mean = self._keep("mean", torch.lerp(gradient, self.buffers["mean"], first), kept)
             square = self._keep("square", torch.lerp(gradient.square(), self.buffers["square"], second), kept)
-            root = (square / self._now[2]).sqrt() + own.eps
+            root = (square / self._now[2]).sqrt() + settings.eps
             new = new - rate / self._now[1] * mean / root
         flat.copy_(torch.where(kept, new, flat))
 

@@ -60,7 +60,7 @@ class Replicas:
         before = self.stack.state_size - top  # the output is the first block of the top layer
         self._beside_output = (before, top - models[0].hidden_size)
         # leaves that share the memory of `flat`: an optimiser changes `flat`, the models see it
-        self.params = {name: own.requires_grad_() for name, own in self._views(self.flat).items()}
+        self.params = {name: weight.requires_grad_() for name, weight in self._views(self.flat).items()}
 
     def __len__(self) -> int:
         return len(self.flat)
@@ -83,13 +83,13 @@ class Replicas:
         whole = torch.nn.functional.pad(weight, self._beside_output)
         if states.is_cuda:
             return read(states, whole, bias)
-        found: Tensor = Readout.apply(states, whole, bias)
-        return found
+        outputs: Tensor = Readout.apply(states, whole, bias)
+        return outputs
 
     def gradient(self, losses: Float[Tensor, "replica"]) -> Float[Tensor, "replica param"]:
         """Gradient of each model's own loss; models do not share weights, so one backward pass gives them all."""
-        found = torch.autograd.grad(losses.sum(), list(self.params.values()))
-        return torch.cat([g.flatten(1) for g in found], dim=1)
+        gradients = torch.autograd.grad(losses.sum(), list(self.params.values()))
+        return torch.cat([g.flatten(1) for g in gradients], dim=1)
 
     def load(self, flat: Float[Tensor, "replica param"]) -> None:
         """Replace all weights."""
@@ -99,8 +99,8 @@ class Replicas:
     def model(self, replica: int) -> GatedRNN:
         """Return a copy of one model, on the CPU."""
         built = copy.deepcopy(self._template).cpu()
-        own = {name: p[replica].detach().cpu() for name, p in self.params.items()}
-        built.load_state_dict(own, strict=False)
+        weights = {name: p[replica].detach().cpu() for name, p in self.params.items()}
+        built.load_state_dict(weights, strict=False)
         return built
 
 

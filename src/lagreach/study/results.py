@@ -8,7 +8,7 @@ import numpy as np
 
 from lagreach.study.claims import ClaimResult
 from lagreach.study.config import StudyConfig
-from lagreach.study.material import Material, reach, stacked
+from lagreach.study.group_tables import GroupTables, reach, stacked
 from lagreach.study.store import Session
 
 
@@ -71,7 +71,7 @@ def work_sentence(sessions: Sequence[Session]) -> str:
 def results_text(
     config: StudyConfig,
     claims: Sequence[ClaimResult],
-    groups: dict[str, Material],
+    groups: dict[str, GroupTables],
     figures: dict[str, list[tuple[str, str]]],
     sessions: Sequence[Session],
 ) -> str:
@@ -95,14 +95,14 @@ def results_text(
     headers = ("claim", "group", "definition", "claimed", "obtained", "interval", "agrees?", "why")
     rows = [(c.claim, c.group, c.definition, c.printed, c.obtained, c.interval, c.verdict, c.why) for c in claims]
     lines += table(headers, rows)
-    for group, material in groups.items():
-        lines += ["", f"## {group or 'All variants'}", "", *numbers_text(material), ""]
+    for group, tables in groups.items():
+        lines += ["", f"## {group or 'All variants'}", "", *numbers_text(tables), ""]
         for caption, path in figures.get(group, []):
             lines += [f"![{cell(caption)}]({path})", "", caption, ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def numbers_text(material: Material) -> list[str]:
+def numbers_text(tables: GroupTables) -> list[str]:
     """Tables of windows, sequences needed at planted lags, and recovered shares; medians over seeds."""
     lines = [
         "Windows H_N (median over seeds). In brackets, here and below, of how many seeds, where the noise of the others is "
@@ -110,30 +110,30 @@ def numbers_text(material: Material) -> list[str]:
         "",
     ]
     rows = []
-    for role in material.roles():
+    for role in tables.roles():
         names = {"exact": "lagreach", "first_order": "first order", "exact_lag_noise": "lag noise", "paper": "paper"}
         for recipe, name in names.items():
-            own = material.rows(role, recipe)
-            if own:
-                rows.append([role, name, *map(middle, reach(own).T)])
-    lines += table(["network", "definition", *(f"N = {n}" for n in material.budgets)], rows)
-    lags = [int(lag) for lag in material.task_lags]
+            of_role = tables.rows(role, recipe)
+            if of_role:
+                rows.append([role, name, *map(middle, reach(of_role).T)])
+    lines += table(["network", "definition", *(f"N = {n}" for n in tables.budgets)], rows)
+    lags = [int(lag) for lag in tables.task_lags]
     lines += ["", "At the planted lags (median over seeds): share recovered / N in the data / N for a planted 5 %:", ""]
     rows = []
-    for role in material.roles():
-        own = material.rows(role, "exact")
-        scores = [row for row in material.recovered if row["role"] == role]
-        if not own:
+    for role in tables.roles():
+        of_role = tables.rows(role, "exact")
+        scores = [row for row in tables.recovered if row["role"] == role]
+        if not of_role:
             continue
         last = max((row["epoch"] for row in scores), default=0)
         cells = []
         for lag in lags:
-            at = own[0]["lags"].index(lag) if lag in own[0]["lags"] else None
+            at = of_role[0]["lags"].index(lag) if lag in of_role[0]["lags"] else None
             share = [row["recovered"] for row in scores if row["lag"] == lag and row["epoch"] == last]
             shown = f"{np.median(share):.2f}" if share else "-"
             if at is not None:
-                found, planted = (middle(stacked(own, name)[:, at]) for name in ("n_data", "n_probe"))
-                shown += f" / {found} / {planted}"
+                in_data, planted = (middle(stacked(of_role, name)[:, at]) for name in ("n_data", "n_probe"))
+                shown += f" / {in_data} / {planted}"
             cells.append(shown)
         rows.append([role, *cells])
     return lines + table(["network", *(f"lag {lag}" for lag in lags)], rows)

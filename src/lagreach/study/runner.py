@@ -20,6 +20,7 @@ from lagreach.study.config import StudyConfig
 from lagreach.study.convergence import ExperimentJob, run_experiment, summarise_experiments
 from lagreach.study.executors import Executor, LocalExecutor, counting
 from lagreach.study.figures import draw_all
+from lagreach.study.group_tables import gather
 from lagreach.study.jobs import (
     DiagnoseJob,
     TrainJob,
@@ -31,11 +32,10 @@ from lagreach.study.jobs import (
     train_variants,
 )
 from lagreach.study.kinds import kind_named
-from lagreach.study.material import gather
 from lagreach.study.results import results_text, verdict_sentence
-from lagreach.study.rows import write_rows
 from lagreach.study.status import epochs_done
 from lagreach.study.store import RunDirectory
+from lagreach.study.tables import write_rows
 
 SHOWN_IN_REPORT = 8  # diagnoses side by side on the page
 POLL_SECONDS = 0.5
@@ -127,10 +127,10 @@ def summarise_run(run: RunDirectory) -> list[ClaimResult]:
     """Write summary.parquet, the figures, RESULTS.md and report.html from what the folder holds."""
     config = run.config()
     groups = gather(run, config)
-    write_rows(run.path / "summary.parquet", [row for own in groups.values() for row in own.every], run.write)
-    final = [row for own in groups.values() for row in own.final]
+    write_rows(run.path / "summary.parquet", [row for tables in groups.values() for row in tables.every], run.write)
+    final = [row for tables in groups.values() for row in tables.final]
     claims = check_claims(config.claims, final, config.diagnosis.budget_grid, seeds=config.seeds, scale=config.scale)
-    figures = {g: draw_all(own, run.path / "figures", g or "all", run.write) for g, own in groups.items()}
+    figures = {g: draw_all(tables, run.path / "figures", g or "all", run.write) for g, tables in groups.items()}
     linked = {g: [(caption, f"figures/{path.name}") for caption, path in made] for g, made in figures.items()}
     run.write_text("claims.json", json.dumps([asdict(claim) for claim in claims], indent=2))
     shown = [

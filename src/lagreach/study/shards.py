@@ -20,7 +20,7 @@ from lagreach._util.threads import one_thread, threads_of_user
 from lagreach.adapters.fresh_state import from_fresh_state
 from lagreach.data.sequences import as_sequences, fingerprint, telling_sample
 from lagreach.diagnosis.assemble import assemble
-from lagreach.diagnosis.diagnose import diagnose, diagnosis_subjects
+from lagreach.diagnosis.diagnose import diagnose, diagnosis_plans
 from lagreach.diagnosis.passes import (
     BetweenPasses,
     FirstPass,
@@ -32,19 +32,19 @@ from lagreach.diagnosis.passes import (
 )
 from lagreach.diagnosis.result import Diagnosis
 from lagreach.diagnosis.settings import MeasureSettings
-from lagreach.diagnosis.whole_model import model_subject
+from lagreach.diagnosis.whole_model import model_plan
 from lagreach.diagnosis.window import Window
 from lagreach.errors import InputError
 from lagreach.gradients.exchange import Exchanged, ExchangePlan, exchange
 from lagreach.gradients.lag_contrasts import LagContrasts, lag_contrasts
+from lagreach.gradients.measurement_plan import MeasurementPlan
 from lagreach.gradients.partial_inputs import Neighbours
-from lagreach.gradients.subject import Subject
 from lagreach.study.executors import Executor, counting
 from lagreach.study.executors.ranks import RanksExecutor
 from lagreach.whole_model.choice import choose_lags
+from lagreach.whole_model.measurement_plan import WholeModelPlan
 from lagreach.whole_model.running import at_rest
 from lagreach.whole_model.spread import Spread, Work
-from lagreach.whole_model.subject import ModelSubject
 
 Build = Callable[[], tuple[nn.Module, Any]]
 
@@ -62,7 +62,7 @@ class Shard:
 
 
 @lru_cache(maxsize=1)
-def _subjects(build: Build, options: tuple[tuple[str, Any], ...], settings: MeasureSettings) -> list[Subject]:
+def _plans(build: Build, options: tuple[tuple[str, Any], ...], settings: MeasureSettings) -> list[MeasurementPlan]:
     """Build model and data once in each worker."""
     model, data = build()
     chosen = dict(options)
@@ -70,37 +70,37 @@ def _subjects(build: Build, options: tuple[tuple[str, Any], ...], settings: Meas
     sample = telling_sample(as_sequences(data))
     call, _ = from_fresh_state(model, sample, None)
     choice = choose_lags(model, sample, lags_of=lags_of or "auto", inputs=inputs, call=call, only=only)
-    return diagnosis_subjects(model, data, settings=settings, call=call, views=choice.views, **chosen)
+    return diagnosis_plans(model, data, settings=settings, call=call, views=choice.views, **chosen)
 
 
 @one_thread()
 def measure_first(shard: Shard) -> FirstPass:
     """First pass on a shard."""
-    subject = _subjects(shard.build, shard.options, shard.settings)[shard.layer]
-    return first_pass(subject, shard.statistics, shard.blocks)
+    plan = _plans(shard.build, shard.options, shard.settings)[shard.layer]
+    return first_pass(plan, shard.statistics, shard.blocks)
 
 
 @one_thread()
 def measure_second(item: tuple[Shard, BetweenPasses]) -> SecondPass:
     """Second pass on a shard, along the directions of the merged first pass."""
     shard, between = item
-    subject = _subjects(shard.build, shard.options, shard.settings)[shard.layer]
-    return second_pass(subject, between, shard.statistics, shard.settings, shard.blocks)
+    plan = _plans(shard.build, shard.options, shard.settings)[shard.layer]
+    return second_pass(plan, between, shard.statistics, shard.settings, shard.blocks)
 
 
 @one_thread()
 def measure_contrasts(item: tuple[Shard, tuple[int, ...], Neighbours | None]) -> LagContrasts:
     """Contrasts of single lags on a shard."""
     shard, lags, neighbours = item
-    subject = _subjects(shard.build, shard.options, shard.settings)[shard.layer]
-    return lag_contrasts(subject, lags, neighbours, shard.blocks)
+    plan = _plans(shard.build, shard.options, shard.settings)[shard.layer]
+    return lag_contrasts(plan, lags, neighbours, shard.blocks)
 
 
 @one_thread()
 def measure_exchange(item: tuple[Shard, ExchangePlan]) -> Exchanged:
     """Exchange of single inputs on a shard."""
-    shard, plan = item
-    return exchange(_subjects(shard.build, shard.options, shard.settings)[shard.layer], plan, shard.blocks)
+    shard, exchange_plan = item
+    return exchange(_plans(shard.build, shard.options, shard.settings)[shard.layer], exchange_plan, shard.blocks)
 
 
 @dataclass(frozen=True)
@@ -117,10 +117,10 @@ class _LookOnShards:
         items = [(shard, tuple(lags), neighbours) for shard in self.shards]
         return LagContrasts.merge(self.executor.map(measure_contrasts, items, on_result=tick))
 
-    def exchange(self, plan: ExchangePlan) -> Exchanged:
+    def exchange(self, exchange_plan: ExchangePlan) -> Exchanged:
         """Exchange single inputs over all blocks."""
         tick = counting(self.progress, "lags", len(self.shards))
-        items = [(shard, plan) for shard in self.shards]
+        items = [(shard, exchange_plan) for shard in self.shards]
         return Exchanged.merge(self.executor.map(measure_exchange, items, on_result=tick))
 
 
@@ -136,19 +136,19 @@ class ModelShard:
 
 
 @lru_cache(maxsize=1)
-def _model_subject(build: Build, options: tuple[tuple[str, Any], ...], settings: MeasureSettings) -> ModelSubject:
+def _model_plan(build: Build, options: tuple[tuple[str, Any], ...], settings: MeasureSettings) -> WholeModelPlan:
     """Build model and data once in each worker, and fix what is measured as `diagnose` does."""
     model, data = build()
     chosen = {name: value for name, value in options if name != "params"}  # which only recurrent layers have
-    return model_subject(model, data, settings=settings, **chosen)
+    return model_plan(model, data, settings=settings, **chosen)
 
 
 @threads_of_user()
 def measure_model_part(shard: ModelShard) -> Any:
     """One pass on some blocks of a whole model's sequences."""
-    subject = _model_subject(shard.build, shard.options, shard.settings)
-    with at_rest(subject.model.module):
-        return shard.work(subject, shard.blocks)
+    plan = _model_plan(shard.build, shard.options, shard.settings)
+    with at_rest(plan.model.module):
+        return shard.work(plan, shard.blocks)
 
 
 @dataclass(frozen=True)
@@ -158,12 +158,12 @@ class _OnShards(Spread):
     sharded: Sharded
     settings: MeasureSettings
 
-    def parts(self, subject: ModelSubject, work: Work, progress: Progress | None) -> Iterator[Any]:
+    def parts(self, plan: WholeModelPlan, work: Work, progress: Progress | None) -> Iterator[Any]:
         """Results of the work, shard after shard."""
         way = self.sharded
         shards = [
             ModelShard(way.build, way.options, self.settings, tuple(blocks), work)
-            for blocks in way.cut(subject.plan.count)
+            for blocks in way.cut(plan.block_plan.count)
         ]
         yield from way.executor.map(measure_model_part, shards, on_result=counting(progress, work.stage, len(shards)))
 
@@ -188,21 +188,21 @@ class Sharded:
         return _OnShards(self, settings)
 
     def __call__(
-        self, subject: Subject, chosen: MeasureSettings, progress: Progress | None, statistics: Statistics
+        self, plan: MeasurementPlan, chosen: MeasureSettings, progress: Progress | None, statistics: Statistics
     ) -> tuple[Window, np.ndarray, bool]:
         """Measure the window of the next recurrence."""
         self.layer += 1
         parts = [
             Shard(self.build, self.options, self.layer, tuple(blocks), chosen, statistics)
-            for blocks in self.cut(subject.plan.count)
+            for blocks in self.cut(plan.block_plan.count)
         ]
         tick = counting(progress, "directions", len(parts))
         first = FirstPass.merge(self.executor.map(measure_first, parts, on_result=tick))
         look = _LookOnShards(parts, self.executor, progress)
-        between = between_passes(subject, first.means, chosen, first.inputs, look)
+        between = between_passes(plan, first.means, chosen, first.inputs, look)
         tick = counting(progress, "noise", len(parts))
         second = SecondPass.merge(self.executor.map(measure_second, [(p, between) for p in parts], on_result=tick))
-        return assemble(subject, first, between, second, chosen, statistics), second.noise.sample, False
+        return assemble(plan, first, between, second, chosen, statistics), second.noise.sample, False
 
 
 def diagnose_sharded(

@@ -43,12 +43,12 @@ class RunStatus:
 
 def epochs_done(run: RunDirectory, config: StudyConfig) -> dict[str, tuple[int, int]]:
     """Epochs saved for each variant, and how many there are to be."""
-    found = {}
+    by_variant = {}
     for variant in config.variants:
         epochs = [path.stem.partition("-")[2] for path in run.training(variant.name).glob("state-*.safetensors")]
         last = max((int(epoch) for epoch in epochs if epoch.isdecimal()), default=0)
-        found[variant.name] = (last, config.training_of(variant).epochs)
-    return found
+        by_variant[variant.name] = (last, config.training_of(variant).epochs)
+    return by_variant
 
 
 def run_status(folder: str | Path) -> RunStatus:

@@ -43,7 +43,7 @@ from lagreach.errors import InputError, LagreachError, RunError
 from lagreach.study.config import StudyConfig, read_config
 from lagreach.study.layout import FILES, FOLDERS, files_in, without_temporary, written_by
 from lagreach.study.manifest import MANIFEST, Manifest
-from lagreach.study.rows import MENDED
+from lagreach.study.tables import MENDED
 
 SHOWN = 20  # names of files in an error
 FIRST_LINE = "# A run of lagreach; manifest.txt lists its files.\n"  # of config.yaml
@@ -124,7 +124,9 @@ class RunDirectory:
                 self._list_what_is_there()
             elif not self.manifest.exists:
                 self.log(f"{MANIFEST} is missing or damaged: nothing can be compared with it, and all is made again")
-        self.manifest.tidy(lines_kept=2)  # of what a file was, and of what it was becoming when a process ended
+        self.manifest.tidy(
+            lines_kept=2
+        )  # a file's checksum, and the one it was to get when a process ended before it was written
         for name in self.manifest.checksums():
             if name not in FILES and not self.wrote(name):
                 self.log(f"{name} is damaged: it is made again")
@@ -284,14 +286,14 @@ class RunDirectory:
 
     def sessions(self) -> list[Session]:
         """Read from the log when the run was worked on, and for how long; a session that was killed ends with its last line."""
-        found: list[Session] = []
+        sessions: list[Session] = []
         for line in self._log_lines():
             at = time.mktime(time.strptime(line[:19], "%Y-%m-%d %H:%M:%S"))
             if line[20:].startswith("start: "):
-                found.append(Session(line[:19], line[27:], 0.0, at))
-            elif found:
-                found[-1] = replace(found[-1], seconds=max(0.0, at - found[-1].begun))
-        return found
+                sessions.append(Session(line[:19], line[27:], 0.0, at))
+            elif sessions:
+                sessions[-1] = replace(sessions[-1], seconds=max(0.0, at - sessions[-1].begun))
+        return sessions
 
     def _log_lines(self) -> list[str]:
         path = self.path / "log.txt"
@@ -314,13 +316,13 @@ class RunDirectory:
 
 def versions() -> dict[str, str]:
     """Versions of what results depend on."""
-    found = {"lagreach": __version__, "python": platform.python_version(), "machine": platform.machine()}
+    numbers = {"lagreach": __version__, "python": platform.python_version(), "machine": platform.machine()}
     for name in PACKAGES:
         with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
+            numbers[name] = version(name)
     if torch.cuda.is_available():
-        found["cuda_device"] = torch.cuda.get_device_name()
-    return found
+        numbers["cuda_device"] = torch.cuda.get_device_name()
+    return numbers
 
 
 def shown(names: list[str]) -> str:

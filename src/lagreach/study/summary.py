@@ -11,7 +11,7 @@ from lagreach.diagnosis.result import Diagnosis
 from lagreach.papers.livi.printed_window import PaperWindow
 from lagreach.regimes import fit_regimes
 from lagreach.regimes.spectrum import timescales
-from lagreach.study.rows import Row
+from lagreach.study.tables import Row
 
 SHORT_NAMES = {"required_if_present": "n_probe", "required": "n_data"}
 LEAST_POINTS = 3  # for a slope
@@ -50,13 +50,13 @@ def slope(log_f: np.ndarray, log_n: np.ndarray) -> Row:
     return dict(zip(("slope", "slope_low", "slope_high", "slope_r2"), map(float, numbers), strict=True))
 
 
-def summarise(found: Diagnosis, budgets: Sequence[int]) -> Row:
+def summarise(diagnosis: Diagnosis, budgets: Sequence[int]) -> Row:
     """Numbers of one diagnosis of a GatedRNN."""
-    layer = found.layers[0]
+    layer = diagnosis.layers[0]
     window, lags = layer.window, layer.window.lags
     probe = window.required_if_present()
     exact = layer.fidelity.log10_exact.numpy()
-    row: Row = dict(found.labels) | {
+    row: Row = dict(diagnosis.labels) | {
         "lags": lags.tolist(),
         "windows": [_reach(window.at(n).lag) for n in budgets],
         "alpha": layer.tail.alpha,
@@ -75,10 +75,12 @@ def summarise(found: Diagnosis, budgets: Sequence[int]) -> Row:
         row |= slope(np.log(10.0) * carried, np.log(probe.sequences))
     if layer.rates is not None:
         rates = layer.rates
-        own = rates.lags.numpy()
+        rate_lags = rates.lags.numpy()
         retention = rates.log10_channels["retention"].numpy()
-        row |= shape("retention", own, _log10_sum(retention)) | shape("first_order", own, rates.log10_envelope.numpy())
-        tau = timescales(own, log10_rates=retention).tau
+        row |= shape("retention", rate_lags, _log10_sum(retention)) | shape(
+            "first_order", rate_lags, rates.log10_envelope.numpy()
+        )
+        tau = timescales(rate_lags, log10_rates=retention).tau
         row |= {
             "log10_envelope": rates.log10_envelope.tolist(),
             "log10_retention": _log10_sum(retention).tolist(),
@@ -107,19 +109,19 @@ def _reach(lag: int | None) -> float:
     return np.nan if lag is None else float(lag)
 
 
-def summarise_paper(labels: Row, found: PaperWindow, budgets: Sequence[int]) -> Row:
+def summarise_paper(labels: Row, printed: PaperWindow, budgets: Sequence[int]) -> Row:
     """Numbers of the printed recipe."""
     with np.errstate(divide="ignore"):
-        log_f, log_n = np.log(found.envelope), np.log(found.sequences)
+        log_f, log_n = np.log(printed.envelope), np.log(printed.sequences)
     return (
         labels
         | {
-            "lags": found.lags.tolist(),
+            "lags": printed.lags.tolist(),
             "log10_envelope": (log_f / np.log(10.0)).tolist(),
-            "n_data": found.sequences.tolist(),
-            "windows": [found.window(n) for n in budgets],
-            "alpha": found.alpha,
-            "hill": found.hill,
+            "n_data": printed.sequences.tolist(),
+            "windows": [printed.window(n) for n in budgets],
+            "alpha": printed.alpha,
+            "hill": printed.hill,
         }
         | slope(log_f, log_n)
     )

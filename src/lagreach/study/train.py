@@ -104,15 +104,15 @@ def train(
     >>> done.loss.shape, bool((done.loss[-1] < done.loss[0]).all())
     ((3, 2), True)
     """
-    given = [models] if isinstance(models, GatedRNN) else list(models)
+    networks = [models] if isinstance(models, GatedRNN) else list(models)
     for name, value in {"epochs": epochs, "batch": batch}.items():
         if value < (0 if name == "epochs" else 1):
             raise InputError(f"{name} must be a positive number", got=value)
-    replicas = Replicas(given, device=device, kernel=kernel, precision=precision)
+    replicas = Replicas(networks, device=device, kernel=kernel, precision=precision)
     where, dtype = replicas.flat.device, replicas.flat.dtype
-    own_seeds = list(range(len(given))) if seeds is None else list(seeds)
-    if len(own_seeds) != len(given):
-        raise InputError("one seed for each model", got=f"{len(own_seeds)} for {len(given)} models")
+    own_seeds = list(range(len(networks))) if seeds is None else list(seeds)
+    if len(own_seeds) != len(networks):
+        raise InputError("one seed for each model", got=f"{len(own_seeds)} for {len(networks)} models")
     if fresh:
         if not isinstance(data, Task):
             raise InputError("fresh sequences can only be drawn from a task", got=type(data).__name__)
@@ -126,7 +126,7 @@ def train(
 
     def keep() -> None:
         if trainer.epoch in checkpoints:
-            kept[trainer.epoch] = tuple(replicas.model(r) for r in range(len(given)))
+            kept[trainer.epoch] = tuple(replicas.model(r) for r in range(len(networks)))
 
     keep()
     with progress_bar(progress if isinstance(progress, bool) else None) as bar:
@@ -137,9 +137,9 @@ def train(
             if on_epoch is not None:
                 on_epoch(trainer.epoch, history[-1][0])
             keep()
-    empty = np.zeros((0, len(given)))
+    empty = np.zeros((0, len(networks)))
     return Training(
-        models=tuple(replicas.model(r) for r in range(len(given))),
+        models=tuple(replicas.model(r) for r in range(len(networks))),
         loss=np.stack([loss for loss, _ in history]) if history else empty,
         gradient_norm=np.stack([norm for _, norm in history]) if history else empty,
         status=trainer.status,

@@ -119,8 +119,8 @@ class Trainer:
 
     def _changing(self) -> dict[str, Tensor]:
         """Everything that a step changes in place."""
-        own = {"weights": self.replicas.flat, "alive": self.alive, "sums": self._sums}
-        return own | {f"optimiser.{name}": buffer for name, buffer in self.optimiser.buffers.items()}
+        tensors = {"weights": self.replicas.flat, "alive": self.alive, "sums": self._sums}
+        return tensors | {f"optimiser.{name}": buffer for name, buffer in self.optimiser.buffers.items()}
 
     def _step(self, x: Tensor, y: Tensor) -> None:
         losses = replica_losses(self.loss, self.replicas(x), y, self._mask)
@@ -139,9 +139,9 @@ class Trainer:
     def load(self, state: dict[str, Tensor]) -> None:
         """Go on from a state."""
         expected = {name: tuple(value.shape) for name, value in self.state().items()}
-        found = {name: tuple(value.shape) for name, value in state.items()}
-        if expected != found:
-            raise InputError("this state belongs to another training", got=found, expected=expected)
+        shapes = {name: tuple(value.shape) for name, value in state.items()}
+        if expected != shapes:
+            raise InputError("this state belongs to another training", got=shapes, expected=expected)
         with torch.no_grad():
             for name, value in self.state().items():
                 if name != "counters":

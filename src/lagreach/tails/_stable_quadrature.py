@@ -79,7 +79,7 @@ def remainders(x: FloatArray, alpha: float, want: tuple[str, ...]) -> dict[str, 
     """
     nodes = contour(alpha)
     flat = np.ascontiguousarray(x, dtype=np.float64).ravel()
-    found = {name: np.empty_like(flat) for name in want}
+    results = {name: np.empty_like(flat) for name in want}
     d_weight = nodes.weight * nodes.remainder
     even = {"pdf": d_weight, "alpha": nodes.weight * nodes.alpha_rate}
     odd = {"slope": 1j * nodes.t * d_weight, "sf": 1j * d_weight / nodes.t}
@@ -87,20 +87,20 @@ def remainders(x: FloatArray, alpha: float, want: tuple[str, ...]) -> dict[str, 
         part = flat[start : start + _CHUNK]
         phase = 1j * part[:, None] * nodes.t
         wave = np.exp(phase)
-        for name in even.keys() & found.keys():
-            found[name][start : start + _CHUNK] = (wave @ even[name]).real
-        if odd.keys() & found.keys():
+        for name in even.keys() & results.keys():
+            results[name][start : start + _CHUNK] = (wave @ even[name]).real
+        if odd.keys() & results.keys():
             # the integrals of the odd quantities vanish at x = 0, so e^{ixt} - 1 may replace e^{ixt}: exact near 0
             small = part < 1.0
             wave[small] = np.expm1(phase[small])
-        for name in odd.keys() & found.keys():
+        for name in odd.keys() & results.keys():
             values = (wave @ odd[name]).real
             if name == "sf":
                 zero = part == 0.0
                 values[zero] = -d_weight.sum().real
                 values /= np.where(zero, 1.0, part)
-            found[name][start : start + _CHUNK] = values
-    return {name: values.reshape(np.shape(x)) for name, values in found.items()}
+            results[name][start : start + _CHUNK] = values
+    return {name: values.reshape(np.shape(x)) for name, values in results.items()}
 
 
 def series_coefficients(alpha: float, terms: int = SERIES_TERMS) -> FloatArray:
@@ -184,11 +184,11 @@ def law(x: FloatArray, alpha: FloatArray | float, want: tuple[str, ...]) -> Part
     """
     if np.ndim(alpha) == 0:
         return combine(x, float(alpha), want, remainders, tail_sums)
-    found = {name: np.empty_like(x) for name in want}
+    results = {name: np.empty_like(x) for name in want}
     for value, chosen in groups(np.asarray(alpha)):
         for name, values in combine(x[chosen], value, want, remainders, tail_sums).items():
-            found[name][chosen] = values
-    return found
+            results[name][chosen] = values
+    return results
 
 
 def groups(alpha: FloatArray) -> Iterator[tuple[float, NDArray[np.intp]]]:
@@ -211,7 +211,7 @@ def combine(x: FloatArray, alpha: Any, want: tuple[str, ...], near: Engine, tail
     far = x > SERIES_FROM
     if not far.any():
         return _assemble_near(x, alpha, near(x, alpha, parts), want)
-    found = {name: np.empty_like(x) for name in want}
+    results = {name: np.empty_like(x) for name in want}
     normal = far & (np.asarray(alpha) == 2.0)
     for mask, branch in ((~far, "near"), (far & ~normal, "tail"), (normal, "normal")):
         if not mask.any():
@@ -224,8 +224,8 @@ def combine(x: FloatArray, alpha: Any, want: tuple[str, ...], near: Engine, tail
         else:
             values = _assemble_normal(points, want)
         for name in want:
-            found[name][mask] = values[name]
-    return found
+            results[name][mask] = values[name]
+    return results
 
 
 def _assemble_near(x: FloatArray, alpha: Any, rest: Parts, want: tuple[str, ...]) -> Parts:

@@ -44,22 +44,22 @@ def law(x: FloatArray, alpha: FloatArray | float, want: tuple[str, ...]) -> dict
     if not low.any():
         return _blocks(x, alpha, want)
     exponents = np.asarray(alpha)
-    found = {name: np.empty_like(x) for name in want}
+    results = {name: np.empty_like(x) for name in want}
     for mask, engine in ((low, quadrature.law), (~low, _blocks)):
         for name, values in engine(x[mask], exponents[mask], want).items():
-            found[name][mask] = values
-    return found
+            results[name][mask] = values
+    return results
 
 
 def _blocks(x: FloatArray, alpha: FloatArray | float, want: tuple[str, ...]) -> dict[str, FloatArray]:
     """Evaluate a cache-sized block of points at a time."""
-    found = {name: np.empty_like(x) for name in want}
+    results = {name: np.empty_like(x) for name in want}
     for start in range(0, x.size, _BLOCK):
         part = slice(start, start + _BLOCK)
         exponent = quadrature.pick(alpha, part)
         for name, values in quadrature.combine(x[part], exponent, want, _remainders, _tail_sums).items():
-            found[name][part] = values
-    return found
+            results[name][part] = values
+    return results
 
 
 def _remainders(x: FloatArray, alpha: Any, want: tuple[str, ...]) -> dict[str, FloatArray]:

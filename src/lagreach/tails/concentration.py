@@ -244,8 +244,8 @@ def concentration(
     error = float(error)
     rng = as_generator(generator)
     n = values.size
-    # a random order of the sorted values: the answer depends on the values and the seed, not on their order; in a unit
-    # (a power of two, so exactly) that squares of the largest values stand
+    # In a random order of the sorted values, so that the answer depends on the values and the seed but not on their order;
+    # and in units of a power of two, which is exact, so that squares of the largest values do not overflow.
     unit = int(np.frexp(np.abs(values).max())[1])
     values = rng.permutation(np.ldexp(values, -unit))
     compared = blocks or three_sizes(n, error)

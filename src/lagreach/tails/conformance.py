@@ -43,14 +43,14 @@ def _fail(problem: str, got: object, expected: object, fix: str | None = None) -
 
 
 def _check_result(values: FloatArray, estimate: Estimator) -> None:
-    found = estimate(values, 0.95)
-    if not isinstance(found, Estimate):
-        raise _fail("the result is of the wrong kind", type(found).__name__, "a lagreach.tails.Estimate")
-    low, high = found.interval
-    if not (math.isfinite(found.alpha) and found.scale > 0 and math.isfinite(found.scale)):
-        raise _fail("the estimate is not a number", found, "a finite alpha and a positive, finite scale")
-    if not low <= found.alpha <= high:
-        raise _fail("the interval does not hold the estimate", found, "interval[0] <= alpha <= interval[1]")
+    result = estimate(values, 0.95)
+    if not isinstance(result, Estimate):
+        raise _fail("the result is of the wrong kind", type(result).__name__, "a lagreach.tails.Estimate")
+    low, high = result.interval
+    if not (math.isfinite(result.alpha) and result.scale > 0 and math.isfinite(result.scale)):
+        raise _fail("the estimate is not a number", result, "a finite alpha and a positive, finite scale")
+    if not low <= result.alpha <= high:
+        raise _fail("the interval does not hold the estimate", result, "interval[0] <= alpha <= interval[1]")
 
 
 def _check_symmetry(values: FloatArray, seed: int, estimate: Estimator) -> None:
@@ -81,8 +81,8 @@ def _check_levels(values: FloatArray, estimate: Estimator) -> None:
 
 def _check_recovery(alphas: tuple[float, ...], tolerance: float, seed: int, estimate: Estimator) -> None:
     for alpha in alphas:
-        found = [estimate(_draw(alpha, SAMPLES, seed + i), 0.95) for i in range(REPEATS)]
-        mean, scale = fmean(one.alpha for one in found), fmean(one.scale for one in found)
+        results = [estimate(_draw(alpha, SAMPLES, seed + i), 0.95) for i in range(REPEATS)]
+        mean, scale = fmean(one.alpha for one in results), fmean(one.scale for one in results)
         if not (abs(mean - alpha) <= tolerance and abs(scale - 1) <= tolerance):
             got = f"alpha {mean:.3f}, scale {scale:.3f} (mean over {REPEATS} samples of {SAMPLES})"
             raise _fail("a stable law is not recovered", got, f"alpha {alpha}, scale 1, within {tolerance:g}")

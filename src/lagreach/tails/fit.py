@@ -170,8 +170,8 @@ def _fit_summary(summary: CharacteristicSums | QuantileSketch, method: str, leve
     quantiles = summary.quantile(np.array(mcculloch.LEVELS))
     if quantiles[1] == quantiles[2]:
         return _nothing(summary.n, method, level, Status.NO_SPREAD)
-    found = mcculloch.from_quantiles(quantiles, summary.n, level)
-    return _assemble(found, float(summary.quantile(0.5)), summary.n, method, level, ())
+    fitted = mcculloch.from_quantiles(quantiles, summary.n, level)
+    return _assemble(fitted, float(summary.quantile(0.5)), summary.n, method, level, ())
 
 
 def _nothing(n: int, method: str, level: float, status: Status) -> TailFit:
@@ -180,17 +180,19 @@ def _nothing(n: int, method: str, level: float, status: Status) -> TailFit:
 
 
 def _assemble(
-    found: Estimate, location: float, n: int, method: str, level: float, checks: tuple[SupportCheck, ...]
+    estimate: Estimate, location: float, n: int, method: str, level: float, checks: tuple[SupportCheck, ...]
 ) -> TailFit:
     supported = all(one.passed for one in checks) if checks else None
     if supported is False:
         status = Status.STABLE_NOT_SUPPORTED
     elif method == "hill":
         status = Status.TAIL_INDEX_ONLY
-    elif found.alpha == ALPHA_CEILING:
+    elif estimate.alpha == ALPHA_CEILING:
         status = Status.ALPHA_AT_TWO
-    elif found.alpha == ALPHA_FLOOR:
+    elif estimate.alpha == ALPHA_FLOOR:
         status = Status.ALPHA_AT_FLOOR
     else:
         status = Status.OK
-    return TailFit(found.alpha, found.scale, location, found.interval, n, method, level, supported, checks, status)
+    return TailFit(
+        estimate.alpha, estimate.scale, location, estimate.interval, n, method, level, supported, checks, status
+    )

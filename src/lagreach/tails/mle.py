@@ -59,7 +59,7 @@ def maximise(samples: FloatArray) -> tuple[float, float]:
     from scipy.optimize import minimize
 
     start = min(mcculloch.alpha_of_samples(samples), 1.98)
-    found = minimize(
+    optimum = minimize(
         _cost,
         (start, 0.0),
         args=(samples,),
@@ -70,9 +70,9 @@ def maximise(samples: FloatArray) -> tuple[float, float]:
     )
     with np.errstate(over="ignore"):  # an infinite mean square speaks against the Gaussian law, as it should
         gaussian = 0.5 * math.log(0.5 * float(np.mean(samples**2)))
-    if _cost_of_scale(gaussian, ALPHA_CEILING, samples)[0] <= found.fun:
+    if _cost_of_scale(gaussian, ALPHA_CEILING, samples)[0] <= optimum.fun:
         return ALPHA_CEILING, gaussian
-    return float(found.x[0]), float(found.x[1])
+    return float(optimum.x[0]), float(optimum.x[1])
 
 
 def likelihood_interval(samples: FloatArray, alpha: float, log_scale: float, level: float) -> tuple[float, float]:

@@ -139,10 +139,10 @@ def rvs(alpha: Numbers, size: int | tuple[int, ...] | None, generator: Any, scal
     """
     a = _check_alpha(alpha)
     s = _check_scale(scale)
-    own = np.broadcast_shapes(a.shape, s.shape)
-    shape = own if size is None else tuple(np.atleast_1d(size).tolist())
+    of_params = np.broadcast_shapes(a.shape, s.shape)
+    shape = of_params if size is None else tuple(np.atleast_1d(size).tolist())
     try:
-        fits = np.broadcast_shapes(own, shape) == shape
+        fits = np.broadcast_shapes(of_params, shape) == shape
     except ValueError:
         fits = False
     if not fits:

@@ -128,20 +128,20 @@ def critical_values(alpha: float, n: int) -> FloatArray:
 
 def check_support(centred: FloatArray, rng: np.random.Generator) -> tuple[SupportCheck, ...]:
     """Run the three checks on at least `MIN_SAMPLES` samples centred at their median."""
-    found = stable_statistics(centred, rng)
-    gap_low, gap_high, distance, mean_low, mean_high = critical_values(found.alpha, found.n)
-    root = math.sqrt(found.n)
+    sample = stable_statistics(centred, rng)
+    gap_low, gap_high, distance, mean_low, mean_high = critical_values(sample.alpha, sample.n)
+    root = math.sqrt(sample.n)
     return (
         SupportCheck(
             "G1, McCulloch minus characteristic-function alpha",
-            found.estimator_gap,
+            sample.estimator_gap,
             float(gap_low) / root,
             float(gap_high) / root,
         ),
-        SupportCheck("G2, sqrt(n) distance to the fitted law", found.distance, 0.0, float(distance)),
+        SupportCheck("G2, sqrt(n) distance to the fitted law", sample.distance, 0.0, float(distance)),
         SupportCheck(
             "G3, alpha of means of 8 minus alpha",
-            found.mean_gap,
+            sample.mean_gap,
             float(mean_low) / root,
             float(mean_high) / root,
         ),

@@ -26,14 +26,14 @@ __all__ = ["Task", "all_tasks", "make_task"]
 
 @lru_cache(maxsize=1)
 def _found() -> dict[str, type[Task]]:
-    found: dict[str, type[Task]] = {}
+    tasks: dict[str, type[Task]] = {}
     for module_info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{module_info.name}")
         for cls in vars(module).values():
-            own = inspect.isclass(cls) and cls.__module__ == module.__name__
-            if own and issubclass(cls, Task) and not inspect.isabstract(cls):
-                found[cls.name] = cls
-    return dict(sorted(found.items()))
+            defined_here = inspect.isclass(cls) and cls.__module__ == module.__name__
+            if defined_here and issubclass(cls, Task) and not inspect.isabstract(cls):
+                tasks[cls.name] = cls
+    return dict(sorted(tasks.items()))
 
 
 def all_tasks() -> dict[str, type[Task]]:

@@ -96,7 +96,7 @@ class Task(ABC):
         steps = (len(x), self.length)
         wide = (*steps, self.output_size)
         expected = [(*steps, self.input_size), steps if self.loss == "cross_entropy" else wide, wide]
-        got = [tuple(given.shape) for given in (x, y, output)]
+        got = [tuple(tensor.shape) for tensor in (x, y, output)]
         if got != expected:
             raise InputError(
                 f"the {self.name} task cannot score arrays of these shapes",

@@ -90,9 +90,9 @@ class Series(Task):
     def score(self, x: Tensor, y: Tensor, output: Tensor) -> Float[Tensor, "lag"]:
         seen = slice(self.lags[-1], None)
         past = delayed(x[..., 0], (0, *self.lags))[:, seen]
-        target, found = y[:, seen, 0].double(), output[:, seen, 0]
+        target, answer = y[:, seen, 0].double(), output[:, seen, 0]
         known = [past[..., : i + 2] for i in range(len(self.lags))]
-        return torch.stack([slopes(k, found)[-1] / slopes(k, target)[-1] for k in known])
+        return torch.stack([slopes(k, answer)[-1] / slopes(k, target)[-1] for k in known])
 
 
 @lru_cache(maxsize=1)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lagreach._util.generators import seeded
 from lagreach.adapters import View
 from lagreach.adapters.calling import Call
-from lagreach.adapters.scan_cell import ScanCell, Written
+from lagreach.adapters.scan_cell import AffineStep, ScanCell
 from lagreach.adapters.scan_view import ScanView
 from lagreach.cells import unroll
 from lagreach.data.batch import Batch
@@ -33,7 +33,7 @@ class AdapterCase:
     model: nn.Module
     batch: Batch
     part: Rollout
-    written: Written | None
+    written: AffineStep | None
     delta: Tensor
 
     @classmethod
@@ -44,13 +44,13 @@ class AdapterCase:
         x, initial = bound.x.double(), bound.recurrence.initial_state(bound.x).double()
         with torch.no_grad():
             states = unroll(recurrence.stack, x, initial, recurrence.params)
-            cell, own = view.layer.cell, recurrence.stack.layer_params(0, recurrence.params)
-            written = cell.write(x, own) if isinstance(cell, ScanCell) else None
+            cell, weights = view.layer.cell, recurrence.stack.layer_params(0, recurrence.params)
+            written = cell.write(x, weights) if isinstance(cell, ScanCell) else None
         draw = torch.randn(states.shape, generator=seeded(seed), dtype=torch.float64)
         return cls(view, model, batch, Rollout(recurrence, x, initial, states), written, draw.to(states.device))
 
     @property
-    def scan(self) -> tuple[ScanCell, Written]:
+    def scan(self) -> tuple[ScanCell, AffineStep]:
         """The cell and the decays of a gated linear layer."""
         assert isinstance(self.view.layer.cell, ScanCell)
         assert self.written is not None
@@ -88,11 +88,11 @@ def check_jacobian(t: AdapterCase) -> None:
     (cell, written), recurrence = t.scan, t.part.recurrence
     if not cell.diagonal:
         return  # the lengths of what is carried are checked instead
-    found = cell.jacobian(t.part.x, t.part.previous, recurrence.stack.layer_params(0, recurrence.params))
+    jacobian = cell.jacobian(t.part.x, t.part.previous, recurrence.stack.layer_params(0, recurrence.params))
     size = torch.exp(written.log_decay)
     copies = written.value.shape[-1] // size.shape[-1]
     if written.phase is None:
-        t.compare("the Jacobian of a step", found, torch.diag_embed(size.repeat_interleave(copies, dim=-1)))
+        t.compare("the Jacobian of a step", jacobian, torch.diag_embed(size.repeat_interleave(copies, dim=-1)))
         return
     cos, sin = size * torch.cos(written.phase), size * torch.sin(written.phase)
     blocks = torch.stack((torch.stack((cos, -sin), -1), torch.stack((sin, cos), -1)), -2)  # (seq, time, unit, 2, 2)
@@ -100,7 +100,7 @@ def check_jacobian(t: AdapterCase) -> None:
     expected = torch.zeros(*blocks.shape[:2], units, 2, units, 2, dtype=torch.float64, device=blocks.device)
     index = torch.arange(units, device=blocks.device)
     expected[:, :, index, :, index] = blocks.permute(2, 0, 1, 3, 4)
-    t.compare("the Jacobian of a step", found, expected.flatten(2, 3).flatten(3, 4))
+    t.compare("the Jacobian of a step", jacobian, expected.flatten(2, 3).flatten(3, 4))
 
 
 def check_products(t: AdapterCase) -> None:
@@ -119,11 +119,11 @@ def check_products(t: AdapterCase) -> None:
             expected = torch.exp(logs).repeat_interleave(copies, dim=-1) * started
             t.compare(f"the product of decays over lag {lag}", carried, expected)
         else:
-            found, before = (v.unflatten(-1, (-1, copies)).norm(dim=-1) for v in (carried, started))
+            after, before = (v.unflatten(-1, (-1, copies)).norm(dim=-1) for v in (carried, started))
             bound = torch.exp(logs) * before
             if not cell.diagonal:
-                found = torch.maximum(found, bound)  # whatever lies below is right
-            t.compare(f"the product of decays over lag {lag}", found, bound)
+                after = torch.maximum(after, bound)  # decays bound what is carried from above; less may arrive
+            t.compare(f"the product of decays over lag {lag}", after, bound)
         if lag + 1 < time:
             carry.step()
 
@@ -137,9 +137,9 @@ def check_identity(t: AdapterCase) -> None:
 
 def check_batches(t: AdapterCase) -> None:
     """Check that a sequence's states do not depend on the others."""
-    given, recurrence = t.view.given(t.batch.select(slice(0, 1))), t.part.recurrence
+    scan_inputs, recurrence = t.view.scan_inputs(t.batch.select(slice(0, 1))), t.part.recurrence
     with torch.no_grad():
-        alone = unroll(recurrence.stack, given.x.double(), given.initial.double(), recurrence.params)
+        alone = unroll(recurrence.stack, scan_inputs.x.double(), scan_inputs.initial.double(), recurrence.params)
     error = ((alone - t.part.states[:1]).abs() / (1 + alone.abs())).max().item()
     if not error <= 1e-4:  # the model computes what the layer is given in its own precision
         raise t.fail("states depend on the other sequences of a batch", error, "at most 1e-4")
@@ -149,10 +149,10 @@ def check_traces(t: AdapterCase) -> None:
     """Check that nothing is left behind, also after an exception: hooks, forwards, modes, weights."""
     before = _traces(t.model)
     t.view.bind(t.batch)
-    own: Call = t.view._call
+    call: Call = t.view._call
 
     def interrupted(model: nn.Module, batch: Batch) -> object:
-        own(model, batch)
+        call(model, batch)
         raise _InterruptedError
 
     t.view._call = interrupted
@@ -161,7 +161,7 @@ def check_traces(t: AdapterCase) -> None:
     except _InterruptedError:
         pass
     finally:
-        t.view._call = own
+        t.view._call = call
     if _traces(t.model) != before:
         raise t.fail("the model is not as it was", "hooks, a forward, a mode or a weight changed", "no change")
 
@@ -171,8 +171,8 @@ class _InterruptedError(Exception):
 
 
 def _traces(model: nn.Module) -> list[object]:
-    found: list[object] = [(len(m._forward_hooks), vars(m).get("forward"), m.training) for m in model.modules()]
-    return found + [(name, p._version) for name, p in model.named_parameters()]
+    traces: list[object] = [(len(m._forward_hooks), vars(m).get("forward"), m.training) for m in model.modules()]
+    return traces + [(name, p._version) for name, p in model.named_parameters()]
 
 
 CHECKS: dict[str, Callable[[AdapterCase], None]] = {

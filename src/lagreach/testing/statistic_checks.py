@@ -16,10 +16,10 @@ from lagreach._util.threads import one_thread
 from lagreach.diagnosis.assemble import assemble
 from lagreach.diagnosis.diagnose import diagnose
 from lagreach.diagnosis.files import load_diagnosis
-from lagreach.diagnosis.measure import make_subject
+from lagreach.diagnosis.measure import plan_measurement
 from lagreach.diagnosis.passes import FirstPass, SecondPass, between_passes, first_pass, merged, second_pass
 from lagreach.diagnosis.settings import MeasureSettings
-from lagreach.gradients.subject import Subject
+from lagreach.gradients.measurement_plan import MeasurementPlan
 from lagreach.models.gated_rnn import GatedRNN
 from lagreach.statistics import LagCurve, LagStatistic, all_statistics, check_statistics
 from lagreach.statistics._statistic import DEPENDENCES, STATES
@@ -39,11 +39,11 @@ def check(statistic: LagStatistic, seed: int) -> str:
     settings = MeasureSettings(blocks=BLOCKS, probes=2, flips=199, seed=seed)
     passed = ["curve"]
     if statistic.reads & {STATES, DEPENDENCES}:
-        subject = make_subject(model, (x, y), "mse", LAGS, settings=settings)
-        whole = _measured(subject, statistic, settings, [range(BLOCKS)])
+        plan = plan_measurement(model, (x, y), "mse", LAGS, settings=settings)
+        whole = _measured(plan, statistic, settings, [range(BLOCKS)])
         shards = [[5, 2], [7, 0, 1], [3, 6, 4]]
-        _compare("merged from shards", _measured(subject, statistic, settings, shards), whole)
-        one_pair = replace(subject, memory=1)
+        _compare("merged from shards", _measured(plan, statistic, settings, shards), whole)
+        one_pair = replace(plan, memory=1)
         _compare("measured one pair at a time", _measured(one_pair, statistic, settings, [range(BLOCKS)]), whole)
         passed += ["shards merged", "small pieces", "pickles"]
     ours = statistic.name in all_statistics()
@@ -69,18 +69,18 @@ def check(statistic: LagStatistic, seed: int) -> str:
 
 
 def _measured(
-    subject: Subject, statistic: LagStatistic, settings: MeasureSettings, shards: Sequence[Sequence[int]]
+    plan: MeasurementPlan, statistic: LagStatistic, settings: MeasureSettings, shards: Sequence[Sequence[int]]
 ) -> LagCurve | None:
     """Measure in shards, every accumulator pickled on its way as if it came from another process."""
     chosen = all_statistics() | {statistic.name: statistic}
-    parts = [pickle.loads(pickle.dumps(first_pass(subject, chosen, blocks).collected)) for blocks in shards]
-    means = first_pass(subject, {}).means
-    between = between_passes(subject, means, settings)
-    later = [pickle.loads(pickle.dumps(second_pass(subject, between, chosen, settings, b).collected)) for b in shards]
-    noise = second_pass(subject, between, {}, settings).noise
+    parts = [pickle.loads(pickle.dumps(first_pass(plan, chosen, blocks).collected)) for blocks in shards]
+    means = first_pass(plan, {}).means
+    between = between_passes(plan, means, settings)
+    later = [pickle.loads(pickle.dumps(second_pass(plan, between, chosen, settings, b).collected)) for b in shards]
+    noise = second_pass(plan, between, {}, settings).noise
     first = FirstPass(means, merged(parts))
     second = SecondPass(noise, merged(later))
-    return assemble(subject, first, between, second, settings, chosen).curves.get(statistic.name)
+    return assemble(plan, first, between, second, settings, chosen).curves.get(statistic.name)
 
 
 def _compare(how: str, one: LagCurve | None, other: LagCurve | None, *, exactly: bool = False) -> None:

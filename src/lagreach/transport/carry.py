@@ -50,8 +50,8 @@ class WeightSums:
         self._steps, self._kept = steps, kept
         self._anchors, self._weighted = None, []
         if anchors is not None:
-            own = steps.rows(anchors)
-            self._anchors = torch.cat((own, torch.zeros_like(own)))  # anchors beyond the end do not exist
+            at_steps = steps.rows(anchors)
+            self._anchors = torch.cat((at_steps, torch.zeros_like(at_steps)))  # anchors beyond the end do not exist
         else:
             rows = steps.x.new_ones(steps.total, 1) if reached is None else steps.rows(reached)
             self._weighted = [block.weighted(rows[place]) for block, place in steps.blocks]
@@ -64,18 +64,20 @@ class WeightSums:
         if exponent is not None:
             top = int(exponent[started].max())
             weighted = weighted * torch.exp2((exponent[started] - top).to(spread.dtype))
-        found = [step.weights(spread, weighted, group, count).double() for group in self._steps.groups]
+        sums_of_groups = [step.weights(spread, weighted, group, count).double() for group in self._steps.groups]
         if top and self._kept:
-            top += lift(torch.stack([sums.abs().max() for sums in found]).max(), top)
+            top += lift(torch.stack([sums.abs().max() for sums in sums_of_groups]).max(), top)
         if top:
-            found = [times_power_of_two(sums, torch.tensor(top)) for sums in found]
-        self._total = [a.add_(b) for a, b in zip(self._total, found, strict=True)] if self._total else found
+            sums_of_groups = [times_power_of_two(sums, torch.tensor(top)) for sums in sums_of_groups]
+        self._total = (
+            [a.add_(b) for a, b in zip(self._total, sums_of_groups, strict=True)] if self._total else sums_of_groups
+        )
 
     def take(self) -> Float[Tensor, "group k param"]:
         """Return what was collected, and start anew."""
-        found = torch.stack([self._steps.blocks[0][0].flat(sums) for sums in self._total])
+        gradients = torch.stack([self._steps.blocks[0][0].flat(sums) for sums in self._total])
         self._total = []
-        return found
+        return gradients
 
 
 def linearised(part: Rollout, positions: slice, names: Sequence[str]) -> Linearised:
@@ -124,7 +126,9 @@ class Steps:
         if self.x.is_cuda:
             return GPU_ROWS
         rows = ROWS if not compiled else 2 * ROWS if with_weights else 4 * ROWS
-        while self.total < 8 * rows and rows > ROWS // 2:  # the last block may count whole until it is passed
+        # Every lag reaches fewer rows, but of the last block all are computed as long as one of them is reached: where there
+        # are few blocks, smaller ones waste less.
+        while self.total < 8 * rows and rows > ROWS // 2:
             rows //= 2
         return rows
 
@@ -160,12 +164,15 @@ class Carry:
         count, size = steps.count, steps.state_size
         # one position in front, for what the first step hands to the initial state
         self._now = steps.x.new_empty(steps.total + count, size)
-        # A row goes to where one stood that has been read before. With two buffers, the first step writes all of the other.
+        # A step moves every row one position back. One buffer will do where rows are written in the order in which they are
+        # read, behind the reading; else there are two, of which the second need not be filled: the first step writes all of it.
         self._next = self._now if passing and steps.joined else torch.empty_like(self._now)
         self._now[count:].unflatten(0, (steps.time, count)).copy_(delta.transpose(0, 1))
         self._exponent: Tensor | None = None  # by anchor, not by position: then it need not move
         pieces = self._now.split(GPU_ROWS if self._now.is_cuda else ROWS)
-        self._sizes = torch.cat([rows.abs().amax(1) for rows in pieces])  # of rows; made anew when they are looked at
+        self._sizes = torch.cat(
+            [rows.abs().amax(1) for rows in pieces]
+        )  # of rows; measured again only by steps after which `_rescale` looks at them
         self._rescale()
 
     @property
@@ -199,7 +206,7 @@ class Carry:
                     total.add(i, steps.buffer(i), started, self._exponent)
         else:
             shares = enumerate(steps.shares(reached))
-            steps.workers.run([partial(self._pull, own, thread, go_on=go_on) for thread, own in shares])
+            steps.workers.run([partial(self._pull, rows, thread, go_on=go_on) for thread, rows in shares])
         if go_on:
             self._next[self.left * count : (self.left + 2) * count] = 0  # what lies beyond is zero already
             self._now, self._next = self._next, self._now
@@ -212,7 +219,7 @@ class Carry:
         steps, count = self._steps, self._steps.count
         for i in blocks:
             block, place = steps.blocks[i]
-            if block.compiled and not whole:  # it can do with fewer rows
+            if block.compiled and not whole:  # a compiled block leaves out rows that no gradient reaches any more
                 place = slice(place.start, min(place.stop, self.left * count))
             here, spread = self._now[place.start + count : place.stop + count], steps.buffer(i, thread)
             if go_on:

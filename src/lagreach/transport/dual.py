@@ -20,7 +20,7 @@ SAFE = 2.0**200  # products of two numbers within [1/SAFE, SAFE] stay normal in 
 
 
 @dataclass(frozen=True)
-class WindowProduct:
+class LagProduct:
     """Products over windows of `lag` steps, float64: ``(real + E slope) * 2**exponent``.
 
     Entry i along the second axis belongs to the window over steps ``i+1 .. i+lag``: it is anchored at
@@ -33,11 +33,11 @@ class WindowProduct:
     exponent: Int[Tensor, "seq reached unit"] | None = None
 
     @classmethod
-    def single_step(cls, factor: Dual) -> WindowProduct:
+    def single_step(cls, factor: Dual) -> LagProduct:
         """Windows of one step. The first step of a sequence is never inside a window."""
         return cls(1, factor.real[:, 1:].to(torch.float64), factor.slope[:, 1:].to(torch.float64))
 
-    def after(self, older: WindowProduct) -> WindowProduct:
+    def after(self, older: LagProduct) -> LagProduct:
         """Put this (newer) window behind an older one that ends where it starts."""
         lag = self.lag + older.lag
         newer_rows = slice(older.lag, None)
@@ -48,19 +48,19 @@ class WindowProduct:
             None if self.exponent is None else self.exponent[:, newer_rows],
             None if older.exponent is None else older.exponent[:, older_rows],
         )
-        return WindowProduct(lag, a * b, a * q + r * b, exponent)._renormalised()
+        return LagProduct(lag, a * b, a * q + r * b, exponent)._renormalised()
 
     def rate(self) -> Tensor:
         """Mantissa of ``gamma0 + gamma1``."""
         return self.real + self.slope
 
-    def _renormalised(self) -> WindowProduct:
+    def _renormalised(self) -> LagProduct:
         size = torch.maximum(self.real.abs(), self.slope.abs())
         drifted = (size > 0) & ((size < 1 / SAFE) | (size > SAFE))
         if not drifted.any():
             return self
         shift = torch.where(drifted, torch.frexp(size).exponent, 0)
-        return WindowProduct(
+        return LagProduct(
             self.lag,
             times_power_of_two(self.real, -shift),
             times_power_of_two(self.slope, -shift),
@@ -76,10 +76,10 @@ class _Sweep:
     """Windows of one kind of factor at increasing lags, built from cached windows of 1, 2, 4, ... steps."""
 
     def __init__(self, factor: Dual) -> None:
-        self._powers = [WindowProduct.single_step(factor)]
-        self._current: WindowProduct | None = None
+        self._powers = [LagProduct.single_step(factor)]
+        self._current: LagProduct | None = None
 
-    def at(self, lag: int) -> WindowProduct:
+    def at(self, lag: int) -> LagProduct:
         while (reached := 0 if self._current is None else self._current.lag) < lag:
             # the largest cached power of two that fits into what is missing
             k = (lag - reached).bit_length() - 1
@@ -91,17 +91,17 @@ class _Sweep:
         return self._current
 
 
-def windows(factors: Factors, lags: Sequence[int]) -> Iterator[WindowProduct]:
+def windows(factors: Factors, lags: Sequence[int]) -> Iterator[LagProduct]:
     """First-order transport at ascending lags >= 1, with the newest and oldest factor of a window set apart."""
     if factors.is_uniform:
         sweep = _Sweep(factors.middle)
         yield from (sweep.at(lag) for lag in lags)
         return
-    newest, oldest = WindowProduct.single_step(factors.newest), WindowProduct.single_step(factors.oldest)
+    newest, oldest = LagProduct.single_step(factors.newest), LagProduct.single_step(factors.oldest)
     middle = _Sweep(factors.middle)
     for lag in lags:
         if lag == 1:
-            yield WindowProduct.single_step(factors.single)
+            yield LagProduct.single_step(factors.single)
         elif lag == 2:
             yield newest.after(oldest)
         else:

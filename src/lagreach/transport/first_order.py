@@ -17,7 +17,7 @@ from lagreach.cells.stack import Layer
 from lagreach.data.lags import check_lags
 from lagreach.errors import InputError, UnsupportedError
 from lagreach.transport.cotangent import Cotangent
-from lagreach.transport.dual import WindowProduct, windows
+from lagreach.transport.dual import LagProduct, windows
 from lagreach.transport.first_order_sums import factors_of, rate_sums, square_sums
 from lagreach.transport.prepare import prepare
 from lagreach.transport.rollout import Rollout
@@ -152,13 +152,13 @@ def mean_rates(
     )
 
 
-def first_order_windows(layer: Layer, lags: Sequence[int]) -> Iterator[WindowProduct]:
+def first_order_windows(layer: Layer, lags: Sequence[int]) -> Iterator[LagProduct]:
     """First-order transport of one layer at ascending lags; lag 0 is the identity."""
     factors = factors_of(layer)
     positive = [lag for lag in lags if lag > 0]
     if len(positive) < len(lags):
         like = factors.middle.real.to(torch.float64)
-        yield WindowProduct(0, torch.ones_like(like), torch.zeros_like(like))
+        yield LagProduct(0, torch.ones_like(like), torch.zeros_like(like))
     yield from windows(factors, positive)
 
 
@@ -172,16 +172,17 @@ def first_order_transport(
     """
     layers = _layers(part)
     seen = [
-        layer.cell.output(own).double() for layer, own in zip(layers, part.recurrence.stack.split(delta), strict=True)
+        layer.cell.output(gradient).double()
+        for layer, gradient in zip(layers, part.recurrence.stack.split(delta), strict=True)
     ]
     sweeps = [first_order_windows(layer, lags) for layer in layers]
-    for lag, *found in zip(lags, *sweeps, strict=True):
+    for lag, *products in zip(lags, *sweeps, strict=True):
         if lag == 0:
             yield Cotangent(0, delta)
             continue
         values, exponents = [], []
-        for layer, own, window in zip(layers, seen, found, strict=True):
-            moved = window.rate() * own[:, lag:]
+        for layer, gradient, window in zip(layers, seen, products, strict=True):
+            moved = window.rate() * gradient[:, lag:]
             for block in layer.cell.blocks:
                 kept = block == layer.cell.rate_block
                 values.append(moved if kept else torch.zeros_like(moved))
@@ -193,8 +194,8 @@ def first_order_transport(
 def first_order_norms(part: Rollout, delta: Float[Tensor, "seq time state"], lags: Sequence[int]) -> list[ScaledSum]:
     """``sum |lambda_{t,l}|^2`` to first order, for every lag."""
     total: list[ScaledSum] = []
-    for layer, own in zip(_layers(part), part.recurrence.stack.split(delta), strict=True):
-        sums = square_sums(layer, layer.cell.output(own), lags)
+    for layer, gradient in zip(_layers(part), part.recurrence.stack.split(delta), strict=True):
+        sums = square_sums(layer, layer.cell.output(gradient), lags)
         if sums is None:
             return [cotangent.square_norm() for cotangent in first_order_transport(part, delta, lags)]
         total = [a + b for a, b in zip(total, sums, strict=True)] if total else sums
@@ -221,7 +222,7 @@ def _sum_rates(layer: Layer, lags: list[int], anchors: Tensor, form: str) -> dic
     """Sum |rate| and the size of its channels over sequences and anchors, lag by lag, for one layer."""
     if form == "jacobian" and (fused := rate_sums(layer, lags, anchors)) is not None:
         return fused
-    extra: dict[str, Iterator[WindowProduct]] = {}
+    extra: dict[str, Iterator[LagProduct]] = {}
     if form == "paper":
         products = layer.cell.channels(layer.x, layer.previous, layer.params)
         factors = {name: Factors.uniform(Dual(a, torch.zeros_like(a))) for name, a in products.items()}

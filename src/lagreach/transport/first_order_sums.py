@@ -1,6 +1,6 @@
 """Sums over anchors of first-order windows, compiled.
 
-`rate_sums`, `square_sums` and `WindowSums.add` return None where the compiled sweep cannot work: without numba, or on
+`rate_sums`, `square_sums` and `LagSums.add` return None where the compiled sweep cannot work: without numba, or on
 another device. The caller then adds up the plain windows.
 """
 
@@ -42,9 +42,9 @@ def steps_of(layer: Layer, direction: Params | None = None) -> tuple[Factors, Te
     """First-order factors of all steps of a layer and, if a compiled kernel knows it, how its states move along a direction."""
     if kernels() is not None:
         compiled = importlib.import_module("lagreach.kernels.cpu.steps")
-        found = compiled.first_order_steps(layer.cell, layer.x, layer.previous, layer.params, direction)
-        if found is not None:
-            return found.factors, found.moved
+        fused = compiled.first_order_steps(layer.cell, layer.x, layer.previous, layer.params, direction)
+        if fused is not None:
+            return fused.factors, fused.moved
     return factors_of(layer), None
 
 
@@ -64,7 +64,7 @@ def factors_of(layer: Layer) -> Factors:
     return factors
 
 
-class WindowSums:
+class LagSums:
     """Sums over all sequences and anchors of one layer's windows, to which groups of sequences are added.
 
     Parameters
@@ -137,15 +137,15 @@ class WindowSums:
 
     def sizes(self, anchors: int | None = None) -> dict[str, ScaledSum]:
         """Sums of |retention|, |correction| and |rate|, (lag, unit); first those of lag 0 if the anchors there are given."""
-        found = {name: self._scaled(k) for k, name in enumerate(CHANNELS)}
+        sums = {name: self._scaled(k) for k, name in enumerate(CHANNELS)}
         if anchors is None:
-            return found
+            return sums
         one = torch.full((1, len(self._sums)), float(anchors), dtype=torch.float64)  # nothing is carried
         none = torch.zeros_like(one, dtype=torch.int64)
         start = {"retention": one, "correction": torch.zeros_like(one), "rate": one}
         return {
             name: ScaledSum(torch.cat((start[name], s.mantissa)), torch.cat((none, s.exponent)))
-            for name, s in found.items()
+            for name, s in sums.items()
         }
 
     def squares(self) -> ScaledSum:
@@ -162,21 +162,21 @@ class WindowSums:
 
 def rate_sums(layer: Layer, lags: Sequence[int], anchors: Bool[Tensor, "seq time"]) -> dict[str, ScaledSum] | None:
     """Sum |retention|, |correction| and |rate| over sequences and anchors: (lag, unit)."""
-    sums, lengths = WindowSums(lags, units_of(layer), "sizes"), anchors.sum(1)
-    for own in groups(*layer.x.shape[:2]):
-        if sums.add(steps_of(part_of(layer, own))[0], lengths[own]) is None:
+    sums, lengths = LagSums(lags, units_of(layer), "sizes"), anchors.sum(1)
+    for rows in groups(*layer.x.shape[:2]):
+        if sums.add(steps_of(part_of(layer, rows))[0], lengths[rows]) is None:
             return None
     return sums.sizes(int(lengths.sum()) if lags[0] == 0 else None)
 
 
 def square_sums(layer: Layer, seen: Float[Tensor, "seq time unit"], lags: Sequence[int]) -> list[ScaledSum] | None:
     """Sum (rate * seen)^2 over sequences, anchors and units, for every positive lag."""
-    sums = WindowSums(lags, units_of(layer), "squares")
-    for own in groups(*layer.x.shape[:2]):
-        if sums.add(steps_of(part_of(layer, own))[0], delta=seen[own]) is None:
+    sums = LagSums(lags, units_of(layer), "squares")
+    for rows in groups(*layer.x.shape[:2]):
+        if sums.add(steps_of(part_of(layer, rows))[0], delta=seen[rows]) is None:
             return None
-    found = sums.squares()
-    return [ScaledSum.of(m, e, dim=0) for m, e in zip(found.mantissa, found.exponent, strict=True)]
+    squares = sums.squares()
+    return [ScaledSum.of(m, e, dim=0) for m, e in zip(squares.mantissa, squares.exponent, strict=True)]
 
 
 def units_of(layer: Layer) -> int:
@@ -184,9 +184,9 @@ def units_of(layer: Layer) -> int:
     return layer.cell.output(layer.previous[:1]).shape[-1]
 
 
-def part_of(layer: Layer, own: slice) -> Layer:
+def part_of(layer: Layer, rows: slice) -> Layer:
     """Some sequences of a layer."""
-    return layer._replace(x=layer.x[own], previous=layer.previous[own])
+    return layer._replace(x=layer.x[rows], previous=layer.previous[rows])
 
 
 def groups(count: int, time: int) -> Iterator[slice]:

@@ -74,8 +74,8 @@ def linearise(
         for k, (cell, state) in enumerate(zip(stack.cells, stack.split(s), strict=True)):
             params = stack.layer_params(k, recurrence.params)
             layer = cell.pullback(inputs, state.contiguous(), params)
-            used = [own for own, name in stack.names[k].items() if name in names]
-            if layer is None or any(own not in layer.uses for own in used):
+            used = [short for short, name in stack.names[k].items() if name in names]
+            if layer is None or any(short not in layer.uses for short in used):
                 return Autodiff(recurrence, x, s, names)
             layers.append(layer)
             if k + 1 < len(stack.cells):
@@ -95,10 +95,10 @@ class Closed(Linearised):
         self._states = [cell.state_size(stack.hidden_size) for cell in stack.cells]
         self._parts = [layer.width for layer in layers] + self._states[:-1]
         self.width = sum(self._parts)
-        owners = {name: (k, own) for k, _, own, name in stack.weights()}
+        owners = {name: (k, short) for k, _, short, name in stack.weights()}
         self._names = [owners[name] for name in names]
-        self._used = [[own for j, own in self._names if j == k] for k in range(len(layers))]
-        ends = [c.stop + sum(self._parts[:k]) for k, own in self._names for c in layers[k].uses[own].columns]
+        self._used = [[short for j, short in self._names if j == k] for k in range(len(layers))]
+        ends = [c.stop + sum(self._parts[:k]) for k, short in self._names for c in layers[k].uses[short].columns]
         self._columns = max(ends, default=0)
 
     def spread(self, cotangent: Tensor, out: Tensor) -> None:
@@ -106,12 +106,12 @@ class Closed(Linearised):
         if len(self._layers) == 1:
             self._layers[0].spread(cotangent, out)
             return
-        own, (spreads, whole) = cotangent.split(self._states, dim=1), self._split(out)
-        current = own[-1]
+        by_layer, (spreads, whole) = cotangent.split(self._states, dim=1), self._split(out)
+        current = by_layer[-1]
         for k in reversed(range(len(self._layers))):
             self._layers[k].spread(current, spreads[k])
             if k > 0:
-                current = whole[k - 1].copy_(own[k - 1])
+                current = whole[k - 1].copy_(by_layer[k - 1])
                 fed = self._layers[k].inputs(spreads[k])
                 current[:, : fed.shape[1]] += fed
 
@@ -122,14 +122,17 @@ class Closed(Linearised):
             return
         spreads, whole = self._split(spread)
         full = [*whole, cotangent.split(self._states, dim=1)[-1]]
-        for layer, own, part, target in zip(self._layers, full, spreads, out.split(self._states, dim=1), strict=True):
-            layer.state(own, part, target)
+        for layer, gradient, part, target in zip(
+            self._layers, full, spreads, out.split(self._states, dim=1), strict=True
+        ):
+            layer.state(gradient, part, target)
 
     def back(
         self, cotangent: Tensor, spread: Tensor, out: Tensor, *, whole: bool = True, sizes: Tensor | None = None
     ) -> None:
         """Spread and lead on, in one pass over the rows where there is one layer that a kernel knows."""
-        if self._row_pass is None or (whole and torch.get_num_threads() > 1):  # whose sums follow, on torch's threads
+        # with `whole`, sums over the rows follow on torch's threads, which torch then uses for this pass as well
+        if self._row_pass is None or (whole and torch.get_num_threads() > 1):
             super().back(cotangent, spread, out, sizes=sizes)
         else:
             self._row_pass(cotangent, spread, out, whole=whole, sizes=sizes)
@@ -157,15 +160,15 @@ class Closed(Linearised):
     def flat(self, sums: Tensor) -> Tensor:
         """Pick factors and columns of each weight."""
         places = [layer.places(used) for layer, used in zip(self._layers, self._used, strict=True)]
-        sizes = [max((place.stop for place in own.values()), default=0) for own in places]
+        sizes = [max((place.stop for place in short.values()), default=0) for short in places]
         sets = len(sums) // sum(sizes)
-        found = []
-        for k, own in self._names:
-            use, start, behind = self._layers[k].uses[own], sets * sum(sizes[:k]), sum(self._parts[:k])
+        flattened = []
+        for k, short in self._names:
+            use, start, behind = self._layers[k].uses[short], sets * sum(sizes[:k]), sum(self._parts[:k])
             products = sums[start : start + sets * sizes[k], behind:].unflatten(0, (sets, sizes[k]))
             mine = torch.cat([products[..., columns] for columns in use.columns], dim=2)[:, places[k][use.factor]]
-            found.append(mine.transpose(1, 2).flatten(1))
-        return torch.cat(found, dim=1)
+            flattened.append(mine.transpose(1, 2).flatten(1))
+        return torch.cat(flattened, dim=1)
 
 
 class Joined:
@@ -183,12 +186,12 @@ class Joined:
         for piece in chain([first], pieces):
             assert piece.form is not None
             end = start + len(piece.form.arrays[0])
-            for whole, own in zip(arrays, piece.form.arrays, strict=True):
-                whole[start:end] = own
+            for whole, array in zip(arrays, piece.form.arrays, strict=True):
+                whole[start:end] = array
             start = end
-        found = row_pass(known._replace(arrays=tuple(arrays)))
-        assert found is not None
-        self._row_pass, self._spread = found, arrays[0].new_empty(found.rows_in_work, first.width)
+        compiled = row_pass(known._replace(arrays=tuple(arrays)))
+        assert compiled is not None
+        self._row_pass, self._spread = compiled, arrays[0].new_empty(compiled.rows_in_work, first.width)
 
     def back(self, cotangent: Tensor, out: Tensor, sizes: Tensor | None) -> None:
         """Pull back the first rows, as many as the cotangent has; see `Linearised.back`."""
@@ -200,11 +203,11 @@ class Autodiff(Linearised):
 
     def __init__(self, recurrence: Recurrence, x: Tensor, s: Tensor, names: Sequence[str]) -> None:
         self.width = s.shape[1]
-        own = {name: recurrence.params[name].detach().requires_grad_() for name in names}
-        self._weights = list(own.values())
+        weights = {name: recurrence.params[name].detach().requires_grad_() for name in names}
+        self._weights = list(weights.values())
         with torch.enable_grad():
             self._before = s.detach().requires_grad_()
-            self._after = recurrence.stack.step(x, self._before, recurrence.params | own)
+            self._after = recurrence.stack.step(x, self._before, recurrence.params | weights)
 
     def spread(self, cotangent: Tensor, out: Tensor) -> None:
         """Nothing to prepare."""

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lagreach.adapters import Bound, Recurrence, View, as_view
+from lagreach.adapters import BoundRecurrence, Recurrence, View, as_view
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError
 from lagreach.kernels import scan_stack
@@ -55,7 +55,7 @@ def rollout(
     return run(as_view(model, batch).bind(batch), chunk)
 
 
-def run(bound: Bound, chunk: int | None = None) -> Rollout:
+def run(bound: BoundRecurrence, chunk: int | None = None) -> Rollout:
     """Run a recurrence on the batch it is bound to."""
     recurrence, x = bound.recurrence, bound.x
     with torch.no_grad():

@@ -105,7 +105,7 @@ def _by_looking(model: nn.Module, sample: Batch, call: Call | None) -> LagChoice
         return LagChoice("model", f"its {len(recurrent)} recurrent layers are joined by attention or convolutions")
     try:
         views = find_views(model, sample, call)
-    except UnstableModelError:  # no way of measuring stands that
+    except UnstableModelError:  # it gives other outputs at every run: the model as a whole cannot be measured either
         raise
     except UnsupportedError as error:
         return LagChoice("model", _refusal(error))

@@ -24,9 +24,9 @@ from lagreach.gradients.partial_inputs import Neighbours
 from lagreach.whole_model.anchors import draw_anchors, draw_lags, make_slots, pair_streams
 from lagreach.whole_model.factors import Factors, Products, block_gram, coordinates
 from lagreach.whole_model.input_module import OtherInputs, PartnerSteps
+from lagreach.whole_model.measurement_plan import PairBatch, WholeModelPlan
 from lagreach.whole_model.outputs import cotangents
 from lagreach.whole_model.spread import Here, Spread, Tick
-from lagreach.whole_model.subject import ModelSubject, Piece
 
 MOST_ANCHORS = 4  # of a pair, for each band: every one of them is a run of its own
 
@@ -40,7 +40,7 @@ class Exchanged:
     NaN where no anchor reaches back so far.
     """
 
-    subject: ModelSubject
+    plan: WholeModelPlan
     edges: tuple[tuple[int, int], ...]
     factors: tuple[Factors, ...]
     size: np.ndarray
@@ -54,7 +54,7 @@ class Exchanged:
 
     def means(self) -> np.ndarray:
         """Block means of the signal (block, edge, axis), in coordinates with the gradients' inner products."""
-        weighting = self.subject.weighting
+        weighting = self.plan.weighting
         grams = np.stack([block_gram(self.data(i), self.size, weighting) for i in range(len(self.edges))])
         return np.moveaxis(coordinates(grams), 0, 1)
 
@@ -77,44 +77,47 @@ class ExchangeWork:
     neighbours: Neighbours | None = None
     stage: str = "exchange"
 
-    def __call__(self, subject: ModelSubject, blocks: tuple[int, ...], tick: Tick = None) -> ExchangePart:
+    def __call__(self, plan: WholeModelPlan, blocks: tuple[int, ...], tick: Tick = None) -> ExchangePart:
         """Run the model on every pair as it is, and once for each of the edges and anchors with inputs exchanged."""
-        anchors = min(MOST_ANCHORS, subject.anchors)
-        pairs = np.flatnonzero(np.isin(subject.plan.blocks, blocks))
-        place = {int(subject.plan.pairs[pair, 0]): number for number, pair in enumerate(pairs)}
+        anchors = min(MOST_ANCHORS, plan.anchors)
+        pairs = np.flatnonzero(np.isin(plan.block_plan.blocks, blocks))
+        place = {int(plan.block_plan.pairs[pair, 0]): number for number, pair in enumerate(pairs)}
         store: list[Factors | None] = [None] * len(self.edges)
         rises, losses = (np.full((len(pairs), len(self.edges)), np.nan) for _ in range(2))
 
         def exchange(rows: np.ndarray, home: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[_Edge]]:
-            piece = subject.run(rows)
-            made = [_exchange_at(subject, piece, rows, edge, anchors, self.neighbours) for edge in self.edges]
+            piece = plan.run(rows)
+            made = [_exchange_at(plan, piece, rows, edge, anchors, self.neighbours) for edge in self.edges]
             return rows, home, made
 
-        for rows, home, made in subject.each(exchange, tick, blocks):
+        for rows, home, made in plan.each(exchange, tick, blocks):
             numbers = [place[int(row)] for row in rows[::2]]
             for column, edge in enumerate(made):
                 rises[numbers, column], losses[numbers, column] = edge.rise, edge.loss
-                for arrived, given in edge.rows:
+                for arrived, read in edge.rows:
                     factors = store[column]
                     if factors is None:
-                        factors = store[column] = Factors(2 * len(pairs) * anchors * 2, arrived, given)
-                    factors.append(home, arrived, given)
+                        factors = store[column] = Factors(2 * len(pairs) * anchors * 2, arrived, read)
+                    factors.append(home, arrived, read)
         return ExchangePart(pairs, tuple(factors for factors in store if factors is not None), rises, losses)
 
 
 def measure_exchange(
-    subject: ModelSubject,
+    plan: WholeModelPlan,
     edges: Sequence[tuple[int, int]],
     neighbours: Neighbours | None = None,
     progress: Progress | None = None,
     spread: Spread | None = None,
 ) -> Exchanged:
     """Have inputs exchanged at some lags, and put the parts together; all blocks take part, or it counts as interrupted."""
-    pairs, whole = len(subject.plan.pairs), [np.full((len(subject.plan.pairs), len(edges)), np.nan) for _ in range(2)]
+    pairs, whole = (
+        len(plan.block_plan.pairs),
+        [np.full((len(plan.block_plan.pairs), len(edges)), np.nan) for _ in range(2)],
+    )
     store: list[Factors] = []
-    rows = 2 * pairs * min(MOST_ANCHORS, subject.anchors) * 2
+    rows = 2 * pairs * min(MOST_ANCHORS, plan.anchors) * 2
     seen = 0
-    for part in (spread or Here()).parts(subject, ExchangeWork(tuple(edges), neighbours), progress):
+    for part in (spread or Here()).parts(plan, ExchangeWork(tuple(edges), neighbours), progress):
         whole[0][part.pairs], whole[1][part.pairs] = part.rises, part.losses
         if not store:
             store = [new if new.filled == rows else Factors.like(rows, new) for new in part.factors]
@@ -124,8 +127,8 @@ def measure_exchange(
         seen += len(part.pairs)
     if seen < pairs:
         raise KeyboardInterrupt
-    size = np.bincount(subject.plan.blocks, minlength=subject.plan.count) * 2
-    return Exchanged(subject, tuple(edges), tuple(store), size, *whole)
+    size = np.bincount(plan.block_plan.blocks, minlength=plan.block_plan.count) * 2
+    return Exchanged(plan, tuple(edges), tuple(store), size, *whole)
 
 
 @dataclass(frozen=True)
@@ -138,8 +141,8 @@ class _Edge:
 
 
 def _exchange_at(
-    subject: ModelSubject,
-    piece: Piece,
+    plan: WholeModelPlan,
+    piece: PairBatch,
     rows: np.ndarray,
     edge: tuple[int, int],
     most: int,
@@ -153,8 +156,8 @@ def _exchange_at(
     shares = step_weights(piece.objective, positions)
     both = torch.minimum(shares, shares[piece.partner])
     reach = (piece.stand >= first) & (piece.stand[piece.partner] >= first)
-    usable = ((both > 0) & reach)[::2] & subject.used.to(device)
-    streams = pair_streams(piece.batch.x, piece.batch.lengths, subject.seed, purpose=1 + first)
+    usable = ((both > 0) & reach)[::2] & plan.used.to(device)
+    streams = pair_streams(piece.batch.x, piece.batch.lengths, plan.seed, purpose=1 + first)
     anchors = draw_anchors(usable, most, streams)
     lags = draw_lags(slots, most, streams).repeat_interleave(2, dim=0).to(device)
     width = torch.from_numpy(slots.width).to(device)
@@ -168,7 +171,7 @@ def _exchange_at(
         stand = piece.stand[row, position]
         there = _partner_steps(piece, position, edge, weight[:, number] > 0)
         exchange = PartnerSteps(there) if neighbours is None else _unpredicted(piece, there >= 0, first, neighbours)
-        changed = subject.run(rows, exchange=exchange)
+        changed = plan.run(rows, exchange=exchange)
         step = stand[:, None] - lags[:, number]
         seen = (step >= 0) & (there[row[:, None], step.clamp(0, time - 1)] >= 0)
         step = step.clamp(0, time - 1)
@@ -191,7 +194,7 @@ def _exchange_at(
     return _Edge(made, rise_of_pair, loss_of_pair)
 
 
-def _partner_steps(piece: Piece, position: Tensor, edge: tuple[int, int], wanted: Tensor) -> Tensor:
+def _partner_steps(piece: PairBatch, position: Tensor, edge: tuple[int, int], wanted: Tensor) -> Tensor:
     """The partner's step that each step of a range of lags reads instead of its own, (seq, time); -1 elsewhere.
 
     Steps are counted back from where the output stands in each of the two, so that the exchange is its own inverse.
@@ -207,7 +210,7 @@ def _partner_steps(piece: Piece, position: Tensor, edge: tuple[int, int], wanted
     return torch.where(chosen, there, -1)
 
 
-def _unpredicted(piece: Piece, chosen: Tensor, lag: int, neighbours: Neighbours) -> OtherInputs:
+def _unpredicted(piece: PairBatch, chosen: Tensor, lag: int, neighbours: Neighbours) -> OtherInputs:
     """Inputs with what their neighbours, up to the anchor, do not predict exchanged between partners."""
     inputs = piece.reading.inputs.double()
     left = neighbours.unpredicted(inputs - inputs[piece.partner], lag)

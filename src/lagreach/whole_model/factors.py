@@ -32,13 +32,13 @@ class Factors:
     `given` (slot, row) are tokens or (slot, row, input) numbers.
     """
 
-    def __init__(self, rows: int, arrived: Tensor, given: Tensor) -> None:
+    def __init__(self, rows: int, arrived: Tensor, read: Tensor) -> None:
         """Make room for so many rows like those of a first piece, (row, slot, signal, width) and (row, slot, ...)."""
-        self.tokens = not given.is_floating_point()
+        self.tokens = not read.is_floating_point()
         number = np.float64 if arrived.dtype == torch.float64 else np.float32
         slots, signals, width = arrived.shape[1:]
         shape = (slots, signals, rows, width)
-        wide = () if self.tokens else (given.shape[-1],)
+        wide = () if self.tokens else (read.shape[-1],)
         self._folder: str | None = None
         self.arrived = self._room("arrived", shape, number)
         self.given = self._room("given", (slots, rows, *wide), np.int64 if self.tokens else number)
@@ -78,14 +78,14 @@ class Factors:
         kept = {"arrived": np.array(self.arrived[:, :, rows]), "given": np.array(self.given[:, rows])}
         return kept | {"block": self.blocks.copy(), "tokens": self.tokens, "filled": self.filled, "_folder": None}
 
-    def append(self, block: np.ndarray, arrived: Tensor, given: Tensor) -> None:
-        """Add rows: `arrived` (row, slot, signal, width), `given` (row, slot) or (row, slot, input)."""
-        own = slice(self.filled, self.filled + len(block))
-        self.block[own] = block
-        self.arrived[:, :, own] = arrived.permute(1, 2, 0, 3).cpu().numpy()
-        values = given if self.tokens or given.dtype == torch.float64 else given.float()  # numpy has no bfloat16
-        self.given[:, own] = values.transpose(0, 1).cpu().numpy()
-        self.filled = own.stop
+    def append(self, block: np.ndarray, arrived: Tensor, read: Tensor) -> None:
+        """Add rows: `arrived` (row, slot, signal, width), `read` (row, slot) or (row, slot, input)."""
+        rows = slice(self.filled, self.filled + len(block))
+        self.block[rows] = block
+        self.arrived[:, :, rows] = arrived.permute(1, 2, 0, 3).cpu().numpy()
+        values = read if self.tokens or read.dtype == torch.float64 else read.float()  # numpy has no bfloat16
+        self.given[:, rows] = values.transpose(0, 1).cpu().numpy()
+        self.filled = rows.stop
 
     def part(self, slot: int, signal: int, coefficient: np.ndarray | None = None) -> tuple[Tensor, Tensor]:
         """Factors of one slot and signal: what was read (row, ...) and what arrived (row, width), times a coefficient."""
@@ -113,10 +113,10 @@ class Products:
         cls, factors: Factors, slots: list[int], signal: int, coefficients: list[np.ndarray] | None = None
     ) -> Products:
         """Put the slots of a band together, each times its coefficient."""
-        own = [None] * len(slots) if coefficients is None else coefficients
-        parts = [factors.part(slot, signal, c) for slot, c in zip(slots, own, strict=True)]
+        scales = [None] * len(slots) if coefficients is None else coefficients
+        parts = [factors.part(slot, signal, c) for slot, c in zip(slots, scales, strict=True)]
         block = torch.from_numpy(factors.blocks.copy()).repeat(len(slots))
-        return cls(torch.cat([given for given, _ in parts]), torch.cat([arrived for _, arrived in parts]), block)
+        return cls(torch.cat([read for read, _ in parts]), torch.cat([arrived for _, arrived in parts]), block)
 
     def select(self, rows: Tensor) -> Products:
         """Keep some rows."""
@@ -173,13 +173,13 @@ def _gram_of_numbers(products: Products, blocks: int, weighting: Tensor | None) 
     inputs, width = products.given.shape[1], products.arrived.shape[1]
     gram = torch.zeros(blocks, blocks, dtype=torch.float64)
     order = torch.argsort(products.block, stable=True)
-    given, arrived = products.given[order].double(), products.arrived[order]
+    read, arrived = products.given[order].double(), products.arrived[order]
     ends = torch.bincount(products.block, minlength=blocks).cumsum(0).tolist()
     starts = [0, *ends[:-1]]
     chunk = max(1, GRAM_BYTES // (8 * blocks * width))
     for first in range(0, inputs, chunk):
         some = slice(first, first + chunk)
-        filled = torch.stack([given[a:b, some].T @ arrived[a:b] for a, b in zip(starts, ends, strict=True)])
+        filled = torch.stack([read[a:b, some].T @ arrived[a:b] for a, b in zip(starts, ends, strict=True)])
         if weighting is not None:
             filled = filled * weighting[some]
         gram += filled.flatten(1) @ filled.flatten(1).T

@@ -49,11 +49,11 @@ def _calls(model: WholeModel, sample: Batch, modules: list[nn.Module]) -> list[_
     counts: dict[nn.Module, int] = {}
 
     def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        given = first_tensor(args, kwargs)
+        tensor = first_tensor(args, kwargs)
         number = counts.get(module, 0)
         counts[module] = number + 1
-        if given is not None:
-            order.append(_Call(paths[module], module, number, given.detach(), result))
+        if tensor is not None:
+            order.append(_Call(paths[module], module, number, tensor.detach(), result))
 
     handles = [module.register_forward_hook(record, with_kwargs=True) for module in modules]
     try:
@@ -84,22 +84,22 @@ def _reading(calls: list[_Call], x: Tensor) -> list[Port]:
     return list(ports.values())
 
 
-def _layout(given: Tensor, x: Tensor, kind: str) -> tuple[str | None, int]:
+def _layout(tensor: Tensor, x: Tensor, kind: str) -> tuple[str | None, int]:
     """How the input lies in what a module is given, and how many zeros are in front; None if it is something else."""
     if kind == "convolution":
-        lead = given.shape[-1] - x.shape[1]
+        lead = tensor.shape[-1] - x.shape[1]
         turned = (x[..., None] if x.ndim == 2 else x).transpose(1, 2)
-        if given.ndim == 3 and lead >= 0 and not given[..., :lead].any() and _same(given[..., lead:], turned):
+        if tensor.ndim == 3 and lead >= 0 and not tensor[..., :lead].any() and _same(tensor[..., lead:], turned):
             return "channels", lead
         return None, 0
     for form, layout in ((x, "sequences first"), (x.transpose(0, 1), "steps first"), (x.flatten(0, 1), "flat")):
-        if _same(given, form) or (x.is_floating_point() and x.ndim == 2 and _same(given, form[..., None])):
+        if _same(tensor, form) or (x.is_floating_point() and x.ndim == 2 and _same(tensor, form[..., None])):
             return layout, 0
     return None, 0
 
 
-def _same(given: Tensor, x: Tensor) -> bool:
-    return given.shape == x.shape and torch.equal(given, x.to(given))
+def _same(tensor: Tensor, x: Tensor) -> bool:
+    return tensor.shape == x.shape and torch.equal(tensor, x.to(tensor))
 
 
 def _of_numbers(model: WholeModel, sample: Batch, ports: list[Port]) -> InputModule:

@@ -73,11 +73,11 @@ class Reading:
     def inputs(self) -> Tensor:
         """What was read: (seq, time) numbers of tokens, or (seq, time, input)."""
         port = self.source.ports[0]
-        given = self._given[0]
-        found = torch.stack(given, dim=1) if port.layout == "one step a call" else self._by_step(port, given[0])
+        received = self._given[0]
+        read = torch.stack(received, dim=1) if port.layout == "one step a call" else self._by_step(port, received[0])
         if port.kind == "embedding":
-            return found
-        return found[..., None] if found.ndim == 2 else found.flatten(2)
+            return read
+        return read[..., None] if read.ndim == 2 else read.flatten(2)
 
     @property
     def width(self) -> int:
@@ -91,30 +91,30 @@ class Reading:
         Of a convolution, one for each tap of the input at that step; of several modules, side by side. `keep` the graph
         for another way back.
         """
-        leaves = [leaf for own in self._leaves for leaf in own]
+        leaves = [leaf for module_leaves in self._leaves for leaf in module_leaves]
         gradients = iter(gradients_at(leaves, picked, cotangent, keep=keep))
         parts = []
-        for port, module, own in zip(self.source.ports, self._modules, self._leaves, strict=True):
-            taken = [next(gradients) for _ in own]
+        for port, module, module_leaves in zip(self.source.ports, self._modules, self._leaves, strict=True):
+            taken = [next(gradients) for _ in module_leaves]
             if port.kind == "convolution":
                 parts.append(_by_tap(port, module, taken[0], self.inputs.shape[1]))
             elif port.layout == "one step a call":
                 parts.append(torch.stack(taken, dim=1).flatten(2))
             else:
-                found = self._by_step(port, taken[0])
-                parts.append(found[..., None] if found.ndim == 2 else found.flatten(2))
+                gradient = self._by_step(port, taken[0])
+                parts.append(gradient[..., None] if gradient.ndim == 2 else gradient.flatten(2))
         joined = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
         return self._without_padding(joined)
 
-    def record(self, number: int, given: Tensor, leaf: Tensor) -> None:
+    def record(self, number: int, tensor: Tensor, leaf: Tensor) -> None:
         """Keep what the module with this number was given in a call, and its leaf."""
-        self._given[number].append(given.detach())
+        self._given[number].append(tensor.detach())
         self._leaves[number].append(leaf)
 
     def check(self) -> None:
         """Refuse a run in which an input module was not called, or was called at other steps."""
-        for port, given in zip(self.source.ports, self._given, strict=True):
-            if not given:
+        for port, received in zip(self.source.ports, self._given, strict=True):
+            if not received:
                 raise InputError(
                     "the module that reads the input was not called", got=port.path, fix='pass inputs="path.to.module"'
                 )
@@ -281,28 +281,28 @@ def _hooks(model: WholeModel, reading: Reading, exchange: Exchange | None) -> It
         return port.layout == "one step a call" or calls[number] == port.call
 
     def before(number: int, port: Port, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = first_tensor(args, kwargs)
-        if given is None or not counts(number, port):
+        tensor = first_tensor(args, kwargs)
+        if tensor is None or not counts(number, port):
             return None
-        changed = given if exchange is None else _exchange_in(given, port, exchange, calls[number], reading.sequences)
+        changed = tensor if exchange is None else _exchange_in(tensor, port, exchange, calls[number], reading.sequences)
         if port.kind == "input":
             changed = changed.detach().requires_grad_()
             reading.record(number, changed, changed)
-        if changed is given:
+        if changed is tensor:
             return None
         return (
-            tuple(changed if value is given else value for value in args),
-            {name: changed if value is given else value for name, value in kwargs.items()},
+            tuple(changed if value is tensor else value for value in args),
+            {name: changed if value is tensor else value for name, value in kwargs.items()},
         )
 
     def after(number: int, port: Port, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
         counted = counts(number, port)
         calls[number] += 1
-        given = first_tensor(args, kwargs)
-        if port.kind == "input" or not counted or given is None:
+        tensor = first_tensor(args, kwargs)
+        if port.kind == "input" or not counted or tensor is None:
             return None
         leaf = result.detach().requires_grad_()
-        reading.record(number, given, leaf)
+        reading.record(number, tensor, leaf)
         return leaf
 
     try:
@@ -325,15 +325,15 @@ def _hooks(model: WholeModel, reading: Reading, exchange: Exchange | None) -> It
             handle.remove()
 
 
-def _exchange_in(given: Tensor, port: Port, exchange: Exchange, call: int, sequences: int) -> Tensor:
+def _exchange_in(tensor: Tensor, port: Port, exchange: Exchange, call: int, sequences: int) -> Tensor:
     """Change inputs in the layout that a module is given them in."""
     if port.layout == "one step a call":
-        return exchange.apply(given[:, None], call)[:, 0]
-    changed = exchange.apply(by_step(given, port, sequences), 0)
+        return exchange.apply(tensor[:, None], call)[:, 0]
+    changed = exchange.apply(by_step(tensor, port, sequences), 0)
     if port.layout == "steps first":
         return changed.transpose(0, 1)
     if port.layout == "flat":
         return changed.flatten(0, 1)
     if port.layout == "channels":
-        return torch.cat((given[..., : port.lead], changed.transpose(1, 2)), dim=2)
+        return torch.cat((tensor[..., : port.lead], changed.transpose(1, 2)), dim=2)
     return changed

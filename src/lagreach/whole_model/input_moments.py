@@ -50,10 +50,10 @@ class InputMoments:
             now, then = slice(back, time), slice(0, time - back)
             both = inside[:, now] & inside[:, then]
             pair = inputs[:, now][both], inputs[:, then][both]
-            found = (pair[0] == pair[1]).sum()[None] if self.tokens else (pair[0].double() * pair[1]).sum(0)
-            if found.shape != self._again.shape[1:]:
-                self._again = self._again.expand(-1, len(found)).clone()
-            self._again[back] += found
+            products = (pair[0] == pair[1]).sum()[None] if self.tokens else (pair[0].double() * pair[1]).sum(0)
+            if products.shape != self._again.shape[1:]:
+                self._again = self._again.expand(-1, len(products)).clone()
+            self._again[back] += products
             self._again_steps[back] += int(both.sum())
 
     def merge(self, other: InputMoments) -> None:

@@ -151,7 +151,7 @@ def as_weights(model: WholeModel, source: InputModule, table: Float[Tensor, "row
 
     An identity layer in front of a module, or of the model, is called "input" and has (out, in) like any linear layer.
     """
-    found = {}
+    weights = {}
     start = 0
     for port in source.ports:
         module = model.module.get_submodule(port.path or "")
@@ -159,24 +159,24 @@ def as_weights(model: WholeModel, source: InputModule, table: Float[Tensor, "row
             size = int(getattr(module, "embedding_dim", table.shape[1] - start))
             part = table[:, start : start + size]
             rows = int(getattr(module, "num_embeddings", len(part)))
-            found[f"{port.path}.weight"] = nn.functional.pad(part, (0, 0, 0, rows - len(part)))
+            weights[f"{port.path}.weight"] = nn.functional.pad(part, (0, 0, 0, rows - len(part)))
         elif port.kind == "convolution":
             assert isinstance(module, nn.Conv1d)
             size = table.shape[1]
             taps = table.view(len(table), module.kernel_size[0], module.out_channels)
-            found[f"{port.path}.weight"] = taps.permute(2, 0, 1)  # (out, in, tap)
+            weights[f"{port.path}.weight"] = taps.permute(2, 0, 1)  # (out, in, tap)
         elif port.kind == "linear":
             weight = module.weight
             assert isinstance(weight, Tensor)
             turned = not isinstance(module, nn.Linear)  # transformers' Conv1D holds (in, out)
             size = weight.shape[1 if turned else 0]
             part = table[:, start : start + size]
-            found[f"{port.path}.weight"] = part if turned else part.T
+            weights[f"{port.path}.weight"] = part if turned else part.T
         else:
             size = table.shape[1]
-            found["input" if port.path is None else f"{port.path}.input"] = table.T
+            weights["input" if port.path is None else f"{port.path}.input"] = table.T
         start += size
-    return found
+    return weights
 
 
 def as_table(model: WholeModel, source: InputModule, weights: dict[str, Tensor]) -> Float[Tensor, "row width"]:

@@ -83,15 +83,15 @@ def _shifts_labels(model: nn.Module, sample: Batch, call: Call | None) -> bool:
     asked = replace(sample, others=others | {"labels": sample.y}, name="input_ids")
     with at_rest(model), torch.no_grad():
         try:
-            found = default_call(model, asked)
+            returned = default_call(model, asked)
         except (TypeError, ValueError, RuntimeError):  # labels of another kind than the model's: nothing is shifted
             return False
-    own, logits = (found.get(name) if isinstance(found, dict) else None for name in ("loss", "logits"))
-    if not isinstance(own, Tensor) or not isinstance(logits, Tensor) or logits.shape[:2] != sample.x.shape:
+    loss, logits = (returned.get(name) if isinstance(returned, dict) else None for name in ("loss", "logits"))
+    if not isinstance(loss, Tensor) or not isinstance(logits, Tensor) or logits.shape[:2] != sample.x.shape:
         return False
     y = sample.y.to(logits.device)
     shifted, unshifted = (
-        abs(float(cross_entropy(part.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORE_INDEX)) - float(own))
+        abs(float(cross_entropy(part.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORE_INDEX)) - float(loss))
         for part, labels in ((logits[:, :-1], y[:, 1:]), (logits, y))
     )
     if max(shifted, unshifted) >= CLEAR * min(shifted, unshifted):
@@ -100,6 +100,6 @@ def _shifts_labels(model: nn.Module, sample: Batch, call: Call | None) -> bool:
         return True
     raise InputError(
         "it cannot be told whether the model shifts its labels",
-        got=f"a loss of {float(own):.4g} with labels; {shifted:.3g} away from shifted labels, {unshifted:.3g} unshifted",
+        got=f"a loss of {float(loss):.4g} with labels; {shifted:.3g} away from shifted labels, {unshifted:.3g} unshifted",
         fix="pass (x, y) with y[:, t] the target of step t, shifted as it should be",
     )

@@ -17,9 +17,9 @@ from lagreach.gradients.significance import Significance, flip_test
 from lagreach.statistics.reliance import NO_RELIANCE, Reliance, reliance_of
 from lagreach.whole_model.exchange import Exchanged, measure_exchange
 from lagreach.whole_model.factors import Products
+from lagreach.whole_model.measurement_plan import WholeModelPlan
 from lagreach.whole_model.signals import Signals, SignalWork, measure_signals
 from lagreach.whole_model.spread import Spread
-from lagreach.whole_model.subject import ModelSubject
 
 MOST_LAGS = 64  # single lags that bands are looked into, in all; wider ones stay as they are
 PARTIAL = (
@@ -70,23 +70,23 @@ def locate(
 
     An interrupt leaves what swapped targets say.
     """
-    subject, told = signals.subject, signals.told & (not signals.subject.plan.untold)
+    plan, told = signals.plan, signals.told & (not signals.plan.block_plan.untold)
     test = replace(test, p_value=np.where(told, test.p_value, np.nan), adjusted=np.where(told, test.adjusted, np.nan))
     bands = np.flatnonzero(test.adjusted <= error).tolist()
     neighbours = None if signals.followed is None else fit_neighbours(signals.followed)
     left = 1.0 if neighbours is None else neighbours.left
     marginal = Located(data, test, test.adjusted, {}, (), left=left, notes=_notes(signals, neighbours))
-    if not bands or subject.signal != "dependence" or left < DETERMINED:
+    if not bands or plan.signal != "dependence" or left < DETERMINED:
         return marginal
     try:
-        return _looked_into(marginal, subject, bands, neighbours, flips, error, progress, spread)
+        return _looked_into(marginal, plan, bands, neighbours, flips, error, progress, spread)
     except KeyboardInterrupt:
         return replace(marginal, notes=(*marginal.notes, INTERRUPTED), cut_short=True)
 
 
 def _looked_into(
     marginal: Located,
-    subject: ModelSubject,
+    plan: WholeModelPlan,
     bands: list[int],
     neighbours: Neighbours | None,
     flips: int,
@@ -95,13 +95,13 @@ def _looked_into(
     spread: Spread | None,
 ) -> Located:
     """Look into the bands lag by lag, and exchange the inputs at what is left."""
-    candidates = _inside(subject, bands, error, flips, progress, spread)
+    candidates = _inside(plan, bands, error, flips, progress, spread)
     if neighbours is not None:  # several inputs that predict each other cannot be exchanged together
         candidates = [one for one in candidates if one.first == one.last]
     if not candidates:
         return marginal
     edges = [(one.first, one.last) for one in candidates]
-    exchanged = measure_exchange(subject, edges, neighbours, progress, spread)
+    exchanged = measure_exchange(plan, edges, neighbours, progress, spread)
     return _judged(marginal, candidates, exchanged, flips, error)
 
 
@@ -116,7 +116,7 @@ class _Candidate:
 
 
 def _inside(
-    subject: ModelSubject,
+    plan: WholeModelPlan,
     bands: list[int],
     error: float,
     flips: int,
@@ -124,26 +124,26 @@ def _inside(
     spread: Spread | None,
 ) -> list[_Candidate]:
     """Single lags of the bands where swapped targets point at some, else the bands themselves."""
-    edges = {band: subject.bands.edges[band] for band in bands}
+    edges = {band: plan.bands.edges[band] for band in bands}
     wide = [(band, lag) for band, (first, last) in edges.items() if last > first for lag in range(first, last + 1)]
     p_of: dict[tuple[int, int], float] = {}
     if 0 < len(wide) <= MOST_LAGS:
         work = SignalWork(tuple((lag, lag) for _, lag in wide), "inside bands")
-        closer = measure_signals(subject, progress, spread, work)
-        if closer.subject.plan.count < subject.plan.count:
+        closer = measure_signals(plan, progress, spread, work)
+        if closer.plan.block_plan.count < plan.block_plan.count:
             raise KeyboardInterrupt
-        single = flip_test(closer.means()[0], flips=flips, generator=np.random.default_rng(subject.seed))
+        single = flip_test(closer.means()[0], flips=flips, generator=np.random.default_rng(plan.seed))
         p_of = {one: p for one, p in zip(wide, single.adjusted.tolist(), strict=True) if p <= error}
     candidates = []
     for band, (first, last) in edges.items():
-        lags = [(lag, p) for (own, lag), p in p_of.items() if own == band]
+        lags = [(lag, p) for (of_band, lag), p in p_of.items() if of_band == band]
         candidates += [_Candidate(band, lag, lag, p) for lag, p in lags] or [_Candidate(band, first, last, 0.0)]
     return candidates
 
 
 def _judged(marginal: Located, candidates: list[_Candidate], exchanged: Exchanged, flips: int, error: float) -> Located:
     """Put the exchange in the place of swapped targets: the best lag's signal of a band, and the largest of its p-values."""
-    seed = exchanged.subject.seed
+    seed = exchanged.plan.seed
     means = exchanged.means()
     alone = flip_test(means, flips=flips, generator=np.random.default_rng(seed))
     largest = np.maximum(alone.adjusted, [one.p for one in candidates])
@@ -151,8 +151,8 @@ def _judged(marginal: Located, candidates: list[_Candidate], exchanged: Exchange
     parts = {name: getattr(marginal.test, name).copy() for name in ("square", "null_spread", "p_value", "adjusted")}
     products, asked = {}, {}
     for band in sorted({one.band for one in candidates}):
-        own = [i for i, one in enumerate(candidates) if one.band == band]
-        best = min(own, key=lambda i: (largest[i], -alone.square[i]))
+        in_band = [i for i, one in enumerate(candidates) if one.band == band]
+        best = min(in_band, key=lambda i: (largest[i], -alone.square[i]))
         data[:, band] = means[:, best]
         products[band], asked[band] = exchanged.data(best), best
         for name in ("square", "null_spread"):
@@ -160,9 +160,9 @@ def _judged(marginal: Located, candidates: list[_Candidate], exchanged: Exchange
         parts["p_value"][band] = max(parts["p_value"][band], alone.p_value[best])
         parts["adjusted"][band] = max(parts["adjusted"][band], largest[best])
     columns = list(asked.values())
-    lags = tuple(exchanged.subject.bands.lags[band] for band in asked)
+    lags = tuple(exchanged.plan.bands.lags[band] for band in asked)
     values = exchanged.rises[:, columns], exchanged.losses[:, columns]
-    plan = exchanged.subject.plan
+    plan = exchanged.plan.block_plan
     together = plan.blocks if plan.of_series else None  # windows of one stretch depend on each other
     return replace(
         marginal,
@@ -182,10 +182,10 @@ def _notes(signals: Signals, neighbours: Neighbours | None) -> tuple[str, ...]:
         notes.append(NOT_APART if neighbours.left < DETERMINED else PARTIAL.format(left=100 * neighbours.left))
     elif signals.followed is None and signals.moments.correlated:
         notes.append(MARGINAL)
-    if signals.subject.plan.untold:
-        notes.append(signals.subject.plan.untold)
+    if signals.plan.block_plan.untold:
+        notes.append(signals.plan.block_plan.untold)
     if not signals.told.all():
-        edges = tuple(edge for edge, told in zip(signals.subject.bands.edges, signals.told, strict=True) if not told)
+        edges = tuple(edge for edge, told in zip(signals.plan.bands.edges, signals.told, strict=True) if not told)
         notes.append(SHARED.format(what=f"at lags {Bands(edges)} the input is"))
     elif signals.followed is not None and signals.followed.shared.all(0).any():
         columns = np.flatnonzero(signals.followed.shared.all(0)).tolist()

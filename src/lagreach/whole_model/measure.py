@@ -16,19 +16,19 @@ import torch
 from jaxtyping import Float
 
 from lagreach._util.progress import Progress
-from lagreach.gradients.blocks import Directions
+from lagreach.gradients.blocks import BlockMeans
 from lagreach.gradients.noise import NoiseValues
 from lagreach.gradients.significance import Significance, flip_test
 from lagreach.statistics.reliance import Reliance
 from lagreach.whole_model.anchors import draw_anchors, pair_streams
 from lagreach.whole_model.factors import Products
 from lagreach.whole_model.locate import Located, locate
+from lagreach.whole_model.measurement_plan import WholeModelPlan, subsample
 from lagreach.whole_model.noise import NoiseWork, measure_noise
 from lagreach.whole_model.outputs import cotangents
 from lagreach.whole_model.running import at_rest
 from lagreach.whole_model.signals import Signals, measure_signals
 from lagreach.whole_model.spread import Spread
-from lagreach.whole_model.subject import ModelSubject, subsample
 
 GAIN_SEQUENCES = 64  # that the gain is averaged over
 
@@ -37,8 +37,8 @@ GAIN_SEQUENCES = 64  # that the gain is averaged over
 class ModelMeasurement:
     """All that was measured of a whole model. `means` are in coordinates that keep the inner products of gradients."""
 
-    subject: ModelSubject
-    means: Directions
+    plan: WholeModelPlan
+    means: BlockMeans
     located: Located
     noise: NoiseValues
     log10_gain: Float[np.ndarray, "lag"]
@@ -59,7 +59,7 @@ class ModelMeasurement:
 
 
 def measure_model(
-    subject: ModelSubject,
+    plan: WholeModelPlan,
     *,
     flips: int,
     error: float,
@@ -67,22 +67,22 @@ def measure_model(
     spread: Spread | None = None,
 ) -> ModelMeasurement:
     """Run all passes; the model is left as it was. An interrupt keeps what is finished, if that says something."""
-    with at_rest(subject.model.module):
-        signals = measure_signals(subject, progress, spread)
-        subject, cut_short = signals.subject, signals.subject.plan.count < subject.plan.count
+    with at_rest(plan.model.module):
+        signals = measure_signals(plan, progress, spread)
+        plan, cut_short = signals.plan, signals.plan.block_plan.count < plan.block_plan.count
         data, probe = signals.means()
-        test = flip_test(data, flips=flips, generator=np.random.default_rng(subject.seed))
+        test = flip_test(data, flips=flips, generator=np.random.default_rng(plan.seed))
         located = locate(signals, data, test, flips=flips, error=error, progress=progress, spread=spread)
-        noise = measure_noise(subject, _directions(signals, located.products), progress, spread)
-        cut_short = cut_short or located.cut_short or len(noise.step_block) < subject.plan.count
+        noise = measure_noise(plan, _directions(signals, located.products), progress, spread)
+        cut_short = cut_short or located.cut_short or len(noise.step_block) < plan.block_plan.count
         try:
-            gain = measure_gain(subsample(subject, GAIN_SEQUENCES))
+            gain = measure_gain(subsample(plan, GAIN_SEQUENCES))
         except KeyboardInterrupt:  # all else is there
-            gain, cut_short = np.full(len(subject.bands), np.nan), True
-    blocks = np.arange(subject.plan.count)
+            gain, cut_short = np.full(len(plan.bands), np.nan), True
+    blocks = np.arange(plan.block_plan.count)
     return ModelMeasurement(
-        subject=subject,
-        means=Directions(blocks, signals.size, located.data[:, None], probe, signals.spread),
+        plan=plan,
+        means=BlockMeans(blocks, signals.size, located.data[:, None], probe, signals.spread),
         located=located,
         noise=noise,
         log10_gain=gain,
@@ -95,25 +95,25 @@ def measure_model(
 
 def _directions(signals: Signals, exchanged: Mapping[int, Products]) -> NoiseWork:
     """Directions of the data and of the probes, band by band; of the exchange where it was made."""
-    subject = signals.subject
+    plan = signals.plan
     bands = [
-        [exchanged.get(band) or signals.data(band), *(signals.probe(p, band) for p in range(len(subject.group)))]
-        for band in range(len(subject.bands))
+        [exchanged.get(band) or signals.data(band), *(signals.probe(p, band) for p in range(len(plan.group)))]
+        for band in range(len(plan.bands))
     ]
     return NoiseWork(bands, torch.float64 if signals.factors.arrived.dtype == np.float64 else torch.float32)
 
 
-def measure_gain(subject: ModelSubject) -> Float[np.ndarray, "lag"]:
+def measure_gain(plan: WholeModelPlan) -> Float[np.ndarray, "lag"]:
     """Decimal logarithm of ``sqrt(E|dL_t/de_{t-l}|^2 / E|dL_t/de_t|^2)`` over the anchors that reach back l steps."""
-    lags = torch.tensor(subject.bands.lags)
+    lags = torch.tensor(plan.bands.lags)
 
     def squares(rows: np.ndarray, _blocks: np.ndarray) -> np.ndarray:
-        piece = subject.run(rows)
+        piece = plan.run(rows)
         field, _ = cotangents(piece.objective, piece.output)
         usable = (field.abs().amax(-1) > 0).view(len(rows) // 2, 2, -1).all(1)
-        streams = pair_streams(piece.batch.x, piece.batch.lengths, subject.seed)
-        anchors = draw_anchors(usable, subject.anchors, streams)
-        row, found = torch.arange(len(rows), device=field.device), np.zeros((2, len(lags)))
+        streams = pair_streams(piece.batch.x, piece.batch.lengths, plan.seed)
+        anchors = draw_anchors(usable, plan.anchors, streams)
+        row, sums = torch.arange(len(rows), device=field.device), np.zeros((2, len(lags)))
         for number in range(anchors.count):
             position = torch.from_numpy(anchors.position[:, number]).repeat_interleave(2).to(field.device)
             counted = torch.from_numpy(anchors.weight[:, number] > 0).repeat_interleave(2).to(field.device)
@@ -124,9 +124,9 @@ def measure_gain(subject: ModelSubject) -> Float[np.ndarray, "lag"]:
             reached = reached & piece.inside[row[:, None], step.clamp(min=0)]
             there = square[row[:, None], step.clamp(min=0)] * reached
             here = square[row, stand][:, None] * reached
-            found += np.stack((there.sum(0).cpu().numpy(), here.sum(0).cpu().numpy()))
-        return found
+            sums += np.stack((there.sum(0).cpu().numpy(), here.sum(0).cpu().numpy()))
+        return sums
 
-    there, here = sum(subject.each(squares), np.zeros((2, len(lags))))
+    there, here = sum(plan.each(squares), np.zeros((2, len(lags))))
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(here > 0, 0.5 * (np.log10(there) - np.log10(np.where(here > 0, here, 1.0))), np.nan)

@@ -17,9 +17,9 @@ from torch import Tensor
 from lagreach._util.progress import Progress
 from lagreach.gradients.noise import NoiseValues
 from lagreach.whole_model.factors import Products
+from lagreach.whole_model.measurement_plan import WholeModelPlan
 from lagreach.whole_model.outputs import cotangents
 from lagreach.whole_model.spread import Here, Spread, Tick
-from lagreach.whole_model.subject import ModelSubject
 
 TABLE_BYTES = 2**30  # of directions that are held at once; beyond that they come from some of the sequences
 PRODUCT_BYTES = 2**28  # of rows of the tables that are looked up at once
@@ -102,11 +102,11 @@ class LagDirections:
         """Add outer products to a table, or take them away."""
         table, rows = self._tables[band], self._rows[band]
         for signal, one in enumerate(parts):
-            arrived, given = sign * one.arrived.to(table), one.given.to(table.device)
+            arrived, read = sign * one.arrived.to(table), one.given.to(table.device)
             if rows is None:
-                table[:, signal] += given.to(table).T @ arrived
+                table[:, signal] += read.to(table).T @ arrived
             else:
-                table[:, signal].index_add_(0, torch.searchsorted(rows, given), arrived)
+                table[:, signal].index_add_(0, torch.searchsorted(rows, read), arrived)
 
 
 def _rows_of(signals: Sequence[Products]) -> Tensor | None:
@@ -139,34 +139,34 @@ class NoiseWork:
         """Tables are made anew in another process."""
         return vars(self) | {"_directions": None}
 
-    def __call__(self, subject: ModelSubject, blocks: tuple[int, ...], tick: Tick = None) -> NoiseValues:
+    def __call__(self, plan: WholeModelPlan, blocks: tuple[int, ...], tick: Tick = None) -> NoiseValues:
         """Run the model once more on every pair, with one way back from the whole loss of each sequence."""
         if self._directions is None:
-            self._directions = LagDirections(self.bands, subject.model.device, self.dtype, weighting=subject.weighting)
-        return noise_along(subject, self._directions, blocks, tick)
+            self._directions = LagDirections(self.bands, plan.model.device, self.dtype, weighting=plan.weighting)
+        return noise_along(plan, self._directions, blocks, tick)
 
 
 def measure_noise(
-    subject: ModelSubject, work: NoiseWork, progress: Progress | None = None, spread: Spread | None = None
+    plan: WholeModelPlan, work: NoiseWork, progress: Progress | None = None, spread: Spread | None = None
 ) -> NoiseValues:
     """Have the last pass done, and put its parts together."""
-    return NoiseValues.merge((spread or Here()).parts(subject, work, progress))
+    return NoiseValues.merge((spread or Here()).parts(plan, work, progress))
 
 
 def noise_along(
-    subject: ModelSubject, directions: LagDirections, blocks: tuple[int, ...], progress: Tick = None
+    plan: WholeModelPlan, directions: LagDirections, blocks: tuple[int, ...], progress: Tick = None
 ) -> NoiseValues:
     """Values of every sequence's whole gradient along the directions, of some blocks."""
-    bands, signals = len(subject.bands), 1 + len(subject.group)
+    bands, signals = len(plan.bands), 1 + len(plan.group)
     measured = sorted({0, bands // 2, bands - 1})
-    place = np.full(subject.plan.count, -1)
+    place = np.full(plan.block_plan.count, -1)
     place[list(blocks)] = np.arange(len(blocks))
     step_sums = np.full((len(blocks), signals, bands, 3), np.nan)
     step_sums[:, 0, measured] = 0.0
     number, block, values = [], [], []
 
     def along(rows: np.ndarray, home: np.ndarray) -> tuple[np.ndarray, np.ndarray, Tensor, Tensor]:
-        piece = subject.run(rows)
+        piece = plan.run(rows)
         field, _ = cotangents(piece.objective, piece.output)
         size = field.flatten(1).abs().amax(1)
         power = torch.exp2(torch.floor(torch.log2(torch.where(size > 0, size, 1.0))))[:, None, None]
@@ -184,7 +184,7 @@ def noise_along(
                 )
         return rows, home, values_by_step.double(), piece.inside
 
-    for rows, home, by_step, inside in subject.each(along, progress, blocks):
+    for rows, home, by_step, inside in plan.each(along, progress, blocks):
         number.append(rows)
         block.append(home)
         values.append(by_step.sum(1).cpu().numpy())

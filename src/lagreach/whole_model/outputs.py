@@ -19,9 +19,9 @@ from lagreach.whole_model.input_module import Reading
 def objective_for(loss: Loss, batch: Batch, output: Tensor, time: int, steps: Any = None) -> Objective:
     """The loss of every sequence of a batch, for outputs (seq, position, out) and inputs of `time` steps."""
     seq, positions, out = output.shape
-    own = batch if batch.y.ndim <= 3 else Batch(batch.x, batch.y.flatten(2), batch.mask, batch.lengths)
+    flat = batch if batch.y.ndim <= 3 else Batch(batch.x, batch.y.flatten(2), batch.mask, batch.lengths)
     shape, device, dtype = (seq, positions, out), output.device, output.dtype
-    return objective_of(loss, own, shape, input_time=time, steps=steps, device=device, dtype=dtype)
+    return objective_of(loss, flat, shape, input_time=time, steps=steps, device=device, dtype=dtype)
 
 
 def decide_outputs(reading: Reading, output: Tensor, outputs: str | None = None) -> str:

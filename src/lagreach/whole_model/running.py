@@ -43,10 +43,10 @@ class WholeModel:
 
     def output(self, batch: Batch) -> Float[Tensor, "seq position out"]:
         """Run the model: a position per step, or fewer; half precision is widened, so that losses are not rounded to it."""
-        found = _main_part(self.call(self.module, batch))
-        if isinstance(found, Tensor) and found.ndim > 3:  # pictures, graphs: everything behind the steps is one output
-            found = found.flatten(2)
-        output = as_output(found, batch, batch.x.shape[1] if batch.x.ndim > 1 else 1)
+        main = _main_part(self.call(self.module, batch))
+        if isinstance(main, Tensor) and main.ndim > 3:  # pictures, graphs: everything behind the steps is one output
+            main = main.flatten(2)
+        output = as_output(main, batch, batch.x.shape[1] if batch.x.ndim > 1 else 1)
         return output.float() if output.dtype in (torch.float16, torch.bfloat16) else output
 
 
@@ -73,13 +73,13 @@ def unwrapped(model: nn.Module) -> nn.Module:
         model = inside
 
 
-def _main_part(found: Any) -> Any:
+def _main_part(returned: Any) -> Any:
     """The tensor that a dict or tuple of outputs is about, by the rules of `as_output`; anything else as it is."""
-    if isinstance(found, dict):
-        found = found.get("logits", next(iter(found.values()), None))
-    while isinstance(found, (tuple, list)) and found and not isinstance(found, nn.utils.rnn.PackedSequence):
-        found = found[0]
-    return found
+    if isinstance(returned, dict):
+        returned = returned.get("logits", next(iter(returned.values()), None))
+    while isinstance(returned, (tuple, list)) and returned and not isinstance(returned, nn.utils.rnn.PackedSequence):
+        returned = returned[0]
+    return returned
 
 
 @contextmanager

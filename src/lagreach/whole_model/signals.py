@@ -20,9 +20,9 @@ from lagreach.gradients.partial_inputs import neighbour_products
 from lagreach.whole_model.anchors import draw_anchors, draw_lags, pair_streams
 from lagreach.whole_model.factors import Factors, Products, block_gram, coordinates
 from lagreach.whole_model.input_moments import InputMoments
+from lagreach.whole_model.measurement_plan import PairBatch, WholeModelPlan, at_lags
 from lagreach.whole_model.outputs import cotangents
 from lagreach.whole_model.spread import Here, Spread, Tick
-from lagreach.whole_model.subject import ModelSubject, Piece, at_lags
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Signals:
     tokens), and `ahead` is the share of the square gradient that reached inputs behind their outputs.
     """
 
-    subject: ModelSubject
+    plan: WholeModelPlan
     factors: Factors
     contrast: np.ndarray | None
     size: np.ndarray
@@ -47,30 +47,30 @@ class Signals:
 
     def data(self, band: int) -> Products:
         """The data's signal at a band of lags."""
-        slots = np.flatnonzero(self.subject.slots.band == band).tolist()
-        own = None if self.contrast is None else [self.contrast] * len(slots)
-        return Products.of(self.factors, slots, 0, own)
+        slots = np.flatnonzero(self.plan.slots.band == band).tolist()
+        coefficients = None if self.contrast is None else [self.contrast] * len(slots)
+        return Products.of(self.factors, slots, 0, coefficients)
 
     def probe(self, number: int, band: int) -> Products:
         """A probe's signal at the far edge of a band, for a planted share of one."""
-        slot = int(self.subject.slots.edge[band])
-        signal = self.subject.group[number] + (self.contrast is None)
+        slot = int(self.plan.slots.edge[band])
+        signal = self.plan.group[number] + (self.contrast is None)
         return Products.of(self.factors, [slot], signal, [self.planted[number, slot]])
 
     @property
     def told(self) -> np.ndarray:
         """Whether inputs at a band's lags differ between some partners, (band,): else nothing can be told there."""
-        given = self.factors.given[:, : self.factors.filled]
-        differs = (given[:, ::2] != given[:, 1::2]).reshape(len(given), -1).any(1)  # rows of partners are neighbours
-        return np.array([differs[self.subject.slots.band == band].any() for band in range(len(self.subject.bands))])
+        read = self.factors.given[:, : self.factors.filled]
+        differs = (read[:, ::2] != read[:, 1::2]).reshape(len(read), -1).any(1)  # rows of partners are neighbours
+        return np.array([differs[self.plan.slots.band == band].any() for band in range(len(self.plan.bands))])
 
     def means(self) -> tuple[np.ndarray, np.ndarray]:
         """Block means of the data's signal (block, band, axis) and of the probes' (block, probe, band, axis).
 
         In coordinates with the same inner products as the gradients themselves.
         """
-        bands, probes = range(len(self.subject.bands)), range(len(self.subject.group))
-        weighting = self.subject.weighting
+        bands, probes = range(len(self.plan.bands)), range(len(self.plan.group))
+        weighting = self.plan.weighting
         data = np.stack([block_gram(self.data(band), self.size, weighting) for band in bands])
         planted = np.stack([[block_gram(self.probe(p, band), self.size, weighting) for band in bands] for p in probes])
         return np.moveaxis(coordinates(data), 0, 1), np.moveaxis(coordinates(planted), 2, 0)
@@ -105,39 +105,39 @@ class SignalPart:
 
 @dataclass(frozen=True)
 class SignalWork:
-    """The first pass on some blocks; at other lags than the subject's if there are `edges`."""
+    """The first pass on some blocks; at other lags than the plan's if there are `edges`."""
 
     edges: tuple[tuple[int, int], ...] | None = None
     stage: str = "lags"
 
-    def __call__(self, subject: ModelSubject, blocks: tuple[int, ...], tick: Tick = None) -> SignalPart:
+    def __call__(self, plan: WholeModelPlan, blocks: tuple[int, ...], tick: Tick = None) -> SignalPart:
         """Run the model once on every pair, with a few ways back from each sequence."""
-        subject = subject if self.edges is None else at_lags(subject, self.edges)
+        plan = plan if self.edges is None else at_lags(plan, self.edges)
         place = {block: number for number, block in enumerate(blocks)}
-        rows = 2 * int(np.isin(subject.plan.blocks, blocks).sum()) * subject.anchors
+        rows = 2 * int(np.isin(plan.block_plan.blocks, blocks).sum()) * plan.anchors
         factors: Factors | None = None
-        contrast, moments = np.zeros(rows), InputMoments(subject.source.reads_tokens)
-        spread = np.zeros((len(blocks), len(subject.output), 2))
+        contrast, moments = np.zeros(rows), InputMoments(plan.source.reads_tokens)
+        spread = np.zeros((len(blocks), len(plan.output), 2))
         ahead, followed = np.zeros(2), _Followed(blocks)
-        for piece in subject.each(lambda rows, home: _rows(subject, rows, home), tick, blocks):
-            for arrived, given, coefficient in zip(piece.arrived, piece.given, piece.contrast, strict=True):
+        for piece in plan.each(lambda rows, home: _rows(plan, rows, home), tick, blocks):
+            for arrived, read, coefficient in zip(piece.arrived, piece.given, piece.contrast, strict=True):
                 if factors is None:
-                    factors = Factors(rows, arrived, given)
+                    factors = Factors(rows, arrived, read)
                 start = factors.filled
-                factors.append(piece.block, arrived, given)
+                factors.append(piece.block, arrived, read)
                 contrast[start : factors.filled] = coefficient.cpu().numpy()
             np.add.at(spread, [place[block] for block in piece.block.tolist()], piece.spread)
             ahead += piece.ahead
             moments.add(piece.inputs, piece.inside)
-            if not subject.source.reads_tokens:
+            if not plan.source.reads_tokens:
                 followed.add(piece.inputs, piece.inside, piece.block)
         assert factors is not None
-        follows = None if subject.source.reads_tokens else followed.result()
+        follows = None if plan.source.reads_tokens else followed.result()
         return SignalPart(blocks, factors, contrast, spread, moments, follows, ahead)
 
 
 def measure_signals(
-    subject: ModelSubject,
+    plan: WholeModelPlan,
     progress: Progress | None = None,
     spread: Spread | None = None,
     work: SignalWork | None = None,
@@ -145,11 +145,11 @@ def measure_signals(
     """Have the first pass done, and put its parts together; of an interrupted one, with the blocks that are finished."""
     work = work or SignalWork()
     if work.edges is not None:
-        subject = at_lags(subject, work.edges)
+        plan = at_lags(plan, work.edges)
     parts: list[SignalPart] = []
     factors: Factors | None = None
-    rows = subject.plan.sequences * subject.anchors
-    for part in (spread or Here()).parts(subject, work, progress):
+    rows = plan.block_plan.sequences * plan.anchors
+    for part in (spread or Here()).parts(plan, work, progress):
         if factors is None:  # one part alone is taken as it is
             factors = part.factors if part.factors.filled == rows else Factors.like(rows, part.factors)
         if factors is not part.factors:
@@ -157,21 +157,21 @@ def measure_signals(
         parts.append(replace(part, factors=factors))
     assert factors is not None
     blocks = [block for part in parts for block in part.blocks]
-    if len(blocks) < subject.plan.count:
-        subject = replace(subject, plan=subject.plan.only(blocks))
-    moments = InputMoments(subject.source.reads_tokens)
+    if len(blocks) < plan.block_plan.count:
+        plan = replace(plan, block_plan=plan.block_plan.only(blocks))
+    moments = InputMoments(plan.source.reads_tokens)
     for part in parts:
         moments.merge(part.moments)
     ahead = np.sum([part.ahead for part in parts], axis=0)
     followed = [part.followed for part in parts if part.followed is not None]
     return Signals(
-        subject=subject,
+        plan=plan,
         factors=factors,
-        contrast=np.concatenate([part.contrast for part in parts]) if subject.output.shape[1] == 1 else None,
-        size=np.bincount(subject.plan.blocks, minlength=subject.plan.count) * 2,
+        contrast=np.concatenate([part.contrast for part in parts]) if plan.output.shape[1] == 1 else None,
+        size=np.bincount(plan.block_plan.blocks, minlength=plan.block_plan.count) * 2,
         spread=np.concatenate([part.spread for part in parts]),
         moments=moments,
-        planted=_planted(subject, factors, moments),
+        planted=_planted(plan, factors, moments),
         followed=PartialMoments.merge(followed) if followed else None,
         ahead=float(ahead[0] / ahead[1]) if ahead[1] > 0 else 0.0,
     )
@@ -190,72 +190,74 @@ class _Followed:
         """Take in some pairs."""
         difference, valid = inputs[::2] - inputs[1::2], inside[::2] & inside[1::2]
         for number in np.unique(block):
-            own = torch.from_numpy(block[::2] == number).to(inputs.device)
-            self._sums[number].append(neighbour_products(difference[own], valid[own]))
-            first, steps = inputs[::2][own], valid[own]
+            in_block = torch.from_numpy(block[::2] == number).to(inputs.device)
+            self._sums[number].append(neighbour_products(difference[in_block], valid[in_block]))
+            first, steps = inputs[::2][in_block], valid[in_block]
             change = (first[:, 1:] != first[:, :-1]) & steps[:, 1:, None]
-            apart = (difference[own] != 0) & steps[..., None]
+            apart = (difference[in_block] != 0) & steps[..., None]
             self._moves[number].append(torch.stack([moved.any(0).any(0) for moved in (change, apart)]).cpu().numpy())
 
     def result(self) -> PartialMoments:
         """Sums by block."""
         steps = np.stack([np.sum([some for some, _ in sums], axis=0) for sums in self._sums.values()])
         products = np.stack([np.sum([some for _, some in sums], axis=0) for sums in self._sums.values()])
-        told = np.ones((len(self._sums), 0), dtype=bool)  # `Signals.told` says it by band
+        told = np.ones(
+            (len(self._sums), 0), dtype=bool
+        )  # left empty: `Signals.told` has the answer by band, which this class does not know
         change, apart = np.stack([np.any(moves, axis=0) for moves in self._moves.values()], axis=1)
         return PartialMoments(np.array(list(self._sums)), steps, products, told, change & ~apart)
 
 
-def _planted(subject: ModelSubject, factors: Factors, moments: InputMoments) -> np.ndarray:
+def _planted(plan: WholeModelPlan, factors: Factors, moments: InputMoments) -> np.ndarray:
     """Value of every probe's input at each slot of each row, (probe, slot, row): mean zero, variance one."""
-    plant = moments.probe(len(subject.group), subject.seed)
+    plant = moments.probe(len(plan.group), plan.seed)
     values = [plant(torch.from_numpy(np.ascontiguousarray(one[: factors.filled]))) for one in factors.given]
     return np.stack([value.numpy() for value in values], axis=1)
 
 
-def _rows(subject: ModelSubject, rows: np.ndarray, blocks: np.ndarray) -> _Rows:
+def _rows(plan: WholeModelPlan, rows: np.ndarray, blocks: np.ndarray) -> _Rows:
     """Run one piece, and carry its anchors back."""
-    piece = subject.run(rows)
+    piece = plan.run(rows)
     with_own, with_other, shared = swapped(piece.objective, piece.swapped)
     swap = cotangents(lambda output: with_own(output) - with_other(output), piece.output)[0] * shared[:, None, None]
-    field = swap if subject.signal == "dependence" else cotangents(piece.objective, piece.output)[0]
+    field = swap if plan.signal == "dependence" else cotangents(piece.objective, piece.output)[0]
     positions = piece.output.shape[1]
     shares = step_weights(piece.objective, positions)
     common = step_weights(with_own, positions) * shared[:, None]
-    usable = (common > 0)[::2] & subject.used.to(common.device)
-    streams = pair_streams(piece.batch.x, piece.batch.lengths, subject.seed)
-    anchors = draw_anchors(usable, subject.anchors, streams)
-    lags = draw_lags(subject.slots, subject.anchors, streams)
-    arrived, given, contrast = [], [], []
+    usable = (common > 0)[::2] & plan.used.to(common.device)
+    streams = pair_streams(piece.batch.x, piece.batch.lengths, plan.seed)
+    anchors = draw_anchors(usable, plan.anchors, streams)
+    lags = draw_lags(plan.slots, plan.anchors, streams)
+    arrived, read, contrast = [], [], []
     ahead = np.zeros(2)
     for number in range(anchors.count):
         position = _both(torch.from_numpy(anchors.position[:, number]), piece)
         weight = _both(torch.from_numpy(anchors.weight[:, number]), piece)
-        new = _carried(subject, piece, position, weight, _both(lags[:, number], piece), field, shares)
+        new = _carried(plan, piece, position, weight, _both(lags[:, number], piece), field, shares)
         arrived.append(new[0])
-        given.append(new[1])
+        read.append(new[1])
         contrast.append(new[2])
         ahead += new[3]
     return _Rows(
         block=blocks,
         arrived=arrived,
-        given=given,
+        given=read,
         contrast=contrast,
-        spread=_spread(subject, swap, common),
+        spread=_spread(plan, swap, common),
         ahead=(float(ahead[0]), float(ahead[1])),
         inputs=piece.reading.inputs,
         inside=piece.inside,
     )
 
 
-def _both(values: Tensor, piece: Piece) -> Tensor:
+def _both(values: Tensor, piece: PairBatch) -> Tensor:
     """Give what belongs to a pair to both of its sequences."""
     return values.repeat_interleave(2, dim=0).to(piece.output.device)
 
 
 def _carried(
-    subject: ModelSubject,
-    piece: Piece,
+    plan: WholeModelPlan,
+    piece: PairBatch,
     position: Tensor,
     weight: Tensor,
     lags: Tensor,
@@ -269,10 +271,10 @@ def _carried(
     step = stand[:, None] - lags
     seen = (step >= 0) & piece.inside[seq[:, None], step.clamp(0, time - 1)]
     step = step.clamp(0, time - 1)
-    planted = [shares[seq, position, None] * direction.to(field) for direction in subject.output]
+    planted = [shares[seq, position, None] * direction.to(field) for direction in plan.output]
     alone = len(planted) == 1 and field.shape[2] == 1
     starts = planted if alone else [field[seq, position], *planted]
-    factor = weight[:, None] * torch.from_numpy(subject.slots.width).to(weight) * seen
+    factor = weight[:, None] * torch.from_numpy(plan.slots.width).to(weight) * seen
     parts, ahead = [], np.zeros(2)
     for start in starts:
         gradient = piece.pull(position, start)
@@ -285,9 +287,9 @@ def _carried(
     return torch.stack(parts, dim=2), piece.reading.inputs[seq[:, None], step], coefficient, ahead
 
 
-def _spread(subject: ModelSubject, swap: Tensor, shares: Tensor) -> np.ndarray:
+def _spread(plan: WholeModelPlan, swap: Tensor, shares: Tensor) -> np.ndarray:
     """Two sums per sequence and output direction, whose ratio is the variance of the target part of the gradient."""
-    along = swap.double() @ subject.output.T.to(swap.device)  # (seq, position, group)
+    along = swap.double() @ plan.output.T.to(swap.device)  # (seq, position, group)
     squares = along.square().sum(1)
     counted = 2 * shares.double().square().sum(1, keepdim=True).expand_as(squares)
     return torch.stack((squares, counted), dim=2).cpu().numpy()

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from lagreach._util.progress import Progress
-from lagreach.whole_model.subject import ModelSubject
+from lagreach.whole_model.measurement_plan import WholeModelPlan
 
 FEWEST = 8  # blocks that an interrupt must leave for an answer
 
@@ -29,28 +29,28 @@ class Work(Protocol):
         """Its name for progress."""
         ...
 
-    def __call__(self, subject: ModelSubject, blocks: tuple[int, ...], tick: Tick = None) -> Any:
+    def __call__(self, plan: WholeModelPlan, blocks: tuple[int, ...], tick: Tick = None) -> Any:
         """Measure some blocks."""
         ...
 
 
 class Spread(ABC):
-    """Has work done on all blocks of a subject."""
+    """Has work done on all blocks of a plan."""
 
     @abstractmethod
-    def parts(self, subject: ModelSubject, work: Work, progress: Progress | None) -> Iterator[Any]:
+    def parts(self, plan: WholeModelPlan, work: Work, progress: Progress | None) -> Iterator[Any]:
         """Results of the work, blocks in their order; those of the first blocks alone if it was interrupted."""
 
 
 class Here(Spread):
     """Group after group of blocks in this process. Groups are as small as still fills the memory there is."""
 
-    def parts(self, subject: ModelSubject, work: Work, progress: Progress | None = None) -> Iterator[Any]:
+    def parts(self, plan: WholeModelPlan, work: Work, progress: Progress | None = None) -> Iterator[Any]:
         """Results of the work; an interrupt before eight blocks are done goes through."""
-        tick, done = ticks(progress, work.stage, subject.plan.sequences), 0
-        for blocks in groups(subject):
+        tick, done = ticks(progress, work.stage, plan.block_plan.sequences), 0
+        for blocks in groups(plan):
             try:
-                part = work(subject, blocks, tick)
+                part = work(plan, blocks, tick)
             except KeyboardInterrupt:
                 if done < FEWEST:
                     raise
@@ -59,11 +59,11 @@ class Here(Spread):
             done += len(blocks)
 
 
-def groups(subject: ModelSubject) -> list[tuple[int, ...]]:
+def groups(plan: WholeModelPlan) -> list[tuple[int, ...]]:
     """Blocks that are measured together: eight, or as many as run at once."""
-    pairs = np.bincount(subject.plan.blocks, minlength=subject.plan.count)
-    together, made = subject.pairs_together, [[0]]
-    for block in range(1, subject.plan.count):
+    pairs = np.bincount(plan.block_plan.blocks, minlength=plan.block_plan.count)
+    together, made = plan.pairs_together, [[0]]
+    for block in range(1, plan.block_plan.count):
         if len(made[-1]) >= FEWEST and pairs[made[-1]].sum() >= together:
             made.append([])
         made[-1].append(block)

@@ -51,7 +51,7 @@ def test_conformance(model):
 def test_the_transition_is_the_decay_times_a_projection(model):
     view = scan_view(model, X)
     cell, weights = view.layer.cell, {n: w.double() for n, w in view.layer.weights().items()}
-    x = view.given(lagreach.data.batch.Batch(X, Y)).x.double()
+    x = view.scan_inputs(lagreach.data.batch.Batch(X, Y)).x.double()
     jacobian = cell.jacobian(x, torch.zeros(SEQ, TIME, view.layer.state_size, dtype=torch.float64), weights)
     key = cell.convolved(x, weights)[1]
     log_decay, beta = cell.strengths(x, weights)
@@ -60,19 +60,19 @@ def test_the_transition_is_the_decay_times_a_projection(model):
     for head in range(cell.heads):
         size = cell.key_size * cell.value_size
         block = slice(head * size, (head + 1) * size)
-        own = jacobian[..., block, block]
+        transition = jacobian[..., block, block]
         expected = torch.einsum("stij,kl->stikjl", inner[:, :, head], torch.eye(cell.value_size, dtype=torch.float64))
-        assert_close(own, expected.flatten(4, 5).flatten(2, 3))
+        assert_close(transition, expected.flatten(4, 5).flatten(2, 3))
 
 
 def test_lag_gradients_add_up_to_the_model_s_own_gradient(model):
     """For what acts through the scan alone: decay, beta, and the rows that make keys and values."""
-    found, expected = lag_totals(model, X, Y), own_gradients(model, mse(model, X, Y))
+    totals, expected = lag_totals(model, X, Y), own_gradients(model, mse(model, X, Y))
     for name in ("in_proj_ba.weight", "dt_bias", "A_log"):
         assert expected[f"layer.{name}"].abs().max() > 1e-6
-        assert_close(found[f"layer.{name}"], expected[f"layer.{name}"], rtol=2e-3, atol=1e-7)
+        assert_close(totals[f"layer.{name}"], expected[f"layer.{name}"], rtol=2e-3, atol=1e-7)
     rows, name = scan_view(model, X).layer.cell.rows()[0][6:], "layer.in_proj_qkvz.weight"  # behind two queries of 3
-    assert_close(found[name][rows], expected[name][rows], rtol=2e-3, atol=1e-7)
+    assert_close(totals[name][rows], expected[name][rows], rtol=2e-3, atol=1e-7)
 
 
 def test_decays_are_a_bound_and_say_so(model):

@@ -139,8 +139,8 @@ def test_conformance(model):
 
 
 def test_lag_gradients_add_up_to_the_model_s_own_gradient(model):
-    found, expected = lag_totals(model, X, Y), own_gradients(model, mse(model, X, Y))
-    for name, total in found.items():
+    totals, expected = lag_totals(model, X, Y), own_gradients(model, mse(model, X, Y))
+    for name, total in totals.items():
         assert total.abs().max() > 1e-6
         assert_close(total, expected[name], rtol=1e-8, atol=1e-13)
 
@@ -223,5 +223,5 @@ def test_biases_for_wanted_half_lives():
     with torch.no_grad():
         layer.gk_proj[1].bias.copy_(scan_view(model, X.float()).layer.retaining(wanted)["gk_proj.1.bias"])
         layer.gk_proj[1].weight.zero_()
-    (found,) = lagreach.retention(model, X.float()).layers
-    assert_close(found.half_lives, wanted.double()[:, None].expand(-1, KEY), rtol=1e-3, atol=1e-3)
+    (layer_retention,) = lagreach.retention(model, X.float()).layers
+    assert_close(layer_retention.half_lives, wanted.double()[:, None].expand(-1, KEY), rtol=1e-3, atol=1e-3)

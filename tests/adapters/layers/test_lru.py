@@ -86,8 +86,8 @@ def test_size_and_phase(model):
 
 
 def test_lag_gradients_add_up_to_the_model_s_own_gradient(model):
-    found, expected = lag_totals(model, X, Y), own_gradients(model, mse(model, X, Y))
-    for name, total in found.items():
+    totals, expected = lag_totals(model, X, Y), own_gradients(model, mse(model, X, Y))
+    for name, total in totals.items():
         assert total.abs().max() > 1e-4
         assert_close(total, expected[name], rtol=1e-9, atol=1e-13)
 
@@ -95,9 +95,9 @@ def test_lag_gradients_add_up_to_the_model_s_own_gradient(model):
 def test_first_order_is_refused_and_the_exact_gain_is_not(model):
     with pytest.raises(UnsupportedError, match="complex state"):
         lagreach.effective_rates(model, X, [1, 2])
-    found = lagreach.fidelity(model, X, Y, [1, 4])
-    assert found.status is Status.FIRST_ORDER_UNAVAILABLE
-    assert torch.isfinite(found.log10_exact).all()
+    gains = lagreach.fidelity(model, X, Y, [1, 4])
+    assert gains.status is Status.FIRST_ORDER_UNAVAILABLE
+    assert torch.isfinite(gains.log10_exact).all()
 
 
 def test_diagnose():
@@ -107,9 +107,9 @@ def test_diagnose():
     model.read.double()
     x = numbers(128, 20, 2)
     y = torch.nn.functional.pad(x[:, :-4, :1], (0, 0, 4, 0)).expand(-1, -1, 2)
-    found = lagreach.diagnose(model, (x, y), lags=[0, 1, 2, 4, 8])
-    assert 4 in found.layers[0].window.dependences
-    assert found.layers[0].rates is None
+    diagnosis = lagreach.diagnose(model, (x, y), lags=[0, 1, 2, 4, 8])
+    assert 4 in diagnosis.layers[0].window.dependences
+    assert diagnosis.layers[0].rates is None
 
 
 def s5_layer(**options):
@@ -123,8 +123,8 @@ def test_s5():
     x, y = X.float(), Y.float()
     (report,) = check_adapter(model, x)
     assert report.cell == "S5"
-    found, expected = lag_totals(model, x, y), own_gradients(model, mse(model, x, y))
-    for name, total in found.items():
+    totals, expected = lag_totals(model, x, y), own_gradients(model, mse(model, x, y))
+    for name, total in totals.items():
         assert_close(total, expected[name], rtol=1e-3, atol=1e-7)
     (layer,) = lagreach.retention(model, x).layers
     step = torch.exp(model.layer.seq.log_step.detach()).reshape(-1)
@@ -147,5 +147,5 @@ def test_weights_for_wanted_half_lives(build):
     with torch.no_grad():
         for name, value in adapter.retaining(wanted).items():
             layer.get_parameter(name).copy_(value)
-    (found,) = lagreach.retention(layer, x).layers
-    assert_close(found.half_lives, wanted.double(), rtol=1e-4, atol=1e-4)
+    (layer_retention,) = lagreach.retention(layer, x).layers
+    assert_close(layer_retention.half_lives, wanted.double(), rtol=1e-4, atol=1e-4)

@@ -108,14 +108,14 @@ def test_decays_are_those_that_a_hook_sees(model):
 def test_lag_gradients_add_up_to_the_model_s_own_gradient(model):
     """For what acts through the scan alone: dt, A, and the rows of the projection that make dt and B."""
     x, y = numbers(SEQ, TIME, 2), numbers(SEQ, TIME, 2, seed=1)
-    found, expected = lag_totals(model, x, y), own_gradients(model, mse(model, x, y))
+    totals, expected = lag_totals(model, x, y), own_gradients(model, mse(model, x, y))
     for name in ("dt_proj.weight", "dt_proj.bias", "A_log"):
         assert expected[f"layer.{name}"].abs().max() > 1e-6
-        assert_close(found[f"layer.{name}"], expected[f"layer.{name}"], rtol=1e-9, atol=1e-14)
+        assert_close(totals[f"layer.{name}"], expected[f"layer.{name}"], rtol=1e-9, atol=1e-14)
     rows = model.layer.dt_proj.weight.shape[1] + STATE
     name = "layer.x_proj.weight"
-    assert_close(found[name][:rows], expected[name][:rows], rtol=1e-9, atol=1e-14)
-    assert found[name][rows:].abs().max() == 0  # C reads the states: it is no part of the scan
+    assert_close(totals[name][:rows], expected[name][:rows], rtol=1e-9, atol=1e-14)
+    assert totals[name][rows:].abs().max() == 0  # C reads the states: it is no part of the scan
 
 
 @pytest.mark.parametrize("kind", ["mambapy", "transformers"])
@@ -125,12 +125,12 @@ def test_all_weights_with_the_path_beside_the_scan_taken_off(kind, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "float", lambda self: self)
     model = randomise(Wrapped(BLOCKS[kind]()).double())
     x, y = numbers(SEQ, TIME, 2), numbers(SEQ, TIME, 2, seed=1)
-    found, whole = lag_totals(model, x, y), own_gradients(model, mse(model, x, y))
+    totals, whole = lag_totals(model, x, y), own_gradients(model, mse(model, x, y))
     scan = mambapy.pscan
     for place in ("mambapy.pscan", "mambapy.mamba"):
         monkeypatch.setattr(importlib.import_module(place), "pscan", lambda a, b: scan(a, b).detach())
     beside = own_gradients(model, mse(model, x, y))
-    for name, total in found.items():
+    for name, total in totals.items():
         assert total.abs().max() > 1e-6
         assert_close(total, whole[name] - beside[name], rtol=1e-8, atol=1e-14)
 
@@ -141,11 +141,11 @@ def test_language_model_of_transformers():
     model = transformers.MambaForCausalLM(config)
     reports = check_adapter(model, tokens(2, TIME))
     assert len(reports) == 2
-    found = lagreach.diagnose(
+    diagnosis = lagreach.diagnose(
         model, (tokens(16, TIME), tokens(16, TIME, seed=1)), "cross_entropy", lags=[0, 1, 4], lags_of="layers"
     )
-    assert [layer.name for layer in found.layers] == ["backbone.layers.0.mixer", "backbone.layers.1.mixer"]
-    assert all(layer.local for layer in found.layers)
+    assert [layer.name for layer in diagnosis.layers] == ["backbone.layers.0.mixer", "backbone.layers.1.mixer"]
+    assert all(layer.local for layer in diagnosis.layers)
 
 
 def test_padding_on_the_left_counts_for_nothing():

@@ -120,14 +120,14 @@ def test_decays_are_those_that_a_hook_sees(model):
 def test_lag_gradients_add_up_to_the_model_s_own_gradient(model):
     """For what acts through the scan alone: dt, A, and the rows of the projection that make dt and B."""
     x, y = numbers(SEQ, TIME, 2), numbers(SEQ, TIME, 2, seed=1)
-    found, expected = lag_totals(model, x, y), own_gradients(model, mse(model, x, y))
+    totals, expected = lag_totals(model, x, y), own_gradients(model, mse(model, x, y))
     close = {"rtol": 1e-4, "atol": 1e-7}  # the norm behind the scan computes in single precision
     for name in ("dt_bias", "A_log"):
         assert expected[f"layer.{name}"].abs().max() > 1e-5
-        assert_close(found[f"layer.{name}"], expected[f"layer.{name}"], **close)
+        assert_close(totals[f"layer.{name}"], expected[f"layer.{name}"], **close)
     name, reading = "layer.in_proj.weight", slice(2 * INNER, 2 * INNER + GROUPS * STATE)
-    assert_close(found[name][reading], expected[name][reading], **close)
-    assert_close(found[name][-HEADS:], expected[name][-HEADS:], **close)
+    assert_close(totals[name][reading], expected[name][reading], **close)
+    assert_close(totals[name][-HEADS:], expected[name][-HEADS:], **close)
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -161,10 +161,10 @@ def test_language_model_of_transformers():
     config = transformers.Mamba2Config(vocab_size=11, hidden_size=8, num_hidden_layers=2, **sizes)
     model = transformers.Mamba2ForCausalLM(config)
     assert len(check_adapter(model, tokens(2, TIME))) == 2
-    found = lagreach.diagnose(
+    diagnosis = lagreach.diagnose(
         model, (tokens(16, TIME), tokens(16, TIME, seed=1)), "cross_entropy", lags=[0, 1, 4], lags_of="layers"
     )
-    assert len(found.layers) == 2
+    assert len(diagnosis.layers) == 2
 
 
 def test_biases_for_wanted_half_lives():

@@ -81,8 +81,8 @@ def test_conformance(model):
 
 def test_lag_gradients_add_up_to_the_model_s_own_gradient(model):
     x, y = numbers(SEQ, TIME, 2), numbers(SEQ, TIME, 2, seed=1)
-    found, expected = lag_totals(model, x, y), own_gradients(model, mse(model, x, y))
-    for name, total in found.items():
+    totals, expected = lag_totals(model, x, y), own_gradients(model, mse(model, x, y))
+    for name, total in totals.items():
         assert total.abs().max() > 1e-4
         assert_close(total, expected[name], rtol=1e-9, atol=1e-13)
 
@@ -111,8 +111,8 @@ def test_an_initial_state_is_replayed():
 
     model = Model(MinGRU()).double()
     x, y = numbers(SEQ, TIME, 2), numbers(SEQ, TIME, 2, seed=1)
-    found, expected = lag_totals(model, x, y), own_gradients(model, mse(model, x, y))
-    assert_close(found["layer.linear_z.weight"], expected["layer.linear_z.weight"], rtol=1e-9, atol=1e-13)
+    totals, expected = lag_totals(model, x, y), own_gradients(model, mse(model, x, y))
+    assert_close(totals["layer.linear_z.weight"], expected["layer.linear_z.weight"], rtol=1e-9, atol=1e-13)
 
 
 def test_the_last_state_is_handed_back():
@@ -123,8 +123,8 @@ def test_the_last_state_is_handed_back():
 
     model = Model(package("minGRU")).double()
     x, y = numbers(SEQ, TIME, 2), numbers(SEQ, TIME, 2, seed=1)
-    found, expected = lag_totals(model, x, y), own_gradients(model, mse(model, x, y))
-    for name, total in found.items():
+    totals, expected = lag_totals(model, x, y), own_gradients(model, mse(model, x, y))
+    for name, total in totals.items():
         assert_close(total, expected[name], rtol=1e-9, atol=1e-13)
 
 
@@ -132,9 +132,9 @@ def test_diagnose_finds_a_planted_lag():
     torch.manual_seed(0)
     x = numbers(128, 20, 2)
     y = torch.nn.functional.pad(x[:, :-4, :1], (0, 0, 4, 0)).expand(-1, -1, 2)
-    found = lagreach.diagnose(Wrapped(MinGRU()).double(), (x, y), lags=[0, 1, 2, 4, 8])
-    assert found.layers[0].window.dependences == (4,)
-    assert not found.layers[0].local
+    diagnosis = lagreach.diagnose(Wrapped(MinGRU()).double(), (x, y), lags=[0, 1, 2, 4, 8])
+    assert diagnosis.layers[0].window.dependences == (4,)
+    assert not diagnosis.layers[0].local
 
 
 def test_something_that_only_looks_like_one_is_refused():
@@ -149,8 +149,8 @@ def test_biases_for_wanted_half_lives(build):
     with torch.no_grad():
         for name, value in scan_view(layer, numbers(2, 4, WIDTH, dtype=torch.float32)).layer.retaining(wanted).items():
             layer.get_parameter(name).copy_(value)
-    (found,) = lagreach.retention(layer, torch.zeros(1, 4, WIDTH)).layers
-    assert_close(found.half_lives, wanted.double(), rtol=1e-3, atol=1e-3)
+    (layer_retention,) = lagreach.retention(layer, torch.zeros(1, 4, WIDTH)).layers
+    assert_close(layer_retention.half_lives, wanted.double(), rtol=1e-3, atol=1e-3)
 
 
 def test_a_layer_without_biases_has_nothing_to_set():

@@ -109,8 +109,8 @@ def test_conformance(model):
 
 def test_lag_gradients_add_up_to_the_model_s_own_gradient(model):
     """For what acts through the scan alone: gates, keys and values."""
-    found, expected = lag_totals(model, X, Y), own_gradients(model, mse(model, X, Y))
-    for name, total in found.items():
+    totals, expected = lag_totals(model, X, Y), own_gradients(model, mse(model, X, Y))
+    for name, total in totals.items():
         rows = slice(4, 16) if "qkv" in name else slice(None)  # behind the query and before the output gate
         assert total[rows].abs().max() > 1e-6
         assert_close(total[rows], expected[name][rows], rtol=2e-3, atol=1e-6)
@@ -131,10 +131,10 @@ def test_language_model():
     torch.manual_seed(0)
     model = transformers.xLSTMForCausalLM(hf_config())
     assert len(check_adapter(model, tokens(2, TIME))) == 2
-    found = lagreach.diagnose(
+    diagnosis = lagreach.diagnose(
         model, (tokens(16, TIME), tokens(16, TIME, seed=1)), "cross_entropy", lags=[0, 1, 4], lags_of="layers"
     )
-    assert len(found.layers) == 2
+    assert len(diagnosis.layers) == 2
 
 
 def test_gates_that_cannot_be_exponentiated_are_refused():
@@ -149,12 +149,12 @@ def test_biases_for_wanted_half_lives(kind):
     layer = LAYERS[kind]()
     view = scan_view(Wrapped(layer, WIDTH), X)
     wanted = torch.tensor([3.0, 70.0])
-    own = layer.cell if kind == "xlstm" else layer
+    gated = layer.cell if kind == "xlstm" else layer
     with torch.no_grad():
-        for name, weight in own.named_parameters():
+        for name, weight in gated.named_parameters():
             if "gate" in name and name.endswith("weight"):
                 weight.zero_()
         for name, value in view.layer.retaining(wanted).items():
-            own.get_parameter(name).copy_(value)
-    (found,) = lagreach.retention(Wrapped(layer, WIDTH), X).layers
-    assert_close(found.half_lives, wanted.double(), rtol=1e-3, atol=1e-3)
+            gated.get_parameter(name).copy_(value)
+    (layer_retention,) = lagreach.retention(Wrapped(layer, WIDTH), X).layers
+    assert_close(layer_retention.half_lives, wanted.double(), rtol=1e-3, atol=1e-3)

@@ -61,9 +61,9 @@ def test_conformance(model):
 def test_decays_are_those_given_to_the_scan(model, monkeypatch):
     seen, scan = [], modeling.RecurrentGemmaRglru._rnn_scan
 
-    def recorded(self, **given):
-        seen.append(given["recurrent_gate"] * ~given["reset"])
-        return scan(self, **given)
+    def recorded(self, **options):
+        seen.append(options["recurrent_gate"] * ~options["reset"])
+        return scan(self, **options)
 
     monkeypatch.setattr(modeling.RecurrentGemmaRglru, "_rnn_scan", recorded)
     x = numbers(SEQ, TIME, 2)
@@ -84,9 +84,9 @@ def test_nothing_is_carried_across_documents(model):
 
 def test_lag_gradients_add_up_to_the_model_s_own_gradient(model):
     x, y = numbers(SEQ, TIME, 2), numbers(SEQ, TIME, 2, seed=1)
-    found, expected = lag_totals(model, x, y), own_gradients(model, mse(model, x, y))
-    assert len(found) == 9
-    for name, total in found.items():
+    totals, expected = lag_totals(model, x, y), own_gradients(model, mse(model, x, y))
+    assert len(totals) == 9
+    for name, total in totals.items():
         assert total.abs().max() > 1e-6
         assert_close(total, expected[name], rtol=1e-9, atol=1e-14)
 
@@ -107,10 +107,10 @@ def test_language_model_with_attention_between():
     torch.manual_seed(0)
     model = modeling.RecurrentGemmaForCausalLM(config(layers=3))
     assert len(check_adapter(model, tokens(2, TIME))) == 2  # the third block is attention
-    found = lagreach.diagnose(
+    diagnosis = lagreach.diagnose(
         model, (tokens(16, TIME), tokens(16, TIME, seed=1)), "cross_entropy", lags=[0, 1, 4], lags_of="layers"
     )
-    assert [layer.name for layer in found.layers] == [f"model.layers.{k}.temporal_block" for k in range(2)]
+    assert [layer.name for layer in diagnosis.layers] == [f"model.layers.{k}.temporal_block" for k in range(2)]
     assert all(block.temporal_block.rg_lru.recurrent_states is None for block in model.model.layers[:2])
 
 
@@ -123,5 +123,5 @@ def test_parameters_for_wanted_half_lives(model):
         for weight in (model.layer.linear_x, model.layer.conv_1d):
             weight.bias.zero_()
         model.front.bias.zero_()
-    (found,) = lagreach.retention(model, torch.zeros(1, TIME, 2, dtype=torch.float64)).layers
-    assert_close(found.half_lives, wanted)
+    (layer_retention,) = lagreach.retention(model, torch.zeros(1, TIME, 2, dtype=torch.float64)).layers
+    assert_close(layer_retention.half_lives, wanted)

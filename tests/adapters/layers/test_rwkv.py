@@ -52,19 +52,19 @@ def test_decays_belong_to_the_channels(model):
 
 def test_lag_gradients_add_up_to_the_model_s_own_gradient(model):
     """The decay acts through the scan alone; keys and values also have the bonus beside it."""
-    found, expected = lag_totals(model, X, Y), own_gradients(model, mse(model, X, Y))
+    totals, expected = lag_totals(model, X, Y), own_gradients(model, mse(model, X, Y))
     assert expected["layer.time_decay"].abs().max() > 1e-5
-    assert_close(found["layer.time_decay"], expected["layer.time_decay"], rtol=1e-3, atol=1e-8)
+    assert_close(totals["layer.time_decay"], expected["layer.time_decay"], rtol=1e-3, atol=1e-8)
 
 
 def test_with_the_bonus_taken_off(model):
     """Keys and values, with the path beside the scan computed apart by freezing the states."""
     view = scan_view(model, X)
-    found, whole = lag_totals(model, X, Y), own_gradients(model, mse(model, X, Y))
+    totals, whole = lag_totals(model, X, Y), own_gradients(model, mse(model, X, Y))
     layer = model.layer
-    given = view.layer.open(model.front(X))
+    scan_inputs = view.layer.read_call(model.front(X))
     with torch.no_grad():
-        written = view.layer.cell.write(given.x, view.layer.weights())
+        written = view.layer.cell.write(scan_inputs.x, view.layer.weights())
         state, past = torch.zeros(SEQ, WIDTH, 2), []
         for t in range(TIME):
             past.append(state)
@@ -75,19 +75,19 @@ def test_with_the_bonus_taken_off(model):
     bonus = torch.exp(key + layer.time_first)
     output = layer.output(receptance * (numerator + bonus * value) / (denominator + bonus))
     beside = own_gradients(model, (model.read(output) - Y).square().mean())
-    for name in (f"layer.{own}" for own in ("key.weight", "value.weight", "time_mix_key", "time_mix_value")):
-        assert found[name].abs().max() > 1e-5
-        assert_close(found[name], whole[name] - beside[name], rtol=1e-3, atol=1e-7)
+    for name in (f"layer.{short}" for short in ("key.weight", "value.weight", "time_mix_key", "time_mix_value")):
+        assert totals[name].abs().max() > 1e-5
+        assert_close(totals[name], whole[name] - beside[name], rtol=1e-3, atol=1e-7)
 
 
 def test_language_model():
     torch.manual_seed(0)
     model = modeling.RwkvForCausalLM(config())
     assert len(check_adapter(model, tokens(2, TIME))) == 2
-    found = lagreach.diagnose(
+    diagnosis = lagreach.diagnose(
         model, (tokens(16, TIME), tokens(16, TIME, seed=1)), "cross_entropy", lags=[0, 1, 4], lags_of="layers"
     )
-    assert len(found.layers) == 2
+    assert len(diagnosis.layers) == 2
 
 
 def test_keys_that_cannot_be_exponentiated_are_refused(model):

@@ -90,9 +90,9 @@ def test_conformance(model):
 
 
 def test_lag_gradients_add_up_to_the_model_s_own_gradient(model):
-    found, expected = lag_totals(model, X, Y), own_gradients(model, mse(model, X, Y))
-    assert len(found) == 8 if hasattr(model.layer, "conv1d") else 6
-    for name, total in found.items():
+    totals, expected = lag_totals(model, X, Y), own_gradients(model, mse(model, X, Y))
+    assert len(totals) == 8 if hasattr(model.layer, "conv1d") else 6
+    for name, total in totals.items():
         assert total.abs().max() > 1e-6
         assert_close(total, expected[name], rtol=1e-8, atol=1e-12)
 
@@ -113,10 +113,10 @@ def test_the_forget_gate_is_reported_as_one_path(model):
 
 def test_exact_gains_and_windows(model):
     assert lagreach.fidelity(model, X, Y, [1, 3]).status is Status.FIRST_ORDER_UNAVAILABLE
-    found = lagreach.diagnose(
+    diagnosis = lagreach.diagnose(
         model, (numbers(16, TIME, 2), numbers(16, TIME, 2, seed=1)), lags=[0, 1, 4], lags_of="layers"
     )
-    assert found.layers[0].rates is None
+    assert diagnosis.layers[0].rates is None
 
 
 def test_the_layout_of_another_backend_is_refused():

@@ -35,8 +35,8 @@ def name_of(activation):
     return activation if isinstance(activation, str) else activation.name
 
 
-def assert_near(found, wanted, tolerance=1e-14):
+def assert_near(value, wanted, tolerance=1e-14):
     """Equal up to `tolerance` of the largest number (or of one)."""
     wanted = torch.as_tensor(wanted, dtype=torch.float64)
     largest = max(1.0, float(wanted.abs().max()))
-    torch.testing.assert_close(found, wanted, rtol=0, atol=tolerance * largest)
+    torch.testing.assert_close(value, wanted, rtol=0, atol=tolerance * largest)

@@ -20,23 +20,31 @@ QUANTITIES = ("L", "beta", "Lam", "gam")
     "case", REFERENCE["constants"], ids=lambda c: f"{c['activation']}-{c['alpha']}-{c['a']}-{c['T']}"
 )
 def test_reference_values(case):
-    found = bounds.certified(case["activation"], case["a"], case["T"])
+    constants = bounds.certified(case["activation"], case["a"], case["T"])
     for name, wanted in case["certified"].items():
-        assert getattr(found, name) == pytest.approx(wanted, rel=1e-13)
-    found = bounds.printed(case["activation"], alpha=case["alpha"], a=case["a"], T=case["T"], d=case["d"])
+        assert getattr(constants, name) == pytest.approx(wanted, rel=1e-13)
+    constants = bounds.printed(case["activation"], alpha=case["alpha"], a=case["a"], T=case["T"], d=case["d"])
     for name, wanted in case["printed"].items():
-        assert getattr(found, {"dia": "diamond"}.get(name, name)) == pytest.approx(wanted, rel=1e-13)
+        assert getattr(constants, {"dia": "diamond"}.get(name, name)) == pytest.approx(wanted, rel=1e-13)
 
 
 def test_the_promised_values():
-    found = bounds.certified("tanh", a=0.5, T=5)
-    assert (found.L, found.beta, found.Lam, found.gam) == pytest.approx((2.69621, 16.7525, 2.16619, 13.0206), rel=1e-5)
-    found = bounds.certified("logistic", a=0.5, T=5)
-    assert (found.L, found.beta, found.Lam, found.gam) == pytest.approx((0.40401, 0.48597, 1.15172, 0.94272), abs=5e-6)
-    found = bounds.printed("tanh", alpha=0.5, a=0.5, T=5, d=4)
-    assert (found.L, found.beta, found.Lam, found.gam) == pytest.approx((7.5078, 69.985, 8.1373, 60.105), rel=1e-4)
-    found = bounds.printed("logistic", alpha=0.5, a=0.5, T=5, d=4)
-    assert (found.L, found.beta, found.Lam, found.gam) == pytest.approx((0.16326, 2.6493, 2.9439, 2.1042), rel=1e-4)
+    constants = bounds.certified("tanh", a=0.5, T=5)
+    assert (constants.L, constants.beta, constants.Lam, constants.gam) == pytest.approx(
+        (2.69621, 16.7525, 2.16619, 13.0206), rel=1e-5
+    )
+    constants = bounds.certified("logistic", a=0.5, T=5)
+    assert (constants.L, constants.beta, constants.Lam, constants.gam) == pytest.approx(
+        (0.40401, 0.48597, 1.15172, 0.94272), abs=5e-6
+    )
+    constants = bounds.printed("tanh", alpha=0.5, a=0.5, T=5, d=4)
+    assert (constants.L, constants.beta, constants.Lam, constants.gam) == pytest.approx(
+        (7.5078, 69.985, 8.1373, 60.105), rel=1e-4
+    )
+    constants = bounds.printed("logistic", alpha=0.5, a=0.5, T=5, d=4)
+    assert (constants.L, constants.beta, constants.Lam, constants.gam) == pytest.approx(
+        (0.16326, 2.6493, 2.9439, 2.1042), rel=1e-4
+    )
 
 
 def largest(activation, a, T, d, *, starts=256, steps=100, seed=0):
@@ -68,7 +76,7 @@ def largest(activation, a, T, d, *, starts=256, steps=100, seed=0):
             )
             g, h = slope[:, None] * q, value
         cross = first[:, None] * g[:, None, :] + g[:, :, None] * first
-        found = torch.stack(
+        sizes = torch.stack(
             [
                 torch.linalg.vector_norm(g, dim=1),
                 torch.linalg.matrix_norm(S),
@@ -76,9 +84,9 @@ def largest(activation, a, T, d, *, starts=256, steps=100, seed=0):
                 torch.linalg.matrix_norm(w[:, None, None] * S + cross),
             ]
         )
-        best = torch.maximum(best, found.detach().amax(1))
+        best = torch.maximum(best, sizes.detach().amax(1))
         ascent.zero_grad()
-        (-sum(found[k, k::4].clamp_min(1e-30).log().sum() for k in range(4))).backward()
+        (-sum(sizes[k, k::4].clamp_min(1e-30).log().sum() for k in range(4))).backward()
         ascent.step()
     return dict(zip(QUANTITIES, best.tolist(), strict=True))
 
@@ -90,8 +98,8 @@ SETTINGS = [(0.5, 1, 1), (0.5, 3, 2), (1.2, 4, 1), (0.005, 3, 1)]
 @pytest.mark.parametrize(("a", "T", "d"), SETTINGS)
 def test_no_adversary_exceeds_the_certified_constants(activation, a, T, d):
     constants = bounds.certified(activation, a, T)
-    for quantity, found in largest(activation, a, T, d).items():
-        assert 0 < found <= getattr(constants, quantity) * (1 + 1e-12), quantity
+    for quantity, reached in largest(activation, a, T, d).items():
+        assert 0 < reached <= getattr(constants, quantity) * (1 + 1e-12), quantity
 
 
 @pytest.mark.parametrize("activation", ["tanh", "logistic", "gaussian"])
@@ -110,10 +118,10 @@ def test_the_printed_lipschitz_constant_fails_for_small_slopes():
 
 def test_the_printed_smoothness_constant_fails_for_a_steep_tanh():
     wrong = bounds.printed(STEEP, alpha=0.005, a=0.005, T=3, d=1).beta
-    found = largest(STEEP, 0.005, 3, 1)["beta"]
+    reached = largest(STEEP, 0.005, 3, 1)["beta"]
     assert wrong == pytest.approx(457, rel=0.01)
-    assert found > 3 * wrong
-    assert found <= bounds.certified(STEEP, 0.005, 3).beta
+    assert reached > 3 * wrong
+    assert reached <= bounds.certified(STEEP, 0.005, 3).beta
 
 
 def test_the_printed_smoothness_of_the_product_fails():
@@ -168,8 +176,8 @@ def test_longer_inputs_scale_what_they_touch():
 
 
 def test_beyond_the_range_of_numbers_is_inf():
-    for found in (bounds.certified("tanh", 1.5, 5000), bounds.printed("tanh", alpha=1.5, a=1.5, T=5000, d=2)):
-        assert (found.L, found.beta, found.Lam, found.gam) == (np.inf,) * 4
+    for constants in (bounds.certified("tanh", 1.5, 5000), bounds.printed("tanh", alpha=1.5, a=1.5, T=5000, d=2)):
+        assert (constants.L, constants.beta, constants.Lam, constants.gam) == (np.inf,) * 4
 
 
 def test_bad_input_is_told():

@@ -81,19 +81,19 @@ def test_projection(seed, radius, rows):
     generator = torch.Generator().manual_seed(seed)
     shape = (12, 3) if rows else (12,)
     p, centre = torch.randn(2, *shape, generator=generator, dtype=torch.float64)
-    found = project(p, centre, radius)
-    length = (found - centre).norm(dim=1) if rows else (found - centre).abs()
+    projected = project(p, centre, radius)
+    length = (projected - centre).norm(dim=1) if rows else (projected - centre).abs()
     assert length.max() <= radius * ROUNDING + 1e-15
-    assert_near(project(found, centre, radius), found, 1e-15)
+    assert_near(project(projected, centre, radius), projected, 1e-15)
     before = (p - centre).norm(dim=1) if rows else (p - centre).abs()
     inside = before <= radius
-    assert torch.equal(found[inside], p[inside])
+    assert torch.equal(projected[inside], p[inside])
     # the nearest point of the ball: another point of it is no nearer
     share = torch.rand(12, generator=generator, dtype=torch.float64)
     away = torch.randn(12, 3, generator=generator, dtype=torch.float64)
     away = nn.functional.normalize(away, dim=1) * share[:, None] if rows else 2 * share - 1
     other = centre + radius * away
-    apart = (p - found).norm(dim=1) if rows else (p - found).abs()
+    apart = (p - projected).norm(dim=1) if rows else (p - projected).abs()
     rival = (p - other).norm(dim=1) if rows else (p - other).abs()
     assert (apart <= rival + 1e-14).all()
 

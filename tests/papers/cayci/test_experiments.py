@@ -17,15 +17,15 @@ pytestmark = pytest.mark.usefixtures("_as_users_run_it")
 
 
 @pytest.fixture(scope="module")
-def found():
+def results():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # thousands of small steps
         return {name: run(name, "smoke") for name in EXPERIMENTS}
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_results_are_complete(found, name, tmp_path):
-    result = found[name]
+def test_results_are_complete(results, name, tmp_path):
+    result = results[name]
     assert result.name == name
     assert all(curve.values.shape[1] >= 1 for curve in result.curves)
     for curve in result.curves:
@@ -38,27 +38,27 @@ def test_results_are_complete(found, name, tmp_path):
     assert lines >= len(result.curves)
 
 
-def test_widths_show_the_square_root(found):
-    for name, slope in found["width"].slopes.items():
+def test_widths_show_the_square_root(results):
+    for name, slope in results["width"].slopes.items():
         assert slope.low <= -0.5 <= slope.high, name
-    slope = found["kernel"].slopes["kernel error"]
+    slope = results["kernel"].slopes["kernel error"]
     assert slope.low <= -0.5 <= slope.high
-    assert found["kernel"].curve("to the printed kernel").typical.min() > 0.2
+    assert results["kernel"].curve("to the printed kernel").typical.min() > 0.2
 
 
-def test_risks_fall_with_the_steps(found):
-    for curve in found["iterations"].curves:
+def test_risks_fall_with_the_steps(results):
+    for curve in results["iterations"].curves:
         assert (np.diff(curve.typical) < 0).all()
-    assert found["iterations"].slopes["running mean, constant step"].value < -0.5
-    bound = found["iterations"].facts["bound, corrected, most steps"]
-    assert found["iterations"].curves[0].values.max() < bound
+    assert results["iterations"].slopes["running mean, constant step"].value < -0.5
+    bound = results["iterations"].facts["bound, corrected, most steps"]
+    assert results["iterations"].curves[0].values.max() < bound
 
 
-def test_memory_shows_the_cut_off(found):
-    certified = found["memory"].curve("certified width").values[:, 0]
+def test_memory_shows_the_cut_off(results):
+    certified = results["memory"].curve("certified width").values[:, 0]
     assert certified[-1] > 1000 * certified[0]
-    measured = found["memory"].curve("steps to a tenth of the risk").typical
-    assert (measured < found["memory"].curve("certified steps").typical).all()
+    measured = results["memory"].curve("steps to a tenth of the risk").typical
+    assert (measured < results["memory"].curve("certified steps").typical).all()
 
 
 @pytest.mark.parametrize("alpha", [1.3, 1.6])
@@ -70,8 +70,8 @@ def test_below_the_cut_off_an_impulse_decays():
     assert impulse_growth(0.7, 200) == pytest.approx(0.49, rel=0.02)
 
 
-def test_projection_is_a_safety_device(found):
-    result = found["projection"]
+def test_projection_is_a_safety_device(results):
+    result = results["projection"]
     plain, projected = (
         result.curve(f"{kind}, alpha 0.3: largest move times sqrt(m)") for kind in ("plain", "projected")
     )
@@ -79,8 +79,8 @@ def test_projection_is_a_safety_device(found):
     assert plain.values[-1].max() > 5.0
 
 
-def test_more_sequences_cost_little(found):
-    facts = found["samples"].facts
+def test_more_sequences_cost_little(results):
+    facts = results["samples"].facts
     assert 1.0 <= facts["growth of the 95 % quantile"] < 2.0
 
 

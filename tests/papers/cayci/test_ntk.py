@@ -25,10 +25,10 @@ def test_reference_values(name):
 @pytest.mark.parametrize("case", REFERENCE["kernel"])
 def test_infinite_width_reference_values(case):
     name, alpha = case.split()
-    found = ntk.infinite(X4, alpha=float(alpha), activation=name)
-    assert_near(found.value, REFERENCE["kernel"][case])
-    assert found.error.max() < 1e-13
-    assert "trapezoid" in str(found)
+    kernel = ntk.infinite(X4, alpha=float(alpha), activation=name)
+    assert_near(kernel.value, REFERENCE["kernel"][case])
+    assert kernel.error.max() < 1e-13
+    assert "trapezoid" in str(kernel)
 
 
 def test_the_kernel_is_that_of_autograd(generator):
@@ -73,10 +73,10 @@ def test_symmetric_and_positive_semidefinite(generator):
 def test_the_first_step_has_a_closed_form():
     """kappa_1 = E[X.X' sigma'(u.X) sigma'(u.X')]: for erf a Gaussian integral with a known value."""
     x = torch.tensor([[[0.6, 0.3]], [[-0.2, 0.9]]], dtype=torch.float64)
-    found = ntk.infinite(x, alpha=0.7, activation="erf", nodes=401).value[0]
+    kernel = ntk.infinite(x, alpha=0.7, activation="erf", nodes=401).value[0]
     a, b, ab = (float(v) for v in (x[0] @ x[0].T, x[1] @ x[1].T, x[0] @ x[1].T))
     wanted = ab * 4 / math.pi / math.sqrt((1 + 2 * a) * (1 + 2 * b) - 4 * ab**2)
-    assert float(found[0, 1]) == pytest.approx(wanted, rel=1e-12)
+    assert float(kernel[0, 1]) == pytest.approx(wanted, rel=1e-12)
 
 
 @pytest.mark.parametrize("method", ["qmc", "mc"])
@@ -155,10 +155,10 @@ def test_the_full_infinite_kernel_holds_the_equal_times(generator):
 def test_kernel_descent_is_gradient_descent_on_the_linear_model(generator):
     x, y = unit_inputs(3, 4, 2, generator), torch.randn(3, 4, generator=generator, dtype=torch.float64)
     K = ntk.full(symmetric_init(12, 2, 0.5, generator), x)
-    found = kernel_descent(K, y, eta=0.2, steps=15)
+    outputs = kernel_descent(K, y, eta=0.2, steps=15)
     F = torch.zeros_like(y)
     for s in range(16):
-        assert_near(found[s], F, 1e-13)
+        assert_near(outputs[s], F, 1e-13)
         F = F - 0.2 / 3 * torch.einsum("ntms,ms->nt", K, F - y)
 
 

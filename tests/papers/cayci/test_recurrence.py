@@ -61,11 +61,11 @@ def test_derivatives_of_activations(activation, generator):
 
 
 def test_custom_activations_work_by_autodiff(generator):
-    own = Activation("softsign-like", lambda z: z / torch.sqrt(1 + z * z), 1.0, 1.0, 1.0)
+    activation = Activation("softsign-like", lambda z: z / torch.sqrt(1 + z * z), 1.0, 1.0, 1.0)
     weights, x = some_weights(5, 2, generator), unit_inputs(3, 4, 2, generator)
-    check_against_autograd(weights, x, own)
+    check_against_autograd(weights, x, activation)
     z = torch.linspace(-3, 3, 50, dtype=torch.float64)
-    assert_near(curvature(own, z), -3 * z / (1 + z * z) ** 2.5, 1e-14)
+    assert_near(curvature(activation, z), -3 * z / (1 + z * z) ** 2.5, 1e-14)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=name_of)
@@ -73,15 +73,15 @@ def test_proposition_1_is_the_literal_sum_and_autograd(activation, generator):
     weights, x = some_weights(5, 3, generator), unit_inputs(4, 6, 3, generator)
     check_against_autograd(weights, x, activation)
     H, slopes = forward(weights, x, activation)
-    found = sensitivities(weights, x, activation)
+    derivatives = sensitivities(weights, x, activation)
     for t in range(1, x.shape[1] + 1):
         dW, dU = 0.0, 0.0
         for k in range(t):
             product = weights.W**k * slopes[:, t - k - 1 : t].prod(1)
             dW = dW + product * H[:, t - k - 1]
             dU = dU + product[..., None] * x[:, t - k - 1, None, :]
-        assert_near(found[:, t - 1, :, 0], dW)
-        assert_near(found[:, t - 1, :, 1:], dU)
+        assert_near(derivatives[:, t - 1, :, 0], dW)
+        assert_near(derivatives[:, t - 1, :, 1:], dU)
 
 
 def check_against_autograd(weights, x, activation):
@@ -91,10 +91,10 @@ def check_against_autograd(weights, x, activation):
         return forward(Weights(W, U, weights.c), x, activation).H[:, 1:]
 
     to_w, to_u = torch.autograd.functional.jacobian(states, (W, U))
-    own = torch.arange(len(W))
-    found = sensitivities(weights, x, activation)
-    assert_near(found[..., 0], to_w[:, :, own, own])
-    assert_near(found[..., 1:], to_u[:, :, own, own])
+    unit = torch.arange(len(W))
+    derivatives = sensitivities(weights, x, activation)
+    assert_near(derivatives[..., 0], to_w[:, :, unit, unit])
+    assert_near(derivatives[..., 1:], to_u[:, :, unit, unit])
     apart = ~torch.eye(len(W), dtype=torch.bool)
     assert (to_w[:, :, apart] == 0).all()
     assert (to_u[:, :, apart] == 0).all()
@@ -127,9 +127,9 @@ def test_streaming_is_the_plain_network_and_autograd(activation, m, generator, m
     assert_near(streaming.outputs(weights, x, activation), plain.detach())
     loss = (plain - y).square().sum() / 5
     wanted = torch.autograd.grad(loss / 2, (W, U))
-    risk, *found = streaming.risk_and_gradient(weights, x, y, activation)
+    risk, *gradients = streaming.risk_and_gradient(weights, x, y, activation)
     assert risk == pytest.approx(loss.item(), rel=1e-13)
-    for mine, autograd in zip(found, wanted, strict=True):
+    for mine, autograd in zip(gradients, wanted, strict=True):
         assert_near(mine, autograd, 1e-13)
     network = DiagonalNetwork(weights, activation)
     ((network(x) - y).square().sum() / 10).backward()
@@ -142,20 +142,20 @@ def test_streaming_is_the_plain_network_and_autograd(activation, m, generator, m
 def test_the_compiled_kernel_is_its_torch_twin(activation, m, d, generator):
     weights, x = some_weights(m, d, generator), unit_inputs(5, 9, d, generator)
     cotangent = torch.randn(5, 9, generator=generator, dtype=torch.float64)
-    found, twin = (streaming.outputs(weights, x, activation, engine=engine) for engine in ("numba", "torch"))
-    assert_near(found, twin, 2e-14)
-    found, twin = (
+    compiled, twin = (streaming.outputs(weights, x, activation, engine=engine) for engine in ("numba", "torch"))
+    assert_near(compiled, twin, 2e-14)
+    compiled, twin = (
         streaming.pullback(weights, x, cotangent, activation, engine=engine) for engine in ("numba", "torch")
     )
-    assert_near(found[0], twin[0], 2e-13)
-    assert_near(found[1], twin[1], 2e-13)
+    assert_near(compiled[0], twin[0], 2e-13)
+    assert_near(compiled[1], twin[1], 2e-13)
 
 
 def test_the_compiled_tanh_is_exact_to_rounding():
     z = np.concatenate([np.linspace(-60, 60, 4001), np.geomspace(1e-300, 1.0, 500), [0.0, 710.0, 1e300, np.inf]])
     z = np.concatenate([z, -z])
-    found = np.array([fused.tanh(value) for value in z])
-    np.testing.assert_allclose(found, np.tanh(z), rtol=5e-16, atol=0)
+    computed = np.array([fused.tanh(value) for value in z])
+    np.testing.assert_allclose(computed, np.tanh(z), rtol=5e-16, atol=0)
     assert np.isnan(fused.tanh(np.nan))
 
 

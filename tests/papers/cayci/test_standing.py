@@ -27,26 +27,26 @@ def model(generator):
 
 def test_numbers_of_a_model(model, generator):
     x = unit_inputs(6, 10, 3, generator)
-    found = standing(model, x, nu=(0.3, 0.4), error=0.05)
-    assert (found.m, found.T, found.d, found.n) == (12, 10, 3, 6)
-    assert found.gain == pytest.approx(0.8)
-    assert found.x_bound == pytest.approx(1.0)
-    assert found.mu == pytest.approx(bounds.mu0(0.8, 10) * bounds.mu1(0.8, 10))
-    assert pytest.approx(bounds.certified("tanh", 0.8, 10).L) == found.constants.L
+    position = standing(model, x, nu=(0.3, 0.4), error=0.05)
+    assert (position.m, position.T, position.d, position.n) == (12, 10, 3, 6)
+    assert position.gain == pytest.approx(0.8)
+    assert position.x_bound == pytest.approx(1.0)
+    assert position.mu == pytest.approx(bounds.mu0(0.8, 10) * bounds.mu1(0.8, 10))
+    assert pytest.approx(bounds.certified("tanh", 0.8, 10).L) == position.constants.L
     asked = {"error": 0.05, "alpha": 0.8, "T": 10, "n": 6, "nu": (0.3, 0.4)}
-    assert found.projected.m == pytest.approx(bounds.theorem1_requirement("tanh", **asked).m, rel=1e-9)
-    assert found.plain.m == pytest.approx(bounds.theorem2("tanh", **asked).m, rel=1e-9)
-    assert not found.certified
+    assert position.projected.m == pytest.approx(bounds.theorem1_requirement("tanh", **asked).m, rel=1e-9)
+    assert position.plain.m == pytest.approx(bounds.theorem2("tanh", **asked).m, rel=1e-9)
+    assert not position.certified
     for word in ("below the cut-off", "given", "sufficient, never necessary"):
-        assert word in str(found)
-    json.dumps(found.to_dict(), allow_nan=False)
+        assert word in str(position)
+    json.dumps(position.to_dict(), allow_nan=False)
 
 
 def test_retention_is_that_of_the_effective_rates(model, generator):
     x = unit_inputs(6, 10, 3, generator)
-    found = standing(model, x)
+    position = standing(model, x)
     rates = effective_rates(model, x, [1, 4, 9])
-    np.testing.assert_allclose(found.retention[[1, 4, 9]], rates.envelope / 12, rtol=1e-6)
+    np.testing.assert_allclose(position.retention[[1, 4, 9]], rates.envelope / 12, rtol=1e-6)
 
 
 def test_the_sharpness_is_the_one_of_the_model(model, generator):
@@ -67,19 +67,19 @@ def test_a_bias_counts_as_a_constant_input(model, generator):
     x = unit_inputs(4, 5, 3, generator)
     with torch.no_grad():
         model.layers[0]["b_h"].fill_(0.1)
-    found = standing(model, x)
-    assert found.d == 4
-    assert found.x_bound == pytest.approx(2**0.5)
+    position = standing(model, x)
+    assert position.d == 4
+    assert position.x_bound == pytest.approx(2**0.5)
 
 
 def test_norms_from_targets(generator):
     model = GatedRNN("diag_elman", 2, 64, 1, gate_init=0.5, generator=generator, dtype=torch.float64)
     x = unit_inputs(8, 6, 2, generator)
     y = 0.1 * x[..., :1]
-    found = standing(model, x, y)
-    assert "estimated from 8 sequences" in found.nu_from
-    assert found.error == pytest.approx(0.1 * float(y.square().sum()) / 8)
-    assert 0 < found.nu[1] < 10
+    position = standing(model, x, y)
+    assert "estimated from 8 sequences" in position.nu_from
+    assert position.error == pytest.approx(0.1 * float(y.square().sum()) / 8)
+    assert 0 < position.nu[1] < 10
     long = unit_inputs(1, 40, 2, generator)
     noise = torch.randn(1, 40, generator=generator, dtype=torch.float64)
     narrow = GatedRNN("diag_elman", 2, 2, 1, gate_init=0.5, generator=generator, dtype=torch.float64)
@@ -88,18 +88,18 @@ def test_norms_from_targets(generator):
 
 def test_above_the_cut_off_it_is_honest(generator):
     weights = symmetric_init(8, 2, 3.0, generator)
-    found = standing(weights, unit_inputs(2, 800, 2, generator))
-    assert found.above == 1.0
-    assert "the bound is exp(T): vacuous" in found.verdict
-    assert "vacuous: exp(T)" in str(found)
-    json.dumps(found.to_dict(), allow_nan=False)
+    position = standing(weights, unit_inputs(2, 800, 2, generator))
+    assert position.above == 1.0
+    assert "the bound is exp(T): vacuous" in position.verdict
+    assert "vacuous: exp(T)" in str(position)
+    json.dumps(position.to_dict(), allow_nan=False)
 
 
 def test_a_single_step_and_other_activations(generator):
-    found = standing(symmetric_init(8, 2, 3.0, generator), unit_inputs(2, 1, 2, generator), activation="logistic")
-    assert np.isnan(found.typical_gain)
-    assert found.gain == pytest.approx(0.75)
-    assert "logistic" in str(found)
+    position = standing(symmetric_init(8, 2, 3.0, generator), unit_inputs(2, 1, 2, generator), activation="logistic")
+    assert np.isnan(position.typical_gain)
+    assert position.gain == pytest.approx(0.75)
+    assert "logistic" in str(position)
     wide = standing(
         symmetric_init(1 << 14, 1, 0.1, generator), unit_inputs(1, 1, 1, generator), nu=(0.1, 0.1), error=1.0
     )
@@ -144,16 +144,16 @@ def test_the_command_prints_the_bounds():
 
 def test_the_command_writes_json():
     done = run("bounds", "--width", "1000000", *ASKED, "--error", "5", "--json")
-    found = json.loads(done.stdout)
+    printed = json.loads(done.stdout)
     wanted = bounds.theorem1("tanh", alpha=0.3, m=10**6, T=10, n=100, tau=1000, nu=(0.5, 1.0))
-    assert found["bounds"][0]["value"] == pytest.approx(wanted.value)
-    assert found["bounds"][0]["terms"] == pytest.approx(dict(wanted.terms))
-    assert all(need["enough"] for need in found["required"])
-    found = json.loads(run("plan", "--error", "0.1", *ASKED, "--json").stdout)
-    assert [(need["name"], need["form"]) for need in found] == [
+    assert printed["bounds"][0]["value"] == pytest.approx(wanted.value)
+    assert printed["bounds"][0]["terms"] == pytest.approx(dict(wanted.terms))
+    assert all(need["enough"] for need in printed["required"])
+    printed = json.loads(run("plan", "--error", "0.1", *ASKED, "--json").stdout)
+    assert [(need["name"], need["form"]) for need in printed] == [
         ("Theorem 1", "corrected"), ("Theorem 2", "corrected"), ("Theorem 1", "printed"), ("Theorem 2", "printed"),
     ]  # fmt: skip
-    assert found[1]["m"] == bounds.theorem2("tanh", error=0.1, alpha=0.3, T=10, n=100, nu=(0.5, 1.0)).m
+    assert printed[1]["m"] == bounds.theorem2("tanh", error=0.1, alpha=0.3, T=10, n=100, nu=(0.5, 1.0)).m
 
 
 def test_the_command_writes_null_for_what_is_infinite():

@@ -26,9 +26,9 @@ def turned(w, u):
 def test_reference_values(case):
     name, alpha = case.split()
     for function, wanted in ((waves, "target"), (turned, "target_turned")):
-        found = target(X4, TransportMap(function, 1.0, 1.0), alpha=float(alpha), activation=name)
-        assert_near(found.value, REFERENCE[wanted][case])
-        assert found.error.max() < 1e-12
+        realised = target(X4, TransportMap(function, 1.0, 1.0), alpha=float(alpha), activation=name)
+        assert_near(realised.value, REFERENCE[wanted][case])
+        assert realised.error.max() < 1e-12
 
 
 def test_odd_activations_see_only_part_of_a_map():

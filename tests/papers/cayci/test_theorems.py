@@ -36,30 +36,36 @@ def test_reference_requirements(case):
     """The reference used a cruder bound on one unit's share of the target: mu_0 (nu_u + nu_w)."""
     settings = {**TABLE, "alpha": case["alpha"], "T": case["T"]}
     cruder = 1.5 * bounds.mu0(case["alpha"], case["T"])
-    found = bounds.theorem1_requirement("tanh", **settings, y_max=cruder)
-    assert found.m == pytest.approx(case["thm1_cert"]["m"], rel=3e-4)
-    assert found.tau == math.ceil(case["thm1_cert"]["tau"])
-    found = bounds.theorem1_requirement("tanh", **settings, form="printed")
-    assert (found.m, found.tau) == pytest.approx((case["thm1_printed"]["m"], case["thm1_printed"]["tau"]), rel=1e-5)
-    found = bounds.theorem2("tanh", **settings, y_max=cruder)
-    assert found.m == pytest.approx(case["thm2_cert"]["m"], rel=3e-3)  # the reference searched gaps on a coarser grid
-    assert found.m <= case["thm2_cert"]["m"] + 2
-    assert found.tau == pytest.approx(case["thm2_cert"]["tau"], rel=3e-3)
-    found = bounds.theorem2("tanh", **settings, form="printed")
-    assert (found.m, found.tau) == pytest.approx((case["thm2_printed"]["m"], case["thm2_printed"]["tau"]), rel=1e-4)
-    assert found.eta == pytest.approx(case["thm2_printed"]["eta"], rel=1e-12)
+    requirement = bounds.theorem1_requirement("tanh", **settings, y_max=cruder)
+    assert requirement.m == pytest.approx(case["thm1_cert"]["m"], rel=3e-4)
+    assert requirement.tau == math.ceil(case["thm1_cert"]["tau"])
+    requirement = bounds.theorem1_requirement("tanh", **settings, form="printed")
+    assert (requirement.m, requirement.tau) == pytest.approx(
+        (case["thm1_printed"]["m"], case["thm1_printed"]["tau"]), rel=1e-5
+    )
+    requirement = bounds.theorem2("tanh", **settings, y_max=cruder)
+    assert requirement.m == pytest.approx(
+        case["thm2_cert"]["m"], rel=3e-3
+    )  # the reference searched gaps on a coarser grid
+    assert requirement.m <= case["thm2_cert"]["m"] + 2
+    assert requirement.tau == pytest.approx(case["thm2_cert"]["tau"], rel=3e-3)
+    requirement = bounds.theorem2("tanh", **settings, form="printed")
+    assert (requirement.m, requirement.tau) == pytest.approx(
+        (case["thm2_printed"]["m"], case["thm2_printed"]["tau"]), rel=1e-4
+    )
+    assert requirement.eta == pytest.approx(case["thm2_printed"]["eta"], rel=1e-12)
 
 
 def test_reference_terms_of_theorem_1():
     settings = {"alpha": 0.3, "m": 1024, "T": 10, "n": 32, "tau": 1000, "nu": (0.5, 1.0), "delta": 0.05}
-    found = bounds.theorem1("tanh", **settings, y_max=1.5 * bounds.mu0(0.3, 10))
-    assert found.quantities["L"] == pytest.approx(2.06639, rel=1e-5)
-    assert found.quantities["beta"] == pytest.approx(10.0291, rel=1e-5)
-    assert found.quantities["err"] == pytest.approx(44.5206, rel=1e-5)
-    assert found.terms["optimisation"] == pytest.approx(0.106749, rel=1e-5)
-    assert found.terms["width"] == pytest.approx(77.425, rel=1e-4)
-    found = bounds.theorem1("tanh", **settings, d=2, form="printed")
-    assert list(found.terms.values()) == pytest.approx([138.13, 337.53], rel=1e-4)
+    bound = bounds.theorem1("tanh", **settings, y_max=1.5 * bounds.mu0(0.3, 10))
+    assert bound.quantities["L"] == pytest.approx(2.06639, rel=1e-5)
+    assert bound.quantities["beta"] == pytest.approx(10.0291, rel=1e-5)
+    assert bound.quantities["err"] == pytest.approx(44.5206, rel=1e-5)
+    assert bound.terms["optimisation"] == pytest.approx(0.106749, rel=1e-5)
+    assert bound.terms["width"] == pytest.approx(77.425, rel=1e-4)
+    bound = bounds.theorem1("tanh", **settings, d=2, form="printed")
+    assert list(bound.terms.values()) == pytest.approx([138.13, 337.53], rel=1e-4)
 
 
 def test_proposition_3_holds_and_is_not_far_off(problem):
@@ -134,14 +140,14 @@ def test_proposition_6_holds_and_the_printed_one_fails(problem):
     one = torch.ones(1, 1, 1, dtype=torch.float64)
     push = TransportMap(lambda w, u: (torch.zeros_like(w), torch.ones_like(u)), 0.0, 1.0)
     start = symmetric_init(4096, 1, 0.5, 0)
-    found = float(outputs(transport(start, push), one, "logistic"))
+    output = float(outputs(transport(start, push), one, "logistic"))
     wrong, right = (
         bounds.proposition6("logistic", alpha=0.5, m=4096, T=1, nu=(0.0, 1.0), form=form)[0]
         for form in ("printed", "corrected")
     )
-    assert found == pytest.approx(0.206, abs=0.003)
+    assert output == pytest.approx(0.206, abs=0.003)
     assert wrong == pytest.approx(0.125)
-    assert wrong < found <= right
+    assert wrong < output <= right
 
 
 @pytest.mark.parametrize(("name", "steps"), [("tanh", 15), ("logistic", 15)])
@@ -209,12 +215,12 @@ def test_theorem_2_end_to_end(T, seed):
     v = random_map(1, nu=(0.3, 0.6), seed=generator)
     y = target(x, v, alpha=0.3).value
     error = 0.3 * risk(torch.zeros_like(y), y)
-    found = bounds.theorem2("tanh", error=error, alpha=0.3, T=T, n=4, nu=v.nu)
-    start = symmetric_init(int(found.m), 1, 0.3, generator)
-    run = descend(start, x, y, eta=found.eta, steps=int(found.tau), stop=error)
+    requirement = bounds.theorem2("tanh", error=error, alpha=0.3, T=T, n=4, nu=v.nu)
+    start = symmetric_init(int(requirement.m), 1, 0.3, generator)
+    run = descend(start, x, y, eta=requirement.eta, steps=int(requirement.tau), stop=error)
     assert run.reached is not None
-    assert 0 < run.reached < found.tau
-    assert np.hypot(run.moved_w, run.moved_u).max() <= found.quantities["lam"]
+    assert 0 < run.reached < requirement.tau
+    assert np.hypot(run.moved_w, run.moved_u).max() <= requirement.quantities["lam"]
 
 
 def test_theorem_2_chooses_the_best_gap():
@@ -255,10 +261,10 @@ def test_rates_of_the_corrected_theorems():
 
 def test_vacuous_bounds_say_so():
     short = {"alpha": 1.5, "T": 40, "n": 10, "nu": (0.5, 1.0)}
-    found = bounds.theorem1("tanh", m=100, tau=100, **short)
-    assert found.vacuous
-    assert "vacuous" in str(found)
-    assert "exp(T)" in str(found)
+    bound = bounds.theorem1("tanh", m=100, tau=100, **short)
+    assert bound.vacuous
+    assert "vacuous" in str(bound)
+    assert "exp(T)" in str(bound)
     endless = {**short, "T": 5000}
     for form in ("corrected", "printed"):
         assert bounds.theorem1("tanh", m=100, tau=100, form=form, **endless).value == math.inf

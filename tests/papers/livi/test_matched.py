@@ -24,8 +24,8 @@ def random_direction(model, generator):
 
 def projected(model, x, y, direction, **options):
     """First-order lag gradients along a direction, summed over weights."""
-    found = lag_gradients(model, x, y, lags=LAGS, transport="first-order", direction=direction, **options)
-    return torch.stack([g for name, g in found.grads.items() if name in direction]).sum(0).numpy()
+    gradients = lag_gradients(model, x, y, lags=LAGS, transport="first-order", direction=direction, **options)
+    return torch.stack([g for name, g in gradients.grads.items() if name in direction]).sum(0).numpy()
 
 
 @pytest.mark.parametrize("layers", [1, 2])
@@ -34,10 +34,10 @@ def test_without_orientation_the_units_add_up_to_the_first_order_lag_gradient(ce
     model = small_model(cell, generator, num_layers=layers)
     x, y = normal(generator, 5, 9, 3), normal(generator, 5, 9, 2)
     direction = random_direction(model, generator)
-    found = matched_statistic(model, x, y, LAGS, orientation="none", signal="gradient", direction=direction, chunk=2)
-    np.testing.assert_allclose(found.mean, projected(model, x, y, direction), rtol=1e-10, atol=1e-14)
-    assert found.values.shape == (5, len(LAGS))
-    assert found.alignment.shape == (len(LAGS), 4 * layers)
+    matched = matched_statistic(model, x, y, LAGS, orientation="none", signal="gradient", direction=direction, chunk=2)
+    np.testing.assert_allclose(matched.mean, projected(model, x, y, direction), rtol=1e-10, atol=1e-14)
+    assert matched.values.shape == (5, len(LAGS))
+    assert matched.alignment.shape == (len(LAGS), 4 * layers)
 
 
 def test_masks_lengths_and_steps_count_as_in_the_lag_gradients(generator):
@@ -46,10 +46,10 @@ def test_masks_lengths_and_steps_count_as_in_the_lag_gradients(generator):
     direction = random_direction(model, generator)
     mask = (normal(generator, 6, 9) > 0) | (torch.arange(9) == 8)
     for options in ({"mask": mask}, {"lengths": [9, 4, 9, 7, 5, 9]}):
-        found = matched_statistic(
+        matched = matched_statistic(
             model, x, y, LAGS, orientation="none", signal="gradient", direction=direction, **options
         )
-        np.testing.assert_allclose(found.mean, projected(model, x, y, direction, **options), rtol=1e-10, atol=1e-14)
+        np.testing.assert_allclose(matched.mean, projected(model, x, y, direction, **options), rtol=1e-10, atol=1e-14)
     last = matched_statistic(
         model, x, y[:, -1], LAGS, orientation="none", signal="gradient", direction=direction, steps="last"
     )
@@ -63,16 +63,16 @@ def test_the_contrast_is_the_mean_over_swapped_pairs(generator):
     x, y = normal(generator, 7, 9, 3), normal(generator, 7, 9, 2)  # the seventh has no partner
     direction = random_direction(model, generator)
     options = {"orientation": "none", "direction": direction}
-    found = matched_statistic(model, x, y, LAGS, **options)
-    assert found.values.shape == (3, len(LAGS))
+    matched = matched_statistic(model, x, y, LAGS, **options)
+    assert matched.values.shape == (3, len(LAGS))
     partners = [1, 0, 3, 2, 5, 4]
-    own = matched_statistic(model, x[:6], y[:6], LAGS, signal="gradient", **options).values
+    plain = matched_statistic(model, x[:6], y[:6], LAGS, signal="gradient", **options).values
     other = matched_statistic(model, x[:6], y[partners], LAGS, signal="gradient", **options).values
-    expected = (own - other).reshape(3, 2, -1).mean(1)
-    np.testing.assert_allclose(found.values, expected, rtol=1e-9, atol=1e-14)
+    expected = (plain - other).reshape(3, 2, -1).mean(1)
+    np.testing.assert_allclose(matched.values, expected, rtol=1e-9, atol=1e-14)
     # swapping the targets of all pairs flips every sign
     flipped = matched_statistic(model, x[:6], y[partners], LAGS, **options)
-    np.testing.assert_allclose(flipped.values, -found.values, rtol=1e-9, atol=1e-14)
+    np.testing.assert_allclose(flipped.values, -matched.values, rtol=1e-9, atol=1e-14)
 
 
 def test_a_split_turns_the_units_by_other_sequences(generator):
@@ -100,10 +100,10 @@ def test_orientation_makes_every_unit_count_for_the_mean(generator):
     with torch.no_grad():
         model.layers[0]["U_h"].zero_()  # rates are (1-s)^l, the same for all units
     x, y = normal(generator, 20, 9, 3), normal(generator, 20, 9, 1)
-    found = matched_statistic(model, x, y, [0, 2, 4], orientation="same-data")
-    np.testing.assert_allclose(found.mean, 0.7 ** np.array([0, 2, 4]) * np.abs(found.alignment).sum(1), rtol=1e-10)
+    matched = matched_statistic(model, x, y, [0, 2, 4], orientation="same-data")
+    np.testing.assert_allclose(matched.mean, 0.7 ** np.array([0, 2, 4]) * np.abs(matched.alignment).sum(1), rtol=1e-10)
     plain = matched_statistic(model, x, y, [0, 2, 4], orientation="none")
-    assert (found.mean >= np.abs(plain.mean)).all()
+    assert (matched.mean >= np.abs(plain.mean)).all()
 
 
 def rejections(orientation, runs, pairs, planted=0.0):
@@ -115,9 +115,9 @@ def rejections(orientation, runs, pairs, planted=0.0):
         x = torch.randn(2 * pairs, 8, 8, generator=generator)
         y = torch.randn(2 * pairs, 8, 1, generator=generator)
         y[:, 3:] += planted * x[:, :-3, :1]
-        found = matched_statistic(model, x, y, [3], orientation=orientation, generator=generator)
-        t = found.mean[0] / found.standard_error[0]
-        count += t > student.ppf(0.95, len(found.values) - 1)
+        matched = matched_statistic(model, x, y, [3], orientation=orientation, generator=generator)
+        t = matched.mean[0] / matched.standard_error[0]
+        count += t > student.ppf(0.95, len(matched.values) - 1)
     return count
 
 
@@ -150,7 +150,7 @@ def test_bad_requests_are_refused(generator):
 
 def test_the_record_is_frozen_and_readable(generator):
     model = small_model("diag_gate", generator)
-    found = matched_statistic(model, normal(generator, 20, 9, 3), normal(generator, 20, 9, 2), [1, 4])
-    assert str(found).count("\n") == 3
+    matched = matched_statistic(model, normal(generator, 20, 9, 3), normal(generator, 20, 9, 2), [1, 4])
+    assert str(matched).count("\n") == 3
     with pytest.raises(dataclasses.FrozenInstanceError):
-        found.lags = ()
+        matched.lags = ()

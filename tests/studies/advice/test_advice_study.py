@@ -10,7 +10,7 @@ import torch
 from lagreach.advice.changes import KINDS, tensor_change
 from lagreach.advice.gates import spread_biases
 from lagreach.errors import InputError
-from lagreach.study.rows import read_rows
+from lagreach.study.tables import read_rows
 from studies.advice import page as pages
 from studies.advice.analysis import Case, analyse, rate
 from studies.advice.changes import ARMS, MOST, multiplied, run_of
@@ -66,9 +66,9 @@ def test_a_random_number_is_another_one_changed_by_the_same_factor(kind):
             for name in ("units", "sequences", "steps", "lr")
             if getattr(run.setting, name) != getattr(GATES, name)
         }
-        own = {"rate": "lr"}.get(kind, kind)
+        field = {"rate": "lr"}.get(kind, kind)
         (name,) = changed
-        assert name != own
+        assert name != field
         assert changed[name] in (2.0, 0.5)
         assert changed[name] == 2.0 or name == "lr"
 
@@ -106,11 +106,11 @@ def case(kind, missed, advised, random, stuck=True):
 
 
 def test_rates_are_counts_and_the_interval_is_over_situations():
-    found = rate([case("gates", 5, 5, 0)] * 6 + [case("gates", 5, 0, 0)] * 2)
-    assert (found.situations, found.cases, found.advised, found.random) == (8, 40, 30, 0)
-    assert found.beats_random
+    counted = rate([case("gates", 5, 5, 0)] * 6 + [case("gates", 5, 0, 0)] * 2)
+    assert (counted.situations, counted.cases, counted.advised, counted.random) == (8, 40, 30, 0)
+    assert counted.beats_random
     draws = np.random.default_rng(1).binomial(8, 0.75, 20000) / 8  # situations are drawn whole
-    np.testing.assert_allclose(found.share, np.quantile(draws, [0.025, 0.975]), atol=0.126)
+    np.testing.assert_allclose(counted.share, np.quantile(draws, [0.025, 0.975]), atol=0.126)
     assert not rate([case("gates", 5, 3, 3)] * 8).beats_random
     assert rate([]).cases == 0
 
@@ -166,23 +166,23 @@ def test_the_page_and_the_evidence_come_from_the_run(run, tmp_path, monkeypatch)
     monkeypatch.setattr(pages, "GUIDE", guide)
     monkeypatch.setattr(pages, "EVIDENCE", tmp_path / "evidence.json")
     text = pages.summarise(out, tmp_path / "results.md")
-    found = analyse(out)
-    assert f"{found.overall.advised} of {found.overall.cases} cases" in text
+    analysis = analyse(out)
+    assert f"{analysis.overall.advised} of {analysis.overall.cases} cases" in text
     assert (out / "RESULTS.md").read_text() == text + "\n"
     assert (tmp_path / "worked.png").stat().st_size > 5000
     assert "worked.png" in (tmp_path / "results.md").read_text()
     assert "old" not in guide.read_text()
     assert guide.read_text().endswith("rest\n")
     written = json.loads((tmp_path / "evidence.json").read_text())
-    assert written == {k: v for k, v in pages.evidence(found).items() if k in KINDS}
+    assert written == {k: v for k, v in pages.evidence(analysis).items() if k in KINDS}
     with pytest.raises(InputError, match="no finished run"):
         analyse(tmp_path)
 
 
 def test_the_published_numbers_are_those_of_the_published_run():
     folder = pages.ROOT / "results" / "advice"
-    found = analyse(folder)
-    assert (folder / "RESULTS.md").read_text() == pages.words(found) + "\n"
-    assert json.loads(pages.EVIDENCE.read_text()) == json.loads(json.dumps(pages.evidence(found)))
-    assert found.overall.situations >= 60
-    assert found.overall.again / found.overall.cases <= 0.1
+    analysis = analyse(folder)
+    assert (folder / "RESULTS.md").read_text() == pages.words(analysis) + "\n"
+    assert json.loads(pages.EVIDENCE.read_text()) == json.loads(json.dumps(pages.evidence(analysis)))
+    assert analysis.overall.situations >= 60
+    assert analysis.overall.again / analysis.overall.cases <= 0.1

@@ -71,9 +71,9 @@ def study(
         task, cell = TASKS[c % 4], CELLS[(c // 4) % 4]
         level = generator.normal(2.0, 0.5)
         for seed in range(seeds):
-            own = level + generator.normal(0, 0.2)
+            network_level = level + generator.normal(0, 0.2)
             for lag in lags:
-                true = own + 0.8 * np.log10(lag) + generator.normal(0, 0.2)
+                true = network_level + 0.8 * np.log10(lag) + generator.normal(0, 0.2)
                 wrong = true + noise * generator.normal()
                 useless = generator.normal(3, 1)
                 for n in budgets:

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
-def found() -> Analysis:
+def analysis() -> Analysis:
     """12 conditions: n_probe is half a decade off at random, n_data ten times too large, paper_window useless."""
     generator = np.random.default_rng(0)
     variants = (("n_probe|params=all", 0.0), ("n_probe|strength=0.02", 2.0), ("n_probe|folds=32", 0.5))
@@ -34,45 +34,45 @@ def found() -> Analysis:
     return analyse_rows(match(*tables(*main)), match(*tables(heavy_tails(generator), [])), 0, 100, 60)
 
 
-def test_a_perfect_predictor_is_perfect_whatever_its_scale(found):
-    score = found.score("n_data", "init")
-    values = [found.value for found in (score.auroc, score.auroc_lags, score.auroc_networks)]
+def test_a_perfect_predictor_is_perfect_whatever_its_scale(analysis):
+    score = analysis.score("n_data", "init")
+    values = [analysis.value for analysis in (score.auroc, score.auroc_lags, score.auroc_networks)]
     np.testing.assert_allclose(values, 1.0, rtol=1e-12)
     assert score.spearman.value == pytest.approx(1.0)
     assert score.brier.value < 0.03
     assert score.brier_claimed.value > 0.1  # it asks for ten times too many, and is taken at its word
 
 
-def test_a_useless_predictor_is_useless_once_all_have_the_same_data(found):
-    score = found.score("paper_window", "init")
+def test_a_useless_predictor_is_useless_once_all_have_the_same_data(analysis):
+    score = analysis.score("paper_window", "init")
     assert score.auroc_networks.covers(0.5)
     assert score.auroc_lags.covers(0.5)
-    assert found.difference("n_data", "paper_window", "init").above(0.1)
-    calibration = found.calibration("paper_window", "init")
+    assert analysis.difference("n_data", "paper_window", "init").above(0.1)
+    calibration = analysis.calibration("paper_window", "init")
     assert calibration.slope.covers(0.0)
     assert not calibration.slope.covers(1.0)
 
 
-def test_calibration_of_a_biased_predictor(found):
-    line = found.calibration("n_data", "end", "no capacity limit")
+def test_calibration_of_a_biased_predictor(analysis):
+    line = analysis.calibration("n_data", "end", "no capacity limit")
     # scores are interpolated between four numbers of sequences, which bends the line a little
     assert line.slope.value == pytest.approx(1.0, abs=0.03)
     assert line.intercept.value == pytest.approx(-1.0, abs=0.08)
     assert line.offset.value == pytest.approx(-1.0, abs=0.03)
     assert line.curves == line.seen + line.below + line.above
-    assert found.calibration("n_probe", "init").offset.covers(0.0)
+    assert analysis.calibration("n_probe", "init").offset.covers(0.0)
 
 
-def test_a_later_stage_with_the_same_numbers_gains_nothing(found):
-    gain = found.difference("n_probe", "n_probe", "end")
+def test_a_later_stage_with_the_same_numbers_gains_nothing(analysis):
+    gain = analysis.difference("n_probe", "n_probe", "end")
     assert (gain.value, gain.low, gain.high) == (0.0, 0.0, 0.0)
 
 
-def test_ablations_are_judged_by_the_rule(found):
-    verdicts = {(a.factor, a.stage): a.verdict for a in found.ablations}
+def test_ablations_are_judged_by_the_rule(analysis):
+    verdicts = {(a.factor, a.stage): a.verdict for a in analysis.ablations}
     assert verdicts["params", "init"] == "better"
     assert verdicts["strength", "init"] == "worse"
-    assert {a.factor for a in better_variants(found.ablations)} == {"params"}
+    assert {a.factor for a in better_variants(analysis.ablations)} == {"params"}
 
 
 @pytest.mark.parametrize(
@@ -156,43 +156,45 @@ def test_tables_that_do_not_fit_are_refused():
 def test_a_tiny_study_says_what_it_cannot_say(tmp_path):
     rows, predictions = study(np.random.default_rng(3), conditions=1, seeds=1, lags=(4,), stages=("init",))
     save_tables(tmp_path, *tables(rows, predictions))
-    found = summarise(tmp_path)
+    summary = summarise(tmp_path)
     text = (tmp_path / "index.md").read_text()
-    assert found.calibration("n_probe", "init").slope is NOT_MEASURABLE
+    assert summary.calibration("n_probe", "init").slope is NOT_MEASURABLE
     assert "not measurable" in text
     assert "## Heavy tails" not in text
     assert not (tmp_path / "figures" / "tails.png").exists()
     assert json.loads((tmp_path / "analysis.json").read_text())["scores"][0]["brier"]["value"] is None
 
 
-def test_numbers_and_words_are_the_same_every_time(found):
-    text = page_text(found)
-    assert text == page_text(found)
-    data = found.to_dict()
+def test_numbers_and_words_are_the_same_every_time(analysis):
+    text = page_text(analysis)
+    assert text == page_text(analysis)
+    data = analysis.to_dict()
     assert json.loads(json.dumps(data, allow_nan=False)) == json.loads(json.dumps(data))
-    assert "n_probe" in str(found)
+    assert "n_probe" in str(analysis)
     assert not re.search(r"\bnan\b|\binf\b|None", text)
     assert (
-        sorted(re.findall(r"\(figures/(\w+)\.png\)", text)) == sorted(figures.drawn(found)) == sorted(figures.FIGURES)
+        sorted(re.findall(r"\(figures/(\w+)\.png\)", text))
+        == sorted(figures.drawn(analysis))
+        == sorted(figures.FIGURES)
     )
     assert "`params=all` for `n_probe`" in text
 
 
-def test_every_use_is_in_the_list_that_its_numbers_ask_for(found):
-    judged = {use.sentence.split(":")[0] + use.sentence.split("`")[1]: use.judgement for use in uses(found)}
+def test_every_use_is_in_the_list_that_its_numbers_ask_for(analysis):
+    judged = {use.sentence.split(":")[0] + use.sentence.split("`")[1]: use.judgement for use in uses(analysis)}
     face_value = "Taking its number of sequences at face value, where capacity is not the limit"
     assert judged[face_value + "n_data"] == "poor"
     assert judged["Telling which of several networks will learn a given lag from the same Nn_data"] == "good"
 
 
-def test_warnings_follow_the_protocol(found):
-    assert best_simple(found, "init") == "data_per_lag"
-    assert not any("is better than" in sentence for sentence in warnings(found))
+def test_warnings_follow_the_protocol(analysis):
+    assert best_simple(analysis, "init") == "data_per_lag"
+    assert not any("is better than" in sentence for sentence in warnings(analysis))
 
 
-def with_tails(found, clipped, alpha, exponent):
-    own = next(e for e in found.tails if (e.clipped, e.alpha) == (clipped, alpha))
-    return replace(found, tails=(replace(own, exponent=exponent),))
+def with_tails(analysis, clipped, alpha, exponent):
+    effect = next(e for e in analysis.tails if (e.clipped, e.alpha) == (clipped, alpha))
+    return replace(analysis, tails=(replace(effect, exponent=exponent),))
 
 
 @pytest.mark.parametrize(
@@ -204,8 +206,8 @@ def with_tails(found, clipped, alpha, exponent):
         (NOT_MEASURABLE, "the exponent could not be measured.", True),
     ],
 )
-def test_every_verdict_about_tails_has_its_words(found, exponent, said, warned):
-    changed = with_tails(found, False, 1.6, exponent)
+def test_every_verdict_about_tails_has_its_words(analysis, exponent, said, warned):
+    changed = with_tails(analysis, False, 1.6, exponent)
     (sentence,) = tail_sentences(changed)
     assert sentence.startswith("Plain training (exponent kappa): at alpha = 1.6 the exponent")
     assert sentence.endswith(said)
@@ -215,8 +217,8 @@ def test_every_verdict_about_tails_has_its_words(found, exponent, said, warned):
     assert readme_text(changed).endswith(f"the exponent of N was, of 1 cases, {verdict} in 1.")
 
 
-def test_without_the_part_about_tails_its_claims_are_theory(found):
-    changed = replace(found, tails=())
+def test_without_the_part_about_tails_its_claims_are_theory(analysis):
+    changed = replace(analysis, tails=())
     assert warnings(changed)[-1] == "The exponents of heavy tails were not measured: what is said about them is theory."
     assert "heavy-tailed" not in readme_text(changed)
 
@@ -229,18 +231,20 @@ def test_the_part_about_tails_is_found_beside_the_main_one(tmp_path):
     heavy = heavy_tails(np.random.default_rng(0), seeds=2, lags=(1, 2))
     for name in ("main-tails", "elsewhere"):
         save_tables(tmp_path / name, *tables(heavy, []))
-    found = analyse(tmp_path / "main")
-    assert found.counts.tail_trainings == len({row["training"] for row in heavy})
-    assert found.tails == analyse(tmp_path / "main", tails=tmp_path / "elsewhere").tails
-    assert [(e.clipped, e.alpha) for e in found.tails] == [(c, a) for c in (False, True) for a in (2.0, 1.6, 1.3)]
+    analysed = analyse(tmp_path / "main")
+    assert analysed.counts.tail_trainings == len({row["training"] for row in heavy})
+    assert analysed.tails == analyse(tmp_path / "main", tails=tmp_path / "elsewhere").tails
+    assert [(e.clipped, e.alpha) for e in analysed.tails] == [(c, a) for c in (False, True) for a in (2.0, 1.6, 1.3)]
     with pytest.raises(InputError, match="no tables"):
         analyse(tmp_path / "main", tails=tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(("offset", "words_of_it"), [(1.5, "not be read as enough"), (-1.5, "far fewer"), (0.9, None)])
-def test_a_number_ten_times_off_is_warned_of_in_the_right_direction(found, offset, words_of_it):
-    line = replace(found.calibration("n_probe", "init", "samples"), offset=Estimate(offset, offset - 0.1, offset + 0.1))
-    said = warnings(replace(found, calibrations=(line,)))
+def test_a_number_ten_times_off_is_warned_of_in_the_right_direction(analysis, offset, words_of_it):
+    line = replace(
+        analysis.calibration("n_probe", "init", "samples"), offset=Estimate(offset, offset - 0.1, offset + 0.1)
+    )
+    said = warnings(replace(analysis, calibrations=(line,)))
     far = [sentence for sentence in said if "factor of ten" in sentence]
     assert [words_of_it in sentence for sentence in far] == ([True] if words_of_it else [])
 
@@ -277,6 +281,6 @@ def test_words_for_differences_and_calibration():
 @pytest.mark.slow
 @pytest.mark.skipif(not (ROOT / "results" / "validation").exists(), reason="no results of the study are committed yet")
 def test_the_page_is_what_the_command_makes():
-    found = analyse(ROOT / "results" / "validation")
-    assert (ROOT / "docs" / "validation" / "index.md").read_text() == page_text(found)
-    assert f"{BEGIN}\n{readme_text(found)}\n{END}" in (ROOT / "docs" / "window.md").read_text()
+    analysed = analyse(ROOT / "results" / "validation")
+    assert (ROOT / "docs" / "validation" / "index.md").read_text() == page_text(analysed)
+    assert f"{BEGIN}\n{readme_text(analysed)}\n{END}" in (ROOT / "docs" / "window.md").read_text()

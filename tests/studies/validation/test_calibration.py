@@ -22,8 +22,8 @@ LOG_N = np.array([2.0, 3.0, 4.0])
     ],
 )
 def test_crossing(scores, expected):
-    found = crossing(LOG_N, np.array(scores), 0.5)
-    assert found == (pytest.approx(expected[0]), expected[1])
+    place = crossing(LOG_N, np.array(scores), 0.5)
+    assert place == (pytest.approx(expected[0]), expected[1])
     back = crossing(LOG_N[::-1], np.array(scores[::-1]), 0.5)
     assert back == (pytest.approx(expected[0]), expected[1])
 
@@ -41,17 +41,17 @@ def censored(y, low=2.0, high=4.5):
 def test_without_censoring_it_is_least_squares():
     x, y = simulated(np.random.default_rng(0), 50)
     design = np.stack([np.ones(50), x], axis=1)
-    found = tobit(design, y, np.zeros(50, dtype=int), np.ones((1, 50)))
+    fit = tobit(design, y, np.zeros(50, dtype=int), np.ones((1, 50)))
     expected, residual, *_ = np.linalg.lstsq(design, y, rcond=None)
-    np.testing.assert_allclose(found.coefficients[0], expected, rtol=1e-6)
-    np.testing.assert_allclose(found.spread[0], np.sqrt(residual[0] / 50), rtol=1e-6)
+    np.testing.assert_allclose(fit.coefficients[0], expected, rtol=1e-6)
+    np.testing.assert_allclose(fit.spread[0], np.sqrt(residual[0] / 50), rtol=1e-6)
 
 
 def test_maximum_of_the_likelihood_as_a_general_optimiser_finds_it():
     x, latent = simulated(np.random.default_rng(1), 200)
     y, side = censored(latent)
     weights = np.random.default_rng(2).integers(0, 3, (2, 200)).astype(float)
-    found = tobit(np.stack([np.ones(200), x], axis=1), y, side, weights)
+    fit = tobit(np.stack([np.ones(200), x], axis=1), y, side, weights)
     for k in range(2):
 
         def loss(p, w=weights[k]):
@@ -62,7 +62,7 @@ def test_maximum_of_the_likelihood_as_a_general_optimiser_finds_it():
         best = minimize(
             loss, [0.0, 1.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-10, "maxiter": 4000}
         )
-        np.testing.assert_allclose([*found.coefficients[k], np.log(found.spread[k])], best.x, atol=2e-5)
+        np.testing.assert_allclose([*fit.coefficients[k], np.log(fit.spread[k])], best.x, atol=2e-5)
 
 
 @pytest.mark.parametrize(("slope", "intercept"), [(1.0, 0.0), (1.0, 1.0), (0.5, 1.0)])

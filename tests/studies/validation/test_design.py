@@ -85,11 +85,11 @@ def test_the_study_is_within_its_limits():
 def test_tails_are_trained_at_every_index_and_coefficient_both_ways():
     plan = validation_plan(TAILS)
     chosen = conditions(plan, TAILS.seed)
-    found = {(one.task.noise_alpha, *one.ratios, one.optimiser.clip is not None) for one in chosen}
+    combinations = {(one.task.noise_alpha, *one.ratios, one.optimiser.clip is not None) for one in chosen}
     ratios = [plan.tails.task.build().noise / c for c in plan.tails.coefficients]
     lags = len(chosen[0].task.lags)
-    assert found == {(a, *[r] * lags, clip) for a in (1.3, 1.6, 2.0) for r in ratios for clip in (False, True)}
-    assert len({one.name for one in chosen}) == len(found) == len(chosen)
+    assert combinations == {(a, *[r] * lags, clip) for a in (1.3, 1.6, 2.0) for r in ratios for clip in (False, True)}
+    assert len({one.name for one in chosen}) == len(combinations) == len(chosen)
     assert all(math.isnan(ratio) for ratio in conditions(validation_plan(PAPER), 0)[0].ratios)
 
 

@@ -149,9 +149,14 @@ def test_rows_of_a_condition_and_seed_are_drawn_together_and_as_often_on_average
 
 
 def test_an_estimate_says_where_it_lies():
-    found = Estimate(0.8, 0.7, 0.9)
-    assert (found.above(0.6), found.above(0.75), found.below(0.95), found.covers(0.8)) == (True, False, True, True)
-    assert str(found) == "0.80 [0.70, 0.90]"
+    interval = Estimate(0.8, 0.7, 0.9)
+    assert (interval.above(0.6), interval.above(0.75), interval.below(0.95), interval.covers(0.8)) == (
+        True,
+        False,
+        True,
+        True,
+    )
+    assert str(interval) == "0.80 [0.70, 0.90]"
     missing = Estimate(np.nan)
     assert [missing.above(-1), missing.below(9), missing.covers(0), missing.measured] == [False] * 4
     assert str(missing) == "not measurable"

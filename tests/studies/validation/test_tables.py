@@ -20,11 +20,11 @@ def test_tables_come_back_as_they_were(tmp_path):
     outcomes = [row(OUTCOMES), row(OUTCOMES, seed=4, floor=math.nan)]
     predictors = [row(PREDICTIONS, value=math.inf)]
     save_tables(tmp_path / "new", outcomes, predictors)
-    found = load_tables(tmp_path / "new")
-    assert repr(found[0].to_pylist()) == repr(outcomes)
-    assert found[1].to_pylist() == predictors
-    save_tables(tmp_path, *found)  # tables are taken as well as rows
-    assert load_tables(tmp_path)[1].equals(found[1])
+    loaded = load_tables(tmp_path / "new")
+    assert repr(loaded[0].to_pylist()) == repr(outcomes)
+    assert loaded[1].to_pylist() == predictors
+    save_tables(tmp_path, *loaded)  # tables are taken as well as rows
+    assert load_tables(tmp_path)[1].equals(loaded[1])
 
 
 def test_missing_and_unknown_columns_are_named(tmp_path):
@@ -47,7 +47,7 @@ def test_tables_from_before_a_column_was_added_are_read(tmp_path):
     older = {name: kind for name, kind in OUTCOMES.items() if name not in ADDED}
     pq.write_table(pa.Table.from_pylist([row(older)]), tmp_path / "outcomes.parquet")
     pq.write_table(as_table([row(PREDICTIONS)], PREDICTIONS), tmp_path / "predictors.parquet")
-    (found,) = load_tables(tmp_path)[0].to_pylist()
-    assert list(found) == list(OUTCOMES)
-    assert all(math.isnan(found.pop(name)) for name in ADDED)
-    assert found == row(older)
+    (loaded,) = load_tables(tmp_path)[0].to_pylist()
+    assert list(loaded) == list(OUTCOMES)
+    assert all(math.isnan(loaded.pop(name)) for name in ADDED)
+    assert loaded == row(older)

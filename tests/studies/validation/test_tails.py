@@ -16,9 +16,9 @@ OFTEN = 0.79  # 19 of 24; fewer in less than 1 % of cases if intervals cover in 
 
 
 def effects(outcomes):
-    found = tail_effects(match(*tables(outcomes, [])), 150, 0)
-    assert len(found) == 6
-    return {(e.clipped, e.alpha): e for e in found}
+    listed = tail_effects(match(*tables(outcomes, [])), 150, 0)
+    assert len(listed) == 6
+    return {(e.clipped, e.alpha): e for e in listed}
 
 
 @pytest.fixture(scope="module")
@@ -30,22 +30,22 @@ def as_predicted():
 @pytest.mark.parametrize("clipped", [False, True])
 def test_exponents_are_found_and_their_intervals_cover(as_predicted, clipped, alpha):
     truth = 2.0 if clipped else kappa(alpha)
-    found = [one[clipped, alpha] for one in as_predicted]
-    assert {e.predicted_exponent for e in found} == {truth}
-    assert np.median([e.exponent.value for e in found]) == pytest.approx(truth, rel=0.08)
-    assert np.mean([e.exponent.covers(truth) for e in found]) >= OFTEN
-    assert np.mean([e.shift_verdict != "as predicted" for e in found if e.shift.measured]) <= 1 - OFTEN
-    assert np.mean([e.far.covers(e.predicted_far) for e in found]) >= OFTEN
+    effects_of_law = [one[clipped, alpha] for one in as_predicted]
+    assert {e.predicted_exponent for e in effects_of_law} == {truth}
+    assert np.median([e.exponent.value for e in effects_of_law]) == pytest.approx(truth, rel=0.08)
+    assert np.mean([e.exponent.covers(truth) for e in effects_of_law]) >= OFTEN
+    assert np.mean([e.shift_verdict != "as predicted" for e in effects_of_law if e.shift.measured]) <= 1 - OFTEN
+    assert np.mean([e.far.covers(e.predicted_far) for e in effects_of_law]) >= OFTEN
     if alpha != 1.6:  # whose exponents lie close together
-        assert np.mean([e.verdict == "as predicted" for e in found]) >= OFTEN
+        assert np.mean([e.verdict == "as predicted" for e in effects_of_law]) >= OFTEN
 
 
 def test_the_other_law_is_found_out():
     """Plain training that behaves as if it were clipped, and the other way round."""
     wrong = {(False, 1.3): 2.0, (True, 1.3): kappa(1.3)}
-    found = [effects(heavy_tails(np.random.default_rng(seed), wrong)) for seed in range(8)]
+    repeats = [effects(heavy_tails(np.random.default_rng(seed), wrong)) for seed in range(8)]
     for key in wrong:
-        verdicts = [one[key].verdict for one in found]
+        verdicts = [one[key].verdict for one in repeats]
         assert verdicts.count("not as predicted") >= 6
         assert "as predicted" not in verdicts
 
@@ -59,8 +59,8 @@ def test_nothing_is_measured_where_nothing_falls():
 
 
 def test_a_part_that_samples_do_not_help_against_enters_as_a_bound():
-    found = [effects(heavy_tails(np.random.default_rng(seed), bias=0.05))[False, 2.0] for seed in range(8)]
-    assert np.median([e.exponent.value for e in found]) == pytest.approx(2.0, rel=0.15)
+    repeats = [effects(heavy_tails(np.random.default_rng(seed), bias=0.05))[False, 2.0] for seed in range(8)]
+    assert np.median([e.exponent.value for e in repeats]) == pytest.approx(2.0, rel=0.15)
 
 
 def test_too_few_trainings_tell_nothing():

@@ -6,8 +6,8 @@ import torch
 from lagreach.study.checkpoints import load_tensors
 from lagreach.study.config import find_study
 from lagreach.study.data import TrainingData
-from lagreach.study.rows import read_rows
 from lagreach.study.store import RunDirectory
+from lagreach.study.tables import read_rows
 from lagreach.study.trainer import run_epoch
 from studies.validation import trainings
 from studies.validation.design import conditions, validation_plan
@@ -45,9 +45,9 @@ def test_a_replica_may_have_sequences_of_its_own():
 def test_no_sequence_comes_again_before_all_have_come():
     data = pooled()
     whole = torch.cat([data.indices(number) for number in range(5)], dim=1).flatten(1)  # 60 a replica
-    for r, own in enumerate(data.sequences):
-        for start in range(0, 60 - own + 1, own):
-            assert sorted(whole[r, start : start + own].tolist()) == list(range(own))
+    for r, count in enumerate(data.sequences):
+        for start in range(0, 60 - count + 1, count):
+            assert sorted(whole[r, start : start + count].tolist()) == list(range(count))
 
 
 def test_the_stream_can_be_entered_anywhere():

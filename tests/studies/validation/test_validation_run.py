@@ -41,7 +41,9 @@ def finished(tmp_path_factory):
 def contents(folder):
     outcomes, predictors = load_tables(folder)
     weights = {path.parent.name: load_tensors(path) for path in folder.rglob("weights.safetensors")}
-    numbers = {name: {stage: w.numpy().tobytes() for stage, w in own.items()} for name, own in weights.items()}
+    numbers = {
+        name: {stage: w.numpy().tobytes() for stage, w in by_stage.items()} for name, by_stage in weights.items()
+    }
     return repr(outcomes.to_pylist()), repr(predictors.to_pylist()), numbers
 
 
@@ -58,8 +60,8 @@ def test_the_tables_are_complete(finished):
             mine = one.training(sequences, 0)
             assert [row["lag"] for row in outcomes if row["training"] == mine] == list(one.task.lags)
             for stage in FIRST_STUDY:
-                found = [r for r in predictors if r["training"] == mine and r["stage"] == stage]
-                plain = {(r["predictor"], r["lag"]) for r in found if "|" not in r["predictor"]}
+                mine_at_stage = [r for r in predictors if r["training"] == mine and r["stage"] == stage]
+                plain = {(r["predictor"], r["lag"]) for r in mine_at_stage if "|" not in r["predictor"]}
                 assert plain == {(name, lag) for name in PREDICTORS for lag in one.task.lags}
     variants = {row["training"] for row in predictors if "|" in row["predictor"]}
     assert variants == ablated(validation_plan(SMOKE), EVERYTHING, SMOKE.seed_list())
@@ -135,8 +137,8 @@ def test_the_part_about_tails_is_finished_with_its_trainings(tmp_path):
         (False, 128.0),
         (True, 32.0),
     }
-    found = tail_effects(match(outcomes, predictors), 20, 0)
-    assert [(e.clipped, e.alpha, e.trainings) for e in found] == [
+    effects = tail_effects(match(outcomes, predictors), 20, 0)
+    assert [(e.clipped, e.alpha, e.trainings) for e in effects] == [
         (clipped, alpha, 8) for clipped in (False, True) for alpha in (2.0, 1.3)
     ]
 
@@ -146,8 +148,8 @@ def test_networks_of_the_part_about_tails_have_data_of_their_own(tmp_path):
     condition = conditions(validation_plan(config), config.seed)[0]
     data = ConditionTraining(RunDirectory(tmp_path), config, condition, "cpu", "auto").trainer.data
     seen = {}
-    for (sequences, seed), own in zip(replicas_of(validation_plan(config), [0, 1]), data.indices(0), strict=True):
-        seen[sequences, seed] = set(own.flatten().tolist())
+    for (sequences, seed), drawn in zip(replicas_of(validation_plan(config), [0, 1]), data.indices(0), strict=True):
+        seen[sequences, seed] = set(drawn.flatten().tolist())
     assert seen[20, 0] == set(range(20))
     assert not seen[20, 0] & seen[100, 0]
     assert max(seen[100, 1]) < data.x.shape[1] == 120

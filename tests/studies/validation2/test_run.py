@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from lagreach.study.rows import read_rows
+from lagreach.study.tables import read_rows
 from studies.validation2.forecasts import ForecastSize
 from studies.validation2.jobs import time_left
 from studies.validation2.run import run_study, study

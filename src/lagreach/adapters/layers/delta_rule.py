@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, silu, softplus
 
-from lagreach.adapters.scan_cell import ScanCell, Written, projected_convolution, recent_inputs, sizes_of
-from lagreach.adapters.scan_layer import Given, ScanLayer, has, inverse_softplus, named_weights, valid_steps_of
+from lagreach.adapters.scan_cell import AffineStep, ScanCell, projected_convolution, recent_inputs, sizes_of
+from lagreach.adapters.scan_layer import ScanInputs, ScanLayer, has, inverse_softplus, named_weights, valid_steps_of
 from lagreach.cells import Cell, Params
 from lagreach.errors import UnsupportedError
 
@@ -70,11 +70,11 @@ class DeltaCell(ScanCell):
         q, k = (u * torch.rsqrt(u.square().sum(-1, keepdim=True) + 1e-6) for u in (q, k))
         return q, k, v.unflatten(-1, (self.heads, -1))
 
-    def write(self, x: Tensor, params: Params) -> Written:
+    def write(self, x: Tensor, params: Params) -> AffineStep:
         """The log decay of every head, and ``beta k v^T``."""
         _, key, value = self.convolved(x, params)
         log_decay, beta = self.strengths(x, params)
-        return Written(log_decay, ((beta[..., None] * key)[..., None] * value[..., None, :]).flatten(-3))
+        return AffineStep(log_decay, ((beta[..., None] * key)[..., None] * value[..., None, :]).flatten(-3))
 
     def strengths(self, x: Tensor, p: Params) -> tuple[Tensor, Tensor]:
         """Log decay and beta of every head."""
@@ -132,24 +132,26 @@ class DeltaLayer(ScanLayer):
 
     def retaining(self, half_life: Tensor) -> dict[str, Tensor]:
         """Bias of the step size."""
-        own: Any = self.module
-        return {"dt_bias": inverse_softplus(torch.log(torch.tensor(2.0)) / (half_life * torch.exp(own.A_log.detach())))}
+        layer: Any = self.module
+        return {
+            "dt_bias": inverse_softplus(torch.log(torch.tensor(2.0)) / (half_life * torch.exp(layer.A_log.detach())))
+        }
 
-    def open(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Given:
+    def read_call(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> ScanInputs:
         """Read ``forward(hidden_states, cache, mask)``; masked inputs are zero."""
         valid = valid_steps_of(hidden_states, kwargs.get("attention_mask", args[1] if len(args) > 1 else None))
         inputs = hidden_states * valid[..., None].to(hidden_states)
         initial = inputs.new_zeros(len(inputs), self.state_size)
-        return Given(recent_inputs(inputs, self.cell.taps), initial, valid, context={"inputs": inputs})
+        return ScanInputs(recent_inputs(inputs, self.cell.taps), initial, valid, context={"inputs": inputs})
 
-    def close(self, given: Given, states: Tensor) -> Tensor:
+    def output(self, scan_inputs: ScanInputs, states: Tensor) -> Tensor:
         """Read the matrices by the queries, then norm, gate and projection."""
         module: Any = self.module
         cell = self.cell
-        query = cell.convolved(given.x, self.weights())[0] * cell.key_size**-0.5
+        query = cell.convolved(scan_inputs.x, self.weights())[0] * cell.key_size**-0.5
         matrix = states.unflatten(-1, (cell.heads, cell.key_size, -1))
         read = (query[..., None] * matrix).sum(-2)
-        gate = linear(given.context["inputs"], module.in_proj_qkvz.weight.detach()[cell.rows()[1]])
+        gate = linear(scan_inputs.context["inputs"], module.in_proj_qkvz.weight.detach()[cell.rows()[1]])
         return module.out_proj(module.norm(read, gate.unflatten(-1, (cell.heads, -1))).flatten(-2))
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, logsigmoid, silu
 
-from lagreach.adapters.scan_cell import ScanCell, Written, sizes_of
-from lagreach.adapters.scan_layer import Given, ScanLayer, has, named_weights, present, valid_steps_of
+from lagreach.adapters.scan_cell import AffineStep, ScanCell, sizes_of
+from lagreach.adapters.scan_layer import ScanInputs, ScanLayer, has, named_weights, present, valid_steps_of
 from lagreach.cells import Params
 from lagreach.errors import UnsupportedError
 
@@ -32,7 +32,7 @@ class GLACell(ScanCell):
     normalizer: float
     least: float | None = None
 
-    def write(self, x: Tensor, params: Params) -> Written:
+    def write(self, x: Tensor, params: Params) -> AffineStep:
         """The log decay of every key, and the outer product of key and value."""
         inputs = x[..., :-2]
         gate = linear(linear(inputs, params["gk_proj.0.weight"]), params["gk_proj.1.weight"], params["gk_proj.1.bias"])
@@ -57,7 +57,7 @@ class HGRNCell(ScanCell):
     inputs: int
     expands: bool
 
-    def write(self, x: Tensor, params: Params) -> Written:
+    def write(self, x: Tensor, params: Params) -> AffineStep:
         """``log f``, and what is taken in."""
         inputs, bound = x[..., : self.inputs], x[..., self.inputs : -2]
         log_decay = logsigmoid(linear(inputs, params["f_proj.weight"]))
@@ -70,12 +70,12 @@ class HGRNCell(ScanCell):
         return _kept(x, log_decay, (pair[0][..., None] * pair[1][..., None, :]).flatten(-3))
 
 
-def _kept(x: Tensor, log_decay: Tensor, value: Tensor, skips: bool = True) -> Written:
+def _kept(x: Tensor, log_decay: Tensor, value: Tensor, skips: bool = True) -> AffineStep:
     """Nothing is added at steps that do not count (and nothing decays, where a layer skips them); documents begin anew."""
     counts, begins = x[..., -2:-1] > 0.5, x[..., -1:] > 0.5
     if skips:
         log_decay = torch.where(counts, log_decay, 0.0)
-    return Written(torch.where(begins, float("-inf"), log_decay), torch.where(counts, value, 0.0))
+    return AffineStep(torch.where(begins, float("-inf"), log_decay), torch.where(counts, value, 0.0))
 
 
 class FlaLayer(ScanLayer):
@@ -102,7 +102,7 @@ class FlaLayer(ScanLayer):
     def _own_weights(self) -> dict[str, Tensor]:
         return named_weights(self.module, [*self.names, *present(self.module, "gk_proj.1.bias")])
 
-    def open(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Given:
+    def read_call(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> ScanInputs:
         """Read ``forward(hidden_states, attention_mask, ..., cu_seqlens=)``."""
         valid = valid_steps_of(hidden_states, kwargs.get("attention_mask", args[0] if args else None))
         starts = kwargs.get("cu_seqlens")
@@ -113,13 +113,13 @@ class FlaLayer(ScanLayer):
         parts = [hidden_states, *self._more(hidden_states, kwargs), flags]
         initial = hidden_states.new_zeros(len(hidden_states), self.state_size)
         context = {"inputs": hidden_states}
-        return Given(torch.cat(parts, dim=-1), initial, valid, None if starts is None else reset, context)
+        return ScanInputs(torch.cat(parts, dim=-1), initial, valid, None if starts is None else reset, context)
 
     def _more(self, hidden_states: Tensor, kwargs: Mapping[str, Any]) -> list[Tensor]:
         """Further inputs of a step."""
         return []
 
-    def answer(self, output: Tensor, states: Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def returned(self, output: Tensor, states: Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Attention weights, of which there are none, and the cache come behind."""
         return output, None, kwargs.get("past_key_values")
 
@@ -165,10 +165,10 @@ class GLALayer(FlaLayer):
         logits = torch.logit(torch.exp2(-self.cell.normalizer / half_life))
         return {"gk_proj.1.bias": logits.repeat_interleave(self.decay_shape[1])}
 
-    def close(self, given: Given, states: Tensor) -> Tensor:
+    def output(self, scan_inputs: ScanInputs, states: Tensor) -> Tensor:
         """Read the matrices by the queries, then norm, gate and projection."""
         module: Any = self.module
-        inputs = given.context["inputs"]
+        inputs = scan_inputs.context["inputs"]
         query = module.q_proj(inputs).unflatten(-1, self.decay_shape) * self.decay_shape[1] ** -0.5
         matrix = states.unflatten(-1, (*self.decay_shape, -1))
         read = (query[..., None] * matrix).sum(-2)
@@ -217,10 +217,10 @@ class HGRNLayer(FlaLayer):
             return []
         return [bound.detach().to(hidden_states).expand(*hidden_states.shape[:2], -1)]
 
-    def close(self, given: Given, states: Tensor) -> Tensor:
+    def output(self, scan_inputs: ScanInputs, states: Tensor) -> Tensor:
         """Read the states, then norm, gate and projection."""
         module: Any = self.module
-        inputs = given.context["inputs"]
+        inputs = scan_inputs.context["inputs"]
         if not self.cell.expands:
             return module.o_proj(self._normalised(module.g_norm, states) * silu(module.g_proj(inputs)))
         query = silu(module.q_proj(inputs)).unflatten(-1, self.decay_shape) * self.decay_shape[1] ** -0.5

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from lagreach.adapters.scan_cell import ComplexScanCell, Written, sizes_of
-from lagreach.adapters.scan_layer import Given, ScanLayer, has, valid_steps_of
+from lagreach.adapters.scan_cell import AffineStep, ComplexScanCell, sizes_of
+from lagreach.adapters.scan_layer import ScanInputs, ScanLayer, has, valid_steps_of
 from lagreach.cells import Params
 from lagreach.errors import UnsupportedError
 
@@ -34,12 +34,12 @@ class LRUCell(ComplexScanCell):
     name: ClassVar[str] = "lru"
     reads: ClassVar[tuple[str, ...]] = ("B", "B_re", "B_im")
 
-    def write(self, x: Tensor, params: Params) -> Written:
+    def write(self, x: Tensor, params: Params) -> AffineStep:
         """Log size and phase of the eigenvalues, and the scaled input."""
         value = (x.to(as_complex(params, "B").dtype) @ as_complex(params, "B").T) * torch.exp(params["gamma_log"])
         shape = value.shape
         size, phase = -torch.exp(params["nu_log"]), torch.exp(params["theta_log"])
-        return Written(size.expand(shape), as_pairs(value), phase.expand(shape))
+        return AffineStep(size.expand(shape), as_pairs(value), phase.expand(shape))
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,14 @@ class S5Cell(ComplexScanCell):
     name: ClassVar[str] = "s5"
     reads: ClassVar[tuple[str, ...]] = ("seq.B",)
 
-    def write(self, x: Tensor, params: Params) -> Written:
+    def write(self, x: Tensor, params: Params) -> AffineStep:
         """Log size and phase of the discretised eigenvalues, and the discretised input."""
         rate, step = as_complex(params, "seq.Lambda"), torch.exp(params["seq.log_step"]).reshape(-1)
         factor = torch.exp(rate * step)
         reading = ((factor - 1) / rate)[:, None] * as_complex(params, "seq.B")
         value = x.to(reading.dtype) @ reading.T
         log_factor = rate * step
-        return Written(log_factor.real.expand(value.shape), as_pairs(value), log_factor.imag.expand(value.shape))
+        return AffineStep(log_factor.real.expand(value.shape), as_pairs(value), log_factor.imag.expand(value.shape))
 
 
 class LRULayer(ScanLayer):
@@ -94,28 +94,28 @@ class LRULayer(ScanLayer):
 
     def weights(self) -> dict[str, Tensor]:
         """Weights as real numbers; buffers count too, since gamma is often one."""
-        own = dict(self.module.named_parameters(remove_duplicate=False)) | dict(
+        tensors = dict(self.module.named_parameters(remove_duplicate=False)) | dict(
             self.module.named_buffers(remove_duplicate=False)
         )
-        return {name: _real(own[name].detach()) for name in self._weights}
+        return {name: _real(tensors[name].detach()) for name in self._weights}
 
     def retaining(self, half_life: Tensor) -> dict[str, Tensor]:
         """Size of the eigenvalues, whatever the input; angles stay as they are."""
         return {"nu_log": torch.log(math.log(2) / half_life)}
 
-    def open(self, x: Tensor, *args: Any, **kwargs: Any) -> Given:
+    def read_call(self, x: Tensor, *args: Any, **kwargs: Any) -> ScanInputs:
         """Read ``forward(x)``."""
         if x.ndim != 3:
             raise UnsupportedError(
                 "a layer without a batch axis", got=f"input of shape {tuple(x.shape)}", expected="(seq, time, input)"
             )
-        return Given(x, x.new_zeros(len(x), self.state_size), valid_steps_of(x), context={"inputs": x})
+        return ScanInputs(x, x.new_zeros(len(x), self.state_size), valid_steps_of(x), context={"inputs": x})
 
-    def close(self, given: Given, states: Tensor) -> Tensor:
+    def output(self, scan_inputs: ScanInputs, states: Tensor) -> Tensor:
         """``Re(C z) + D x``."""
-        own: Any = self.module
-        reading = own.C.detach() if has(own, "C") else torch.complex(own.C_re.detach(), own.C_im.detach())
-        skip, x = own.D.detach(), given.context["inputs"]
+        layer: Any = self.module
+        reading = layer.C.detach() if has(layer, "C") else torch.complex(layer.C_re.detach(), layer.C_im.detach())
+        skip, x = layer.D.detach(), scan_inputs.context["inputs"]
         z = torch.view_as_complex(states.unflatten(-1, (-1, 2)).contiguous())
         return (z @ reading.T).real + (x * skip if skip.ndim == 1 else x @ skip.T)
 
@@ -162,16 +162,16 @@ class S5Layer(ScanLayer):
 
     def weights(self) -> dict[str, Tensor]:
         """Weights as real numbers."""
-        own = dict(self.module.named_parameters(remove_duplicate=False))
-        return {name: _real(own[name].detach()) for name in ("seq.Lambda", "seq.log_step", "seq.B")}
+        tensors = dict(self.module.named_parameters(remove_duplicate=False))
+        return {name: _real(tensors[name].detach()) for name in ("seq.Lambda", "seq.log_step", "seq.B")}
 
     def retaining(self, half_life: Tensor) -> dict[str, Tensor]:
         """Step size, whatever the input."""
-        own: Any = self.module
-        step = torch.log(math.log(2) / (half_life * -own.seq.Lambda.detach().real))
-        return {"seq.log_step": step.reshape(own.seq.log_step.shape)}
+        layer: Any = self.module
+        step = torch.log(math.log(2) / (half_life * -layer.seq.Lambda.detach().real))
+        return {"seq.log_step": step.reshape(layer.seq.log_step.shape)}
 
-    def open(self, signal: Tensor, *args: Any, **kwargs: Any) -> Given:
+    def read_call(self, signal: Tensor, *args: Any, **kwargs: Any) -> ScanInputs:
         """Read ``forward(signal)``."""
         if (
             kwargs.get("state") is not None
@@ -183,13 +183,13 @@ class S5Layer(ScanLayer):
                 "S5 can be replayed for steps of equal size and from a zero state only",
                 fix="call the layer with its input alone",
             )
-        return Given(signal, signal.new_zeros(len(signal), self.state_size), valid_steps_of(signal))
+        return ScanInputs(signal, signal.new_zeros(len(signal), self.state_size), valid_steps_of(signal))
 
-    def close(self, given: Given, states: Tensor) -> Tensor:
+    def output(self, scan_inputs: ScanInputs, states: Tensor) -> Tensor:
         """``Re(C z) + D x``."""
-        own: Any = self.module
+        layer: Any = self.module
         z = torch.view_as_complex(states.unflatten(-1, (-1, 2)).contiguous())
-        return (z @ own.seq.C.detach().T).real + given.x * own.seq.D.detach()
+        return (z @ layer.seq.C.detach().T).real + scan_inputs.x * layer.seq.D.detach()
 
 
 def _real(weight: Tensor) -> Tensor:

@@ -11,8 +11,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, silu, softplus
 
-from lagreach.adapters.scan_cell import ScanCell, Written, age, projected_convolution, recent_inputs, sizes_of
-from lagreach.adapters.scan_layer import Given, ScanLayer, has, inverse_softplus, named_weights, present, valid_steps_of
+from lagreach.adapters.scan_cell import AffineStep, ScanCell, age, projected_convolution, recent_inputs, sizes_of
+from lagreach.adapters.scan_layer import (
+    ScanInputs,
+    ScanLayer,
+    has,
+    inverse_softplus,
+    named_weights,
+    present,
+    valid_steps_of,
+)
 from lagreach.cells import Params
 from lagreach.errors import UnsupportedError
 
@@ -45,7 +53,7 @@ class MambaCell(ScanCell):
         convolve = (p["conv1d.weight"], p.get("conv1d.bias"))
         return self.activation(projected_convolution(taps, project, convolve, before)) * x[..., -1:]
 
-    def write(self, x: Tensor, params: Params) -> Written:
+    def write(self, x: Tensor, params: Params) -> AffineStep:
         """Decay ``dt A`` in log space, and ``dt B u``."""
         states = params["A_log"].shape[1]
         u = self.convolved(x, params)
@@ -53,7 +61,7 @@ class MambaCell(ScanCell):
         dt = softplus(linear(low, params["dt_proj.weight"], params["dt_proj.bias"]))
         log_decay = dt[..., None] * -torch.exp(params["A_log"])
         value = (dt * u)[..., None] * reading[..., None, :]
-        return Written(log_decay.flatten(-2), value.flatten(-2))
+        return AffineStep(log_decay.flatten(-2), value.flatten(-2))
 
 
 class MambaLayer(ScanLayer):
@@ -108,7 +116,7 @@ class MambaLayer(ScanLayer):
         slowest = torch.exp(self._own.A_log.detach().amin(1))
         return {"dt_proj.bias": inverse_softplus(math.log(2) / (half_life * slowest))}
 
-    def open(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Given:
+    def read_call(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> ScanInputs:
         """Read ``forward(hidden_states, cache, mask)``; the mask silences inputs before and after the convolution."""
         mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
         valid = valid_steps_of(hidden_states, mask)
@@ -118,14 +126,14 @@ class MambaLayer(ScanLayer):
         if self._own.in_proj.bias is not None:
             parts.append(age(inputs, self.cell.taps))
         initial = hidden_states.new_zeros(len(hidden_states), self.state_size)
-        return Given(torch.cat([*parts, keep], dim=-1), initial, valid, context={"inputs": inputs})
+        return ScanInputs(torch.cat([*parts, keep], dim=-1), initial, valid, context={"inputs": inputs})
 
-    def close(self, given: Given, states: Tensor) -> Tensor:
+    def output(self, scan_inputs: ScanInputs, states: Tensor) -> Tensor:
         """``(C s + D u) silu(z)``, projected out."""
         module, weights = self._own, self.weights()
         channels, size = self.decay_shape
-        u = self.cell.convolved(given.x, weights)
+        u = self.cell.convolved(scan_inputs.x, weights)
         reading = linear(u, weights["x_proj.weight"][self.cell.rank + size :])
         y = (states.unflatten(-1, (channels, size)) * reading[..., None, :]).sum(-1) + module.D.detach() * u
-        gate = module.in_proj(given.context["inputs"])[..., channels:]
-        return module.out_proj((y * silu(gate)).to(given.x.dtype))
+        gate = module.in_proj(scan_inputs.context["inputs"])[..., channels:]
+        return module.out_proj((y * silu(gate)).to(scan_inputs.x.dtype))

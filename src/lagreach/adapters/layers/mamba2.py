@@ -11,8 +11,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, silu, softplus
 
-from lagreach.adapters.scan_cell import ScanCell, Written, age, projected_convolution, recent_inputs, sizes_of
-from lagreach.adapters.scan_layer import Given, ScanLayer, has, inverse_softplus, named_weights, present, valid_steps_of
+from lagreach.adapters.scan_cell import AffineStep, ScanCell, age, projected_convolution, recent_inputs, sizes_of
+from lagreach.adapters.scan_layer import (
+    ScanInputs,
+    ScanLayer,
+    has,
+    inverse_softplus,
+    named_weights,
+    present,
+    valid_steps_of,
+)
 from lagreach.cells import Params
 from lagreach.errors import UnsupportedError
 
@@ -54,7 +62,7 @@ class Mamba2Cell(ScanCell):
         convolve = (p["conv1d.weight"], p.get("conv1d.bias"))
         return self.activation(projected_convolution(taps, project, convolve, before)) * x[..., -1:]
 
-    def write(self, x: Tensor, params: Params) -> Written:
+    def write(self, x: Tensor, params: Params) -> AffineStep:
         """Decay ``dt A`` of every head in log space, and ``dt u B^T``."""
         heads = len(params["A_log"])
         newest = x[..., (self.taps - 1) * self.inputs : self.taps * self.inputs]
@@ -64,7 +72,7 @@ class Mamba2Cell(ScanCell):
         log_decay = dt * -torch.exp(params["A_log"])
         log_decay = torch.where(x[..., -2:-1] > 0.5, float("-inf"), log_decay)
         value = (dt[..., None] * u)[..., None] * reading[..., None, :]
-        return Written(log_decay, value.flatten(-3))
+        return AffineStep(log_decay, value.flatten(-3))
 
     def parts(self, convolved: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
         """Split into u (head, channel), B and C (head, state)."""
@@ -137,7 +145,7 @@ class Mamba2Layer(ScanLayer):
         dt = (math.log(2) / (half_life * torch.exp(self._own.A_log.detach()))).clamp(*self.cell.limit)
         return {"dt_bias": inverse_softplus(dt)}
 
-    def open(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Given:
+    def read_call(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> ScanInputs:
         """Read ``forward(hidden_states, cache, mask)``, or mamba-ssm's `seq_idx`, which numbers documents."""
         mask = kwargs.get("attention_mask", args[1] if len(args) > 1 and "seq_idx" not in kwargs else None)
         valid = valid_steps_of(hidden_states, mask)
@@ -154,16 +162,16 @@ class Mamba2Layer(ScanLayer):
         parts = [recent] if self._own.in_proj.bias is None else [recent, existing]
         x = torch.cat([*parts, reset[..., None].to(inputs), keep], dim=-1)
         initial = hidden_states.new_zeros(len(hidden_states), self.state_size)
-        return Given(x, initial, valid, reset if documents is not None else None, {"inputs": inputs})
+        return ScanInputs(x, initial, valid, reset if documents is not None else None, {"inputs": inputs})
 
-    def close(self, given: Given, states: Tensor) -> Tensor:
+    def output(self, scan_inputs: ScanInputs, states: Tensor) -> Tensor:
         """``C s + D u``, gated, normalised and projected out."""
         module, cell, heads = self._own, self.cell, len(self._own.A_log)
-        u, _, reading = cell.parts(cell.convolved(given.x, self.weights()), heads)
+        u, _, reading = cell.parts(cell.convolved(scan_inputs.x, self.weights()), heads)
         matrix = states.unflatten(-1, (heads, -1, cell.states))
         y = (matrix * reading[..., None, :]).sum(-1) + module.D.detach()[:, None] * u
-        gate = linear(given.context["inputs"], *cell.projection(self.weights(), slice(0, cell.inner)))
-        return module.out_proj(self._normalised(y.flatten(-2), gate).to(given.x.dtype))
+        gate = linear(scan_inputs.context["inputs"], *cell.projection(self.weights(), slice(0, cell.inner)))
+        return module.out_proj(self._normalised(y.flatten(-2), gate).to(scan_inputs.x.dtype))
 
     def _normalised(self, y: Tensor, gate: Tensor) -> Tensor:
         """Gate and normalise as the layer does, in plain torch: its own norm may be a fused kernel."""

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, logsigmoid, softplus
 
-from lagreach.adapters.scan_cell import ScanCell, Written, sizes_of
-from lagreach.adapters.scan_layer import Given, ScanLayer, has, named_weights, present, valid_steps_of
+from lagreach.adapters.scan_cell import AffineStep, ScanCell, sizes_of
+from lagreach.adapters.scan_layer import ScanInputs, ScanLayer, has, named_weights, present, valid_steps_of
 from lagreach.cells import Cell, Params
 from lagreach.errors import UnsupportedError
 
@@ -38,10 +38,10 @@ class MinGRUCell(ScanCell):
 
     candidate: Callable[[Tensor], Tensor] = positive
 
-    def write(self, x: Tensor, params: Params) -> Written:
+    def write(self, x: Tensor, params: Params) -> AffineStep:
         """``log(1 - z)`` and ``z g``."""
         hidden, gate = _projections(x, params, "to_hidden_and_gate", ("linear_h", "linear_z"))
-        return Written(-softplus(gate), torch.sigmoid(gate) * self.candidate(hidden))
+        return AffineStep(-softplus(gate), torch.sigmoid(gate) * self.candidate(hidden))
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,12 @@ class MinLSTMCell(ScanCell):
 
     candidate: Callable[[Tensor], Tensor] = positive
 
-    def write(self, x: Tensor, params: Params) -> Written:
+    def write(self, x: Tensor, params: Params) -> AffineStep:
         """``log f/(f+i)`` and ``i/(f+i) g``."""
         projections = _projections(x, params, "to_hidden_and_f_i_gate", ("linear_h", "linear_f", "linear_i"))
         hidden, forget, take = projections
         apart = logsigmoid(forget) - logsigmoid(take)
-        return Written(logsigmoid(apart), torch.sigmoid(-apart) * self.candidate(hidden))
+        return AffineStep(logsigmoid(apart), torch.sigmoid(-apart) * self.candidate(hidden))
 
 
 def _projections(x: Tensor, p: Params, joint: str, single: tuple[str, ...]) -> tuple[Tensor, ...]:
@@ -121,31 +121,31 @@ class MinGRULayer(ScanLayer):
 
     def _biases(self, values: tuple[Tensor | None, ...]) -> dict[str, Tensor]:
         """Put values for the candidate and the gates where this layer keeps them; None leaves what is there."""
-        own = dict(self.module.named_parameters(remove_duplicate=False))
-        joint = own.get(f"{self.joint}.bias")
+        weights = dict(self.module.named_parameters(remove_duplicate=False))
+        joint = weights.get(f"{self.joint}.bias")
         if joint is not None:
             parts = joint.detach().chunk(len(self.single))
             pairs = zip(parts, values, strict=True)
             return {f"{self.joint}.bias": torch.cat([old if new is None else new.to(old) for old, new in pairs])}
-        found = {f"{name}.bias": v for name, v in zip(self.single, values, strict=True) if v is not None}
-        if any(name not in own for name in found):
+        biases = {f"{name}.bias": v for name, v in zip(self.single, values, strict=True) if v is not None}
+        if any(name not in weights for name in biases):
             raise UnsupportedError(
                 f"{self.family} has no biases that could set its decays", fix="build its projections with bias=True"
             )
-        return found
+        return biases
 
-    def open(self, x: Tensor, *args: Any, **kwargs: Any) -> Given:
+    def read_call(self, x: Tensor, *args: Any, **kwargs: Any) -> ScanInputs:
         """Read ``forward(x, previous)``; the previous state may have a time axis of one."""
         previous = next((a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)), None)
         initial = x.new_zeros(len(x), self._hidden) if previous is None else previous.reshape(len(x), self._hidden)
-        return Given(x, initial.detach(), valid_steps_of(x))
+        return ScanInputs(x, initial.detach(), valid_steps_of(x))
 
-    def close(self, given: Given, states: Tensor) -> Tensor:
+    def output(self, scan_inputs: ScanInputs, states: Tensor) -> Tensor:
         """Project the states, if the layer does."""
         out = getattr(self.module, "to_out", None)
         return states if out is None else out(states)
 
-    def answer(self, output: Tensor, states: Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def returned(self, output: Tensor, states: Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Add the last state if it was asked for."""
         final = kwargs.get("return_next_prev_hidden", any(a is True for a in args))
         return (output, states[:, -1:]) if final else output

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, logsigmoid
 
-from lagreach.adapters.scan_cell import ScanCell, Written, sizes_of
-from lagreach.adapters.scan_layer import Given, ScanLayer, has, named_weights, present, valid_steps_of
+from lagreach.adapters.scan_cell import AffineStep, ScanCell, sizes_of
+from lagreach.adapters.scan_layer import ScanInputs, ScanLayer, has, named_weights, present, valid_steps_of
 from lagreach.cells import Params
 from lagreach.errors import UnsupportedError
 
@@ -36,13 +36,13 @@ class MLSTMCell(ScanCell):
     cap: float | None = None
     direct: bool = False
 
-    def write(self, x: Tensor, params: Params) -> Written:
+    def write(self, x: Tensor, params: Params) -> AffineStep:
         """``logsigmoid(f)`` of every head, and what the input gate lets in."""
         _, key, value = self.read(x, params)
         take, forget = self.gates_of(x, params)
         pair = torch.cat((value, torch.ones_like(value[..., :1])), dim=-1)
         added = (torch.exp(take)[..., None] * key)[..., None] * pair[..., None, :]
-        return Written(logsigmoid(forget), added.flatten(-3))
+        return AffineStep(logsigmoid(forget), added.flatten(-3))
 
     def read(self, x: Tensor, p: Params) -> tuple[Tensor, Tensor, Tensor]:
         """Query, key and value of every head; the key is scaled."""
@@ -121,17 +121,17 @@ class MLSTMLayer(ScanLayer):
         if self.cell.cap is not None:
             logits = self.cell.cap * torch.atanh((logits / self.cell.cap).clamp(-1, 1))
         if has(self.module, "ifgate_preact"):
-            own: Any = self.module
+            layer: Any = self.module
             return {
-                "ifgate_preact.bias": torch.cat((own.ifgate_preact.bias.detach()[: len(logits)].to(logits), logits))
+                "ifgate_preact.bias": torch.cat((layer.ifgate_preact.bias.detach()[: len(logits)].to(logits), logits))
             }
         return {"fgate.bias" if self.cell.direct else "fgate_preact.bias": logits}
 
-    def open(self, *args: Any, **kwargs: Any) -> Given:
+    def read_call(self, *args: Any, **kwargs: Any) -> ScanInputs:
         """Read ``forward(x, state)``, or ``forward(q, k, v)`` of the cell."""
         if self.cell.direct:
-            given = [*args, *(kwargs[n] for n in ("q", "k", "v") if n in kwargs)]
-            x = torch.cat(given[:3], dim=-1)
+            tensors = [*args, *(kwargs[n] for n in ("q", "k", "v") if n in kwargs)]
+            x = torch.cat(tensors[:3], dim=-1)
         else:
             x = args[0] if args else kwargs["x"]
         weights = self.weights()
@@ -148,12 +148,12 @@ class MLSTMLayer(ScanLayer):
         if not self.cell.direct:  # this one starts from a maximum of zero
             highest = torch.maximum(highest, kept)
         initial = x.new_zeros(len(x), self.state_size)
-        return Given(x, initial, valid_steps_of(x), context={"highest": highest})
+        return ScanInputs(x, initial, valid_steps_of(x), context={"highest": highest})
 
-    def close(self, given: Given, states: Tensor) -> Tensor:
+    def output(self, scan_inputs: ScanInputs, states: Tensor) -> Tensor:
         """Read the matrix by the query, divide by the normaliser, then norm, gate and projection."""
         module: Any = self.module
-        cell, x = self.cell, given.x
+        cell, x = self.cell, scan_inputs.x
         q = cell.read(x, self.weights())[0]
         if has(module, "q"):
             q = module.q(x).unflatten(-1, (cell.heads, -1))
@@ -161,14 +161,14 @@ class MLSTMLayer(ScanLayer):
         read = (q[..., None] * memory).sum(-2)
         eps = 1e-6 if cell.direct else module.config.eps
         size = torch.maximum(read[..., -1:].abs(), torch.ones_like(read[..., -1:]))
-        h = read[..., :-1] / (size + eps * torch.exp(given.context["highest"])[..., None])
+        h = read[..., :-1] / (size + eps * torch.exp(scan_inputs.context["highest"])[..., None])
         if cell.direct:
             return module.outnorm(h.transpose(1, 2)).transpose(1, 2).flatten(-2)
         normed = module.multihead_norm(h).reshape(*h.shape[:2], -1)
         gate = module.ogate_preact(x) if has(module, "ogate_preact") else module.qkv_opreact(x)[..., -cell.value_size :]
         return module.out_proj(module.ogate_act_fn(gate) * normed)
 
-    def answer(self, output: Tensor, states: Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def returned(self, output: Tensor, states: Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The layer hands back its last state as well, divided by the running maximum."""
         if self.cell.direct:
             return output

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from lagreach.adapters.scan_cell import ScanCell, Written, age, projected_convolution, recent_inputs, sizes_of
-from lagreach.adapters.scan_layer import Given, ScanLayer, has, inverse_softplus, named_weights, valid_steps_of
+from lagreach.adapters.scan_cell import AffineStep, ScanCell, age, projected_convolution, recent_inputs, sizes_of
+from lagreach.adapters.scan_layer import ScanInputs, ScanLayer, has, inverse_softplus, named_weights, valid_steps_of
 from lagreach.cells import Params
 
 SHARPNESS = 8.0  # the constant c of the RG-LRU
@@ -39,7 +39,7 @@ class RGLRUCell(ScanCell):
         project, convolve = (p["linear_x.weight"], p["linear_x.bias"]), (p["conv_1d.weight"], p["conv_1d.bias"])
         return projected_convolution(taps, project, convolve, x[..., -2:-1])
 
-    def write(self, x: Tensor, params: Params) -> Written:
+    def write(self, x: Tensor, params: Params) -> AffineStep:
         """Decay in log space, and the gated and scaled input."""
         u, reset = self.convolved(x, params), x[..., -1:] > 0.5
         in_gate = torch.sigmoid(_blockwise(u, params["rg_lru.input_gate_weight"], params["rg_lru.input_gate_bias"]))
@@ -48,7 +48,7 @@ class RGLRUCell(ScanCell):
         )
         log_decay = -SHARPNESS * gate * softplus(params["rg_lru.recurrent_param"])
         scale = torch.where(reset, 1.0, _bounded_root(1 - torch.exp(2 * log_decay)))
-        return Written(torch.where(reset, float("-inf"), log_decay), u * in_gate * scale)
+        return AffineStep(torch.where(reset, float("-inf"), log_decay), u * in_gate * scale)
 
 
 def _blockwise(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -108,7 +108,7 @@ class RGLRULayer(ScanLayer):
         value = inverse_softplus(math.log(2) / (half_life * SHARPNESS / 2))
         return {"rg_lru.recurrent_param": value, "rg_lru.recurrent_gate_bias": torch.zeros_like(gate)}
 
-    def open(self, input_states: Tensor, *args: Any, **kwargs: Any) -> Given:
+    def read_call(self, input_states: Tensor, *args: Any, **kwargs: Any) -> ScanInputs:
         """Read ``forward(input_states, position_ids, ...)``: a document begins where the position is zero."""
         positions = kwargs.get("position_ids", args[0] if args else None)
         valid = valid_steps_of(input_states)
@@ -116,13 +116,13 @@ class RGLRULayer(ScanLayer):
         parts = [recent_inputs(input_states, self.cell.taps), age(input_states, self.cell.taps)]
         x = torch.cat([*parts, reset[..., None].to(input_states)], dim=-1)
         initial = input_states.new_zeros(len(input_states), self.state_size)
-        return Given(x, initial, valid, reset, {"inputs": input_states})
+        return ScanInputs(x, initial, valid, reset, {"inputs": input_states})
 
-    def close(self, given: Given, states: Tensor) -> Tensor:
+    def output(self, scan_inputs: ScanInputs, states: Tensor) -> Tensor:
         """Gate the states and project them out."""
         module = self._own
-        return module.linear_out(states * module.act_fn(module.linear_y(given.context["inputs"])))
+        return module.linear_out(states * module.act_fn(module.linear_y(scan_inputs.context["inputs"])))
 
-    def answer(self, output: Tensor, states: Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def returned(self, output: Tensor, states: Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Attention weights, which a recurrent block has not, come second."""
         return output, None

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from lagreach.adapters.scan_cell import ScanCell, Written, recent_inputs, sizes_of
-from lagreach.adapters.scan_layer import Given, ScanLayer, has, named_weights, valid_steps_of
+from lagreach.adapters.scan_cell import AffineStep, ScanCell, recent_inputs, sizes_of
+from lagreach.adapters.scan_layer import ScanInputs, ScanLayer, has, named_weights, valid_steps_of
 from lagreach.cells import Params
 from lagreach.errors import UnsupportedError
 
@@ -30,12 +30,12 @@ class RWKVCell(ScanCell):
     name: ClassVar[str] = "rwkv"
     reads: ClassVar[tuple[str, ...]] = ("key.weight", "value.weight")
 
-    def write(self, x: Tensor, params: Params) -> Written:
+    def write(self, x: Tensor, params: Params) -> AffineStep:
         """``-exp(w)``, and ``exp(k) (v, 1)``."""
         key, value = self.key_and_value(x, params)
         size = torch.exp(key)
         log_decay = (-torch.exp(params["time_decay"])).expand_as(key)
-        return Written(log_decay, torch.stack((size * value, size), dim=-1).flatten(-2))
+        return AffineStep(log_decay, torch.stack((size * value, size), dim=-1).flatten(-2))
 
     def key_and_value(self, x: Tensor, p: Params) -> tuple[Tensor, Tensor]:
         """Projections of the input mixed with the one before."""
@@ -80,7 +80,7 @@ class RWKVLayer(ScanLayer):
         """The decay itself, whatever the input."""
         return {"time_decay": torch.log(math.log(2) / half_life)}
 
-    def open(self, hidden: Tensor, *args: Any, **kwargs: Any) -> Given:
+    def read_call(self, hidden: Tensor, *args: Any, **kwargs: Any) -> ScanInputs:
         """Read ``forward(hidden, ...)``."""
         x = recent_inputs(hidden, 2)
         key, value = self.cell.key_and_value(x, self.weights())
@@ -92,19 +92,19 @@ class RWKVLayer(ScanLayer):
                 fix="convert the model to double precision",
             )
         context = {"key": key, "value": value, "inputs": x}
-        return Given(x, hidden.new_zeros(len(hidden), self.state_size), valid_steps_of(hidden), context=context)
+        return ScanInputs(x, hidden.new_zeros(len(hidden), self.state_size), valid_steps_of(hidden), context=context)
 
-    def close(self, given: Given, states: Tensor) -> Tensor:
+    def output(self, scan_inputs: ScanInputs, states: Tensor) -> Tensor:
         """Weighted mean of the past and, with a bonus, of the present, gated and projected out."""
         module = self._own
-        past = torch.cat((given.initial[:, None].to(states), states[:, :-1]), dim=1)
+        past = torch.cat((scan_inputs.initial[:, None].to(states), states[:, :-1]), dim=1)
         numerator, denominator = past.unflatten(-1, (-1, 2)).unbind(-1)
-        bonus = torch.exp(given.context["key"] + module.time_first.detach())
-        mean = (numerator + bonus * given.context["value"]) / (denominator + bonus)
-        before, now = given.context["inputs"].chunk(2, dim=-1)
+        bonus = torch.exp(scan_inputs.context["key"] + module.time_first.detach())
+        mean = (numerator + bonus * scan_inputs.context["value"]) / (denominator + bonus)
+        before, now = scan_inputs.context["inputs"].chunk(2, dim=-1)
         mixed = before + (now - before) * module.time_mix_receptance.detach().reshape(-1)
         return module.output(torch.sigmoid(module.receptance(mixed)) * mean.to(now.dtype))
 
-    def answer(self, output: Tensor, states: Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def returned(self, output: Tensor, states: Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The caller's state comes second, as it was."""
         return output, kwargs.get("state", args[1] if len(args) > 1 else None)

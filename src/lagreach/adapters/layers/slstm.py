@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, silu
 
 from lagreach.adapters.scan_cell import recent_inputs, sizes_of
-from lagreach.adapters.scan_layer import Given, ScanLayer, has, named_weights, present, valid_steps_of
+from lagreach.adapters.scan_layer import ScanInputs, ScanLayer, has, named_weights, present, valid_steps_of
 from lagreach.cells import Cell, Factors, Params
 from lagreach.errors import UnsupportedError
 
@@ -57,11 +57,11 @@ class SLSTMCell(Cell):
         shown = h.unflatten(-1, (self.heads, 1, -1))
         back = (p[KERNEL].unflatten(1, (4, -1)) * shown[..., None, :]).sum(-1)  # (head, gate, unit)
         bias = p[BIAS].reshape(4, -1)
-        found = []
+        gates = []
         for k, (gate, source) in enumerate(SOURCES.items()):
             seen = (convolved if gate in "if" else now).unflatten(-1, (self.heads, 1, -1))
-            found.append((p[source] * seen).sum(-1).flatten(-2) + back[..., k, :].flatten(-2) + bias[k])
-        return tuple(found)
+            gates.append((p[source] * seen).sum(-1).flatten(-2) + back[..., k, :].flatten(-2) + bias[k])
+        return tuple(gates)
 
     def step(self, x: Tensor, s: Tensor, params: Params) -> Tensor:
         """Advance all four blocks."""
@@ -130,18 +130,18 @@ class SLSTMLayer(ScanLayer):
         """h, c, n and m."""
         return 4 * self.hidden_size
 
-    def open(self, x: Tensor, *args: Any, **kwargs: Any) -> Given:
+    def read_call(self, x: Tensor, *args: Any, **kwargs: Any) -> ScanInputs:
         """Read ``forward(x)``."""
         initial = x.new_zeros(len(x), self.state_size)
-        return Given(recent_inputs(x, self.cell.taps), initial, valid_steps_of(x))
+        return ScanInputs(recent_inputs(x, self.cell.taps), initial, valid_steps_of(x))
 
-    def close(self, given: Given, states: Tensor) -> Tensor:
+    def output(self, scan_inputs: ScanInputs, states: Tensor) -> Tensor:
         """Norm the heads."""
         module: Any = self.module
         heads = self.cell.output(states).unflatten(-1, (self.cell.heads, -1)).transpose(1, 2)
         return module.group_norm(heads).transpose(1, 2).flatten(-2)
 
-    def answer(self, output: Tensor, states: Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def returned(self, output: Tensor, states: Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Refuse to make up a cache."""
         if kwargs.get("return_last_state"):
             raise UnsupportedError("a replayed sLSTM has no cache to hand back", fix="call the model without it")

@@ -54,15 +54,15 @@ def missing(cell: Cell, device: torch.device, dtype: torch.dtype) -> str | None:
 
 @functools.cache
 def _has_numba() -> bool:
-    found = importlib.util.find_spec("numba") is not None
-    if not found:
+    installed = importlib.util.find_spec("numba") is not None
+    if not installed:
         warnings.warn(
             "numba is not installed, so recurrent networks run in a plain torch loop, some 20 times slower; "
             "install it with: pip install numba",
             SlowWarning,
             stacklevel=2,
         )
-    return found
+    return installed
 
 
 def scan(cell: Cell, x: Tensor, s0: Tensor, params: Params) -> Tensor:
@@ -89,8 +89,8 @@ def row_pass(form: RowForm | None) -> RowPass | None:
     """Return the compiled pullback of this form; None if it has none here."""
     if form is None:
         return None
-    given, dtype = (*form.arrays, *form.weights), form.arrays[0].dtype
-    if any(v.device.type != "cpu" or v.dtype != dtype or not v.is_contiguous() for v in given):
+    tensors, dtype = (*form.arrays, *form.weights), form.arrays[0].dtype
+    if any(v.device.type != "cpu" or v.dtype != dtype or not v.is_contiguous() for v in tensors):
         return None
     if dtype not in (torch.float32, torch.float64) or not _has_numba():
         return None

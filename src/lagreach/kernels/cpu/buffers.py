@@ -55,14 +55,14 @@ def clear() -> None:
 def _take(size: int) -> np.ndarray:
     """Take idle memory that fits without much waste, or fresh memory."""
     waiting = []
-    found = None
+    fitting = None
     while _idle:
         memory = _idle.popleft()
-        if found is None and size <= memory.size <= 1.25 * size:
-            found = memory
+        if fitting is None and size <= memory.size <= 1.25 * size:
+            fitting = memory
         else:
             waiting.append(memory)
     while sum(memory.size for memory in waiting) > IDLE:
         waiting.pop(0)
     _idle.extend(waiting)
-    return np.empty(size, np.uint8) if found is None else found
+    return np.empty(size, np.uint8) if fitting is None else fitting

@@ -7,7 +7,7 @@ from typing import no_type_check
 import numpy as np
 
 from lagreach.kernels.cpu.compiled import aligned, compiled, use_whole_registers
-from lagreach.kernels.cpu.nonlinear import activate, activate_gates, closed, opened
+from lagreach.kernels.cpu.nonlinear import activate, activate_gates, one_minus_sigmoid_of, sigmoid_of
 from lagreach.kernels.cpu.parts import (
     add_input_gradients,
     add_state_gradients,
@@ -31,8 +31,8 @@ def forward(x, w, h0, c0, run, lo, hi):
         k = min(t, run.act.shape[0] - 1)
         before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
         now, act = run.h[t, lo:hi], run.act[k, lo:hi]
-        soon = step_of(run.act, k + 1, lo, hi), step_of(run.h, t + 1, lo, hi)
-        sum_of_products(act, w.b, ((x[t, lo:hi], w.Wt), (before, w.Ut)), 0, 2 * units, soon)
+        prefetch = step_of(run.act, k + 1, lo, hi), step_of(run.h, t + 1, lo, hi)
+        sum_of_products(act, w.b, ((x[t, lo:hi], w.Wt), (before, w.Ut)), 0, 2 * units, prefetch)
         if w.gain.size:
             normalise(act, units, w.gain, w.shift, run.normal[k, lo:hi], run.inverse[k, lo:hi])
         activate_gates(act, 0, units)
@@ -40,7 +40,7 @@ def forward(x, w, h0, c0, run, lo, hi):
         for i in range(hi - lo):
             for j in range(n):
                 s, g = act[i, j], act[i, n + j]
-                now[i, j] = closed(s) * before[i, j] + opened(s) * g
+                now[i, j] = one_minus_sigmoid_of(s) * before[i, j] + sigmoid_of(s) * g
 
 
 @compiled
@@ -60,13 +60,13 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
         for i in range(hi - lo):
             for j in range(n):
                 s, g, total = act[i, j], act[i, n + j], dh[i, j] + out[i, j]
-                d[i, j] = total * opened(s) * closed(s) * (g - before[i, j])
-                d[i, n + j] = total * opened(s) * (one - g * g)
-                dh[i, j] = total * closed(s)
+                d[i, j] = total * sigmoid_of(s) * one_minus_sigmoid_of(s) * (g - before[i, j])
+                d[i, n + j] = total * sigmoid_of(s) * (one - g * g)
+                dh[i, j] = total * one_minus_sigmoid_of(s)
         if w.gain.size:
             normalise_backward(d, units, w.gain, run.normal[t, lo:hi], run.inverse[t, lo:hi], into.gain, into.shift)
-        soon = step_of(run.act, t - 1, lo, hi), step_of(run.h, t - 2, lo, hi), step_of(dh_out, t - 1, lo, hi)
-        sum_of_products(dh, dh, ((d[:, : 2 * units], w.U),), 0, units, soon)
+        prefetch = step_of(run.act, t - 1, lo, hi), step_of(run.h, t - 2, lo, hi), step_of(dh_out, t - 1, lo, hi)
+        sum_of_products(dh, dh, ((d[:, : 2 * units], w.U),), 0, units, prefetch)
         if t % recent.shape[0] == 0:
             add_state_gradients(run.h, h0, recent, t, lo, hi, into.Ut, 0, 2 * units)
             add_input_gradients(x, recent, t, lo, hi, w.W, into.Wt, into.b, dx)
@@ -94,5 +94,7 @@ def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
         for i in range(hi - lo):
             for j in range(n):
                 s, g = act[i, j], act[i, n + j]
-                g_dot, s_dot = (one - g * g) * da[i, n + j], opened(s) * closed(s) * da[i, j]
-                now_dot[i, j] = closed(s) * before_dot[i, j] + opened(s) * g_dot + (g - before[i, j]) * s_dot
+                g_dot, s_dot = (one - g * g) * da[i, n + j], sigmoid_of(s) * one_minus_sigmoid_of(s) * da[i, j]
+                now_dot[i, j] = (
+                    one_minus_sigmoid_of(s) * before_dot[i, j] + sigmoid_of(s) * g_dot + (g - before[i, j]) * s_dot
+                )

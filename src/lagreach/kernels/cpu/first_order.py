@@ -30,7 +30,9 @@ RANGES = {  # a block is rescaled beyond 2**+-first; windows below 2**-second ar
     np.dtype(np.float64): (2.0**300, 2.0**-500),
 }
 EACH = (2.0**-100, 2.0**100)  # a window with a power of two of its own is rescaled outside
-SINGLE = 2.0**-100  # float32's `least` lies above, float64's below; an exact zero may be a lost float32
+SINGLE = (
+    2.0**-100
+)  # a range whose second number is above is float32's: there, an exact zero may be a window that was lost
 MIDDLE, NEWEST, OLDEST, ONLY, DELTA, MOVED = 0, 2, 4, 6, 8, 9  # rows of a unit; factors have two, real and slope
 UNSET = np.iinfo(np.int64).min // 4  # exponent of a sum without terms
 
@@ -158,9 +160,9 @@ def _rescaled(real, slope, low, high, exponent, large, least, padded):
     expected = padded if zeros_too else 0
     for k in range(high - low):
         i = uintp(k + low)
-        own = abs(real[i]) + abs(slope[i])
-        size += own
-        lost += (own < bound) & ((own > 0) | zeros_too)
+        magnitude = abs(real[i]) + abs(slope[i])
+        size += magnitude
+        lost += (magnitude < bound) & ((magnitude > 0) | zeros_too)
     if size == 0.0 or 1 / large <= size <= large or not math.isfinite(size):
         return exponent, size, lost > expected
     shift = math.frexp(size)[1]
@@ -283,13 +285,13 @@ def _follow_each(start, stop, lags, rows, ends, sizes, squares, products, terms,
             a, b = np.float64(factor[j]), np.float64(slant[j])
             x, y = x * a, x * b + y * a
             real[i], slope[i] = x, y
-            own = abs(x) + abs(y)
-            drifted += ((own < EACH[0]) | (own > EACH[1])) & (own > 0)
+            magnitude = abs(x) + abs(y)
+            drifted += ((magnitude < EACH[0]) | (magnitude > EACH[1])) & (magnitude > 0)
         if drifted:
             for i in range(low, stop):
-                own = abs(real[i]) + abs(slope[i])
-                if (own < EACH[0] or own > EACH[1]) and own > 0:
-                    shift = math.frexp(own)[1]
+                magnitude = abs(real[i]) + abs(slope[i])
+                if (magnitude < EACH[0] or magnitude > EACH[1]) and magnitude > 0:
+                    shift = math.frexp(magnitude)[1]
                     real[i], slope[i] = math.ldexp(real[i], -shift), math.ldexp(slope[i], -shift)
                     exponents[i] += shift
     return column

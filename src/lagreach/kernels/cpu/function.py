@@ -68,14 +68,14 @@ def _differentiable(
     """Gradients that can be differentiated again, by way of the reference loop."""
     x, s0, *weights = inputs
     states = reference(cell, x, s0, dict(zip(names, weights, strict=True)))
-    given = [(b.transpose(-3, -2), g) for b, g in zip(cell.split(states), grads, strict=True) if g is not None]
+    reached = [(b.transpose(-3, -2), g) for b, g in zip(cell.split(states), grads, strict=True) if g is not None]
     asked = [value for value, want in zip(inputs, wanted, strict=True) if want]
-    found = iter(
+    gradients = iter(
         torch.autograd.grad(
-            [block for block, _ in given], asked, [g for _, g in given], create_graph=True, allow_unused=True
+            [block for block, _ in reached], asked, [g for _, g in reached], create_graph=True, allow_unused=True
         )
     )
-    return [next(found) if want else None for want in wanted]
+    return [next(gradients) if want else None for want in wanted]
 
 
 def _run(cell: Cell, x: Tensor, s0: Tensor, params: Params, *, keep: bool) -> passes.Forward:
@@ -86,15 +86,15 @@ def _run(cell: Cell, x: Tensor, s0: Tensor, params: Params, *, keep: bool) -> pa
 
 def states_of(done: passes.Forward, *, alone: bool) -> tuple[Tensor, ...]:
     """Blocks of the state, time first, without the replica axis if there is a network alone."""
-    found = (done.run.h, done.run.c)[: len(done.cell.blocks)]
-    return tuple(torch.from_numpy(a[0] if alone else a) for a in found)
+    blocks_of_run = (done.run.h, done.run.c)[: len(done.cell.blocks)]
+    return tuple(torch.from_numpy(a[0] if alone else a) for a in blocks_of_run)
 
 
 def blocks(cell: Cell, x: Tensor, s0: Tensor, params: Params) -> tuple[Tensor, ...]:
     """Blocks of the state after each step, each (*replica, time, seq, unit)."""
     if torch.is_grad_enabled() and any(v.requires_grad for v in (x, s0, *params.values())):
-        found: tuple[Tensor, ...] = Scan.apply(cell, tuple(params), x, s0, *params.values())
-        return found
+        states: tuple[Tensor, ...] = Scan.apply(cell, tuple(params), x, s0, *params.values())
+        return states
     return states_of(_run(cell, x, s0, params, keep=False), alone=x.ndim == 3)
 
 

@@ -7,7 +7,7 @@ from typing import no_type_check
 import numpy as np
 
 from lagreach.kernels.cpu.compiled import aligned, compiled, use_whole_registers
-from lagreach.kernels.cpu.nonlinear import activate, activate_gates, closed, opened
+from lagreach.kernels.cpu.nonlinear import activate, activate_gates, one_minus_sigmoid_of, sigmoid_of
 from lagreach.kernels.cpu.parts import (
     add_input_gradients,
     add_state_gradients,
@@ -31,21 +31,21 @@ def forward(x, w, h0, c0, run, lo, hi):
         k = min(t, run.act.shape[0] - 1)
         before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
         now, act = run.h[t, lo:hi], run.act[k, lo:hi]
-        soon = step_of(run.act, k + 1, lo, hi), step_of(run.h, t + 1, lo, hi), step_of(run.rh, k + 1, lo, hi)
-        sum_of_products(act, w.b, ((x[t, lo:hi], w.Wt), (before, w.Ut)), 0, 2 * units, soon)
+        prefetch = step_of(run.act, k + 1, lo, hi), step_of(run.h, t + 1, lo, hi), step_of(run.rh, k + 1, lo, hi)
+        sum_of_products(act, w.b, ((x[t, lo:hi], w.Wt), (before, w.Ut)), 0, 2 * units, prefetch)
         activate_gates(act, 0, 2 * units)
         reset = run.rh[k, lo:hi]
         for i in range(hi - lo):
             for j in range(n):
-                reset[i, j] = opened(act[i, n + j]) * before[i, j]
-        sum_of_products(act, w.b, ((x[t, lo:hi], w.Wt), (reset, w.Ut)), 2 * units, 3 * units, soon)
+                reset[i, j] = sigmoid_of(act[i, n + j]) * before[i, j]
+        sum_of_products(act, w.b, ((x[t, lo:hi], w.Wt), (reset, w.Ut)), 2 * units, 3 * units, prefetch)
         if w.gain.size:
             normalise(act, 2 * units, w.gain, w.shift, run.normal[k, lo:hi], run.inverse[k, lo:hi])
         activate(act, 2 * units, 3 * units)
         for i in range(hi - lo):
             for j in range(n):
                 z, g = act[i, j], act[i, n + n + j]
-                now[i, j] = closed(z) * before[i, j] + opened(z) * g
+                now[i, j] = one_minus_sigmoid_of(z) * before[i, j] + sigmoid_of(z) * g
 
 
 @compiled
@@ -66,26 +66,26 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
         for i in range(hi - lo):
             for j in range(n):  # two loops, because the compiler does not make vectors of one
                 z, g, total = act[i, j], act[i, n + n + j], dh[i, j] + out[i, j]
-                d[i, n + n + j] = total * opened(z) * (one - g * g)
+                d[i, n + n + j] = total * sigmoid_of(z) * (one - g * g)
             for j in range(n):
                 z, g, total = act[i, j], act[i, n + n + j], dh[i, j] + out[i, j]
-                d[i, j] = total * opened(z) * closed(z) * (g - before[i, j])
-                dh[i, j] = total * closed(z)
+                d[i, j] = total * sigmoid_of(z) * one_minus_sigmoid_of(z) * (g - before[i, j])
+                dh[i, j] = total * one_minus_sigmoid_of(z)
         if w.gain.size:
             normalise_backward(d, 2 * units, w.gain, run.normal[t, lo:hi], run.inverse[t, lo:hi], into.gain, into.shift)
-        soon = (
+        prefetch = (
             step_of(run.act, t - 1, lo, hi),
             step_of(run.h, t - 2, lo, hi),
             step_of(run.rh, t - 1, lo, hi),
             step_of(dh_out, t - 1, lo, hi),
         )
-        sum_of_products(through_reset, nothing, ((d[:, 2 * units :], w.U[2 * units :]),), 0, units, soon)
+        sum_of_products(through_reset, nothing, ((d[:, 2 * units :], w.U[2 * units :]),), 0, units, prefetch)
         for i in range(hi - lo):
             for j in range(n):
                 r, q = act[i, n + j], through_reset[i, j]
-                d[i, n + j] = q * before[i, j] * opened(r) * closed(r)
-                dh[i, j] += q * opened(r)
-        sum_of_products(dh, dh, ((d[:, : 2 * units], w.U[: 2 * units]),), 0, units, soon)
+                d[i, n + j] = q * before[i, j] * sigmoid_of(r) * one_minus_sigmoid_of(r)
+                dh[i, j] += q * sigmoid_of(r)
+        sum_of_products(dh, dh, ((d[:, : 2 * units], w.U[: 2 * units]),), 0, units, prefetch)
         if t % recent.shape[0] == 0:
             steps = min(recent.shape[0], x.shape[0] - t)
             add_state_gradients(run.h, h0, recent, t, lo, hi, into.Ut, 0, 2 * units)
@@ -114,7 +114,9 @@ def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
         for i in range(hi - lo):
             for j in range(n):
                 r = act[i, n + j]
-                reset_dot[i, j] = opened(r) * (before_dot[i, j] + closed(r) * da[i, n + j] * before[i, j])
+                reset_dot[i, j] = sigmoid_of(r) * (
+                    before_dot[i, j] + one_minus_sigmoid_of(r) * da[i, n + j] * before[i, j]
+                )
         sum_of_products(da, dot.b, ((x[t, lo:hi], dot.Wt), (run.rh[t, lo:hi], dot.Ut)), 2 * units, 3 * units)
         sum_of_products(da, da, ((reset_dot, w.Ut),), 2 * units, 3 * units)
         if w.gain.size:
@@ -122,5 +124,7 @@ def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
         for i in range(hi - lo):
             for j in range(n):
                 z, g = act[i, j], act[i, n + n + j]
-                g_dot, z_dot = (one - g * g) * da[i, n + n + j], opened(z) * closed(z) * da[i, j]
-                now_dot[i, j] = closed(z) * before_dot[i, j] + opened(z) * g_dot + (g - before[i, j]) * z_dot
+                g_dot, z_dot = (one - g * g) * da[i, n + n + j], sigmoid_of(z) * one_minus_sigmoid_of(z) * da[i, j]
+                now_dot[i, j] = (
+                    one_minus_sigmoid_of(z) * before_dot[i, j] + sigmoid_of(z) * g_dot + (g - before[i, j]) * z_dot
+                )

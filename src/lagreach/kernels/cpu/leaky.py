@@ -31,8 +31,8 @@ def forward(x, w, h0, c0, run, lo, hi):
         k = min(t, run.act.shape[0] - 1)
         before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
         now, act = run.h[t, lo:hi], run.act[k, lo:hi]
-        soon = step_of(run.act, k + 1, lo, hi), step_of(run.h, t + 1, lo, hi)
-        sum_of_products(act, w.b, ((x[t, lo:hi], w.Wt), (before, w.Ut)), 0, units, soon)
+        prefetch = step_of(run.act, k + 1, lo, hi), step_of(run.h, t + 1, lo, hi)
+        sum_of_products(act, w.b, ((x[t, lo:hi], w.Wt), (before, w.Ut)), 0, units, prefetch)
         if w.gain.size:
             normalise(act, 0, w.gain, w.shift, run.normal[k, lo:hi], run.inverse[k, lo:hi])
         activate(act, 0, units)
@@ -66,8 +66,8 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
                 dh[i, j] = total * w.kept
         if w.gain.size:
             normalise_backward(d, 0, w.gain, run.normal[t, lo:hi], run.inverse[t, lo:hi], into.gain, into.shift)
-        soon = step_of(run.act, t - 1, lo, hi), step_of(run.h, t - 2, lo, hi), step_of(dh_out, t - 1, lo, hi)
-        sum_of_products(dh, dh, ((d[:, :units], w.U),), 0, units, soon)
+        prefetch = step_of(run.act, t - 1, lo, hi), step_of(run.h, t - 2, lo, hi), step_of(dh_out, t - 1, lo, hi)
+        sum_of_products(dh, dh, ((d[:, :units], w.U),), 0, units, prefetch)
         if t % recent.shape[0] == 0:
             add_state_gradients(run.h, h0, recent, t, lo, hi, into.Ut, 0, units)
             add_input_gradients(x, recent, t, lo, hi, w.W, into.Wt, into.b, dx)

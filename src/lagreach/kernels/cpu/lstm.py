@@ -7,7 +7,7 @@ from typing import no_type_check
 import numpy as np
 
 from lagreach.kernels.cpu.compiled import aligned, compiled, use_whole_registers
-from lagreach.kernels.cpu.nonlinear import activate, activate_gates, closed, opened, tanh
+from lagreach.kernels.cpu.nonlinear import activate, activate_gates, one_minus_sigmoid_of, sigmoid_of, tanh
 from lagreach.kernels.cpu.parts import (
     add_input_gradients,
     add_state_gradients,
@@ -32,8 +32,8 @@ def forward(x, w, h0, c0, run, lo, hi):
         before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
         now, act = run.h[t, lo:hi], run.act[k, lo:hi]
         c_before, c_now = run.c[t - 1, lo:hi] if t > 0 else c0[lo:hi], run.c[t, lo:hi]
-        soon = step_of(run.act, k + 1, lo, hi), step_of(run.h, t + 1, lo, hi), step_of(run.c, t + 1, lo, hi)
-        sum_of_products(act, w.b, ((x[t, lo:hi], w.Wt), (before, w.Ut)), 0, 4 * units, soon)
+        prefetch = step_of(run.act, k + 1, lo, hi), step_of(run.h, t + 1, lo, hi), step_of(run.c, t + 1, lo, hi)
+        sum_of_products(act, w.b, ((x[t, lo:hi], w.Wt), (before, w.Ut)), 0, 4 * units, prefetch)
         if w.gain.size:
             normalise(act, 2 * units, w.gain, w.shift, run.normal[k, lo:hi], run.inverse[k, lo:hi])
         activate_gates(act, 0, 2 * units)
@@ -41,12 +41,12 @@ def forward(x, w, h0, c0, run, lo, hi):
         activate_gates(act, 3 * units, 4 * units)
         for i in range(hi - lo):
             for j in range(n):
-                value = opened(act[i, n + j]) * c_before[i, j] + opened(act[i, j]) * act[i, n + n + j]
+                value = sigmoid_of(act[i, n + j]) * c_before[i, j] + sigmoid_of(act[i, j]) * act[i, n + n + j]
                 c_now[i, j], now[i, j] = value, value
         activate(now, 0, units)
         for i in range(hi - lo):
             for j in range(n):
-                now[i, j] *= opened(act[i, n + n + n + j])
+                now[i, j] *= sigmoid_of(act[i, n + n + n + j])
 
 
 @compiled
@@ -75,25 +75,27 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
         for i in range(hi - lo):
             for j in range(n):
                 o, th, total = act[i, n + n + n + j], squashed[i, j], dh[i, j] + out[i, j]
-                d[i, n + n + n + j] = total * th * opened(o) * closed(o)
-                dc[i, j] += total * opened(o) * (one - th * th)
+                d[i, n + n + n + j] = total * th * sigmoid_of(o) * one_minus_sigmoid_of(o)
+                dc[i, j] += total * sigmoid_of(o) * (one - th * th)
         for i in range(hi - lo):
             for j in range(n):
-                d[i, j] = dc[i, j] * act[i, n + n + j] * opened(act[i, j]) * closed(act[i, j])
+                d[i, j] = dc[i, j] * act[i, n + n + j] * sigmoid_of(act[i, j]) * one_minus_sigmoid_of(act[i, j])
             for j in range(n):
-                d[i, n + n + j] = dc[i, j] * opened(act[i, j]) * (one - act[i, n + n + j] * act[i, n + n + j])
+                d[i, n + n + j] = dc[i, j] * sigmoid_of(act[i, j]) * (one - act[i, n + n + j] * act[i, n + n + j])
             for j in range(n):
-                d[i, n + j] = dc[i, j] * c_before[i, j] * opened(act[i, n + j]) * closed(act[i, n + j])
-                dc[i, j] *= opened(act[i, n + j])
+                d[i, n + j] = (
+                    dc[i, j] * c_before[i, j] * sigmoid_of(act[i, n + j]) * one_minus_sigmoid_of(act[i, n + j])
+                )
+                dc[i, j] *= sigmoid_of(act[i, n + j])
         if w.gain.size:
             normalise_backward(d, 2 * units, w.gain, run.normal[t, lo:hi], run.inverse[t, lo:hi], into.gain, into.shift)
-        soon = (
+        prefetch = (
             step_of(run.act, t - 1, lo, hi),
             step_of(run.h, t - 2, lo, hi),
             step_of(run.c, t - 2, lo, hi),
             step_of(dh_out, t - 1, lo, hi),
         )
-        sum_of_products(dh, nothing, ((d, w.U),), 0, units, soon)
+        sum_of_products(dh, nothing, ((d, w.U),), 0, units, prefetch)
         if t % recent.shape[0] == 0:
             add_state_gradients(run.h, h0, recent, t, lo, hi, into.Ut, 0, 4 * units)
             add_input_gradients(x, recent, t, lo, hi, w.W, into.Wt, into.b, dx)
@@ -123,9 +125,17 @@ def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
         for i in range(hi - lo):
             for j in range(n):
                 a_i, a_f, g, o = act[i, j], act[i, n + j], act[i, n + n + j], act[i, n + n + n + j]
-                i_dot, f_dot = opened(a_i) * closed(a_i) * da[i, j], opened(a_f) * closed(a_f) * da[i, n + j]
-                g_dot, o_dot = (one - g * g) * da[i, n + n + j], opened(o) * closed(o) * da[i, n + n + n + j]
-                value = opened(a_f) * c_before_dot[i, j] + c_before[i, j] * f_dot + opened(a_i) * g_dot + g * i_dot
+                i_dot, f_dot = (
+                    sigmoid_of(a_i) * one_minus_sigmoid_of(a_i) * da[i, j],
+                    sigmoid_of(a_f) * one_minus_sigmoid_of(a_f) * da[i, n + j],
+                )
+                g_dot, o_dot = (
+                    (one - g * g) * da[i, n + n + j],
+                    sigmoid_of(o) * one_minus_sigmoid_of(o) * da[i, n + n + n + j],
+                )
+                value = (
+                    sigmoid_of(a_f) * c_before_dot[i, j] + c_before[i, j] * f_dot + sigmoid_of(a_i) * g_dot + g * i_dot
+                )
                 th = tanh(c_now[i, j])
                 c_now_dot[i, j] = value
-                now_dot[i, j] = th * o_dot + opened(o) * (one - th * th) * value
+                now_dot[i, j] = th * o_dot + sigmoid_of(o) * (one - th * th) * value

@@ -35,12 +35,12 @@ def fold(a: Any) -> Any:
     raise NotImplementedError
 
 
-def opened(folded: Any) -> Any:
+def sigmoid_of(folded: Any) -> Any:
     """``s`` of a folded gate."""
     raise NotImplementedError
 
 
-def closed(folded: Any) -> Any:
+def one_minus_sigmoid_of(folded: Any) -> Any:
     """``1 - s`` of a folded gate."""
     raise NotImplementedError
 
@@ -86,13 +86,13 @@ def _functions(real: type, integer: type) -> dict[str, Callable[[Any], Any]]:
         small = e / (one + e)
         return -small if a > 0 else small
 
-    def opened_(folded):
+    def sigmoid_(folded):
         return folded if folded > 0 else one + folded
 
-    def closed_(folded):
+    def one_minus_sigmoid_(folded):
         return one - folded if folded > 0 else -folded
 
-    return {"tanh": tanh_, "fold": fold_, "opened": opened_, "closed": closed_}
+    return {"tanh": tanh_, "fold": fold_, "sigmoid_of": sigmoid_, "one_minus_sigmoid_of": one_minus_sigmoid_}
 
 
 _BUILT = {types.float32: _functions(np.float32, np.int32), types.float64: _functions(np.float64, np.int64)}
@@ -110,16 +110,16 @@ def _fold(a):
     return _BUILT[a]["fold"]
 
 
-@overload(opened, jit_options=OPTIONS)
+@overload(sigmoid_of, jit_options=OPTIONS)
 @no_type_check
 def _opened(folded):
-    return _BUILT[folded]["opened"]
+    return _BUILT[folded]["sigmoid_of"]
 
 
-@overload(closed, jit_options=OPTIONS)
+@overload(one_minus_sigmoid_of, jit_options=OPTIONS)
 @no_type_check
 def _closed(folded):
-    return _BUILT[folded]["closed"]
+    return _BUILT[folded]["one_minus_sigmoid_of"]
 
 
 # In loops of their own, because a loop that also reads and writes other arrays is not always vectorised. Offsets are

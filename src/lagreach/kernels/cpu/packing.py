@@ -80,14 +80,14 @@ def gradients_like(weights: Weights) -> Gradients:
     return Gradients(*(zeros(getattr(weights, field).shape, weights.b.dtype) for field in Gradients._fields))
 
 
-def unpack(cell: Cell, found: list[Gradients], shapes: dict[str, torch.Size]) -> dict[str, Tensor]:
+def unpack(cell: Cell, replicas: list[Gradients], shapes: dict[str, torch.Size]) -> dict[str, Tensor]:
     """Gradients of each weight by name, from those of each replica; of one alone if the shapes have no replica axis."""
     names = names_of(cell)
     replica_axes = len(shapes[names.b[0]]) - 1
     stacked = {
-        "W": np.stack([g.Wt.T for g in found]),
-        "U": np.stack([g.Ut if isinstance(cell, DiagElman) else g.Ut.T for g in found]),
-        "b": np.stack([g.b for g in found]),
+        "W": np.stack([g.Wt.T for g in replicas]),
+        "U": np.stack([g.Ut if isinstance(cell, DiagElman) else g.Ut.T for g in replicas]),
+        "b": np.stack([g.b for g in replicas]),
     }
     result = {}
     for kind, array in stacked.items():
@@ -97,7 +97,7 @@ def unpack(cell: Cell, found: list[Gradients], shapes: dict[str, torch.Size]) ->
             if name is not None:
                 result[name] = torch.from_numpy(array[:, start : start + width].reshape(shapes[name]))
             start += width
-    if found[0].gain.size:
-        for name, vectors in (("ln_gain", [g.gain for g in found]), ("ln_shift", [g.shift for g in found])):
+    if replicas[0].gain.size:
+        for name, vectors in (("ln_gain", [g.gain for g in replicas]), ("ln_shift", [g.shift for g in replicas])):
             result[name] = torch.from_numpy(np.stack(vectors).reshape(shapes[name]))
     return result

@@ -119,8 +119,8 @@ def backward(
     _check_kept(done)
     cell, dtype = done.cell, done.x.dtype
     replica, _, seq, _ = done.x.shape
-    given = {"the gradient of h": (dh, done.run.h.shape), "the gradient of c": (dc, done.run.c.shape)}
-    check_arrays(f"the way back through {cell.name}", given, dtype=dtype)
+    cotangents = {"the gradient of h": (dh, done.run.h.shape), "the gradient of c": (dc, done.run.c.shape)}
+    check_arrays(f"the way back through {cell.name}", cotangents, dtype=dtype)
     if dh is None:
         dh = zeros(done.run.h.shape, dtype)
     dc = np.empty((replica, 0, 0, 0), dtype) if dc is None else dc
@@ -137,10 +137,10 @@ def backward(
             kernel(*done.of(r), dh[r], dc[r], sums[r][k], dh0[r], dc0[r], dx[r], lo, hi)
 
     _spread([partial(one_share, r, k) for r in range(replica) for k in range(len(shares))], 2 * done.work)
-    found = [Gradients(*(reduce(np.add, parts) for parts in zip(*of_replica, strict=True))) for of_replica in sums]
+    gradients = [Gradients(*(reduce(np.add, parts) for parts in zip(*of_replica, strict=True))) for of_replica in sums]
     ds0 = np.concatenate((dh0, dc0), axis=-1) if done.c0.size else dh0
     inputs = torch.from_numpy(dx).transpose(1, 2) if wants_x else None
-    return unpack(cell, found, shapes), torch.from_numpy(ds0), inputs
+    return unpack(cell, gradients, shapes), torch.from_numpy(ds0), inputs
 
 
 def tangent(done: Forward, direction: Params) -> tuple[np.ndarray, np.ndarray]:
@@ -177,7 +177,7 @@ def _kernel(cell: Cell, which: str, dtype: np.dtype[Any]) -> Callable[..., None]
 
     def first(*arguments: Any) -> None:
         shown = key not in _ready
-        _ready[key] = function  # beforehand: only one thread shows a line, the others wait for the compiler
+        _ready[key] = function  # before the call: other threads that come now wait for the compiler, but show no line
         with waiting(f"compiling the {name} kernel for this machine, once ...") if shown else nullcontext():
             function(*arguments)
 

@@ -65,8 +65,8 @@ def elementwise(after, slopes, shared, retained, recurrent, spread, before, whol
     n, blocks, first = np.uint64(units), np.uint64(slopes.shape[1] // units), spread.shape[1] - recurrent.shape[0]
     zero = after.dtype.type(0)
     for lo in range(0, after.shape[0], ROWS):
-        hi, then, own = _places(lo, after.shape[0], whole)
-        to, d = before[lo:hi], spread[own]
+        hi, then, spread_rows = _places(lo, after.shape[0], whole)
+        to, d = before[lo:hi], spread[spread_rows]
         for i in range(lo, hi):
             for k in range(blocks):
                 for j in range(n):
@@ -85,8 +85,8 @@ def elementwise(after, slopes, shared, retained, recurrent, spread, before, whol
             else:
                 for j in range(n):
                     before[i, j] = after[i, j] * retained[i, j]
-        soon = after[then], slopes[then], shared[then], retained[then], before[then]
-        sum_of_products(to, to, ((d[:, first:], recurrent),), 0, units, soon)
+        prefetch = after[then], slopes[then], shared[then], retained[then], before[then]
+        sum_of_products(to, to, ((d[:, first:], recurrent),), 0, units, prefetch)
         _measure(before, lo, hi, sizes)
 
 
@@ -99,19 +99,19 @@ def gru(after, slope, update, reset_slope, reset, retained, U_h, gates, spread, 
     n = np.uint64(units)
     nothing, through = np.zeros(units, after.dtype), aligned(ROWS, units, after)
     for lo in range(0, after.shape[0], ROWS):
-        hi, then, own = _places(lo, after.shape[0], whole)
-        to, d, via = before[lo:hi], spread[own], through[: hi - lo]
+        hi, then, spread_rows = _places(lo, after.shape[0], whole)
+        to, d, via = before[lo:hi], spread[spread_rows], through[: hi - lo]
         for i in range(lo, hi):
             for j in range(n):
                 d[i - lo, j], d[i - lo, n + j] = after[i, j] * slope[i, j], after[i, j] * update[i, j]
-        soon = after[then], slope[then], update[then]
-        sum_of_products(via, nothing, ((d[:, :units], U_h),), 0, units, soon)
+        prefetch = after[then], slope[then], update[then]
+        sum_of_products(via, nothing, ((d[:, :units], U_h),), 0, units, prefetch)
         for i in range(lo, hi):
             for j in range(n):
                 d[i - lo, n + n + j] = via[i - lo, j] * reset_slope[i, j]
                 before[i, j] = after[i, j] * retained[i, j] + via[i - lo, j] * reset[i, j]
-        soon = reset_slope[then], reset[then], retained[then], before[then]
-        sum_of_products(to, to, ((d[:, units : 3 * units], gates),), 0, units, soon)
+        prefetch = reset_slope[then], reset[then], retained[then], before[then]
+        sum_of_products(to, to, ((d[:, units : 3 * units], gates),), 0, units, prefetch)
         _measure(before, lo, hi, sizes)
 
 
@@ -124,8 +124,8 @@ def lstm(after, output, i_slope, f_slope, g_slope, o_slope, forget, recurrent, s
     n = np.uint64(units)
     nothing, led = np.zeros(units, after.dtype), aligned(ROWS, units, after)
     for lo in range(0, after.shape[0], ROWS):
-        hi, then, own = _places(lo, after.shape[0], whole)
-        d, dh = spread[own], led[: hi - lo]
+        hi, then, spread_rows = _places(lo, after.shape[0], whole)
+        d, dh = spread[spread_rows], led[: hi - lo]
         for i in range(lo, hi):
             for j in range(n):
                 h = after[i, j]
@@ -134,8 +134,8 @@ def lstm(after, output, i_slope, f_slope, g_slope, o_slope, forget, recurrent, s
                 d[i - lo, n + n + j], d[i - lo, n + n + n + j] = c * g_slope[i, j], h * o_slope[i, j]
                 before[i, n + j] = c * forget[i, j]
         slopes = i_slope[then], f_slope[then], g_slope[then], o_slope[then]
-        soon = after[then], output[then], *slopes, forget[then], before[then]
-        sum_of_products(dh, nothing, ((d[:, : 4 * units], recurrent),), 0, units, soon)
+        prefetch = after[then], output[then], *slopes, forget[then], before[then]
+        sum_of_products(dh, nothing, ((d[:, : 4 * units], recurrent),), 0, units, prefetch)
         for i in range(lo, hi):
             for j in range(n):
                 before[i, j] = dh[i - lo, j]

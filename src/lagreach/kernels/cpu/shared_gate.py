@@ -10,7 +10,7 @@ from typing import no_type_check
 import numpy as np
 
 from lagreach.kernels.cpu.compiled import aligned, compiled, use_whole_registers
-from lagreach.kernels.cpu.nonlinear import activate, activate_gates, closed, opened
+from lagreach.kernels.cpu.nonlinear import activate, activate_gates, one_minus_sigmoid_of, sigmoid_of
 from lagreach.kernels.cpu.parts import (
     add_input_gradients,
     add_state_gradients,
@@ -47,15 +47,15 @@ def forward(x, w, h0, c0, run, lo, hi):
         k = min(t, run.act.shape[0] - 1)
         before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
         now, act = run.h[t, lo:hi], run.act[k, lo:hi]
-        soon = step_of(run.act, k + 1, lo, hi), step_of(run.h, t + 1, lo, hi)
-        sum_of_products(act, w.b, ((x[t, lo:hi], w.Wt), (before, w.Ut)), 0, units, soon)
+        prefetch = step_of(run.act, k + 1, lo, hi), step_of(run.h, t + 1, lo, hi)
+        sum_of_products(act, w.b, ((x[t, lo:hi], w.Wt), (before, w.Ut)), 0, units, prefetch)
         _gate(x[t, lo:hi], before, w, act, units)
         if w.gain.size:
             normalise(act, 0, w.gain, w.shift, run.normal[k, lo:hi], run.inverse[k, lo:hi])
         activate(act, 0, units)
         activate_gates(act, units, units + 1)
         for i in range(hi - lo):
-            s, kept = opened(act[i, units]), closed(act[i, units])
+            s, kept = sigmoid_of(act[i, units]), one_minus_sigmoid_of(act[i, units])
             for j in range(units):
                 now[i, j] = kept * before[i, j] + s * act[i, j]
 
@@ -76,7 +76,7 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
         before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
         act, out = run.act[t, lo:hi], dh_out[t, lo:hi]
         for i in range(hi - lo):
-            s, kept = opened(act[i, units]), closed(act[i, units])
+            s, kept = sigmoid_of(act[i, units]), one_minus_sigmoid_of(act[i, units])
             toward_gate = zero
             for j in range(units):
                 g, total = act[i, j], dh[i, j] + out[i, j]
@@ -86,8 +86,8 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
             d[i, units] = toward_gate * s * kept
         if w.gain.size:
             normalise_backward(d, 0, w.gain, run.normal[t, lo:hi], run.inverse[t, lo:hi], into.gain, into.shift)
-        soon = step_of(run.act, t - 1, lo, hi), step_of(run.h, t - 2, lo, hi), step_of(dh_out, t - 1, lo, hi)
-        sum_of_products(dh, dh, ((d[:, : units + 1], w.U[: units + 1]),), 0, units, soon)
+        prefetch = step_of(run.act, t - 1, lo, hi), step_of(run.h, t - 2, lo, hi), step_of(dh_out, t - 1, lo, hi)
+        sum_of_products(dh, dh, ((d[:, : units + 1], w.U[: units + 1]),), 0, units, prefetch)
         for i in range(hi - lo):
             for j in range(units):
                 d_row[j] += d[i, units] * before[i, j]
@@ -117,7 +117,7 @@ def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
         if w.gain.size:
             normalise_tangent(da, 0, w.gain, run.normal[t, lo:hi], run.inverse[t, lo:hi], dot.gain, dot.shift)
         for i in range(hi - lo):
-            s, kept = opened(act[i, units]), closed(act[i, units])
+            s, kept = sigmoid_of(act[i, units]), one_minus_sigmoid_of(act[i, units])
             s_dot = s * kept * da[i, units]
             for j in range(units):
                 g = act[i, j]

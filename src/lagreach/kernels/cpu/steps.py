@@ -17,7 +17,7 @@ from lagreach.cells import Cell, Dual, Factors, Params
 from lagreach.kernels.cpu import missing
 from lagreach.kernels.cpu.buffers import empty
 from lagreach.kernels.cpu.compiled import Weights, compiled
-from lagreach.kernels.cpu.nonlinear import activate, activate_gates, closed, opened
+from lagreach.kernels.cpu.nonlinear import activate, activate_gates, one_minus_sigmoid_of, sigmoid_of
 from lagreach.kernels.cpu.packing import pack
 from lagreach.kernels.entry import check_arrays, check_scan
 
@@ -56,26 +56,26 @@ def first_order_steps(
     >>> bool(torch.allclose(found.factors.middle.slope, DiagGate().correction(x, s, params)))
     True
     """
-    known, own = cell.plain(params)
+    known, plain = cell.plain(params)
     along = None if direction is None else cell.plain(direction)[1]
-    given = [x, s, *own.values(), *(along or {}).values()]
+    tensors = [x, s, *plain.values(), *(along or {}).values()]
     if (
         known.name not in DIAGONALS
         or getattr(known, "layernorm", False)
-        or any(v.dtype != x.dtype or v.device != x.device or v.numel() == 0 for v in given)
+        or any(v.dtype != x.dtype or v.device != x.device or v.numel() == 0 for v in tensors)
         or missing(known, x.device, x.dtype) is not None
     ):
         return None
-    _check(known, x, s, own, along)
+    _check(known, x, s, plain, along)
     seq, time, units = *x.shape[:2], known.output(s).shape[-1]
     blocks = [block.detach().flatten(0, 1).contiguous() for block in known.split(s)]
     inputs = x.detach().flatten(0, 1)
-    weights = _packed(known, own)
+    weights = _packed(known, plain)
     act = _products(inputs, blocks[0], weights)
     dot = None if along is None else _products(inputs, blocks[0], _packed(known, along))
-    u = np.stack([own[f"U_{k}"].detach().diagonal().numpy() for k in DIAGONALS[known.name]])
+    u = np.stack([plain[f"U_{k}"].detach().diagonal().numpy() for k in DIAGONALS[known.name]])
     if known.name == "shared_gate":
-        u = np.concatenate((u, own["U_s"].detach().numpy()))
+        u = np.concatenate((u, plain["U_s"].detach().numpy()))
     moved = None if dot is None else empty((len(inputs), s.shape[-1]), act.dtype)
     out = empty((4 if known.name == "lstm" else 2, len(inputs), units), act.dtype)
     h, *c = (block.numpy() for block in blocks)
@@ -137,7 +137,7 @@ def _shared(act, dot, h, c, u, gate, kept, time, out, moved):
     activate(act, 0, n)
     activate_gates(act, n, n + 1)
     for i in range(h.shape[0]):
-        share, rest = opened(act[i, n]), closed(act[i, n])
+        share, rest = sigmoid_of(act[i, n]), one_minus_sigmoid_of(act[i, n])
         for j in range(units):
             g = act[i, j]
             slope, gate_slope = share * (one - g * g), share * rest * (g - h[i, j])
@@ -156,8 +156,8 @@ def _diag(act, dot, h, c, u, gate, kept, time, out, moved):
     for i in range(h.shape[0]):
         for j in range(units):
             s, g = act[i, j], act[i, units + j]
-            slope, gate_slope = opened(s) * (one - g * g), opened(s) * closed(s) * (g - h[i, j])
-            out[0, i, j], out[1, i, j] = closed(s), slope * u[1, j] + gate_slope * u[0, j]
+            slope, gate_slope = sigmoid_of(s) * (one - g * g), sigmoid_of(s) * one_minus_sigmoid_of(s) * (g - h[i, j])
+            out[0, i, j], out[1, i, j] = one_minus_sigmoid_of(s), slope * u[1, j] + gate_slope * u[0, j]
             if dot is not None:
                 moved[i, j] = slope * dot[i, units + j] + gate_slope * dot[i, j]
 
@@ -175,15 +175,15 @@ def _lstm(act, dot, h, c, u, gate, kept, time, out, moved):
     two, three = units + units, units + units + units
     for i in range(h.shape[0]):
         for j in range(units):
-            tanh_c[0, j] = opened(act[i, units + j]) * c[i, j] + opened(act[i, j]) * act[i, two + j]
+            tanh_c[0, j] = sigmoid_of(act[i, units + j]) * c[i, j] + sigmoid_of(act[i, j]) * act[i, two + j]
         activate(tanh_c, 0, n)
         if i % time == 0:
             e_before[:] = 0
         for j in range(units):
             a_i, a_f, g, a_o = act[i, j], act[i, units + j], act[i, two + j], act[i, three + j]
-            f, o, th = opened(a_f), opened(a_o), tanh_c[0, j]
-            i_slope, f_slope = g * opened(a_i) * closed(a_i), c[i, j] * f * closed(a_f)
-            g_slope, o_slope = opened(a_i) * (one - g * g), th * o * closed(a_o)
+            f, o, th = sigmoid_of(a_f), sigmoid_of(a_o), tanh_c[0, j]
+            i_slope, f_slope = g * sigmoid_of(a_i) * one_minus_sigmoid_of(a_i), c[i, j] * f * one_minus_sigmoid_of(a_f)
+            g_slope, o_slope = sigmoid_of(a_i) * (one - g * g), th * o * one_minus_sigmoid_of(a_o)
             e = o * (one - th * th)
             c1 = i_slope * u[0, j] + f_slope * u[1, j] + g_slope * u[2, j]
             out[0, i, j], out[1, i, j] = f, c1 * e_before[j]

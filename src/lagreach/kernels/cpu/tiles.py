@@ -43,19 +43,19 @@ def _tiles(rows: int, vectors: int, masked: bool) -> Callable[..., int]:
 
     Unless `masked`, the columns must be a whole number of tiles.
     Rows beyond the last one are the last one again: they end up with the same numbers, so that storing them is harmless.
-    The arrays in `soon` count as one row of lines. It takes the number of the first one to ask for, and returns that of the
+    The arrays in `prefetch` count as one row of lines. It takes the number of the first one to ask for, and returns that of the
     next one; a tile asks for lines of one array alone, since looking for the array at every term would cost too much.
     """
 
     @intrinsic
-    def tiles(typing_context, C, start, pairs, top, bottom, left, right, soon, line):
-        if any(array.layout != "C" for array in (C, start, *soon, *(W for _, W in pairs))):
+    def tiles(typing_context, C, start, pairs, top, bottom, left, right, prefetch, line):
+        if any(array.layout != "C" for array in (C, start, *prefetch, *(W for _, W in pairs))):
             raise TypingError("all arrays but A must be contiguous")
         if any(A.layout == "F" for A, _ in pairs):
             raise TypingError("the last axis of A must be contiguous")
         if any(array.dtype != C.dtype for array in (start, *(array for pair in pairs for array in pair))):
             raise TypingError("all arrays must have the same dtype")
-        return types.intp(C, start, pairs, *[types.intp] * 4, soon, types.intp), call
+        return types.intp(C, start, pairs, *[types.intp] * 4, prefetch, types.intp), call
 
     def call(context, builder, signature, arguments):
         """A function of its own, which is not copied to where it is called: that would take long to compile."""
@@ -70,8 +70,8 @@ def _tiles(rows: int, vectors: int, masked: bool) -> Callable[..., int]:
         return builder.call(function, arguments)
 
     def emit(context, builder, signature, arguments):
-        C_type, start_type, pairs_type, *_, soon_type, _ = signature.args
-        C_value, start_value, pairs_value, top, bottom, left, right, soon_value, line = arguments
+        C_type, start_type, pairs_type, *_, prefetch_type, _ = signature.args
+        C_value, start_value, pairs_value, top, bottom, left, right, prefetch_value, line = arguments
         code = _Code(context, builder, C_type.dtype)
         C, start = code.array(C_type, C_value), code.array(start_type, start_value)
         pairs = []
@@ -79,7 +79,7 @@ def _tiles(rows: int, vectors: int, masked: bool) -> Callable[..., int]:
             pair = cgutils.unpack_tuple(builder, builder.extract_value(pairs_value, n), 2)
             A, W = (code.array(kind, value) for kind, value in zip(pair_type, pair, strict=True))
             pairs.append((A, W, pair_type[0].ndim == 2))
-        needed = [code.array(kind, builder.extract_value(soon_value, n)) for n, kind in enumerate(soon_type)]
+        needed = [code.array(kind, builder.extract_value(prefetch_value, n)) for n, kind in enumerate(prefetch_type)]
         last = builder.sub(C.shape[0], code.integer(1))
 
         def one_tile(indices, carried):
@@ -98,14 +98,14 @@ def _tiles(rows: int, vectors: int, masked: bool) -> Callable[..., int]:
             begin = [start.at(r) if start_type.ndim == 2 else start.at() for r in which]
             sums = [code.load(address, mask) for row in begin for address in vectors_of(row)]
             origin, end = code.lines_at(needed, line) if needed else (None, None)
-            for A, W, upright in pairs:
+            for A, W, by_row in pairs:
 
-                def add_term(indices, carried, A=A, W=W, upright=upright):
+                def add_term(indices, carried, A=A, W=W, by_row=by_row):
                     line, *sums = carried
                     if needed:
                         code.fetch(builder.add(origin, code.smaller(line, end)))
                     weights = [code.load(address, mask) for address in vectors_of(W.at(*indices))]
-                    factors = [code.spread(A.at(r, *indices) if upright else A.at(*indices, r)) for r in which]
+                    factors = [code.spread(A.at(r, *indices) if by_row else A.at(*indices, r)) for r in which]
                     products = [(a, w) for a in factors for w in weights]
                     sums = [code.multiply_add(a, w, s) for (a, w), s in zip(products, sums, strict=True)]
                     return [builder.add(line, code.integer(LINE)), *sums]
@@ -243,10 +243,10 @@ class _Code:
         index, *values = (builder.phi(kind) for kind in (cgutils.intp_t, *(value.type for value in carried)))
         builder.cbranch(builder.icmp_signed("<", index, counts[0]), inside, after)
         builder.position_at_end(inside)
-        found = self.for_all(counts[1:], values, body, (*indices, index))
+        inner = self.for_all(counts[1:], values, body, (*indices, index))
         following = builder.add(index, self.integer(1))
         for phi, first, next_one in zip(
-            (index, *values), (self.integer(0), *carried), (following, *found), strict=True
+            (index, *values), (self.integer(0), *carried), (following, *inner), strict=True
         ):
             phi.add_incoming(first, before)
             phi.add_incoming(next_one, builder.block)
@@ -269,23 +269,23 @@ def _in_tiles(rows, size):
 
 @compiled
 @no_type_check
-def sum_of_products(C, start, pairs, first, last, soon=()):
+def sum_of_products(C, start, pairs, first, last, prefetch=()):
     """``C = start + sum A W`` over the pairs (A, W), in the columns from first to last alone.
 
     A is (row, term) and W (term, column), or A is (term, term, row) and W (term, term, column), summed over both axes of
     terms. A may be any view whose last axis is contiguous, all else is contiguous.
-    `start` is one row, or of the shape of C, and may be C itself. `soon` are arrays that will be needed next.
+    `start` is one row, or of the shape of C, and may be C itself. `prefetch` are arrays that will be needed next.
     """
     rows, wide = C.shape[0], VECTORS * VECTOR_BYTES // C.itemsize
     narrow = first + (last - first) // wide * wide
     line = 0
     if first < narrow:
         alone = _in_tiles(rows, ROWS)
-        line = _many_wide(C, start, pairs, 0, alone, first, narrow, soon, line)
+        line = _many_wide(C, start, pairs, 0, alone, first, narrow, prefetch, line)
         if alone < rows:
-            line = _one_wide(C, start, pairs, alone, rows, first, narrow, soon, line)
+            line = _one_wide(C, start, pairs, alone, rows, first, narrow, prefetch, line)
     if narrow < last:
         alone = _in_tiles(rows, TALL_ROWS)
-        line = _many_narrow(C, start, pairs, 0, alone, narrow, last, soon, line)
+        line = _many_narrow(C, start, pairs, 0, alone, narrow, last, prefetch, line)
         if alone < rows:
-            _one_narrow(C, start, pairs, alone, rows, narrow, last, soon, line)
+            _one_narrow(C, start, pairs, alone, rows, narrow, last, prefetch, line)

@@ -7,7 +7,7 @@ from typing import no_type_check
 import numpy as np
 
 from lagreach.kernels.cpu.compiled import aligned, compiled, use_whole_registers
-from lagreach.kernels.cpu.nonlinear import activate, activate_gates, closed, opened
+from lagreach.kernels.cpu.nonlinear import activate, activate_gates, one_minus_sigmoid_of, sigmoid_of
 from lagreach.kernels.cpu.parts import (
     add_input_gradients,
     add_state_gradients,
@@ -31,21 +31,21 @@ def forward(x, w, h0, c0, run, lo, hi):
         k = min(t, run.act.shape[0] - 1)
         before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
         now, act = run.h[t, lo:hi], run.act[k, lo:hi]
-        soon = step_of(run.act, k + 1, lo, hi), step_of(run.h, t + 1, lo, hi)
-        sum_of_products(act, w.b, ((x[t, lo:hi], w.Wt), (before, w.Ut)), 0, 2 * units, soon)
+        prefetch = step_of(run.act, k + 1, lo, hi), step_of(run.h, t + 1, lo, hi)
+        sum_of_products(act, w.b, ((x[t, lo:hi], w.Wt), (before, w.Ut)), 0, 2 * units, prefetch)
         sum_of_products(act, w.b, ((x[t, lo:hi], w.Wt),), 2 * units, 3 * units)
         sum_of_products(act, w.b, ((before, w.Ut),), 3 * units, 4 * units)
         activate_gates(act, 0, 2 * units)
         for i in range(hi - lo):
             for j in range(n):
-                act[i, n + n + j] += opened(act[i, j]) * act[i, n + n + n + j]
+                act[i, n + n + j] += sigmoid_of(act[i, j]) * act[i, n + n + n + j]
         if w.gain.size:
             normalise(act, 2 * units, w.gain, w.shift, run.normal[k, lo:hi], run.inverse[k, lo:hi])
         activate(act, 2 * units, 3 * units)
         for i in range(hi - lo):
             for j in range(n):
                 z, g = act[i, n + j], act[i, n + n + j]
-                now[i, j] = opened(z) * before[i, j] + closed(z) * g
+                now[i, j] = sigmoid_of(z) * before[i, j] + one_minus_sigmoid_of(z) * g
 
 
 @compiled
@@ -65,20 +65,20 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
         for i in range(hi - lo):
             for j in range(n):
                 z, g, total = act[i, n + j], act[i, n + n + j], dh[i, j] + out[i, j]
-                d[i, n + j] = total * opened(z) * closed(z) * (before[i, j] - g)
-                d[i, n + n + j] = total * closed(z) * (one - g * g)
-                dh[i, j] = total * opened(z)
+                d[i, n + j] = total * sigmoid_of(z) * one_minus_sigmoid_of(z) * (before[i, j] - g)
+                d[i, n + n + j] = total * one_minus_sigmoid_of(z) * (one - g * g)
+                dh[i, j] = total * sigmoid_of(z)
         if w.gain.size:
             normalise_backward(d, 2 * units, w.gain, run.normal[t, lo:hi], run.inverse[t, lo:hi], into.gain, into.shift)
         for i in range(hi - lo):
             for j in range(n):
                 r, da_n = act[i, j], d[i, n + n + j]
-                d[i, j] = da_n * act[i, n + n + n + j] * opened(r) * closed(r)
+                d[i, j] = da_n * act[i, n + n + n + j] * sigmoid_of(r) * one_minus_sigmoid_of(r)
             for j in range(n):
-                d[i, n + n + n + j] = d[i, n + n + j] * opened(act[i, j])
-        soon = step_of(run.act, t - 1, lo, hi), step_of(run.h, t - 2, lo, hi), step_of(dh_out, t - 1, lo, hi)
-        sum_of_products(dh, dh, ((d[:, : 2 * units], w.U[: 2 * units]),), 0, units, soon)
-        sum_of_products(dh, dh, ((d[:, 3 * units :], w.U[3 * units :]),), 0, units, soon)
+                d[i, n + n + n + j] = d[i, n + n + j] * sigmoid_of(act[i, j])
+        prefetch = step_of(run.act, t - 1, lo, hi), step_of(run.h, t - 2, lo, hi), step_of(dh_out, t - 1, lo, hi)
+        sum_of_products(dh, dh, ((d[:, : 2 * units], w.U[: 2 * units]),), 0, units, prefetch)
+        sum_of_products(dh, dh, ((d[:, 3 * units :], w.U[3 * units :]),), 0, units, prefetch)
         if t % recent.shape[0] == 0:
             add_state_gradients(run.h, h0, recent, t, lo, hi, into.Ut, 0, 2 * units)
             add_state_gradients(run.h, h0, recent, t, lo, hi, into.Ut, 3 * units, 4 * units)
@@ -108,11 +108,13 @@ def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
         for i in range(hi - lo):
             for j in range(n):
                 r, c = act[i, j], act[i, n + n + n + j]
-                da[i, n + n + j] += opened(r) * (da[i, n + n + n + j] + closed(r) * da[i, j] * c)
+                da[i, n + n + j] += sigmoid_of(r) * (da[i, n + n + n + j] + one_minus_sigmoid_of(r) * da[i, j] * c)
         if w.gain.size:
             normalise_tangent(da, 2 * units, w.gain, run.normal[t, lo:hi], run.inverse[t, lo:hi], dot.gain, dot.shift)
         for i in range(hi - lo):
             for j in range(n):
                 z, g = act[i, n + j], act[i, n + n + j]
-                g_dot, z_dot = (one - g * g) * da[i, n + n + j], opened(z) * closed(z) * da[i, n + j]
-                now_dot[i, j] = opened(z) * before_dot[i, j] + closed(z) * g_dot + (before[i, j] - g) * z_dot
+                g_dot, z_dot = (one - g * g) * da[i, n + n + j], sigmoid_of(z) * one_minus_sigmoid_of(z) * da[i, n + j]
+                now_dot[i, j] = (
+                    sigmoid_of(z) * before_dot[i, j] + one_minus_sigmoid_of(z) * g_dot + (before[i, j] - g) * z_dot
+                )

@@ -51,14 +51,14 @@ class Recurrence(torch.autograd.Function):
             plan.kernels(tile).forward[tile.grid](
                 pre,
                 b.contiguous(),
-                *_weights(plan, tile, U, transposed=not tile.upright),
+                *_weights(plan, tile, U, transposed=not tile.units_first),
                 s0.contiguous(),
                 *_vectors(x, gain, shift, extra),
                 states,
                 kept,
                 scales,
                 _staging(tile, x, 2),
-                **_options(plan, tile, x, upright=tile.upright),
+                **_options(plan, tile, x, units_first=tile.units_first),
             )
         return states, kept, scales
 
@@ -124,11 +124,11 @@ class Pullback(torch.autograd.Function):
         shares = (tile.replica, tile.grid[0])
         d_b = grad.new_empty(*shares, blocks * tile.hidden)
         d_gain, d_shift = (grad.new_empty((*shares, tile.hidden) if plan.layernorm else (0,)) for _ in range(2))
-        d_bound = grad.new_empty(shares if tile.upright else (0,))
+        d_bound = grad.new_empty(shares if tile.units_first else (0,))
         with on_device_of(grad):
             plan.kernels(tile).backward[tile.grid](
                 grad.contiguous(),
-                *_weights(plan, tile, U, transposed=tile.upright),
+                *_weights(plan, tile, U, transposed=tile.units_first),
                 s0.contiguous(),
                 *_vectors(grad, gain, shift, extra),
                 states,
@@ -140,8 +140,8 @@ class Pullback(torch.autograd.Function):
                 d_gain,
                 d_shift,
                 d_b,
-                *([d_bound] if tile.upright else []),
-                **_options(plan, tile, grad, upright=tile.upright),
+                *([d_bound] if tile.units_first else []),
+                **_options(plan, tile, grad, units_first=tile.units_first),
             )
         return d_all, d_s0, d_gain, d_shift, d_b, d_bound
 
@@ -195,7 +195,7 @@ class Tangent(torch.autograd.Function):
 
 def tangent_of(plan: Plan, saved: Sequence[Any], tangents: Sequence[Tensor | None]) -> Tensor:
     """Tangents of the states, from what `Recurrence` keeps and the tangents of its tensors (None: held fixed)."""
-    plan = plan.without_upright  # there is no such kernel for tangents, and the usual one needs its own tiles
+    plan = plan.without_units_first  # there is no such kernel for tangents, and the usual one needs its own tiles
     x_dot, W_dot, b_dot, U_dot, s0_dot, gain_dot, shift_dot, extra_dot = tangents
     x, W, *others = saved
     U, s0, gain, shift, _, states, kept, _ = others
@@ -217,14 +217,14 @@ def tangent_of(plan: Plan, saved: Sequence[Any], tangents: Sequence[Tensor | Non
     if plan.layernorm:
         gain_dot = torch.zeros_like(gain) if gain_dot is None else gain_dot
         shift_dot = torch.zeros_like(shift) if shift_dot is None else shift_dot
-    found: Tensor = Tangent.apply(plan, tile, known, s0_dot, gain_dot, shift_dot, *others)
-    return found
+    tangent: Tensor = Tangent.apply(plan, tile, known, s0_dot, gain_dot, shift_dot, *others)
+    return tangent
 
 
 # Launching
 
 
-def _options(plan: Plan, tile: Tile, like: Tensor, *, upright: bool = False) -> dict[str, Any]:
+def _options(plan: Plan, tile: Tile, like: Tensor, *, units_first: bool = False) -> dict[str, Any]:
     return {
         "fixed": plan.fixed,
         "B": tile.seq,
@@ -241,7 +241,7 @@ def _options(plan: Plan, tile: Tile, like: Tensor, *, upright: bool = False) -> 
         "num_stages": 1,  # the kernels fetch ahead themselves
         **plan.family.flags,
         **({} if plan.family.dense else {"ACTIVATION": plan.activation}),
-        **({"PTX": like.is_cuda} if upright else {}),
+        **({"PTX": like.is_cuda} if units_first else {}),
     }
 
 

@@ -19,14 +19,16 @@ from lagreach.kernels.packing import blocks_of
 PRECISIONS = ("float32", "float16")
 _precision: ContextVar[str] = ContextVar("precision", default="float32")
 
-ROWS = 16  # sequences per program, the least that tensor cores take as the left factor
-UPRIGHT_ROWS = 8  # and as the right one
-RESIDENT_BYTES = 192 << 10  # of weights that fit into the shared memory of one multiprocessor beside all else
-STREAMING_BYTES = 128 << 10  # likewise where slices of other weights pass through it
-UPRIGHT_BYTES = 256 << 10  # likewise of an upright kernel, which keeps half of them in registers
-UPRIGHT_WIDEST = 128
-STREAMED_SLICE = 32  # of the summed axis
-WIDEST = 512  # hidden size, padded
+# Sequences per program. Tensor cores multiply tiles: the left factor has at least 16 rows, the right one at least 8 columns.
+ROWS = 16  # sequences x units: sequences are rows of the left factor
+UNITS_FIRST_ROWS = 8  # units x sequences: sequences are columns of the right factor
+# Bytes of weights that one multiprocessor can hold for the whole time loop, beside everything else in its shared memory:
+RESIDENT_BYTES = 192 << 10  # where it holds all weights
+STREAMING_BYTES = 128 << 10  # where it holds some, and needs room for slices of the others
+UNITS_FIRST_BYTES = 256 << 10  # in a units-first kernel, which keeps half of the weights in registers
+UNITS_FIRST_WIDEST = 128  # largest hidden size of a units-first kernel
+STREAMED_SLICE = 32  # of weights that are streamed: so much of the axis that is summed over at a time
+WIDEST = 512  # largest hidden size of any kernel, padded to a power of two
 
 
 @contextmanager
@@ -63,14 +65,14 @@ def current_precision() -> str:
 class Shape:
     """Choices that change how fast a launch is, and its results by no more than rounding. None: the usual one.
 
-    upright : tiles of units x sequences (`upright_parts`), where the cell has such kernels and its weights fit
+    units_first : tiles of units x sequences (`units_first_parts`), where the cell has such kernels and its weights fit
     rows, warps : sequences and warps of a program
     resident, slice : blocks of weights that stay in shared memory; how much of the summed axis is streamed at once
     sums : the gradients of the weights by `weight_sums` rather than by float32 products of torch
     sums_tile : units, times, warps and stages of its programs
     """
 
-    upright: bool = False
+    units_first: bool = False
     rows: int | None = None
     warps: int | None = None
     resident: int | None = None
@@ -81,7 +83,7 @@ class Shape:
 
 # By module of the kernels and padded hidden size, where measured to be faster (benchmarks/results/gpu.json).
 SHAPES: dict[tuple[str, int], Shape] = {
-    (module, size): Shape(upright=True, sums=True) for module in ("leaky", "gru", "lstm") for size in (64, 128)
+    (module, size): Shape(units_first=True, sums=True) for module in ("leaky", "gru", "lstm") for size in (64, 128)
 }
 _shape: ContextVar[Shape | None] = ContextVar("shape", default=None)
 
@@ -98,8 +100,8 @@ def shaped(shape: Shape | None = None, **choices: Any) -> Iterator[None]:
 
 def chosen_shape(module: str, hidden: int) -> Shape:
     """Return the shape in force for kernels of a module."""
-    given = _shape.get()
-    return given if given is not None else SHAPES.get((module, padded_size(hidden)), Shape())
+    asked = _shape.get()
+    return asked if asked is not None else SHAPES.get((module, padded_size(hidden)), Shape())
 
 
 def padded_size(hidden: int) -> int:
@@ -121,7 +123,7 @@ class Family:
     state : blocks of the state
     gradients : blocks that get a gradient; more than `blocks` where an input and a recurrent part differ
     dense : whether it has recurrent matrices
-    upright : file of its upright kernels, if it has any
+    units_first : file of its units-first kernels, if it has any
     """
 
     module: str
@@ -130,7 +132,7 @@ class Family:
     state: int = 1
     gradients: int | None = None
     dense: bool = True
-    upright: str | None = None
+    units_first: str | None = None
     flags: dict[str, object] = field(default_factory=dict)
 
     @property
@@ -139,16 +141,16 @@ class Family:
         return importlib.import_module(f"lagreach.kernels.gpu.{self.module}")
 
 
-LEAKY = Family("leaky", blocks=1, kept=1, upright="leaky_upright", flags={"GATED": False})
-GATED = Family("leaky", blocks=2, kept=2, upright="leaky_upright", flags={"GATED": True})
+LEAKY = Family("leaky", blocks=1, kept=1, units_first="leaky_units_first", flags={"GATED": False})
+GATED = Family("leaky", blocks=2, kept=2, units_first="leaky_units_first", flags={"GATED": True})
 FAMILIES = {
     "const_gate": LEAKY,
     "elman": LEAKY,
     "shared_gate": GATED,
     "diag_gate": GATED,
-    "gru": Family("gru", blocks=3, kept=3, upright="gru_upright"),
+    "gru": Family("gru", blocks=3, kept=3, units_first="gru_units_first"),
     "torch_gru": Family("torch_gru", blocks=3, kept=4, gradients=4),
-    "lstm": Family("lstm", blocks=4, kept=4, state=2, upright="lstm_upright"),
+    "lstm": Family("lstm", blocks=4, kept=4, state=2, units_first="lstm_units_first"),
     "diag_elman": Family("diag_elman", blocks=1, kept=1, dense=False),
 }
 
@@ -175,15 +177,15 @@ class Plan:
         return 2 if self.precision == "float32" else 1
 
     @property
-    def without_upright(self) -> Plan:
+    def without_units_first(self) -> Plan:
         """The same with the usual tiles."""
-        return replace(self, shape=Shape(sums=self.shape.sums)) if self.shape.upright else self
+        return replace(self, shape=Shape(sums=self.shape.sums)) if self.shape.units_first else self
 
     def kernels(self, tile: Tile) -> ModuleType:
         """Return the module of the forward and backward kernels."""
-        if not tile.upright:
+        if not tile.units_first:
             return self.family.kernels
-        return importlib.import_module(f"lagreach.kernels.gpu.{self.family.upright}")
+        return importlib.import_module(f"lagreach.kernels.gpu.{self.family.units_first}")
 
     def tile(self, x: Tensor, U: Tensor) -> Tile:
         """Tile shape for inputs (replica, seq, time, input) and recurrent weights (replica, ..., unit)."""
@@ -199,15 +201,15 @@ class Plan:
         block_bytes = self.planes * 2 * padded * padded
         blocks = self.family.blocks
         fits = blocks * block_bytes <= RESIDENT_BYTES
-        upright = (
-            shape.upright
-            and self.family.upright is not None
-            and padded <= UPRIGHT_WIDEST
-            and blocks * block_bytes <= UPRIGHT_BYTES
+        units_first = (
+            shape.units_first
+            and self.family.units_first is not None
+            and padded <= UNITS_FIRST_WIDEST
+            and blocks * block_bytes <= UNITS_FIRST_BYTES
         )
         resident = shape.resident if shape.resident is not None else blocks if fits else STREAMING_BYTES // block_bytes
-        resident = blocks if upright else resident
-        usual = padded // 16 if upright or padded <= 32 else 8 if padded < WIDEST else 16
+        resident = blocks if units_first else resident
+        usual = padded // 16 if units_first or padded <= 32 else 8 if padded < WIDEST else 16
         return Tile(
             replica,
             seq,
@@ -216,10 +218,10 @@ class Plan:
             padded,
             resident,
             staged=resident < blocks,
-            rows=shape.rows or (UPRIGHT_ROWS if upright else ROWS),
+            rows=shape.rows or (UNITS_FIRST_ROWS if units_first else ROWS),
             warps=shape.warps or usual,
             slice=shape.slice or min(STREAMED_SLICE if padded < WIDEST else STREAMED_SLICE // 2, padded),
-            upright=upright,
+            units_first=units_first,
         )
 
 
@@ -237,7 +239,7 @@ class Tile:
     rows: int  # sequences
     warps: int  # usually a row to each, or more rows where that leaves a thread too little to do
     slice: int  # of the summed axis that is streamed at once
-    upright: bool
+    units_first: bool
 
     @property
     def grid(self) -> tuple[int, int]:

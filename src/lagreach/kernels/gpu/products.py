@@ -10,10 +10,10 @@ from torch import Tensor
 
 from lagreach.kernels.gpu.plan import Plan, Tile
 
-SUMS_PROGRAMS = 528  # that sum the gradients of the weights, at least: a few for each multiprocessor
-# units, times, warps and stages of theirs: for blocks of up to 64 units, two of them if they come in pairs, and for wider ones
+SUMS_PROGRAMS = 528  # programs that sum the gradients of the weights, at least: a few for each multiprocessor
+# Units, times, warps and stages of such a program: for one block of up to 64 units, for two of them, and for a wider block.
 SUMS_TILE, PAIRED_SUMS_TILE, WIDE_SUMS_TILE = (64, 32, 4, 4), (128, 32, 4, 3), (128, 32, 8, 3)
-WIDEST_INPUT = 64  # of which the gradient is summed along with that of the recurrent weights
+WIDEST_INPUT = 64  # up to so many inputs, the gradient of their weights is summed by the same programs
 
 
 def on_device_of(like: Tensor) -> AbstractContextManager[Any]:
@@ -69,7 +69,7 @@ def weight_gradients(
             states,
             kept,
             x,
-            d_bound.amax(1) if tile.upright else _largest(d),
+            d_bound.amax(1) if tile.units_first else _largest(d),
             _largest(first).clamp(min=1.0),  # outputs lie between the first ones and 1
             _largest(x),
             d_U,

@@ -88,9 +88,8 @@ def sums(
             t = begin + step
             d_high, d_low = split(load(at_d, (t < T) & (units < end), EVEN), d_up, PRECISION)
             d_high, d_low = tl.trans(d_high), tl.trans(d_low)
-            at_h = (
-                states + (row + tl.maximum(t - 1, 0)) * STATE + cols
-            )  # never before the tensor, though not read there
+            # the state before step 0 is masked below, but its address must not lie in front of the tensor either
+            at_h = states + (row + tl.maximum(t - 1, 0)) * STATE + cols
             h = load(at_h, (t > 0) & (t < T) & (cols < H), False)
             if RESET_FROM < G:  # noqa: SIM102 (known when compiling; the next is not)
                 if part >= FIRST_PARTS:

@@ -152,8 +152,8 @@ def certified(activation: str | Activation, a: Number, T: int, x_bound: Number =
     _check(a, T)
     check_positive(x_bound=x_bound)
     sigma = get_activation(activation)
-    found = certified_over(sigma, np.array([float(a)]), T, float(x_bound))
-    values = {name: float(value[0]) for name, value in found.items()}
+    bounds = certified_over(sigma, np.array([float(a)]), T, float(x_bound))
+    values = {name: float(value[0]) for name, value in bounds.items()}
     return Certified(**values, a=float(a), T=T, x_bound=float(x_bound), gain=float(a) * sigma.sigma_1)
 
 

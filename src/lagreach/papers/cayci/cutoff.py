@@ -255,10 +255,10 @@ def _estimated(
     some, wanted = x[:count], y[:count, : x.shape[1]]
     try:
         share = 0.1 * float(wanted.square().sum() / count)
-        found = estimate_norms(weights, some, wanted, sigma, residual=share, x_bound=x_bound)
+        norms = estimate_norms(weights, some, wanted, sigma, residual=share, x_bound=x_bound)
     except InputError:
         return ASSUMED_NORMS, "assumed, for the kernel of this network cannot explain the targets"
-    return found.nu, f"estimated from {count} sequences"
+    return norms.nu, f"estimated from {count} sequences"
 
 
 def _targets(y: Tensor, n: int, T: int) -> Tensor:

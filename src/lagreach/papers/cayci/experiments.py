@@ -86,20 +86,20 @@ def iterations(scale: Scale, seed: int = 0, progress: Progress | None = None) ->
     bound = theorem1("tanh", alpha=scale.alpha, m=scale.m, T=scale.T, n=scale.n, tau=1, nu=NU)
     constant = bound.quantities["eta"]
     names = ("mean risk", "best risk", "risk of the average", "running mean, constant step")
-    found = {name: np.empty((len(scale.taus), scale.draws)) for name in names}
+    risks = {name: np.empty((len(scale.taus), scale.draws)) for name in names}
     for draw, start in enumerate(_starts(scale, scale.m, seed, "iterations", progress)):
         for k, tau in enumerate(scale.taus):
             run = descend(start, x, y, eta=1 / (scale.T * math.sqrt(tau)), steps=tau, rho=NU)
-            found[names[0]][k, draw] = run.mean_risk
-            found[names[1]][k, draw] = run.best_risk
-            found[names[2]][k, draw] = risk(outputs(run.average, x), y)
+            risks[names[0]][k, draw] = run.mean_risk
+            risks[names[1]][k, draw] = run.best_risk
+            risks[names[2]][k, draw] = risk(outputs(run.average, x), y)
         steady = descend(start, x, y, eta=constant, steps=scale.taus[-1], rho=NU)
         means = np.cumsum(steady.risks) / np.arange(1, scale.taus[-1] + 1)
-        found[names[3]][:, draw] = means[np.array(scale.taus) - 1]
+        risks[names[3]][:, draw] = means[np.array(scale.taus) - 1]
     taus = np.array(scale.taus, dtype=float)
     predicted = (-0.5, None, None, -1.0)
     late = len(taus) // 2  # the rates are those of many steps
-    curves = tuple(Curve(name, "steps", taus, found[name], p, late) for name, p in zip(names, predicted, strict=True))
+    curves = tuple(Curve(name, "steps", taus, risks[name], p, late) for name, p in zip(names, predicted, strict=True))
     settings: dict[str, Any] = {
         "alpha": scale.alpha,
         "m": scale.m,
@@ -134,20 +134,20 @@ def width(scale: Scale, seed: int = 0, progress: Progress | None = None) -> Expe
         "linearisation error": None,
         "best risk": None,
     }
-    found = {name: np.empty((len(scale.widths), scale.draws)) for name in predicted}
+    measured = {name: np.empty((len(scale.widths), scale.draws)) for name in predicted}
     for k, m in enumerate(scale.widths):
         for draw, start in enumerate(_starts(scale, m, seed + 1000 * k, f"width {m}", progress)):
             run = descend(start, x, y, eta=eta, steps=scale.steps)
             F = outputs(run.weights, x)
-            found["distance to infinite width"][k, draw] = float((F - limit).square().mean().sqrt())
+            measured["distance to infinite width"][k, draw] = float((F - limit).square().mean().sqrt())
             near = linearised(start, transport(start, v), x)
-            found["approximation error"][k, draw] = float((near - y).abs().max())
-            found["largest move of W"][k, draw] = run.moved_w.max() / math.sqrt(m)
-            found["largest move of U"][k, draw] = run.moved_u.max() / math.sqrt(m)
-            found["linearisation error"][k, draw] = float((F - linearised(start, run.weights, x)).abs().max())
-            found["best risk"][k, draw] = min(run.best_risk, run.final_risk)
+            measured["approximation error"][k, draw] = float((near - y).abs().max())
+            measured["largest move of W"][k, draw] = run.moved_w.max() / math.sqrt(m)
+            measured["largest move of U"][k, draw] = run.moved_u.max() / math.sqrt(m)
+            measured["linearisation error"][k, draw] = float((F - linearised(start, run.weights, x)).abs().max())
+            measured["best risk"][k, draw] = min(run.best_risk, run.final_risk)
     widths = np.array(scale.widths, dtype=float)
-    curves = tuple(Curve(name, "width", widths, found[name], p) for name, p in predicted.items())
+    curves = tuple(Curve(name, "width", widths, measured[name], p) for name, p in predicted.items())
     return Experiment("width", "what does width change?", curves, {"eta": eta}, scale.name, seed)
 
 
@@ -157,16 +157,16 @@ def kernel(scale: Scale, seed: int = 0, progress: Progress | None = None) -> Exp
     right, wrong = (
         ntk.infinite(x, alpha=scale.alpha, nodes=scale.nodes, form=form).value for form in ("corrected", "printed")
     )
-    found = np.empty((2, len(scale.widths), scale.draws))
+    errors = np.empty((2, len(scale.widths), scale.draws))
     for k, m in enumerate(scale.widths):
         for draw, start in enumerate(_starts(scale, m, seed + 1000 * k, f"kernel {m}", progress)):
             K = ntk.finite(start, x)
             for which, limit in enumerate((right, wrong)):
-                found[which, k, draw] = float((K - limit).square().mean().sqrt())
+                errors[which, k, draw] = float((K - limit).square().mean().sqrt())
     widths = np.array(scale.widths, dtype=float)
     curves = (
-        Curve("kernel error", "width", widths, found[0], -0.5),
-        Curve("to the printed kernel", "width", widths, found[1]),
+        Curve("kernel error", "width", widths, errors[0], -0.5),
+        Curve("to the printed kernel", "width", widths, errors[1]),
     )
     return Experiment("kernel", "does the kernel converge?", curves, {}, scale.name, seed)
 
@@ -179,7 +179,7 @@ def memory(scale: Scale, seed: int = 0, progress: Progress | None = None) -> Exp
     names = ("largest sensitivity", "sharpness", "steps to a tenth of the risk")
     certain = {name: np.empty((len(scale.alphas), 1)) for name in ("mu_T", "certified width", "certified steps")}
     growth = np.empty((len(scale.alphas), 1))
-    found = {name: np.empty((len(scale.alphas), scale.draws)) for name in names}
+    measured = {name: np.empty((len(scale.alphas), scale.draws)) for name in names}
     for k, alpha in enumerate(scale.alphas):
         y = target(x, v, alpha=alpha, nodes=scale.nodes).value
         wanted = 0.1 * risk(torch.zeros_like(y), y)
@@ -190,13 +190,13 @@ def memory(scale: Scale, seed: int = 0, progress: Progress | None = None) -> Exp
         stage = f"memory {alpha:g}"
         for draw, start in enumerate(_starts(scale, scale.m, seed + 1000 * k, stage, progress, alpha=alpha)):
             lengths = [torch.linalg.vector_norm(step.g, dim=-1).max() for step in sensitivity_steps(start, x)]
-            found[names[0]][k, draw] = float(torch.stack(lengths).max())
+            measured[names[0]][k, draw] = float(torch.stack(lengths).max())
             some = x[: max(1, 600 // T)]
-            found[names[1]][k, draw] = ntk.sharpness(start, some)
-            run = descend(start, x, y, eta=1 / found[names[1]][k, draw], steps=scale.memory_steps, stop=wanted)
-            found[names[2]][k, draw] = math.nan if run.reached is None else run.reached
+            measured[names[1]][k, draw] = ntk.sharpness(start, some)
+            run = descend(start, x, y, eta=1 / measured[names[1]][k, draw], steps=scale.memory_steps, stop=wanted)
+            measured[names[2]][k, draw] = math.nan if run.reached is None else run.reached
     alphas = np.array(scale.alphas)
-    curves = [Curve(name, "alpha", alphas, values) for name, values in (certain | found).items()]
+    curves = [Curve(name, "alpha", alphas, values) for name, values in (certain | measured).items()]
     curves.append(Curve("growth of an impulse's kernel per step", "alpha", alphas, growth))
     return Experiment("memory", "what does memory cost?", tuple(curves), {"cut-off": 1.0}, scale.name, seed)
 
@@ -209,7 +209,7 @@ def projection(scale: Scale, seed: int = 0, progress: Progress | None = None) ->
     curves = []
     for alpha in (0.3, 1.3):
         y = target(x, v, alpha=alpha, nodes=scale.nodes).value
-        found = {
+        measured = {
             f"{kind}, alpha {alpha:g}: {what}": np.empty((len(factors), scale.draws))
             for kind in ("plain", "projected")
             for what in ("last risk", "largest move times sqrt(m)")
@@ -219,10 +219,10 @@ def projection(scale: Scale, seed: int = 0, progress: Progress | None = None) ->
             for k, factor in enumerate(factors):
                 for kind, rho in (("plain", None), ("projected", NU)):
                     run = descend(start, x, y, eta=factor / steep, steps=scale.steps, rho=rho)
-                    found[f"{kind}, alpha {alpha:g}: last risk"][k, draw] = run.final_risk
+                    measured[f"{kind}, alpha {alpha:g}: last risk"][k, draw] = run.final_risk
                     moved = max(run.moved_w.max(), run.moved_u.max())
-                    found[f"{kind}, alpha {alpha:g}: largest move times sqrt(m)"][k, draw] = moved
-        curves += [Curve(name, "step in units of 1/sharpness", factors, values) for name, values in found.items()]
+                    measured[f"{kind}, alpha {alpha:g}: largest move times sqrt(m)"][k, draw] = moved
+        curves += [Curve(name, "step in units of 1/sharpness", factors, values) for name, values in measured.items()]
     facts = {"rho_w": NU[0], "rho_u": NU[1]}
     return Experiment("projection", "what does the projection do?", tuple(curves), facts, scale.name, seed)
 
@@ -234,19 +234,19 @@ def samples(scale: Scale, seed: int = 0, progress: Progress | None = None) -> Ex
     v = _map(seed)
     y = target(x, v, alpha=scale.alpha, nodes=scale.nodes).value
     draws = 8 * scale.draws  # cheap, and a maximum needs more of them
-    found = np.empty((len(scale.samples), draws))
+    errors = np.empty((len(scale.samples), draws))
     for draw, start in enumerate(_starts(scale, 256, seed, "samples", progress, draws=draws)):
         apart = (linearised(start, transport(start, v), x) - y).abs().amax(1)
         for k, n in enumerate(scale.samples):
-            found[k, draw] = float(apart[:n].max())
+            errors[k, draw] = float(apart[:n].max())
     counts = np.array(scale.samples, dtype=float)
     logs = np.sqrt(np.log(2 * counts * scale.T / DELTA))
     curves = (
-        Curve("largest error", "sequences", counts, found),
-        Curve("largest error, by sqrt(log(2nT/delta))", "sqrt(log(2nT/delta))", logs, found, 1.0),
+        Curve("largest error", "sequences", counts, errors),
+        Curve("largest error, by sqrt(log(2nT/delta))", "sqrt(log(2nT/delta))", logs, errors, 1.0),
     )
     facts = {
-        "growth of the 95 % quantile": float(np.quantile(found[-1], 0.95) / np.quantile(found[0], 0.95)),
+        "growth of the 95 % quantile": float(np.quantile(errors[-1], 0.95) / np.quantile(errors[0], 0.95)),
         "growth of sqrt(log(2nT/delta))": float(logs[-1] / logs[0]),
     }
     return Experiment("samples", "what do more sequences cost?", curves, facts, scale.name, seed)

@@ -58,8 +58,8 @@ def pullback(
 
 def _check(weights: Weights, x: Tensor, cotangent: Tensor | None = None) -> None:
     m, d = weights.U.shape
-    given = {"W": (weights.W, (m,)), "c": (weights.c, (m,)), "x": (x, (*x.shape[:2], d))}
-    check_arrays("a diagonal network", given | {"the cotangent": (cotangent, tuple(x.shape[:2]))})
+    arrays = {"W": (weights.W, (m,)), "c": (weights.c, (m,)), "x": (x, (*x.shape[:2], d))}
+    check_arrays("a diagonal network", arrays | {"the cotangent": (cotangent, tuple(x.shape[:2]))})
 
 
 def _form(sigma: Activation) -> tuple[float, float, float]:

@@ -46,7 +46,7 @@ def forward(weights: Weights, x: Float[Tensor, "seq time input"], activation: st
     """Run the network from ``H_0 = 0`` (CE (2)); keeps every step of every unit."""
     sigma = get_activation(activation)
     parts = [_forward(half.W, half.U, x, sigma) for half in halves(weights)]
-    return States(*(torch.cat(found, dim=-1) for found in zip(*parts, strict=True)))
+    return States(*(torch.cat(units, dim=-1) for units in zip(*parts, strict=True)))
 
 
 def _forward(W: Tensor, U: Tensor, x: Tensor, sigma: Activation) -> States:

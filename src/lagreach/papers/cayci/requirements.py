@@ -132,8 +132,8 @@ def theorem1_requirement(
 
     allowed = (1 - float(share)) * float(error)
     m = _smallest(lambda width: at(width).terms["width"] <= allowed)
-    found = at(min(m, _WIDEST))
-    once = found.terms["optimisation"]  # of a single step
+    bound = at(min(m, _WIDEST))
+    once = bound.terms["optimisation"]  # of a single step
     left = float(share) * float(error)
     tau = once / left * (once / left) if form == "printed" else once / left
     tau = _whole(tau) if math.isfinite(m) else math.inf
@@ -141,10 +141,10 @@ def theorem1_requirement(
         eta = 1 / (T * math.sqrt(tau))
         guarantee = f"the paper promises a smallest risk of at most {float(error):g}"
     else:
-        eta = found.quantities["eta"]
+        eta = bound.quantities["eta"]
         guarantee = f"the mean risk of the iterates is at most {float(error):g}"
     return Requirement(
-        "Theorem 1", form, m, tau, eta, float(error), float(delta), guarantee, found.quantities, found.gain, T
+        "Theorem 1", form, m, tau, eta, float(error), float(delta), guarantee, bound.quantities, bound.gain, T
     )
 
 
@@ -196,15 +196,15 @@ def theorem2(
     if gap is not None:
         check_positive(gap=gap)
     gaps = _GAPS if gap is None else np.array([float(gap)])
-    given: dict[str, Any] = {
+    fixed: dict[str, Any] = {
         "alpha": float(alpha), "T": T, "n": n, "nu": norms, "y_max": most, "delta": float(delta), "error": error,
         "x_bound": x_bound,
     }  # fmt: skip
     if gap is None:  # twice on a grid, the second time around the first answer
-        _, width, *_ = _theorem2_over(sigma, gaps, **given)
+        _, width, *_ = _theorem2_over(sigma, gaps, **fixed)
         best = int(np.argmin(width))
         gaps = np.geomspace(_GAPS[max(best - 1, 0)], _GAPS[min(best + 1, len(_GAPS) - 1)], 1001)
-    lam, width, L, beta, err = _theorem2_over(sigma, gaps, **given)
+    lam, width, L, beta, err = _theorem2_over(sigma, gaps, **fixed)
     k = int(np.argmin(width))
     a = float(alpha) + float(gaps[k])
     eta = 1 / (T * float(L[k] * L[k]))
@@ -232,13 +232,13 @@ def _theorem2_over(
 ) -> tuple[Any, Any, Any, Any, Any]:  # fmt: skip
     """Lambda, width, L, beta and err for many gaps at once."""
     size = nu[0] ** 2 + nu[1] ** 2
-    found = certified_over(sigma, alpha + gaps, T, float(x_bound))
+    bounds = certified_over(sigma, alpha + gaps, T, float(x_bound))
     with np.errstate(over="ignore"):
-        lam = 2 * math.sqrt(T) * found["L"] * size / math.sqrt(error)
-        err = found["beta"] * size + 2 * y_max * math.sqrt(math.log(2 * n * T / delta))
+        lam = 2 * math.sqrt(T) * bounds["L"] * size / math.sqrt(error)
+        err = bounds["beta"] * size + 2 * y_max * math.sqrt(math.log(2 * n * T / delta))
         # the transported weights must have room within the gap as well
         width = np.maximum(16 * T * err**2 / float(error), (np.maximum(lam, nu[0]) / gaps) ** 2)
-    return lam, width, found["L"], found["beta"], err
+    return lam, width, bounds["L"], bounds["beta"], err
 
 
 def _printed_theorem2(

@@ -51,8 +51,8 @@ class TransportMap:
 
     def __call__(self, w0: Float[Tensor, "unit"], u0: Float[Tensor, "unit input"]) -> Displacement:
         v_w, v_u = self.function(w0, u0)
-        found = float(v_w.abs().max()), float(torch.linalg.vector_norm(v_u, dim=1).max())
-        for name, norm, size in (("nu_w", self.nu_w, found[0]), ("nu_u", self.nu_u, found[1])):
+        largest = float(v_w.abs().max()), float(torch.linalg.vector_norm(v_u, dim=1).max())
+        for name, norm, size in (("nu_w", self.nu_w, largest[0]), ("nu_u", self.nu_u, largest[1])):
             if not size <= norm * (1 + _ROUNDING):
                 raise InputError(
                     "the map moves some unit farther than it promised",

@@ -29,9 +29,9 @@ def _panels(count: int, size: tuple[float, float]) -> tuple[Axes, ...]:
 
 def figure_1(diagnoses: Diagnoses) -> tuple[Axes, ...]:
     """Envelopes f(l) of the effective learning rates: linear, semi-logarithmic and log-log, with the best law of each."""
-    found = each(diagnoses)
+    shown = each(diagnoses)
     panels = _panels(3, (4.0, 3.4))
-    for i, (diagnosis, name) in enumerate(zip(found, named(found), strict=True)):
+    for i, (diagnosis, name) in enumerate(zip(shown, named(shown), strict=True)):
         rates = farthest(diagnosis).rates
         if rates is None:
             continue
@@ -51,10 +51,10 @@ def figure_1(diagnoses: Diagnoses) -> tuple[Axes, ...]:
 
 def figure_2(diagnoses: Diagnoses, axes: Axes | None = None) -> Axes:
     """Empirical learnability windows H_N against the number of independent sequences N."""
-    found = each(diagnoses)
+    shown = each(diagnoses)
     axes = new_axes(axes)
-    grid = budgets(found)
-    for i, (diagnosis, name) in enumerate(zip(found, named(found), strict=True)):
+    grid = budgets(shown)
+    for i, (diagnosis, name) in enumerate(zip(shown, named(shown), strict=True)):
         curve = farthest(diagnosis).window.curve(grid.tolist())
         style = look(i) | {"marker": "", "drawstyle": "steps-post"}
         ends = np.array([[0 if end is None else end for end in at.interval] for at in curve], dtype=float)
@@ -69,15 +69,15 @@ def figure_2(diagnoses: Diagnoses, axes: Axes | None = None) -> Axes:
 
 def figure_3(diagnoses: Diagnoses, axes: Axes | None = None) -> Axes:
     """Scaling N(l) against 1/f(l) on logarithmic axes; the slope of the line is the exponent."""
-    found = each(diagnoses)
+    shown = each(diagnoses)
     axes = new_axes(axes, (4.8, 4.2))
     drawn = 0
-    for i, (diagnosis, name) in enumerate(zip(found, named(found), strict=True)):
-        own = farthest(diagnosis)
-        if own.rates is None:
+    for i, (diagnosis, name) in enumerate(zip(shown, named(shown), strict=True)):
+        layer = farthest(diagnosis)
+        if layer.rates is None:
             continue
-        needed = own.window.required_if_present()
-        x, y = -own.rates.log10_envelope.numpy(), np.log10(needed.sequences)
+        needed = layer.window.required_if_present()
+        x, y = -layer.rates.log10_envelope.numpy(), np.log10(needed.sequences)
         kept = np.isfinite(x) & np.isfinite(y) & (needed.lags > 0)
         if kept.sum() < 3:
             continue
@@ -101,9 +101,9 @@ def _points(style: dict[str, Any]) -> dict[str, Any]:
 
 def figure_4(diagnoses: Diagnoses) -> tuple[Axes, ...]:
     """Distribution of the units' time scales, one panel for each diagnosis; a line where all units share one."""
-    found = each(diagnoses)
-    panels = _panels(len(found), (3.4, 3.2))
-    pairs = zip(found, named(found), panels, strict=True)
+    shown = each(diagnoses)
+    panels = _panels(len(shown), (3.4, 3.2))
+    pairs = zip(shown, named(shown), panels, strict=True)
     for i, (diagnosis, name, axes) in enumerate(pairs):
         scales = time_scales(farthest(diagnosis))
         tau = np.array([]) if scales is None else scales.tau[np.isfinite(scales.tau)]

@@ -353,8 +353,8 @@ def check_sandwich(
         )
 
 
-def _log_positive(given: Numbers, size: int, name: str, *, infinite: bool = False) -> Array:
-    values = np.asarray(given, dtype=np.float64)
+def _log_positive(numbers: Numbers, size: int, name: str, *, infinite: bool = False) -> Array:
+    values = np.asarray(numbers, dtype=np.float64)
     if values.shape not in ((), (size,)):
         raise InputError(f"{name} must be one number or one a lag", got=f"shape {values.shape}")
     if np.any(np.isnan(values)) or np.any(values <= 0) or (not infinite and np.any(np.isinf(values))):
@@ -362,10 +362,10 @@ def _log_positive(given: Numbers, size: int, name: str, *, infinite: bool = Fals
     return np.broadcast_to(np.log(values), (size,))
 
 
-def _log_bounds(given: Bounds | None, log_values_: Array, name: str) -> Bounds:
-    if given is None:
+def _log_bounds(bounds: Bounds | None, log_values_: Array, name: str) -> Bounds:
+    if bounds is None:
         return float(log_values_.min()), float(log_values_.max())
-    low, high = given
+    low, high = bounds
     if not 0 < low <= high < np.inf:
-        raise InputError(f"{name} must be two positive numbers, the smaller first", got=given)
+        raise InputError(f"{name} must be two positive numbers, the smaller first", got=bounds)
     return float(np.log(low)), float(np.log(high))

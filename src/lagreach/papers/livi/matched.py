@@ -25,11 +25,11 @@ from lagreach.cells import Factors
 from lagreach.data.lags import check_lags
 from lagreach.errors import InputError, TooLargeError
 from lagreach.gradients.contrast import signal_gradient
+from lagreach.gradients.measurement_plan import select
 from lagreach.gradients.selection import Selection, select_params
-from lagreach.gradients.subject import select
 from lagreach.transport.dual import windows
 from lagreach.transport.first_order import EffectiveRates, effective_rates, mean_rates
-from lagreach.transport.first_order_sums import WindowSums, groups, steps_of
+from lagreach.transport.first_order_sums import LagSums, groups, steps_of
 from lagreach.transport.objective import Loss, valid_steps
 from lagreach.transport.prepare import Prepared, prepare
 from lagreach.transport.rollout import Rollout
@@ -172,7 +172,9 @@ def rates_and_matched_statistic(
     recurrence = prepared.view.template
     valid = valid_steps(None, len(x), prepared.time, recurrence.device)
     first = int(valid.sum()) if matched.lags[0] == 0 else None
-    return mean_rates(recurrence, [own.sizes(first) for own in sums], list(matched.lags), valid, lr=lr), matched
+    return mean_rates(
+        recurrence, [layer_sums.sizes(first) for layer_sums in sums], list(matched.lags), valid, lr=lr
+    ), matched
 
 
 @dataclass(frozen=True)
@@ -199,7 +201,7 @@ def _measured(
     steps: str | Sequence[int] | Tensor | None,
     *,
     with_rates: bool = False,
-) -> tuple[MatchedStatistic, list[WindowSums] | None]:
+) -> tuple[MatchedStatistic, list[LagSums] | None]:
     """Measure the statistic and, if wanted and possible, the sums behind the rates of every layer."""
     random = seeded(asked.generator)
     recurrence = prepared.view.template
@@ -218,16 +220,16 @@ def _measured(
     partner = torch.arange(count) ^ 1
     partner[partner == count] = count - 1  # an odd one out has no partner; its contrast is zero and it is dropped
     other = objective.select(partner)
-    sums = [WindowSums(wanted, hidden, "sizes" if with_rates else "") for _ in range(layers)]
+    sums = [LagSums(wanted, hidden, "sizes" if with_rates else "") for _ in range(layers)]
     plain, weighted = (torch.zeros(count, len(wanted), units, dtype=torch.float64) for _ in range(2))
     complete = with_rates
     for rows, part in prepared.parts(asked.chunk):
         delta = signal_gradient(part.recurrence, objective.select(rows), other.select(rows), part.states, asked.signal)
-        for own in groups(len(part.x), prepared.time):
-            place = slice(rows.start + own.start, rows.start + own.stop)
-            found = _alignments(select(part, own), delta[own], tangent, wanted, sums)
-            plain[place], weighted[place] = found.plain.cpu(), found.weighted.cpu()
-            complete &= found.swept
+        for group in groups(len(part.x), prepared.time):
+            place = slice(rows.start + group.start, rows.start + group.stop)
+            alignments = _alignments(select(part, group), delta[group], tangent, wanted, sums)
+            plain[place], weighted[place] = alignments.plain.cpu(), alignments.weighted.cpu()
+            complete &= alignments.swept
     if asked.signal == "dependence":
         plain, weighted = (v[: count // 2 * 2].unflatten(0, (-1, 2)).mean(1) for v in (plain, weighted))
     statistic = _oriented(wanted, plain.numpy(), weighted.numpy(), asked.orientation, asked.signal, random)
@@ -253,7 +255,7 @@ class _Alignments(NamedTuple):
 
 
 def _alignments(
-    part: Rollout, delta: Tensor, direction: dict[str, Tensor], lags: list[int], sums: list[WindowSums]
+    part: Rollout, delta: Tensor, direction: dict[str, Tensor], lags: list[int], sums: list[LagSums]
 ) -> _Alignments:
     """Sum over anchors, layers side by side; what the sweep adds up over sequences goes to `sums`.
 
@@ -267,22 +269,24 @@ def _alignments(
     moved = known[0][1]
     if moved is None:
         moved = immediate_sensitivity(part, direction)
-    found = []
+    by_layer = []
     rows = zip(layers, known, sums, stack.split(delta), stack.split(moved), strict=True)
-    for layer, (factors, _), own_sums, own, move in rows:
-        seen, held = layer.cell.output(own), layer.cell.block(move, layer.cell.rate_block)
+    for layer, (factors, _), own_sums, gradient, move in rows:
+        seen, held = layer.cell.output(gradient), layer.cell.block(move, layer.cell.rate_block)
         fused = own_sums.add(factors, delta=seen, moved=held)
         if fused is not None:
             plain, weighted = torch.from_numpy(fused)
         else:
             plain, weighted = _plain_alignments(factors, seen.double(), held.double(), [lag for lag in lags if lag > 0])
         if lags[0] == 0:
-            both = (own.double() * move.double()).unflatten(-1, (len(layer.cell.blocks), -1))
+            both = (gradient.double() * move.double()).unflatten(-1, (len(layer.cell.blocks), -1))
             start = both.sum((1, -2))[:, None]
             plain, weighted = torch.cat((start, plain), 1), torch.cat((start, weighted), 1)
-        found.append(_Alignments(plain, weighted, fused is not None))
+        by_layer.append(_Alignments(plain, weighted, fused is not None))
     return _Alignments(
-        torch.cat([v.plain for v in found], -1), torch.cat([v.weighted for v in found], -1), all(v.swept for v in found)
+        torch.cat([v.plain for v in by_layer], -1),
+        torch.cat([v.weighted for v in by_layer], -1),
+        all(v.swept for v in by_layer),
     )
 
 

@@ -45,15 +45,15 @@ def paper_window(
 
     ``delta(l)`` is the mean of the statistic, which carries the envelope already (f(l) times the mean alignment).
     """
-    rates, found = rates_and_matched_statistic(
+    rates, matched = rates_and_matched_statistic(
         model, batch.x, batch.y, lags, loss, orientation="same-data", signal="gradient", mask=batch.mask, generator=seed
     )
     envelope = rates.envelope.numpy()
-    hills = np.array([fit_tail(values, "hill", check=False).alpha for values in found.values.T])
+    hills = np.array([fit_tail(values, "hill", check=False).alpha for values in matched.values.T])
     hill = float(np.median(hills[np.isfinite(hills)])) if np.isfinite(hills).any() else np.nan
     alpha = float(np.clip(hill, *ALPHA_RANGE))
-    scale = np.array([fit_tail(values, "mcculloch", check=False).scale for values in found.values.T])
-    mean = np.abs(found.mean)
+    scale = np.array([fit_tail(values, "mcculloch", check=False).scale for values in matched.values.T])
+    mean = np.abs(matched.mean)
     usable = np.isfinite(scale) & (scale > 0) & (mean > 0)
     needed = np.full(len(mean), np.inf)
     if np.isnan(alpha):  # too few sequences for a tail index
@@ -62,4 +62,4 @@ def paper_window(
         needed[usable] = paper_requirement(mean[usable], scale[usable], alpha, error)
     with np.errstate(divide="ignore", invalid="ignore"):
         alignment = np.where(envelope > 0, mean / envelope, np.nan)
-    return PaperWindow(np.array(found.lags), needed, envelope, scale, alignment, alpha, hill)
+    return PaperWindow(np.array(matched.lags), needed, envelope, scale, alignment, alpha, hill)

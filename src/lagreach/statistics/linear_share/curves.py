@@ -111,7 +111,7 @@ class ShareCurves:
 
         blocks = len(share) - 1
         quantile = stdtrit(blocks - 1, 0.975)
-        found = np.empty((3, share.shape[1], len(sequences)))
+        bounds = np.empty((3, share.shape[1], len(sequences)))
         for i, count in enumerate(np.asarray(sequences, dtype=float)):
             gain = _gain(explained, noise / count)  # (fit, any, point), "any" being every lag or one for all
             best = gain.argmax(-1)[..., None]
@@ -124,9 +124,9 @@ class ShareCurves:
             as_good = behind[0] <= quantile * np.where(np.isnan(spread), 0.0, spread)
             low = np.where(as_good, share[0], np.inf).min(-1)
             high = np.where(as_good, share[0], -np.inf).max(-1)
-            found[..., i] = value, np.minimum(value - half, low), np.maximum(value + half, high)
+            bounds[..., i] = value, np.minimum(value - half, low), np.maximum(value + half, high)
         nothing = (self.present <= 0)[:, None]
-        return Shares(*np.where(nothing, np.nan, np.clip(found, 0.0, 1.0)))
+        return Shares(*np.where(nothing, np.nan, np.clip(bounds, 0.0, 1.0)))
 
     def needed(self, strength: float) -> Shares:
         """Sequences from which half of a planted dependency is recovered; inf where no number of them is enough.
@@ -195,5 +195,5 @@ def first_half(shares: Float[Array, "lag n"]) -> Float[Array, "lag"]:
     part = np.where(high > low, (HALF - low) / np.where(high > low, high - low, 1.0), 1.0)
     logs = np.log(GRID)
     place = np.exp(logs[before] + part * (logs[first] - logs[before]))
-    found = np.where(reached.any(1), np.where(first == 0, GRID[0], place), np.inf)
-    return np.where(np.isnan(shares).any(1), np.nan, found)
+    crossing = np.where(reached.any(1), np.where(first == 0, GRID[0], place), np.inf)
+    return np.where(np.isnan(shares).any(1), np.nan, crossing)

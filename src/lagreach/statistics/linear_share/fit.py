@@ -57,14 +57,14 @@ def share_curves(
     blocks = np.flatnonzero(sums["sequences"] > 0)
     if len(blocks) < 3:
         raise InputError("too few sequences for a forecast", got=f"{len(blocks)} blocks of them", expected="at least 3")
-    total = {name: own.sum(0) for name, own in sums.items()}
+    total = {name: by_block.sum(0) for name, by_block in sums.items()}
     whole = _Fold.of(total, total)
     largest = float(np.linalg.eigvalsh(whole.squares)[-1])
     top = largest if largest > 0 else 1.0  # features that never vary fit nothing, in any units
     grid = _ridge(top, floor) if budget is None else _descent(top, budget)
     copies, folds = moments.copies.numpy(), []
     for block in blocks:
-        left_out = {name: own[block] for name, own in sums.items()}
+        left_out = {name: by_block[block] for name, by_block in sums.items()}
         rest = {name: total[name] - left_out[name] for name in SUMS}
         folds.append(_judge(_Fold.of(rest, rest), _Fold.of(left_out, rest), grid, copies, descent=budget is not None))
     size = sums["sequences"][blocks] / total["sequences"]
@@ -123,24 +123,24 @@ class _Fold:
     output: Float[Array, "lag probe"]
 
     @classmethod
-    def of(cls, own: Sums, about: Sums) -> _Fold:
-        n, m = own["sequences"], about["sequences"]
+    def of(cls, sums: Sums, about: Sums) -> _Fold:
+        n, m = sums["sequences"], about["sequences"]
         mean, planted = about["means"] / m, about["planted"] / m  # (row, feature), (row, lag, probe)
         cross = (
-            own["cross"]
-            - np.einsum("rf,rlp->lfp", mean, own["planted"])
-            - np.einsum("rf,rlp->lfp", own["means"], planted)
+            sums["cross"]
+            - np.einsum("rf,rlp->lfp", mean, sums["planted"])
+            - np.einsum("rf,rlp->lfp", sums["means"], planted)
         ) / n + np.einsum("rf,rlp->lfp", mean, planted)
-        power = (own["power"] - 2 * (planted * own["planted"]).sum(0)) / n + np.square(planted).sum(0)
+        power = (sums["power"] - 2 * (planted * sums["planted"]).sum(0)) / n + np.square(planted).sum(0)
         features = mean.shape[1]
         centred = np.concatenate((np.eye(features), -mean))  # gradients of features about their means
-        gradient, offset = own["gradient"] @ centred / n, own["gradient"][:, features:] / n
-        second = centred.T @ own["gradients"] @ centred / n
-        variance = own["residual"] / n - np.square(offset).sum()
+        gradient, offset = sums["gradient"] @ centred / n, sums["gradient"][:, features:] / n
+        second = centred.T @ sums["gradients"] @ centred / n
+        variance = sums["residual"] / n - np.square(offset).sum()
         spread = second - gradient.T @ gradient
-        target, output = _lagged(own["lagged"], about["lagged"], n)
+        target, output = _lagged(sums["lagged"], about["lagged"], n)
         return cls(
-            squares=own["squares"] / n - mean.T @ mean,
+            squares=sums["squares"] / n - mean.T @ mean,
             cross=cross,
             power=power.mean(1),
             noise=spread * n / max(n - 1, 1) / variance if variance > 0 else np.zeros_like(second),
@@ -151,9 +151,9 @@ class _Fold:
         )
 
 
-def _lagged(own: Float[Array, "six lag probe"], about: Array, n: float) -> tuple[Array, Array]:
+def _lagged(sums: Float[Array, "six lag probe"], about: Array, n: float) -> tuple[Array, Array]:
     """Covariances of target and output with the old input, over the steps that have one."""
-    w, z, r, zr, o, zo = own
+    w, z, r, zr, o, zo = sums
     count = np.where(about[0] > 0, about[0], 1.0)
     z_mean, r_mean, o_mean = about[1] / count, about[2] / count, about[4] / count
     residual = zr - z_mean * r - r_mean * z + z_mean * r_mean * w
@@ -180,8 +180,8 @@ def _judge(fit: _Fold, fresh: _Fold, grid: Array, copies: Array, *, descent: boo
     values = np.maximum(values, 0.0)
     weight = _descended(values, grid) if descent else 1 / (values + grid[:, None])  # (amount, feature)
     twice = values * weight**2
-    own, new = (np.einsum("fe,lfp->lep", vectors, fold.cross, optimize=True) for fold in (fit, fresh))
-    crossed = [(own * other).mean(2) for other in (new, own)]  # (lag, feature)
+    fitted, new = (np.einsum("fe,lfp->lep", vectors, fold.cross, optimize=True) for fold in (fit, fresh))
+    crossed = [(fitted * other).mean(2) for other in (new, fitted)]  # (lag, feature)
     own_gradient, new_gradient = fit.gradient @ vectors, fresh.gradient @ vectors
     turned = vectors.T @ fit.noise @ vectors
     noise = np.maximum(np.diagonal(turned), 0.0)
@@ -199,13 +199,16 @@ def _judge(fit: _Fold, fresh: _Fold, grid: Array, copies: Array, *, descent: boo
         fitted=(crossed[0] @ twice.T, crossed[1] @ twice.T),
         gained=(gained(new_gradient), gained(own_gradient)),
         noise=twice @ noise,
-        in_data=(moved(fit.target, new, fresh.output), moved(fit.target, own, fit.output)),
+        in_data=(moved(fit.target, new, fresh.output), moved(fit.target, fitted, fit.output)),
         strength=((fit.target * fresh.target).sum(1), np.square(fit.target).sum(1)),
         seen=tuple(  # type: ignore[arg-type]
             np.stack(
-                [(own * other).sum(1).mean(1), np.einsum("lep,eg,lgp->lp", own, turned, other, optimize=True).mean(1)]
+                [
+                    (fitted * other).sum(1).mean(1),
+                    np.einsum("lep,eg,lgp->lp", fitted, turned, other, optimize=True).mean(1),
+                ]
             )
-            for other in (new, own)
+            for other in (new, fitted)
         ),
         power=fit.power,
     )

@@ -80,10 +80,10 @@ def rows_of_blocks(
     """
     rows: list[tuple[int, slice | Tensor]] = []
     for number in block.unique().tolist():
-        own = (block == number).nonzero()[:, 0]
-        first, last = int(own[0]), int(own[-1])
-        together = last - first + 1 == len(own)
-        rows.append((number, slice(first, last + 1) if together else own.to(device)))
+        members = (block == number).nonzero()[:, 0]
+        first, last = int(members[0]), int(members[-1])
+        together = last - first + 1 == len(members)
+        rows.append((number, slice(first, last + 1) if together else members.to(device)))
     return rows
 
 
@@ -160,7 +160,7 @@ class ShareMoments:
         self.means[block] += weighted.sum((0, 1))
         self.present[block] += weights.flatten() @ rows.inside[chosen].double().flatten(0, 1)
         for group in sorted(set(self.group)):
-            probes = [p for p, own in enumerate(self.group) if own == group]
+            probes = [p for p, of_probe in enumerate(self.group) if of_probe == group]
             z, along = old if len(probes) == len(self.group) else old[..., probes], towards[..., group]
             flat = z.flatten(2).flatten(0, 1)  # (seq anchor, lag probe)
             moved = (along * weights[..., None]).flatten(0, 1)  # (seq anchor, row)

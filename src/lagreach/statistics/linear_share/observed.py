@@ -119,15 +119,15 @@ class Observed:
 
         def by_block(values: Tensor) -> Tensor:
             exact = torch.complex128 if values.is_complex() else torch.float64
-            return torch.stack([values[own].sum(0, dtype=exact) for _, own in members])
+            return torch.stack([values[rows_of].sum(0, dtype=exact) for _, rows_of in members])
 
         length = 2 * time  # zeros behind, so that the end does not meet the beginning
         ours = torch.fft.rfft(by_step, length)
         theirs = torch.fft.rfft(self.planted.transpose(1, 2), length).conj()
-        residual, output = ([1 + start + own for own in self.along] for start in (0, directions))
+        residual, output = ([1 + start + part for part in self.along] for start in (0, directions))
         spectra = (ours[:, :1] * theirs, ours[:, residual] * theirs, ours[:, output] * theirs)
         at = torch.as_tensor(list(lags), device=by_step.device)
-        z, zr, zo = (torch.fft.irfft(by_block(own), length)[..., at] for own in spectra)
+        z, zr, zo = (torch.fft.irfft(by_block(part), length)[..., at] for part in spectra)
         sums = by_block(by_step).flip(2).cumsum(2).flip(2)[..., at]  # from each lag on
         w, r, o = sums[:, :1].expand_as(z), sums[:, residual], sums[:, output]
         return torch.stack((w, z, r, zr, o, zo), dim=1).transpose(2, 3)

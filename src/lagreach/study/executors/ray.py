@@ -38,9 +38,11 @@ class RayExecutor(Executor):
         self._resources = resources
         self._started = not ray.is_initialized()
         if self._started:
-            own: dict[str, Any] = {"address": address} if address else {"num_cpus": workers, "include_dashboard": False}
+            cluster: dict[str, Any] = (
+                {"address": address} if address else {"num_cpus": workers, "include_dashboard": False}
+            )
             try:
-                ray.init(**own, log_to_driver=False, logging_level=logging.WARNING, configure_logging=False)
+                ray.init(**cluster, log_to_driver=False, logging_level=logging.WARNING, configure_logging=False)
             except (ConnectionError, RuntimeError, ValueError) as error:
                 raise RunError(
                     "the Ray cluster cannot be reached",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lagreach.adapters.view import unbound
+from lagreach.adapters.view import unbound_recurrence
 from lagreach.cells.stack import Stack
 from lagreach.data.batch import Batch
 from lagreach.errors import UnsupportedError
@@ -25,7 +25,7 @@ Tick = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class Piece:
+class TargetBatch:
     """Some sequences, run: outputs and features of the readout at the targets, and the objective that weighs them."""
 
     batch: Batch
@@ -54,13 +54,13 @@ class Measurement:
     space: OutputSpace
     mixing: Tensor | None = None
 
-    def run(self, batch: Batch) -> Piece:
+    def run(self, batch: Batch) -> TargetBatch:
         """Run the network on some sequences."""
         shown = self.network.show(batch)
         objective, times, positions = targets(shown, batch, self.loss, self.steps, self.network)
         features = shown.features if self.mixing is None else shown.features @ self.mixing.to(shown.features)
         place = times if shown.by_step else positions
-        return Piece(
+        return TargetBatch(
             batch=batch,
             objective=objective,
             times=times,
@@ -69,7 +69,7 @@ class Measurement:
             features=_at(features, place),
         )
 
-    def observed(self, piece: Piece, block: Tensor, chance: Tensor, *, readout: bool) -> Observed:
+    def observed(self, piece: TargetBatch, block: Tensor, chance: Tensor, *, readout: bool) -> Observed:
         """Everything but the features, in the coordinates of a readout or of all weights."""
         space, output, objective = self.space, piece.output, piece.objective
         along_residual, along_output = space.along(output, objective)
@@ -127,14 +127,14 @@ class Measurement:
             if tick is not None:
                 tick(len(batch))
 
-    def _sketch(self, directions: Directions, how: Linearisation) -> Callable[[Piece, Observed], Sketched]:
+    def _sketch(self, directions: Directions, how: Linearisation) -> Callable[[TargetBatch, Observed], Sketched]:
         """How derivatives along the directions are taken of a piece: carried back, or one run a direction."""
         carried = how.carried
         if carried is not None and len(directions):
             matrix, names = all_directions(directions), list(directions.weights)
             return lambda piece, seen: carried.sketch(piece.batch, seen, piece.output, matrix, names, self.space)
 
-        def forward(piece: Piece, observed: Observed) -> Sketched:
+        def forward(piece: TargetBatch, observed: Observed) -> Sketched:
             along = tangents(
                 _outputs(self.network, piece), directions, how.together, how.method, step=how.step, one_by_one=how.one_by_one
             )  # none where only the readout is trained  # fmt: skip
@@ -143,7 +143,7 @@ class Measurement:
         return forward
 
 
-def _outputs(network: Network, piece: Piece) -> Callable[[dict[str, Tensor]], Tensor]:
+def _outputs(network: Network, piece: TargetBatch) -> Callable[[dict[str, Tensor]], Tensor]:
     return lambda weights: piece.at_targets(network.output(weights, piece.batch))
 
 
@@ -160,7 +160,7 @@ def targets(
     seq, positions, out = shown.output.shape
     time = batch.x.shape[1]
     # only the type and the place of its weights are read
-    bare = unbound(Stack((), 0, ()), {"": next(iter(network.weights.values())).new_zeros(1)}, -1)
+    bare = unbound_recurrence(Stack((), 0, ()), {"": next(iter(network.weights.values())).new_zeros(1)}, -1)
     objective = make_objective(
         loss,
         batch,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lagreach._moved import renamed
 from lagreach.adapters import View
 from lagreach.data.bands import Bands
 from lagreach.data.batch import Batch
@@ -30,13 +31,17 @@ INPUTS_ALIVE, OUTPUTS_ALIVE, GRADIENTS_ALIVE = 12, 8, 10
 GROUP_ROWS = 8192  # steps that are carried back together
 
 
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"Subject": "MeasurementPlan", "Piece": "PairBatch"})
+
+
 @dataclass(frozen=True)
-class Subject:
+class MeasurementPlan:
     """What is measured: a model, sequences with their pairs, a loss, weights and bands of lags."""
 
     view: View
     sequences: Sequences
-    plan: BlockPlan
+    block_plan: BlockPlan
     loss: Loss
     names: list[str]
     bands: Bands
@@ -79,14 +84,14 @@ class Subject:
     @property
     def pairings(self) -> int:
         """Pairings in which the data's signal is measured; the raw gradient knows no partners."""
-        return self.plan.members - 1 if self.signal == "dependence" else 1
+        return self.block_plan.members - 1 if self.signal == "dependence" else 1
 
-    def exchanged(self, piece: Piece) -> tuple[list[Objective], Tensor | None]:
+    def exchanged(self, piece: PairBatch) -> tuple[list[Objective], Tensor | None]:
         """The objectives of the partners of a piece's rows in every pairing, and the steps that all of a group share.
 
         A group that does not fit into memory lies in several pieces; then the partners' targets are read once more.
         """
-        members = self.plan.members
+        members = self.block_plan.members
         if self.pairings == 1:
             return [piece.swapped], None
         if len(piece.number) % members == 0 and piece.pair[0] % (members // 2) == 0:
@@ -94,8 +99,8 @@ class Subject:
             every = [piece.objective.select(row ^ shift) for shift in range(1, members)]
         else:
             group, place = np.divmod((2 * piece.pair[:, None] + np.arange(2)).ravel(), members)
-            numbers = [self.plan.groups[group, place ^ shift] for shift in range(1, members)]
-            every = [self._objective(self.sequences.read(own.tolist()), piece.part) for own in numbers]
+            numbers = [self.block_plan.groups[group, place ^ shift] for shift in range(1, members)]
+            every = [self._objective(self.sequences.read(partners.tolist()), piece.part) for partners in numbers]
         weights = torch.stack([one.weights for one in (piece.objective, *every)]).amin(0)
         return every, weights
 
@@ -126,16 +131,16 @@ class Subject:
         """Pairs of sequences that are run together."""
         return max(1, self.room // self.pair_bytes)
 
-    def pieces(self, blocks: Iterable[int]) -> Iterator[Piece]:
+    def pieces(self, blocks: Iterable[int]) -> Iterator[PairBatch]:
         """Cut the sequences of some blocks into pieces that fit into memory; pairs stay together, and groups if they can."""
-        chunk, group = self.pairs_together, self.plan.members // 2
+        chunk, group = self.pairs_together, self.block_plan.members // 2
         chunk = chunk // group * group or chunk
-        pairs = np.flatnonzero(np.isin(self.plan.blocks, list(blocks)))
+        pairs = np.flatnonzero(np.isin(self.block_plan.blocks, list(blocks)))
         for start in range(0, len(pairs), chunk):
             chosen = pairs[start : start + chunk]
-            own = self.plan.pairs[chosen].ravel()
-            part, objective = self.run(own.tolist())
-            yield Piece(own, np.repeat(self.plan.blocks[chosen], 2), chosen, part, objective)
+            rows = self.block_plan.pairs[chosen].ravel()
+            part, objective = self.run(rows.tolist())
+            yield PairBatch(rows, np.repeat(self.block_plan.blocks[chosen], 2), chosen, part, objective)
 
     def feed(
         self,
@@ -144,7 +149,7 @@ class Subject:
         tick: Callable[[int], None] | None = None,
     ) -> None:
         """Run the sequences of some blocks (all by default) through the model once, and hand the pieces to accumulators."""
-        for piece in self.pieces(range(self.plan.count) if blocks is None else blocks):
+        for piece in self.pieces(range(self.block_plan.count) if blocks is None else blocks):
             for accumulator in accumulators:
                 accumulator.add(piece)
             if tick is not None:
@@ -152,7 +157,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Piece:
+class PairBatch:
     """Some pairs of sequences, run: rows 2i and 2i + 1 are partners."""
 
     number: np.ndarray  # (row,), number of the sequence
@@ -174,8 +179,8 @@ class Piece:
         if self.part.x.is_cuda:
             yield slice(0, len(self.block)), list(self.groups(len(self.block)))
             return
-        for block, own in self.groups(max(1, GROUP_ROWS // self.part.x.shape[1])):
-            yield own, [(block, slice(0, own.stop - own.start))]
+        for block, rows in self.groups(max(1, GROUP_ROWS // self.part.x.shape[1])):
+            yield rows, [(block, slice(0, rows.stop - rows.start))]
 
     def groups(self, most: int) -> Iterator[tuple[int, slice]]:
         """Rows of one block at a time, at most so many."""
@@ -190,18 +195,18 @@ class Piece:
         return self.objective.select(self.partner)
 
 
-def select(part: Rollout, own: slice) -> Rollout:
+def select(part: Rollout, rows: slice) -> Rollout:
     """Some sequences of a rollout; its head still belongs to all of them."""
-    lengths = None if part.lengths is None else part.lengths[own]
-    return replace(part, x=part.x[own], initial=part.initial[own], states=part.states[own], lengths=lengths)
+    lengths = None if part.lengths is None else part.lengths[rows]
+    return replace(part, x=part.x[rows], initial=part.initial[rows], states=part.states[rows], lengths=lengths)
 
 
-def band_cotangents(subject: Subject, part: Rollout, delta: Tensor, *, kept: bool = False) -> Iterator[Tensor]:
+def band_cotangents(plan: MeasurementPlan, part: Rollout, delta: Tensor, *, kept: bool = False) -> Iterator[Tensor]:
     """Sum of the carried gradients over the lags of each band, by position reached, in float64; see `Cotangent.kept`."""
-    lags = [lag for first, last in subject.bands.edges for lag in range(first, last + 1)]
-    ends = set(subject.bands.lags)
+    lags = [lag for first, last in plan.bands.edges for lag in range(first, last + 1)]
+    ends = set(plan.bands.lags)
     total: Tensor | None = None
-    for cotangent in subject.carry(part, delta, lags):
+    for cotangent in plan.carry(part, delta, lags):
         carried = cotangent.kept() if kept else cotangent.double()
         if total is None:
             total = carried.clone()

@@ -48,7 +48,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class ModelSubject:
+class WholeModelPlan:
     """A model, what reads its input, sequences with their pairs, a loss and bands of lags.
 
     `output` (group, out) are the directions that a planted dependency moves the outputs along, and `group` says which of
@@ -60,7 +60,7 @@ class ModelSubject:
     model: WholeModel
     source: InputModule
     sequences: Sequences
-    plan: BlockPlan
+    block_plan: BlockPlan
     loss: Loss
     bands: Bands
     slots: Slots
@@ -87,7 +87,7 @@ class ModelSubject:
             room = ROOM if device.type != "cuda" else int(GPU_SHARE * torch.cuda.mem_get_info(device)[0])
         return max(1, room // self.pair_bytes)
 
-    def run(self, rows: np.ndarray, exchange: Exchange | None = None) -> Piece:
+    def run(self, rows: np.ndarray, exchange: Exchange | None = None) -> PairBatch:
         """Run the model on some sequences, rows 2i and 2i + 1 being partners."""
         batch = self.sequences.read(rows.tolist())
         reading, output = read(self.model, self.source, batch, exchange=exchange)
@@ -96,7 +96,7 @@ class ModelSubject:
             check_finite("the input x", torch.where(inside[..., None], reading.inputs, 0.0))
         objective = objective_for(self.loss, batch, output, reading.inputs.shape[1], self.steps)
         stand = output_steps(inside, output.shape[1], after=self.outputs == AT_THE_END)
-        return Piece(batch, reading, output, objective, inside, stand)
+        return PairBatch(batch, reading, output, objective, inside, stand)
 
     def each(
         self,
@@ -108,8 +108,8 @@ class ModelSubject:
 
         On all pairs, or on those of some blocks.
         """
-        wanted = slice(None) if blocks is None else np.isin(self.plan.blocks, np.asarray(blocks))
-        pairs, homes = self.plan.pairs[wanted], self.plan.blocks[wanted]
+        wanted = slice(None) if blocks is None else np.isin(self.block_plan.blocks, np.asarray(blocks))
+        pairs, homes = self.block_plan.pairs[wanted], self.block_plan.blocks[wanted]
         chunk, start = self.pairs_together, 0
         while start < len(pairs):
             part = slice(start, start + chunk)
@@ -133,7 +133,7 @@ class ModelSubject:
 
 
 @dataclass(frozen=True)
-class Piece:
+class PairBatch:
     """Some sequences, run: rows 2i and 2i + 1 are partners."""
 
     batch: Batch
@@ -171,7 +171,7 @@ def size_in_powers_of_two(values: Float[Tensor, "seq out"]) -> Float[Tensor, "se
     return torch.where(largest > 0, torch.exp2(torch.floor(torch.log2(torch.where(largest > 0, largest, 1.0)))), 1.0)
 
 
-def make_model_subject(
+def plan_model_measurement(
     model: nn.Module,
     sequences: Sequences,
     loss: Loss,
@@ -190,14 +190,14 @@ def make_model_subject(
     memory: int | None = None,
     params: Selection = "input",
     optimizer: Any = None,
-) -> ModelSubject:
+) -> WholeModelPlan:
     """Try the model on a few sequences, find what reads its input, pair the sequences, and fix lags and directions."""
     if anchors is not None and anchors < 1:
         raise InputError("anchors counts outputs of a sequence", got=anchors, expected="1 or more")
     whole = whole_model(model, call)
     refuse_batch_norm(whole.module)
-    plan = plan_blocks(sequences, blocks, seed)
-    few = plan.pairs.ravel()[:USED_SAMPLE].tolist()
+    block_plan = plan_blocks(sequences, blocks, seed)
+    few = block_plan.pairs.ravel()[:USED_SAMPLE].tolist()
     sample = sequences.read(few[:SAMPLE])
     with at_rest(whole.module):
         check_model(whole, sample)
@@ -219,11 +219,11 @@ def make_model_subject(
     slots = make_slots(bands.edges)
     anchors = anchors_per_sequence(time, positions) if anchors is None else min(anchors, positions)
     anchor_bytes = len(slots) * (1 + groups) * width * torch.float32.itemsize
-    return ModelSubject(
+    return WholeModelPlan(
         model=whole,
         source=source,
         sequences=sequences,
-        plan=plan,
+        block_plan=block_plan,
         loss=loss,
         bands=bands,
         slots=slots,
@@ -275,25 +275,25 @@ def _weighting(model: WholeModel, source: InputModule, optimizer: Any) -> Tensor
     return as_table(model, source, {n: part.view(weights[n].shape) for n, part in zip(names, parts, strict=True)})
 
 
-def at_lags(subject: ModelSubject, edges: Sequence[tuple[int, int]]) -> ModelSubject:
+def at_lags(plan: WholeModelPlan, edges: Sequence[tuple[int, int]]) -> WholeModelPlan:
     """The same at other lags, from the first to the last of each pair."""
-    return replace(subject, bands=Bands(tuple(edges)), slots=make_slots(edges))
+    return replace(plan, bands=Bands(tuple(edges)), slots=make_slots(edges))
 
 
-def subsample(subject: ModelSubject, sequences: int) -> ModelSubject:
+def subsample(plan: WholeModelPlan, sequences: int) -> WholeModelPlan:
     """The same with about as many sequences, fairly chosen."""
-    return replace(subject, plan=subject.plan.subsample(sequences))
+    return replace(plan, block_plan=plan.block_plan.subsample(sequences))
 
 
 def _used(model: WholeModel, batches: list[Batch], loss: Loss, time: int, steps: Any) -> Bool[Tensor, "position"]:
     """Outputs that a loss function looks at, in any of some sequences."""
-    found = []
+    used = []
     for batch in batches:
         with torch.no_grad():
             output = model.output(batch)
         field, _ = cotangents(objective_for(loss, batch, output, time, steps), output)
-        found.append(used_outputs(field).any(0).cpu())
-    return torch.stack(found).any(0)
+        used.append(used_outputs(field).any(0).cpu())
+    return torch.stack(used).any(0)
 
 
 def _pair_bytes(model: WholeModel, source: InputModule, pair: Batch) -> tuple[int, int, int]:
@@ -310,5 +310,7 @@ def _pair_bytes(model: WholeModel, source: InputModule, pair: Batch) -> tuple[in
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
         reading, output = read(model, source, pair)
     outputs = OUTPUTS_ALIVE * output.numel() * output.element_size()
-    times = 2 if model.device.type == "cuda" else 3  # the way back takes as much again; a processor's allocator keeps more
+    times = (
+        2 if model.device.type == "cuda" else 3
+    )  # the way back takes as much again; a processor's allocator keeps more
     return max(1, times * sum(kept.values()) + outputs), reading.width, reading.inputs.shape[1]

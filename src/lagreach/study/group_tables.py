@@ -9,12 +9,12 @@ import numpy as np
 
 from lagreach.study.config import StudyConfig
 from lagreach.study.jobs import diagnose_jobs, study_task, summary_row
-from lagreach.study.rows import Row, read_rows
 from lagreach.study.store import RunDirectory
+from lagreach.study.tables import Row, read_rows
 
 
 @dataclass(frozen=True)
-class Material:
+class GroupTables:
     """What figures are drawn from: rows of the summary, epochs of training, recovered lags."""
 
     final: Sequence[Row]  # after training, by all recipes
@@ -41,16 +41,16 @@ def stacked(rows: Sequence[Row], name: str) -> np.ndarray:
 
 def reach(rows: Sequence[Row]) -> np.ndarray:
     """Windows (seed, budget): 0 where nothing lies within reach, NaN where no N is known."""
-    found = np.nan_to_num(stacked(rows, "windows"))
-    for own, row in zip(found, rows, strict=True):
+    windows = np.nan_to_num(stacked(rows, "windows"))
+    for of_seed, row in zip(windows, rows, strict=True):
         needed = row["n_data"] if row.get("n_probe") is None else row["n_probe"]  # the printed recipe has one N only
         if all(n is None or np.isnan(n) for n in needed):
-            own[:] = np.nan
-    return found
+            of_seed[:] = np.nan
+    return windows
 
 
-def gather(run: RunDirectory, config: StudyConfig) -> dict[str, Material]:
-    """Read a finished run's numbers, one `Material` for each group of variants."""
+def gather(run: RunDirectory, config: StudyConfig) -> dict[str, GroupTables]:
+    """Read a finished run's numbers, one `GroupTables` for each group of variants."""
     task, budgets = study_task(config), config.diagnosis.budget_grid
     place = {v.name: {"variant": v.name, "role": v.role or v.name, "group": v.group} for v in config.variants}
     last = {v.name: config.checkpoint_epochs(v)[-1] for v in config.variants}
@@ -59,16 +59,16 @@ def gather(run: RunDirectory, config: StudyConfig) -> dict[str, Material]:
     for name, rows in tables.items():
         for v in config.variants:
             rows += [row | place[v.name] for row in read_rows(run.training(v.name) / f"{name}.parquet", read=run.read)]
-    found = {}
-    for group in dict.fromkeys(own["group"] for own in place.values()):
-        own = [row for row in every if row["group"] == group]
-        found[group] = Material(
-            final=[row for row in own if row["epoch"] == last[row["variant"]]],
-            every=own,
+    by_group = {}
+    for group in dict.fromkeys(of_group["group"] for of_group in place.values()):
+        of_group = [row for row in every if row["group"] == group]
+        by_group[group] = GroupTables(
+            final=[row for row in of_group if row["epoch"] == last[row["variant"]]],
+            every=of_group,
             metrics=[row for row in tables["metrics"] if row["group"] == group],
             recovered=[row for row in tables["recovered"] if row["group"] == group],
             budgets=budgets,
             noise_floor=task.noise_floor,
             task_lags=[lag for lag in task.lags if lag < task.length],
         )
-    return found
+    return by_group

@@ -1,4 +1,4 @@
-"""What the upright kernels share: tiles of units x sequences, kept in the layout of the tensor cores all along.
+"""What the units-first kernels share: tiles of units x sequences, kept in the layout of the tensor cores all along.
 
 A product of weights (units x units) with a state (units x 8 sequences) fills the tensor cores' least tile, where the
 other kernels need 16 sequences, so twice as many multiprocessors share a batch. All arithmetic then happens where the

@@ -1,6 +1,6 @@
-"""Upright kernels of the GRU in the paper's form, whose weights stay on the multiprocessor; see `upright_parts` and `gru`.
+"""Units-first kernels of the leaky cells, whose weights stay on the multiprocessor; see `units_first_parts` and `leaky`.
 
-They write and read what the kernels of `gru` do, so the tangent of those serves both.
+They write and read what the kernels of `leaky` do, so the tangent of those serves both.
 """
 
 # mypy: disable-error-code=no-untyped-def
@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton.language as tl
 
 from lagreach.kernels.gpu.parts import jit, scaling, split
-from lagreach.kernels.gpu.upright_parts import (
+from lagreach.kernels.gpu.units_first_parts import (
     column,
     fetch,
     fetch_scale,
@@ -48,6 +48,7 @@ def forward(
     HP: tl.constexpr,
     ROWS: tl.constexpr,
     BK: tl.constexpr,
+    GATED: tl.constexpr,
     LAYERNORM: tl.constexpr,
     RESIDENT: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -55,39 +56,47 @@ def forward(
     PTX: tl.constexpr,
 ):
     """States after each step, and what the slopes need."""
+    N: tl.constexpr = 2 if GATED else 1
     PLANES: tl.constexpr = 2 if PRECISION == "float32" else 1
     replica = tl.program_id(1).to(tl.int64)
     units, rows = tl.arange(0, HP)[:, None], tl.program_id(0) * ROWS + tl.arange(0, ROWS)[None, :]
     real = units < H
     keep = real & (rows < B)
     line = replica * B + rows
-    weights += replica * (3 * PLANES * HP * HP)
-    U_z, U_r = high_part(weights, 0, HP, PRECISION, PTX), high_part(weights, 1, HP, PRECISION, PTX)
-    U_h = high_part(weights, 2, HP, PRECISION, PTX)
-    b_z, b_r = column(bias, 3 * replica, H, HP), column(bias + H, 3 * replica, H, HP)
-    b_h = column(bias + 2 * H, 3 * replica, H, HP)
+    weights += replica * (N * PLANES * HP * HP)
+    U_h = high_part(weights, N - 1, HP, PRECISION, PTX)
+    b_h = column(bias + (N - 1) * H, N * replica, H, HP)
+    if GATED:
+        U_s = high_part(weights, 0, HP, PRECISION, PTX)
+        b_s = column(bias, N * replica, H, HP)
     if LAYERNORM:
         ln_gain, ln_shift = column(gain, replica, H, HP), column(shift, replica, H, HP)
     h = fetch(s0 + line * H + units, keep, EVEN, PTX)
     up, down = scaling(tl.maximum(largest_column(h), 1.0), tl.load(bound + replica), PRECISION)
-    at_pre, at_kept = pre + line * T * (3 * H) + units, kept + line * T * (3 * H) + units
+    at_pre, at_kept = pre + line * T * (N * H) + units, kept + line * T * (N * H) + units
     at_h = states + line * T * H + units
-    next_z, next_r = fetch(at_pre, keep, EVEN, PTX), fetch(at_pre + H, keep, EVEN, PTX)
-    next_h = fetch(at_pre + 2 * H, keep, EVEN, PTX)
+    next_h = fetch(at_pre + (N - 1) * H, keep, EVEN, PTX)
+    if GATED:
+        next_s = fetch(at_pre, keep, EVEN, PTX)
     # The high parts are multiplied once before the low parts are loaded: they move to registers, and make room for these.
-    nothing = settled(U_z, HP, ROWS, PRECISION) + settled(U_r, HP, ROWS, PRECISION) + settled(U_h, HP, ROWS, PRECISION)
-    V_z, V_r = low_part(weights, 0, HP, PRECISION, PTX), low_part(weights, 1, HP, PRECISION, PTX)
-    V_h = low_part(weights, 2, HP, PRECISION, PTX)
+    nothing = settled(U_h, HP, ROWS, PRECISION)
+    if GATED:
+        nothing += settled(U_s, HP, ROWS, PRECISION)
+        V_s = low_part(weights, 0, HP, PRECISION, PTX)
+    V_h = low_part(weights, N - 1, HP, PRECISION, PTX)
     h += nothing
     for t in range(T):
-        a_z, a_r, a_h = next_z + b_z, next_r + b_r, next_h + b_h
-        ahead = at_pre + tl.minimum(t + 1, T - 1).to(tl.int64) * (3 * H)
-        next_z, next_r = fetch(ahead, keep, EVEN, PTX), fetch(ahead + H, keep, EVEN, PTX)
-        next_h = fetch(ahead + 2 * H, keep, EVEN, PTX)
+        a_h = next_h + b_h
+        ahead = at_pre + tl.minimum(t + 1, T - 1).to(tl.int64) * (N * H)
+        next_h = fetch(ahead + (N - 1) * H, keep, EVEN, PTX)
         high, low = split(h, up, PRECISION)
-        r = logistic(a_r + down * multiplied(U_r, V_r, high, low, HP, ROWS, PRECISION), PTX)
-        z = logistic(a_z + down * multiplied(U_z, V_z, high, low, HP, ROWS, PRECISION), PTX)
-        high, low = split(r * h, up, PRECISION)
+        if GATED:
+            a_s = next_s + b_s
+            next_s = fetch(ahead, keep, EVEN, PTX)
+            s = logistic(a_s + down * multiplied(U_s, V_s, high, low, HP, ROWS, PRECISION), PTX)
+            put(at_kept, s, keep, EVEN, PTX)
+        else:
+            s = fixed
         a_h += down * multiplied(U_h, V_h, high, low, HP, ROWS, PRECISION)
         if LAYERNORM:
             keeping, scale = normalised(a_h, real, H)
@@ -96,13 +105,11 @@ def forward(
         else:
             g = hyperbolic(a_h, PTX)
             keeping = g
-        h = (1.0 - z) * h + z * g
+        h = (1.0 - s) * h + s * g
         put(at_h, h, keep, EVEN, PTX)
-        put(at_kept, z, keep, EVEN, PTX)
-        put(at_kept + H, r, keep, EVEN, PTX)
-        put(at_kept + 2 * H, keeping, keep, EVEN, PTX)
+        put(at_kept + (N - 1) * H, keeping, keep, EVEN, PTX)
         at_h += H
-        at_kept += 3 * H
+        at_kept += N * H
 
 
 @jit
@@ -131,6 +138,7 @@ def backward(
     HP: tl.constexpr,
     ROWS: tl.constexpr,
     BK: tl.constexpr,
+    GATED: tl.constexpr,
     LAYERNORM: tl.constexpr,
     RESIDENT: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -138,6 +146,7 @@ def backward(
     PTX: tl.constexpr,
 ):
     """Gradients of the blocks, of the first state and of the biases (a share of each program), from those of the states."""
+    N: tl.constexpr = 2 if GATED else 1
     PLANES: tl.constexpr = 2 if PRECISION == "float32" else 1
     replica = tl.program_id(1).to(tl.int64)
     units, rows = tl.arange(0, HP)[:, None], tl.program_id(0) * ROWS + tl.arange(0, ROWS)[None, :]
@@ -146,73 +155,80 @@ def backward(
     line = replica * B + rows
     program = replica * tl.num_programs(0) + tl.program_id(0)
     last = (T - 1).to(tl.int64)
+    weights += replica * (N * PLANES * HP * HP)
     weights_bound = tl.load(bound + replica)
-    weights += replica * (3 * PLANES * HP * HP)
-    U_z, U_r = high_part(weights, 0, HP, PRECISION, PTX), high_part(weights, 1, HP, PRECISION, PTX)
-    U_h = high_part(weights, 2, HP, PRECISION, PTX)
+    U_h = high_part(weights, N - 1, HP, PRECISION, PTX)
+    if GATED:
+        U_s = high_part(weights, 0, HP, PRECISION, PTX)
     if LAYERNORM:
         ln_gain, ln_shift = column(gain, replica, H, HP), column(shift, replica, H, HP)
-    wide, narrow = line * T * (3 * H) + units, line * T * H + units  # offsets of the first step
-    at_kept = kept + last * (3 * H) + wide
-    next_z, next_r = fetch(at_kept, keep, EVEN, PTX), fetch(at_kept + H, keep, EVEN, PTX)
-    next_g = fetch(at_kept + 2 * H, keep, EVEN, PTX)
+    wide, narrow = line * T * (N * H) + units, line * T * H + units  # offsets of the first step
+    at_kept = kept + last * (N * H) + wide
+    next_g = fetch(at_kept + (N - 1) * H, keep, EVEN, PTX)
+    if GATED:
+        next_s = fetch(at_kept, keep, EVEN, PTX)
     next_d = fetch(grad + last * H + narrow, keep, EVEN, PTX)
     first_h = fetch(s0 + line * H + units, keep, EVEN, PTX)
     next_h = tl.where(last > 0, fetch(states + tl.maximum(last - 1, 0) * H + narrow, keep, EVEN, PTX), first_h)
-    sum_z = tl.zeros([HP, ROWS], next_d.dtype)
-    sum_r, sum_h, sum_gain, sum_shift = sum_z, sum_z, sum_z, sum_z
+    sum_s = tl.zeros([HP, ROWS], next_d.dtype)
+    sum_h, sum_gain, sum_shift = sum_s, sum_s, sum_s
     peak = tl.zeros([1, ROWS], next_d.dtype)
     # The high parts are multiplied once before the low parts are loaded: they move to registers, and make room for these.
-    nothing = settled(U_z, HP, ROWS, PRECISION) + settled(U_r, HP, ROWS, PRECISION) + settled(U_h, HP, ROWS, PRECISION)
-    V_z, V_r = low_part(weights, 0, HP, PRECISION, PTX), low_part(weights, 1, HP, PRECISION, PTX)
-    V_h = low_part(weights, 2, HP, PRECISION, PTX)
+    nothing = settled(U_h, HP, ROWS, PRECISION)
+    if GATED:
+        nothing += settled(U_s, HP, ROWS, PRECISION)
+        V_s = low_part(weights, 0, HP, PRECISION, PTX)
+    V_h = low_part(weights, N - 1, HP, PRECISION, PTX)
     dh = nothing
     for back in range(T):
         t = last - back
         before = tl.maximum(t - 1, 0)
-        z, r, g, h = next_z, next_r, next_g, next_h
+        g, h = next_g, next_h
         if LAYERNORM:
             kept_g = g
             g = hyperbolic(kept_g * ln_gain + ln_shift, PTX)
             scale = fetch_scale(scales, line, t, T, keep, HP, ROWS, EVEN, PTX)
         dh += next_d
-        at_kept = kept + before * (3 * H) + wide
-        next_z, next_r = fetch(at_kept, keep, EVEN, PTX), fetch(at_kept + H, keep, EVEN, PTX)
-        next_g = fetch(at_kept + 2 * H, keep, EVEN, PTX)
+        at_kept = kept + before * (N * H) + wide
+        next_g = fetch(at_kept + (N - 1) * H, keep, EVEN, PTX)
         next_d = fetch(grad + before * H + narrow, keep, EVEN, PTX)
         next_h = tl.where(t > 1, fetch(states + tl.maximum(t - 2, 0) * H + narrow, keep, EVEN, PTX), first_h)
-        d_z = dh * (g - h) * z * (1.0 - z)
-        d_h = dh * z * (1.0 - g * g)
+        if GATED:
+            s = next_s
+            next_s = fetch(at_kept, keep, EVEN, PTX)
+        else:
+            s = fixed
+        d_h = dh * s * (1.0 - g * g)
         if LAYERNORM:
             sum_gain += d_h * kept_g
             sum_shift += d_h
             d_h = normalised_slope(d_h * ln_gain, kept_g, scale, real, H)
-        most = largest_column(tl.maximum(tl.abs(d_h), tl.abs(d_z)))
-        up, down = scaling(most, weights_bound, PRECISION)
-        high_h, low_h = split(d_h, up, PRECISION)  # both before the first product: they share their barriers
-        high_z, low_z = split(d_z, up, PRECISION)
-        d_reset = down * multiplied(U_h, V_h, high_h, low_h, HP, ROWS, PRECISION)
-        dh = dh * (1.0 - z) + d_reset * r + down * multiplied(U_z, V_z, high_z, low_z, HP, ROWS, PRECISION)
-        d_r = d_reset * h * r * (1.0 - r)
-        most_r = largest_column(d_r)
-        up, down = scaling(most_r, weights_bound, PRECISION)
-        high_r, low_r = split(d_r, up, PRECISION)
-        dh += down * multiplied(U_r, V_r, high_r, low_r, HP, ROWS, PRECISION)
-        at_d = d_all + t * (3 * H) + wide
-        put(at_d, d_z, keep, EVEN, PTX)
-        put(at_d + H, d_r, keep, EVEN, PTX)
-        put(at_d + 2 * H, d_h, keep, EVEN, PTX)
-        sum_z += d_z
-        sum_r += d_r
+        at_d = d_all + t * (N * H) + wide
+        if GATED:
+            d_s = dh * (g - h) * s * (1.0 - s)
+            most = largest_column(tl.maximum(tl.abs(d_h), tl.abs(d_s)))
+            up, down = scaling(most, weights_bound, PRECISION)
+            high_h, low_h = split(d_h, up, PRECISION)  # both before the first product: they share their barriers
+            high_s, low_s = split(d_s, up, PRECISION)
+            p = multiplied(U_h, V_h, high_h, low_h, HP, ROWS, PRECISION)
+            p += multiplied(U_s, V_s, high_s, low_s, HP, ROWS, PRECISION)
+            put(at_d, d_s, keep, EVEN, PTX)
+            sum_s += d_s
+        else:
+            most = largest_column(d_h)
+            up, down = scaling(most, weights_bound, PRECISION)
+            high_h, low_h = split(d_h, up, PRECISION)
+            p = multiplied(U_h, V_h, high_h, low_h, HP, ROWS, PRECISION)
+        put(at_d + (N - 1) * H, d_h, keep, EVEN, PTX)
         sum_h += d_h
-        peak = tl.maximum(peak, tl.maximum(most, most_r))
+        peak = tl.maximum(peak, most)
+        dh = dh * (1.0 - s) + down * p
     put(d_s0 + line * H + units, dh, keep, EVEN, PTX)
     tl.store(d_bound + program, tl.max(tl.max(peak, axis=1), axis=0))
     unit = tl.arange(0, HP)
-    at_bias = d_bias + program * 3 * H + unit
-    tl.store(at_bias, tl.sum(sum_z, axis=1), mask=unit < H)
-    tl.store(at_bias + H, tl.sum(sum_r, axis=1), mask=unit < H)
-    tl.store(at_bias + 2 * H, tl.sum(sum_h, axis=1), mask=unit < H)
+    tl.store(d_bias + (program * N + N - 1) * H + unit, tl.sum(sum_h, axis=1), mask=unit < H)
+    if GATED:
+        tl.store(d_bias + program * N * H + unit, tl.sum(sum_s, axis=1), mask=unit < H)
     if LAYERNORM:
         tl.store(d_gain + program * H + unit, tl.sum(sum_gain, axis=1), mask=unit < H)
         tl.store(d_shift + program * H + unit, tl.sum(sum_shift, axis=1), mask=unit < H)

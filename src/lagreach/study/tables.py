@@ -35,7 +35,9 @@ def table_bytes(table: pa.Table, **options: Any) -> bytes:
     words = (table.schema.metadata or {}) | {SEALED: "by a line before the footer"}
     pq.write_table(table.replace_schema_metadata(words), made, **options)
     content = bytes(made.getvalue())
-    footer = int.from_bytes(content[-8:-4], "little") + 8  # readers find it from the end, and all else by its numbers
+    footer = (
+        int.from_bytes(content[-8:-4], "little") + 8
+    )  # with its size and magic number; nothing else in a Parquet file has a fixed place
     return seal(content, len(content) - footer)
 
 
@@ -55,7 +57,7 @@ def read_rows(path: Path, columns: Sequence[str] = (), read: Read = read_whole) 
         with open_table(content, path.name) as file:
             rows, missing = file.metadata.num_rows, set(columns) - set(file.schema_arrow.names)
             # repeated values take no room in a file, so its size says nothing about the table's
-            found = file.read().to_pylist() if rows <= MOST_ROWS and not missing else []
+            rows_read = file.read().to_pylist() if rows <= MOST_ROWS and not missing else []
     except Exception as error:  # a library that reads damaged files raises anything, and all of it means the same here
         raise InputError("this table cannot be read", got=f"{path.name}: {error}", fix=MENDED) from error
     if rows > MOST_ROWS:
@@ -66,4 +68,4 @@ def read_rows(path: Path, columns: Sequence[str] = (), read: Read = read_whole) 
             got=f"{path.name} without {', '.join(sorted(missing))}",
             fix=MENDED,
         )
-    return found
+    return rows_read

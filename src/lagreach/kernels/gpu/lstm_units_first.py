@@ -1,4 +1,4 @@
-"""Upright kernels of the LSTM, for networks whose weights stay on the multiprocessor; see `upright_parts` and `lstm`.
+"""Units-first kernels of the LSTM, for networks whose weights stay on the multiprocessor; see `units_first_parts` and `lstm`.
 
 They write and read what the kernels of `lstm` do, so the tangent of those serves both.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton.language as tl
 
 from lagreach.kernels.gpu.parts import jit, scaling, split
-from lagreach.kernels.gpu.upright_parts import (
+from lagreach.kernels.gpu.units_first_parts import (
     column,
     fetch,
     fetch_scale,
