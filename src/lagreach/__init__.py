@@ -34,7 +34,7 @@ _HOME = {
     "cost": "lagreach.diagnosis.diagnose",
     "cut_series": "lagreach.data.sequences",
     "diagnose": "lagreach.diagnosis.diagnose",
-    "diagnose_step": "lagreach.diagnosis.diagnose",
+    "diagnose_step": "lagreach.diagnosis.bare_step",
     "effective_rates": "lagreach.transport.first_order",
     "fidelity": "lagreach.transport.fidelity",
     "fit_tail": "lagreach.tails.fit",

@@ -14,10 +14,10 @@ from lagreach.cells import Cell as Cell
 from lagreach.cells import all_cells as all_cells
 from lagreach.data.sequences import cut_series as cut_series
 from lagreach.detection import required_sequences as required_sequences
+from lagreach.diagnosis.bare_step import diagnose_step as diagnose_step
 from lagreach.diagnosis.compare import compare as compare
 from lagreach.diagnosis.diagnose import cost as cost
 from lagreach.diagnosis.diagnose import diagnose as diagnose
-from lagreach.diagnosis.diagnose import diagnose_step as diagnose_step
 from lagreach.diagnosis.files import load as load
 from lagreach.diagnosis.measure import measure_window as measure_window
 from lagreach.errors import LagreachError as LagreachError

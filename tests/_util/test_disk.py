@@ -96,6 +96,7 @@ del found
 """
 
 
+@pytest.mark.thorough
 def test_a_diagnosis_that_does_not_fit_leaves_the_process_alive(tmp_path):
     """HDF5 ended the process when a write failed; here one really does."""
     old = Path(__file__).parent.parent / "diagnosis" / "data" / "schema-1.nc"

@@ -126,6 +126,7 @@ def test_the_whole_gradient_of_each_sequence_is_autograds(name):
         torch.testing.assert_close(torch.from_numpy(pulled[n]), expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.thorough
 def test_a_diagnosis_does_not_depend_on_how_rows_are_folded():
     """Channel-independent and interleaved rows are one model: the same window; and the dependence is found."""
     x, y = data(96, 12)
@@ -140,6 +141,7 @@ def test_a_diagnosis_does_not_depend_on_how_rows_are_folded():
         torch.testing.assert_close(torch.as_tensor(one), torch.as_tensor(other), rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("transport", ["exact", "first-order"])
 def test_models_with_nodes_in_the_batch_are_diagnosed(transport):
     x, y = data(96, 12, outputs=2)

@@ -164,6 +164,7 @@ def test_a_diagnosis_of_an_own_cell_leaves_the_model_as_it_was():
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("model", "why"),
     [

@@ -10,7 +10,7 @@ from lagreach.adapters import as_view
 from lagreach.adapters.precision import in_single_precision
 from lagreach.adapters.view import GatedView, gated_view
 from lagreach.data.batch import Batch
-from lagreach.diagnosis.diagnose import diagnose_step
+from lagreach.diagnosis.bare_step import diagnose_step
 from lagreach.errors import UnsupportedError
 
 HALF = [torch.bfloat16, torch.float16]

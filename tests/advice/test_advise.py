@@ -80,6 +80,7 @@ def test_nothing_is_to_do_about_a_lag_that_will_be_recovered(data):
         advice.apply(model)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("rate", "steps", "kind", "factor"), [(1e-5, 1000, "rate", 200), (3e-3, 30, "steps", 20), (3e-3, 1000, "gates", 1)]
 )
@@ -113,6 +114,7 @@ def test_sequences_must_be_longer_than_the_lag(data):
     assert math.isnan(advice.first.expected)
 
 
+@pytest.mark.thorough
 def test_lags_are_found_in_the_data_if_none_is_named(data):
     assert advise(build(nn.LSTM), data, sequences=1000).lag == LAG
     x = torch.randn(160, 10, 1, generator=torch.Generator().manual_seed(1))

@@ -59,6 +59,7 @@ def with_numbers(diagnosis, needed, dependences=(), kappa=2.0, **settings):
     )
 
 
+@pytest.mark.thorough
 def test_the_signal_of_a_lag_falls_with_the_share_of_steps_that_have_it_inside():
     """Measured: planted gradients on sequences of T steps, and on the chunks that they are cut into."""
     generator = torch.Generator().manual_seed(1)

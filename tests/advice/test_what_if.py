@@ -15,6 +15,7 @@ from tests.report.cases import CASES, data, gated, heavy, refused
 NUMBERS = ("sequences", "low", "high", "pessimistic", "robust")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
 def test_as_measured_it_is_the_window(name):
     window = CASES[name]().layers[0].window

@@ -70,6 +70,7 @@ def fit(callbacks, folder, logger=False, validate=True, **options):
     return module, {name: value.clone() for name, value in module.state_dict().items()} | {"drawn": torch.rand(3)}
 
 
+@pytest.mark.thorough
 def test_a_training_with_the_callback_is_the_same_training(tmp_path, capsys):
     _, plain = fit([], tmp_path)
     logger = Recorder()

@@ -57,6 +57,7 @@ def fit(callbacks, folder):
     return trainer, weights | {"drawn": torch.rand(3)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("unit", "every", "seen"), [("step", 3, [3, 6]), ("epoch", 1, [1, 2])])
 def test_a_training_with_the_callback_is_the_same_training(unit, every, seen, tmp_path):
     _, plain = fit([], tmp_path / "plain")

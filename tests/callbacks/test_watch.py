@@ -243,6 +243,7 @@ def two_steps(folder, number):
         watched.step(4)
 
 
+@pytest.mark.thorough
 def test_files_of_an_earlier_training_stay(tmp_path):
     two_steps(tmp_path, 1)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}

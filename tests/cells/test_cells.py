@@ -26,6 +26,7 @@ def test_package_cells_conform(name):
     assert "identity" in check_cell(name).passed
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", WITH_LAYERNORM)
 def test_layernorm_cells_conform(name):
     check_cell(make_cell(name, layernorm=True))

@@ -71,6 +71,7 @@ def data(sequences=64):
     return x, y + 0.1 * torch.randn(y.shape, generator=generator)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cell", [Two, Retaining])
 def test_a_cell_of_two_blocks_is_diagnosed(cell):
     assert "diagnosis" in check_cell(cell).passed  # gains and rates against explicit Jacobians

@@ -77,6 +77,7 @@ def test_other_kinds_of_data_and_the_gate(folder, data):
     assert "required lag 2: within reach: the dependence in the data needs" in within.stdout
 
 
+@pytest.mark.thorough
 def test_dry_run(folder):
     done = lagreach(folder, *COMMON, "--data", "data.npz", "--out", "none", "--dry-run")
     assert done.returncode == 0
@@ -99,6 +100,7 @@ def test_weights(folder):
     assert "do not fit the model" in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_malicious_file_executes_nothing(folder):
     class Trap:
         def __reduce__(self):

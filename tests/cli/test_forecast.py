@@ -14,6 +14,7 @@ from tests.cli.test_diagnose import folder, lagreach  # noqa: F401 (a fixture)
 COMMON = ("forecast", "--model", "my_models:build", "--data", "data.npz", "--lags", "0,2,8", "--directions", 16)
 
 
+@pytest.mark.thorough
 def test_forecast_answers_and_writes(folder):  # noqa: F811
     done = lagreach(
         folder, *COMMON, "--sequences", "100,1000", "--require-lag", 0, "--json", "--out", "run", "--report", "page.html"

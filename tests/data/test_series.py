@@ -53,6 +53,7 @@ def test_unrelated_series_are_found_related_as_rarely_as_promised(case):
     assert beta.ppf(0.025, max(false, 1), 401 - max(false, 1)) <= 0.05
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["AR .95", "AR .99", "white, stride 1"])
 def test_a_few_unrelated_series(name):
     """Before, 14 %, 42 % and 11 % were found related."""

@@ -133,6 +133,7 @@ def test_many_short_recordings_are_units_of_their_own():
     np.testing.assert_array_equal(order[again.pairs], plan.pairs)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stride", [1, 4])
 def test_no_dependence_is_found_in_windows_of_noise(stride):
     """Before, 8 of 8 and 6 of 8."""

@@ -43,6 +43,7 @@ def test_cauchy_divergence(d):
     np.testing.assert_allclose(kl_divergence(1, d, 1.0, 1.0), np.log1p(d**2 / 4), rtol=1e-7)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("d", [0.3, 1.0, 4.0])
 def test_information_against_adaptive_quadrature(d):
     f = density(1.5)
@@ -76,6 +77,7 @@ def test_information_depends_on_the_distance_alone():
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("d", [0.5, 2.0, 6.0])
 def test_sign_test_is_the_bayes_test(alpha, d):

@@ -1,5 +1,6 @@
 """What misled a new user, each as it was met: lags that automatic bands hid, "learned" without learning, heads that pool."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -32,6 +33,7 @@ def fresh(kind, hidden=16, seed=0, **options):
     return Read(kind, hidden, **options)
 
 
+@pytest.mark.thorough
 def test_automatic_lags_find_what_every_lag_finds():
     """In a band of several lags the noise of the nearest one hid the others: nothing was found at lag 40 in half of the runs."""
     data = marked(300, 45, 40)

@@ -92,6 +92,7 @@ def test_an_interrupt_loses_nothing_that_was_finished(tmp_path):
     assert model.runs < needed
 
 
+@pytest.mark.thorough
 def test_other_weights_data_and_settings_are_measured_anew(tmp_path):
     build, draw, loss = KINDS["numbers"]
     model, data = build(), draw()

@@ -67,6 +67,7 @@ def close(printed, shown):
     np.testing.assert_allclose(numbers, expected, rtol=0.02)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("_as_users_run_it")
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: str(p.relative_to(DOCS)))
 def test_code_on_a_page_runs_and_prints_what_it_says(page, tmp_path, monkeypatch, capsys):

@@ -172,6 +172,7 @@ MODELS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", MODELS)
 def test_every_kind_of_model(name):
     make, arrange, options = MODELS[name]
@@ -284,6 +285,7 @@ CARRIED = {
 CARRIED |= {f"nn.{kind}": lambda kind=kind: Recurrent(kind) for kind in ("GRU", "LSTM", "RNN")}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CARRIED)
 def test_gradients_carried_back_agree_with_differences(name):
     """Both are derivatives along the same directions; one comes from the outputs, the other from the weights."""

@@ -121,6 +121,7 @@ def assert_is_brute_force(plan, exchange_plan, head, loss, x, y, weights, neighb
     return exchanged
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cell", ["lstm", "gru", "diag_gate"])
 @pytest.mark.parametrize("layers", [1, 2])
 def test_it_is_the_difference_of_two_lag_gradients(cell, layers, generator):
@@ -156,6 +157,7 @@ def test_what_lies_beyond_a_sequence_does_not_count(generator):
     assert_is_brute_force(plan, ExchangePlan(LAGS, ALL, NOTHING), head, "mse", x, y, inside)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("pooled", "reach"), [(False, OWN_STEP), (True, EVERYTHING)])
 def test_heads_that_look_at_states(pooled, reach, generator):
     """The gradient at the anchor is then that of the states after the exchange."""

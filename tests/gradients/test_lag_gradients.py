@@ -19,6 +19,7 @@ def assert_same(a, b):
     torch.testing.assert_close(a.loss, b.loss, **EXACT)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("transport", ["exact", "first-order"])
 @pytest.mark.parametrize("cell", CELLS)
 def test_chunks_and_order_do_not_matter(cell, transport, generator):

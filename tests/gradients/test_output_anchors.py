@@ -74,11 +74,13 @@ CASES = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("net", "y", "expected"), CASES, ids=lambda value: getattr(value, "form", None))
 def test_gradients_tell_to_which_steps_outputs_belong(net, y, expected):
     assert decide(rollouts(net, y)) == expected
 
 
+@pytest.mark.thorough
 def test_where_both_are_possible_the_user_is_asked():
     x = torch.randn(24, TIME, 2, generator=torch.Generator().manual_seed(0))
     for net in (Net("pooled"), Net("attention")):

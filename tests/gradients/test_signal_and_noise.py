@@ -41,6 +41,7 @@ def train(model, steps, generator):
         schedule.step()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cell", ["diag_gate", "lstm"])
 def test_a_learned_lag_stays_visible_to_the_contrast_and_vanishes_from_the_raw_gradient(cell, generator):
     model = GatedRNN(cell, 2, 8, 1, gate_init=0.5, generator=generator)
@@ -96,6 +97,7 @@ def planted_with_tails(tails, sequences, seed):
     return torch.from_numpy(x), torch.from_numpy(y)[..., None]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("tails", ["gaussian", "stable"])
 def test_the_envelope_counts_against_the_noise_of_the_whole_gradient_only(tails):
     """Scale the envelope beyond lag 0 by 2^-6, from a level where it adds nothing to the noise."""

@@ -207,6 +207,7 @@ def test_saturated_gates_do_not_overflow():
             torch.testing.assert_close(grads[k], expected_grads[k], **CLOSE[torch.float32])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CELLS)
 def test_the_number_of_threads_does_not_matter(name, monkeypatch):
     monkeypatch.setattr("lagreach.kernels.cpu.passes.WORTH_THREADS", 0)

@@ -25,6 +25,8 @@ from lagreach.kernels import scan, scan_tangent
 from lagreach.kernels.gpu import missing, plan, precision
 from lagreach.kernels.gpu.products import weight_gradients
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parent.parent.parent
 CELLS = [name for name in all_cells() if name in plan.FAMILIES]
 DENSE = [name for name in CELLS if plan.FAMILIES[name].dense]

@@ -16,6 +16,7 @@ def most_by_chance(runs):
     return binom.isf(1e-3, runs, ERROR)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", ["Transformer", "token Transformer"])
 def test_planted_lags_are_found_and_others_are_not(kind):

@@ -112,6 +112,7 @@ def test_files_come_out_the_same_each_time(kind, tmp_path):
     assert (tmp_path / "a" / f"window.{kind}").read_bytes() == (tmp_path / "b" / f"window.{kind}").read_bytes()
 
 
+@pytest.mark.thorough
 def test_pages_and_figures_from_files_and_folders(tmp_path, capsys):
     for name, diagnosis in (("a", gated()), ("b", layered())):
         (tmp_path / name / "diagnoses").mkdir(parents=True)

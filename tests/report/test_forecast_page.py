@@ -18,6 +18,7 @@ from lagreach.report.words import TERMS, technical
 from tests.forecasting.cases import FORECASTS, many_lags, readout, whole
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FORECASTS)
 def test_one_small_file_that_opens_with_the_figure(name, tmp_path):
     forecast = FORECASTS[name]()
@@ -74,6 +75,7 @@ def test_what_to_do_names_each_lag_that_is_not_learned():
     assert not any(technical(line) for line in lines)
 
 
+@pytest.mark.thorough
 def test_a_saved_forecast_has_a_page_too(tmp_path, capsys):
     whole().save(tmp_path / "forecast.nc")
     assert lagreach.load(tmp_path / "forecast.nc").about == whole().about

@@ -53,6 +53,7 @@ def test_a_killed_worker_is_replaced(pool, tmp_path):
     assert (tmp_path / "tried-2").exists()
 
 
+@pytest.mark.thorough
 def test_work_that_always_kills_its_worker_gives_up():
     with make_executor("local", workers=2) as fragile, pytest.raises(RunError, match="died 4 times"):
         fragile.map(work.die_always, [0])
@@ -83,6 +84,7 @@ def same(one, other):
     assert one.fingerprint == other.fingerprint
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shards", [1, 3, None])
 def test_sharded_diagnosis_is_the_diagnosis(pool, shards):
     options = {"lags": [0, 1, 3, 8], "strength": 0.1}

@@ -108,6 +108,7 @@ def check_point(alpha: float, x: float) -> None:
 
 
 # x from the centre over the change of power law and Gaussian (3..30) to tail probabilities below 1e-12
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("alpha", "x"),
     [

@@ -51,6 +51,7 @@ def assert_like_plain_windows(factors, lags, lengths, generator, tolerance=1e-10
             assert (np.abs(got[:, i] - each.sum(1).numpy()) <= 100 * tolerance * scale).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ends", [False, True])
 @pytest.mark.parametrize("speeds", [[0.9, 0.3], [0.3, 0.9], [1.2, 0.5], [0.5, 1.2]])
 def test_sequences_of_different_speed_are_added_at_the_larger_scale(speeds, ends, generator):
@@ -102,6 +103,7 @@ def test_ordinary_windows_share_a_power_of_two_in_float32(speed, length, generat
     assert unequal_blocks(factors, lags, torch.tensor([length, 1100])) == [0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ends", [False, True])
 @pytest.mark.parametrize("step", [200, 398])  # beyond the last but one there is one window, or two
 @pytest.mark.parametrize(

@@ -136,6 +136,7 @@ def drawn(generator, kind, time, dtype):
     return Dual(real, 0.1 * real * torch.randn(*shape, generator=generator).to(dtype))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("ends", [False, True])
 @pytest.mark.parametrize("kind", ["slow", "fast", "growing", "sudden", "forgetting", "erasing"])

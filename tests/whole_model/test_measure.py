@@ -150,6 +150,7 @@ def test_the_spread_of_the_targets_is_their_variance():
     assert spread[0, 0] / spread[0, 1] == pytest.approx(4 * variance, rel=1e-10)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES)
 def test_noise_is_the_whole_gradient_along_directions_of_other_blocks(case):
     plan = plan_of(case)

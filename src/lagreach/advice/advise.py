@@ -147,10 +147,11 @@ def advise(
     --------
     >>> import torch, lagreach
     >>> g = torch.Generator().manual_seed(0)
-    >>> x = torch.randn(128, 40, 1, generator=g)
-    >>> model = lagreach.GatedRNN("lstm", 1, 8, 1, generator=g)
-    >>> found = lagreach.advise(model, (x, x[:, 9]), lag=30, sequences=1000, target_steps="last")
-    >>> found.first.kind, found.share < 0.5 < found.first.expected
+    >>> x = torch.randn(200, 40, 2, generator=g)
+    >>> x[..., 1], x[:, 9, 1], y = 0, 1, x[:, 9, :1]  # one reading is flagged, and asked for 30 steps later
+    >>> model = lagreach.GatedRNN("lstm", 2, 16, 1, generator=g)
+    >>> advice = lagreach.advise(model, (x, y), lag=30, sequences=1000, target_steps="last")
+    >>> advice.first.kind, advice.share < 0.5 < advice.first.expected
     ('gates', True)
     """
     wanted = KINDS if kinds is None else tuple(kinds)

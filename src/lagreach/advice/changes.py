@@ -229,7 +229,7 @@ def rounded(factor: float) -> int:
     """A factor as people choose them: 2, 5, 10, 20, 50, 100, ...
 
     >>> [rounded(f) for f in (1.2, 3.0, 22.0, 83.0, 55.0)]
-    [2, 5, 20, 100, 50]
+    [2, 2, 20, 100, 50]
     """
     options = [base * 10**power for power in range(4) for base in (1, 2, 5)][1:]
     return min(options, key=lambda option: abs(math.log(option / factor)))

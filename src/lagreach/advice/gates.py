@@ -112,10 +112,10 @@ def advise_gates(
     Examples
     --------
     >>> layer = nn.LSTM(3, 8, batch_first=True)
-    >>> found = advise_gates(layer, torch.randn(4, 20, 3), lag=50)
-    >>> found.layers[0].holds, sorted(found.biases())
+    >>> advice = advise_gates(layer, torch.randn(4, 20, 3), lag=50)
+    >>> advice.layers[0].holds, sorted(advice.biases())
     (0.0, ['bias_hh_l0', 'bias_ih_l0'])
-    >>> found.apply(layer)
+    >>> advice.apply(layer)
     >>> round(retention(layer, torch.zeros(1, 20, 3)).layers[0].half_lives.max().item()) > 20
     True
     """

@@ -91,8 +91,8 @@ def suggest(diagnosis: Diagnosis, lags: Iterable[int] | None = None, *, sequence
     >>> x = torch.randn(256, 40, 2)
     >>> y = torch.nn.functional.pad(x[:, :-3, :1], (0, 0, 3, 0))
     >>> model = lagreach.GatedRNN("diag_gate", 2, 8, 1, gate_init=0.2)
-    >>> found = lagreach.suggest(lagreach.diagnose(model, (x, y)))
-    >>> found.lag, found.truncation
+    >>> suggestion = lagreach.suggest(lagreach.diagnose(model, (x, y)))
+    >>> suggestion.lag, suggestion.truncation
     (3, 6)
     """
     count = float(diagnosis.sequences if sequences is None else sequences)

@@ -49,8 +49,8 @@ def metrics(
     >>> import torch, lagreach
     >>> x = torch.randn(64, 24, 2)
     >>> model = lagreach.GatedRNN("diag_gate", 2, 8, 1, gate_init=0.2)
-    >>> found = metrics(lagreach.diagnose(model, (x, x[..., :1]), lags=[0, 4]), sequences=[8000])
-    >>> [name for name in found if "/window" in name or "/n_lag" in name]  # doctest: +NORMALIZE_WHITESPACE
+    >>> numbers = metrics(lagreach.diagnose(model, (x, x[..., :1]), lags=[0, 4]), sequences=[8000])
+    >>> [name for name in numbers if "/window" in name or "/n_lag" in name]  # doctest: +NORMALIZE_WHITESPACE
     ['lagreach/window_64', 'lagreach/window_64_low', 'lagreach/window_64_high', 'lagreach/window_8000',
      'lagreach/window_8000_low', 'lagreach/window_8000_high', 'lagreach/n_lag_0', 'lagreach/n_lag_4']
     """

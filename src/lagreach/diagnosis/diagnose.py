@@ -163,8 +163,8 @@ def diagnose(
     >>> x = torch.randn(64, 24, 2)
     >>> y = torch.nn.functional.pad(x[:, :-3, :1], (0, 0, 3, 0))
     >>> model = lagreach.GatedRNN("diag_gate", 2, 8, 1, gate_init=0.2)
-    >>> found = lagreach.diagnose(model, (x, y), lags=[0, 1, 3, 8])
-    >>> found.layers[0].window.dependences
+    >>> diagnosis = lagreach.diagnose(model, (x, y), lags=[0, 1, 3, 8])
+    >>> diagnosis.layers[0].window.dependences
     (3,)
     """
     started = time.perf_counter()
@@ -398,27 +398,3 @@ def _anchors(plan: MeasurementPlan) -> float:
     part, objective = plan.run(plan.block_plan.pairs[0].tolist())
     delta = output_gradient(part.recurrence, objective, part.states)[0]
     return (delta.abs().amax(-1) > 0).sum(1).double().mean().item()
-
-
-def diagnose_step(
-    step: Callable[..., Any],
-    params: dict[str, Any],
-    data: Any,
-    *,
-    readout: Any,
-    state_size: int,
-    input_params: Callable[[str], bool],
-    **options: Any,
-) -> Diagnosis:
-    """Diagnose a bare step function ``step(x, s, params) -> s`` with its weights and a linear readout of the state.
-
-    `readout` is (weight, bias) with weight (out, state). `input_params` says which weights read the input.
-    """
-    from lagreach.adapters.functional import functional_view
-
-    if "params" in options:
-        raise InputError(
-            "weights are selected by input_params here", got="params", fix="pass input_params=lambda name: ..."
-        )
-    view = functional_view(step, params, readout, state_size)
-    return diagnose(view, data, params=input_params, **options)

@@ -120,8 +120,8 @@ def forecast(
     >>> x = torch.randn(128, 24, 1)
     >>> y = torch.nn.functional.pad(x[:, :-3], (0, 0, 3, 0))
     >>> model = lagreach.GatedRNN("diag_gate", 1, 8, 1, gate_init=0.3)
-    >>> found = lagreach.forecast(model, (x, y), lags=[0, 3, 16], weights="readout")
-    >>> found.readable.sel(lag=[0, 16], sequences=1000).values > 0.5
+    >>> shares = lagreach.forecast(model, (x, y), lags=[0, 3, 16], weights="readout")
+    >>> shares.readable.sel(lag=[0, 16], sequences=1000).values > 0.5
     array([ True, False])
     """
     started = time.perf_counter()

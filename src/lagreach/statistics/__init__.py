@@ -18,7 +18,7 @@ def all_statistics() -> dict[str, LagStatistic]:
     """Every statistic of this package, by name.
 
     >>> list(all_statistics())[:4]
-    ['required_if_present', 'required', 'adjusted_p', 'log10_gain']
+    ['required_if_present', 'required', 'adjusted_p', 'readable']
     """
     classes = []
     for module_info in pkgutil.iter_modules(__path__):

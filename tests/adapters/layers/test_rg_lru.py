@@ -103,6 +103,7 @@ def test_the_bounded_derivative_of_the_root():
     assert_close(ours.grad, theirs.grad)
 
 
+@pytest.mark.thorough
 def test_language_model_with_attention_between():
     torch.manual_seed(0)
     model = modeling.RecurrentGemmaForCausalLM(config(layers=3))

@@ -23,6 +23,7 @@ def results():
         return {name: run(name, "smoke") for name in EXPERIMENTS}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_results_are_complete(results, name, tmp_path):
     result = results[name]

@@ -150,6 +150,7 @@ def test_proposition_6_holds_and_the_printed_one_fails(problem):
     assert wrong < output <= right
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "steps"), [("tanh", 15), ("logistic", 15)])
 def test_theorem_1_and_corollary_1_hold_on_every_run(problem, name, steps):
     x, v, values = problem

@@ -75,6 +75,7 @@ def test_the_contrast_is_the_mean_over_swapped_pairs(generator):
     np.testing.assert_allclose(flipped.values, -matched.values, rtol=1e-9, atol=1e-14)
 
 
+@pytest.mark.thorough
 def test_a_split_turns_the_units_by_other_sequences(generator):
     model = small_model("diag_gate", generator)
     x, y = normal(generator, 40, 9, 3), normal(generator, 40, 9, 2)
@@ -121,6 +122,7 @@ def rejections(orientation, runs, pairs, planted=0.0):
     return count
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("_as_users_run_it")
 def test_turned_by_a_split_the_test_has_its_size_and_turned_by_the_same_data_it_has_none():
     runs = 300

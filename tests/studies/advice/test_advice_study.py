@@ -144,6 +144,7 @@ def run(tmp_path_factory):
     return out, said
 
 
+@pytest.mark.thorough
 def test_a_run_has_every_arm_of_every_situation_and_goes_on_where_it_was(run):
     out, said = run
     rows = read_rows(out / "outcomes.parquet")

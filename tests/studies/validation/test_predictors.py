@@ -82,6 +82,7 @@ def swap_window(model, data, lags, settings):
     return window_of(plan, means, noise_values(plan, along, noise=settings.noise), settings)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("task", [RECALL, SPARSE], ids=["recall", "sparse"])
 def test_windows_are_those_of_the_swap_contrast(task):
     model, batch = case(task)
