@@ -38,7 +38,7 @@ test-thorough: setup
 test-all: lint
 	HYPOTHESIS_PROFILE=search $(PYTEST) -m "not gpu and not browser"
 
-# about half an hour; writes tests/reliability/results.json and docs/reliability.md
+# some two hours on two processors; writes tests/reliability/results.json and docs/reliability.md
 reliability: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.reliability
 

@@ -214,7 +214,7 @@ def test_a_record_is_written_whole_or_not_at_all(tmp_path):
 def test_unknown_names_are_named(capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["nothing"], ops=OPS)
-    assert "unknown: nothing; there are diagnose, first_order, growth, imports" in capsys.readouterr().err
+    assert "unknown: nothing; there are diagnose, first_order, forecast, growth, imports" in capsys.readouterr().err
 
 
 def test_quick_numbers_do_not_replace_full_ones():
@@ -271,7 +271,7 @@ def test_the_command_lists_the_ops():
     command = [sys.executable, "-m", "benchmarks", "--help"]
     done = subprocess.run(command, cwd=harness.ROOT, capture_output=True, text=True, check=True)
     assert re.search(
-        r"diagnose,\s+first_order,\s+growth,\s+imports,\s+stable,\s+training_step,\s+transport", done.stdout
+        r"diagnose,\s+first_order,\s+forecast,\s+growth,\s+imports,\s+stable,\s+training_step,\s+transport", done.stdout
     )
 
 

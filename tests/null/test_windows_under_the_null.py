@@ -94,7 +94,7 @@ def assert_honest(configurations, seeds, lags):
         assert count >= 0.9 * seeds, f"lag {lag} was found {count} times of {seeds}"
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.usefixtures("_as_users_run_it")
 def test_false_windows_are_as_rare_as_promised_and_planted_lags_are_found():
     assert_honest(CONFIGURATIONS, seeds=40, lags=LAGS)

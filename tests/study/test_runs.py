@@ -212,6 +212,7 @@ def test_status_tells_how_far_an_interrupted_run_is(finished, tmp_path):
         run_status(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_real_ray_cluster_runs_a_study_to_the_same_result(finished, tmp_path):
     pytest.importorskip("ray", reason="Ray is not installed")
     with make_executor("ray", workers=2) as cluster:

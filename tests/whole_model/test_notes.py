@@ -189,7 +189,7 @@ def test_an_interrupt_at_the_very_end_loses_the_gain_alone():
 @pytest.mark.thorough
 def test_a_diagnosis_says_that_it_was_interrupted(monkeypatch):
     model = made(Stops).float()
-    monkeypatch.setattr(plans, "ROOM", 1)  # one pair at a time
+    monkeypatch.setattr("lagreach.whole_model.measurement_plan.ROOM", 1)  # one pair at a time
     x, y = data(64)
     model.stop = 30 + 14  # setting up takes some runs; well within the first pass
     seen = []
