@@ -19,7 +19,8 @@ from lagreach.statistics.memory import memory_bytes
 
 PILOT = 16  # sequences that are timed at once of a model as a whole: the fewest that a plan has
 LONG = 0.5  # seconds from which one group of sequences tells the time of all; quicker ones are timed again, and several
-TOGETHER = 0.65  # of the seconds a sequence takes in one group alone: among many it takes about that (make reliability)
+# of the seconds a sequence takes in one group alone, and in a few: among many it takes about that (make reliability)
+TOGETHER, AMONG_MORE = 0.75, 0.9
 SETTLING = 0.5  # seconds of tests and fits afterwards, on a common core: they hardly depend on the model
 SPENT = 0.8  # share of a budget that is planned with: the estimate is a rough one
 
@@ -89,7 +90,7 @@ def measured_pace(plans: list[MeasurementPlan], settings: MeasureSettings) -> Pa
         if alone < LONG and groups > 1:
             alone = min(alone, _seconds(plan, settings, 1))  # the first time is that of filling caches, too
             several = min(groups, 1 + max(1, int(LONG / max(alone, 1e-3))))
-            more = max(0.0, _seconds(plan, settings, several) - alone) / (several - 1)
+            more = AMONG_MORE * max(0.0, _seconds(plan, settings, several) - alone) / (several - 1)
             pieces = -(-len(block_plan.pairs) // plan.pairs_together)
             fixed, alone = fixed + max(0.0, alone - more) * pieces, more
         else:
