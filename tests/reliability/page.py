@@ -71,8 +71,8 @@ def page_text(results: dict[str, Any]) -> str:
     lines = [
         "# Reliability",
         "",
-        "What was tried to break lagreach, how often, and what broke. Written by `make reliability`, which takes some two hours on",
-        "two processors; a small version of every check is part of `make test-thorough`.",
+        "What was tried to break lagreach, how often, and what broke. Written by `make reliability`, which takes some two hours",
+        "on two processors; a small version of every check is part of `make test-thorough`.",
         "",
     ]
     for name, title in TITLES.items():
