@@ -262,7 +262,7 @@ def test_a_plan_says_what_the_memory_leaves(model, data):
     assert room[1] - room[0] < 10**6 < room[2] - room[0]  # a pair and the gradients are always there
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_no_stage_runs_more_sequences_together_than_fit(model, data, monkeypatch):
     """Gains and rates are measured outside the two passes, on fewer sequences, but within the same memory."""
     together = []

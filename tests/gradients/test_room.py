@@ -91,7 +91,7 @@ print(status("VmHWM") - before)
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's record of the peak")
 @pytest.mark.parametrize("transport", ["exact", "first-order"])
 def test_more_room_is_not_overdrawn(transport):

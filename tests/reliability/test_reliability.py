@@ -5,7 +5,14 @@ import pytest
 from tests.reliability.__main__ import run_check
 from tests.reliability.page import PAGE, TITLES, page_text, read_results
 
-LONG = ("soak", "determinism", "limits")  # minutes even in their small size, or a quiet machine
+LONG = (
+    "soak",
+    "determinism",
+    "limits",
+    "faults",
+    "commands",
+    "architectures",
+)  # too long for continuous integration, or for a quiet machine
 SHORT = ("code", "messages")
 
 

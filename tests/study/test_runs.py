@@ -119,6 +119,7 @@ def test_one_group_of_a_study():
         later.only_group("Adam")
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_run_with_other_workers(finished, tmp_path):
     with make_executor("local", workers=2) as pool:
         again = run_study(TINY, tmp_path / "again", executor=pool, show_progress=False)
