@@ -31,7 +31,7 @@ test: lint
 	$(PYTEST) -m "$(QUICK)"
 	@echo "Longer tests: make test-thorough; tests of the report in a real browser: make test-browser"
 
-# studies killed and resumed, Ray, every check of reliability in its small size: what make test leaves out
+# studies killed and resumed, damaged files, some checks of reliability in their small size: what make test leaves out
 test-thorough: setup
 	$(PYTEST) -m "thorough and not slow and not gpu and not browser"
 

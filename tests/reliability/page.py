@@ -72,7 +72,7 @@ def page_text(results: dict[str, Any]) -> str:
         "# Reliability",
         "",
         "What was tried to break lagreach, how often, and what broke. Written by `make reliability`, which takes some two hours",
-        "on two processors; a small version of every check is part of `make test-thorough`.",
+        "on two processors; a small version of every check is part of `make test-all`, of some of `make test-thorough`.",
         "",
     ]
     for name, title in TITLES.items():
