@@ -61,7 +61,7 @@ test-lowest:
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -c constraints-lowest.txt \
 	  -e ".[all]" beartype hypothesis mpmath pytest
 	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -W ignore::DeprecationWarning -m "$(QUICK)" \
-	  tests/test_house.py tests/cli/test_main.py tests/cli/test_diagnose.py tests/diagnosis/test_diagnose.py tests/advice/test_plan.py tests/diagnosis/test_window.py \
+	  tests/test_house.py tests/cli/test_main.py tests/cli/test_diagnose.py tests/diagnosis/test_diagnose.py tests/diagnosis/test_limits.py tests/advice/test_plan.py tests/diagnosis/test_window.py \
 	  tests/kernels/test_cpu.py tests/tails tests/detection tests/regimes tests/report tests/study/test_config.py tests/study/test_store.py
 
 bench: setup

@@ -5,9 +5,9 @@ They are the interface between running and analysing: `save_tables` checks the c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lagreach._util.disk import Write, make_folder, read_whole, write_whole
 from lagreach.errors import InputError
@@ -117,8 +117,10 @@ def save_tables(
     return made[0], made[1]
 
 
-def load_tables(folder: str | Path) -> tuple[pa.Table, pa.Table]:
-    """Read outcomes and predictors of a run's folder, or of ``results/validation``.
+def load_tables(
+    folder: str | Path, columns: Mapping[str, Any] | None = None, study: str = "a validation study"
+) -> tuple[pa.Table, pa.Table]:
+    """Read outcomes and predictors of a run's folder, or of ``results/validation``; `columns` by name are those of this study.
 
     They are Arrow tables (``.to_pandas()``, ``.to_pylist()``, or a column as ``table["score"].to_numpy()``); missing
     numbers are NaN, never null.
@@ -126,13 +128,13 @@ def load_tables(folder: str | Path) -> tuple[pa.Table, pa.Table]:
     import pyarrow as pa
 
     tables = []
-    for name, columns in (("outcomes", OUTCOMES), ("predictors", PREDICTIONS)):
+    for name, wanted in (columns or {"outcomes": OUTCOMES, "predictors": PREDICTIONS}).items():
         path = Path(folder) / f"{name}.parquet"
         try:
             with open_table(read_whole(path), path.name) as file:
-                tables.append(as_table(file.read(), columns))
+                tables.append(as_table(file.read(), wanted))
         except (pa.ArrowException, OSError, InputError) as error:
             raise InputError(
-                "this folder holds no tables of a validation study", got=f"{path}: {error}", fix="run the study first"
+                f"this folder holds no tables of {study}", got=f"{path}: {error}", fix="run the study first"
             ) from error
     return tables[0], tables[1]

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lagreach._util.disk import Write, make_folder, read_whole, write_whole
-from lagreach.errors import InputError
-from lagreach.study.tables import Row, open_table, table_bytes
+from lagreach._util.disk import Write, make_folder, write_whole
+from lagreach.study.tables import Row, table_bytes
+from studies.validation import tables
 from studies.validation.tables import OUTCOMES, PREDICTIONS, as_table
 
 if TYPE_CHECKING:
@@ -42,16 +42,4 @@ def _rounded(value: float) -> float:
 
 def load_tables(folder: str | Path) -> tuple[pa.Table, pa.Table]:
     """Read outcomes and predictors back."""
-    import pyarrow as pa
-
-    loaded = []
-    for name, columns in COLUMNS.items():
-        path = Path(folder) / f"{name}.parquet"
-        try:
-            with open_table(read_whole(path), path.name) as file:
-                loaded.append(as_table(file.read(), columns))
-        except (pa.ArrowException, OSError, InputError) as error:
-            raise InputError(
-                "this folder holds no tables of the second study", got=f"{path}: {error}", fix="run the study first"
-            ) from error
-    return loaded[0], loaded[1]
+    return tables.load_tables(folder, COLUMNS, "the second study")

@@ -12,47 +12,12 @@ from torch.utils.data import DataLoader, TensorDataset
 import lagreach
 from lagreach.cells.const_gate import ConstGate
 from lagreach.cells.diag_gate import DiagGate
-from lagreach.diagnosis.cost import Pace
-from lagreach.diagnosis.diagnose import DiagnosisCost
 from lagreach.diagnosis.measure import MeasureSettings
 from lagreach.errors import InputError, LagreachError, UnsupportedError
 from lagreach.gradients import measurement_plan as plan_module
-from lagreach.transport import prepare as prepare_module
 from lagreach.types import Status
+from tests.diagnosis.conftest import Net
 from tests.reliability.damage import edit_diagnosis, put_record
-
-
-class Net(nn.Module):
-    def __init__(self, width=2, hidden=8):
-        super().__init__()
-        self.lstm, self.drop, self.read = (
-            nn.LSTM(width, hidden, batch_first=True),
-            nn.Dropout(0.5),
-            nn.Linear(hidden, 1),
-        )
-
-    def forward(self, x):
-        return self.read(self.drop(self.lstm(x)[0]))
-
-
-@pytest.fixture(scope="module")
-def data():
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(96, 20, 2, generator=generator)
-    y = 0.3 * torch.randn(96, 20, 1, generator=generator)
-    y[:, 3:, 0] += x[:, :-3, 0]
-    return x, y
-
-
-@pytest.fixture(scope="module")
-def model():
-    torch.manual_seed(0)
-    return Net()
-
-
-@pytest.fixture(scope="module")
-def diagnosis(model, data):
-    return lagreach.diagnose(model, data, lags=[0, 1, 3, 8], require=[5])
 
 
 def test_it_finds_the_planted_lag(diagnosis):
@@ -205,80 +170,12 @@ def test_several_layers_and_directions(data):
     assert diagnosis.layer("0 layer 0 backward").local
 
 
-def test_dry_run_and_budget(model, data):
-    plan = lagreach.cost(model, data, lags=[0, 3])
-    assert isinstance(plan, DiagnosisCost)
-    assert "about" in str(plan)
-    assert plan.sequences == 96
-    small = lagreach.diagnose(model, data, lags=[0, 3], budget=1e-6)
-    assert small.layers[0].window.sequences == 16
-    assert any("subsample of 16 of 96" in warning for warning in small.warnings)
-
-
-def test_what_a_budget_affords():
-    pace = Pace(0.0, 0.1)
-    assert pace.affordable(10.0, available=1000) == 80  # a fifth is kept in hand
-    assert pace.affordable(10.0, available=80) == 80
-    assert pace.affordable(1e-6, available=1000) == 16
-    assert pace.affordable(math.inf, available=1000) == 1000
-    assert Pace(0.0, 0.0).affordable(1e-6, available=1000) == 1000  # too quick for the clock
-    assert Pace(4.0, 0.1).affordable(10.0, available=1000) == 40
-    assert Pace(4.0, 0.0).affordable(1.0, available=1000) == 16
-
-
-def test_a_budget_that_cannot_be_kept_is_said(model, data):
-    warned = lagreach.diagnose(model, data, lags=[0, 3], budget=1e-6).warnings
-    assert any("budget of 1e-06 s is too small: 16 sequences" in warning for warning in warned)
-    assert not any(
-        "too small" in warning for warning in lagreach.diagnose(model, data, lags=[0, 3], budget=1e6).warnings
-    )
-
-
-@pytest.mark.parametrize("budget", [0.0, -1.0, math.nan])
-def test_a_budget_that_is_no_time_is_refused(model, data, budget):
-    with pytest.raises(InputError, match=f"budget={budget}"):
-        lagreach.diagnose(model, data, lags=[0, 3], budget=budget)
-
-
 def test_settings_that_an_argument_would_overrule_are_refused(model, data, diagnosis):
     with pytest.raises(InputError, match=r"settings.seed=3 and seed=1"):
         lagreach.diagnose(model, data, settings=MeasureSettings(seed=3), seed=1)
     same = lagreach.diagnose(model, data, lags=[0, 1, 3, 8], require=[5], settings=MeasureSettings(seed=3))
     assert same.settings["seed"] == 3
     assert diagnosis.settings["seed"] == 0
-
-
-@pytest.mark.thorough
-def test_memory_limit_changes_nothing_but_the_pieces(model, data, diagnosis):
-    tight = lagreach.diagnose(model, data, lags=[0, 1, 3, 8], require=[5], memory=200_000)
-    np.testing.assert_allclose(tight.required.values, diagnosis.required.values, rtol=1e-4)
-    for name in ("gain", "envelope"):
-        np.testing.assert_allclose(getattr(tight, name).values, getattr(diagnosis, name).values, rtol=1e-4)
-
-
-def test_a_plan_says_what_the_memory_leaves(model, data):
-    room = [lagreach.cost(model, data, lags=[0, 3], memory=memory).memory for memory in (1, 10**6, 10**12)]
-    assert room[0] < room[1] < room[2]
-    assert room[1] - room[0] < 10**6 < room[2] - room[0]  # a pair and the gradients are always there
-
-
-@pytest.mark.slow
-def test_no_stage_runs_more_sequences_together_than_fit(model, data, monkeypatch):
-    """Gains and rates are measured outside the two passes, on fewer sequences, but within the same memory."""
-    together = []
-    for module in (plan_module, prepare_module):
-        original = module.run
-
-        def recorded(bound, *options, original=original):
-            together.append(len(bound.x))
-            return original(bound, *options)
-
-        monkeypatch.setattr(module, "run", recorded)
-    lagreach.diagnose(model, data, lags=[0, 1, 3], memory=200_000)
-    limited = max(together)
-    together.clear()
-    lagreach.diagnose(model, data, lags=[0, 1, 3])
-    assert 2 <= limited < 64 <= max(together)
 
 
 def test_an_input_that_is_not_finite_is_named_by_its_number(model, data):

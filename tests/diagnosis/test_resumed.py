@@ -15,18 +15,6 @@ from tests.whole_model.cases import TOKENS, made
 LAG = 2
 
 
-class Counts(cases.CausalTransformer):
-    """Counts its runs, and interrupts at one of them if asked to."""
-
-    runs, stop = 0, None
-
-    def forward(self, x):
-        self.runs += 1
-        if self.runs == self.stop:
-            raise KeyboardInterrupt
-        return super().forward(x)
-
-
 def numbers(seed=0):
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(48, 8, cases.INPUT, generator=generator)
@@ -40,8 +28,8 @@ def words(seed=0):
 
 
 KINDS = {
-    "numbers": (lambda: made(Counts).float(), numbers, "mse"),
-    "tokens": (lambda: made(Counts, tokens=TOKENS, outputs=TOKENS).float(), words, "cross_entropy"),
+    "numbers": (lambda: made(cases.Interrupting).float(), numbers, "mse"),
+    "tokens": (lambda: made(cases.Interrupting, tokens=TOKENS, outputs=TOKENS).float(), words, "cross_entropy"),
 }
 
 

@@ -195,4 +195,6 @@ def test_a_constant_gate_has_the_half_life_of_its_retention():
 
 
 def test_metrics_are_plain_json(diagnosed):
-    json.dumps({k: v for k, v in metrics(diagnosed).items() if np.isfinite(v)})
+    numbers = {k: v for k, v in metrics(diagnosed).items() if np.isfinite(v)}
+    assert json.loads(json.dumps(numbers)) == numbers
+    assert any(name.startswith("lagreach/readable_lag_") for name in numbers)

@@ -112,21 +112,9 @@ def test_a_dead_model_is_said():
     assert any("no gradient reaches the weights of read" in note for note in diagnosis.layers[0].window.warnings)
 
 
-class Stops(cases.CausalTransformer):
-    """Interrupts, as Ctrl-C does, at a given run."""
-
-    runs, stop = 0, None
-
-    def forward(self, x):
-        self.runs += 1
-        if self.runs == self.stop:
-            raise KeyboardInterrupt
-        return super().forward(x)
-
-
 @cache
 def interrupted(stop, count=64, pairs=4):
-    model = made(Stops).float()
+    model = made(cases.Interrupting).float()
     plan = plan_model_measurement(model, as_sequences(data(count)), "mse", [0, LAG], blocks=32, probes=1, seed=0)
     plan = replace(plan, memory=pairs * plan.pair_bytes)
     model.runs, model.stop = 0, stop
@@ -188,7 +176,7 @@ def test_an_interrupt_at_the_very_end_loses_the_gain_alone():
 
 @pytest.mark.thorough
 def test_a_diagnosis_says_that_it_was_interrupted(monkeypatch):
-    model = made(Stops).float()
+    model = made(cases.Interrupting).float()
     monkeypatch.setattr("lagreach.whole_model.measurement_plan.ROOM", 1)  # one pair at a time
     x, y = data(64)
     model.stop = 30 + 14  # setting up takes some runs; well within the first pass

@@ -7,6 +7,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Progress = Callable[[str, int, int], None]
+Tick = Callable[[int], None] | None
+
+
+def ticks(progress: Progress | None, stage: str, of: int) -> Tick:
+    """Turn counts of newly finished sequences into calls of `progress` with how many are done."""
+    if progress is None:
+        return None
+    done = 0
+
+    def tick(new: int) -> None:
+        nonlocal done
+        done += new
+        progress(stage, done, of)
+
+    return tick
 
 
 @contextmanager

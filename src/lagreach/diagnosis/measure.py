@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lagreach._util.progress import Progress
+from lagreach._util.progress import Progress, ticks
 from lagreach.adapters import Recurrence, View, as_view
 from lagreach.adapters.folded import by_sequence
 from lagreach.adapters.view import check_finite
@@ -87,18 +87,18 @@ def interruptible_window(
     done goes through.
     """
     chosen = all_statistics() if statistics is None else statistics
-    tick = _stage(progress, "directions", plan.block_plan.sequences)
+    tick = ticks(progress, "directions", plan.block_plan.sequences)
     parts, cut_short = _by_groups(plan, lambda blocks: first_pass(plan, chosen, blocks, tick))
     if cut_short:
         plan = replace(plan, block_plan=plan.block_plan.only(range(GROUP * len(parts))))
     first = FirstPass.merge(parts)
-    look = LookHere(plan, _stage(progress, "lags", plan.block_plan.sequences))
+    look = LookHere(plan, ticks(progress, "lags", plan.block_plan.sequences))
     try:
         between = between_passes(plan, first.means, settings, first.inputs, look)
     except KeyboardInterrupt:  # the first pass is done, and says something on its own
         between = between_passes(plan, first.means, settings, first.inputs)
         between, cut_short = replace(between, notes=(INTERRUPTED,)), True
-    tick = _stage(progress, "noise", plan.block_plan.sequences)
+    tick = ticks(progress, "noise", plan.block_plan.sequences)
     later, cut_later = _by_groups(plan, lambda blocks: second_pass(plan, between, chosen, settings, blocks, tick))
     second = SecondPass.merge(later)
     window = assemble(plan, first, between, second, settings, chosen)
@@ -190,17 +190,3 @@ def _input_spread(view: View, sequences: Sequences, read: int) -> InputSpread:
         bound = view.bind(batch)
         spread.add(bound.x, bound.lengths)
     return spread
-
-
-def _stage(progress: Progress | None, name: str, of: int) -> Callable[[int], None] | None:
-    """Turn counts of newly finished sequences into calls of `progress` with how many are done."""
-    if progress is None:
-        return None
-    done = 0
-
-    def tick(new: int) -> None:
-        nonlocal done
-        done += new
-        progress(name, done, of)
-
-    return tick

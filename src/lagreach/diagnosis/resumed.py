@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from lagreach._util.disk import make_folder, write_whole
-from lagreach._util.progress import Progress
+from lagreach._util.progress import Progress, ticks
 from lagreach.data.sequences import fingerprint
 from lagreach.diagnosis.measure import interruptible_window
 from lagreach.diagnosis.passes import Statistics
@@ -36,7 +36,7 @@ from lagreach.whole_model.factors import Factors
 from lagreach.whole_model.input_moments import InputMoments
 from lagreach.whole_model.measurement_plan import WholeModelPlan
 from lagreach.whole_model.signals import SignalPart
-from lagreach.whole_model.spread import FEWEST, Spread, Work, ticks
+from lagreach.whole_model.spread import FEWEST, Spread, Work, until_interrupted
 
 KEPT = (SignalPart, ExchangePart, NoiseValues, PartialMoments, Factors, InputMoments)
 FORMAT = 1  # of the files; others are not read
@@ -70,23 +70,21 @@ class _Kept(Spread):
     def parts(self, plan: WholeModelPlan, work: Work, progress: Progress | None) -> Iterator[Any]:
         """Results of the work, read or made."""
         measured = digest((FORMAT, described(plan), self.settings, work))
-        tick, done = ticks(progress, work.stage, plan.block_plan.sequences), 0
-        for start in range(0, plan.block_plan.count, FEWEST):
-            blocks = tuple(range(start, min(start + FEWEST, plan.block_plan.count)))
-            path = self.folder / f"{work.stage.replace(' ', '-')}-{measured}-{start}.pt"
+        tick = ticks(progress, work.stage, plan.block_plan.sequences)
+        count = plan.block_plan.count
+
+        def read_or_made(blocks: tuple[int, ...]) -> Any:
+            path = self.folder / f"{work.stage.replace(' ', '-')}-{measured}-{blocks[0]}.pt"
             part = read(path)
-            if part is not None and tick is not None:
-                tick(2 * int(np.isin(plan.block_plan.blocks, blocks).sum()))
             if part is None:
-                try:
-                    part = work(plan, blocks, tick)
-                except KeyboardInterrupt:
-                    if done < FEWEST:
-                        raise
-                    return
+                part = work(plan, blocks, tick)
                 write(path, part)
-            yield part
-            done += len(blocks)
+            elif tick is not None:
+                tick(2 * int(np.isin(plan.block_plan.blocks, blocks).sum()))
+            return part
+
+        groups = [tuple(range(start, min(start + FEWEST, count))) for start in range(0, count, FEWEST)]
+        return until_interrupted(groups, read_or_made)
 
 
 def described(plan: WholeModelPlan) -> tuple[Any, ...]:

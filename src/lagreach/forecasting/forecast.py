@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lagreach._util.about import about
-from lagreach._util.progress import Progress, progress_bar
+from lagreach._util.progress import Progress, Tick, progress_bar, ticks
 from lagreach._util.seeds import check_seed
 from lagreach._util.threads import one_thread
 from lagreach._version import __version__
@@ -28,7 +28,7 @@ from lagreach.forecasting.linearise import Linearisation, choose_linearisation, 
 from lagreach.forecasting.network import MOST_FEATURES, as_network
 from lagreach.forecasting.plan import BLOCKS, ForecastPlan, make_plan, zero_beyond
 from lagreach.forecasting.result import Forecast
-from lagreach.forecasting.target_batches import Measurement, Tick
+from lagreach.forecasting.target_batches import Measurement
 from lagreach.gradients.optimiser_geometry import optimiser_name
 from lagreach.gradients.significance import flip_test
 from lagreach.statistics import reachable, readable
@@ -143,7 +143,7 @@ def forecast(
         shown = progress if callable(progress) else bar
         run = _Run(model, plan, loss, target_steps, call, seed)
         run.warnings += [*said, *reset]
-        read = run.readable(_stage(shown, "readout", len(plan)))
+        read = run.readable(ticks(shown, "readout", len(plan)))
         seconds["readout"] = time.perf_counter() - started - sum(seconds.values())
         reach = within = None
         sketch = np.full(len(plan.lags), np.nan)
@@ -197,17 +197,6 @@ def _after_pilot(model: nn.Module | View, train: Train | None, pilot: int) -> nn
     trained = copy.deepcopy(model)
     train(trained, pilot)
     return trained
-
-
-def _stage(progress: Progress, name: str, of: int) -> Tick:
-    done = 0
-
-    def tick(new: int) -> None:
-        nonlocal done
-        done += new
-        progress(name, done, of)
-
-    return tick
 
 
 class _Run:
@@ -288,7 +277,7 @@ class _Run:
         measurement = Measurement(network, part, measurement.loss, measurement.steps, space, measurement.mixing)
         moments = reachable.start(BLOCKS, features, space, part.lags, network.device)
         of_readout = None if scale is None or not beside else readout_scale(scale, network.readout, self.width)
-        measurement.add_reachable(moments, chosen, how, of_readout, _stage(shown, "all weights", len(part)))
+        measurement.add_reachable(moments, chosen, how, of_readout, ticks(shown, "all weights", len(part)))
         floor = rounding_floor(None if how.note else network.dtype)
         curves = share_curves(moments, floor=floor)
         within = None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lagreach._util.progress import Tick
 from lagreach.adapters.view import unbound_recurrence
 from lagreach.cells.stack import Stack
 from lagreach.data.batch import Batch
@@ -20,8 +21,6 @@ from lagreach.statistics.linear_share import Observed, OutputSpace, ShareMoments
 from lagreach.statistics.reachable import Directions, Sketched, sketched, sketched_rows, tangents
 from lagreach.statistics.readable import readable_rows
 from lagreach.transport.objective import Loss, Objective, make_objective, valid_steps
-
-Tick = Callable[[int], None]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lagreach._util.progress import Progress
+from lagreach._util.progress import Progress, Tick
 from lagreach.gradients.contrast import step_weights
 from lagreach.gradients.partial_inputs import Neighbours
 from lagreach.whole_model.anchors import draw_anchors, draw_lags, make_slots, pair_streams
@@ -26,7 +26,7 @@ from lagreach.whole_model.factors import Factors, Products, block_gram, coordina
 from lagreach.whole_model.input_module import OtherInputs, PartnerSteps
 from lagreach.whole_model.measurement_plan import PairBatch, WholeModelPlan
 from lagreach.whole_model.outputs import cotangents
-from lagreach.whole_model.spread import Here, Spread, Tick
+from lagreach.whole_model.spread import Here, Spread
 
 MOST_ANCHORS = 4  # of a pair, for each band: every one of them is a run of its own
 

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lagreach._util.progress import Progress
+from lagreach._util.progress import Progress, Tick
 from lagreach.gradients.noise import NoiseValues
 from lagreach.whole_model.factors import Products
 from lagreach.whole_model.measurement_plan import WholeModelPlan
 from lagreach.whole_model.outputs import cotangents
-from lagreach.whole_model.spread import Here, Spread, Tick
+from lagreach.whole_model.spread import Here, Spread
 
 TABLE_BYTES = 2**30  # of directions that are held at once; beyond that they come from some of the sequences
 PRODUCT_BYTES = 2**28  # of rows of the tables that are looked up at once

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lagreach._util.progress import Progress
+from lagreach._util.progress import Progress, Tick
 from lagreach.gradients.contrast import step_weights, swapped
 from lagreach.gradients.partial_inputs import InputMoments as PartialMoments
 from lagreach.gradients.partial_inputs import neighbour_products
@@ -22,7 +22,7 @@ from lagreach.whole_model.factors import Factors, Products, block_gram, coordina
 from lagreach.whole_model.input_moments import InputMoments
 from lagreach.whole_model.measurement_plan import PairBatch, WholeModelPlan, at_lags
 from lagreach.whole_model.outputs import cotangents
-from lagreach.whole_model.spread import Here, Spread, Tick
+from lagreach.whole_model.spread import Here, Spread
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,15 @@ that are finished; `lagreach.study.shards` spreads the same pieces over processe
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from lagreach._util.progress import Progress
+from lagreach._util.progress import Progress, Tick, ticks
 from lagreach.whole_model.measurement_plan import WholeModelPlan
 
 FEWEST = 8  # blocks that an interrupt must leave for an answer
-
-Tick = Callable[[int], None] | None
 
 
 @runtime_checkable
@@ -47,16 +45,22 @@ class Here(Spread):
 
     def parts(self, plan: WholeModelPlan, work: Work, progress: Progress | None = None) -> Iterator[Any]:
         """Results of the work; an interrupt before eight blocks are done goes through."""
-        tick, done = ticks(progress, work.stage, plan.block_plan.sequences), 0
-        for blocks in groups(plan):
-            try:
-                part = work(plan, blocks, tick)
-            except KeyboardInterrupt:
-                if done < FEWEST:
-                    raise
-                return
-            yield part
-            done += len(blocks)
+        tick = ticks(progress, work.stage, plan.block_plan.sequences)
+        return until_interrupted(groups(plan), lambda blocks: work(plan, blocks, tick))
+
+
+def until_interrupted(made_of: Iterable[tuple[int, ...]], make: Callable[[tuple[int, ...]], Any]) -> Iterator[Any]:
+    """Make the parts of groups of blocks; an interrupt ends it, or goes through while too few blocks are done."""
+    done = 0
+    for blocks in made_of:
+        try:
+            part = make(blocks)
+        except KeyboardInterrupt:
+            if done < FEWEST:
+                raise
+            return
+        yield part
+        done += len(blocks)
 
 
 def groups(plan: WholeModelPlan) -> list[tuple[int, ...]]:
@@ -68,17 +72,3 @@ def groups(plan: WholeModelPlan) -> list[tuple[int, ...]]:
             made.append([])
         made[-1].append(block)
     return [tuple(blocks) for blocks in made]
-
-
-def ticks(progress: Progress | None, stage: str, of: int) -> Tick:
-    """Turn counts of newly finished sequences into calls of `progress` with how many are done."""
-    if progress is None:
-        return None
-    done = 0
-
-    def tick(new: int) -> None:
-        nonlocal done
-        done += new
-        progress(stage, done, of)
-
-    return tick
