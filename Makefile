@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-# two test processes on two cores: more threads would only get in each other's way
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+# two test processes on two cores: more threads would only get in each other's way.
+# Byte code is kept, since many tests start a Python of their own
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2
 
-.PHONY: setup demo test test-thorough test-all reliability test-browser test-gpu test-lowest lint bench docs screenshot clean coverage dist mutation
+.PHONY: setup demo test test-quick test-thorough test-all reliability test-browser test-gpu test-lowest lint bench docs screenshot clean coverage dist mutation
 
 setup: $(STAMP)
 
@@ -27,9 +28,14 @@ lint: setup
 
 QUICK := not thorough and not slow and not gpu and not browser
 
-test: lint
-	$(PYTEST) -m "$(QUICK)"
+# the lint beside the tests: it takes one core for a part of the time
+test: setup
+	@$(MAKE) --no-print-directory --jobs=2 lint test-quick
 	@echo "Longer tests: make test-thorough; tests of the report in a real browser: make test-browser"
+
+# a file's tests stay in one process: what they share is made once
+test-quick: setup
+	$(PYTEST) --dist loadfile -m "$(QUICK)"
 
 # studies killed and resumed, damaged files, some checks of reliability in their small size: what make test leaves out
 test-thorough: setup

@@ -94,7 +94,7 @@ def combinations():
 
 
 ALL = list(combinations())
-QUICK = ALL[::13]  # 13 is coprime to the sizes of all factors, so every value of every factor occurs
+QUICK, MORE = ALL[::37], ALL[::13]  # coprime to the sizes of all factors, so every value of every factor occurs in each
 
 
 def check_identity(combination):
@@ -128,6 +128,12 @@ def check_identity(combination):
 
 @pytest.mark.parametrize("combination", QUICK, ids=str)
 def test_identity(combination):
+    check_identity(combination)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("combination", MORE, ids=str)
+def test_identity_of_more_combinations(combination):
     check_identity(combination)
 
 
