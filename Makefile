@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 # Byte code is kept, since many tests start a Python of their own
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2
 
-.PHONY: setup demo test test-quick test-thorough test-all reliability test-browser test-gpu test-lowest lint bench docs screenshot clean coverage dist mutation
+.PHONY: setup demo test test-kernels test-quick test-thorough test-all reliability test-browser test-gpu test-lowest lint bench docs screenshot clean coverage dist mutation
 
 setup: $(STAMP)
 
@@ -28,14 +28,18 @@ lint: setup
 
 QUICK := not thorough and not slow and not gpu and not browser
 
-# the lint beside the tests: it takes one core for a part of the time
+# Numba compiles each kernel once, in the first step, beside the lint; the tests after it find them on the disk.
 test: setup
-	@$(MAKE) --no-print-directory --jobs=2 lint test-quick
+	@$(MAKE) --no-print-directory --jobs=2 lint test-kernels
+	@$(MAKE) --no-print-directory test-quick
 	@echo "Longer tests: make test-thorough; tests of the report in a real browser: make test-browser"
+
+test-kernels: setup
+	$(PYTEST) --dist loadgroup -m "$(QUICK)" tests/kernels
 
 # a file's tests stay in one process: what they share is made once
 test-quick: setup
-	$(PYTEST) --dist loadfile -m "$(QUICK)"
+	$(PYTEST) --dist loadfile -m "$(QUICK)" --ignore=tests/kernels
 
 # studies killed and resumed, damaged files, some checks of reliability in their small size: what make test leaves out
 test-thorough: setup

@@ -1,11 +1,15 @@
 """Shapes and types in signatures are checked at run time in the tests (and only there)."""
 
 import os
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
 
 import hypothesis
 import jaxtyping
 import pytest
 import torch
+from _pytest.doctest import DoctestModule
 from jaxtyping import install_import_hook
 
 import tests.typecheck  # noqa: F401 (the hook looks it up by name)
@@ -16,6 +20,15 @@ install_import_hook("lagreach", "tests.typecheck.check")
 hypothesis.settings.register_profile("repeatable", derandomize=True)
 hypothesis.settings.register_profile("search", derandomize=False, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Generator[None, list[Any], list[Any]]:
+    """Look for examples only where there are some: files without any need not be imported (trainers, Triton, Ray)."""
+    collectors = yield
+    if file_path.suffix == ".py" and ">>>" not in file_path.read_text():
+        return [one for one in collectors if not isinstance(one, DoctestModule)]
+    return collectors
 
 
 @pytest.fixture

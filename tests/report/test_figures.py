@@ -17,7 +17,9 @@ from lagreach.report.gallery import FIGURES, export
 from lagreach.report.words import time_scales
 from tests.report.cases import CASES, gated, heavy, layered, unreachable, with_window
 
-CONST = gated("const_gate", 0.2)
+
+def const():
+    return gated("const_gate", 0.2)
 
 
 def lines(axes):
@@ -43,7 +45,7 @@ def test_window_draws_n_and_the_dependences():
     assert marked[:, 0].tolist() == list(window.dependences)
     assert axes.get_yscale() == "log"
     panel = Figure().add_subplot()
-    assert figures.window([gated(), CONST], panel) is panel
+    assert figures.window([gated(), const()], panel) is panel
 
 
 def test_reach_is_the_window_of_each_number():
@@ -69,19 +71,19 @@ def test_gain_on_three_scales(scale, x, y):
 def test_training_sorts_by_the_clock_and_needs_one():
     runs = [
         gated().labelled(cell="diag", epoch=7),
-        CONST.labelled(cell="const", epoch=0),
-        CONST.labelled(cell="diag", epoch=2),
+        const().labelled(cell="const", epoch=0),
+        const().labelled(cell="diag", epoch=2),
     ]
     axes = figures.training(runs)
     assert lines(axes)["diag"][:, 0].tolist() == [2, 7]
     budget = gated().sequences
-    assert lines(axes)["diag"][:, 1].tolist() == [CONST.window(budget).lag, gated().window(budget).lag]
+    assert lines(axes)["diag"][:, 1].tolist() == [const().window(budget).lag, gated().window(budget).lag]
     with pytest.raises(InputError, match="no time"):
         figures.training([gated()])
 
 
 def test_the_papers_figures():
-    models = [gated().labelled(cell="diag"), CONST.labelled(cell="const")]
+    models = [gated().labelled(cell="diag"), const().labelled(cell="const")]
     panels = paper_figures.figure_1(models)
     assert [(one.get_xscale(), one.get_yscale()) for one in panels] == [
         ("linear", "linear"),

@@ -1,5 +1,7 @@
 """RG-LRU: the recurrent blocks of RecurrentGemma."""
 
+from functools import cache
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -19,13 +21,17 @@ from tests.adapters.scan_cases import (
     tokens,
 )
 
-modeling = pytest.importorskip("transformers.models.recurrent_gemma.modeling_recurrent_gemma")
 WIDTH = 8
 POSITIONS = torch.tensor([[0, 1, 2, 3, 4, 5, 6, 7, 8], [0, 1, 2, 0, 1, 2, 3, 4, 5], [3, 4, 5, 6, 7, 8, 9, 0, 0]])
 
 
+@cache
+def modeling():
+    return pytest.importorskip("transformers.models.recurrent_gemma.modeling_recurrent_gemma")
+
+
 def config(layers=1):
-    return modeling.RecurrentGemmaConfig(
+    return modeling().RecurrentGemmaConfig(
         vocab_size=11,
         hidden_size=WIDTH,
         intermediate_size=16,
@@ -47,9 +53,9 @@ class InDocuments(Wrapped):
 
 @pytest.fixture(name="model")
 def _model(monkeypatch):
-    monkeypatch.setattr(modeling.RecurrentGemmaRglru._rnn_scan, "__defaults__", (torch.float64,))
+    monkeypatch.setattr(modeling().RecurrentGemmaRglru._rnn_scan, "__defaults__", (torch.float64,))
     torch.manual_seed(0)
-    block = modeling.RecurrentGemmaForCausalLM(config()).model.layers[0].temporal_block
+    block = modeling().RecurrentGemmaForCausalLM(config()).model.layers[0].temporal_block
     return randomise(InDocuments(block, WIDTH).double(), 0.5)
 
 
@@ -59,13 +65,13 @@ def test_conformance(model):
 
 
 def test_decays_are_those_given_to_the_scan(model, monkeypatch):
-    seen, scan = [], modeling.RecurrentGemmaRglru._rnn_scan
+    seen, scan = [], modeling().RecurrentGemmaRglru._rnn_scan
 
     def recorded(self, **options):
         seen.append(options["recurrent_gate"] * ~options["reset"])
         return scan(self, **options)
 
-    monkeypatch.setattr(modeling.RecurrentGemmaRglru, "_rnn_scan", recorded)
+    monkeypatch.setattr(modeling().RecurrentGemmaRglru, "_rnn_scan", recorded)
     x = numbers(SEQ, TIME, 2)
     model(x)
     (layer,) = lagreach.retention(model, x).layers
@@ -97,7 +103,7 @@ def test_the_bounded_derivative_of_the_root():
 
     ours = torch.tensor([1e-9, 1e-3, 0.5], dtype=torch.float64, requires_grad=True)
     theirs = ours.detach().clone().requires_grad_()
-    for values, root in ((ours, _bounded_root(ours)), (theirs, modeling.SqrtBoundDerivative.apply(theirs))):
+    for values, root in ((ours, _bounded_root(ours)), (theirs, modeling().SqrtBoundDerivative.apply(theirs))):
         root.sum().backward()
         assert_close(root.detach(), values.detach().sqrt())
     assert_close(ours.grad, theirs.grad)
@@ -106,7 +112,7 @@ def test_the_bounded_derivative_of_the_root():
 @pytest.mark.thorough
 def test_language_model_with_attention_between():
     torch.manual_seed(0)
-    model = modeling.RecurrentGemmaForCausalLM(config(layers=3))
+    model = modeling().RecurrentGemmaForCausalLM(config(layers=3))
     assert len(check_adapter(model, tokens(2, TIME))) == 2  # the third block is attention
     diagnosis = lagreach.diagnose(
         model, (tokens(16, TIME), tokens(16, TIME, seed=1)), "cross_entropy", lags=[0, 1, 4], lags_of="layers"

@@ -1,5 +1,7 @@
 """RWKV, version 4, of transformers."""
 
+from functools import cache
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -20,18 +22,22 @@ from tests.adapters.scan_cases import (
     tokens,
 )
 
-modeling = pytest.importorskip("transformers.models.rwkv.modeling_rwkv")
 WIDTH = 8
 
 
+@cache
+def modeling():
+    return pytest.importorskip("transformers.models.rwkv.modeling_rwkv")
+
+
 def config():
-    return modeling.RwkvConfig(vocab_size=11, hidden_size=WIDTH, num_hidden_layers=2, context_length=16)
+    return modeling().RwkvConfig(vocab_size=11, hidden_size=WIDTH, num_hidden_layers=2, context_length=16)
 
 
 @pytest.fixture(name="model")
 def _model():
     torch.manual_seed(0)
-    layer = modeling.RwkvForCausalLM(config()).rwkv.blocks[1].attention
+    layer = modeling().RwkvForCausalLM(config()).rwkv.blocks[1].attention
     return randomise(Wrapped(layer, WIDTH), 0.4)
 
 
@@ -82,7 +88,7 @@ def test_with_the_bonus_taken_off(model):
 
 def test_language_model():
     torch.manual_seed(0)
-    model = modeling.RwkvForCausalLM(config())
+    model = modeling().RwkvForCausalLM(config())
     assert len(check_adapter(model, tokens(2, TIME))) == 2
     diagnosis = lagreach.diagnose(
         model, (tokens(16, TIME), tokens(16, TIME, seed=1)), "cross_entropy", lags=[0, 1, 4], lags_of="layers"
