@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 
 from lagreach.errors import InputError
 from studies.validation.bootstrap import cluster_weights
+from studies.validation.statistics import UNITS
 from studies.validation.tables import NEEDED, NEEDED_BY_FORECAST, STAGES
 
 if TYPE_CHECKING:
@@ -96,9 +97,10 @@ class Matched:
             name, value = base_name(predictor), self.values[stage, predictor]
             if name in (*NEEDED, *NEEDED_BY_FORECAST):
                 return np.log10(sequences) - np.log10(value)
-            if name == "lyapunov":  # a natural logarithm already
+            unit = UNITS.get(name, "")
+            if unit == "log":
                 return value / np.log(10.0)
-            return value if name == "gradient_ratio" else np.log10(value)
+            return value if unit == "log10" else np.log10(value)
 
 
 def match(outcomes: pa.Table, predictions: pa.Table) -> Matched:

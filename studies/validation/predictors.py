@@ -1,13 +1,14 @@
-"""Predictors of what will be learned, from one checkpoint and fresh sequences; see `tables.PREDICTORS` for their names."""
+"""Predictors of what will be learned, from one checkpoint and fresh sequences: the curves of `statistics.STATISTICS`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from lagreach._util.threads import one_thread
@@ -23,16 +24,18 @@ from lagreach.gradients.measurement_plan import MeasurementPlan
 from lagreach.gradients.noise import NoiseValues, noise_values, unit_directions
 from lagreach.papers.livi.printed_window import paper_window
 from lagreach.regimes import timescales
+from lagreach.statistics import LagCurve, LagStatistic, Measured, draw_curves
 from lagreach.study.data import generator_for
 from lagreach.study.tables import Row
 from lagreach.tasks import Task
 from lagreach.tasks.adding import Adding
-from lagreach.transport.fidelity import fidelity
+from lagreach.transport.fidelity import Fidelity, fidelity
 from lagreach.transport.first_order import effective_rates
 from lagreach.transport.rollout import run
 from lagreach.types import Status
 from studies.validation.design import Condition, PredictorPlan
 from studies.validation.last_step import LastStep, growth_per_step, walk_back
+from studies.validation.statistics import IN_DATA, IN_SEQUENCES, PLANTED, STATISTICS, predictor_name
 
 SHOWN = 32  # sequences that gains, rates and decays are averaged over
 RATE_LAGS = 16  # lags that time scales are fitted to
@@ -77,14 +80,17 @@ def predict(
     lags = list(task.lags)
     with np.errstate(divide="ignore", invalid="ignore"):  # lags without any signal are inf, and mean it
         windows = _Windows(model, task, batch, settings)
-        predictions = [*windows.predictions(), *_printed(model, task, batch, settings)]
-        predictions += _by_rank(model, task, batch, hidden, windows, seed)
-        for name, changes in ABLATIONS.items() if ablate else ():
-            predictions += [replace(one, predictor=f"{one.predictor}|{name}") for one in windows.variant(**changes)]
+        default, others = windows.measure()
+        collected = _collected(model, task, batch, hidden, windows, seed)
+        curves = draw_curves(STATISTICS, Measured(default, gains=windows.gains()), collected)
+        predictions = [*of_curves(curves.values(), lags)]
+        for name, window in others.items():
+            predictions += [replace(one, predictor=name) for one in of_curves(_drawn(IN_DATA, window), lags)]
         if ablate:
-            for share in STRENGTHS:
-                planted = windows.default.required_if_present(share)
-                predictions += _of_window(planted, f"n_probe|strength={share:g}", lags)
+            varied = {name: windows.variant(**changes) for name, changes in ABLATIONS.items()}
+            varied |= {f"strength={share:g}": _drawn(PLANTED, replace(default, strength=share)) for share in STRENGTHS}
+            for name, drawn in varied.items():
+                predictions += [replace(one, predictor=f"{one.predictor}|{name}") for one in of_curves(drawn, lags)]
     return predictions
 
 
@@ -103,6 +109,19 @@ def task_bands(task: Task) -> Bands:
     return Bands(tuple((a, b - 1) for a, b in pairwise(first)))
 
 
+def of_curves(curves: Iterable[LagCurve], lags: Iterable[int]) -> Iterator[Prediction]:
+    """Every curve at the lags of a task, under its name in the tables."""
+    for curve in curves:
+        place = {lag: i for i, lag in enumerate(curve.lags.tolist())}
+        for lag in lags:
+            numbers = (float(part[place[lag]]) for part in (curve.value, curve.low, curve.high))
+            yield Prediction(predictor_name(curve.name), lag, *numbers)
+
+
+def _drawn(statistics: dict[str, LagStatistic], window: Window) -> Iterable[LagCurve]:
+    return draw_curves(statistics, Measured(window), {}).values()
+
+
 class _Windows:
     """Requirements of all kinds, sharing what they can."""
 
@@ -111,97 +130,88 @@ class _Windows:
         self.lags = list(task.lags)
         mask = task.mask()
         self.last_only = mask is not None and bool(mask[:-1].sum() == 0) and task.output_size == 1
-        self.measured = self._measured(settings)
-        self.walked = self._walk(self.measured)
-        self.found = self._directions(self.measured, self.walked, "dependence")
-        self.default: Window
+        self.plan = self._planned(settings)
+        self.walked = self._walk(self.plan)
 
-    def _measured(self, settings: MeasureSettings, params: str = "input") -> MeasurementPlan:
+    def _planned(self, settings: MeasureSettings, params: str = "input") -> MeasurementPlan:
         made = plan_measurement(self.model, self.batch, self.task.loss, self.lags, params=params, settings=settings)
         return replace(made, bands=task_bands(self.task))
 
-    def _walk(self, measured: MeasurementPlan) -> LastStep | None:
-        return walk_back(measured, max(1, *self.lags)) if self.last_only else None
+    def _walk(self, plan: MeasurementPlan) -> LastStep | None:
+        return walk_back(plan, max(1, *self.lags)) if self.last_only else None
 
-    def _directions(self, measured: MeasurementPlan, walked: LastStep | None, signal: str) -> BlockMeans:
-        return block_means(replace(measured, signal=signal)) if walked is None else walked.directions(signal)
+    def _means(self, plan: MeasurementPlan, walked: LastStep | None, signal: str) -> BlockMeans:
+        return block_means(replace(plan, signal=signal)) if walked is None else walked.directions(signal)
 
     def _along(self, means: BlockMeans, settings: MeasureSettings) -> np.ndarray:
         generator = np.random.default_rng(settings.seed)
-        return unit_directions(means, self.measured.probe.group, settings.direction, generator)
+        return unit_directions(means, self.plan.probe.group, settings.direction, generator)
 
-    def predictions(self) -> Iterator[Prediction]:
-        """Return the default window, the raw gradient as signal, and the lag's own noise."""
-        settings, measured, means = self.settings, self.measured, self.found
+    def _window(
+        self, plan: MeasurementPlan, means: BlockMeans, noise: NoiseValues, settings: MeasureSettings
+    ) -> Window:
+        """Return the window with the task's lags: a band is known by the lag that it stands for."""
+        window, lags = window_of(plan, means, noise, settings), np.array(self.lags)
+        return replace(window, required=replace(window.required, lags=lags), probe=replace(window.probe, lags=lags))
+
+    def measure(self) -> tuple[Window, dict[str, Window]]:
+        """Return the default window, and those of the raw gradient as signal and of the lag's own noise, by predictor."""
+        settings, plan = self.settings, self.plan
+        means, raw = (self._means(plan, self.walked, signal) for signal in ("dependence", "gradient"))
         along = self._along(means, settings)
-        raw = self._directions(measured, self.walked, "gradient")
         # one pass over the sequences gives the noise along the directions of both signals
         both = np.concatenate((along, self._along(raw, settings)[:, :1]), axis=1)
-        values = noise_values(measured, both, noise=settings.noise, unit=settings.unit)
+        values = noise_values(plan, both, noise=settings.noise, unit=settings.unit)
         planted = values.probe.shape[1] - 1
         steps = values.step_sums[:, : 1 + planted]
         of_data = replace(values, probe=values.probe[:, :planted], step_sums=steps)
         of_raw = replace(of_data, data=values.probe[:, planted])
-        self.default = window_of(measured, means, of_data, settings)
-        yield from _of_window(self.default.required_if_present(), "n_probe", self.lags)
-        yield from _of_window(self.default.required, "n_data", self.lags)
-        window = window_of(replace(measured, signal="gradient"), raw, of_raw, replace(settings, signal="gradient"))
-        yield from _of_window(window.required, "n_gradient", self.lags)
-        lag_noise = noise_values(measured, along, noise="lag") if self.walked is None else self.walked.lag_noise(along)
-        window = window_of(measured, means, lag_noise, replace(settings, noise="lag"))
-        yield from _of_window(window.required, "n_lag_noise", self.lags)
+        lag_noise = noise_values(plan, along, noise="lag") if self.walked is None else self.walked.lag_noise(along)
+        by_gradient = replace(settings, signal="gradient")
+        return self._window(plan, means, of_data, settings), {
+            "n_gradient": self._window(replace(plan, signal="gradient"), raw, of_raw, by_gradient),
+            "n_lag_noise": self._window(plan, means, lag_noise, replace(settings, noise="lag")),
+        }
 
-    def variant(self, params: str = "input", **changes: Any) -> list[Prediction]:
-        """Return the default predictors with other settings; NaN where the network has no such weights."""
+    def variant(self, params: str = "input", **changes: Any) -> Iterable[LagCurve]:
+        """Return the numbers of sequences with other settings; NaN where the network has no such weights."""
         settings = replace(self.settings, **changes)
         try:
-            measured = self._measured(settings, params)
+            plan = self._planned(settings, params)
         except InputError:  # a network without recurrent weights
-            return [Prediction(name, lag, np.nan) for name in ("n_probe", "n_data") for lag in self.lags]
-        means = self._directions(measured, self._walk(measured), "dependence")
-        values: NoiseValues = noise_values(
-            measured, self._along(means, settings), noise=settings.noise, unit=settings.unit
-        )
-        window = window_of(measured, means, values, settings)
-        return [
-            *_of_window(window.required_if_present(), "n_probe", self.lags),
-            *_of_window(window.required, "n_data", self.lags),
-        ]
+            return [one.make(self.lags, np.full(len(self.lags), np.nan)) for one in IN_SEQUENCES.values()]
+        means = self._means(plan, self._walk(plan), "dependence")
+        values = noise_values(plan, self._along(means, settings), noise=settings.noise, unit=settings.unit)
+        return _drawn(IN_SEQUENCES, self._window(plan, means, values, settings))
+
+    def gains(self) -> Fidelity:
+        """Exact gains at the task's lags and at lag 1, which they are compared with."""
+        at = sorted({1, *self.lags})
+        if self.walked is None:
+            shown = self.shown
+            return fidelity(self.model, shown.x, shown.y, at, self.task.loss, mask=shown.mask)
+        exact = torch.tensor(self.walked.log10_gain(at), dtype=torch.float64)
+        status = Status.FIRST_ORDER_UNAVAILABLE
+        return Fidelity(torch.tensor(at), exact, torch.full_like(exact, torch.nan), status, (status,) * len(at))
+
+    @property
+    def shown(self) -> Batch:
+        """Sequences that gains, rates and decays are averaged over."""
+        return self.batch.select(range(min(SHOWN, len(self.batch))))
 
 
-def _of_window(required: Any, name: str, lags: list[int]) -> list[Prediction]:
-    numbers = zip(lags, required.sequences, required.low, required.high, strict=True)
-    return [Prediction(name, lag, float(value), float(low), float(high)) for lag, value, low, high in numbers]
-
-
-def _printed(model: nn.Module, task: Task, batch: Batch, settings: MeasureSettings) -> list[Prediction]:
-    """Sequences needed by the paper's own recipe."""
-    lags = list(task.lags)
-    printed = paper_window(model, batch, lags, task.loss, settings.error, settings.seed)
-    return [Prediction("paper_window", lag, float(n)) for lag, n in zip(lags, printed.sequences, strict=True)]
-
-
-def _by_rank(
+def _collected(
     model: nn.Module, task: Task, batch: Batch, hidden: int, windows: _Windows, seed: int
-) -> Iterator[Prediction]:
-    """Return predictors without a scale of sequences: time scales and sizes are given per step of the lag."""
-    lags = list(task.lags)
-    shown = batch.select(range(min(SHOWN, len(batch))))
-    if windows.walked is not None:
-        first, *gains = windows.walked.log10_gain([1, *lags])
-    else:
-        at = sorted({1, *lags})
-        exact = fidelity(model, shown.x, shown.y, at, task.loss, mask=shown.mask).log10_exact.tolist()
-        first, gains = exact[at.index(1)], [exact[at.index(lag)] for lag in lags]
-    part = run(windows.measured.view.bind(shown))
-    growth = growth_per_step(part, generator_for(seed, "growth"))
-    tau, half_life = longest_time_scale(model, shown, lags[-1]), retention(model, shown.x).layers[0].quantiles()[-1]
-    for lag, gain in zip(lags, gains, strict=True):
-        yield Prediction("gradient_ratio", lag, gain - first)  # as a decimal logarithm
-        yield Prediction("lyapunov", lag, growth * lag)
-        yield Prediction("tau_max", lag, tau / max(lag, 1))
-        yield Prediction("half_life", lag, half_life / max(lag, 1))
-        yield Prediction("capacity", lag, hidden / (lag + 1))
+) -> dict[str, np.ndarray | float]:
+    """What the study's own statistics draw their curves from, by name."""
+    lags, settings, shown = list(task.lags), windows.settings, windows.shown
+    return {
+        "paper_window": paper_window(model, batch, lags, task.loss, settings.error, settings.seed).sequences,
+        "lyapunov": growth_per_step(run(windows.plan.view.bind(shown)), generator_for(seed, "growth")),
+        "tau_max": longest_time_scale(model, shown, lags[-1]),
+        "half_life": retention(model, shown.x).layers[0].quantiles()[-1],
+        "capacity": float(hidden),
+    }
 
 
 def longest_time_scale(model: nn.Module, batch: Batch, reach: int) -> float:
