@@ -27,6 +27,7 @@ lint: setup
 	$(BIN)/vulture
 
 QUICK := not thorough and not slow and not gpu and not browser
+COMPILED := tests/kernels tests/transport
 
 # Numba compiles each kernel once, in the first step, beside the lint; the tests after it find them on the disk.
 test: setup
@@ -35,11 +36,11 @@ test: setup
 	@echo "Longer tests: make test-thorough; tests of the report in a real browser: make test-browser"
 
 test-kernels: setup
-	$(PYTEST) --dist loadgroup -m "$(QUICK)" tests/kernels
+	$(PYTEST) --dist loadgroup -m "$(QUICK)" $(COMPILED)
 
 # a file's tests stay in one process: what they share is made once
 test-quick: setup
-	$(PYTEST) --dist loadfile -m "$(QUICK)" --ignore=tests/kernels
+	$(PYTEST) --dist loadfile -m "$(QUICK)" $(COMPILED:%=--ignore=%)
 
 # studies killed and resumed, damaged files, some checks of reliability in their small size: what make test leaves out
 test-thorough: setup

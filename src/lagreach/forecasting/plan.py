@@ -209,4 +209,4 @@ def _correlated(plan: ForecastPlan, size: int) -> bool:
             related = Autocorrelation(BLOCKS, values.shape[2])
         related.add(values, inside, torch.arange(seen, seen + len(batch)) % BLOCKS)
         seen += len(batch)
-    return related is not None and related.found()
+    return related is not None and related.detected()
