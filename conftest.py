@@ -31,17 +31,6 @@ def pytest_collect_file(file_path: Path) -> Generator[None, list[Any], list[Any]
     return collectors
 
 
-COMPILED = [Path(__file__).parent / "tests" / part for part in ("kernels", "transport")]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of compiled code by type of number in one process (``--dist loadgroup``), so that it is compiled once."""
-    for item in items:
-        if any(item.path.is_relative_to(folder) for folder in COMPILED):
-            params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-            item.add_marker(pytest.mark.xdist_group(str(params.get("dtype", torch.float64))))
-
-
 @pytest.fixture
 def generator() -> torch.Generator:
     """Return a seeded generator, fresh for every test."""
