@@ -116,10 +116,10 @@ const Charts = (() => {
     const [first, last] = [Math.max(1, Math.min(...known, budget) / 3), 3 * Math.max(Math.min(Math.max(...known, 10), budget * MOST_ABOVE), budget)];
     const grid = Array.from({ length: 241 }, (_, i) => first * (last / first) ** (i / 240));
     const at = (numbers) => grid.map((n) => WhatIf.reach(layer.lags, numbers, n));
-    const lags = (found) => found.map((lag) => (lag === null ? null : place(lag)));
+    const lags = (reached) => reached.map((lag) => (lag === null ? null : place(lag)));
     const [middle, low, high] = [result.planted.n, result.planted.high, result.planted.low].map(at);
     const step = { line: { color: blue, width: 0, shape: "hv" }, mode: "lines", hoverinfo: "skip", showlegend: false };
-    const floor = (found) => lags(found).map((value) => value ?? -0.15);
+    const floor = (reached) => lags(reached).map((value) => value ?? -0.15);
     const traces = [
       { x: grid, y: floor(low), ...step },
       { x: grid, y: floor(high), ...step, fill: "tonexty", fillcolor: alpha(blue, FAINT_BAND) },
@@ -134,9 +134,9 @@ const Charts = (() => {
       marker: { color: style("--ink"), size: 11 },
     });
     const y = lagAxis(layer.lags, "longest lag within reach");
-    const own = { type: "line", yref: "paper", y0: 0, y1: 1, x0: setting.sequences, x1: setting.sequences,
+    const budgetLine = { type: "line", yref: "paper", y0: 0, y1: 1, x0: setting.sequences, x1: setting.sequences,
       line: { color: style("--ink"), width: 1, dash: "dash" } };
-    return [traces, layout(decades("sequences"), y, { shapes: [own], showlegend: false })];
+    return [traces, layout(decades("sequences"), y, { shapes: [budgetLine], showlegend: false })];
   }
 
   /* Logarithms on each other, with the laws fitted to them, on the scales of the switch. */
@@ -362,14 +362,14 @@ const Charts = (() => {
     const named = (model) => Object.entries(model.labels).filter(([key]) => key !== clock).map(([, v]) => v).join(", ");
     const runs = [...new Set(results.map(({ model }) => named(model)))];
     const traces = runs.flatMap((run, i) => {
-      const own = results.filter(({ model }) => named(model) === run).sort((a, b) => a.model.labels[clock] - b.model.labels[clock]);
-      const x = own.map(({ model }) => model.labels[clock]);
-      const interval = band(x, own.map((r) => place(r.interval[0] ?? 0)), own.map((r) => place(r.interval[1] ?? 0)),
+      const history = results.filter(({ model }) => named(model) === run).sort((a, b) => a.model.labels[clock] - b.model.labels[clock]);
+      const x = history.map(({ model }) => model.labels[clock]);
+      const interval = band(x, history.map((r) => place(r.interval[0] ?? 0)), history.map((r) => place(r.interval[1] ?? 0)),
         palette[i % 6], { legendgroup: run, showlegend: false });
       return [interval, {
-        x, y: own.map((r) => (r.lag === null ? null : place(r.lag))), name: run || "window", legendgroup: run,
+        x, y: history.map((r) => (r.lag === null ? null : place(r.lag))), name: run || "window", legendgroup: run,
         mode: "lines+markers", line: { color: palette[i % 6], width: 2.5, dash: dashes[i % 6] }, marker: { size: 7 },
-        text: own.map((r) => `${clock} ${r.model.labels[clock]}: ${r.lag === null ? r.status : `lag ${r.lag}`}`),
+        text: history.map((r) => `${clock} ${r.model.labels[clock]}: ${r.lag === null ? r.status : `lag ${r.lag}`}`),
       }];
     });
     return [traces, layout(axis(clock), lagAxis(results.flatMap(({ layer }) => layer.lags), "longest lag within reach"),
