@@ -73,10 +73,12 @@ def test_a_diagnosis_needs_no_packages_for_pages_and_studies(tmp_path):
 found.save("run.nc")
 print(str(lagreach.load("run.nc")) == str(found))
 import lagreach.cli
+from lagreach.cli.demo import run_demo
 tries = {
     "page": lambda: found.report("run.html"),
     "study": lambda: lagreach.train,
     "figure": lambda: lagreach.plan(beta=1.0, sequences=1000).figure(),
+    "demo": lambda: run_demo("demo"),
 }
 for name, attempt in tries.items():
     try:
@@ -87,7 +89,7 @@ for name, attempt in tries.items():
     )
     _, same, *messages = printed(run_without([*EXTRAS, *WITHOUT_PAGES], code, tmp_path))
     assert same == "True"
-    expected = {"page": "report", "study": "study", "figure": "report"}
+    expected = {"page": "report", "study": "study", "figure": "report", "demo": "report"}
     for line, (name, extra) in zip(messages, expected.items(), strict=True):
         assert line.startswith(f"{name} | ")
         assert f'pip install "lagreach[{extra}]"' in line

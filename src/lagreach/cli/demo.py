@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lagreach._util.disk import make_folder
+from lagreach._util.extras import require_extra
 from lagreach._util.threads import one_thread
 from lagreach.advice.advise import Advice, advise
 from lagreach.forecasting.forecast import forecast
@@ -163,6 +164,7 @@ def panel_of(model: nn.Module, data: tuple[Tensor, Tensor]) -> Panel:
 
 def run_demo(out: Path, seed: int = SEED) -> list[str]:
     """Tell the story, draw it, write its page; return what is to be printed."""
+    require_extra("report")  # before anything is trained
     story = tell(seed)
     make_folder(out)
     titles = ("as torch starts it", "as advised")
