@@ -53,7 +53,9 @@ class BlockMeans:
             raise InputError("two parts hold the same block", got=sorted(block.tolist()), fix="merge every part once")
         order = np.argsort(block)
         names = ("size", "pairings", "probe", "spread")
-        joined = {name: np.concatenate([getattr(p, name) for p in all_parts])[order] for name in names}
+        joined = {name: np.concatenate([getattr(p, name) for p in all_parts]) for name in names}
+        if (np.diff(order) != 1).any():  # another copy of the largest arrays there are
+            joined = {name: values[order] for name, values in joined.items()}
         return cls(block=block[order], **joined)
 
     @cached_property
@@ -103,16 +105,17 @@ class BlockSums:
             part = select(piece.part, rows_together)
             by_band = band_gradients(plan, part, *starts, [group for _, group in groups])
             for band, (in_data, in_probe) in enumerate(by_band):
-                np.add.at(self._data[:, :, band], rows, plan.scaled(in_data))
-                np.add.at(self._probe[:, :, band], rows, plan.scaled(in_probe))
+                for row, of_data, of_probe in zip(rows, plan.scaled(in_data), plan.scaled(in_probe), strict=True):
+                    self._data[row, :, band] += of_data
+                    self._probe[row, :, band] += of_probe
 
     def result(self) -> BlockMeans:
         """Means by block."""
-        size = self._size[:, None, None, None]
-        data, probe = self._data / size, self._probe / size
-        for gradients in (data, probe, self._spread):
+        for sums in (self._data, self._probe):  # the largest arrays of a pass: worked on in place, once
+            sums /= self._size[:, None, None, None]
+        for gradients in (self._data, self._probe, self._spread):
             check_gradients(self._plan, "lag gradients", gradients)
-        return BlockMeans(np.array(self._numbers), self._size, data, probe, self._spread)
+        return BlockMeans(np.array(self._numbers), self._size, self._data, self._probe, self._spread)
 
 
 def block_means(

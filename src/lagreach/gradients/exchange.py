@@ -28,10 +28,12 @@ from lagreach.errors import InputError
 from lagreach.gradients.contrast import signal_gradient
 from lagreach.gradients.head_reach import EVERYTHING, NOTHING
 from lagreach.gradients.lag_contrasts import same_neighbours
-from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch
+from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch, select
 from lagreach.gradients.partial_inputs import Neighbours
 from lagreach.gradients.step_inputs import PartReading, StepInput, part_reading, step_input
 from lagreach.kernels import scan_stack
+from lagreach.transport.carry import Carry, Steps, WeightSums
+from lagreach.transport.exact import walk_back
 from lagreach.transport.linearised import linearise
 from lagreach.transport.scaled import size_in_powers_of_two
 
@@ -39,6 +41,9 @@ FEWEST = 32  # positions of a pair, if it has so many
 VALUES_TOGETHER = 2**21  # of the states of windows that are worked on at once
 ALIVE = 24  # tensors of that size at the peak, so many at most
 RESCALE_EVERY = 8  # steps, so that float32 holds what is carried
+LINEARISED = 3  # times the work of carrying a gradient over a step is that of linearising it
+
+Sums = tuple[int, np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -185,8 +190,11 @@ class _Work:
         by_row = [v.T.repeat_interleave(2, dim=1).to(self.signal.device) for v in (best.indices, weights)]
         return by_row[0], by_row[1].to(self.signal)
 
-    def sums(self) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
+    def sums(self) -> Iterator[Sums]:
         """Yield a block and its sums (lag, param): of C, of C with the input exchanged, and of the contrast to compare with."""
+        walks = self._walks_back()
+        if walks:
+            yield from self._walk_back()
         exchanged_starts = None if self.reach == NOTHING else self._exchanged_starts()
         values = self.room // (ALIVE * self.signal.element_size())
         values = values if self.signal.is_cuda else min(values, VALUES_TOGETHER)
@@ -196,11 +204,32 @@ class _Work:
             for first in range(0, len(self.positions), together):
                 draws = slice(first, first + together)
                 at_exchanged = None if exchanged_starts is None else exchanged_starts[:, draws, rows].flatten(1, 2)
-                yield from self._sums(rows, groups, draws, at_exchanged)
+                yield from self._sums(rows, groups, draws, at_exchanged, as_it_is=not walks)
+
+    def _walks_back(self) -> bool:
+        """Whether to carry back what starts at every step costs less than windows, which are linearised one by one."""
+        last, (draws, _), time = self.lags[-1], self.positions.shape, self.signal.shape[1]
+        return self.reading is None and last * time < draws * (sum(self.lags) + LINEARISED * (last + 1))
+
+    def _walk_back(self) -> Iterator[Sums]:
+        """C without an exchange; all that starts is carried back, and counts where a position was drawn."""
+        drawn = torch.zeros_like(self.signal[..., 0]).scatter_add_(1, self.positions.T, self.weights.T)
+        for rows, groups in self.piece.bundles():
+            steps = Steps(select(self.piece.part, rows), self.names, [group for _, group in groups])
+            sums = WeightSums(steps, drawn[rows, :, None], kept=True)
+            by_lag = []
+            for lag, _ in walk_back(
+                [Carry(steps, self.signal[rows])], self.lags[-1], lambda lag, _: [sums] if lag in self.lags else []
+            ):
+                if lag in self.lags:
+                    by_lag.append(sums.take()[:, 0].cpu().numpy())
+            for i, (block, _) in enumerate(groups):
+                as_it_is = np.stack([gradients[i] for gradients in by_lag])
+                yield block, as_it_is, np.zeros_like(as_it_is), as_it_is
 
     def _sums(
-        self, rows: slice, groups: list[tuple[int, slice]], draws: slice, at_exchanged: Tensor | None
-    ) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
+        self, rows: slice, groups: list[tuple[int, slice]], draws: slice, at_exchanged: Tensor | None, *, as_it_is: bool
+    ) -> Iterator[Sums]:
         recurrence, positions = self.piece.part.recurrence, self.positions[draws, rows]
         index = torch.arange(rows.start, rows.stop, device=positions.device).expand_as(positions)
         steps = torch.arange(self.lags[-1] + 1, device=positions.device)[:, None, None]
@@ -218,9 +247,12 @@ class _Work:
             starts if at_exchanged is None else at_exchanged,
             self.lags,
         )
-        as_it_is, contrast = self._as_it_is(add, recurrence, x, before, starts, change)
+        nothing = torch.zeros_like(exchanged)
+        own, contrast = (
+            self._as_it_is(add, recurrence, x, before, starts, change) if as_it_is else (nothing, nothing)
+        )
         for i, (block, _) in enumerate(groups):
-            yield block, as_it_is[:, i].cpu().numpy(), exchanged[:, i].cpu().numpy(), contrast[:, i].cpu().numpy()
+            yield block, *(sums[:, i].cpu().numpy() for sums in (own, exchanged, contrast))
 
     def _run(self, x: Float[Tensor, "step row input"], before: Tensor) -> Float[Tensor, "step row state"]:
         recurrence = self.piece.part.recurrence
