@@ -18,7 +18,7 @@ from torch import Tensor
 from lagreach._moved import renamed
 from lagreach.errors import InputError, TooLargeError
 from lagreach.gradients.band_gradients import band_gradients
-from lagreach.gradients.contrast import planted_gradient, signal_gradient, target_spread
+from lagreach.gradients.contrast import planted_gradient, signal_gradients, target_spread
 from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch, select
 from lagreach.gradients.overflow import check_gradients
 
@@ -132,9 +132,7 @@ def _starts(plan: MeasurementPlan, piece: PairBatch) -> tuple[list[Tensor], list
     """Gradients at the states: those whose transport is the data's signal, by pairing, and the probes', by output direction."""
     part = piece.part
     others, weights = plan.exchanged(piece)
-    signals = [
-        signal_gradient(part.recurrence, piece.objective, other, part.states, plan.signal, weights) for other in others
-    ]
+    signals = signal_gradients(part.recurrence, piece.objective, others, part.states, plan.signal, weights)
     return signals, [planted_gradient(part.recurrence, piece.objective, part.states, d) for d in plan.probe.output]
 
 

@@ -34,7 +34,7 @@ from lagreach.gradients.step_inputs import PartReading, StepInput, part_reading,
 from lagreach.kernels import scan_stack
 from lagreach.transport.carry import Carry, Steps, WeightSums
 from lagreach.transport.exact import walk_back
-from lagreach.transport.linearised import linearise
+from lagreach.transport.linearised import Windows, linearise
 from lagreach.transport.scaled import size_in_powers_of_two
 
 FEWEST = 32  # positions of a pair, if it has so many
@@ -239,18 +239,12 @@ class _Work:
         add = _Adder(self.names, weights, [group for _, group in groups], rows.stop - rows.start)
         change = -self.left[index, positions].flatten(0, 1)
         moved = self.place.changed(x, change)
-        run = self._run(moved, before[0])
+        windows = Windows(recurrence, moved, before[0])
         exchanged = add(
-            recurrence,
-            moved,
-            torch.cat((before[:1], run[:-1])),
-            starts if at_exchanged is None else at_exchanged,
-            self.lags,
+            recurrence, windows, moved[0], before[0], starts if at_exchanged is None else at_exchanged, self.lags
         )
         nothing = torch.zeros_like(exchanged)
-        own, contrast = (
-            self._as_it_is(add, recurrence, x, before, starts, change) if as_it_is else (nothing, nothing)
-        )
+        own, contrast = self._as_it_is(add, recurrence, x, before, starts, change) if as_it_is else (nothing, nothing)
         for i, (block, _) in enumerate(groups):
             yield block, *(sums[:, i].cpu().numpy() for sums in (own, exchanged, contrast))
 
@@ -265,11 +259,13 @@ class _Work:
         """C without an exchange, and the swap contrast of these anchors: C too, or that of reading what is exchanged."""
         reading: PartReading | None = self.reading
         if reading is None:
-            sums = add(recurrence, x, before, starts, self.lags)
+            sums = add(recurrence, Windows(recurrence, x, before[0], before[1:]), x[0], before[0], starts, self.lags)
             return sums, sums
         read = x.new_zeros(x.shape)
         read[0] = -change / 2  # only the gradients of the first step are collected
-        wide = add(reading.recurrence, torch.cat((x, read), dim=-1), before, starts, self.lags)
+        both = torch.cat((x, read), dim=-1)
+        windows = Windows(reading.recurrence, both, before[0], before[1:])
+        wide = add(reading.recurrence, windows, both[0], before[0], starts, self.lags)
         return reading.own_columns(wide), reading.part_columns(wide)
 
     def _at_lags(self, padded: Tensor, index: Tensor, positions: Tensor) -> Float[Tensor, "lag *row state"]:
@@ -320,12 +316,13 @@ class _Adder:
     def __call__(
         self,
         recurrence: Recurrence,
-        x: Float[Tensor, "step row input"],
-        before: Float[Tensor, "step row state"],
+        windows: Windows,
+        x: Float[Tensor, "row input"],
+        before: Float[Tensor, "row state"],
         starts: Float[Tensor, "lag row state"],
         lags: list[int],
     ) -> Float[Tensor, "lag group param"]:
-        """Return the sums over rows, in float64."""
+        """Return the sums over rows, in float64; `x` and `before` are inputs and states of the first step."""
         carried: dict[int, Tensor] = {}
         power = dict.fromkeys(lags, 1.0)
         for step in range(lags[-1], 0, -1):
@@ -335,14 +332,11 @@ class _Adder:
                 for lag, values in carried.items():
                     size = size_in_powers_of_two(values)
                     carried[lag], power[lag] = values / size, power[lag] * size
-            linear = linearise(recurrence, x[step], before[step], ())
-            spread = x.new_empty(len(x[step]), linear.width)
-            for lag, values in carried.items():
-                carried[lag] = torch.empty_like(before[step])
-                linear.back(values.contiguous(), spread, carried[lag], whole=False)
+            led_on = windows.back(step, [values.contiguous() for values in carried.values()])
+            carried = dict(zip(carried, led_on, strict=True))
         if 0 in lags:
             carried[0] = starts[0]
-        return self._collected(recurrence, x[0], before[0], carried, power)
+        return self._collected(recurrence, x, before, carried, power)
 
     def _collected(
         self, recurrence: Recurrence, x: Tensor, before: Tensor, carried: dict[int, Tensor], power: dict[int, float]

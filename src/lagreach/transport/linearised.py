@@ -7,9 +7,10 @@ else, and every weight that a closed form leaves out, goes through autodiff, whi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
@@ -17,8 +18,12 @@ from torch import Tensor
 
 from lagreach.adapters import Recurrence
 from lagreach.cells._pullback import Pullback, RowForm
-from lagreach.kernels.cpu import row_pass
+from lagreach.kernels import scan_stack
+from lagreach.kernels.cpu import missing, row_pass
 from lagreach.kernels.cpu.buffers import empty
+
+if TYPE_CHECKING:
+    from lagreach.kernels.cpu.kept_run import KeptRun
 
 
 class Linearised(ABC):
@@ -81,6 +86,68 @@ def linearise(
             if k + 1 < len(stack.cells):
                 inputs = cell.output(cell.step(inputs, state, params)).contiguous()
     return Closed(recurrence, layers, names)
+
+
+class Windows:
+    """Rows that run for a few steps, each step linearised when gradients are led back over it.
+
+    Where a kernel keeps what it computes on the way, that is used again.
+
+    Parameters
+    ----------
+    states
+        States after each step, if they are known already; else they are run.
+    """
+
+    def __init__(
+        self,
+        recurrence: Recurrence,
+        x: Float[Tensor, "step row input"],
+        initial: Float[Tensor, "row state"],
+        states: Float[Tensor, "step row state"] | None = None,
+    ) -> None:
+        self._recurrence, self._x, self._initial = recurrence, x, initial
+        self._kept = None if states is not None else _kept_run(recurrence, x, initial)
+        if self._kept is not None:
+            self.states = self._kept.states
+        elif states is None:
+            with torch.no_grad():
+                run = scan_stack(recurrence.stack, x.transpose(0, 1), initial, recurrence.params)
+            self.states = run.transpose(0, 1)
+        else:
+            self.states = states
+
+    def back(self, step: int, cotangents: Iterable[Float[Tensor, "row state"]]) -> Iterator[Tensor]:
+        """Lead gradients after a step on to the states before it."""
+        compiled = None if self._kept is None else row_pass(self._kept.form(step))
+        if compiled is not None:
+            spread = self._x.new_empty(compiled.rows_in_work, compiled.width)
+            for after in cotangents:
+                before = torch.empty_like(after)
+                compiled(after, spread, before, whole=False, sizes=None)
+                yield before
+            return
+        linear = linearise(self._recurrence, self._x[step], self.states[step - 1] if step else self._initial, ())
+        spread = self._x.new_empty(self._x.shape[1], linear.width)
+        for after in cotangents:
+            before = torch.empty_like(after)
+            linear.back(after, spread, before, whole=False)
+            yield before
+
+
+def _kept_run(recurrence: Recurrence, x: Tensor, initial: Tensor) -> KeptRun | None:
+    """Run by a kernel that keeps what linearising needs; None if there is none for this recurrence, here and now."""
+    if len(recurrence.stack.cells) > 1:
+        return None
+    cell, params = recurrence.stack.cells[0].plain(recurrence.stack.layer_params(0, recurrence.params))
+    tensors = (x, initial, *params.values())
+    if any(v.dtype != x.dtype or v.device != x.device or v.numel() == 0 for v in tensors):
+        return None
+    if missing(cell, x.device, x.dtype) is not None:
+        return None
+    from lagreach.kernels.cpu.kept_run import KeptRun, knows  # which load numba
+
+    return KeptRun(cell, x, initial, params) if knows(cell) else None
 
 
 class Closed(Linearised):

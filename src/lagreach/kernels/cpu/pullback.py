@@ -103,10 +103,10 @@ def elementwise(after, slopes, shared, retained, recurrent, spread, before, whol
                 for j in range(n):
                     d[i - lo, k * n + j] = after[i, j] * slopes[i, k * n + j]
             if shared.shape[1]:
-                total = zero
+                row_sum = zero
                 for j in range(n):
-                    total += after[i, j] * shared[i, j]
-                d[i - lo, blocks * n] = total
+                    row_sum += after[i, j] * shared[i, j]
+                d[i - lo, blocks * n] = row_sum
             if retained.shape[1] == 0:
                 for j in range(n):
                     before[i, j] = zero
@@ -154,7 +154,21 @@ def gru(
 @compiled
 @no_type_check
 def lstm(
-    after, output, i_slope, f_slope, g_slope, o_slope, forget, recurrent, spread, before, whole, sizes, by, factor, total
+    after,
+    output,
+    i_slope,
+    f_slope,
+    g_slope,
+    o_slope,
+    forget,
+    recurrent,
+    spread,
+    before,
+    whole,
+    sizes,
+    by,
+    factor,
+    total,
 ):
     """Spread to the gates i, f, g, o; the columns behind them, for the new c, are left alone. `output` is dh/dc."""
     use_whole_registers()
@@ -223,10 +237,8 @@ class RowPass:
 
     def __init__(self, form: RowForm) -> None:
         self._kernel, self._dtype = form.kernel, form.arrays[0].dtype
-        self._rows, self._state, self._width = _check_form(form)
-        self._arrays, self._weights = (
-            [v.detach().numpy() for v in tensors] for tensors in (form.arrays, form.weights)
-        )
+        self._rows, self._state, self.width = _check_form(form)
+        self._arrays, self._weights = ([v.detach().numpy() for v in tensors] for tensors in (form.arrays, form.weights))
 
     def __call__(
         self,
@@ -243,7 +255,7 @@ class RowPass:
 
         There may be fewer rows than the form has: they are those from the `first` on.
         """
-        rows, width = min(len(after), self._rows - first), max(self._width, spread.shape[1])
+        rows, width = min(len(after), self._rows - first), max(self.width, spread.shape[1])
         kept = max(rows if whole else min(rows, ROWS), len(spread))
         gradient = (rows, self._state)
         arrays: dict[str, tuple[Tensor | None, tuple[int, ...]]] = {
