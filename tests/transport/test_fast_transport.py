@@ -15,7 +15,7 @@ from lagreach._util.threads import one_thread
 from lagreach.adapters.torch_cells import cell_of
 from lagreach.cells import Cell
 from lagreach.cells.stack import Stack
-from lagreach.gradients.band_gradients import proportion
+from lagreach.gradients.band_gradients import proportions
 from lagreach.kernels.cpu import pullback
 from lagreach.papers.livi.matched import matched_statistic
 from lagreach.transport import first_order, first_order_sums, linearised
@@ -381,10 +381,11 @@ def test_the_compiled_sweep_passes_closed_gates(monkeypatch, generator, value):
 def test_what_is_proportional_is_found_and_nothing_else(generator):
     to, factor = torch.randn(3, 5, 4, generator=generator), torch.randn(3, 5, generator=generator)
     factor[0, 0] = 0.0
-    torch.testing.assert_close(proportion(to * factor[..., None], to).float(), factor, rtol=1e-5, atol=1e-7)
+    (found,) = proportions([to * factor[..., None]], to)
+    torch.testing.assert_close(found.float(), factor, rtol=1e-5, atol=1e-7)
     bent = to * factor[..., None]
     bent[1, 2, 3] *= 1.001
-    assert proportion(bent, to) is None
+    assert proportions([bent, to], to)[0] is None
     to[2, 4] = 0.0
-    assert proportion(torch.ones_like(to), to) is None
-    np.testing.assert_array_equal(proportion(torch.zeros_like(to), to), np.zeros((3, 5)))
+    assert proportions([torch.ones_like(to)], to) == [None]
+    np.testing.assert_array_equal(proportions([torch.zeros_like(to)], to)[0], np.zeros((3, 5)))

@@ -62,7 +62,7 @@ def _exact(
 ) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
     probes = [WeightSums(steps, reached, kept=True) for reached in inputs]
     carries = [Carry(steps, start) for start in planted]
-    shares = [proportion(signal, planted[0]) for signal in signals] if len(planted) == 1 else [None]
+    shares = proportions(signals, planted[0]) if len(planted) == 1 else [None]
     known = [share for share in shares if share is not None]
     if len(known) == len(signals):  # one transport carries the probes and every signal
         data = [WeightSums(steps, anchors=torch.stack(known, dim=-1), kept=True)]
@@ -104,10 +104,14 @@ def _weights(steps: Steps, carried: Tensor, reached: Tensor | None = None) -> Te
     return weights_of(steps, (carried / power).to(steps.x.dtype), reached) * power
 
 
-def proportion(values: Float[Tensor, "seq time state"], to: Float[Tensor, "seq time state"]) -> Tensor | None:
-    """Factor (seq, time) by which `values` are multiples of `to` at every step, up to rounding; None if they are not."""
-    square = to.double().square().sum(-1)
-    factor = (values.double() * to).sum(-1) / torch.where(square > 0, square, 1.0)
-    wrong = (values - factor[..., None] * to).abs().amax(-1)
-    size = values.abs().amax(-1)
-    return factor if bool((wrong <= 64 * torch.finfo(values.dtype).eps * size).all()) else None
+def proportions(signals: Sequence[Tensor], to: Float[Tensor, "seq time state"]) -> list[Tensor | None]:
+    """Factors (seq, time) by which signals are multiples of `to` at every step, up to rounding; None where they are not."""
+    double = to.double()
+    square = double.square().sum(-1)
+    factors: list[Tensor | None] = []
+    for values in signals:
+        factor = (values * double).sum(-1) / torch.where(square > 0, square, 1.0)
+        wrong = torch.addcmul(values, factor[..., None].to(values), to, value=-1).abs_().amax(-1)
+        same = wrong <= 64 * torch.finfo(values.dtype).eps * values.abs().amax(-1)
+        factors.append(factor if bool(same.all()) else None)
+    return factors

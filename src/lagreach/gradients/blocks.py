@@ -18,7 +18,7 @@ from torch import Tensor
 from lagreach._moved import renamed
 from lagreach.errors import InputError, TooLargeError
 from lagreach.gradients.band_gradients import band_gradients
-from lagreach.gradients.contrast import planted_gradient, signal_gradient, target_spread
+from lagreach.gradients.contrast import planted_gradient, signal_gradients, target_spread
 from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch, select
 from lagreach.gradients.overflow import check_gradients
 
@@ -53,7 +53,9 @@ class BlockMeans:
             raise InputError("two parts hold the same block", got=sorted(block.tolist()), fix="merge every part once")
         order = np.argsort(block)
         names = ("size", "pairings", "probe", "spread")
-        joined = {name: np.concatenate([getattr(p, name) for p in all_parts])[order] for name in names}
+        joined = {name: np.concatenate([getattr(p, name) for p in all_parts]) for name in names}
+        if (np.diff(order) != 1).any():  # another copy of the largest arrays there are
+            joined = {name: values[order] for name, values in joined.items()}
         return cls(block=block[order], **joined)
 
     @cached_property
@@ -103,16 +105,17 @@ class BlockSums:
             part = select(piece.part, rows_together)
             by_band = band_gradients(plan, part, *starts, [group for _, group in groups])
             for band, (in_data, in_probe) in enumerate(by_band):
-                np.add.at(self._data[:, :, band], rows, plan.scaled(in_data))
-                np.add.at(self._probe[:, :, band], rows, plan.scaled(in_probe))
+                for row, of_data, of_probe in zip(rows, plan.scaled(in_data), plan.scaled(in_probe), strict=True):
+                    self._data[row, :, band] += of_data
+                    self._probe[row, :, band] += of_probe
 
     def result(self) -> BlockMeans:
         """Means by block."""
-        size = self._size[:, None, None, None]
-        data, probe = self._data / size, self._probe / size
-        for gradients in (data, probe, self._spread):
+        for sums in (self._data, self._probe):  # the largest arrays of a pass: worked on in place, once
+            sums /= self._size[:, None, None, None]
+        for gradients in (self._data, self._probe, self._spread):
             check_gradients(self._plan, "lag gradients", gradients)
-        return BlockMeans(np.array(self._numbers), self._size, data, probe, self._spread)
+        return BlockMeans(np.array(self._numbers), self._size, self._data, self._probe, self._spread)
 
 
 def block_means(
@@ -129,9 +132,7 @@ def _starts(plan: MeasurementPlan, piece: PairBatch) -> tuple[list[Tensor], list
     """Gradients at the states: those whose transport is the data's signal, by pairing, and the probes', by output direction."""
     part = piece.part
     others, weights = plan.exchanged(piece)
-    signals = [
-        signal_gradient(part.recurrence, piece.objective, other, part.states, plan.signal, weights) for other in others
-    ]
+    signals = signal_gradients(part.recurrence, piece.objective, others, part.states, plan.signal, weights)
     return signals, [planted_gradient(part.recurrence, piece.objective, part.states, d) for d in plan.probe.output]
 
 

@@ -8,6 +8,7 @@ targets the swap turns D into -D, so sign flips are exact, and a learned lag sta
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -36,26 +37,35 @@ def swapped(
 
 
 def signal_gradient(
+    recurrence: Recurrence, objective: Objective, other: Objective, states: Tensor, signal: str
+) -> Float[Tensor, "seq time state"]:
+    """Loss gradient at the states whose transport is a lag's signal."""
+    return signal_gradients(recurrence, objective, [other], states, signal)[0]
+
+
+def signal_gradients(
     recurrence: Recurrence,
     objective: Objective,
-    other: Objective,
+    others: Sequence[Objective],
     states: Tensor,
     signal: str,
     weights: Tensor | None = None,
-) -> Float[Tensor, "seq time state"]:
-    """Loss gradient at the states whose transport is a lag's signal; for `weights` see `swapped`."""
+) -> list[Float[Tensor, "seq time state"]]:
+    """The same for each of several partners, with one run of the head; for `weights` see `swapped`."""
     if signal not in SIGNALS:
         raise InputError("unknown signal", got=repr(signal), expected=" or ".join(SIGNALS))
+    gradients = []
     with torch.enable_grad():
         leaves = states.detach().requires_grad_()
         output = recurrence.head(leaves, {name: p.detach() for name, p in recurrence.head_params.items()})
         if signal == "gradient":
-            (gradient,) = torch.autograd.grad(objective(output).sum(), leaves, materialize_grads=True)
-            return gradient
-        with_own, with_other, shared = swapped(objective, other, weights)
-        difference = with_own(output) - with_other(output)
-        (contrast,) = torch.autograd.grad(difference.sum(), leaves)
-    return contrast * shared[:, None, None]
+            return list(torch.autograd.grad(objective(output).sum(), [leaves], materialize_grads=True))
+        for other in others:
+            with_own, with_other, shared = swapped(objective, other, weights)
+            difference = with_own(output) - with_other(output)
+            (contrast,) = torch.autograd.grad(difference.sum(), leaves, retain_graph=True)
+            gradients.append(contrast * shared[:, None, None])
+    return gradients
 
 
 @dataclass(frozen=True)

@@ -28,17 +28,22 @@ from lagreach.errors import InputError
 from lagreach.gradients.contrast import signal_gradient
 from lagreach.gradients.head_reach import EVERYTHING, NOTHING
 from lagreach.gradients.lag_contrasts import same_neighbours
-from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch
+from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch, select
 from lagreach.gradients.partial_inputs import Neighbours
 from lagreach.gradients.step_inputs import PartReading, StepInput, part_reading, step_input
 from lagreach.kernels import scan_stack
-from lagreach.transport.linearised import linearise
+from lagreach.transport.carry import Carry, Steps, WeightSums
+from lagreach.transport.exact import walk_back
+from lagreach.transport.linearised import Windows, linearise
 from lagreach.transport.scaled import size_in_powers_of_two
 
 FEWEST = 32  # positions of a pair, if it has so many
 VALUES_TOGETHER = 2**21  # of the states of windows that are worked on at once
 ALIVE = 24  # tensors of that size at the peak, so many at most
 RESCALE_EVERY = 8  # steps, so that float32 holds what is carried
+LINEARISED = 3  # times the work of carrying a gradient over a step is that of linearising it
+
+Sums = tuple[int, np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -185,8 +190,11 @@ class _Work:
         by_row = [v.T.repeat_interleave(2, dim=1).to(self.signal.device) for v in (best.indices, weights)]
         return by_row[0], by_row[1].to(self.signal)
 
-    def sums(self) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
+    def sums(self) -> Iterator[Sums]:
         """Yield a block and its sums (lag, param): of C, of C with the input exchanged, and of the contrast to compare with."""
+        walks = self._walks_back()
+        if walks:
+            yield from self._walk_back()
         exchanged_starts = None if self.reach == NOTHING else self._exchanged_starts()
         values = self.room // (ALIVE * self.signal.element_size())
         values = values if self.signal.is_cuda else min(values, VALUES_TOGETHER)
@@ -196,11 +204,32 @@ class _Work:
             for first in range(0, len(self.positions), together):
                 draws = slice(first, first + together)
                 at_exchanged = None if exchanged_starts is None else exchanged_starts[:, draws, rows].flatten(1, 2)
-                yield from self._sums(rows, groups, draws, at_exchanged)
+                yield from self._sums(rows, groups, draws, at_exchanged, as_it_is=not walks)
+
+    def _walks_back(self) -> bool:
+        """Whether to carry back what starts at every step costs less than windows, which are linearised one by one."""
+        last, (draws, _), time = self.lags[-1], self.positions.shape, self.signal.shape[1]
+        return self.reading is None and last * time < draws * (sum(self.lags) + LINEARISED * (last + 1))
+
+    def _walk_back(self) -> Iterator[Sums]:
+        """C without an exchange; all that starts is carried back, and counts where a position was drawn."""
+        drawn = torch.zeros_like(self.signal[..., 0]).scatter_add_(1, self.positions.T, self.weights.T)
+        for rows, groups in self.piece.bundles():
+            steps = Steps(select(self.piece.part, rows), self.names, [group for _, group in groups])
+            sums = WeightSums(steps, drawn[rows, :, None], kept=True)
+            by_lag = []
+            for lag, _ in walk_back(
+                [Carry(steps, self.signal[rows])], self.lags[-1], lambda lag, _: [sums] if lag in self.lags else []
+            ):
+                if lag in self.lags:
+                    by_lag.append(sums.take()[:, 0].cpu().numpy())
+            for i, (block, _) in enumerate(groups):
+                as_it_is = np.stack([gradients[i] for gradients in by_lag])
+                yield block, as_it_is, np.zeros_like(as_it_is), as_it_is
 
     def _sums(
-        self, rows: slice, groups: list[tuple[int, slice]], draws: slice, at_exchanged: Tensor | None
-    ) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
+        self, rows: slice, groups: list[tuple[int, slice]], draws: slice, at_exchanged: Tensor | None, *, as_it_is: bool
+    ) -> Iterator[Sums]:
         recurrence, positions = self.piece.part.recurrence, self.positions[draws, rows]
         index = torch.arange(rows.start, rows.stop, device=positions.device).expand_as(positions)
         steps = torch.arange(self.lags[-1] + 1, device=positions.device)[:, None, None]
@@ -210,17 +239,14 @@ class _Work:
         add = _Adder(self.names, weights, [group for _, group in groups], rows.stop - rows.start)
         change = -self.left[index, positions].flatten(0, 1)
         moved = self.place.changed(x, change)
-        run = self._run(moved, before[0])
+        windows = Windows(recurrence, moved, before[0])
         exchanged = add(
-            recurrence,
-            moved,
-            torch.cat((before[:1], run[:-1])),
-            starts if at_exchanged is None else at_exchanged,
-            self.lags,
+            recurrence, windows, moved[0], before[0], starts if at_exchanged is None else at_exchanged, self.lags
         )
-        as_it_is, contrast = self._as_it_is(add, recurrence, x, before, starts, change)
+        nothing = torch.zeros_like(exchanged)
+        own, contrast = self._as_it_is(add, recurrence, x, before, starts, change) if as_it_is else (nothing, nothing)
         for i, (block, _) in enumerate(groups):
-            yield block, as_it_is[:, i].cpu().numpy(), exchanged[:, i].cpu().numpy(), contrast[:, i].cpu().numpy()
+            yield block, *(sums[:, i].cpu().numpy() for sums in (own, exchanged, contrast))
 
     def _run(self, x: Float[Tensor, "step row input"], before: Tensor) -> Float[Tensor, "step row state"]:
         recurrence = self.piece.part.recurrence
@@ -233,11 +259,13 @@ class _Work:
         """C without an exchange, and the swap contrast of these anchors: C too, or that of reading what is exchanged."""
         reading: PartReading | None = self.reading
         if reading is None:
-            sums = add(recurrence, x, before, starts, self.lags)
+            sums = add(recurrence, Windows(recurrence, x, before[0], before[1:]), x[0], before[0], starts, self.lags)
             return sums, sums
         read = x.new_zeros(x.shape)
         read[0] = -change / 2  # only the gradients of the first step are collected
-        wide = add(reading.recurrence, torch.cat((x, read), dim=-1), before, starts, self.lags)
+        both = torch.cat((x, read), dim=-1)
+        windows = Windows(reading.recurrence, both, before[0], before[1:])
+        wide = add(reading.recurrence, windows, both[0], before[0], starts, self.lags)
         return reading.own_columns(wide), reading.part_columns(wide)
 
     def _at_lags(self, padded: Tensor, index: Tensor, positions: Tensor) -> Float[Tensor, "lag *row state"]:
@@ -288,12 +316,13 @@ class _Adder:
     def __call__(
         self,
         recurrence: Recurrence,
-        x: Float[Tensor, "step row input"],
-        before: Float[Tensor, "step row state"],
+        windows: Windows,
+        x: Float[Tensor, "row input"],
+        before: Float[Tensor, "row state"],
         starts: Float[Tensor, "lag row state"],
         lags: list[int],
     ) -> Float[Tensor, "lag group param"]:
-        """Return the sums over rows, in float64."""
+        """Return the sums over rows, in float64; `x` and `before` are inputs and states of the first step."""
         carried: dict[int, Tensor] = {}
         power = dict.fromkeys(lags, 1.0)
         for step in range(lags[-1], 0, -1):
@@ -303,14 +332,11 @@ class _Adder:
                 for lag, values in carried.items():
                     size = size_in_powers_of_two(values)
                     carried[lag], power[lag] = values / size, power[lag] * size
-            linear = linearise(recurrence, x[step], before[step], ())
-            spread = x.new_empty(len(x[step]), linear.width)
-            for lag, values in carried.items():
-                carried[lag] = torch.empty_like(before[step])
-                linear.back(values.contiguous(), spread, carried[lag], whole=False)
+            led_on = windows.back(step, [values.contiguous() for values in carried.values()])
+            carried = dict(zip(carried, led_on, strict=True))
         if 0 in lags:
             carried[0] = starts[0]
-        return self._collected(recurrence, x[0], before[0], carried, power)
+        return self._collected(recurrence, x, before, carried, power)
 
     def _collected(
         self, recurrence: Recurrence, x: Tensor, before: Tensor, carried: dict[int, Tensor], power: dict[int, float]

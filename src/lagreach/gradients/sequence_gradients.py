@@ -7,22 +7,21 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lagreach.transport.objective import Objective
+from lagreach.transport.carry import one_position_back
+from lagreach.transport.objective import Objective, output_gradient
 from lagreach.transport.rollout import Rollout
 from lagreach.transport.scaled import size_in_powers_of_two
 
 
 def total_adjoint(part: Rollout, objective: Objective) -> Float[Tensor, "seq time state"]:
     """``dL_n/ds_t`` through everything that follows: the sum over lags of what is carried to each position."""
-    recurrence = part.recurrence
-    with torch.enable_grad():
-        state = part.initial.detach().requires_grad_()
-        states = []
-        for x_t in part.x.unbind(1):
-            state = recurrence.stack.step(x_t, state, recurrence.params)
-            states.append(state)
-        losses = objective(recurrence.head(torch.stack(states, dim=1), recurrence.head_params))
-        return torch.stack(torch.autograd.grad(losses.sum(), states), dim=1)
+    delta = output_gradient(part.recurrence, objective, part.states)[0]
+    total = delta.transpose(0, 1).contiguous()  # position by position, what arrives from all later ones is added up
+    step_back, arrived = one_position_back(part), torch.empty_like(total[0])
+    for position in range(len(total) - 1, 0, -1):
+        step_back(position, total[position], arrived)
+        total[position - 1] += arrived
+    return total.transpose(0, 1)
 
 
 class SequenceLinearisation:

@@ -40,8 +40,8 @@ class Significance:
 def gram(means: Float[Array, "block lag param"]) -> tuple[Float[Array, "lag block block"], Float[Array, "lag"]]:
     """Inner products of block means and the scale they were divided by (products of 1e-200 would underflow)."""
     scale = np.abs(means).max(axis=(0, 2))
-    unit = means / np.where(scale > 0, scale, 1.0)[None, :, None]
-    return np.einsum("ilp,jlp->lij", unit, unit), scale
+    unit = (means / np.where(scale > 0, scale, 1.0)[None, :, None]).swapaxes(0, 1)
+    return unit @ unit.swapaxes(1, 2), scale
 
 
 def off_diagonal_mean(products: Float[Array, "*lag block block"]) -> Float[Array, "*lag"]:
