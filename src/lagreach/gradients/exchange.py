@@ -32,6 +32,7 @@ from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch
 from lagreach.gradients.partial_inputs import Neighbours
 from lagreach.gradients.step_inputs import PartReading, StepInput, part_reading, step_input
 from lagreach.kernels import scan_stack
+from lagreach.transport.linear_scan import jumped, only_scan
 from lagreach.transport.linearised import linearise
 from lagreach.transport.scaled import size_in_powers_of_two
 
@@ -55,14 +56,19 @@ class ExchangePlan:
     seed: int = 0
 
 
-def affordable_positions(lags: Sequence[int], time: int) -> int:
+def affordable_positions(lags: Sequence[int], time: int, reach: str = NOTHING) -> int:
     """Positions that take about as much work as the transport of all lags, but not fewer than a few.
+
+    Where the gradient at an anchor hangs on states (see `head_reach`), the head is run there and back for every position.
 
     >>> affordable_positions([8, 9, 12], 40), affordable_positions([8], 24), affordable_positions([128, 512], 1024)
     (32, 24, 92)
+    >>> affordable_positions([8], 256), affordable_positions([8], 256, reach=EVERYTHING)
+    (256, 32)
     """
     run, back = max(lags) + 1, sum(lags) + len(lags)  # forward, linearised twice; carried back twice
-    return min(time, max(FEWEST, time * time // 4 // (3 * run + 2 * back)))
+    head = 0 if reach == NOTHING else 3 * time
+    return min(time, max(FEWEST, time * time // 4 // (3 * run + 2 * back + head)))
 
 
 @dataclass(frozen=True)
@@ -153,6 +159,7 @@ class _Work:
         place = step_input(part)
         assert place is not None, "asked for a layer whose inputs cannot be exchanged"
         self.place: StepInput = place
+        self.scan = only_scan(part) is not None  # then only the states before the first step of a window are looked at
         self.signal = signal_gradient(part.recurrence, piece.objective, piece.swapped, part.states, "dependence")
         newest = place.newest(part.x)
         difference = newest - newest[piece.partner]
@@ -204,17 +211,17 @@ class _Work:
         recurrence, positions = self.piece.part.recurrence, self.positions[draws, rows]
         index = torch.arange(rows.start, rows.stop, device=positions.device).expand_as(positions)
         steps = torch.arange(self.lags[-1] + 1, device=positions.device)[:, None, None]
-        x, before = (values[index, positions + steps].flatten(1, 2) for values in (self.x, self.before))
+        x = self.x[index, positions + steps].flatten(1, 2)
+        before = self.before[index, positions + (steps[:1] if self.scan else steps)].flatten(1, 2)
         starts = self._at_lags(self.starts, index, positions).flatten(1, 2)
         weights = self.weights[draws, rows].flatten()
         add = _Adder(self.names, weights, [group for _, group in groups], rows.stop - rows.start)
         change = -self.left[index, positions].flatten(0, 1)
         moved = self.place.changed(x, change)
-        run = self._run(moved, before[0])
         exchanged = add(
             recurrence,
             moved,
-            torch.cat((before[:1], run[:-1])),
+            before if self.scan else torch.cat((before[:1], self._run(moved, before[0])[:-1])),
             starts if at_exchanged is None else at_exchanged,
             self.lags,
         )
@@ -296,6 +303,9 @@ class _Adder:
         """Return the sums over rows, in float64."""
         carried: dict[int, Tensor] = {}
         power = dict.fromkeys(lags, 1.0)
+        if len(before) < len(x):
+            carried, power = jumped(recurrence, x, dict(zip(lags, starts, strict=True)))
+            return self._collected(recurrence, x[0], before[0], carried, power)
         for step in range(lags[-1], 0, -1):
             if step in lags:
                 carried[step] = starts[lags.index(step)]
@@ -320,6 +330,6 @@ class _Adder:
         by_lag = []
         for lag in sorted(carried):
             linear.spread(carried[lag].contiguous(), spread)
-            sums = [linear.weights(spread, weighted, group, self.count) for group in self.groups]
+            sums = linear.weights(spread, weighted, self.groups, self.count)
             by_lag.append(torch.stack([linear.flat(one.double())[0] for one in sums]) * power[lag])
         return torch.stack(by_lag)

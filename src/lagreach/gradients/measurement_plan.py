@@ -203,10 +203,9 @@ def select(part: Rollout, rows: slice) -> Rollout:
 
 def band_cotangents(plan: MeasurementPlan, part: Rollout, delta: Tensor, *, kept: bool = False) -> Iterator[Tensor]:
     """Sum of the carried gradients over the lags of each band, by position reached, in float64; see `Cotangent.kept`."""
-    lags = [lag for first, last in plan.bands.edges for lag in range(first, last + 1)]
     ends = set(plan.bands.lags)
     total: Tensor | None = None
-    for cotangent in plan.carry(part, delta, lags):
+    for cotangent in plan.carry(part, delta, plan.bands.examined):
         carried = cotangent.kept() if kept else cotangent.double()
         if total is None:
             total = carried.clone()

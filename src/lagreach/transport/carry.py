@@ -64,7 +64,7 @@ class WeightSums:
         if exponent is not None:
             top = int(exponent[started].max())
             weighted = weighted * torch.exp2((exponent[started] - top).to(spread.dtype))
-        sums_of_groups = [step.weights(spread, weighted, group, count).double() for group in self._steps.groups]
+        sums_of_groups = [sums.double() for sums in step.weights(spread, weighted, self._steps.groups, count)]
         if top and self._kept:
             top += lift(torch.stack([sums.abs().max() for sums in sums_of_groups]).max(), top)
         if top:
