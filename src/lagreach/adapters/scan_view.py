@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lagreach.adapters.calling import Call, agreement, as_output, captured, replaced, untouched
+from lagreach.adapters.calling import Call, agreement, as_output, captured, frozen, replaced, untouched
 from lagreach.adapters.scan_layer import ScanInputs, ScanLayer
 from lagreach.adapters.scan_reach import refuse_truncation
 from lagreach.adapters.view import BoundRecurrence, View, bind_to, lengths_within, unbound_recurrence
@@ -94,7 +94,7 @@ class ScanView(View):
             def forward(*args: Any, **kwargs: Any) -> Any:
                 return self.layer.returned(output, states, args, kwargs)
 
-            with untouched(model), replaced(self.layer.module, forward), ExitStack() as stack:
+            with untouched(model), frozen(model), replaced(self.layer.module, forward), ExitStack() as stack:
                 for other in self._looping:
                     stack.enter_context(replaced(other.module, partial(replay, other)))
                 return as_output(self._call(model, batch), batch, time)

@@ -51,19 +51,20 @@ class BlockMeans:
         block = np.concatenate([p.block for p in all_parts])
         if len(set(block.tolist())) != len(block):
             raise InputError("two parts hold the same block", got=sorted(block.tolist()), fix="merge every part once")
-        order = np.argsort(block)
-        names = ("size", "pairings", "probe", "spread")
-        joined = {name: np.concatenate([getattr(p, name) for p in all_parts])[order] for name in names}
-        return cls(block=block[order], **joined)
+        if len(all_parts) == 1:  # gradients of many weights are large: no copy that nobody needs
+            return all_parts[0]
+        all_parts.sort(key=lambda part: int(part.block[0]))
+        names = ("block", "size", "pairings", "probe", "spread")
+        joined = {name: np.concatenate([getattr(p, name) for p in all_parts]) for name in names}
+        order = np.argsort(joined["block"])
+        if (np.diff(order) < 0).any():  # parts that lie within each other
+            joined = {name: values[order] for name, values in joined.items()}
+        return cls(**joined)
 
     @cached_property
     def data(self) -> np.ndarray:
         """The data's signal, (block, band, param): the mean over pairings."""
         return self.pairings.mean(1)
-
-    def planted(self, group: tuple[int, ...]) -> np.ndarray:
-        """Probe gradients scaled to the spread of the targets, (block, probe, band, param)."""
-        return self.probe * self.planted_scale(group)[None, :, None, None]
 
     def planted_scale(self, group: tuple[int, ...]) -> np.ndarray:
         """Spread of the targets along the output direction of each probe, (probe,)."""
@@ -103,16 +104,18 @@ class BlockSums:
             part = select(piece.part, rows_together)
             by_band = band_gradients(plan, part, *starts, [group for _, group in groups])
             for band, (in_data, in_probe) in enumerate(by_band):
-                np.add.at(self._data[:, :, band], rows, plan.scaled(in_data))
-                np.add.at(self._probe[:, :, band], rows, plan.scaled(in_probe))
+                for row, of_data, of_probe in zip(rows, plan.scaled(in_data), plan.scaled(in_probe), strict=True):
+                    self._data[row, :, band] += of_data
+                    self._probe[row, :, band] += of_probe
 
     def result(self) -> BlockMeans:
-        """Means by block."""
+        """Means by block; the sums are used up."""
         size = self._size[:, None, None, None]
-        data, probe = self._data / size, self._probe / size
-        for gradients in (data, probe, self._spread):
+        np.divide(self._data, size, out=self._data)
+        np.divide(self._probe, size, out=self._probe)
+        for gradients in (self._data, self._probe, self._spread):
             check_gradients(self._plan, "lag gradients", gradients)
-        return BlockMeans(np.array(self._numbers), self._size, data, probe, self._spread)
+        return BlockMeans(np.array(self._numbers), self._size, self._data, self._probe, self._spread)
 
 
 def block_means(

@@ -261,7 +261,10 @@ def by_sequence(rows: Float[Tensor, "row k"], count: int) -> Float[Tensor, "seq 
 
 
 def step_by_sequence(
-    recurrence: Recurrence, x: Float[Tensor, "seq time input"], before: Float[Tensor, "seq time state"], names: Sequence[str]
+    recurrence: Recurrence,
+    x: Float[Tensor, "seq time input"],
+    before: Float[Tensor, "seq time state"],
+    names: Sequence[str],
 ) -> tuple[Float[Tensor, "seq time state"], list[Tensor]]:
     """States after all steps, and weights of its own for every sequence that they were made with.
 
