@@ -22,6 +22,9 @@ from lagreach.transport.cotangent import Cotangent
 from lagreach.transport.rollout import Rollout
 
 
+FLOAT_RANGE = -400.0  # logarithm of a product of decays down to which float64 holds it, and a gradient times it
+
+
 def decay_products(
     log_decay: Float[Tensor, "seq time unit"], lags: Sequence[int]
 ) -> Iterator[tuple[int, Float[Tensor, "seq reached unit"]]]:
@@ -36,14 +39,15 @@ def decay_products(
     >>> [(lag, round(log.exp()[0, 0, 0].item(), 4)) for lag, log in decay_products(halved, [0, 1, 3])]
     [(0, 1.0), (1, 0.5), (3, 0.125)]
     """
-    forgets = torch.isneginf(log_decay)
-    sums = torch.where(forgets, 0.0, log_decay.double()).cumsum(1)
-    breaks = forgets.to(torch.int32).cumsum(1)
-    time = log_decay.shape[1]
+    forgets, time = torch.isneginf(log_decay), log_decay.shape[1]
+    some_forget = bool(forgets.any())
+    sums = (torch.where(forgets, 0.0, log_decay.double()) if some_forget else log_decay.double()).cumsum(1)
+    breaks = forgets.to(torch.int32).cumsum(1) if some_forget else None
     for lag in lags:
         product = sums[:, lag:] - sums[:, : time - lag]
-        broken = breaks[:, lag:] > breaks[:, : time - lag]
-        yield lag, torch.where(broken, -torch.inf, product)
+        if breaks is not None:
+            product = torch.where(breaks[:, lag:] > breaks[:, : time - lag], -torch.inf, product)
+        yield lag, product
 
 
 def only_scan(rollout: Rollout) -> ScanCell | None:
@@ -76,12 +80,19 @@ def scan_transport(
         written = cell.write(rollout.x, recurrence.stack.layer_params(0, recurrence.params))
     steps = Steps(rollout, names) if names else None
     for lag, log_product in decay_products(written.log_decay, lags):
-        bits = for_every_unit(log_product / math.log(2), written)
-        exponent = torch.where(torch.isneginf(bits), 0.0, bits.floor())
-        mantissa = torch.exp2(bits - exponent) * delta[:, lag:].double()
-        cotangent = Cotangent.aligned(lag, mantissa, exponent.to(torch.int32))
+        if lag == 0 or bool(log_product.amin() > FLOAT_RANGE):
+            cotangent = Cotangent(lag, for_every_unit(log_product.exp(), written) * delta[:, lag:])
+        else:
+            cotangent = _far_below(lag, for_every_unit(log_product / math.log(2), written), delta)
         carried = cotangent.value().to(delta.dtype)
         yield cotangent, None if steps is None else weights_of(steps, carried)[0, 0]
+
+
+def _far_below(lag: int, bits: Float[Tensor, "seq reached state"], delta: Tensor) -> Cotangent:
+    """Products that leave the range of numbers: mantissas and exponents apart."""
+    exponent = torch.where(torch.isneginf(bits), 0.0, bits.floor())
+    mantissa = torch.exp2(bits - exponent) * delta[:, lag:].double()
+    return Cotangent.aligned(lag, mantissa, exponent.to(torch.int32))
 
 
 def jumped(
