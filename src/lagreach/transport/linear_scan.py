@@ -21,7 +21,6 @@ from lagreach.transport.carry import Steps, weights_of
 from lagreach.transport.cotangent import Cotangent
 from lagreach.transport.rollout import Rollout
 
-
 FLOAT_RANGE = -400.0  # logarithm of a product of decays down to which float64 holds it, and a gradient times it
 
 
