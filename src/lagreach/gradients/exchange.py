@@ -296,11 +296,14 @@ class _Adder:
         self,
         recurrence: Recurrence,
         x: Float[Tensor, "step row input"],
-        before: Float[Tensor, "step row state"],
+        before: Float[Tensor, "known row state"],
         starts: Float[Tensor, "lag row state"],
         lags: list[int],
     ) -> Float[Tensor, "lag group param"]:
-        """Return the sums over rows, in float64."""
+        """Return the sums over rows, in float64.
+
+        `before` are the states before all steps, or before the first alone where transport is a product of decays.
+        """
         carried: dict[int, Tensor] = {}
         power = dict.fromkeys(lags, 1.0)
         if len(before) < len(x):
