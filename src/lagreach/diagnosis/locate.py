@@ -196,8 +196,9 @@ class _Lags:
         if not left:
             return
         plan, columns = closer.plan, [self.lags.index(lag) for lag in left]
-        positions = affordable_positions(left, plan.time)
-        exchange_plan = ExchangePlan(tuple(left), positions, head_reach(plan), closer.neighbours, plan.seed)
+        reach = head_reach(plan)
+        positions = affordable_positions(left, plan.time, reach)
+        exchange_plan = ExchangePlan(tuple(left), positions, reach, closer.neighbours, plan.seed)
         vectors = self.contrasts.copy()
         vectors[:, columns] = closer.look.exchange(exchange_plan).controlled(self.contrasts[:, columns])
         p = closer.test(self.band, vectors)

@@ -36,6 +36,7 @@ from lagreach.transport.rollout import run
 READ_SEQUENCES, READ_VALUES = 64, 2**22  # inputs that are read at once, at most
 Part = TypeVar("Part")
 LITTLE = 50_000  # weights, up to which looking at every lag costs little
+FEWEST_BLOCKS = 16  # of sequences, however many weights there are
 GROUP = 8  # blocks that are measured together; an interrupt keeps whole groups
 
 
@@ -151,11 +152,12 @@ def plan_measurement(
     bands = make_bands(lags, spread.time, require, EVERY if width <= LITTLE else FEW)
     seen_outputs = out * (positions if at_end else 1)
     probe = make_probe(spread.mean, spread.covariance, seen_outputs, settings.probes, generator)
-    members = _members(settings, seen_outputs, len(bands) * width)
+    blocks = _blocks(settings, len(bands) * width)
+    members = _members(replace(settings, blocks=blocks), seen_outputs, len(bands) * width)
     return MeasurementPlan(
         view=view,
         sequences=sequences,
-        block_plan=plan_blocks(sequences, settings.blocks, settings.seed, members=members, seen=seen),
+        block_plan=plan_blocks(sequences, blocks, settings.seed, members=members, seen=seen),
         loss=loss,
         names=names,
         bands=bands,
@@ -168,6 +170,12 @@ def plan_measurement(
         at_end=at_end,
         seed=settings.seed,
     )
+
+
+def _blocks(settings: MeasureSettings, values: int) -> int:
+    """Blocks of sequences: as many as asked for, but fewer where their gradients of `values` numbers would not fit."""
+    fits = LIMIT_BYTES // ((1 + settings.probes) * values * 8)
+    return min(settings.blocks, max(fits, FEWEST_BLOCKS))
 
 
 def _members(settings: MeasureSettings, outputs: int, values: int) -> int:

@@ -17,6 +17,7 @@ from torch import Tensor
 from lagreach.gradients.measurement_plan import MeasurementPlan, band_cotangents
 from lagreach.transport.carry import Carry, Steps, WeightSums, weights_of
 from lagreach.transport.exact import walk_back
+from lagreach.transport.linear_scan import jumps
 from lagreach.transport.rollout import Rollout
 from lagreach.transport.scaled import size_in_powers_of_two
 
@@ -44,7 +45,7 @@ def band_gradients(
     steps = Steps(part, plan.names, groups)
     inputs = plan.probe.planted(part.x.double()).movedim(0, -1)  # (seq, time, probe)
     members = [[p for p, g in enumerate(plan.probe.group) if g == group] for group in range(len(planted))]
-    carry = _exact if plan.transport == "exact" else _first_order
+    carry = _from_arrivals if plan.transport != "exact" or jumps(part, plan.bands.examined) else _step_by_step
     for data, probes in carry(plan, part, steps, signals, planted, [inputs[..., in_group] for in_group in members]):
         of_probes = np.empty((len(groups), len(plan.probe.group), plan.width))
         for in_group, gradients in zip(members, probes, strict=True):
@@ -52,7 +53,7 @@ def band_gradients(
         yield torch.cat(data, dim=1).cpu().numpy(), of_probes
 
 
-def _exact(
+def _step_by_step(
     plan: MeasurementPlan,
     part: Rollout,
     steps: Steps,
@@ -69,7 +70,7 @@ def _exact(
     else:
         carries += [Carry(steps, signal) for signal in signals]
         data = [WeightSums(steps, kept=True) for _ in signals]
-    examined = {lag for first, last in plan.bands.edges for lag in range(first, last + 1)}
+    examined = set(plan.bands.examined)
     edges, alone = set(plan.bands.lags), len(carries) - len(data)  # carries of probes alone
 
     def collected(lag: int, number: int) -> list[WeightSums]:
@@ -82,7 +83,7 @@ def _exact(
             yield [sums.take() for sums in data], [sums.take() for sums in probes]
 
 
-def _first_order(
+def _from_arrivals(
     plan: MeasurementPlan,
     part: Rollout,
     steps: Steps,

@@ -51,21 +51,20 @@ class BlockMeans:
         block = np.concatenate([p.block for p in all_parts])
         if len(set(block.tolist())) != len(block):
             raise InputError("two parts hold the same block", got=sorted(block.tolist()), fix="merge every part once")
-        order = np.argsort(block)
-        names = ("size", "pairings", "probe", "spread")
+        if len(all_parts) == 1:  # gradients of many weights are large: no copy that nobody needs
+            return all_parts[0]
+        all_parts.sort(key=lambda part: int(part.block[0]))
+        names = ("block", "size", "pairings", "probe", "spread")
         joined = {name: np.concatenate([getattr(p, name) for p in all_parts]) for name in names}
-        if (np.diff(order) != 1).any():  # another copy of the largest arrays there are
+        order = np.argsort(joined["block"])
+        if (np.diff(order) < 0).any():  # parts that lie within each other
             joined = {name: values[order] for name, values in joined.items()}
-        return cls(block=block[order], **joined)
+        return cls(**joined)
 
     @cached_property
     def data(self) -> np.ndarray:
         """The data's signal, (block, band, param): the mean over pairings."""
         return self.pairings.mean(1)
-
-    def planted(self, group: tuple[int, ...]) -> np.ndarray:
-        """Probe gradients scaled to the spread of the targets, (block, probe, band, param)."""
-        return self.probe * self.planted_scale(group)[None, :, None, None]
 
     def planted_scale(self, group: tuple[int, ...]) -> np.ndarray:
         """Spread of the targets along the output direction of each probe, (probe,)."""

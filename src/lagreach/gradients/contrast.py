@@ -155,7 +155,7 @@ def target_spread(
         along = (gradient.flatten(1) @ direction.to(gradient))[:, None] * shared[:, None]
     else:
         along = (gradient @ direction.to(gradient)) * shared[:, None]
-    amounts = planted_amounts(with_own, output.shape[1], direction.double()) * shared[:, None, None]
+    amounts = planted_amounts(with_own, output.shape[1], direction.to(output.device).double()) * shared[:, None, None]
     sums = (along.double().square().sum(1), 2 * amounts.square().sum((1, 2)))
     return torch.stack(sums, dim=1).cpu().numpy()
 

@@ -34,6 +34,7 @@ from lagreach.gradients.step_inputs import PartReading, StepInput, part_reading,
 from lagreach.kernels import scan_stack
 from lagreach.transport.carry import Carry, Steps, WeightSums
 from lagreach.transport.exact import walk_back
+from lagreach.transport.linear_scan import jumped, only_scan
 from lagreach.transport.linearised import Windows, linearise
 from lagreach.transport.scaled import size_in_powers_of_two
 
@@ -60,14 +61,19 @@ class ExchangePlan:
     seed: int = 0
 
 
-def affordable_positions(lags: Sequence[int], time: int) -> int:
+def affordable_positions(lags: Sequence[int], time: int, reach: str = NOTHING) -> int:
     """Positions that take about as much work as the transport of all lags, but not fewer than a few.
+
+    Where the gradient at an anchor hangs on states (see `head_reach`), the head is run there and back for every position.
 
     >>> affordable_positions([8, 9, 12], 40), affordable_positions([8], 24), affordable_positions([128, 512], 1024)
     (32, 24, 92)
+    >>> affordable_positions([8], 256), affordable_positions([8], 256, reach=EVERYTHING)
+    (256, 32)
     """
     run, back = max(lags) + 1, sum(lags) + len(lags)  # forward, linearised twice; carried back twice
-    return min(time, max(FEWEST, time * time // 4 // (3 * run + 2 * back)))
+    head = 0 if reach == NOTHING else 3 * time
+    return min(time, max(FEWEST, time * time // 4 // (3 * run + 2 * back + head)))
 
 
 @dataclass(frozen=True)
@@ -158,6 +164,7 @@ class _Work:
         place = step_input(part)
         assert place is not None, "asked for a layer whose inputs cannot be exchanged"
         self.place: StepInput = place
+        self.scan = only_scan(part) is not None  # then only the states before the first step of a window are looked at
         self.signal = signal_gradient(part.recurrence, piece.objective, piece.swapped, part.states, "dependence")
         newest = place.newest(part.x)
         difference = newest - newest[piece.partner]
@@ -209,7 +216,7 @@ class _Work:
     def _walks_back(self) -> bool:
         """Whether to carry back what starts at every step costs less than windows, which are linearised one by one."""
         last, (draws, _), time = self.lags[-1], self.positions.shape, self.signal.shape[1]
-        return self.reading is None and last * time < draws * (sum(self.lags) + LINEARISED * (last + 1))
+        return self.reading is None and not self.scan and last * time < draws * (sum(self.lags) + LINEARISED * (last + 1))
 
     def _walk_back(self) -> Iterator[Sums]:
         """C without an exchange; all that starts is carried back, and counts where a position was drawn."""
@@ -233,15 +240,16 @@ class _Work:
         recurrence, positions = self.piece.part.recurrence, self.positions[draws, rows]
         index = torch.arange(rows.start, rows.stop, device=positions.device).expand_as(positions)
         steps = torch.arange(self.lags[-1] + 1, device=positions.device)[:, None, None]
-        x, before = (values[index, positions + steps].flatten(1, 2) for values in (self.x, self.before))
+        x = self.x[index, positions + steps].flatten(1, 2)
+        before = self.before[index, positions + (steps[:1] if self.scan else steps)].flatten(1, 2)
         starts = self._at_lags(self.starts, index, positions).flatten(1, 2)
         weights = self.weights[draws, rows].flatten()
         add = _Adder(self.names, weights, [group for _, group in groups], rows.stop - rows.start)
         change = -self.left[index, positions].flatten(0, 1)
         moved = self.place.changed(x, change)
-        windows = Windows(recurrence, moved, before[0])
+        windows = None if self.scan else Windows(recurrence, moved, before[0])
         exchanged = add(
-            recurrence, windows, moved[0], before[0], starts if at_exchanged is None else at_exchanged, self.lags
+            recurrence, windows, moved, before[0], starts if at_exchanged is None else at_exchanged, self.lags
         )
         nothing = torch.zeros_like(exchanged)
         own, contrast = self._as_it_is(add, recurrence, x, before, starts, change) if as_it_is else (nothing, nothing)
@@ -259,13 +267,14 @@ class _Work:
         """C without an exchange, and the swap contrast of these anchors: C too, or that of reading what is exchanged."""
         reading: PartReading | None = self.reading
         if reading is None:
-            sums = add(recurrence, Windows(recurrence, x, before[0], before[1:]), x[0], before[0], starts, self.lags)
+            windows = None if self.scan else Windows(recurrence, x, before[0], before[1:])
+            sums = add(recurrence, windows, x, before[0], starts, self.lags)
             return sums, sums
         read = x.new_zeros(x.shape)
         read[0] = -change / 2  # only the gradients of the first step are collected
         both = torch.cat((x, read), dim=-1)
-        windows = Windows(reading.recurrence, both, before[0], before[1:])
-        wide = add(reading.recurrence, windows, both[0], before[0], starts, self.lags)
+        windows = None if self.scan else Windows(reading.recurrence, both, before[0], before[1:])
+        wide = add(reading.recurrence, windows, both, before[0], starts, self.lags)
         return reading.own_columns(wide), reading.part_columns(wide)
 
     def _at_lags(self, padded: Tensor, index: Tensor, positions: Tensor) -> Float[Tensor, "lag *row state"]:
@@ -316,13 +325,26 @@ class _Adder:
     def __call__(
         self,
         recurrence: Recurrence,
-        windows: Windows,
-        x: Float[Tensor, "row input"],
+        windows: Windows | None,
+        x: Float[Tensor, "step row input"],
         before: Float[Tensor, "row state"],
         starts: Float[Tensor, "lag row state"],
         lags: list[int],
     ) -> Float[Tensor, "lag group param"]:
-        """Return the sums over rows, in float64; `x` and `before` are inputs and states of the first step."""
+        """Return the sums over rows, in float64; `before` is the state before the first step.
+
+        `windows` are steps that gradients are carried back through one by one, None where transport is a product of decays.
+        """
+        if windows is None:
+            carried, power = jumped(recurrence, x, dict(zip(lags, starts, strict=True)))
+        else:
+            carried, power = self._step_by_step(windows, starts, lags)
+        return self._collected(recurrence, x[0], before, carried, power)
+
+    def _step_by_step(
+        self, windows: Windows, starts: Float[Tensor, "lag row state"], lags: list[int]
+    ) -> tuple[dict[int, Tensor], dict[int, float]]:
+        """What arrives at the first step from each lag, and the power of two that it was divided by."""
         carried: dict[int, Tensor] = {}
         power = dict.fromkeys(lags, 1.0)
         for step in range(lags[-1], 0, -1):
@@ -336,7 +358,7 @@ class _Adder:
             carried = dict(zip(carried, led_on, strict=True))
         if 0 in lags:
             carried[0] = starts[0]
-        return self._collected(recurrence, x, before, carried, power)
+        return carried, power
 
     def _collected(
         self, recurrence: Recurrence, x: Tensor, before: Tensor, carried: dict[int, Tensor], power: dict[int, float]
@@ -346,6 +368,6 @@ class _Adder:
         by_lag = []
         for lag in sorted(carried):
             linear.spread(carried[lag].contiguous(), spread)
-            sums = [linear.weights(spread, weighted, group, self.count) for group in self.groups]
+            sums = linear.weights(spread, weighted, self.groups, self.count)
             by_lag.append(torch.stack([linear.flat(one.double())[0] for one in sums]) * power[lag])
         return torch.stack(by_lag)

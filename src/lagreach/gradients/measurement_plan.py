@@ -24,7 +24,7 @@ from lagreach.transport.objective import Loss, Objective, make_objective
 from lagreach.transport.rollout import Rollout, run
 
 ROOM = 208 * 2**20  # bytes that a piece takes at the peak
-GPU_SHARE = 6  # that part of a GPU's memory instead: many small kernels would leave it waiting for the host
+GPU_SHARE = 4  # that part of a GPU's memory instead: many small kernels would leave it waiting for the host
 # Tensors of each kind that are alive at the peak, at most, as tests/gradients/test_room.py and tests/test_cuda.py measure it.
 STATES_ALIVE = {"exact": 52, "first-order": 90}
 INPUTS_ALIVE, OUTPUTS_ALIVE, GRADIENTS_ALIVE = 12, 8, 10
@@ -203,10 +203,9 @@ def select(part: Rollout, rows: slice) -> Rollout:
 
 def band_cotangents(plan: MeasurementPlan, part: Rollout, delta: Tensor, *, kept: bool = False) -> Iterator[Tensor]:
     """Sum of the carried gradients over the lags of each band, by position reached, in float64; see `Cotangent.kept`."""
-    lags = [lag for first, last in plan.bands.edges for lag in range(first, last + 1)]
     ends = set(plan.bands.lags)
     total: Tensor | None = None
-    for cotangent in plan.carry(part, delta, lags):
+    for cotangent in plan.carry(part, delta, plan.bands.examined):
         carried = cotangent.kept() if kept else cotangent.double()
         if total is None:
             total = carried.clone()

@@ -39,9 +39,12 @@ class Significance:
 
 def gram(means: Float[Array, "block lag param"]) -> tuple[Float[Array, "lag block block"], Float[Array, "lag"]]:
     """Inner products of block means and the scale they were divided by (products of 1e-200 would underflow)."""
-    scale = np.abs(means).max(axis=(0, 2))
-    unit = (means / np.where(scale > 0, scale, 1.0)[None, :, None]).swapaxes(0, 1)
-    return unit @ unit.swapaxes(1, 2), scale
+    scale = np.maximum(means.max(axis=(0, 2)), -means.min(axis=(0, 2)))
+    products = np.empty((means.shape[1], len(means), len(means)))
+    for lag, size in enumerate(scale):  # one at a time: a copy of all of them may be large
+        unit = means[:, lag] / (size if size > 0 else 1.0)
+        products[lag] = unit @ unit.T
+    return products, scale
 
 
 def off_diagonal_mean(products: Float[Array, "*lag block block"]) -> Float[Array, "*lag"]:

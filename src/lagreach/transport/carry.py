@@ -68,7 +68,7 @@ class WeightSums:
         if exponent is not None:
             top = int(exponent[started].max())
             weighted = weighted * torch.exp2((exponent[started] - top).to(spread.dtype))
-        self.take_in([step.weights(spread, weighted, group, count).double() for group in self._steps.groups], top)
+        self.take_in([sums.double() for sums in step.weights(spread, weighted, self._steps.groups, count)], top)
 
     def take_in(self, sums_of_groups: list[Tensor], top: int) -> None:
         """Add sums of the groups' weights' gradients, of size ``2**top``."""

@@ -59,10 +59,10 @@ class Linearised(ABC):
         """Prepare sums over rows with k sets of row weights: something with one row per step, to be used many times."""
 
     @abstractmethod
-    def weights(self, spread: Tensor, weighted: Tensor, group: slice, count: int) -> Tensor:
-        """Gradients of the weights summed over rows, in a form that may be added up over calls.
+    def weights(self, spread: Tensor, weighted: Tensor, groups: Sequence[slice], count: int) -> list[Tensor]:
+        """Gradients of the weights summed over the rows of each group, in a form that may be added up over calls.
 
-        Only rows of the sequences in `group` count; the rows of `count` sequences follow each other at every position.
+        The rows of `count` sequences follow each other at every position; a group is a range of these sequences.
         """
 
     @abstractmethod
@@ -217,12 +217,13 @@ class Closed(Linearised):
         """What the weights of each layer multiply."""
         return [layer.factor(used) for layer, used in zip(self._layers, self._used, strict=True) if used]
 
-    def weights(self, spread: Tensor, weighted: Tensor, group: slice, count: int) -> Tensor:
+    def weights(self, spread: Tensor, weighted: Tensor, groups: Sequence[slice], count: int) -> list[Tensor]:
         """All factors times all columns that some weight uses; `flat` picks what is wanted."""
         used = spread[:, : self.columns]
-        if group != slice(0, count):
-            weighted, used = (rows.unflatten(0, (-1, count))[:, group].flatten(0, 1) for rows in (weighted, used))
-        return weighted.T @ used
+        if list(groups) == [slice(0, count)]:
+            return [weighted.T @ used]
+        factors, columns = (rows.unflatten(0, (-1, count)) for rows in (weighted, used))
+        return [factors[:, group].flatten(0, 1).T @ columns[:, group].flatten(0, 1) for group in groups]
 
     def flat(self, sums: Tensor) -> Tensor:
         """Pick factors and columns of each weight."""
@@ -285,15 +286,12 @@ def _room_for(rows: int, like: Tensor) -> Tensor:
 
 
 class Autodiff(Linearised):
-    """The graph of one call of `step`, kept for repeated use."""
+    """The graph of one call of `step`, made when it is needed and kept for repeated use."""
 
     def __init__(self, recurrence: Recurrence, x: Tensor, s: Tensor, names: Sequence[str]) -> None:
         self.width = s.shape[1]
-        weights = {name: recurrence.params[name].detach().requires_grad_() for name in names}
-        self._weights = list(weights.values())
-        with torch.enable_grad():
-            self._before = s.detach().requires_grad_()
-            self._after = recurrence.stack.step(x, self._before, recurrence.params | weights)
+        self._recurrence, self._x, self._before = recurrence, x, s.detach().requires_grad_()
+        self._weights = {name: recurrence.params[name].detach().requires_grad_() for name in names}
 
     def spread(self, cotangent: Tensor, out: Tensor) -> None:
         """Nothing to prepare."""
@@ -301,27 +299,72 @@ class Autodiff(Linearised):
 
     def state(self, cotangent: Tensor, spread: Tensor, out: Tensor) -> None:
         """One backward pass."""
-        out.copy_(self._back(spread, [self._before])[0])
+        out.copy_(_pulled(self._after, spread, [self._before])[0])
 
     def weighted(self, by: Tensor) -> Tensor:
         """Return the row weights themselves."""
         return by
 
-    def weights(self, spread: Tensor, weighted: Tensor, group: slice, count: int) -> Tensor:
-        """One backward pass for each set of row weights, which are zero for other groups' rows."""
-        if group != slice(0, count):
-            mine = weighted.new_zeros(1, count, 1)
-            mine[:, group] = 1
-            weighted = (weighted.unflatten(0, (-1, count)) * mine).flatten(0, 1)
-        return torch.stack(
-            [torch.cat([g.flatten() for g in self._back(spread * one[:, None], self._weights)]) for one in weighted.T]
-        )
+    def weights(self, spread: Tensor, weighted: Tensor, groups: Sequence[slice], count: int) -> list[Tensor]:
+        """One backward pass for each set of row weights; for several groups, of every sequence by itself."""
+        if list(groups) == [slice(0, count)]:
+            leaves = list(self._weights.values())
+            sets = [_pulled(self._after, spread * one[:, None], leaves) for one in weighted.T]
+            return [torch.stack([torch.cat([g.flatten() for g in gradients]) for gradients in sets])]
+        states, leaves = self._by_sequence(count)
+        by_group: list[list[Tensor]] = [[] for _ in groups]
+        for one in weighted.T:
+            gradients = _pulled(states, by_sequence(spread * one[:, None], count), leaves)
+            flat = torch.cat([g.flatten(1) for g in gradients], dim=1)
+            for sums, group in zip(by_group, groups, strict=True):
+                sums.append(flat[group].sum(0))
+        return [torch.stack(sums) for sums in by_group]
 
     def flat(self, sums: Tensor) -> Tensor:
         """They are flat already."""
         return sums
 
-    def _back(self, cotangent: Tensor, wanted: list[Tensor]) -> tuple[Tensor, ...]:
-        return torch.autograd.grad(
-            self._after, wanted, grad_outputs=cotangent, retain_graph=True, materialize_grads=True
-        )
+    @cached_property
+    def _after(self) -> Tensor:
+        recurrence = self._recurrence
+        with torch.enable_grad():
+            return recurrence.stack.step(self._x, self._before, recurrence.params | self._weights)
+
+    @cached_property
+    def _apart(self) -> dict[int, tuple[Tensor, list[Tensor]]]:
+        return {}
+
+    def _by_sequence(self, count: int) -> tuple[Tensor, list[Tensor]]:
+        if count not in self._apart:
+            x, before = (by_sequence(rows.detach(), count) for rows in (self._x, self._before))
+            self._apart[count] = step_by_sequence(self._recurrence, x, before, list(self._weights))
+        return self._apart[count]
+
+
+def by_sequence(rows: Float[Tensor, "row k"], count: int) -> Float[Tensor, "seq position k"]:
+    """Rows that are ordered by position and then by sequence, the other way round."""
+    return rows.unflatten(0, (-1, count)).transpose(0, 1)
+
+
+def step_by_sequence(
+    recurrence: Recurrence,
+    x: Float[Tensor, "seq time input"],
+    before: Float[Tensor, "seq time state"],
+    names: Sequence[str],
+) -> tuple[Float[Tensor, "seq time state"], list[Tensor]]:
+    """States after all steps, and weights of its own for every sequence that they were made with.
+
+    A pullback then gives the gradient of every sequence at once, in one batched product.
+    """
+    own = [recurrence.params[name].detach() for name in names]
+    leaves = [weight.expand(len(x), *weight.shape).clone().requires_grad_() for weight in own]
+
+    def step(x: Tensor, before: Tensor, *weights: Tensor) -> Tensor:
+        return recurrence.stack.step(x, before, recurrence.params | dict(zip(names, weights, strict=True)))
+
+    with torch.enable_grad():
+        return torch.func.vmap(step)(x, before, *leaves), leaves
+
+
+def _pulled(after: Tensor, cotangent: Tensor, wanted: list[Tensor]) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(after, wanted, grad_outputs=cotangent, retain_graph=True, materialize_grads=True)

@@ -5,7 +5,8 @@ at one lag also carries products of inputs at others. So at each anchor t the pa
 ``t - l`` and nothing else, and the lag's gradient is compared with what it was. If the target does not depend on that input
 given the rest, exchanging the two turns the difference into its negative, whatever the network, for inputs that are
 independent in time; sign flips are then exact. Of numbers that follow each other in time, only what their neighbours do not
-predict is exchanged (`lagreach.gradients.partial_inputs`). The rise of the loss at t in the same runs is the model's reliance
+predict is exchanged (`lagreach.gradients.partial_inputs`); tokens that do are exchanged as fairly as they fit into each other's
+places (`token_context.py`). The rise of the loss at t in the same runs is the model's reliance
 on the lag.
 """
 
@@ -27,6 +28,7 @@ from lagreach.whole_model.input_module import OtherInputs, PartnerSteps
 from lagreach.whole_model.measurement_plan import PairBatch, WholeModelPlan
 from lagreach.whole_model.outputs import cotangents
 from lagreach.whole_model.spread import Here, Spread
+from lagreach.whole_model.token_context import TokenContext
 
 MOST_ANCHORS = 4  # of a pair, for each band: every one of them is a run of its own
 
@@ -71,10 +73,14 @@ class ExchangePart:
 
 @dataclass(frozen=True)
 class ExchangeWork:
-    """The exchange at some lags, on some blocks; with `neighbours`, of what they do not predict, at single lags."""
+    """The exchange at some lags, on some blocks; with `neighbours`, of what they do not predict, at single lags.
+
+    Tokens that follow each other are exchanged as fairly as their `contexts` say, at single lags too.
+    """
 
     edges: tuple[tuple[int, int], ...]
     neighbours: Neighbours | None = None
+    contexts: tuple[TokenContext, ...] = ()  # of each edge, where tokens follow each other
     stage: str = "exchange"
 
     def __call__(self, plan: WholeModelPlan, blocks: tuple[int, ...], tick: Tick = None) -> ExchangePart:
@@ -87,7 +93,11 @@ class ExchangeWork:
 
         def exchange(rows: np.ndarray, home: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[_Edge]]:
             piece = plan.run(rows)
-            made = [_exchange_at(plan, piece, rows, edge, anchors, self.neighbours) for edge in self.edges]
+            contexts = self.contexts or (None,) * len(self.edges)
+            made = [
+                _exchange_at(plan, piece, (rows, home), edge, anchors, self.neighbours, context)
+                for edge, context in zip(self.edges, contexts, strict=True)
+            ]
             return rows, home, made
 
         for rows, home, made in plan.each(exchange, tick, blocks):
@@ -108,6 +118,7 @@ def measure_exchange(
     neighbours: Neighbours | None = None,
     progress: Progress | None = None,
     spread: Spread | None = None,
+    contexts: Sequence[TokenContext] = (),
 ) -> Exchanged:
     """Have inputs exchanged at some lags, and put the parts together; all blocks take part, or it counts as interrupted."""
     pairs, whole = (
@@ -117,7 +128,7 @@ def measure_exchange(
     store: list[Factors] = []
     rows = 2 * pairs * min(MOST_ANCHORS, plan.anchors) * 2
     seen = 0
-    for part in (spread or Here()).parts(plan, ExchangeWork(tuple(edges), neighbours), progress):
+    for part in (spread or Here()).parts(plan, ExchangeWork(tuple(edges), neighbours, tuple(contexts)), progress):
         whole[0][part.pairs], whole[1][part.pairs] = part.rises, part.losses
         if not store:
             store = [new if new.filled == rows else Factors.like(rows, new) for new in part.factors]
@@ -143,12 +154,15 @@ class _Edge:
 def _exchange_at(
     plan: WholeModelPlan,
     piece: PairBatch,
-    rows: np.ndarray,
+    numbers: tuple[np.ndarray, np.ndarray],
     edge: tuple[int, int],
     most: int,
     neighbours: Neighbours | None,
+    context: TokenContext | None,
 ) -> _Edge:
+    """Exchange inputs at some anchors; `numbers` are those of the sequences and of their blocks."""
     first, _ = edge
+    rows, half = numbers[0], torch.from_numpy(numbers[1] % 2)
     slots = make_slots([edge])
     seq, time = piece.inside.shape
     device = piece.output.device
@@ -176,6 +190,9 @@ def _exchange_at(
         seen = (step >= 0) & (there[row[:, None], step.clamp(0, time - 1)] >= 0)
         step = step.clamp(0, time - 1)
         factor = (weight[:, number, None] * width * seen)[..., None]
+        if context is not None:
+            fair = context.fairness(piece.reading.inputs, piece.inside, stand - first, half.to(device))
+            factor = factor * fair[:, None, None].to(factor)
         replaced = piece.output.detach().clone()
         replaced[row, position] = changed.output.detach()[row, position]
         after_field, after = cotangents(piece.objective, replaced)

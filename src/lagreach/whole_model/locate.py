@@ -20,11 +20,16 @@ from lagreach.whole_model.factors import Products
 from lagreach.whole_model.measurement_plan import WholeModelPlan
 from lagreach.whole_model.signals import Signals, SignalWork, measure_signals
 from lagreach.whole_model.spread import Spread
+from lagreach.whole_model.token_context import TokenContexts, token_contexts
 
 MOST_LAGS = 64  # single lags that bands are looked into, in all; wider ones stay as they are
 PARTIAL = (
     "inputs are correlated in time: dependences are partial, on what its neighbours leave of an input ({left:.2g} % of its "
     "variance)"
+)
+PARTIAL_TOKENS = (
+    "tokens follow each other (at distances {distances}): dependences are partial, and an exchange of two tokens counts as much "
+    "as it might have stood the other way round ({left:.2g} % of what it would for independent ones)"
 )
 MARGINAL = "inputs are correlated in time: exchanging one of them breaks what goes together, so lags may stand in for each other"
 NOT_APART = (
@@ -79,7 +84,8 @@ def locate(
     if not bands or plan.signal != "dependence" or left < DETERMINED:
         return marginal
     try:
-        return _looked_into(marginal, plan, bands, neighbours, flips, error, progress, spread)
+        contexts = token_contexts(plan) if plan.source.reads_tokens else None
+        return _looked_into(marginal, plan, bands, neighbours or contexts, flips, error, progress, spread)
     except KeyboardInterrupt:
         return replace(marginal, notes=(*marginal.notes, INTERRUPTED), cut_short=True)
 
@@ -88,20 +94,27 @@ def _looked_into(
     marginal: Located,
     plan: WholeModelPlan,
     bands: list[int],
-    neighbours: Neighbours | None,
+    follow: Neighbours | TokenContexts | None,
     flips: int,
     error: float,
     progress: Progress | None,
     spread: Spread | None,
 ) -> Located:
-    """Look into the bands lag by lag, and exchange the inputs at what is left."""
+    """Look into the bands lag by lag, and exchange the inputs at what is left; `follow` is how inputs follow each other."""
     candidates = _inside(plan, bands, error, flips, progress, spread)
-    if neighbours is not None:  # several inputs that predict each other cannot be exchanged together
+    if follow is not None:  # several inputs that predict each other cannot be exchanged together
         candidates = [one for one in candidates if one.first == one.last]
     if not candidates:
         return marginal
     edges = [(one.first, one.last) for one in candidates]
-    exchanged = measure_exchange(plan, edges, neighbours, progress, spread)
+    contexts = [follow.at(one.last) for one in candidates] if isinstance(follow, TokenContexts) else []
+    neighbours = follow if isinstance(follow, Neighbours) else None
+    exchanged = measure_exchange(plan, edges, neighbours, progress, spread, contexts)
+    if contexts:
+        left = min(context.left for context in contexts)
+        note = PARTIAL_TOKENS.format(distances=", ".join(map(str, follow.distances)), left=100 * left)
+        others = tuple(note for note in marginal.notes if note != MARGINAL)
+        marginal = replace(marginal, left=left, notes=(note, *others))
     return _judged(marginal, candidates, exchanged, flips, error)
 
 

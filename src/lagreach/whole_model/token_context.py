@@ -1,0 +1,259 @@
+"""How well a token fits where it stands, from the tokens around it: what makes an exchange of tokens fair.
+
+Exchanging the tokens of two partners at one step tells lags apart only if they might as well have stood the other way round.
+Where tokens follow each other, as in a language, they might not. Given the two tokens and everything else, the chance that they
+stand as they do is ``p = sigmoid(f(a, n) + f(b, m) - f(a, m) - f(b, n))``, with f the interaction of a token with what stands
+around it; only interactions are left of the ratio of the two likelihoods. If the target does not depend on the token given the
+rest, what an exchange changes, times ``2 (1 - p)``, has mean zero however tokens follow each other: it is what the arrangement
+that was drawn differs from the mean over both. For independent tokens p is one half, and nothing changes.
+
+f adds up over distances in time: a table of frequent tokens, and whether the two are the same. It is fitted by telling pairs
+of sequences as they are from exchanged ones, on half of the blocks for the other half. Distances are those at which tokens are
+related beyond chance; tokens behind the anchor are never used, since they may be what is forecast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from lagreach.gradients.partial_inputs import SURE
+from lagreach.whole_model.measurement_plan import WholeModelPlan
+
+FARTHEST = 64  # steps between tokens that are looked at
+MOST_DISTANCES = 12  # that are used: those that tell most
+CLASSES = 32  # of tokens in a table, at most: the most frequent ones, and all others together
+EXPECTED = 5  # counts in a cell of a table that a test needs
+MOST_TOKENS = 2**21  # that distances are found from
+MOST_SAMPLES = 2**16  # steps of pairs that are fitted to
+PAIRINGS = 4  # of the sequences of a half
+ROUNDS = 60  # of the fit
+PRIORS = (0.0, 0.1, 0.3, 1.0, 3.0)  # spread of a table's entries; the one that tells best what was not fitted is taken
+SAME_SPREAD = 3.0  # that of what it means to be the same token
+
+
+@dataclass(frozen=True)
+class TokenContext:
+    """Interactions of tokens at some `distances`, as `half` 0 and 1 of the blocks have them, fitted for one lag.
+
+    `classes` (token,) are rows of the `tables` (half, distance, class, class); `same` (half, distance) counts where both are
+    the same token. `left` is the mean of ``4 p (1 - p)`` over pairs: one for independent tokens.
+    """
+
+    distances: tuple[int, ...]
+    classes: np.ndarray
+    tables: np.ndarray
+    same: np.ndarray
+    left: float
+
+    def fairness(
+        self, tokens: Int[Tensor, "seq time"], inside: Tensor, step: Int[Tensor, "seq"], half: Int[Tensor, "seq"]
+    ) -> Tensor:
+        """``2 (1 - p)`` for the exchange of the tokens at a step of partners, rows 2i and 2i + 1; those of `half` are judged.
+
+        The coefficients of the other half are used. Steps outside count as one that could not be exchanged.
+        """
+        device = tokens.device
+        classes = torch.from_numpy(self.classes).to(device)
+        of_token = classes[tokens.clamp(max=len(classes) - 1)]
+        tables, same = (torch.from_numpy(one).to(device) for one in (self.tables, self.same))
+        row = torch.arange(len(tokens), device=device)
+        gain = torch.zeros(len(tokens), dtype=torch.float64, device=device)
+        own = step.clamp(0, tokens.shape[1] - 1)
+        for number, distance in enumerate(self.distances):
+            at = own + distance
+            there = (at >= 0) & (at < tokens.shape[1])
+            at = at.clamp(0, tokens.shape[1] - 1)
+            there = there & inside[row, at]
+            for sign, of in ((1.0, row), (-1.0, row ^ 1)):
+                placed = own[of]
+                table = tables[1 - half, number, of_token[of, placed], of_token[row, at]]
+                again = same[1 - half, number] * (tokens[of, placed] == tokens[row, at])
+                gain += torch.where(there, sign * (table + again), 0.0)
+        return 2 * torch.sigmoid(-(gain + gain[row ^ 1]))
+
+
+@dataclass
+class TokenContexts:
+    """Tokens of all sequences and the distances at which they are related; `at(lag)` fits what belongs to a lag."""
+
+    tokens: np.ndarray
+    inside: np.ndarray
+    half: np.ndarray  # (seq,), of the block of each sequence
+    distances: tuple[int, ...]
+    classes: np.ndarray
+    seed: int
+    _fitted: dict[tuple[int, ...], TokenContext] = field(default_factory=dict)
+
+    def at(self, lag: int) -> TokenContext:
+        """Interactions with tokens before, and with those behind up to the anchor."""
+        chosen = tuple(sorted([-d for d in self.distances] + [d for d in self.distances if d <= lag]))
+        if chosen not in self._fitted:
+            self._fitted[chosen] = self._fit(chosen)
+        return self._fitted[chosen]
+
+    def _fit(self, distances: tuple[int, ...]) -> TokenContext:
+        samples = [_Samples.draw(self, half, distances) for half in (0, 1)]
+        count = int(self.classes.max()) + 1
+        best: list[tuple[float, Tensor, Tensor]] = []
+        for half in (0, 1):
+            tried = [_fitted(samples[half], len(distances), count, prior) for prior in PRIORS]
+            judged = [(float(samples[1 - half].told(*one)), *one) for one in tried]
+            best.append(max(judged, key=lambda one: one[0]))
+        chances = torch.cat([torch.sigmoid(samples[1 - half].gain(*best[half][1:])) for half in (0, 1)])
+        tables, same = (torch.stack([one[part] for one in best]).numpy() for part in (1, 2))
+        return TokenContext(
+            distances, self.classes, tables, same, float((4 * chances * (1 - chances)).mean()) if len(chances) else 1.0
+        )
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """Steps of pairs of sequences: classes of both tokens and of what stands around them, and where those are the same."""
+
+    token: Tensor  # (2, sample), classes
+    around: Tensor  # (2, sample, distance), classes
+    there: Tensor  # (2, sample, distance)
+    same: Tensor  # (2, 2, sample, distance): of the token of one with what stands around the other
+
+    @classmethod
+    def draw(cls, of: TokenContexts, half: int, distances: Sequence[int]) -> _Samples:
+        """Pair the sequences of a half at random, a few times; a step of both is a sample if their tokens differ."""
+        generator = np.random.default_rng((of.seed, half))
+        mine = np.flatnonzero(of.half == half)
+        first, second = [], []
+        for _ in range(PAIRINGS):
+            order = generator.permutation(mine)
+            pairs = order[: len(order) // 2 * 2].reshape(-1, 2)
+            first.append(pairs[:, 0])
+            second.append(pairs[:, 1])
+        rows = np.stack((np.concatenate(first), np.concatenate(second)))  # (2, pair)
+        time = of.tokens.shape[1]
+        differ = of.inside[rows].all(0) & (of.tokens[rows[0]] != of.tokens[rows[1]])
+        pair, step = np.nonzero(differ)
+        if len(pair) > MOST_SAMPLES:
+            some = np.sort(generator.choice(len(pair), MOST_SAMPLES, replace=False))
+            pair, step = pair[some], step[some]
+        rows = rows[:, pair]
+        at = step[:, None] + np.asarray(distances, dtype=int)
+        there = (at >= 0) & (at < time)
+        at = np.clip(at, 0, time - 1)
+        token, around = of.tokens[rows, step], of.tokens[rows[..., None], at]
+        there = there & of.inside[rows[..., None], at]
+        same = token[:, None, :, None] == around[None]
+        return cls(
+            torch.from_numpy(of.classes[token]),
+            torch.from_numpy(of.classes[around]),
+            torch.from_numpy(there),
+            torch.from_numpy(same),
+        )
+
+    def gain(self, tables: Tensor, same: Tensor) -> Tensor:
+        """Logarithm of the odds that samples stand as they do."""
+        total = torch.zeros(self.token.shape[1], dtype=torch.float64)
+        number = torch.arange(len(same))
+        for one in (0, 1):
+            for other in (0, 1):
+                fits = tables[number, self.token[one][:, None], self.around[other]] + same * self.same[one, other]
+                total = total + (1 if one == other else -1) * (fits * self.there[other]).sum(1)
+        return total
+
+    def told(self, tables: Tensor, same: Tensor) -> Tensor:
+        """Log likelihood of the samples standing as they do; pairings of the same tokens count once together."""
+        return logsigmoid(self.gain(tables, same)).sum() / PAIRINGS
+
+
+def _fitted(samples: _Samples, distances: int, classes: int, prior: float) -> tuple[Tensor, Tensor]:
+    """Tables (distance, class, class) and what being the same counts (distance,), by penalised likelihood."""
+    tables = torch.zeros(distances, classes, classes, dtype=torch.float64, requires_grad=prior > 0)
+    same = torch.zeros(distances, dtype=torch.float64, requires_grad=True)
+    free = [same, *([tables] if prior > 0 else [])]
+    optimiser = torch.optim.LBFGS(free, max_iter=ROUNDS, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimiser.zero_grad()
+        penalty = same.square().sum() / (2 * SAME_SPREAD**2)
+        if prior > 0:
+            penalty = penalty + tables.square().sum() / (2 * prior**2)
+        value = penalty - samples.told(tables, same)
+        value.backward()
+        return value
+
+    if samples.token.shape[1]:
+        with torch.enable_grad():
+            optimiser.step(loss)
+    return tables.detach(), same.detach()
+
+
+def token_contexts(plan: WholeModelPlan) -> TokenContexts | None:
+    """Tokens of a plan's sequences, if they are related in time; None if they are not, or are no plain tokens."""
+    read = _tokens(plan)
+    if read is None:
+        return None
+    tokens, inside = read
+    classes = _classes(tokens[inside])
+    distances = related_distances(tokens, inside, classes)
+    if not distances:
+        return None
+    return TokenContexts(tokens, inside, np.repeat(plan.block_plan.blocks % 2, 2), distances, classes, plan.seed)
+
+
+def _tokens(plan: WholeModelPlan) -> tuple[np.ndarray, np.ndarray] | None:
+    """Tokens and valid steps of all sequences, in the order of the pairs; None where the input is not one token a step."""
+    rows = plan.block_plan.pairs.ravel()
+    first = plan.run(rows[:2])
+    x = first.batch.x
+    if x.ndim != 2 or x.is_floating_point() or not torch.equal(first.reading.inputs.cpu(), x.cpu()):
+        return None
+    batch = plan.sequences.read(rows.tolist())
+    tokens = batch.x.cpu().numpy()
+    steps = np.arange(tokens.shape[1])
+    inside = np.ones(tokens.shape, dtype=bool) if batch.lengths is None else steps < np.asarray(batch.lengths)[:, None]
+    return tokens, inside
+
+
+def _classes(tokens: np.ndarray) -> np.ndarray:
+    """A class for every token: the most frequent ones have their own, as far as a table of them can be filled."""
+    counts = np.bincount(tokens)
+    frequent = np.argsort(-counts, kind="stable")[: CLASSES - 1]
+    frequent = frequent[counts[frequent] >= np.sqrt(EXPECTED * len(tokens))]
+    classes = np.zeros(len(counts), dtype=np.int64)
+    classes[frequent] = 1 + np.arange(len(frequent))
+    if (counts[classes == 0] == 0).all():  # nobody is left for the class of all others
+        classes = np.maximum(classes - 1, 0)
+    return classes
+
+
+def related_distances(tokens: np.ndarray, inside: np.ndarray, classes: np.ndarray) -> tuple[int, ...]:
+    """Distances at which tokens are related beyond chance, by the classes of both or by being the same."""
+    from scipy.special import chdtrc, ndtr
+
+    if tokens.size > MOST_TOKENS:
+        some = max(2, MOST_TOKENS // tokens.shape[1])
+        tokens, inside = tokens[:some], inside[:some]
+    farthest, count = min(FARTHEST, tokens.shape[1] - 1), int(classes.max()) + 1
+    of_token = classes[tokens]
+    chances: dict[int, float] = {}
+    for distance in range(1, farthest + 1):
+        both = inside[:, distance:] & inside[:, :-distance]
+        now, then = tokens[:, distance:][both], tokens[:, :-distance][both]
+        if len(now) < 2 * EXPECTED:
+            continue
+        table = np.bincount(of_token[:, distance:][both] * count + of_token[:, :-distance][both], minlength=count**2)
+        table = table.reshape(count, count).astype(float)
+        expected = np.outer(table.sum(1), table.sum(0)) / len(now)
+        square = np.square(table - expected)[expected > 0] / expected[expected > 0]
+        freedom = max(0, (table.sum(1) > 0).sum() - 1) * max(0, (table.sum(0) > 0).sum() - 1)
+        by_table = float(chdtrc(freedom, square.sum())) if freedom else 1.0
+        shares = [np.bincount(one, minlength=len(classes)) / len(one) for one in (now, then)]
+        chance = float(shares[0] @ shares[1])
+        excess = ((now == then).mean() - chance) * np.sqrt(len(now) / max(chance * (1 - chance), 1e-300))
+        chances[distance] = 2 * min(by_table, float(2 * ndtr(-abs(excess))))
+    sure = [d for d, p in chances.items() if p * len(chances) <= SURE]
+    return tuple(sorted(sorted(sure, key=lambda d: chances[d])[:MOST_DISTANCES]))
