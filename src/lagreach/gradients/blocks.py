@@ -35,7 +35,7 @@ class BlockMeans:
 
     `pairings` (block, pairing, band, param) hold the data's signal in every pairing of the sequences, `probe` (block,
     probe, band, param) the planted one's for a planted share of one. `block` numbers the blocks that are present, `size`
-    counts their sequences.
+    counts their sequences. `sketch` (block, pairing, lag, coordinate) holds the lags inside bands one by one, see `LagSketch`.
     """
 
     block: np.ndarray
@@ -43,6 +43,7 @@ class BlockMeans:
     pairings: np.ndarray
     probe: np.ndarray
     spread: np.ndarray  # (block, group, 2): sums whose ratio is the variance of the target part
+    sketch: np.ndarray | None = None
 
     @classmethod
     def merge(cls, parts: Iterable[BlockMeans]) -> BlockMeans:
@@ -52,7 +53,7 @@ class BlockMeans:
         if len(set(block.tolist())) != len(block):
             raise InputError("two parts hold the same block", got=sorted(block.tolist()), fix="merge every part once")
         order = np.argsort(block)
-        names = ("size", "pairings", "probe", "spread")
+        names = ("size", "pairings", "probe", "spread", *(("sketch",) if all_parts[0].sketch is not None else ()))
         joined = {name: np.concatenate([getattr(p, name) for p in all_parts])[order] for name in names}
         return cls(block=block[order], **joined)
 
@@ -87,6 +88,10 @@ class BlockSums:
         self._data = np.zeros((len(numbers), pairings, len(plan.bands), plan.width))
         self._probe = np.zeros((len(numbers), probes, len(plan.bands), plan.width))
         self._spread = np.zeros((len(numbers), len(plan.probe.output), 2))
+        sketch = plan.sketch
+        self._sketch = (
+            None if sketch is None else np.zeros((len(numbers), pairings, len(sketch.lags), sketch.size))
+        )
         self._size = np.zeros(len(numbers), dtype=int)
         self._row_of = {number: row for row, number in enumerate(numbers)}
 
@@ -102,17 +107,25 @@ class BlockSums:
             starts = ([start[rows_together] for start in signals], [start[rows_together] for start in planted])
             part = select(piece.part, rows_together)
             by_band = band_gradients(plan, part, *starts, [group for _, group in groups])
-            for band, (in_data, in_probe) in enumerate(by_band):
+            for band, (in_data, in_probe, inside) in enumerate(by_band):
                 np.add.at(self._data[:, :, band], rows, plan.scaled(in_data))
                 np.add.at(self._probe[:, :, band], rows, plan.scaled(in_probe))
+                if inside is not None:
+                    self._add_inside(band, rows, inside)
+
+    def _add_inside(self, band: int, rows: list[int], sketches: np.ndarray) -> None:
+        assert self._plan.sketch is not None and self._sketch is not None
+        first = self._plan.sketch.lags.index(self._plan.bands.edges[band][0])
+        np.add.at(self._sketch[:, :, first : first + sketches.shape[2]], rows, sketches)
 
     def result(self) -> BlockMeans:
         """Means by block."""
         size = self._size[:, None, None, None]
         data, probe = self._data / size, self._probe / size
+        sketch = None if self._sketch is None else self._sketch / size
         for gradients in (data, probe, self._spread):
             check_gradients(self._plan, "lag gradients", gradients)
-        return BlockMeans(np.array(self._numbers), self._size, data, probe, self._spread)
+        return BlockMeans(np.array(self._numbers), self._size, data, probe, self._spread, sketch)
 
 
 def block_means(

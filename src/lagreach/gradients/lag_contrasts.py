@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from lagreach.errors import InputError
@@ -68,8 +69,13 @@ class ContrastSums:
         """Carry the signals of some pairs back, exactly."""
         part, names, neighbours = piece.part, self._plan.names, self._neighbours
         np.add.at(self._size, [self._row_of[number] for number in piece.block], 1)
-        signal = signal_gradient(part.recurrence, piece.objective, piece.swapped, part.states, "dependence")
         reading = None if neighbours is None else part_reading(part, names)
+        # what is read is the difference to one partner; else, transport being linear, all pairings go together
+        others, weights = ([piece.swapped], None) if reading is not None else self._plan.exchanged(piece)
+        signals = [
+            signal_gradient(part.recurrence, piece.objective, other, part.states, "dependence", weights) for other in others
+        ]
+        signal = torch.stack(signals).mean(0)
         difference = part.x - part.x[piece.partner]
         for rows, groups in piece.bundles():
             slices = [group for _, group in groups]
