@@ -1,7 +1,8 @@
 """Between the passes: which lags do the data depend on, and not only the inputs that the network happens to mix with them?
 
 1. *Marginal*: exchanging the targets of partners tests, for every lag, whether the target depends on inputs at all; inside
-   bands of several lags one by one as well (`lag_sketch`), since the nearest would drown the rest. A trained network's Jacobians carry other inputs into a lag, so this alone names lags that are not in the data.
+   bands of several lags one by one as well (`lag_sketch`), since the nearest would drown the rest. A trained network's
+   Jacobians carry other inputs into a lag, so this alone names lags that are not in the data.
 2. Where inputs follow each other in time, the same *inside the bands* that are left, for the gradients of reading what their
    neighbours do not predict.
 3. *Exchange* of the one input, for the lags that are left. A lag is named if it passes every test.
@@ -20,9 +21,9 @@ from lagreach.gradients.blocks import LIMIT_BYTES, BlockMeans
 from lagreach.gradients.exchange import Exchanged, ExchangePlan, affordable_positions, exchange
 from lagreach.gradients.head_reach import head_reach
 from lagreach.gradients.lag_contrasts import LagContrasts, lag_contrasts
+from lagreach.gradients.lag_sketch import BandTest
 from lagreach.gradients.measurement_plan import MeasurementPlan
 from lagreach.gradients.partial_inputs import DETERMINED, InputMoments, Neighbours, fit_neighbours
-from lagreach.gradients.lag_sketch import BandTest
 from lagreach.gradients.significance import flip_test
 from lagreach.gradients.step_inputs import step_input
 

@@ -1,8 +1,8 @@
 """Gradients of the selected weights by band of lags, summed over groups of sequences: the data's signal and the planted one.
 
-The data's signal is summed over the lags of a band, and sketched lag by lag (`lag_sketch`). The probe plants at the far edge of each band: the input at the
-position reached weights what arrives there. Where the loss sees one output, both start along the same direction at every
-step, and one transport serves both.
+The data's signal is summed over the lags of a band, and sketched lag by lag (`lag_sketch`). The probe plants at the far edge
+of each band: the input at the position reached weights what arrives there. Where the loss sees one output, both start along
+the same direction at every step, and one transport serves both.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def band_gradients(
     inputs = plan.probe.planted(part.x.double()).movedim(0, -1)  # (seq, time, probe)
     members = [[p for p, g in enumerate(plan.probe.group) if g == group] for group in range(len(planted))]
     carry = _exact if plan.transport == "exact" else _first_order
-    for data, probes, sketches in carry(plan, part, steps, signals, planted, [inputs[..., in_group] for in_group in members]):
+    for data, probes, sketches in carry(
+        plan, part, steps, signals, planted, [inputs[..., in_group] for in_group in members]
+    ):
         of_probes = np.empty((len(groups), len(plan.probe.group), plan.width))
         for in_group, gradients in zip(members, probes, strict=True):
             of_probes[:, in_group] = gradients.cpu().numpy()
@@ -81,11 +83,11 @@ def _exact(
         planted_here = probes[number : number + 1] if lag in edges else []
         return [*planted_here, data[number - alone]] if number >= alone and lag in examined else planted_here
 
-    inside, nearer, sketches = set() if plan.sketch is None else set(plan.sketch.lags), list[Tensor](), list[Tensor]()
+    sketch, nearer, sketches = plan.sketch, list[Tensor](), list[Tensor]()
     for lag, _ in walk_back(carries, plan.bands.lags[-1], collected):
-        if lag in inside:
+        if sketch is not None and lag in sketch.lags:
             here = [sums.take() for sums in data]
-            sketches.append(plan.sketch(torch.cat(here, dim=1), plan.scale))
+            sketches.append(sketch(torch.cat(here, dim=1), plan.scale))
             nearer = [a.add_(b) for a, b in zip(nearer, here, strict=True)] if nearer else here
         if lag in edges:
             yield nearer or [sums.take() for sums in data], [sums.take() for sums in probes], sketches

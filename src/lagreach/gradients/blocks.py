@@ -89,9 +89,7 @@ class BlockSums:
         self._probe = np.zeros((len(numbers), probes, len(plan.bands), plan.width))
         self._spread = np.zeros((len(numbers), len(plan.probe.output), 2))
         sketch = plan.sketch
-        self._sketch = (
-            None if sketch is None else np.zeros((len(numbers), pairings, len(sketch.lags), sketch.size))
-        )
+        self._sketch = None if sketch is None else np.zeros((len(numbers), pairings, len(sketch.lags), sketch.size))
         self._size = np.zeros(len(numbers), dtype=int)
         self._row_of = {number: row for row, number in enumerate(numbers)}
 
@@ -114,7 +112,8 @@ class BlockSums:
                     self._add_inside(band, rows, inside)
 
     def _add_inside(self, band: int, rows: list[int], sketches: np.ndarray) -> None:
-        assert self._plan.sketch is not None and self._sketch is not None
+        assert self._plan.sketch is not None
+        assert self._sketch is not None
         first = self._plan.sketch.lags.index(self._plan.bands.edges[band][0])
         np.add.at(self._sketch[:, :, first : first + sketches.shape[2]], rows, sketches)
 

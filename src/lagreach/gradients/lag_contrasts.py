@@ -73,7 +73,8 @@ class ContrastSums:
         # what is read is the difference to one partner; else, transport being linear, all pairings go together
         others, weights = ([piece.swapped], None) if reading is not None else self._plan.exchanged(piece)
         signals = [
-            signal_gradient(part.recurrence, piece.objective, other, part.states, "dependence", weights) for other in others
+            signal_gradient(part.recurrence, piece.objective, other, part.states, "dependence", weights)
+            for other in others
         ]
         signal = torch.stack(signals).mean(0)
         difference = part.x - part.x[piece.partner]
