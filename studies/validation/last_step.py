@@ -82,7 +82,7 @@ def walk_back(plan: MeasurementPlan, reach: int) -> LastStep:
     others, weights = plan.exchanged(piece)
     for signal in SIGNALS:
         every = others if signal == "dependence" else others[:1]
-        deltas = [signal_gradient(part.recurrence, piece.objective, o, part.states, signal, weights) for o in every]
+        deltas = signal_gradients(part.recurrence, piece.objective, every, part.states, signal, weights)
         factor[signal] = np.stack([((d[:, -1].double() * start).sum(1) / square).numpy() for d in deltas])
     inputs = plan.probe.planted(part.x.double()).permute(1, 2, 0)  # (seq, time, probe)
     walk = Walk(part, start)

@@ -171,18 +171,14 @@ def advise(
     before = look.share(base, lag)
     expected = float(before.value[0, 0])
     failed = (learned is not None and learned < HALF) or not expected >= HALF
-    if not failed:
+    moves = _moves(look.distance(lag, optimiser, steps), optimiser, steps, before)
+    stalled = any(_is_stalled(change) for change in moves)  # a good forecast is of no use to weights that cannot move
+    if not failed and not stalled:
         change = _expecting(nothing(), before)
         return Advice(lag, expected, look.why(base, lag), count, (change,), base)
     why = look.why(base, lag)
-    candidates = [
-        change
-        for change in _moves(look.distance(lag, optimiser, steps), optimiser, steps, before)
-        if change.kind in wanted
-    ]
-    if not any(
-        _is_stalled(change) for change in candidates
-    ):  # what lets weights move at all comes before anything else
+    candidates = [change for change in moves if change.kind in wanted]
+    if not stalled or not candidates:  # what lets weights move at all comes before anything else
         candidates += look.candidates(lag, base, wanted, all_of_them=expected >= HALF, supported=kinds is None)
     advised = [change for change in candidates if kinds is not None or is_supported(change.kind)]
     promising = [change for change in candidates if change.expected >= min(HALF, expected + BETTER)]
@@ -300,13 +296,19 @@ class _Look:
                 enough = candidates[-1].expected >= NEARLY and (is_supported(change.kind) or not supported)
                 if enough and not all_of_them:
                     return candidates
-        now = float(self.share(base, lag).value[0, 0])
-        more = [n * self.sequences for n in (2, 5, 10, 20, 50, MOST_SEQUENCES)]
-        goal = min(max(HALF, now) + BETTER, NEARLY)
-        at = next((n for n in more if self.share(base, lag, n).value[0, 0] >= goal), None)
-        if at is not None and SEQUENCES in wanted:
-            candidates.append(_expecting(sequences_change(self.sequences, at), self.share(base, lag, at)))
+        if SEQUENCES in wanted:
+            candidates += self._more_sequences(base, lag)
         return candidates
+
+    def _more_sequences(self, base: Forecast, lag: int) -> list[Change]:
+        """As many as the forecast names; where it had promised the lag and training failed, it saw too little noise."""
+        now = float(self.share(base, lag).value[0, 0])
+        factors = [n for n in (2, 5, 10, 20, 50, MOST_SEQUENCES) if now < HALF or n >= LONGER]
+        shares = {n * self.sequences: self.share(base, lag, n * self.sequences) for n in factors}
+        values = {number: float(share.value[0, 0]) for number, share in shares.items()}
+        goal = min(max(HALF, now) + BETTER, NEARLY, max(HALF, ALMOST * max(values.values())))
+        at = next((number for number, value in values.items() if value >= goal), None)
+        return [] if at is None else [_expecting(sequences_change(self.sequences, at), shares[at])]
 
     def _options_for(self, change: Change) -> dict[str, Any]:
         like = change.kind in (UNITS, CELL)  # such a network is called as model(x)

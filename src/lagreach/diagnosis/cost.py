@@ -156,6 +156,10 @@ def memory_needed(plan: MeasurementPlan) -> int:
     """Bytes of gradients by block, signal and lag (and of their directions), of covariances, and of sequences run together."""
     signals = plan.pairings + 2 * len(plan.probe.group) + 2  # every pairing and their mean; probes; directions
     blocks = plan.block_plan.count * signals * len(plan.bands) * plan.width * 8
+    if plan.sketch is not None:
+        blocks += (
+            2 * plan.block_plan.count * plan.pairings * len(plan.sketch.lags) * plan.sketch.size * 8
+        )  # sums, means
     held = 1 + -(-plan.block_plan.count // GROUP)  # of every group of blocks, and of all together
     covariances = held * memory_bytes(plan.view.template.stack.state_size, len(plan.bands))
     return blocks + covariances + min(plan.pairs_together, len(plan.block_plan.pairs)) * plan.pair_bytes

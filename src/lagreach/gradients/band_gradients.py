@@ -1,8 +1,8 @@
 """Gradients of the selected weights by band of lags, summed over groups of sequences: the data's signal and the planted one.
 
-The data's signal is summed over the lags of a band. The probe plants at the far edge of each band: the input at the
-position reached weights what arrives there. Where the loss sees one output, both start along the same direction at every
-step, and one transport serves both.
+The data's signal is summed over the lags of a band, and sketched lag by lag (`lag_sketch`). The probe plants at the far edge
+of each band: the input at the position reached weights what arrives there. Where the loss sees one output, both start along
+the same direction at every step, and one transport serves both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from lagreach.transport.linear_scan import jumps
 from lagreach.transport.rollout import Rollout
 from lagreach.transport.scaled import size_in_powers_of_two
 
-Found = Iterator[tuple[np.ndarray, np.ndarray]]
+Found = Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None]]
+Carried = Iterator[tuple[list[Tensor], list[Tensor], list[Tensor]]]
 
 
 def band_gradients(
@@ -32,6 +33,8 @@ def band_gradients(
     groups: Sequence[slice],
 ) -> Found:
     """Yield, band by band, the data's gradients (group, signal, param) and the probes' (group, probe, param).
+
+    Beside them the sketches (group, signal, lag, coordinate) of the lags of a band of several, or None.
 
     Parameters
     ----------
@@ -45,12 +48,16 @@ def band_gradients(
     steps = Steps(part, plan.names, groups)
     inputs = plan.probe.planted(part.x.double()).movedim(0, -1)  # (seq, time, probe)
     members = [[p for p, g in enumerate(plan.probe.group) if g == group] for group in range(len(planted))]
-    carry = _from_arrivals if plan.transport != "exact" or jumps(part, plan.bands.examined) else _step_by_step
-    for data, probes in carry(plan, part, steps, signals, planted, [inputs[..., in_group] for in_group in members]):
+    directly = plan.transport != "exact" or (plan.sketch is None and jumps(part, plan.bands.examined))
+    carry = _from_arrivals if directly else _step_by_step
+    for data, probes, sketches in carry(
+        plan, part, steps, signals, planted, [inputs[..., in_group] for in_group in members]
+    ):
         of_probes = np.empty((len(groups), len(plan.probe.group), plan.width))
         for in_group, gradients in zip(members, probes, strict=True):
             of_probes[:, in_group] = gradients.cpu().numpy()
-        yield torch.cat(data, dim=1).cpu().numpy(), of_probes
+        inside = torch.stack(sketches, dim=2).cpu().numpy() if sketches else None
+        yield torch.cat(data, dim=1).cpu().numpy(), of_probes, inside
 
 
 def _step_by_step(
@@ -60,7 +67,7 @@ def _step_by_step(
     signals: list[Tensor],
     planted: list[Tensor],
     inputs: list[Tensor],
-) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+) -> Carried:
     probes = [WeightSums(steps, reached, kept=True) for reached in inputs]
     carries = [Carry(steps, start) for start in planted]
     shares = proportions(signals, planted[0]) if len(planted) == 1 else [None]
@@ -78,9 +85,15 @@ def _step_by_step(
         planted_here = probes[number : number + 1] if lag in edges else []
         return [*planted_here, data[number - alone]] if number >= alone and lag in examined else planted_here
 
+    sketch, nearer, sketches = plan.sketch, list[Tensor](), list[Tensor]()
     for lag, _ in walk_back(carries, plan.bands.lags[-1], collected):
+        if sketch is not None and lag in sketch.lags:
+            here = [sums.take() for sums in data]
+            sketches.append(sketch(torch.cat(here, dim=1), plan.scale))
+            nearer = [a.add_(b) for a, b in zip(nearer, here, strict=True)] if nearer else here
         if lag in edges:
-            yield [sums.take() for sums in data], [sums.take() for sums in probes]
+            yield nearer or [sums.take() for sums in data], [sums.take() for sums in probes], sketches
+            nearer, sketches = [], []
 
 
 def _from_arrivals(
@@ -90,13 +103,13 @@ def _from_arrivals(
     signals: list[Tensor],
     planted: list[Tensor],
     inputs: list[Tensor],
-) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+) -> Carried:
     arrivals = [plan.carry(part, start, plan.bands.lags) for start in planted]
     totals = [band_cotangents(plan, part, signal, kept=True) for signal in signals]
     for band in zip(*totals, *arrivals, strict=True):
         data, cotangents = band[: len(signals)], band[len(signals) :]
         probes = [_weights(steps, c.kept(), reached) for c, reached in zip(cotangents, inputs, strict=True)]
-        yield [_weights(steps, total) for total in data], probes
+        yield [_weights(steps, total) for total in data], probes, []
 
 
 def _weights(steps: Steps, carried: Tensor, reached: Tensor | None = None) -> Tensor:

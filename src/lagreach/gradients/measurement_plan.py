@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from lagreach.data.batch import Batch
 from lagreach.data.pairs import BlockPlan
 from lagreach.data.sequences import Sequences
 from lagreach.gradients.contrast import Probe
+from lagreach.gradients.lag_sketch import LagSketch, coordinates_of, inside_lags
 from lagreach.transport.cotangent import Cotangent
 from lagreach.transport.exact import exact_transport
 from lagreach.transport.first_order import first_order_transport
@@ -61,6 +63,15 @@ class MeasurementPlan:
     def width(self) -> int:
         """Number of selected weights."""
         return sum(self.view.template.params[name].numel() for name in self.names)
+
+    @cached_property
+    def sketch(self) -> LagSketch | None:
+        """How single lags inside bands are looked at; None where all bands are of one lag, or gradients of first order."""
+        lags = inside_lags(self.bands)
+        if not lags or self.transport != "exact":
+            return None
+        size = min(self.width, coordinates_of(self.block_plan.count * self.pairings, len(lags)))
+        return LagSketch(lags, size, self.seed)
 
     def scaled(self, gradients: np.ndarray) -> np.ndarray:
         """Gradients (..., param) as the optimiser takes them."""

@@ -223,7 +223,7 @@ def _row(diagnosis: Diagnosis, layer: LayerDiagnosis, i: int, limit: Status) -> 
     if math.isnan(seen.sequences[i]) and seen.status[i] is planted.status[i]:
         missing = "unknown"  # the reason stands beside it
     in_data = brief(seen.sequences[i]) if math.isfinite(seen.sequences[i]) else missing
-    shares = window.curves.get(SHARE)
+    shares, learned = window.curves.get(SHARE), window.learned(lag)
     return {
         "lags": span(int(seen.first[i]), lag),
         "share": "" if shares is None or math.isnan(shares.value[i]) else f"{100 * shares.value[i]:.0f} %",
@@ -234,7 +234,7 @@ def _row(diagnosis: Diagnosis, layer: LayerDiagnosis, i: int, limit: Status) -> 
         "found": in_data,
         "found_range": _range(seen, i) if math.isfinite(seen.sequences[i]) else _bound(seen, i),
         "light": LIGHTS[limit],
-        "limit": short(limit),
+        "limit": short(limit) + (f", {learned:.0%}" if limit is Status.LIMIT_LEARNED and learned >= 0 else ""),
         "advice": advice(diagnosis, layer, lag),
         "idle": limit in (Status.LIMIT_LEARNED, Status.LIMIT_NO_DEPENDENCY),
     }

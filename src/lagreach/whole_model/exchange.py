@@ -38,8 +38,8 @@ class Exchanged:
     """What exchanging the inputs at some lags changes.
 
     `factors` hold, for each of the `edges` (first and last lag), the gradients as they were and, behind them with the other
-    sign, after the exchange; `rises` and `losses` (pair, edge) are the rise of the loss at the anchors and the loss itself,
-    NaN where no anchor reaches back so far.
+    sign, after the exchange; `rises` (value, pair, edge) are the rise of the loss at the anchors, the loss itself and its bend
+    (`lagreach.statistics.reliance`), NaN where no anchor reaches back so far.
     """
 
     plan: WholeModelPlan
@@ -47,7 +47,6 @@ class Exchanged:
     factors: tuple[Factors, ...]
     size: np.ndarray
     rises: np.ndarray
-    losses: np.ndarray
 
     def data(self, number: int) -> Products:
         """The signal at one of the edges, by its number."""
@@ -68,7 +67,6 @@ class ExchangePart:
     pairs: np.ndarray
     factors: tuple[Factors, ...]
     rises: np.ndarray
-    losses: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ class ExchangeWork:
         pairs = np.flatnonzero(np.isin(plan.block_plan.blocks, blocks))
         place = {int(plan.block_plan.pairs[pair, 0]): number for number, pair in enumerate(pairs)}
         store: list[Factors | None] = [None] * len(self.edges)
-        rises, losses = (np.full((len(pairs), len(self.edges)), np.nan) for _ in range(2))
+        rises = np.full((3, len(pairs), len(self.edges)), np.nan)
 
         def exchange(rows: np.ndarray, home: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[_Edge]]:
             piece = plan.run(rows)
@@ -103,13 +101,13 @@ class ExchangeWork:
         for rows, home, made in plan.each(exchange, tick, blocks):
             numbers = [place[int(row)] for row in rows[::2]]
             for column, edge in enumerate(made):
-                rises[numbers, column], losses[numbers, column] = edge.rise, edge.loss
+                rises[:, numbers, column] = edge.rise
                 for arrived, read in edge.rows:
                     factors = store[column]
                     if factors is None:
                         factors = store[column] = Factors(2 * len(pairs) * anchors * 2, arrived, read)
                     factors.append(home, arrived, read)
-        return ExchangePart(pairs, tuple(factors for factors in store if factors is not None), rises, losses)
+        return ExchangePart(pairs, tuple(factors for factors in store if factors is not None), rises)
 
 
 def measure_exchange(
@@ -121,15 +119,13 @@ def measure_exchange(
     contexts: Sequence[TokenContext] = (),
 ) -> Exchanged:
     """Have inputs exchanged at some lags, and put the parts together; all blocks take part, or it counts as interrupted."""
-    pairs, whole = (
-        len(plan.block_plan.pairs),
-        [np.full((len(plan.block_plan.pairs), len(edges)), np.nan) for _ in range(2)],
-    )
+    pairs = len(plan.block_plan.pairs)
+    rises = np.full((3, pairs, len(edges)), np.nan)
     store: list[Factors] = []
     rows = 2 * pairs * min(MOST_ANCHORS, plan.anchors) * 2
     seen = 0
     for part in (spread or Here()).parts(plan, ExchangeWork(tuple(edges), neighbours, tuple(contexts)), progress):
-        whole[0][part.pairs], whole[1][part.pairs] = part.rises, part.losses
+        rises[:, part.pairs] = part.rises
         if not store:
             store = [new if new.filled == rows else Factors.like(rows, new) for new in part.factors]
         for factors, new in zip(store, part.factors, strict=True):
@@ -139,16 +135,15 @@ def measure_exchange(
     if seen < pairs:
         raise KeyboardInterrupt
     size = np.bincount(plan.block_plan.blocks, minlength=plan.block_plan.count) * 2
-    return Exchanged(plan, tuple(edges), tuple(store), size, *whole)
+    return Exchanged(plan, tuple(edges), tuple(store), size, rises)
 
 
 @dataclass(frozen=True)
 class _Edge:
-    """Rows of factors, before and after the exchange at each anchor, and the rise of the loss by pair."""
+    """Rows of factors, before and after the exchange at each anchor, and rise, loss and bend (value, pair)."""
 
     rows: list[tuple[Tensor, Tensor]]
     rise: np.ndarray
-    loss: np.ndarray
 
 
 def _exchange_at(
@@ -178,7 +173,7 @@ def _exchange_at(
     row = torch.arange(seq, device=device)
     field, before = cotangents(piece.objective, piece.output)
     weight = torch.from_numpy(anchors.weight).repeat_interleave(2, dim=0).to(device)
-    rise = torch.zeros(seq, most, dtype=torch.float64, device=device)
+    rise, bend = torch.zeros(2, seq, most, dtype=torch.float64, device=device)
     made = []
     for number in range(most):
         position = torch.from_numpy(anchors.position[:, number]).repeat_interleave(2).to(device)
@@ -199,16 +194,18 @@ def _exchange_at(
         for one, own_field, sign in ((piece, field, 1.0), (changed, after_field, -1.0)):
             arrived = one.pull(position, own_field[row, position])[row[:, None], step]
             made.append(((sign * factor.to(arrived) * arrived)[:, :, None], one.reading.inputs[row[:, None], step]))
-        change = (after - before).double()
+        with torch.no_grad():
+            middle = piece.objective((piece.output.detach() + replaced) / 2)
         share = shares[row, position].double()
-        rise[:, number] = torch.where(share > 0, change / torch.where(share > 0, share, 1.0), 0.0)
+        for values, change in ((rise, after - before), (bend, after + before - 2 * middle)):
+            values[:, number] = torch.where(share > 0, change.double() / torch.where(share > 0, share, 1.0), 0.0)
     counted = (weight > 0).double()
     per_pair = counted.view(-1, 2 * most).sum(1)
     some = torch.where(per_pair > 0, per_pair, 1.0)
     none = torch.full_like(some, torch.nan)
-    sums = [(value * counted).view(-1, 2 * most).sum(1) for value in (rise, before.double()[:, None].expand_as(rise))]
-    rise_of_pair, loss_of_pair = (torch.where(per_pair > 0, one / some, none).cpu().numpy() for one in sums)
-    return _Edge(made, rise_of_pair, loss_of_pair)
+    each = torch.stack((rise, before.double()[:, None].expand_as(rise), bend))
+    sums = (each * counted).view(3, -1, 2 * most).sum(2)
+    return _Edge(made, torch.where(per_pair > 0, sums / some, none).cpu().numpy())
 
 
 def _partner_steps(piece: PairBatch, position: Tensor, edge: tuple[int, int], wanted: Tensor) -> Tensor:
