@@ -44,7 +44,8 @@ class InputCoding:
     def planted(self, batch: Batch) -> Float[Tensor, "seq time probe"]:
         """Values of mean zero and variance one along each probe, zero beyond the end of a sequence."""
         values = _coded(batch, self.tokens, self.table)
-        planted = values @ self.project.to(values) - (self.mean @ self.project).to(values)
+        project, offset = self.project.T.to(values), -(self.mean @ self.project).to(values)
+        planted = torch.nn.functional.linear(values, project, offset)
         if batch.lengths is None:
             return planted
         inside = valid_steps(batch.lengths, len(batch), values.shape[1], values.device)
@@ -77,6 +78,7 @@ class ForecastPlan:
     time: int
     seed: int
     correlated: bool  # inputs depend on earlier ones
+    total: int  # sequences, of which a part or a shard may be looked at
 
     def __len__(self) -> int:
         return len(self.order)
@@ -135,6 +137,7 @@ def make_plan(sequences: Sequences, lags: str | Iterable[int], seed: int, requir
         time=time,
         seed=seed,
         correlated=False,
+        total=len(order),
     )
     return replace(plan, correlated=_correlated(plan.only(LOOKED_AT), size))
 

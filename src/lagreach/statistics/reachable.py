@@ -155,7 +155,7 @@ def sketched(
     space: OutputSpace,
 ) -> Sketched:
     """Pick from derivatives of all outputs (`tangents`) along `count` directions what a linear fit sees."""
-    index, _ = observed.anchors()
+    index, _ = observed.anchors
     sequences, rows = len(output), space.basis.shape[1]
     features = output.new_empty(sequences, index.shape[1], rows, count)
     gradient = torch.empty(sequences, count, dtype=torch.float64, device=output.device)
@@ -207,7 +207,7 @@ def sketched_rows(
     features, gradient = along.features, along.gradient[:, None]
     if readout is None:
         return observed.rows(features, gradient, lags)
-    index, _ = observed.anchors()
+    index, _ = observed.anchors
     rows = space.basis.shape[1]
     pull = (observed.residual * observed.shares[..., None]).double()
     at = index[..., None].expand(-1, -1, rows)
