@@ -126,7 +126,7 @@ OP = Op(
     unit="pass over the sequences",
     guards=(
         "tests/statistics/test_linear_share.py",
-        "tests/forecasting/test_forecast.py::test_gradients_carried_back_agree_with_differences",
+        "tests/forecasting/test_derivatives.py::test_gradients_carried_back_agree_with_differences",
     ),
     cases=cases,
     run=run,

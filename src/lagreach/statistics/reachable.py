@@ -133,11 +133,16 @@ def difference_step(outputs: Outputs, directions: Directions) -> float:
 
 
 def start(
-    blocks: int, features: int, space: OutputSpace, lags: Sequence[int], device: torch.device | str = "cpu"
+    blocks: int,
+    features: int,
+    space: OutputSpace,
+    lags: Sequence[int],
+    device: torch.device | str = "cpu",
+    singled: bool = False,
 ) -> ShareMoments:
     """Sums of a network linearised in its weights."""
-    rows = space.basis.shape[1]
-    return ShareMoments(blocks, features, rows, lags, space.group, torch.ones(len(space.group), 1), device)
+    rows, copies = space.basis.shape[1], torch.ones(len(space.group), 1)
+    return ShareMoments(blocks, features, rows, lags, space.group, copies, device, singled)
 
 
 class Sketched(NamedTuple):

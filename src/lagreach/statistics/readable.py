@@ -45,9 +45,10 @@ def start(
     lags: Sequence[int],
     copies: Float[Tensor, "probe copy"],
     device: torch.device | str = "cpu",
+    singled: bool = False,
 ) -> ShareMoments:
     """Sums of a readout; `copies` (probe, output) are the output directions of the probes."""
-    return ShareMoments(blocks, features, 1, lags, (0,) * len(copies), copies, device)
+    return ShareMoments(blocks, features, 1, lags, (0,) * len(copies), copies, device, singled)
 
 
 def readable_rows(observed: Observed, features: Float[Tensor, "seq target feature"], lags: Sequence[int]) -> Rows:

@@ -104,6 +104,9 @@ class ShareMoments:
         Group of each probe: which of the output directions in `Rows.towards` it belongs to. Groups take turns: 0, 1, 0, 1.
     copies
         (probe, copy): how much of each copy of the gradient moves the output along the probe's direction.
+    singled
+        Whether the second half of the probes is what each input of the first half alone holds, where inputs follow from each
+        other: u of mean zero with ``E[z_t u_t'] = 1`` that no other input is correlated with.
 
     Examples
     --------
@@ -121,8 +124,9 @@ class ShareMoments:
         group: tuple[int, ...],
         copies: Float[Tensor, "probe copy"],
         device: torch.device | str = "cpu",
+        singled: bool = False,
     ) -> None:
-        self.lags, self.group, self.copies = tuple(lags), group, copies.double().cpu()
+        self.lags, self.group, self.copies, self.singled = tuple(lags), group, copies.double().cpu(), singled
         lag, probe = len(self.lags), len(group)
 
         def zeros(*sizes: int) -> Tensor:
@@ -193,7 +197,12 @@ class ShareMoments:
     def merge(self, other: ShareMoments) -> ShareMoments:
         """Add the sums of other sequences, from another shard, say."""
         shapes = [{name: tuple(getattr(part, name).shape) for name in SUMS} for part in (self, other)]
-        if shapes[0] != shapes[1] or self.lags != other.lags or self.group != other.group:
+        if (
+            shapes[0] != shapes[1]
+            or self.lags != other.lags
+            or self.group != other.group
+            or self.singled != other.singled
+        ):
             raise InputError(
                 "these sums do not belong to the same fit",
                 got=f"{shapes[0]} and {shapes[1]}",
