@@ -6,6 +6,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -221,6 +222,8 @@ class _Run:
         outputs = output.shape[-1]
         probes = plan.coding.project.shape[1]
         space = output_space(loss, outputs, max(1, READOUT_WEIGHTS // width), probes, generator)
+        if plan.coding.singled:
+            space = replace(space, group=2 * space.group)
         self.sample, self.seed, self.outputs, self.width = sample, seed, outputs, width
         self.measurement = Measurement(network, plan, loss, steps, space, mixing)
         self.settings: dict[str, Any] = {"sequences_used": len(plan), "readout_features": width}
@@ -229,7 +232,7 @@ class _Run:
         """Fit the readout."""
         measurement, plan = self.measurement, self.measurement.plan
         device = measurement.network.device
-        moments = readable.start(BLOCKS, self.width, plan.lags, measurement.space.copies, device)
+        moments = readable.start(BLOCKS, self.width, plan.lags, measurement.space.copies, device, plan.coding.singled)
         measurement.add_readable(moments, tick)
         rows = len(plan) * self._anchors()
         if rows < ROWS_A_FEATURE * self.width:
@@ -275,7 +278,7 @@ class _Run:
         wanted = max(FEWEST_SEQUENCES, math.ceil(AMPLE_ROWS * features / self._anchors()))
         part = measurement.plan.only(wanted)
         measurement = Measurement(network, part, measurement.loss, measurement.steps, space, measurement.mixing)
-        moments = reachable.start(BLOCKS, features, space, part.lags, network.device)
+        moments = reachable.start(BLOCKS, features, space, part.lags, network.device, part.coding.singled)
         of_readout = None if scale is None or not beside else readout_scale(scale, network.readout, self.width)
         measurement.add_reachable(moments, chosen, how, of_readout, ticks(shown, "all weights", len(part)))
         floor = rounding_floor(None if how.note else network.dtype)
@@ -331,7 +334,9 @@ class _Run:
         beside = measurement.space.basis.shape[1] * self.width if measurement.network.readout else 0
         together = how.together if how.carried is None else DIRECTIONS  # which then cost about the same
         taken = Directions(moved, together, self.seed)
-        sums = reachable.start(BLOCKS, len(taken) + beside, measurement.space, few.lags, measurement.network.device)
+        sums = reachable.start(
+            BLOCKS, len(taken) + beside, measurement.space, few.lags, measurement.network.device, few.coding.singled
+        )
         begun = time.perf_counter()
         trial.add_reachable(sums, taken, how)
         each = (time.perf_counter() - begun) / (len(taken) * len(few))
@@ -346,9 +351,10 @@ def _warnings(source: Sequences, plan: ForecastPlan, model: object) -> list[str]
         notes.append(
             "windows of one series are not independent: N counts windows, and intervals come from stretches of them"
         )
-    if plan.correlated:
+    if plan.coding.singled:
         notes.append(
-            "inputs are correlated in time: what is found in the data is marginal, lags may stand in for each other"
+            "inputs follow from each other in time: a share is what the model changes by when the one input alone is exchanged; "
+            "a loss may fall without it, by neighbours that stand in"
         )
     if len(plan) < 128:
         notes.append(f"only {len(plan)} sequences: shares are rough; 500 or more are better")

@@ -16,6 +16,7 @@ from lagreach.data.batch import Batch
 from lagreach.data.pairs import plan_blocks
 from lagreach.data.sequences import Sequences
 from lagreach.errors import InputError
+from lagreach.forecasting.single_inputs import Autoregression, LaggedCovariances
 from lagreach.statistics.linear_share import anchor_chance
 from lagreach.statistics.memory import Autocorrelation
 from lagreach.transport.objective import valid_steps
@@ -33,22 +34,36 @@ LOOKED_AT = 256  # sequences that tell whether inputs depend on earlier ones
 class InputCoding:
     """How inputs become planted values: numbers as they are, tokens by random codes; then whitened, along random directions.
 
-    `table` holds the codes of tokens (token, code), or combinations of very many inputs (input, code), or is None.
+    `table` holds the codes of tokens (token, code), or combinations of very many inputs (input, code), or is None. `following`
+    says how inputs follow from those before, where they do.
     """
 
     tokens: bool
     table: Tensor | None
     mean: Float[Tensor, "code"]
     project: Float[Tensor, "code probe"]
+    following: Autoregression | None = None
+
+    @property
+    def singled(self) -> bool:
+        """Whether values are followed by what each input alone holds."""
+        return self.following is not None
 
     def planted(self, batch: Batch) -> Float[Tensor, "seq time probe"]:
-        """Values of mean zero and variance one along each probe, zero beyond the end of a sequence."""
+        """Values of mean zero and variance one along each probe, zero beyond the end of a sequence.
+
+        Where inputs follow from each other, behind them what each input alone holds (`Autoregression.singled`).
+        """
         values = _coded(batch, self.tokens, self.table)
-        planted = values @ self.project.to(values) - (self.mean @ self.project).to(values)
-        if batch.lengths is None:
+        project, offset = self.project.T.to(values), -(self.mean @ self.project).to(values)
+        planted = torch.nn.functional.linear(values, project, offset)
+        if batch.lengths is None and self.following is None:
             return planted
         inside = valid_steps(batch.lengths, len(batch), values.shape[1], values.device)
-        return torch.where(inside[..., None], planted, 0.0)
+        planted = torch.where(inside[..., None], planted, 0.0)
+        return (
+            planted if self.following is None else torch.cat((planted, self.following.singled(planted, inside)), dim=2)
+        )
 
 
 def _coded(batch: Batch, tokens: bool, table: Tensor | None) -> Float[Tensor, "seq time code"]:
@@ -76,7 +91,7 @@ class ForecastPlan:
     coding: InputCoding
     time: int
     seed: int
-    correlated: bool  # inputs depend on earlier ones
+    total: int  # sequences, of which a part or a shard may be looked at
 
     def __len__(self) -> int:
         return len(self.order)
@@ -134,9 +149,9 @@ def make_plan(sequences: Sequences, lags: str | Iterable[int], seed: int, requir
         coding=coding,
         time=time,
         seed=seed,
-        correlated=False,
+        total=len(order),
     )
-    return replace(plan, correlated=_correlated(plan.only(LOOKED_AT), size))
+    return replace(plan, coding=_following(plan.only(LOOKED_AT), size))
 
 
 def _table(
@@ -197,16 +212,21 @@ def _directions(covariance: Float[Tensor, "code code"], generator: torch.Generat
     return (vectors / values.sqrt()) @ torch.linalg.qr(draws).Q
 
 
-def _correlated(plan: ForecastPlan, size: int) -> bool:
-    """Whether planted inputs tell something of those a few steps later, beyond what chance would show."""
-    related: Autocorrelation | None = None
+def _following(plan: ForecastPlan, size: int) -> InputCoding:
+    """How planted inputs follow from those before, if they do beyond what chance would show."""
+    coding, probes = plan.coding, plan.coding.project.shape[1]
+    related, lagged = Autocorrelation(BLOCKS, probes), None
     seen = 0
     for batch in _read(plan.sequences, plan.order, size):
-        values = plan.coding.planted(batch).double()
+        values = coding.planted(batch).double()
         inside = valid_steps(batch.lengths, len(batch), values.shape[1], values.device)
         values = torch.where(inside[..., None], values, 0.0)
-        if related is None:
-            related = Autocorrelation(BLOCKS, values.shape[2])
         related.add(values, inside, torch.arange(seen, seen + len(batch)) % BLOCKS)
+        lagged = lagged or LaggedCovariances(probes, plan.time)
+        lagged.add(values, inside)
         seen += len(batch)
-    return related is not None and related.found()
+    if lagged is None or not related.found():
+        return coding
+    if probes % 2 and probes > 1:  # values and what they alone hold are dealt alike to two directions of the output
+        return _following(replace(plan, coding=replace(coding, project=coding.project[:, :-1])), size)
+    return replace(coding, following=lagged.autoregression())

@@ -21,6 +21,8 @@ from lagreach.forecasting.limits import (
 )
 from lagreach.forecasting.result import Forecast
 
+NO_LAG = "In the data no lag was found that the target depends on (linearly, one lag at a time)"
+SOMETHING = 0.02  # part of the targets that a fit must explain to be spoken of
 LESS_THAN_ONE = "less than one"
 ROWS = 8  # lags in the printed table
 NEIGHBOURS = 0.2  # share of a lag that the next one looked at may lie beyond it
@@ -154,9 +156,22 @@ def _answers(forecast: Forecast) -> list[str]:
     limits = forecast.limits.values
     there = [word != NONE_FOUND for word in limits]
     if not any(there):
-        return [*lines, "In the data no lag was found that the target depends on (linearly, one lag at a time)."]
+        return [*lines, f"{NO_LAG}{_together(forecast)}."]
     depends = f"{'lags' if sum(there) > 1 else 'lag'} {spans(forecast.lags, there)}"
     return [*lines, f"In the data the target depends on {depends}: {sentence(forecast.lags, list(limits))}."]
+
+
+def _together(forecast: Forecast) -> str:
+    """Whether a fit explains what no lag by itself does: products of inputs, say."""
+    value, low = max(
+        curves.explained(forecast.available) for curves in (forecast.read, forecast.reach) if curves is not None
+    )
+    if low < SOMETHING:
+        return ""
+    return (
+        f"; all inputs together explain {100 * value:.0f} % of what the model misses, by products or other functions of several "
+        "inputs: a forecast does not tell their lags, lagreach.diagnose does, by exchanging inputs"
+    )
 
 
 def _table(forecast: Forecast) -> list[str]:
