@@ -2,11 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 
 import lagreach
-from lagreach.diagnosis.cost import Pace
 from lagreach.diagnosis.diagnose import DiagnosisCost
+from lagreach.diagnosis.timing import Pace
 from lagreach.errors import InputError
 from lagreach.gradients import measurement_plan as plan_module
 from lagreach.transport import prepare as prepare_module
