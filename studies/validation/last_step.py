@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lagreach.cells._pullback import Pullback
 from lagreach.gradients.blocks import BlockMeans
-from lagreach.gradients.contrast import planted_gradient, signal_gradient, target_spread
+from lagreach.gradients.contrast import planted_gradient, signal_gradients, target_spread
 from lagreach.gradients.measurement_plan import MeasurementPlan
 from lagreach.gradients.noise import NoiseValues
 from lagreach.transport.rollout import Rollout
