@@ -27,23 +27,29 @@ lint: setup
 	$(BIN)/vulture
 
 QUICK := not thorough and not slow and not gpu and not browser
+COMPILED := tests/kernels tests/transport
 
 # Numba compiles each kernel once, in the first step, beside the lint; the tests after it find them on the disk.
 test: setup
-	@$(MAKE) --no-print-directory --jobs=2 lint test-kernels
+	@$(MAKE) --no-print-directory --jobs=3 lint test-kernels
 	@$(MAKE) --no-print-directory test-quick
 	@echo "Longer tests: make test-thorough; tests of the report in a real browser: make test-browser"
 
-test-kernels: setup
-	$(PYTEST) --dist loadgroup -m "$(QUICK)" tests/kernels
+# by type of number, so that neither process compiles what the other does
+test-kernels: kernels-in-float32 kernels-in-float64
+.PHONY: kernels-in-float32 kernels-in-float64
+kernels-in-float32: setup
+	$(PYTEST) -n 0 -m "$(QUICK)" -k float32 $(COMPILED)
+kernels-in-float64: setup
+	$(PYTEST) -n 0 -m "$(QUICK)" -k "not float32" $(COMPILED)
 
 # a file's tests stay in one process: what they share is made once
 test-quick: setup
-	$(PYTEST) --dist loadfile -m "$(QUICK)" --ignore=tests/kernels
+	$(PYTEST) --dist loadfile -m "$(QUICK)" $(COMPILED:%=--ignore=%)
 
 # studies killed and resumed, damaged files, some checks of reliability in their small size: what make test leaves out
 test-thorough: setup
-	$(PYTEST) -m "thorough and not slow and not gpu and not browser"
+	$(PYTEST) --dist worksteal -m "thorough and not slow and not gpu and not browser"
 
 test-all: lint
 	HYPOTHESIS_PROFILE=search $(PYTEST) -m "not gpu and not browser"

@@ -64,8 +64,8 @@ def tobit(
     the likelihood is concave (Olsen 1978), so that Newton's method with halved steps finds its maximum.
 
     >>> x = np.array([0.0, 1.0, 2.0, 3.0])
-    >>> found = tobit(np.stack([np.ones(4), x], 1), 1 + 2 * x + [0.1, -0.1, -0.1, 0.1], np.zeros(4, int), np.ones((1, 4)))
-    >>> found.coefficients.round(6).tolist()
+    >>> fit = tobit(np.stack([np.ones(4), x], 1), 1 + 2 * x + [0.1, -0.1, -0.1, 0.1], np.zeros(4, int), np.ones((1, 4)))
+    >>> fit.coefficients.round(6).tolist()
     [[1.0, 2.0]]
     """
     # z = y theta - design gamma is linear in the parameters (gamma, theta)

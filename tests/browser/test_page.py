@@ -194,7 +194,7 @@ def test_another_layer_can_be_chosen(open_page):
     last = view.find_elements("tag name", "option")[-1]
     last.click()
     assert set(driver.execute_script(visible)) == {last.get_attribute("value")}
-    lags = driver.execute_script("return document.getElementById('gain').data[0].x")
+    lags = driver.execute_script("return document.getElementById('picture-0').data[0].x")
     assert lags == CASES["layered"]().layers[-1].fidelity.lags.tolist()
 
 

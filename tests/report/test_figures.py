@@ -62,7 +62,7 @@ def test_reach_is_the_window_of_each_number():
 def test_gain_on_three_scales(scale, x, y):
     axes = figures.gain(gated(), scale=scale)
     assert (axes.get_xscale(), axes.get_yscale()) == (x, y)
-    exact = dict(lines(axes)["exact"].tolist())
+    exact = dict(lines(axes)["exact gain"].tolist())
     assert exact[3.0] == pytest.approx(float(gated().gain.sel(lag=3)))
     with pytest.raises(InputError, match="unknown scale"):
         figures.gain(gated(), scale="log")

@@ -31,7 +31,7 @@ def correlated(inputs, blocks=32, lengths=None):
     if lengths is not None:
         inside = torch.arange(time) < lengths[:, None]
     statistic.add(inputs * inside[..., None], inside, torch.arange(sequences) * blocks // sequences)
-    return statistic.found()
+    return statistic.detected()
 
 
 def draws(law, repetition, *shape):
@@ -176,8 +176,8 @@ def test_blocks_that_an_interrupt_left_out_do_not_count():
     whole, some = module.Autocorrelation(32, 3), module.Autocorrelation(16, 3)
     for one in (whole, some):
         one.add(inputs, torch.ones(96, 20, dtype=torch.bool), torch.arange(96) * 16 // 96)
-    assert whole.found() == some.found() is False
+    assert whole.detected() == some.detected() is False
     inputs[:, 1:] += 0.3 * inputs[:, :-1]
     whole.add(inputs, torch.ones(96, 20, dtype=torch.bool), torch.arange(96) * 16 // 96)
-    assert whole.found()
-    assert not module.Autocorrelation(32, 3).found()
+    assert whole.detected()
+    assert not module.Autocorrelation(32, 3).detected()

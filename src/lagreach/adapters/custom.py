@@ -32,7 +32,7 @@ class CustomView(View):
         self._model, self._path, self._module, self._call = model, path, modules[path], call
         self.name, self.local = path or type(model).__name__, not alone
         weights = dict(self._module.named_parameters(remove_duplicate=False))
-        x, output = self._given(sample)
+        x, output = self._input_and_output(sample)
         hidden = output.shape[-1]
         wanted = cell.shapes(x.shape[-1], hidden)
         wrong = {
@@ -58,7 +58,7 @@ class CustomView(View):
             )
         refuse_coupling(model, call, sample, x.shape[1])
 
-    def _given(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _input_and_output(self, batch: Batch) -> tuple[Tensor, Tensor]:
         with untouched(self._model), torch.no_grad(), captured([self._module]) as calls:
             self._call(self._model, batch)
         module_calls = calls[self._module]
@@ -78,7 +78,7 @@ class CustomView(View):
 
     def bind(self, batch: Batch) -> BoundRecurrence:
         """Run the model and capture what the module is given."""
-        x, _ = self._given(batch)
+        x, _ = self._input_and_output(batch)
         stack = self.template.stack
 
         def head(states: Tensor) -> Tensor:

@@ -118,34 +118,34 @@ class TorchLayoutGRU(TorchLayout):
     bias: bool = True
 
     @staticmethod
-    def _own(params: Params) -> dict[str, Tensor]:
+    def _by_gate(params: Params) -> dict[str, Tensor]:
         p = _stacked(params, "rzn", ("W", "U", "b", "c"))
         return p | {"b_r": p["b_r"] + p["c_r"], "b_z": p["b_z"] + p["c_z"]}
 
     def step(self, x: Tensor, s: Tensor, params: Params) -> Tensor:
         """Advance h by one step."""
-        return TorchGRU().step(x, s, self._own(params))
+        return TorchGRU().step(x, s, self._by_gate(params))
 
     def gates(self, x: Tensor, s: Tensor, params: Params) -> dict[str, Tensor]:
         """Return the reset gate r and the retention gate z."""
-        return TorchGRU().gates(x, s, self._own(params))
+        return TorchGRU().gates(x, s, self._by_gate(params))
 
     def retention(self, x: Tensor, s: Tensor, params: Params) -> Tensor:
         """``z_t``."""
-        return TorchGRU().retention(x, s, self._own(params))
+        return TorchGRU().retention(x, s, self._by_gate(params))
 
     def correction(self, x: Tensor, s: Tensor, params: Params) -> Tensor:
         """See `TorchGRU.correction`."""
-        return TorchGRU().correction(x, s, self._own(params))
+        return TorchGRU().correction(x, s, self._by_gate(params))
 
     def plain(self, params: Params) -> tuple[Cell, Params]:
         """Return a `TorchGRU`."""
         names = TorchGRU().shapes(1, 1)
-        return TorchGRU(), {name: p for name, p in self._own(params).items() if name in names}
+        return TorchGRU(), {name: p for name, p in self._by_gate(params).items() if name in names}
 
     def pullback(self, x: Tensor, s: Tensor, params: Params) -> Pullback:
         """See `TorchGRU.pullback`."""
-        pullback = TorchGRU().pullback(x, s, self._own(params))
+        pullback = TorchGRU().pullback(x, s, self._by_gate(params))
         n, r, z, weakened = (slice(k * s.shape[1], (k + 1) * s.shape[1]) for k in range(4))
         pullback.uses = _uses((r, z, n), (r, z, weakened))
         return pullback
@@ -183,23 +183,23 @@ class TorchLayoutLSTM(TorchLayout):
         return s.split([self.proj_size, s.shape[-1] - self.proj_size], dim=-1)
 
     @staticmethod
-    def _own(params: Params) -> dict[str, Tensor]:
+    def _by_gate(params: Params) -> dict[str, Tensor]:
         p = _stacked(params, "ifgo", ("W", "U", "b", "c"))
         return p | {f"b_{gate}": p[f"b_{gate}"] + p[f"c_{gate}"] for gate in "ifgo"}
 
     def step(self, x: Tensor, s: Tensor, params: Params) -> Tensor:
         """Advance [h; c] by one step."""
         if not self.proj_size:
-            return LSTM().step(x, s, self._own(params))
+            return LSTM().step(x, s, self._by_gate(params))
         h, c = self.split(s)
-        v = LSTM().advance(x, h, c, self._own(params))
+        v = LSTM().advance(x, h, c, self._by_gate(params))
         shown = linear(v.o * torch.tanh(v.c_after), params["weight_hr"])
         return torch.cat((shown, v.c_after), dim=-1)
 
     def gates(self, x: Tensor, s: Tensor, params: Params) -> dict[str, Tensor]:
         """Return input, forget and output gates."""
         h, c = self.split(s)
-        v = LSTM().advance(x, h, c, self._own(params))
+        v = LSTM().advance(x, h, c, self._by_gate(params))
         return {"i": v.i, "f": v.f, "o": v.o}
 
     def retention(self, x: Tensor, s: Tensor, params: Params) -> Tensor:
@@ -215,20 +215,20 @@ class TorchLayoutLSTM(TorchLayout):
                 got=f"proj_size={self.proj_size}",
                 fix="use the exact gain, which needs no such match",
             )
-        return LSTM().factors(x, s, self._own(params))
+        return LSTM().factors(x, s, self._by_gate(params))
 
     def plain(self, params: Params) -> tuple[Cell, Params]:
         """Return an `LSTM`, if there is no projection."""
         if self.proj_size:
             return self, params
         names = LSTM().shapes(1, 1)
-        return LSTM(), {name: p for name, p in self._own(params).items() if name in names}
+        return LSTM(), {name: p for name, p in self._by_gate(params).items() if name in names}
 
     def pullback(self, x: Tensor, s: Tensor, params: Params) -> Pullback | None:
         """See `LSTM.pullback`; a projected LSTM is left to autodiff."""
         if self.proj_size:
             return None
-        pullback = LSTM().pullback(x, s, self._own(params))
+        pullback = LSTM().pullback(x, s, self._by_gate(params))
         gates = (slice(4 * (s.shape[1] // 2)),)
         pullback.uses = _uses(gates, gates)
         return pullback

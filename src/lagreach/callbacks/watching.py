@@ -301,7 +301,7 @@ def watch(model: nn.Module, data: Any, *, every: int = 1, unit: str = "step", **
     ...         (model(x) - x.roll(2, 1)).square().mean().backward()
     ...         optimizer.step()
     ...         _ = watched.step()
-    >>> [found.labels["step"] for found in watched.history]
+    >>> [diagnosis.labels["step"] for diagnosis in watched.history]
     [5, 10]
     """
     return Watch(model, data, every=every, unit=unit, **options)

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 def with_curves(window: Window, gains: Fidelity | None, rates: EffectiveRates | None) -> Window:
     """Return the window with every curve that its own numbers, gains and rates give, and those it had, in their order."""
-    drawn = draw_curves(all_statistics(), Measured(window, gains, rates), {})
-    collected = {name: curve for name, curve in window.curves.items() if name not in drawn}
+    statistics = all_statistics()
+    drawn = draw_curves(statistics, Measured(window, gains, rates), {})
+    collected = {
+        name: replace(curve, look=statistics[name].look) if name in statistics else curve
+        for name, curve in window.curves.items()
+        if name not in drawn
+    }
     return replace(window, curves=drawn | collected)

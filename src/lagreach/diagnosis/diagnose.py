@@ -17,44 +17,35 @@ from lagreach._version import __version__
 from lagreach.adapters import View, find_views
 from lagreach.adapters.calling import Call
 from lagreach.adapters.custom import custom_views
-from lagreach.adapters.folded import by_row
 from lagreach.adapters.fresh_state import from_fresh_state
 from lagreach.cells import Cell
-from lagreach.cells.diag_elman import DiagElman
 from lagreach.data.batch import Batch
 from lagreach.data.pairs import check_enough
-from lagreach.data.sequences import Sequences, as_sequences, fingerprint, telling_sample
+from lagreach.data.sequences import as_sequences, fingerprint, telling_sample
 from lagreach.data.survey import survey
 from lagreach.data.targets import refuse_constant_targets
 from lagreach.diagnosis import timing
 from lagreach.diagnosis.cost import DiagnosisCost, beyond_budget, memory_needed, within_budget
-from lagreach.diagnosis.curves import with_curves
+from lagreach.diagnosis.layer import anchors_of, convergence_of, diagnose_layer
 from lagreach.diagnosis.measure import MeasureSettings, interruptible_window, plan_measurement
-from lagreach.diagnosis.notes import POOLED, how_measured, notes_on
+from lagreach.diagnosis.notes import how_measured, notes_on
 from lagreach.diagnosis.passes import Statistics
-from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
+from lagreach.diagnosis.result import Diagnosis
+from lagreach.diagnosis.settings import with_arguments
 from lagreach.diagnosis.whole_model import Spreads, diagnose_whole_model, whole_model_cost
 from lagreach.diagnosis.window import Window
-from lagreach.errors import InputError, LagreachError, UnsupportedError
-from lagreach.gradients.head_reach import pools
+from lagreach.errors import InputError
 from lagreach.gradients.measurement_plan import MeasurementPlan
 from lagreach.gradients.optimiser_geometry import optimiser_name, update_scale
 from lagreach.gradients.output_anchors import decide
 from lagreach.gradients.selection import Selection
-from lagreach.models.gated_rnn import GatedRNN
-from lagreach.papers.cayci import standing
-from lagreach.regimes import fit_regimes
 from lagreach.statistics import LagStatistic, all_statistics, check_statistics
-from lagreach.tails.fit import fit_tail
-from lagreach.transport.fidelity import Fidelity, fidelity
-from lagreach.transport.first_order import EffectiveRates, effective_rates
-from lagreach.transport.objective import Loss, output_gradient
+from lagreach.transport.objective import Loss
 from lagreach.transport.rollout import run
 from lagreach.whole_model.choice import choose_lags
 from lagreach.whole_model.language_models import aligned_labels
 
 Measure = Callable[[MeasurementPlan, MeasureSettings, Progress | None, Statistics], tuple[Window, np.ndarray, bool]]
-SHOWN = 64  # sequences that gains and rates are averaged over
 
 
 @one_thread()  # steps of recurrent layers are small: several threads only get in each other's way
@@ -168,8 +159,8 @@ def diagnose(
     (3,)
     """
     started = timing.clock()
-    chosen = _settings(settings or MeasureSettings(), signal=signal, noise=noise, transport=transport, strength=strength,
-                       error=error, seed=seed)  # fmt: skip
+    chosen = with_arguments(settings or MeasureSettings(), signal=signal, noise=noise, transport=transport, strength=strength,
+                            error=error, seed=seed)  # fmt: skip
     if dry_run:
         raise InputError(
             "diagnose always returns a diagnosis",
@@ -211,7 +202,7 @@ def diagnose(
         with progress_bar(progress if isinstance(progress, bool) else None) as bar:
             shown = progress if callable(progress) else bar
             window, noise_sample, cut_short = measure(plan, chosen, _named(shown, plan.view.name), measured_statistics)
-            layers.append(_layer(plan, window, noise_sample))
+            layers.append(diagnose_layer(plan, window, noise_sample))
         partial = partial or cut_short
         seconds[plan.view.name] = timing.clock() - begun
     return Diagnosis(
@@ -220,7 +211,7 @@ def diagnose(
         available=available,
         settings={"loss": loss if isinstance(loss, str) else getattr(loss, "__name__", "function"), "used": used}
         | {"optimizer": None if optimizer is None else optimiser_name(optimizer)}
-        | {"time": plans[0].time, "anchors": _anchors(plans[0])}
+        | {"time": plans[0].time, "anchors": anchors_of(plans[0])}
         | {"lags_of": "layers", "lags_of_why": choice.why}
         | dict(layers[0].window.settings),
         versions={"lagreach": __version__} | {name: version(name) for name in ("torch", "numpy", "scipy")},
@@ -228,7 +219,7 @@ def diagnose(
         seconds=seconds,
         partial=partial,
         warnings=(*how_measured(model, used < measurable, partial, plans), *notes),
-        convergence=_convergence(model, source, loss),
+        convergence=convergence_of(model, source, loss),
         about=about(model, source, plans[0].time),
     )
 
@@ -291,33 +282,6 @@ def cost(
     )
 
 
-def _settings(settings: MeasureSettings, **arguments: Any) -> MeasureSettings:
-    """Put the arguments that were given into the settings; what both say must agree."""
-    asked = {name: value for name, value in arguments.items() if value is not None}
-    usual = MeasureSettings()
-    lost = [name for name in asked if getattr(settings, name) not in (getattr(usual, name), asked[name])]
-    if lost:
-        raise InputError(
-            "settings and an argument disagree",
-            got=", ".join(f"settings.{name}={getattr(settings, name)!r} and {name}={asked[name]!r}" for name in lost),
-            fix=f"say {', '.join(lost)} in one place",
-        )
-    return replace(settings, **asked)
-
-
-def _convergence(model: nn.Module | View, source: Sequences, loss: Loss) -> Mapping[str, Any] | None:
-    """Where a diagonal network stands to the theory of its convergence; None for any other model."""
-    if not (isinstance(model, GatedRNN) and isinstance(model.cell, DiagElman) and model.num_layers == 1):
-        return None
-    batch = source.read(range(min(len(source), SHOWN)))
-    targets = batch.y if loss == "mse" and model.output_size == 1 and batch.mask is None else None
-    try:
-        position = standing(model, batch.x, targets)
-    except LagreachError as error:  # say, inputs that are all zero: the window above stands without it
-        return {"text": str(error)}
-    return {"text": str(position)} | position.to_dict()
-
-
 def diagnosis_plans(
     model: nn.Module | View,
     data: Any,
@@ -372,42 +336,3 @@ def _custom(model: nn.Module | View, cell: Mapping[str, Cell], sample: Batch, ca
 
 def _named(progress: Progress, name: str) -> Progress:
     return lambda stage, done, of: progress(f"{name}: {stage}", done, of)
-
-
-def _layer(plan: MeasurementPlan, window: Window, noise_sample: np.ndarray) -> LayerDiagnosis:
-    """Add gains, rates, their shape and the tail fit to a window."""
-    gains, rates = _gains(plan)
-    if not plan.view.local and pools(plan):
-        window = replace(window, warnings=(*window.warnings, POOLED), settings={**window.settings, "pooled": True})
-    return LayerDiagnosis(
-        name=plan.view.name.replace("\0", "\\0"),  # which files cannot hold
-        local=plan.view.local,
-        window=with_curves(window, gains, rates),
-        fidelity=gains,
-        rates=rates,
-        tail=fit_tail(noise_sample),
-        regimes=fit_regimes(gains.lags.numpy(), log10_values=gains.log10_exact.numpy()),
-        noise=NoiseSample.of(noise_sample),
-    )
-
-
-def _gains(plan: MeasurementPlan) -> tuple[Fidelity, EffectiveRates | None]:
-    """Exact and first-order gain and the rates, on up to 64 of the sequences."""
-    batch = plan.sequences.read(np.sort(plan.block_plan.pairs.ravel()[:SHOWN]).tolist())
-    options = {"lengths": batch.lengths, "state": batch.state, "others": batch.others, "name": batch.name}
-    if plan.memory is not None:
-        options["chunk"] = 2 * replace(plan, transport="first-order").pairs_together
-    view, lags = by_row(plan.view), plan.bands.lags
-    gains = fidelity(view, batch.x, batch.y, lags, plan.loss, mask=batch.mask, steps=plan.steps, **options)
-    try:
-        rates = effective_rates(view, batch.x, lags, **options)
-    except UnsupportedError:  # a projected LSTM has no units to follow
-        return gains, None
-    return gains, rates
-
-
-def _anchors(plan: MeasurementPlan) -> float:
-    """Number of steps whose state the loss looks at: one for a loss at the end, all for a loss at every step."""
-    part, objective = plan.run(plan.block_plan.pairs[0].tolist())
-    delta = output_gradient(part.recurrence, objective, part.states)[0]
-    return (delta.abs().amax(-1) > 0).sum(1).double().mean().item()

@@ -17,7 +17,7 @@ from lagreach.diagnosis.window import Requirement, Window
 from lagreach.errors import InputError
 from lagreach.forecasting.result import Forecast
 from lagreach.regimes import LawFit, Regimes
-from lagreach.statistics import LagCurve
+from lagreach.statistics import LagCurve, Look
 from lagreach.statistics.linear_share import ShareCurves
 from lagreach.statistics.memory import Memory
 from lagreach.statistics.reliance import Reliance
@@ -32,7 +32,7 @@ CLASSES = {
     cls.__name__: cls
     for cls in (
         Diagnosis, LayerDiagnosis, Window, Requirement, Concentration, Memory, Reliance, Fidelity, EffectiveRates,
-        TailFit, SupportCheck, Regimes, LawFit, NoiseSample, LagCurve, Forecast, ShareCurves,
+        TailFit, SupportCheck, Regimes, LawFit, NoiseSample, LagCurve, Look, Forecast, ShareCurves,
     )
 }  # fmt: skip
 

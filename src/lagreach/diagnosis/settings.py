@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lagreach._util.seeds import check_seed
@@ -33,6 +33,20 @@ class MeasureSettings:
     probes: int = _choice(4, "planted dependencies that N is averaged over")
     flips: int = _choice(1999, "patterns of signs in the test")
     seed: int = _choice(0, "seed of pairs, probes and flips")
+
+
+def with_arguments(settings: MeasureSettings, **arguments: Any) -> MeasureSettings:
+    """Put arguments of a call into the settings, but for those that are None; what both say must agree."""
+    asked = {name: value for name, value in arguments.items() if value is not None}
+    usual = MeasureSettings()
+    lost = [name for name in asked if getattr(settings, name) not in (getattr(usual, name), asked[name])]
+    if lost:
+        raise InputError(
+            "settings and an argument disagree",
+            got=", ".join(f"settings.{name}={getattr(settings, name)!r} and {name}={asked[name]!r}" for name in lost),
+            fix=f"say {', '.join(lost)} in one place",
+        )
+    return replace(settings, **asked)
 
 
 def meaning(name: str) -> str:

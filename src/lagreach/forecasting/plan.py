@@ -225,7 +225,7 @@ def _following(plan: ForecastPlan, size: int) -> InputCoding:
         lagged = lagged or LaggedCovariances(probes, plan.time)
         lagged.add(values, inside)
         seen += len(batch)
-    if lagged is None or not related.found():
+    if lagged is None or not related.detected():
         return coding
     if probes % 2 and probes > 1:  # values and what they alone hold are dealt alike to two directions of the output
         return _following(replace(plan, coding=replace(coding, project=coding.project[:, :-1])), size)

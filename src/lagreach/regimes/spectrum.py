@@ -74,10 +74,10 @@ def timescales(
     --------
     >>> import numpy as np
     >>> lags = np.arange(8)
-    >>> found = timescales(lags, np.exp(-lags[:, None] / np.array([3.0, 50.0, np.inf])))
-    >>> found.tau.round(9).tolist()
+    >>> scales = timescales(lags, np.exp(-lags[:, None] / np.array([3.0, 50.0, np.inf])))
+    >>> scales.tau.round(9).tolist()
     [3.0, 50.0, nan]
-    >>> found.status[2].name
+    >>> scales.status[2].name
     'NO_DECAY'
     """
     y = log_values(rates, log10_rates, "rates")

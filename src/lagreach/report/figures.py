@@ -13,6 +13,7 @@ import numpy as np
 
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
 from lagreach.errors import InputError
+from lagreach.report.pictures import lines, logarithmic, pictures
 from lagreach.report.style import (
     BLUE,
     CYCLE,
@@ -30,6 +31,7 @@ from lagreach.report.style import (
     no_minor_labels,
 )  # fmt: skip
 from lagreach.report.words import CLOCKS, named, share, time_scales
+from lagreach.statistics import LagCurve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 Diagnoses = Diagnosis | Sequence[Diagnosis]
 LAG, REACH = "lag (steps back)", "longest lag within reach"
 MOST_ABOVE = 1e6  # numbers this far above the budget are left out of the picture
+BESIDE = ((GREEN, "--", ""), (BLUE, "", "s"), (INK, ":", ""))  # colour, dash and mark of curves on the right axis
 TICKS = (0, *(sign * value for value in (1, 3, 10, 100, 1000, 10_000) for sign in (-1, 1)))  # of asinh axes
 
 
@@ -79,7 +82,7 @@ def window(diagnoses: Diagnoses, axes: Axes | None = None, *, layer: int | str |
     budget = min(diagnosis.sequences for diagnosis in drawn)
     axes.axhline(budget, color=INK, lw=1.0, ls=(0, (4, 3)))
     if len(drawn) == 1:
-        _found(axes, farthest(drawn[0], layer))
+        _mark_dependences(axes, farthest(drawn[0], layer))
     shown = [farthest(d, layer).window.required_if_present().sequences for d in drawn]
     if len(drawn) == 1:
         shown.append(farthest(drawn[0], layer).window.required.sequences)
@@ -94,7 +97,7 @@ def window(diagnoses: Diagnoses, axes: Axes | None = None, *, layer: int | str |
     return label(axes, LAG, "sequences needed", f"What a dependency explaining {strength} of the target needs")
 
 
-def _found(axes: Axes, layer: LayerDiagnosis) -> None:
+def _mark_dependences(axes: Axes, layer: LayerDiagnosis) -> None:
     """Mark the dependences found in the data."""
     needed = layer.window.required
     lags = [lag for lag in layer.window.dependences if np.isfinite(needed.at(lag)["sequences"])]
@@ -128,20 +131,23 @@ def reach(diagnoses: Diagnoses, axes: Axes | None = None, *, layer: int | str | 
 def gain(
     diagnoses: Diagnoses, axes: Axes | None = None, *, layer: int | str | None = None, scale: str = "semilog"
 ) -> Axes:
-    """Exact gain; for one diagnosis also first order and the best fitted law. `scale`: linear, semilog or loglog."""
+    """Exact gain; for one diagnosis also what stands beside it and the best law. `scale`: linear, semilog or loglog."""
     if scale not in ("linear", "semilog", "loglog"):
         raise InputError("unknown scale", got=repr(scale), expected="linear, semilog or loglog")
     drawn = each(diagnoses)
     axes = new_axes(axes)
     for i, (diagnosis, name) in enumerate(zip(drawn, named(drawn), strict=True)):
         result = farthest(diagnosis, layer)
-        lags = result.fidelity.lags.numpy()
-        keep = lags > 0 if scale == "loglog" else lags >= 0
-        axes.plot(
-            lags[keep], result.fidelity.exact.numpy()[keep], label="exact" if len(drawn) == 1 else name, **look(i)
-        )
+        shown = [curve for curves in pictures(result.window).values() if logarithmic(curves) for curve in curves]
+        alone = [(curve, *line) for curve in shown for line in lines(curve).items()]
+        for k, (curve, title, log10) in enumerate(alone if len(drawn) == 1 else alone[:1]):
+            keep = (curve.lags > 0 if scale == "loglog" else curve.lags >= 0) & np.isfinite(log10)
+            if keep.any():
+                axes.plot(
+                    curve.lags[keep], 10.0 ** log10[keep], label=title if len(drawn) == 1 else name, **look(i + k)
+                )
         if len(drawn) == 1:
-            _expansions(axes, result, keep)
+            _best_law(axes, result, [curve for curve in shown if curve.look is not None and curve.look.fitted])
     if scale != "linear":
         axes.set_yscale("log")
     if scale == "loglog":
@@ -151,15 +157,13 @@ def gain(
     return label(axes, LAG, "gain", "What is left of the loss gradient")
 
 
-def _expansions(axes: Axes, layer: LayerDiagnosis, keep: np.ndarray) -> None:
-    """First order and the best fitted law beside the exact gain."""
-    first = layer.fidelity.first_order.numpy()
-    shown = keep & np.isfinite(first) & (first > 0)
-    if shown.any():
-        axes.plot(layer.fidelity.lags.numpy()[shown], first[shown], label="first order", **look(1))
+def _best_law(axes: Axes, layer: LayerDiagnosis, curves: Sequence[LagCurve]) -> None:
+    """Draw the best fitted law beside the curves that it belongs to."""
     best = layer.regimes.best
-    if best is not None:
-        past = layer.fidelity.lags.numpy()[layer.fidelity.lags.numpy() > 0]
+    if best is None:
+        return
+    for curve in curves:
+        past = curve.lags[curve.lags > 0]
         dense = np.geomspace(past.min(), past.max(), 200)
         axes.plot(dense, best.predict(dense), color=FAINT, lw=1.2, ls=":", label=f"{best.law} fit")
 
@@ -180,20 +184,23 @@ def fidelity(diagnoses: Diagnoses, axes: Axes | None = None, *, layer: int | str
 
 
 def dependence(diagnoses: Diagnoses, axes: Axes | None = None, *, layer: int | str | None = None) -> Axes:
-    """Signal of each lag in the data (filled where significant) and, on the right axis, what the state remembers."""
+    """Signal of each lag in the data (filled where significant) and, on the right axis, what model and state make of it."""
     measured = farthest(each(diagnoses)[0], layer).window
     axes = new_axes(axes)
-    seen = measured.adjusted_p <= measured.error
-    positive = measured.delta > 0
-    for chosen, fill, name in ((seen & positive, VERMILION, "found"), (~seen & positive, "none", "not significant")):
-        colour = VERMILION if fill == VERMILION else FAINT
-        axes.plot(measured.lags[chosen], measured.delta[chosen], "D", ms=6, mfc=fill, mec=colour, ls="", label=name)
+    right, shown = axes.twinx(), [0.0, 1.0]
+    for curve in (one for curves in pictures(measured).values() if not logarithmic(curves) for one in curves):
+        for title, values in lines(curve).items():
+            if curve.look is not None and curve.look.mark == "diamond":
+                _diamonds(axes, curve.lags, values, measured.adjusted_p <= measured.error)
+            elif np.isfinite(values).any():  # of a whole model some are not known
+                colour, dash, mark = BESIDE[len(right.lines) % len(BESIDE)]
+                right.plot(
+                    curve.lags, values, color=colour, ls=dash, marker=mark, lw=1.5, ms=5, label=f"{title} (right)"
+                )
+                shown += values[np.isfinite(values)].tolist()
     axes.set_yscale("log")
-    right = axes.twinx()
-    known = measured.memory.capacity[~np.isnan(measured.memory.capacity)]  # of a whole model there is none
-    right.plot(measured.memory.lags, measured.memory.capacity, color=GREEN, ls="--", lw=1.5, label="memory (right)")
-    right.set_ylim(min(0.0, *known.tolist()) - 0.02 if len(known) else -0.02, 1.05)
-    right.set_ylabel("share of the input in the state", color=GREEN)
+    right.set_ylim(min(shown) - 0.02, max(shown) + 0.05)
+    right.set_ylabel("share", color=GREEN)
     right.tick_params(colors=GREEN, labelsize=9)
     for side in right.spines.values():
         side.set_visible(False)
@@ -204,6 +211,13 @@ def dependence(diagnoses: Diagnoses, axes: Axes | None = None, *, layer: int | s
     )
     axes.legend(handles, names, frameon=False, fontsize=8.5)
     return label(axes, LAG, "signal", "What the data depend on, and what the state holds")
+
+
+def _diamonds(axes: Axes, lags: np.ndarray, values: np.ndarray, seen: np.ndarray) -> None:
+    """Filled diamonds where the data depend on a lag, empty ones elsewhere."""
+    for chosen, fill, name in ((seen, VERMILION, "found"), (~seen, "none", "not significant")):
+        colour, shown = VERMILION if fill == VERMILION else FAINT, chosen & (values > 0)
+        axes.plot(lags[shown], values[shown], "D", ms=6, mfc=fill, mec=colour, ls="", label=name)
 
 
 def scales(diagnoses: Diagnoses, axes: Axes | None = None, *, layer: int | str | None = None) -> Axes:

@@ -15,7 +15,8 @@ from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis
 from lagreach.diagnosis.window import Requirement
 from lagreach.errors import InputError
 from lagreach.report.payload import bars_payload, make_payload, to_json, verdict
-from lagreach.report.recovered import SHARE, first_sentence, recovered, what_to_do
+from lagreach.report.pictures import caption, logarithmic, opening, pictures
+from lagreach.report.recovered import first_sentence, recovered, what_to_do
 from lagreach.report.text import HELD_OUT
 from lagreach.report.words import (
     CLOCKS,
@@ -118,7 +119,8 @@ def _about(diagnoses: tuple[Diagnosis, ...], names: list[str]) -> dict[str, Any]
     require_extra("report")
     from markupsafe import Markup
 
-    payload = make_payload(diagnoses, names)
+    panels = _panels(diagnoses)
+    payload = make_payload(diagnoses, names) | {"pictures": [panel["title"] for panel in panels]}
     several = len(diagnoses) > 1
     timed = [clock for clock in CLOCKS if sum(clock in one.labels for one in diagnoses) > 1]
     notes = [
@@ -148,12 +150,22 @@ def _about(diagnoses: tuple[Diagnosis, ...], names: list[str]) -> dict[str, Any]
         "views": views,
         "models": names,
         "clock": timed[0] if timed else None,
+        "panels": panels,
         "sliders": payload["sliders"],
         "data": Markup(to_json(payload | ({} if bars is None else {"bars": bars_payload(bars)}))),
         "definition": diagnoses[0].layers[0].window.definition,
         "held_out": HELD_OUT,
         "settings": {name: _facts(diagnosis) for diagnosis, name in zip(diagnoses, names, strict=True)},
     }
+
+
+def _panels(diagnoses: tuple[Diagnosis, ...]) -> list[dict[str, Any]]:
+    """Title and caption of every picture that numbers per lag share, of any layer."""
+    shown = {title: curves for d in diagnoses for one in d.layers for title, curves in pictures(one.window).items()}
+    return [
+        {"title": title, "caption": caption(curves), "logarithmic": logarithmic(curves)}
+        for title, curves in shown.items()
+    ]
 
 
 def _view_name(diagnosis: Diagnosis, layer: LayerDiagnosis, name: str, several: bool) -> str:
@@ -223,7 +235,7 @@ def _row(diagnosis: Diagnosis, layer: LayerDiagnosis, i: int, limit: Status) -> 
     if math.isnan(seen.sequences[i]) and seen.status[i] is planted.status[i]:
         missing = "unknown"  # the reason stands beside it
     in_data = brief(seen.sequences[i]) if math.isfinite(seen.sequences[i]) else missing
-    shares, learned = window.curves.get(SHARE), window.learned(lag)
+    shares, learned = opening(window), window.learned(lag)
     return {
         "lags": span(int(seen.first[i]), lag),
         "share": "" if shares is None or math.isnan(shares.value[i]) else f"{100 * shares.value[i]:.0f} %",

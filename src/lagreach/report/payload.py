@@ -19,6 +19,7 @@ from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis
 from lagreach.diagnosis.window import Requirement
 from lagreach.forecasting.limits import LIMITS
 from lagreach.report.forecast_figure import BRIEFLY, LEARNED
+from lagreach.report.pictures import lines, logarithmic, pictures
 from lagreach.report.recovered import Recovered
 from lagreach.report.words import short, span, time_scales
 from lagreach.statistics import LagCurve
@@ -150,19 +151,17 @@ def _layer(diagnosis: Diagnosis, layer: LayerDiagnosis, errors: list[float], kep
         "planted": _requirement(window.probe),
         "found": _requirement(window.required),
         "dependence": {
-            "signal": window.delta,
             "p": window.adjusted_p,
             "found": window.adjusted_p <= window.error,
             "lags": window.lags_of_bands,
         },
-        "reliance": {
-            "lags": window.reliance.lags,
-            "rise": window.reliance.rise,
-            "error": window.reliance.standard_error,
-        },
         "curves": [_curve(curve) for curve in window.curves.values()],
-        "memory": {"lags": window.memory.lags, "capacity": window.memory.capacity},
-        "gain": _gain(layer),
+        "pictures": {title: _picture(curves, layer) for title, curves in pictures(window).items()},
+        "fidelity": {
+            "lags": layer.fidelity.lags.numpy(),
+            "log10": _rounded((layer.fidelity.log10_first_order - layer.fidelity.log10_exact).numpy()),
+            "status": [str(status) for status in layer.fidelity.status_by_lag],
+        },
         "scales": _scales(layer),
         "noise": _noise(layer, kept),
     }
@@ -175,8 +174,41 @@ def _curve(curve: LagCurve) -> dict[str, Any]:
         "unit": "log10" if curve.log10 and not curve.unit else curve.unit,
         "lags": curve.lags,
         "value": _rounded(curve.value),
-        "ends": None if np.isnan(curve.low).all() else [_rounded(curve.low), _rounded(curve.high)],
+        "ends": _ends(curve),
         "status": None if set(curve.status) == {Status.OK} else [str(status) for status in curve.status],
+    }
+
+
+def _ends(curve: LagCurve) -> list[list[float]] | None:
+    return None if np.isnan(curve.low).all() else [_rounded(curve.low), _rounded(curve.high)]
+
+
+def _picture(curves: Sequence[LagCurve], layer: LayerDiagnosis) -> dict[str, Any]:
+    """Curves that stand in one picture, and the laws fitted to those that ask for it."""
+    return {
+        "logarithmic": logarithmic(curves),
+        "curves": [
+            {
+                "lags": curve.lags,
+                "unit": curve.unit,
+                "mark": "" if curve.look is None else curve.look.mark,
+                "lines": [{"label": label, "values": _rounded(values)} for label, values in lines(curve).items()],
+                "ends": _ends(curve),
+                "fits": _fits(curve, layer) if curve.look is not None and curve.look.fitted else None,
+            }
+            for curve in curves
+        ],
+    }
+
+
+def _fits(curve: LagCurve, layer: LayerDiagnosis) -> dict[str, Any]:
+    """Laws of decay on a dense grid, as decimal logarithms."""
+    past = curve.lags[curve.lags > 0]
+    dense = np.geomspace(past.min(), past.max(), FIT_POINTS) if len(past) else np.array([])
+    laws = [fit for fit in layer.regimes.fits if math.isfinite(fit.r2)]
+    return {
+        "lags": _rounded(dense),
+        "laws": [{"label": _fit_label(fit), "log10": _rounded(fit.log10_predict(dense))} for fit in laws],
     }
 
 
@@ -188,30 +220,6 @@ def _requirement(needed: Requirement) -> dict[str, Any]:
         "robust": needed.robust,
         "status": [str(status) for status in needed.status],
         "usable": [status.usable for status in needed.status],
-    }
-
-
-def _gain(layer: LayerDiagnosis) -> dict[str, Any]:
-    """Gains as decimal logarithms, the envelope relative to lag 0, and the laws fitted to the exact gain."""
-    measured = layer.fidelity
-    lags = measured.lags.numpy()
-    past = lags[lags > 0]
-    dense = np.geomspace(past.min(), past.max(), FIT_POINTS) if len(past) else np.array([])
-    fits = [fit for fit in layer.regimes.fits if math.isfinite(fit.r2)]
-    envelope = None
-    if layer.rates is not None:
-        log10 = layer.rates.log10_envelope.numpy()
-        envelope = {"lags": layer.rates.lags.numpy(), "log10": _rounded(log10 - np.log10(len(layer.rates.layer)))}
-    return {
-        "lags": lags,
-        "exact": _rounded(measured.log10_exact.numpy()),
-        "first": _rounded(measured.log10_first_order.numpy()),
-        "status": [str(status) for status in measured.status_by_lag],
-        "verdict": measured.verdict,
-        "envelope": envelope,
-        "fitLags": _rounded(dense),
-        "fits": [{"label": _fit_label(fit), "log10": _rounded(fit.log10_predict(dense))} for fit in fits],
-        "fitStatus": str(layer.regimes.status),
     }
 
 

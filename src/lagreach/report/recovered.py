@@ -13,10 +13,10 @@ from lagreach.forecasting.limits import BLENDED, limits
 from lagreach.forecasting.result import A_LITTLE
 from lagreach.forecasting.words import NOTHING_TO_DO, REMEDY, spans
 from lagreach.forecasting.words import sentence as in_words
+from lagreach.report.pictures import opening
 from lagreach.report.words import advice, listed, sentence, span
 from lagreach.types import Status
 
-SHARE = "readable"  # the curve that the bars show
 MOST_ADVICE = 4
 
 
@@ -59,11 +59,11 @@ def recovered(diagnosis: Diagnosis) -> Recovered | None:
 
 def _rows(diagnosis: Diagnosis, layer: LayerDiagnosis) -> list[dict[str, Any]]:
     window = layer.window
-    curve = window.curves.get(SHARE)
+    curve = opening(window)
     if curve is None:
         return []
     needed = window.required_if_present()
-    ample = curve.more["ample"]
+    ample = curve.more.get("ample", curve.value)
     with np.errstate(invalid="ignore"):
         shown = (needed.sequences <= diagnosis.sequences) | (ample >= A_LITTLE)
     words = limits(curve.value, None, ample, None, shown)

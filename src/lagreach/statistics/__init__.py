@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from lagreach.statistics._statistic import Accumulator, LagCurve, LagStatistic, Measured, check_statistics
+from lagreach.statistics._statistic import Accumulator, LagCurve, LagStatistic, Look, Measured, check_statistics
 
-__all__ = ["Accumulator", "LagCurve", "LagStatistic", "Measured", "all_statistics", "check_statistics", "draw_curves"]
+__all__ = [
+    "Accumulator", "LagCurve", "LagStatistic", "Look", "Measured", "all_statistics", "check_statistics", "draw_curves",
+]  # fmt: skip
 
 
 def all_statistics() -> dict[str, LagStatistic]:

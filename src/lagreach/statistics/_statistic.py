@@ -23,6 +23,32 @@ from lagreach.types import Status
 STATES, DEPENDENCES = "states", "dependences"  # what the first and the second pass over the data offer
 WINDOW, GAINS, RATES = "window", "gains", "rates"  # what a diagnosis has measured besides
 SOURCES = frozenset({STATES, DEPENDENCES, WINDOW, GAINS, RATES})
+MARKS = ("diamond", "line", "bar")  # in the order in which rows of a picture are drawn
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a number per lag is drawn together with others: pages and figures ask for this, and know no number by name.
+
+    `picture` is the title of the picture that it shares, `meaning` its sentence in the caption. `lines` says which of its
+    numbers are drawn there ("" is the value, others are those of `LagCurve.more`) and what each is called. `mark` is "line",
+    "bar", or "diamond" (filled where the data depend on the lag). With `relative`, values are drawn beside the first one; with
+    `fitted`, laws of decay stand beside them. A page `opens` with one bar for each lag.
+    """
+
+    picture: str = ""
+    meaning: str = ""
+    mark: str = "line"
+    lines: Mapping[str, str] = field(default_factory=lambda: {"": ""})
+    relative: bool = False
+    fitted: bool = False
+    opens: bool = False
+
+    def __post_init__(self) -> None:
+        if self.mark not in MARKS:
+            raise InputError(
+                "a number per lag is drawn by a known mark", got=repr(self.mark), expected=", ".join(MARKS)
+            )
 
 
 @dataclass(frozen=True)
@@ -32,6 +58,7 @@ class LagCurve:
     `lags` are the far edges of the bands. `low` and `high` are NaN where there is no interval. `more` holds further numbers
     of the same curve by name (N at the slow end of kappa, say). With `log10`, values are decimal logarithms. `column` is the
     head of its column in the printed table, `tracked` its name in trackers ("n" gives ``n_lag_4``); neither is shown if empty.
+    `look` says in which picture it stands with others.
     """
 
     name: str
@@ -47,6 +74,7 @@ class LagCurve:
     column: str = ""
     tracked: str = ""
     more: Mapping[str, Float[np.ndarray, "lag"]] = field(default_factory=dict)
+    look: Look | None = None
 
     def __post_init__(self) -> None:
         count = len(self.lags)
@@ -116,6 +144,8 @@ class LagStatistic(ABC):
         "better" or "worse".
     column, tracked
         Head of the column in the printed table, and name in trackers; not shown there if empty.
+    look
+        The picture that it shares with other numbers; each has one of its own besides.
     """
 
     name: ClassVar[str]
@@ -126,6 +156,7 @@ class LagStatistic(ABC):
     log10: ClassVar[bool] = False
     column: ClassVar[str] = ""
     tracked: ClassVar[str] = ""
+    look: ClassVar[Look | None] = None
 
     def start(self, plan: MeasurementPlan, dependences: Sequence[int]) -> Accumulator | None:
         """Return an empty accumulator for this model and data; None if nothing has to be collected.
@@ -156,7 +187,7 @@ class LagStatistic(ABC):
             name=self.name, title=self.title, lags=np.asarray(lags), value=values,
             low=missing if low is None else low, high=missing if high is None else high, status=tuple(status),
             unit=self.unit, larger_is=self.larger_is, log10=self.log10, column=self.column, tracked=self.tracked,
-            more={name: np.asarray(numbers, dtype=float) for name, numbers in more.items()},
+            more={name: np.asarray(numbers, dtype=float) for name, numbers in more.items()}, look=self.look,
         )  # fmt: skip
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from lagreach.statistics._statistic import WINDOW, LagCurve, LagStatistic, Measured
+from lagreach.statistics._statistic import WINDOW, LagCurve, LagStatistic, Look, Measured
+
+HELD_AND_USED = "What the data hold and what the model uses"
 
 
 class AdjustedP(LagStatistic):
@@ -28,6 +30,13 @@ class Signal(LagStatistic):
     name: ClassVar[str] = "signal"
     title: ClassVar[str] = "Size of the signal in the data"
     reads: ClassVar[frozenset[str]] = frozenset({WINDOW})
+    look: ClassVar[Look | None] = Look(
+        HELD_AND_USED,
+        "Dependence: size of the signal of each lag in the data, on a logarithmic axis; a filled diamond where it is "
+        "significant.",
+        mark="diamond",
+        lines={"": "dependence"},
+    )
 
     def curve(self, measured: Measured) -> LagCurve:
         """As the window has it."""

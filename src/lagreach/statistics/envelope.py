@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from lagreach.statistics._statistic import RATES, LagCurve, LagStatistic, Measured
+from lagreach.statistics._statistic import RATES, LagCurve, LagStatistic, Look, Measured
+from lagreach.statistics.gain import ARRIVES
 
 
 class Envelope(LagStatistic):
@@ -15,6 +16,12 @@ class Envelope(LagStatistic):
     title: ClassVar[str] = "First-order envelope"
     reads: ClassVar[frozenset[str]] = frozenset({RATES})
     log10: ClassVar[bool] = True
+    look: ClassVar[Look | None] = Look(
+        ARRIVES,
+        "The envelope is the paper's, beside its first value.",
+        lines={"": "envelope f(l) / f(0)"},
+        relative=True,
+    )
 
     def curve(self, measured: Measured) -> LagCurve | None:
         """From `lagreach.effective_rates`; None where first order has no meaning."""

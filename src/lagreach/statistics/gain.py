@@ -6,7 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from lagreach.statistics._statistic import GAINS, LagCurve, LagStatistic, Measured
+from lagreach.statistics._statistic import GAINS, LagCurve, LagStatistic, Look, Measured
+
+ARRIVES = "What arrives"  # the picture of all that is left of a gradient
 
 
 class Gain(LagStatistic):
@@ -18,6 +20,13 @@ class Gain(LagStatistic):
     reads: ClassVar[frozenset[str]] = frozenset({GAINS})
     log10: ClassVar[bool] = True
     tracked: ClassVar[str] = "gain"
+    look: ClassVar[Look | None] = Look(
+        ARRIVES,
+        "Exact gain: root-mean-square size of the loss gradient after travelling back, relative to where it started; first "
+        "order beside it.",
+        lines={"": "exact gain", "first_order": "first order"},
+        fitted=True,
+    )
 
     def curve(self, measured: Measured) -> LagCurve | None:
         """From `lagreach.fidelity`."""

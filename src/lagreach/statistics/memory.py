@@ -17,7 +17,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch
-from lagreach.statistics._statistic import STATES, LagCurve, LagStatistic, Measured
+from lagreach.statistics._statistic import STATES, LagCurve, LagStatistic, Look, Measured
+from lagreach.statistics.dependence import HELD_AND_USED
 from lagreach.transport.objective import valid_steps
 
 NEGLIGIBLE = 0.05  # autocorrelation of inputs at lags 1..4 that counts as none, however surely it is there
@@ -108,7 +109,7 @@ class MemorySums:
         capacity = np.array([fitted.score(column, held_out) for column in range(len(self.lags))])
         total = float((np.maximum(capacity, 0) * np.array(self.spans)).sum() * self.width)
         directions = self.of_state.directions if self.of_state.directions < self.size else None
-        return Memory(tuple(self.lags), capacity, total, self.size, not self.related.found(), directions)
+        return Memory(tuple(self.lags), capacity, total, self.size, not self.related.detected(), directions)
 
 
 class MemoryCurve(LagStatistic):
@@ -119,6 +120,12 @@ class MemoryCurve(LagStatistic):
     title: ClassVar[str] = "Linear memory of the input"
     unit: ClassVar[str] = "R^2"
     reads: ClassVar[frozenset[str]] = frozenset({STATES})
+    look: ClassVar[Look | None] = Look(
+        HELD_AND_USED,
+        "Memory: share of an input's variance that can be read linearly from the state that many steps later.",
+        mark="bar",
+        lines={"": "memory"},
+    )
 
     def start(self, plan: MeasurementPlan, dependences: Sequence[int]) -> MemorySums:
         """Collect moments."""
@@ -168,7 +175,7 @@ class Autocorrelation:
         self._products += other._products
         self._steps += other._steps
 
-    def found(self) -> bool:
+    def detected(self) -> bool:
         """Whether some input is correlated in time, by more than is negligible and more than chance would give so many."""
         from scipy.special import stdtrit
 

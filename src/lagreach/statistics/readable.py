@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch
-from lagreach.statistics._statistic import STATES, LagCurve, LagStatistic, Measured
+from lagreach.statistics._statistic import STATES, LagCurve, LagStatistic, Look, Measured
 from lagreach.statistics.linear_share import (
     AMPLE,
     Observed,
@@ -157,6 +157,7 @@ class Readable(LagStatistic):
     reads: ClassVar[frozenset[str]] = frozenset({STATES})
     column: ClassVar[str] = "share recovered"
     tracked: ClassVar[str] = "readable"
+    look: ClassVar[Look | None] = Look(opens=True)
 
     def start(self, plan: MeasurementPlan, dependences: Sequence[int]) -> ReadableSums | None:
         """Collect moments, where that is cheap and the loss has a known curvature."""

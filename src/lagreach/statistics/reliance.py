@@ -27,7 +27,8 @@ from lagreach.gradients.contrast import anchor_shares
 from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch
 from lagreach.gradients.significance import step_down
 from lagreach.kernels import scan_stack
-from lagreach.statistics._statistic import DEPENDENCES, LagCurve, LagStatistic, Measured
+from lagreach.statistics._statistic import DEPENDENCES, LagCurve, LagStatistic, Look, Measured
+from lagreach.statistics.dependence import HELD_AND_USED
 from lagreach.types import Status
 
 ANCHORS = 4  # per pair and lag
@@ -141,6 +142,12 @@ class RelianceCurve(LagStatistic):
     title: ClassVar[str] = "Rise of the loss when the input is replaced"
     unit: ClassVar[str] = "share of the loss"
     reads: ClassVar[frozenset[str]] = frozenset({DEPENDENCES})
+    look: ClassVar[Look | None] = Look(
+        HELD_AND_USED,
+        "Reliance: how much the loss rises when the input at a lag is replaced, for the dependences found.",
+        mark="bar",
+        lines={"": "reliance"},
+    )
 
     def start(self, plan: MeasurementPlan, dependences: Sequence[int]) -> RelianceSums:
         """Collect rises at the lags that the data depend on."""

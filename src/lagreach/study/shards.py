@@ -255,9 +255,9 @@ def diagnose_on_ranks(
     In a script that runs under ``torchrun --nproc-per-node 8 script.py``::
 
         torch.distributed.init_process_group()
-        found = diagnose_on_ranks(DistributedDataParallel(model), data, loss="cross_entropy")
+        diagnosis = diagnose_on_ranks(DistributedDataParallel(model), data, loss="cross_entropy")
         if torch.distributed.get_rank() == 0:
-            print(found)
+            print(diagnosis)
     """
     executor = RanksExecutor()
     with executor:

@@ -230,10 +230,10 @@ def concentration(
     Examples
     --------
     >>> gaussian = np.random.default_rng(0).normal(size=2000)
-    >>> found = concentration(gaussian, generator=1)
-    >>> found.kappa, found.status.name
+    >>> rate = concentration(gaussian, generator=1)
+    >>> rate.kappa, rate.status.name
     (2.0, 'KAPPA_TWO')
-    >>> found.required(delta=0.1).status.name
+    >>> rate.required(delta=0.1).status.name
     'N_EXTRAPOLATED'
     """
     values = np.sort(as_samples(samples))

@@ -25,7 +25,7 @@ __all__ = ["Task", "all_tasks", "make_task"]
 
 
 @lru_cache(maxsize=1)
-def _found() -> dict[str, type[Task]]:
+def _tasks() -> dict[str, type[Task]]:
     tasks: dict[str, type[Task]] = {}
     for module_info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{module_info.name}")
@@ -38,7 +38,7 @@ def _found() -> dict[str, type[Task]]:
 
 def all_tasks() -> dict[str, type[Task]]:
     """Every task in this package, by name."""
-    return dict(_found())
+    return dict(_tasks())
 
 
 def make_task(name: str | Task, **options: Any) -> Task:
@@ -87,11 +87,11 @@ def _unknown(what: str, got: str, known: Iterable[str]) -> InputError:
 
 
 def __getattr__(name: str) -> Any:  # the classes themselves: lagreach.tasks.MultiLag
-    for cls in _found().values():
+    for cls in _tasks().values():
         if cls.__name__ == name:
             return cls
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *(cls.__name__ for cls in _found().values())])
+    return sorted([*__all__, *(cls.__name__ for cls in _tasks().values())])

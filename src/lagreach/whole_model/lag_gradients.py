@@ -89,11 +89,11 @@ def model_lag_gradients(
     --------
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)).double()
     >>> x, y = torch.randn(4, 6, 2).double(), torch.randn(4, 6, 1).double()
-    >>> found = model_lag_gradients(model, x, y)
+    >>> gradients = model_lag_gradients(model, x, y)
     >>> (model(x) - y).square().mean().backward()
-    >>> torch.allclose(found.total()["0.weight"], model[0].weight.grad)
+    >>> torch.allclose(gradients.total()["0.weight"], model[0].weight.grad)
     True
-    >>> found.grads["0.weight"][1:].abs().max().item()  # every step for itself: lag 0 alone
+    >>> gradients.grads["0.weight"][1:].abs().max().item()  # every step for itself: lag 0 alone
     0.0
     """
     whole = whole_model(model, call)

@@ -100,20 +100,20 @@ class MambaLayer(ScanLayer):
     @property
     def decay_shape(self) -> tuple[int, ...]:
         """Channels and states per channel."""
-        return tuple(self._own.A_log.shape)
+        return tuple(self._mixer.A_log.shape)
 
     @property
     def state_size(self) -> int:
         """Every channel has its states."""
-        return self._own.A_log.numel()
+        return self._mixer.A_log.numel()
 
     @property
-    def _own(self) -> Any:
+    def _mixer(self) -> Any:
         return self.module
 
     def retaining(self, half_life: Tensor) -> dict[str, Tensor]:
         """Bias of dt; at an input of zero nothing else moves it (but for a bias of the convolution)."""
-        slowest = torch.exp(self._own.A_log.detach().amin(1))
+        slowest = torch.exp(self._mixer.A_log.detach().amin(1))
         return {"dt_proj.bias": inverse_softplus(math.log(2) / (half_life * slowest))}
 
     def read_call(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> ScanInputs:
@@ -123,14 +123,14 @@ class MambaLayer(ScanLayer):
         keep = valid[..., None].to(hidden_states)
         inputs = hidden_states * keep
         parts = [recent_inputs(inputs, self.cell.taps)]
-        if self._own.in_proj.bias is not None:
+        if self._mixer.in_proj.bias is not None:
             parts.append(age(inputs, self.cell.taps))
         initial = hidden_states.new_zeros(len(hidden_states), self.state_size)
         return ScanInputs(torch.cat([*parts, keep], dim=-1), initial, valid, context={"inputs": inputs})
 
     def output(self, scan_inputs: ScanInputs, states: Tensor) -> Tensor:
         """``(C s + D u) silu(z)``, projected out."""
-        module, weights = self._own, self.weights()
+        module, weights = self._mixer, self.weights()
         channels, size = self.decay_shape
         u = self.cell.convolved(scan_inputs.x, weights)
         reading = linear(u, weights["x_proj.weight"][self.cell.rank + size :])

@@ -129,7 +129,7 @@ class Mamba2Layer(ScanLayer):
     @property
     def decay_shape(self) -> tuple[int, ...]:
         """One decay per head."""
-        return tuple(self._own.A_log.shape)
+        return tuple(self._mixer.A_log.shape)
 
     @property
     def state_size(self) -> int:
@@ -137,12 +137,12 @@ class Mamba2Layer(ScanLayer):
         return self.cell.inner * self.cell.states
 
     @property
-    def _own(self) -> Any:
+    def _mixer(self) -> Any:
         return self.module
 
     def retaining(self, half_life: Tensor) -> dict[str, Tensor]:
         """Bias of dt, within the limits that the layer sets."""
-        dt = (math.log(2) / (half_life * torch.exp(self._own.A_log.detach()))).clamp(*self.cell.limit)
+        dt = (math.log(2) / (half_life * torch.exp(self._mixer.A_log.detach()))).clamp(*self.cell.limit)
         return {"dt_bias": inverse_softplus(dt)}
 
     def read_call(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> ScanInputs:
@@ -154,19 +154,19 @@ class Mamba2Layer(ScanLayer):
         if documents is not None:
             reset[:, 1:] = documents[:, 1:] != documents[:, :-1]
         keep = valid[..., None].to(hidden_states)
-        inputs = hidden_states * keep * getattr(self._own, "ssm_in_multiplier", 1.0)
+        inputs = hidden_states * keep * getattr(self._mixer, "ssm_in_multiplier", 1.0)
         recent, existing = recent_inputs(inputs, self.cell.taps), age(inputs, self.cell.taps)
         if documents is not None:
             same = _same_document(documents, self.cell.taps).to(inputs)
             recent, existing = recent * same.repeat_interleave(inputs.shape[-1], -1), same.sum(-1, keepdim=True) - 1
-        parts = [recent] if self._own.in_proj.bias is None else [recent, existing]
+        parts = [recent] if self._mixer.in_proj.bias is None else [recent, existing]
         x = torch.cat([*parts, reset[..., None].to(inputs), keep], dim=-1)
         initial = hidden_states.new_zeros(len(hidden_states), self.state_size)
         return ScanInputs(x, initial, valid, reset if documents is not None else None, {"inputs": inputs})
 
     def output(self, scan_inputs: ScanInputs, states: Tensor) -> Tensor:
         """``C s + D u``, gated, normalised and projected out."""
-        module, cell, heads = self._own, self.cell, len(self._own.A_log)
+        module, cell, heads = self._mixer, self.cell, len(self._mixer.A_log)
         u, _, reading = cell.parts(cell.convolved(scan_inputs.x, self.weights()), heads)
         matrix = states.unflatten(-1, (heads, -1, cell.states))
         y = (matrix * reading[..., None, :]).sum(-1) + module.D.detach()[:, None] * u
@@ -175,13 +175,13 @@ class Mamba2Layer(ScanLayer):
 
     def _normalised(self, y: Tensor, gate: Tensor) -> Tensor:
         """Gate and normalise as the layer does, in plain torch: its own norm may be a fused kernel."""
-        norm = getattr(self._own, "norm", None)
+        norm = getattr(self._mixer, "norm", None)
         if norm is None or isinstance(norm, nn.Identity):
             return y * silu(gate)
         eps = next((getattr(norm, name) for name in ("variance_epsilon", "eps") if hasattr(norm, name)), None)
         if eps is None:
             raise UnsupportedError(
-                f"{type(self._own).__name__} normalises in a way that lagreach does not know",
+                f"{type(self._mixer).__name__} normalises in a way that lagreach does not know",
                 got=f"a {type(norm).__name__} without eps",
                 expected="an RMS norm with eps or variance_epsilon, or none",
                 fix="write a ScanLayer for it and register it (lagreach.adapters.register)",

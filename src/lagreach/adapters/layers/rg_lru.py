@@ -91,7 +91,7 @@ class RGLRULayer(ScanLayer):
     @property
     def decay_shape(self) -> tuple[int, ...]:
         """One decay per channel."""
-        return tuple(self._own.rg_lru.recurrent_param.shape)
+        return tuple(self._mixer.rg_lru.recurrent_param.shape)
 
     @property
     def state_size(self) -> int:
@@ -99,12 +99,12 @@ class RGLRULayer(ScanLayer):
         return self.decay_shape[0]
 
     @property
-    def _own(self) -> Any:
+    def _mixer(self) -> Any:
         return self.module
 
     def retaining(self, half_life: Tensor) -> dict[str, Tensor]:
         """The parameter of the decay, for a recurrent gate that stands at one half, with its bias at zero."""
-        gate = self._own.rg_lru.recurrent_gate_bias
+        gate = self._mixer.rg_lru.recurrent_gate_bias
         value = inverse_softplus(math.log(2) / (half_life * SHARPNESS / 2))
         return {"rg_lru.recurrent_param": value, "rg_lru.recurrent_gate_bias": torch.zeros_like(gate)}
 
@@ -120,7 +120,7 @@ class RGLRULayer(ScanLayer):
 
     def output(self, scan_inputs: ScanInputs, states: Tensor) -> Tensor:
         """Gate the states and project them out."""
-        module = self._own
+        module = self._mixer
         return module.linear_out(states * module.act_fn(module.linear_y(scan_inputs.context["inputs"])))
 
     def returned(self, output: Tensor, states: Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

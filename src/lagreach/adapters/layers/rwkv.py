@@ -65,7 +65,7 @@ class RWKVLayer(ScanLayer):
     @property
     def decay_shape(self) -> tuple[int, ...]:
         """One decay per channel."""
-        return tuple(self._own.time_decay.shape)
+        return tuple(self._mixer.time_decay.shape)
 
     @property
     def state_size(self) -> int:
@@ -73,7 +73,7 @@ class RWKVLayer(ScanLayer):
         return 2 * self.decay_shape[0]
 
     @property
-    def _own(self) -> Any:
+    def _mixer(self) -> Any:
         return self.module
 
     def retaining(self, half_life: Tensor) -> dict[str, Tensor]:
@@ -96,7 +96,7 @@ class RWKVLayer(ScanLayer):
 
     def output(self, scan_inputs: ScanInputs, states: Tensor) -> Tensor:
         """Weighted mean of the past and, with a bonus, of the present, gated and projected out."""
-        module = self._own
+        module = self._mixer
         past = torch.cat((scan_inputs.initial[:, None].to(states), states[:, :-1]), dim=1)
         numerator, denominator = past.unflatten(-1, (-1, 2)).unbind(-1)
         bonus = torch.exp(scan_inputs.context["key"] + module.time_first.detach())

@@ -52,8 +52,8 @@ def first_order_steps(
     --------
     >>> from lagreach.cells.diag_gate import DiagGate
     >>> x, s, params = DiagGate().example(torch.Generator().manual_seed(0))
-    >>> found = first_order_steps(DiagGate(), x, s, params, params)
-    >>> bool(torch.allclose(found.factors.middle.slope, DiagGate().correction(x, s, params)))
+    >>> steps = first_order_steps(DiagGate(), x, s, params, params)
+    >>> bool(torch.allclose(steps.factors.middle.slope, DiagGate().correction(x, s, params)))
     True
     """
     known, plain = cell.plain(params)

@@ -180,8 +180,8 @@ def certified_over(sigma: Activation, a: Any, T: int, x_bound: float) -> dict[st
 def printed(activation: str | Activation, *, alpha: Number, a: Number, T: int, d: int) -> Printed:
     """Return the constants of CE Lemmas 1 and 2 with (31), letter by letter.
 
-    >>> found = printed("tanh", alpha=0.5, a=0.5, T=5, d=4)
-    >>> round(found.L, 4), round(found.beta, 3), round(found.Lam, 4), round(found.gam, 3)
+    >>> constants = printed("tanh", alpha=0.5, a=0.5, T=5, d=4)
+    >>> round(constants.L, 4), round(constants.beta, 3), round(constants.Lam, 4), round(constants.gam, 3)
     (7.5078, 69.985, 8.1373, 60.105)
     """
     _check(a, T)

@@ -173,8 +173,8 @@ def standing(
     Examples
     --------
     >>> model = GatedRNN("diag_elman", 2, 16, 1, gate_init=0.5, dtype=torch.float64)
-    >>> found = standing(model, torch.rand(4, 8, 2, dtype=torch.float64))
-    >>> found.gain, found.above, found.certified
+    >>> position = standing(model, torch.rand(4, 8, 2, dtype=torch.float64))
+    >>> position.gain, position.above, position.certified
     (0.5, 0.0, False)
     """
     weights, read, sigma, inputs = _read(model, x.detach().double(), activation)

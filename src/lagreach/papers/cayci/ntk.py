@@ -146,8 +146,8 @@ def infinite(
     Examples
     --------
     >>> x = torch.tensor([[[0.5], [-0.25], [1.0], [0.75]]], dtype=torch.float64)
-    >>> found = infinite(x, alpha=0.5)
-    >>> [round(float(k), 6) for k in found.value[[0, 3], 0, 0]]
+    >>> kernel = infinite(x, alpha=0.5)
+    >>> [round(float(k), 6) for k in kernel.value[[0, 3], 0, 0]]
     [0.179345, 0.584478]
     """
     sigma = get_activation(activation)

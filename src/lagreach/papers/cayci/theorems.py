@@ -238,8 +238,8 @@ def theorem1(
 
     Examples
     --------
-    >>> found = theorem1("tanh", alpha=0.3, m=1024, T=10, n=32, tau=1000, nu=(0.5, 1.0))
-    >>> round(found.terms["optimisation"], 6), found.vacuous
+    >>> bound = theorem1("tanh", alpha=0.3, m=1024, T=10, n=32, tau=1000, nu=(0.5, 1.0))
+    >>> round(bound.terms["optimisation"], 6), bound.vacuous
     (0.106749, True)
     """
     sigma, nu_w, nu_u = _prepare(activation, form, nu, m, T, delta)

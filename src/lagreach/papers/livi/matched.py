@@ -117,8 +117,8 @@ def matched_statistic(
     >>> x = torch.randn(80, 20, 2, generator=g)
     >>> y = torch.zeros(80, 20, 1)
     >>> y[:, 3:] = x[:, :-3, :1]
-    >>> found = matched_statistic(model, x, y, lags=[1, 3, 5])
-    >>> found.values.shape, int(found.lags[abs(found.mean / found.standard_error).argmax()])
+    >>> statistic = matched_statistic(model, x, y, lags=[1, 3, 5])
+    >>> statistic.values.shape, int(statistic.lags[abs(statistic.mean / statistic.standard_error).argmax()])
     ((20, 3), 3)
     """
     return _measured(

@@ -116,10 +116,10 @@ const Charts = (() => {
     const [first, last] = [Math.max(1, Math.min(...known, budget) / 3), 3 * Math.max(Math.min(Math.max(...known, 10), budget * MOST_ABOVE), budget)];
     const grid = Array.from({ length: 241 }, (_, i) => first * (last / first) ** (i / 240));
     const at = (numbers) => grid.map((n) => WhatIf.reach(layer.lags, numbers, n));
-    const lags = (found) => found.map((lag) => (lag === null ? null : place(lag)));
+    const lags = (reached) => reached.map((lag) => (lag === null ? null : place(lag)));
     const [middle, low, high] = [result.planted.n, result.planted.high, result.planted.low].map(at);
     const step = { line: { color: blue, width: 0, shape: "hv" }, mode: "lines", hoverinfo: "skip", showlegend: false };
-    const floor = (found) => lags(found).map((value) => value ?? -0.15);
+    const floor = (reached) => lags(reached).map((value) => value ?? -0.15);
     const traces = [
       { x: grid, y: floor(low), ...step },
       { x: grid, y: floor(high), ...step, fill: "tonexty", fillcolor: alpha(blue, FAINT_BAND) },
@@ -134,15 +134,14 @@ const Charts = (() => {
       marker: { color: style("--ink"), size: 11 },
     });
     const y = lagAxis(layer.lags, "longest lag within reach");
-    const own = { type: "line", yref: "paper", y0: 0, y1: 1, x0: setting.sequences, x1: setting.sequences,
+    const budgetLine = { type: "line", yref: "paper", y0: 0, y1: 1, x0: setting.sequences, x1: setting.sequences,
       line: { color: style("--ink"), width: 1, dash: "dash" } };
-    return [traces, layout(decades("sequences"), y, { shapes: [own], showlegend: false })];
+    return [traces, layout(decades("sequences"), y, { shapes: [budgetLine], showlegend: false })];
   }
 
-  /* Exact gain, first order, envelope and fitted laws, on the scales of the switch. */
-  function gain(layer, scale) {
-    const [blue, vermilion, green] = colours();
-    const g = layer.gain;
+  /* Logarithms on each other, with the laws fitted to them, on the scales of the switch. */
+  function overlaid(picture, scale) {
+    const palette = colours();
     const linear = scale === "linear";
     const y = (log10) => log10.map((v) => (Number.isFinite(v) ? (linear ? 10 ** v : v) : null));
     const keep = scale === "loglog" ? (lag) => lag > 0 : () => true;
@@ -154,71 +153,82 @@ const Charts = (() => {
         text: chosen.map((i) => `lag ${lags[i]}<br>10^${log10[i].toFixed(2)}`), ...more,
       };
     };
-    const traces = [line(g.lags, g.exact, "exact gain", blue, "solid")];
-    if (finite(g.first.map((v) => 10 ** v)).length) traces.push(line(g.lags, g.first, "first order", vermilion, "dash"));
-    if (g.envelope) traces.push(line(g.envelope.lags, g.envelope.log10, "envelope f(l) / f(0)", green, "dot"));
-    g.fits.forEach((fit, i) => traces.push({
-      ...line(g.fitLags, fit.log10, fit.label, style("--faint"), dashes[i % 4]), mode: "lines",
+    const shown = picture.curves.flatMap(({ lags, lines }) => lines.map((one) => ({ lags, ...one })))
+      .filter(({ values }) => values.some(Number.isFinite));
+    if (!shown.length) return null;
+    const traces = shown.map(({ lags, values, label }, i) => line(lags, values, label, palette[i % 6], dashes[i % 6]));
+    picture.curves.filter(({ fits }) => fits).forEach(({ fits }) => fits.laws.forEach((fit, i) => traces.push({
+      ...line(fits.lags, fit.log10, fit.label, style("--faint"), dashes[i % 4]), mode: "lines",
       line: { color: style("--faint"), width: 1.5, dash: dashes[(i + 1) % 4] }, visible: i ? "legendonly" : true,
-    }));
+    })));
     const x = axis("lag (steps back)", scale === "loglog" ? { type: "log" } : {});
-    const drawn = [...g.exact, ...g.first].filter(Number.isFinite);
+    const drawn = shown.flatMap(({ values }) => values).filter(Number.isFinite);
     const [bottom, top] = [Math.min(...drawn, 0), Math.max(...drawn, 0)];
     const step = Math.max(1, Math.ceil((top - bottom) / 8));
     const whole = Array.from({ length: 60 }, (_, i) => (i - 55) * step);
     const part = [3, 2, 1, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.03, 0.02, 0.01];
     const ticks = top - bottom > 1.5 ? { tickvals: whole, ticktext: whole.map((k) => (k ? `10${Draw.power(k)}` : "1")) }
       : { tickvals: part.map(Math.log10), ticktext: part.map(String) };
-    const vertical = axis("gain", linear ? {} : { ...ticks, range: [1.05 * bottom - 0.1 * step, top + 0.1 * step] });
+    const vertical = axis(picture.curves[0].unit || "relative size", linear ? {} : { ...ticks, range: [1.05 * bottom - 0.1 * step, top + 0.1 * step] });
     return [traces, layout(x, vertical, { height: narrow() ? 460 : 440 })];
   }
 
   /* First order over exact, with the factor 3 that the verdict uses. */
   function fidelity(layer) {
     const [blue] = colours();
-    const ratio = layer.gain.first.map((first, i) => first - layer.gain.exact[i]);
-    if (!ratio.some(Number.isFinite)) return null;
+    const { lags, log10, status } = layer.fidelity;
+    if (!log10.some(Number.isFinite)) return null;
     const trace = {
-      x: layer.gain.lags.map(place), y: drawable(ratio.map((v) => 10 ** v)), mode: "lines+markers",
-      line: { color: blue, width: 2.5 }, text: layer.gain.lags.map((lag, i) =>
-        `lag ${lag}: ${Number.isFinite(ratio[i]) ? (10 ** ratio[i]).toPrecision(3) : "missing"}<br>${layer.gain.status[i]}`),
-     
+      x: lags.map(place), y: drawable(log10.map((v) => 10 ** v)), mode: "lines+markers", line: { color: blue, width: 2.5 },
+      text: lags.map((lag, i) => `lag ${lag}: ${Number.isFinite(log10[i]) ? (10 ** log10[i]).toPrecision(3) : "missing"}<br>${status[i]}`),
     };
-    const logs = [...ratio.filter(Number.isFinite), Math.log10(1 / 3), Math.log10(3)];
+    const logs = [...log10.filter(Number.isFinite), Math.log10(1 / 3), Math.log10(3)];
     const close = { type: "rect", xref: "paper", x0: 0, x1: 1, y0: 1 / 3, y1: 3, layer: "below",
       fillcolor: style("--within"), line: { width: 0 } };
     return [[trace], layout(lagAxis(layer.lags), decades("first order / exact", { range: [Math.min(...logs) - 0.1, Math.max(...logs) + 0.1] }), { shapes: [close], height: 300 })];
   }
 
-  /* Three small pictures over the same lags: dependence found, use by the model, and what the state holds. */
-  function spectrum(layer) {
+  /* Small pictures over the same lags, one row for each curve: diamonds where the data depend on a lag, bars, or a line. */
+  function stacked(layer, picture) {
     const [blue, vermilion, green] = colours();
-    const x = layer.lags.map(place);
-    const found = layer.dependence.found;
-    const stem = (xs, ys, colour, name, text, row) => ({
-      x: xs, y: drawable(ys), type: "bar", width: 0.12, marker: { color: colour }, name, text,
-      xaxis: "x", yaxis: row === 1 ? "y" : `y${row}`, showlegend: false,
+    const rows = picture.curves.filter(({ lines }) => lines.some(({ values }) => values.some(Number.isFinite)));
+    if (!rows.length) return null;
+    const { found, p } = layer.dependence;
+    const gap = 0.08, height = (1 - gap * (rows.length - 1)) / rows.length;
+    const traces = [], axes = {};
+    rows.forEach(({ lags, lines, mark, unit, ends }, row) => {
+      const name = row ? `y${row + 1}` : "y";
+      const top = 1 - row * (height + gap), percent = unit.startsWith("share");
+      const number = (v) => (percent ? `${(100 * v).toPrecision(3)} %` : Number(v.toPrecision(3)));
+      lines.forEach(({ label, values }, i) => {
+        const shared = { x: lags.map(place), name: label, xaxis: "x", yaxis: name, showlegend: false };
+        const said = lags.map((lag, k) => `lag ${lag}: ${Number.isFinite(values[k]) ? number(values[k]) : "unknown"}`);
+        if (mark === "diamond") traces.push({
+          ...shared, y: values.map((v) => (v > 0 ? v : null)), mode: "markers",
+          marker: {
+            color: found.map((yes) => (yes ? vermilion : style("--faint"))), size: found.map((yes) => (yes ? 11 : 8)),
+            symbol: found.map((yes) => (yes ? "diamond" : "circle-open")),
+          },
+          text: layer.lags.map((_, k) => `lag ${layer.spans[k]}: ${Number.isFinite(p[k]) ? `${found[k] ? "found" : "not found"}, p = ${p[k].toPrecision(2)}` : "cannot be told"}`),
+        });
+        else if (mark === "bar") traces.push({
+          ...shared, y: drawable(values), type: "bar", width: 0.12, marker: { color: row % 2 ? blue : green }, text: said,
+          ...(ends && !i ? { error_y: { type: "data", array: values.map((v, k) => (Number.isFinite(ends[1][k]) ? ends[1][k] - v : 0)), color: style("--ink"), thickness: 1 } } : {}),
+        });
+        else traces.push({ ...shared, y: drawable(values), mode: "lines+markers", line: { color: blue, width: 2.5 }, text: said });
+      });
+      const where = { domain: [Math.max(0, top - height), top], nticks: 4 };
+      axes[row ? `yaxis${row + 1}` : "yaxis"] = mark === "diamond" ? decades(lines[0].label, where)
+        : axis(lines[0].label, { ...where, rangemode: "tozero", ...(percent ? { tickformat: ".2~%" } : {}) });
     });
-    const signal = layer.dependence.signal.map((v) => (v > 0 ? v : null));
-    const traces = [
-      {
-        x, y: signal, mode: "markers", name: "signal", showlegend: false,
-        marker: {
-          color: found.map((yes) => (yes ? vermilion : style("--faint"))), size: found.map((yes) => (yes ? 11 : 8)),
-          symbol: found.map((yes) => (yes ? "diamond" : "circle-open")),
-        },
-        text: layer.lags.map((_, i) => `lag ${layer.spans[i]}: ${Number.isFinite(layer.dependence.p[i]) ? `${found[i] ? "found" : "not found"}, p = ${layer.dependence.p[i].toPrecision(2)}` : "cannot be told"}`),
-      },
-      { ...stem(layer.reliance.lags.map(place), layer.reliance.rise, blue, "reliance",
-        layer.reliance.lags.map((lag, i) => `lag ${lag}: loss rises by ${(100 * layer.reliance.rise[i]).toPrecision(3)} %`), 2),
-      error_y: { type: "data", array: layer.reliance.error.map((e) => (Number.isFinite(e) ? 1.96 * e : 0)), color: style("--ink"), thickness: 1 } },
-      stem(layer.memory.lags.map(place), layer.memory.capacity, green, "memory",
-        layer.memory.lags.map((lag, i) => `lag ${lag}: R² = ${layer.memory.capacity[i].toFixed(3)}`), 3),
-    ];
-    const row = (title, domain, more = {}) => axis(title, { domain, nticks: 4, rangemode: "tozero", ...more });
-    return [traces, layout(lagAxis(layer.lags), decades("dependence", { domain: [0.72, 1], nticks: 4 }), {
-      yaxis2: row("reliance", [0.36, 0.64], { tickformat: ".2~%" }), yaxis3: row("memory", [0, 0.28]), height: 520,
-    })];
+    const { yaxis, ...others } = axes;
+    return [traces, layout(lagAxis(layer.lags), yaxis, { ...others, height: 60 + 155 * rows.length })];
+  }
+
+  function picture(layer, title, scale) {
+    const shown = layer.pictures[title];
+    if (!shown) return null;
+    return shown.logarithmic ? overlaid(shown, scale) : stacked(layer, shown);
   }
 
   /* Any number per lag with its interval; what spans decades stands on a logarithmic axis. */
@@ -352,19 +362,19 @@ const Charts = (() => {
     const named = (model) => Object.entries(model.labels).filter(([key]) => key !== clock).map(([, v]) => v).join(", ");
     const runs = [...new Set(results.map(({ model }) => named(model)))];
     const traces = runs.flatMap((run, i) => {
-      const own = results.filter(({ model }) => named(model) === run).sort((a, b) => a.model.labels[clock] - b.model.labels[clock]);
-      const x = own.map(({ model }) => model.labels[clock]);
-      const interval = band(x, own.map((r) => place(r.interval[0] ?? 0)), own.map((r) => place(r.interval[1] ?? 0)),
+      const history = results.filter(({ model }) => named(model) === run).sort((a, b) => a.model.labels[clock] - b.model.labels[clock]);
+      const x = history.map(({ model }) => model.labels[clock]);
+      const interval = band(x, history.map((r) => place(r.interval[0] ?? 0)), history.map((r) => place(r.interval[1] ?? 0)),
         palette[i % 6], { legendgroup: run, showlegend: false });
       return [interval, {
-        x, y: own.map((r) => (r.lag === null ? null : place(r.lag))), name: run || "window", legendgroup: run,
+        x, y: history.map((r) => (r.lag === null ? null : place(r.lag))), name: run || "window", legendgroup: run,
         mode: "lines+markers", line: { color: palette[i % 6], width: 2.5, dash: dashes[i % 6] }, marker: { size: 7 },
-        text: own.map((r) => `${clock} ${r.model.labels[clock]}: ${r.lag === null ? r.status : `lag ${r.lag}`}`),
+        text: history.map((r) => `${clock} ${r.model.labels[clock]}: ${r.lag === null ? r.status : `lag ${r.lag}`}`),
       }];
     });
     return [traces, layout(axis(clock), lagAxis(results.flatMap(({ layer }) => layer.lags), "longest lag within reach"),
       { showlegend: runs.length > 1 })];
   }
 
-  return { needed, reach, gain, fidelity, spectrum, curve, scales, quantiles, tail, together, windows, training, count };
+  return { needed, reach, picture, fidelity, curve, scales, quantiles, tail, together, windows, training, count };
 })();

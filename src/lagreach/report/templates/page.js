@@ -13,7 +13,7 @@ const Report = (() => {
   });
   const clock = ["epoch", "step"].find((name) => page.models.filter((model) => name in model.labels).length > 1);
   const element = (id) => document.getElementById(id);
-  const state = { model: 0, layer: 0, scale: "semilog", setting: {}, result: null, results: [] };
+  const state = { model: 0, layer: 0, scales: [], setting: {}, result: null, results: [] };
   function say(name, value, layer) {
     if (name === "sequences") return Charts.count(value);
     if (name === "strength") return `${Number((100 * value).toPrecision(3))} %`;
@@ -85,11 +85,14 @@ const Report = (() => {
     });
   }
 
+  function drawPicture(i) {
+    draw(`picture-${i}`, Charts.picture(chosen(), page.pictures[i], state.scales[i] ?? "semilog"));
+  }
+
   function drawLayer() {
     const layer = chosen();
-    draw("gain", Charts.gain(layer, state.scale));
+    page.pictures.forEach((_, i) => drawPicture(i));
     draw("fidelity", Charts.fidelity(layer));
-    draw("spectrum", Charts.spectrum(layer));
     const curves = element("curve");
     const before = Math.max(curves.selectedIndex, 0);
     curves.replaceChildren(...layer.curves.map((one, i) => new Option(one.title, i)));
@@ -139,10 +142,12 @@ const Report = (() => {
       [state.model, state.layer] = view.value.split("-").map(Number);
       drawAll();
     });
-    document.querySelectorAll("input[name=scale]").forEach((button) => button.addEventListener("change", () => {
-      state.scale = button.value;
-      draw("gain", Charts.gain(chosen(), state.scale));
-    }));
+    page.pictures.forEach((_, i) => {
+      document.querySelectorAll(`input[name=scale-${i}]`).forEach((button) => button.addEventListener("change", () => {
+        state.scales[i] = button.value;
+        drawPicture(i);
+      }));
+    });
     Theme.listen(drawAll);
   }
 
