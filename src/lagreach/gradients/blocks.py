@@ -111,8 +111,9 @@ class BlockSums:
 
     def result(self) -> BlockMeans:
         """Means by block."""
-        for sums in (self._data, self._probe):  # the largest arrays of a pass: worked on in place, once
-            sums /= self._size[:, None, None, None]
+        size = self._size[:, None, None, None]
+        np.divide(self._data, size, out=self._data)  # the largest arrays of a pass: in place, once
+        np.divide(self._probe, size, out=self._probe)
         for gradients in (self._data, self._probe, self._spread):
             check_gradients(self._plan, "lag gradients", gradients)
         return BlockMeans(np.array(self._numbers), self._size, self._data, self._probe, self._spread)
