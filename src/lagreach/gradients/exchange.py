@@ -246,7 +246,7 @@ class _Work:
         nothing = torch.zeros_like(exchanged)
         own, contrast = self._as_it_is(add, recurrence, x, before, starts, change) if as_it_is else (nothing, nothing)
         for i, (block, _) in enumerate(groups):
-            yield block, *(sums[:, i].cpu().numpy() for sums in (own, exchanged, contrast))
+            yield block, own[:, i].cpu().numpy(), exchanged[:, i].cpu().numpy(), contrast[:, i].cpu().numpy()
 
     def _run(self, x: Float[Tensor, "step row input"], before: Tensor) -> Float[Tensor, "step row state"]:
         recurrence = self.piece.part.recurrence
