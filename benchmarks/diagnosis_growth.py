@@ -34,7 +34,13 @@ def cases(size: str) -> list[Case]:
     return [
         Case(
             f"{call}, {axis}",
-            {**base, "call": call, "axis": axis, "values": [start * 2**k for k in range(POINTS[size])]},
+            {
+                "cell": "nn.LSTM",
+                **base,
+                "call": call,
+                "axis": axis,
+                "values": [start * 2**k for k in range(POINTS[size])],
+            },
             {"full": 3, "quick": 1, "tiny": 1}[size],
         )
         for call in CALLS
