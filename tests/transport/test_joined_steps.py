@@ -31,7 +31,7 @@ def _single_thread(_as_users_run_it):
 
 
 def sums_at(part, delta, anchors, reached):
-    """Sums of all weights' gradients with weights of the anchors and of what they reach, for every lag, and whether in one call."""
+    """Sums of weights' gradients at every lag, with weights of anchors and of what they reach; and whether in one call."""
     steps = Steps(part, [name for name in part.recurrence.params if "u_h" not in name])
     totals = [WeightSums(steps, anchors=anchors, kept=True), WeightSums(steps, reached)]
     walk = walk_back([Carry(steps, delta)], LAGS[-1], lambda lag, _: totals if lag in LAGS else [])

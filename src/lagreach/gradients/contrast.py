@@ -37,10 +37,15 @@ def swapped(
 
 
 def signal_gradient(
-    recurrence: Recurrence, objective: Objective, other: Objective, states: Tensor, signal: str
+    recurrence: Recurrence,
+    objective: Objective,
+    other: Objective,
+    states: Tensor,
+    signal: str,
+    weights: Tensor | None = None,
 ) -> Float[Tensor, "seq time state"]:
-    """Loss gradient at the states whose transport is a lag's signal."""
-    return signal_gradients(recurrence, objective, [other], states, signal)[0]
+    """Loss gradient at the states whose transport is a lag's signal; for `weights` see `swapped`."""
+    return signal_gradients(recurrence, objective, [other], states, signal, weights)[0]
 
 
 def signal_gradients(
@@ -51,7 +56,7 @@ def signal_gradients(
     signal: str,
     weights: Tensor | None = None,
 ) -> list[Float[Tensor, "seq time state"]]:
-    """The same for each of several partners, with one run of the head; for `weights` see `swapped`."""
+    """The same for each of several partners, with one run of the head."""
     if signal not in SIGNALS:
         raise InputError("unknown signal", got=repr(signal), expected=" or ".join(SIGNALS))
     gradients = []

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -224,15 +225,14 @@ class _Work:
         for rows, groups in self.piece.bundles():
             steps = Steps(select(self.piece.part, rows), self.names, [group for _, group in groups])
             sums = WeightSums(steps, drawn[rows, :, None], kept=True)
-            by_lag = []
-            for lag, _ in walk_back(
-                [Carry(steps, self.signal[rows])], self.lags[-1], lambda lag, _: [sums] if lag in self.lags else []
-            ):
-                if lag in self.lags:
-                    by_lag.append(sums.take()[:, 0].cpu().numpy())
+            walk = walk_back([Carry(steps, self.signal[rows])], self.lags[-1], partial(self._collected, [sums]))
+            by_lag = [sums.take()[:, 0].cpu().numpy() for lag, _ in walk if lag in self.lags]
             for i, (block, _) in enumerate(groups):
                 as_it_is = np.stack([gradients[i] for gradients in by_lag])
                 yield block, as_it_is, np.zeros_like(as_it_is), as_it_is
+
+    def _collected(self, sums: Sequence[WeightSums], lag: int, _: int) -> Sequence[WeightSums]:
+        return sums if lag in self.lags else []
 
     def _sums(
         self, rows: slice, groups: list[tuple[int, slice]], draws: slice, at_exchanged: Tensor | None, *, as_it_is: bool
@@ -254,7 +254,7 @@ class _Work:
         nothing = torch.zeros_like(exchanged)
         own, contrast = self._as_it_is(add, recurrence, x, before, starts, change) if as_it_is else (nothing, nothing)
         for i, (block, _) in enumerate(groups):
-            yield block, *(sums[:, i].cpu().numpy() for sums in (own, exchanged, contrast))
+            yield block, own[:, i].cpu().numpy(), exchanged[:, i].cpu().numpy(), contrast[:, i].cpu().numpy()
 
     def _run(self, x: Float[Tensor, "step row input"], before: Tensor) -> Float[Tensor, "step row state"]:
         recurrence = self.piece.part.recurrence

@@ -97,9 +97,10 @@ def linearised(part: Rollout, positions: slice, names: Sequence[str]) -> Lineari
 
 
 def one_position_back(part: Rollout) -> Callable[[int, Tensor, Tensor], None]:
-    """How to pull gradients after the steps at a position, one a sequence, back to the states before them: (position, after, before).
+    """How to pull gradients after the steps at a position, one a sequence, back to the states before them.
 
-    Where a kernel knows the cell, all steps are linearised beforehand, many at once.
+    What is returned is called with the position, the gradients after, and where those before go. Where a kernel knows the
+    cell, all steps are linearised beforehand, many at once.
     """
     count, time = part.x.shape[:2]
     if linearised(part, slice(0, 1), ()).compiled:
