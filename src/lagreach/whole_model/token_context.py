@@ -24,13 +24,15 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from lagreach.gradients.partial_inputs import SURE
+from lagreach.transport.objective import valid_steps
 from lagreach.whole_model.measurement_plan import WholeModelPlan
 
 FARTHEST = 64  # steps between tokens that are looked at
 MOST_DISTANCES = 12  # that are used: those that tell most
 CLASSES = 32  # of tokens in a table, at most: the most frequent ones, and all others together
 EXPECTED = 5  # counts in a cell of a table that a test needs
-MOST_TOKENS = 2**21  # that distances are found from
+MOST_TOKENS = 2**21  # that are looked at
+READ = 64  # sequences at once
 MOST_SAMPLES = 2**16  # steps of pairs that are fitted to
 PAIRINGS = 4  # of the sequences of a half
 ROUNDS = 60  # of the fit
@@ -193,7 +195,9 @@ def _fitted(samples: _Samples, distances: int, classes: int, prior: float) -> tu
 
 def token_contexts(plan: WholeModelPlan) -> TokenContexts | None:
     """Tokens of a plan's sequences, if they are related in time; None if they are not, or are no plain tokens."""
-    read = _tokens(plan)
+    # of many sequences some are enough, from every block, so that memory stays flat
+    every = -(-2 * len(plan.block_plan.pairs) * plan.time // MOST_TOKENS)
+    read = _tokens(plan, plan.block_plan.pairs[::every].ravel())
     if read is None:
         return None
     tokens, inside = read
@@ -201,20 +205,22 @@ def token_contexts(plan: WholeModelPlan) -> TokenContexts | None:
     distances = related_distances(tokens, inside, classes)
     if not distances:
         return None
-    return TokenContexts(tokens, inside, np.repeat(plan.block_plan.blocks % 2, 2), distances, classes, plan.seed)
+    half = np.repeat(plan.block_plan.blocks[::every] % 2, 2)
+    return TokenContexts(tokens, inside, half, distances, classes, plan.seed)
 
 
-def _tokens(plan: WholeModelPlan) -> tuple[np.ndarray, np.ndarray] | None:
-    """Tokens and valid steps of all sequences, in the order of the pairs; None where the input is not one token a step."""
-    rows = plan.block_plan.pairs.ravel()
+def _tokens(plan: WholeModelPlan, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Tokens and valid steps of some sequences; None where the input is not one token a step."""
     first = plan.run(rows[:2])
     x = first.batch.x
     if x.ndim != 2 or x.is_floating_point() or not torch.equal(first.reading.inputs.cpu(), x.cpu()):
         return None
-    batch = plan.sequences.read(rows.tolist())
-    tokens = batch.x.cpu().numpy()
-    steps = np.arange(tokens.shape[1])
-    inside = np.ones(tokens.shape, dtype=bool) if batch.lengths is None else steps < np.asarray(batch.lengths)[:, None]
+    tokens, inside = np.zeros((len(rows), plan.time), np.int64), np.zeros((len(rows), plan.time), bool)
+    for start in range(0, len(rows), READ):
+        batch, some = plan.sequences.read(rows[start : start + READ].tolist()), slice(start, start + READ)
+        time = batch.x.shape[1]  # of ragged sequences, that of the longest here
+        tokens[some, :time] = batch.x.cpu().numpy()
+        inside[some, :time] = valid_steps(batch.lengths, len(batch), time, torch.device("cpu")).numpy()
     return tokens, inside
 
 
@@ -234,9 +240,6 @@ def related_distances(tokens: np.ndarray, inside: np.ndarray, classes: np.ndarra
     """Distances at which tokens are related beyond chance, by the classes of both or by being the same."""
     from scipy.special import chdtrc, ndtr
 
-    if tokens.size > MOST_TOKENS:
-        some = max(2, MOST_TOKENS // tokens.shape[1])
-        tokens, inside = tokens[:some], inside[:some]
     farthest, count = min(FARTHEST, tokens.shape[1] - 1), int(classes.max()) + 1
     of_token = classes[tokens]
     chances: dict[int, float] = {}
