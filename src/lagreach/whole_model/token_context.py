@@ -35,8 +35,8 @@ MOST_TOKENS = 2**21  # that are looked at
 READ = 64  # sequences at once
 MOST_SAMPLES = 2**16  # steps of pairs that are fitted to
 PAIRINGS = 4  # of the sequences of a half
-ROUNDS = 60  # of the fit
-PRIORS = (0.0, 0.1, 0.3, 1.0, 3.0)  # spread of a table's entries; the one that tells best what was not fitted is taken
+ROUNDS = 40  # of the fit
+PRIORS = (0.0, 0.3, 1.0, 3.0)  # spread of a table's entries; the one that tells best what was not fitted is taken
 SAME_SPREAD = 3.0  # that of what it means to be the same token
 
 
@@ -117,12 +117,15 @@ class TokenContexts:
 
 @dataclass(frozen=True)
 class _Samples:
-    """Steps of pairs of sequences: classes of both tokens and of what stands around them, and where those are the same."""
+    """Steps of pairs of sequences, as the odds that they stand as they do are linear in the coefficients.
 
-    token: Tensor  # (2, sample), classes
-    around: Tensor  # (2, sample, distance), classes
-    there: Tensor  # (2, sample, distance)
-    same: Tensor  # (2, 2, sample, distance): of the token of one with what stands around the other
+    `cell` (2, 2, sample, distance) are cells of the tables, of the token of one with what stands around the other, and `sign`
+    how they count: zero where nothing stands. `same` (sample, distance) counts tokens that are the same.
+    """
+
+    cell: Tensor
+    sign: Tensor
+    same: Tensor
 
     @classmethod
     def draw(cls, of: TokenContexts, half: int, distances: Sequence[int]) -> _Samples:
@@ -148,23 +151,20 @@ class _Samples:
         at = np.clip(at, 0, time - 1)
         token, around = of.tokens[rows, step], of.tokens[rows[..., None], at]
         there = there & of.inside[rows[..., None], at]
-        same = token[:, None, :, None] == around[None]
-        return cls(
-            torch.from_numpy(of.classes[token]),
-            torch.from_numpy(of.classes[around]),
-            torch.from_numpy(there),
-            torch.from_numpy(same),
-        )
+        sign = np.array([[1.0, -1.0], [-1.0, 1.0]])[:, :, None, None] * there[None]  # (of, around, sample, distance)
+        same = (sign * (token[:, None, :, None] == around[None])).sum((0, 1))
+        count, number = int(of.classes.max()) + 1, np.arange(len(distances))
+        cell = (number * count + of.classes[token][:, None, :, None]) * count + of.classes[around][None]
+        return cls(torch.from_numpy(cell), torch.from_numpy(sign), torch.from_numpy(same))
 
     def gain(self, tables: Tensor, same: Tensor) -> Tensor:
         """Logarithm of the odds that samples stand as they do."""
-        total = torch.zeros(self.token.shape[1], dtype=torch.float64)
-        number = torch.arange(len(same))
-        for one in (0, 1):
-            for other in (0, 1):
-                fits = tables[number, self.token[one][:, None], self.around[other]] + same * self.same[one, other]
-                total = total + (1 if one == other else -1) * (fits * self.there[other]).sum(1)
-        return total
+        gain = self.same @ same
+        return (
+            gain + (tables.take(self.cell) * self.sign).sum((0, 1, 3))
+            if bool(tables.any()) or tables.requires_grad
+            else gain
+        )
 
     def told(self, tables: Tensor, same: Tensor) -> Tensor:
         """Log likelihood of the samples standing as they do; pairings of the same tokens count once together."""
@@ -187,7 +187,7 @@ def _fitted(samples: _Samples, distances: int, classes: int, prior: float) -> tu
         value.backward()
         return value
 
-    if samples.token.shape[1]:
+    if len(samples.same):
         with torch.enable_grad():
             optimiser.step(loss)
     return tables.detach(), same.detach()
