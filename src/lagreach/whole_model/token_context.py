@@ -24,17 +24,19 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from lagreach.gradients.partial_inputs import SURE
+from lagreach.transport.objective import valid_steps
 from lagreach.whole_model.measurement_plan import WholeModelPlan
 
 FARTHEST = 64  # steps between tokens that are looked at
 MOST_DISTANCES = 12  # that are used: those that tell most
 CLASSES = 32  # of tokens in a table, at most: the most frequent ones, and all others together
 EXPECTED = 5  # counts in a cell of a table that a test needs
-MOST_TOKENS = 2**21  # that distances are found from
+MOST_TOKENS = 2**21  # that are looked at
+READ = 64  # sequences at once
 MOST_SAMPLES = 2**16  # steps of pairs that are fitted to
 PAIRINGS = 4  # of the sequences of a half
-ROUNDS = 60  # of the fit
-PRIORS = (0.0, 0.1, 0.3, 1.0, 3.0)  # spread of a table's entries; the one that tells best what was not fitted is taken
+ROUNDS = 40  # of the fit
+PRIORS = (0.0, 0.3, 1.0, 3.0)  # spread of a table's entries; the one that tells best what was not fitted is taken
 SAME_SPREAD = 3.0  # that of what it means to be the same token
 
 
@@ -115,12 +117,15 @@ class TokenContexts:
 
 @dataclass(frozen=True)
 class _Samples:
-    """Steps of pairs of sequences: classes of both tokens and of what stands around them, and where those are the same."""
+    """Steps of pairs of sequences, as the odds that they stand as they do are linear in the coefficients.
 
-    token: Tensor  # (2, sample), classes
-    around: Tensor  # (2, sample, distance), classes
-    there: Tensor  # (2, sample, distance)
-    same: Tensor  # (2, 2, sample, distance): of the token of one with what stands around the other
+    `cell` (2, 2, sample, distance) are cells of the tables, of the token of one with what stands around the other, and `sign`
+    how they count: zero where nothing stands. `same` (sample, distance) counts tokens that are the same.
+    """
+
+    cell: Tensor
+    sign: Tensor
+    same: Tensor
 
     @classmethod
     def draw(cls, of: TokenContexts, half: int, distances: Sequence[int]) -> _Samples:
@@ -146,23 +151,20 @@ class _Samples:
         at = np.clip(at, 0, time - 1)
         token, around = of.tokens[rows, step], of.tokens[rows[..., None], at]
         there = there & of.inside[rows[..., None], at]
-        same = token[:, None, :, None] == around[None]
-        return cls(
-            torch.from_numpy(of.classes[token]),
-            torch.from_numpy(of.classes[around]),
-            torch.from_numpy(there),
-            torch.from_numpy(same),
-        )
+        sign = np.array([[1.0, -1.0], [-1.0, 1.0]])[:, :, None, None] * there[None]  # (of, around, sample, distance)
+        same = (sign * (token[:, None, :, None] == around[None])).sum((0, 1))
+        count, number = int(of.classes.max()) + 1, np.arange(len(distances))
+        cell = (number * count + of.classes[token][:, None, :, None]) * count + of.classes[around][None]
+        return cls(torch.from_numpy(cell), torch.from_numpy(sign), torch.from_numpy(same))
 
     def gain(self, tables: Tensor, same: Tensor) -> Tensor:
         """Logarithm of the odds that samples stand as they do."""
-        total = torch.zeros(self.token.shape[1], dtype=torch.float64)
-        number = torch.arange(len(same))
-        for one in (0, 1):
-            for other in (0, 1):
-                fits = tables[number, self.token[one][:, None], self.around[other]] + same * self.same[one, other]
-                total = total + (1 if one == other else -1) * (fits * self.there[other]).sum(1)
-        return total
+        gain = self.same @ same
+        return (
+            gain + (tables.take(self.cell) * self.sign).sum((0, 1, 3))
+            if bool(tables.any()) or tables.requires_grad
+            else gain
+        )
 
     def told(self, tables: Tensor, same: Tensor) -> Tensor:
         """Log likelihood of the samples standing as they do; pairings of the same tokens count once together."""
@@ -185,7 +187,7 @@ def _fitted(samples: _Samples, distances: int, classes: int, prior: float) -> tu
         value.backward()
         return value
 
-    if samples.token.shape[1]:
+    if len(samples.same):
         with torch.enable_grad():
             optimiser.step(loss)
     return tables.detach(), same.detach()
@@ -193,7 +195,9 @@ def _fitted(samples: _Samples, distances: int, classes: int, prior: float) -> tu
 
 def token_contexts(plan: WholeModelPlan) -> TokenContexts | None:
     """Tokens of a plan's sequences, if they are related in time; None if they are not, or are no plain tokens."""
-    read = _tokens(plan)
+    # of many sequences some are enough, from every block, so that memory stays flat
+    every = -(-2 * len(plan.block_plan.pairs) * plan.time // MOST_TOKENS)
+    read = _tokens(plan, plan.block_plan.pairs[::every].ravel())
     if read is None:
         return None
     tokens, inside = read
@@ -201,20 +205,22 @@ def token_contexts(plan: WholeModelPlan) -> TokenContexts | None:
     distances = related_distances(tokens, inside, classes)
     if not distances:
         return None
-    return TokenContexts(tokens, inside, np.repeat(plan.block_plan.blocks % 2, 2), distances, classes, plan.seed)
+    half = np.repeat(plan.block_plan.blocks[::every] % 2, 2)
+    return TokenContexts(tokens, inside, half, distances, classes, plan.seed)
 
 
-def _tokens(plan: WholeModelPlan) -> tuple[np.ndarray, np.ndarray] | None:
-    """Tokens and valid steps of all sequences, in the order of the pairs; None where the input is not one token a step."""
-    rows = plan.block_plan.pairs.ravel()
+def _tokens(plan: WholeModelPlan, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Tokens and valid steps of some sequences; None where the input is not one token a step."""
     first = plan.run(rows[:2])
     x = first.batch.x
     if x.ndim != 2 or x.is_floating_point() or not torch.equal(first.reading.inputs.cpu(), x.cpu()):
         return None
-    batch = plan.sequences.read(rows.tolist())
-    tokens = batch.x.cpu().numpy()
-    steps = np.arange(tokens.shape[1])
-    inside = np.ones(tokens.shape, dtype=bool) if batch.lengths is None else steps < np.asarray(batch.lengths)[:, None]
+    tokens, inside = np.zeros((len(rows), plan.time), np.int64), np.zeros((len(rows), plan.time), bool)
+    for start in range(0, len(rows), READ):
+        batch, some = plan.sequences.read(rows[start : start + READ].tolist()), slice(start, start + READ)
+        time = batch.x.shape[1]  # of ragged sequences, that of the longest here
+        tokens[some, :time] = batch.x.cpu().numpy()
+        inside[some, :time] = valid_steps(batch.lengths, len(batch), time, torch.device("cpu")).numpy()
     return tokens, inside
 
 
@@ -234,9 +240,6 @@ def related_distances(tokens: np.ndarray, inside: np.ndarray, classes: np.ndarra
     """Distances at which tokens are related beyond chance, by the classes of both or by being the same."""
     from scipy.special import chdtrc, ndtr
 
-    if tokens.size > MOST_TOKENS:
-        some = max(2, MOST_TOKENS // tokens.shape[1])
-        tokens, inside = tokens[:some], inside[:some]
     farthest, count = min(FARTHEST, tokens.shape[1] - 1), int(classes.max()) + 1
     of_token = classes[tokens]
     chances: dict[int, float] = {}
