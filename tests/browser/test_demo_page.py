@@ -1,5 +1,6 @@
-"""The page of `lagreach demo` in a real browser: desktop, phone, dark, no network, labels."""
+"""The page of `lagreach demo` in a real browser: desktop, phone, dark, keyboard, no network, labels."""
 
+from datetime import UTC, datetime
 from importlib.resources import files
 
 import pytest
@@ -59,3 +60,32 @@ def test_it_opens_without_network_fits_and_is_accessible(driver, page, scheme, w
     driver.execute_script((files("axe_core_python") / "axe.min.js").read_text(encoding="utf-8"))
     broken = driver.execute_async_script("axe.run().then(arguments[arguments.length - 1])")["violations"]
     assert [rule["id"] for rule in broken if rule["impact"] in ("serious", "critical")] == []
+
+
+def test_everything_can_be_reached_with_the_keyboard(driver, page):
+    from selenium.webdriver import ActionChains, Keys
+
+    def press(key):
+        ActionChains(driver).send_keys(key).perform()
+
+    driver.get(page.as_uri())
+    numbers = driver.find_element("tag name", "table")
+    assert not numbers.is_displayed()
+    press(Keys.TAB)
+    focused = driver.switch_to.active_element
+    assert focused.tag_name == "summary"
+    assert driver.execute_script("return getComputedStyle(arguments[0]).outlineStyle", focused) != "none"
+    press(Keys.ENTER)
+    assert numbers.is_displayed()
+    press(Keys.END)
+    assert driver.execute_script("return window.scrollY + window.innerHeight >= document.body.scrollHeight - 2")
+    press(Keys.TAB)
+    assert driver.switch_to.active_element.tag_name != "summary"  # nothing holds the focus
+
+
+def test_it_names_the_model_the_data_and_the_day(driver, page):
+    driver.get(page.as_uri())
+    words = driver.find_element("tag name", "body").text
+    assert "an LSTM of torch on made-up sequences" in words
+    assert f"on {datetime.now(UTC):%Y-%m-%d}" in words
+    assert page.stat().st_size < 1_000_000
