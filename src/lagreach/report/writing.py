@@ -64,7 +64,7 @@ def write_page(template: str, scripts: Sequence[str], path: Path, write: Write =
     environment = Environment(
         loader=PackageLoader("lagreach.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"explained": explained, "coded": coded}
+    environment.filters["explained"], environment.filters["coded"] = explained, coded
     page = environment.get_template(template).render(
         **content,
         version=__version__,
