@@ -107,7 +107,7 @@ def test_a_lag_inside_a_band_is_found_in_a_whole_model():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lag", [90, 140])
+@pytest.mark.parametrize("lag", [70, 90])
 @pytest.mark.parametrize("network", ["lstm", "large", "transformer"])
 def test_automatic_lags_find_as_much_as_every_lag(network, lag, monkeypatch):
     """Ten seeds each, at a noise where a lag is found in some of them: automatic lags miss no more than one or two of these."""
@@ -117,11 +117,14 @@ def test_automatic_lags_find_as_much_as_every_lag(network, lag, monkeypatch):
     false = 0
     for seed in range(10):
         torch.manual_seed(seed)
-        model = TinyTransformer(160) if network == "transformer" else Last(8, 6.0)
-        data = flagged(lag, 100 + seed, time=160, noise=1.0)
-        listed = range(160) if network != "transformer" else [*range(0, 160, 10), lag - 1, lag + 1]
+        model = TinyTransformer(100) if network == "transformer" else Last(6, 6.0)
+        data = flagged(lag, 100 + seed, time=100, sequences=128, noise=0.5)
+        listed = range(100)
         for name, lags in (("auto", "auto"), ("every", listed)):
-            window = lagreach.diagnose(model, data, lags=lags, settings=SETTINGS).layers[0].window
+            if network == "transformer":
+                window = lagreach.diagnose(model, data, lags=lags, settings=SETTINGS).layers[0].window
+            else:
+                window = lagreach.measure_window(model, data, lags=lags, settings=SETTINGS)
             found[name] += lag in window.dependences
             false += len(set(window.dependences) - {lag})
     print(network, lag, found, "false:", false)

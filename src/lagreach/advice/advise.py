@@ -187,7 +187,7 @@ def advise(
 
 
 def _none_known() -> Change:
-    return Change(NOTHING, "No change is known that would recover this lag.", "train, and look again")
+    return Change(NOTHING, "No change is known that would recover this lag.", "# train, and look again")
 
 
 def _ordered(candidates: list[Change], why: str, expected: float) -> tuple[Change, ...]:

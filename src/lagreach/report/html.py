@@ -44,6 +44,7 @@ TITLE = "lagreach report"
 SCRIPTS = ("draw.js", "bars.js", "what_if.js", "charts.js", "theme.js", "page.js")
 CLAIM = ("claim", "printed", "obtained", "interval", "verdict", "why")
 UNTESTED = "not tested"
+NAMED = 3  # models, and kinds of data, at the head of a page of several
 FEW_CLAIMS = 6  # that are named, if they were not tested
 VERDICTS = {"reproduced": "good", "holds": "good", "partly": "fair", "not reproduced": "bad", "fails": "bad"}
 
@@ -136,7 +137,7 @@ def _about(diagnoses: tuple[Diagnosis, ...], names: list[str]) -> dict[str, Any]
     notes = list(dict.fromkeys(notes))
     return {
         "answer": _comparison(diagnoses, names) if several else [*opening, answer(diagnoses[0])],
-        "about": {} if several else dict(diagnoses[0].about),
+        "about": {part: _joined(d.about.get(part, "") for d in diagnoses) for part in ("model", "data", "date")},
         "bars": bars is not None,
         "to_do": [] if several else what_to_do(diagnoses[0], bars),
         "no_forecast": NO_FORECAST,
@@ -250,6 +251,17 @@ def _row(diagnosis: Diagnosis, layer: LayerDiagnosis, i: int, limit: Status) -> 
         "advice": advice(diagnosis, layer, lag),
         "idle": limit in (Status.LIMIT_LEARNED, Status.LIMIT_NO_DEPENDENCY),
     }
+
+
+def _joined(words: Iterable[str]) -> str:
+    """What several diagnoses are of, each named once; of many, the first.
+
+    >>> _joined(["an LSTM", "a GRU", "an LSTM"]), _joined("abcde")
+    ('an LSTM; a GRU', 'a; b; c and 2 more')
+    """
+    listed = list(dict.fromkeys(word for word in words if word))
+    more = f" and {len(listed) - NAMED} more" if len(listed) > NAMED else ""
+    return "; ".join(listed[:NAMED]) + more
 
 
 def _share_range(low: float, high: float) -> str:
