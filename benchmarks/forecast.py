@@ -1,9 +1,9 @@
 """What a forecast costs beside running the model: the sums of the readout, and those of all weights along 256 directions.
 
 All weights in the two ways that recurrent layers have, on some of the sequences: gradients carried back from the steps looked
-at, and a run of the model in double precision for every direction (timed for a few of them). `derive` gives them in forward passes
-over the same sequences. The shares that follow from the sums take the same time whatever the number of sequences, and are timed on
-their own.
+at, and a run of the model in double precision for every direction (timed for a few of them). `derive` gives them in forward
+passes over the same sequences. The shares that follow from the sums take the same time whatever the number of sequences, and are
+timed alone.
 """
 
 from __future__ import annotations

@@ -349,7 +349,7 @@ def test_the_text_says_it_plainly():
 
 
 def test_products_of_inputs_are_said_to_be_there_though_no_lag_is():
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(1)
     x = torch.sign(torch.randn(256, 24, 2, generator=generator))
     noise = 0.3 * torch.randn(256, 24, 1, generator=generator)
     options = {"lags": range(6), "directions": 400}

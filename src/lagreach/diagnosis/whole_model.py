@@ -24,6 +24,7 @@ from lagreach.diagnosis import timing
 from lagreach.diagnosis.assemble import untold, window_from
 from lagreach.diagnosis.cost import DiagnosisCost, check_budget
 from lagreach.diagnosis.curves import with_curves
+from lagreach.diagnosis.readout_shares import with_readout_shares
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
 from lagreach.diagnosis.settings import MeasureSettings, check_settings
 from lagreach.diagnosis.timing import FEWEST, Pace
@@ -94,6 +95,13 @@ def diagnose_whole_model(
         measured = measure_model(plan, flips=settings.flips, error=settings.error, progress=named, spread=spread)
     layer = _layer(measured, settings, why)
     block_plan = measured.plan.block_plan
+    if not measured.cut_short:
+        planned, given = (
+            sequences or block_plan.available,
+            {name: options.get(name) for name in ("steps", "outputs", "call")},
+        )
+        layer, wide = with_readout_shares(layer, model, source, loss, settings.seed, planned, **given)
+        notes = (*notes, *wide)
     if statistics:
         by_name = {one.name: one for one in statistics}
         curves = draw_curves(by_name, Measured(layer.window, layer.fidelity), {})

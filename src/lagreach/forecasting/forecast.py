@@ -187,6 +187,26 @@ def forecast(
     )
 
 
+@one_thread()
+def readout_shares(
+    model: nn.Module,
+    source: Sequences,
+    lags: Iterable[int],
+    *,
+    loss: Loss,
+    most_features: int,
+    seed: int,
+    target_steps: Any = None,
+    call: Call | None = None,
+) -> tuple[ShareCurves | None, int]:
+    """Fit the readout alone, which takes one forward pass, if it reads few features; also returned is how many they are."""
+    plan = make_plan(source, lags, seed)
+    run = _Run(model, plan, loss, target_steps, call, seed)
+    if run.features > most_features:
+        return None, run.features
+    return run.readable(None), run.features
+
+
 def _after_pilot(model: nn.Module | View, train: Train | None, pilot: int) -> nn.Module:
     """Train a copy for a while."""
     if train is None or not isinstance(model, nn.Module):
@@ -219,7 +239,7 @@ class _Run:
                 f"a readout of {features.shape[-1]} features: {width} random combinations of them are judged"
             )
             network.readout = ()
-        outputs = output.shape[-1]
+        outputs, self.features = output.shape[-1], features.shape[-1]
         probes = plan.coding.project.shape[1]
         space = output_space(loss, outputs, max(1, READOUT_WEIGHTS // width), probes, generator)
         if plan.coding.singled:

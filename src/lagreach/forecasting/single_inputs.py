@@ -1,8 +1,8 @@
 """What one input alone contributes, where inputs follow from each other in time.
 
-If y_t depends on the inputs by weights b_k, ``y_t = sum_k b_k z_{t-k} + e_t``, its covariance with z_{t-l} also holds the other b_k,
-as far as their inputs follow from this one. With the covariance C of all inputs of a sequence and ``u = C^-1 z``, ``E[z u'] = 1``,
-so that ``E[y_t u_{t-l}]`` is b_l itself: what y changes by if z_{t-l} alone is exchanged and all else stays.
+If y_t depends on the inputs by weights b_k, ``y_t = sum_k b_k z_{t-k} + e_t``, its covariance with z_{t-l} also holds the other
+b_k, as far as their inputs follow from this one. With the covariance C of all inputs of a sequence and ``u = C^-1 z``,
+``E[z u'] = 1``, so that ``E[y_t u_{t-l}]`` is b_l itself: what y changes by if z_{t-l} alone is exchanged and all else stays.
 
 C is that of an autoregression: ``e_t = z_t - sum_k A_k z_{t-k}`` with the covariance D has ``C^-1 = A' D^-1 A``, a filter forward
 and the same one backward. The first steps are predicted from as many as there are before them.
@@ -24,7 +24,7 @@ LEAST = 1e-6  # part of a variance that counts as unpredictable at least
 
 @dataclass(frozen=True)
 class Autoregression:
-    """How inputs follow from those before: `weights[m]` (step, probe, probe) where m steps are before, `precision[m]` of the rest."""
+    """How inputs follow from those before: `weights[m]` where m steps are before, and the `precision[m]` of what is left."""
 
     weights: tuple[Float[Tensor, "_ probe probe"], ...]
     precision: tuple[Float[Tensor, "probe probe"], ...]

@@ -23,6 +23,7 @@ from lagreach.statistics.linear_share import (
     AMPLE,
     Observed,
     Rows,
+    ShareCurves,
     ShareMoments,
     anchor_chance,
     enough_anchors,
@@ -77,12 +78,15 @@ def _gradient(
 def why_not_readable(plan: MeasurementPlan) -> str | None:
     """Say why a diagnosis does not measure what a readout of this layer would recover; None where it does."""
     units = _units(plan)
-    if units > MOST_UNITS:
-        return (
-            f"how much of each lag will be recovered was not measured: {units:,} units are more than the {MOST_UNITS} up to "
-            "which that is cheap; lagreach.forecast(model, data) measures it"
-        )
-    return None
+    return too_wide(units) if units > MOST_UNITS else None
+
+
+def too_wide(units: int) -> str:
+    """Say that a readout of so many units was not looked at."""
+    return (
+        f"how much of each lag will be recovered was not measured: {units:,} units are more than the {MOST_UNITS} up to "
+        "which that is cheap; lagreach.forecast(model, data) measures it"
+    )
 
 
 def _units(plan: MeasurementPlan) -> int:
@@ -172,11 +176,14 @@ class Readable(LagStatistic):
             return None
         window = measured.window
         curves = share_curves(sums.moments, floor=rounding_floor(sums.dtype))
-        planned = float(window.planned or window.sequences)
-        shares = curves.planted(np.array([planned, AMPLE]), window.strength)
-        needed = curves.needed(window.strength)
+        return self.shown(curves, float(window.planned or window.sequences), window.strength)
+
+    def shown(self, curves: ShareCurves, planned: float, strength: float) -> LagCurve:
+        """Shares from so many sequences as a curve."""
+        shares = curves.planted(np.array([planned, AMPLE]), strength)
+        needed = curves.needed(strength)
         return self.make(
-            sums.lags, shares.value[:, 0], shares.low[:, 0], shares.high[:, 0],
+            list(curves.lags), shares.value[:, 0], shares.low[:, 0], shares.high[:, 0],
             ample=shares.value[:, 1], needed=needed.value[:, 0], needed_low=needed.low[:, 0], needed_high=needed.high[:, 0],
         )  # fmt: skip
 

@@ -4,9 +4,9 @@ With moments of the whole sample, ``c' w(S) c`` would count the noise of c as if
 trace in the features would get a share of (features / rows). Here one of the two c comes from the block that is left out, so
 that such a lag gets zero on average, and a lag that the features hold exactly gets one.
 
-Where inputs follow from each other, the prediction may vary with an input only because its neighbours do. Then ``u`` stands for what
-the input alone holds, and ``E[prediction u]`` is what the prediction changes by if that input alone is exchanged: the share. The loss
-that is gained does not ask by which input.
+Where inputs follow from each other, the prediction may vary with an input only because its neighbours do. Then ``u`` stands for
+what the input alone holds, and ``E[prediction u]`` is what the prediction changes by if that input alone is exchanged: the share.
+The loss that is gained does not ask by which input.
 """
 
 from __future__ import annotations

@@ -186,7 +186,8 @@ class ShareMoments:
                 cross, planted = products.unflatten(1, old.shape[1:]).split((phi.shape[3], phi.shape[2]))
                 summed = self.cross[block].transpose(0, 1)[:, lags, probes]
                 summed += cross
-                summed += torch.einsum("rf,rlp->flp", about, planted.double())
+                for row, mean in enumerate(about):
+                    summed.addcmul_(mean[:, None, None], planted[row].double())
                 self.planted[block][:, lags, probes] += planted
                 self.power[block][lags, probes] += power.unflatten(0, old.shape[1:])
         self.gradients[block] += gradient.flatten(0, 1).T @ gradient.flatten(0, 1)
