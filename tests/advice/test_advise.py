@@ -189,3 +189,27 @@ def test_orthogonal_weights_are_for_plain_networks_alone():
 
 def test_factors_are_round():
     assert [rounded(factor) for factor in (1.2, 2.0, 4.0, 83.0, 1e9)] == [2, 2, 5, 100, 5000]
+
+
+@pytest.mark.parametrize(
+    ("lag", "options", "said"),
+    [
+        ("a", {}, "'a'"),
+        (1.5, {}, "1.5"),
+        (-1, {}, "-1"),
+        (3, {"learned": 2.0}, "learned=2.0"),
+        (3, {"lags": [1]}, "lags"),
+    ],
+)
+@pytest.mark.usefixtures("_as_users_run_it")
+def test_questions_without_sense_are_refused(lag, options, said):
+    x = torch.randn(32, 8, 1)
+    with pytest.raises(InputError) as refused:
+        lagreach.advise(lagreach.GatedRNN("gru", 1, 4, 1), (x, x), lag, **options)
+    assert said in str(refused.value)
+
+
+def test_one_sequence_is_refused_as_everywhere():
+    x = torch.randn(1, 8, 1)
+    with pytest.raises(InputError, match="too few sequences"):
+        lagreach.advise(lagreach.GatedRNN("gru", 1, 4, 1), (x, x), 3)
