@@ -274,3 +274,27 @@ def test_a_stack_is_told_of_all_its_biases():
     says = gates_change(model, spread_biases(model, LAG), LAG).says
     assert "body.rnn.bias_ih_l0[8:16]" in says
     assert "the same in body.rnn.bias_ih_l1" in says
+
+
+@pytest.mark.parametrize(
+    ("lag", "options", "said"),
+    [
+        ("a", {}, "'a'"),
+        (1.5, {}, "1.5"),
+        (-1, {}, "-1"),
+        (3, {"learned": 2.0}, "learned=2.0"),
+        (3, {"lags": [1]}, "lags"),
+    ],
+)
+@pytest.mark.usefixtures("_as_users_run_it")
+def test_questions_without_sense_are_refused(lag, options, said):
+    x = torch.randn(32, 8, 1)
+    with pytest.raises(InputError) as refused:
+        lagreach.advise(lagreach.GatedRNN("gru", 1, 4, 1), (x, x), lag, **options)
+    assert said in str(refused.value)
+
+
+def test_one_sequence_is_refused_as_everywhere():
+    x = torch.randn(1, 8, 1)
+    with pytest.raises(InputError, match="too few sequences"):
+        lagreach.advise(lagreach.GatedRNN("gru", 1, 4, 1), (x, x), 3)

@@ -78,10 +78,10 @@ def test_closed_pullbacks_equal_autodiff(cells, generator):
         at_once = torch.full_like(spread, math.nan), torch.full_like(s, math.nan)
         with one_thread():
             linear.back(cotangent, *at_once)
-        used = slice(getattr(linear, "_columns", None))  # a kernel may leave columns out that no weight reads
+        used = slice(getattr(linear, "columns", None))  # a kernel may leave columns out that no weight reads
         found_twice = [(columns[:, used], state) for columns, state in (at_once, (spread, before))]
         torch.testing.assert_close(*found_twice, rtol=1e-12, atol=1e-12)
-        pulled.append((before, linear.flat(linear.weights(spread, linear.weighted(by), slice(0, 1), 1))))
+        pulled.append((before, linear.flat(linear.weights(spread, linear.weighted(by), [slice(0, 1)], 1)[0])))
     assert isinstance(linearise(recurrence, x, s, names), Closed)
     torch.testing.assert_close(pulled[0], pulled[1], rtol=1e-12, atol=1e-12)
 
@@ -102,7 +102,7 @@ def test_some_weights_of_some_layers_in_any_order(names, group, generator):
     for linear in (linearise(recurrence, x, s, names), Autodiff(recurrence, x, s, names)):
         spread = torch.full((ROWS, linear.width), math.nan).double()
         linear.spread(cotangent, spread)
-        flat.append(linear.flat(linear.weights(spread, linear.weighted(by), group, 3)))
+        flat.append(linear.flat(linear.weights(spread, linear.weighted(by), [group], 3)[0]))
     assert isinstance(linearise(recurrence, x, s, names), Closed)
     assert flat[0].shape == (2, sum(recurrence.params[name].numel() for name in names))
     torch.testing.assert_close(flat[0], flat[1], rtol=1e-12, atol=1e-12)
@@ -144,7 +144,7 @@ class TestCompiledPullbacks:
             linear.back(cotangent, *ways[0], whole=whole)
         linear.spread(cotangent, ways[1][0])
         linear.state(cotangent, *ways[1])
-        return linear.compiled, *((spread[:, : linear._columns], before) for spread, before in ways)
+        return linear.compiled, *((spread[:, : linear.columns], before) for spread, before in ways)
 
     @pytest.mark.parametrize("count", [1, 64, 200])
     @pytest.mark.parametrize("hidden", [1, 5, 64, 67])

@@ -143,7 +143,8 @@ def replay(layer: ScanLayer, *args: Any, **kwargs: Any) -> Any:
 
 def many_operations(result: Tensor, most: int) -> bool:
     """Whether a tensor's graph has more than so many operations."""
-    seen, ahead = set(), [result.grad_fn]
+    seen: set[object] = set()
+    ahead = [result.grad_fn]
     while ahead and len(seen) <= most:
         node = ahead.pop()
         if node is not None and node not in seen:

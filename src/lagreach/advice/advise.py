@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ from lagreach.advice.changes import (
 )
 from lagreach.advice.gates import spread_biases
 from lagreach.advice.starts import alike, is_orthogonal, orthogonal_weights, recurrent_layers
+from lagreach.data.pairs import check_enough
 from lagreach.data.sequences import as_sequences
 from lagreach.errors import InputError
 from lagreach.forecasting.forecast import forecast
@@ -157,14 +159,19 @@ def advise(
     wanted = KINDS if kinds is None else tuple(kinds)
     if unknown := sorted(set(wanted) - set(KINDS)):
         raise InputError("unknown kinds of change", got=", ".join(unknown), expected=", ".join(KINDS))
+    if "lags" in options:
+        raise InputError("advice is about one lag", got="lags=...", fix="pass lag=, and ask again for others")
+    if not (lag is None or (isinstance(lag, Integral) and lag >= 0)):
+        raise InputError("a lag is a number of steps", got=repr(lag), expected="0 or more, a whole number")
+    if not (learned is None or learned <= 1):
+        raise InputError("what was learned is a share", got=f"learned={learned}", expected="1 at most")
     source = as_sequences(data)
+    check_enough(len(source))
     count = len(source) if sequences is None else int(sequences)
     look = _Look(model, source, count, directions, seed, options)
     time = look.time
     if lag is None:
         lag = look.most_in_need()
-    if not lag >= 0:
-        raise InputError("a lag is a number of steps", got=lag, expected="0 or more")
     if lag >= time:
         return Advice(lag, math.nan, "no target has an input that old", count, (length_change(time, lag),), None)
     base = look(model, lag)

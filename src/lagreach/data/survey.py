@@ -63,7 +63,10 @@ def survey(sequences: Sequences) -> Survey:
             inputs.append(digest(x[row][:length] if x.ndim > 1 else x[row]))
             contents.append(digest(np.frombuffer(inputs[-1], np.uint8), target, weight, *_state(batch.state, row)))
             if mask is not None or classes:
-                uneven, left_out = np.flatnonzero(weight != 1), np.flatnonzero(target == IGNORED) if classes else np.ones(0)
+                uneven, left_out = (
+                    np.flatnonzero(weight != 1),
+                    np.flatnonzero(target == IGNORED) if classes else np.ones(0),
+                )
                 masks.add(digest(uneven, weight[uneven], left_out))
         lengths += row_lengths
         inside = None if batch.lengths is None else np.arange(x.shape[1]) < np.array(row_lengths)[:, None]

@@ -23,7 +23,9 @@ from lagreach.statistics import all_statistics
 clock = time.perf_counter
 MORE = 4  # times as many pairs in every further piece
 FEWEST = 16  # sequences that a plan has
-OWN_SHARE, OWN_SECONDS = 0.004, 0.2  # of the time expected, and in all, that timing may take before its last piece
+OWN_SHARE = 0.004  # of the time expected, after which timing ends: the last piece takes longer than all before it
+OWN_SECONDS = 0.5  # but not before more than one pair was timed, if that is quick: the rest would be that of starting
+QUICK = 0.2  # seconds of the first piece, below which all lags of a pair are timed at once
 PARTS = (1 / 8, 1 / 4, 1.0)  # of the steps that are carried back, in the first pieces
 SETTLING, PER_VALUE = (
     0.5,
@@ -72,8 +74,8 @@ def _pace(plan: MeasurementPlan, settings: MeasureSettings) -> Pace:
     shown = SHOWN_WORK * min(SHOWN, block_plan.sequences)
     values = block_plan.count * (plan.pairings + len(plan.probe.group)) * len(plan.bands) * plan.width
     spent, pace, before = 0.0, Pace(), (0, 0.0, 0.0)
-    _seconds(plan, settings, *next(_pieces(plan)))  # the first time is that of filling caches
-    for pairs, bands in _pieces(plan):
+    cold = _seconds(plan, settings, *next(_pieces(plan)))  # the first time is that of filling caches
+    for pairs, bands in _pieces(plan, few_lags=cold > QUICK):
         seconds, carried = _seconds(plan, settings, pairs, bands), _carried(plan, bands)
         if before[0] == pairs:  # the same pair, fewer lags
             slope = max(0.0, seconds - before[2]) / (carried - before[1])
@@ -83,15 +85,17 @@ def _pace(plan: MeasurementPlan, settings: MeasureSettings) -> Pace:
             start = max(0.0, seconds - pairs * a_pair)
         pace = Pace(start * bundles + shown * a_pair / 2 + PER_VALUE * values, a_pair / 2)
         spent, first, before = spent + seconds, before[0] == 0, (pairs, carried, seconds)
-        if not first and spent > max(OWN_SECONDS, OWN_SHARE * pace.seconds(block_plan.sequences)):
+        enough = max(OWN_SHARE * pace.seconds(block_plan.sequences), OWN_SECONDS if pairs == 1 else 0.0)
+        if not first and spent > enough:
             break
     return pace
 
 
-def _pieces(plan: MeasurementPlan) -> Iterator[tuple[int, int]]:
-    """Ever larger pieces of the work: numbers of pairs and of bands."""
+def _pieces(plan: MeasurementPlan, *, few_lags: bool = True) -> Iterator[tuple[int, int]]:
+    """Ever larger pieces of the work: numbers of pairs and of bands, beginning with `few_lags` or with all."""
     total, every = _carried(plan, len(plan.bands)), range(1, len(plan.bands) + 1)
-    for bands in sorted({next(b for b in every if _carried(plan, b) >= part * total) for part in PARTS}):
+    parts = PARTS if few_lags else PARTS[-1:]
+    for bands in sorted({next(b for b in every if _carried(plan, b) >= part * total) for part in parts}):
         yield 1, bands
     pairs = MORE
     while pairs <= len(plan.block_plan.pairs):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import operator
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -22,7 +23,9 @@ from lagreach._version import __version__
 from lagreach.adapters import View
 from lagreach.adapters.calling import Call
 from lagreach.adapters.fresh_state import from_fresh_state
+from lagreach.adapters.precision import in_single_precision, precision_note
 from lagreach.data.sequences import Sequences, as_sequences, fingerprint, telling_sample
+from lagreach.data.targets import refuse_constant_targets
 from lagreach.errors import InputError
 from lagreach.forecasting.budget import descent_time, farthest, optimiser_scale, readout_scale
 from lagreach.forecasting.linearise import Linearisation, choose_linearisation, sequences_together
@@ -30,6 +33,7 @@ from lagreach.forecasting.network import MOST_FEATURES, as_network
 from lagreach.forecasting.plan import BLOCKS, ForecastPlan, make_plan, zero_beyond
 from lagreach.forecasting.result import Forecast
 from lagreach.forecasting.target_batches import Measurement
+from lagreach.forecasting.training_gradients import cut_gradients
 from lagreach.gradients.optimiser_geometry import optimiser_name
 from lagreach.gradients.significance import flip_test
 from lagreach.statistics import reachable, readable
@@ -133,12 +137,18 @@ def forecast(
             "a budget is an optimiser and a number of steps", got="one of them", fix="pass optimiser= and steps="
         )
     check_seed(seed)
-    numbers = (sequences,) if isinstance(sequences, int) else tuple(int(n) for n in sequences)
+    _check_limits(error=error, directions=directions, budget=budget, memory=memory, pilot=pilot)
+    numbers = _counts(sequences)
     source, loss, said = aligned_labels(model, as_sequences(data), loss, call)
     if pilot:
         model = _after_pilot(model, train, pilot)
+    if (note := precision_note(model)) is not None:
+        said = (*said, note)
+    trained = model  # which the optimiser knows
+    model = in_single_precision(model) if isinstance(model, nn.Module) else model
     call, reset = from_fresh_state(model, telling_sample(source), call)
     plan = make_plan(source, lags, seed, require)
+    refuse_constant_targets(source)
     seconds = {"reading": time.perf_counter() - started}
     with progress_bar(progress if isinstance(progress, bool) else None) as bar:
         shown = progress if callable(progress) else bar
@@ -149,7 +159,7 @@ def forecast(
         reach = within = None
         sketch = np.full(len(plan.lags), np.nan)
         if weights == "all":
-            scale = None if optimiser is None else optimiser_scale(run.measurement, optimiser, model)
+            scale = None if optimiser is None else optimiser_scale(run.measurement, optimiser, trained)
             if scale is not None and steps is not None:
                 run.settings["farthest"] = farthest(run.measurement, scale, steps)
             reach, within, sketch = run.reachable(
@@ -166,7 +176,7 @@ def forecast(
         strength=strength,
         error=error,
         available=len(source),
-        adjusted_p=test.adjusted,
+        adjusted_p=np.where(plan.told, test.adjusted, np.nan),
         sketch=sketch,
         settings={
             "loss": loss,
@@ -182,7 +192,7 @@ def forecast(
         versions={"lagreach": __version__} | {name: version(name) for name in ("torch", "numpy", "scipy")},
         fingerprint=fingerprint(source),
         seconds=seconds,
-        warnings=(*run.warnings, *_warnings(source, plan, model)),
+        warnings=(*run.warnings, *_warnings(plan, model)),
         about=about(model, source, plan.time),
     )
 
@@ -205,6 +215,32 @@ def readout_shares(
     if run.features > most_features:
         return None, run.features
     return run.readable(None), run.features
+
+
+def _counts(sequences: Iterable[int] | int) -> tuple[int, ...]:
+    """Numbers of sequences to forecast for."""
+    try:
+        listed = (sequences,) if isinstance(sequences, int) else tuple(sequences)
+        return tuple(operator.index(n) for n in listed)
+    except TypeError as error:
+        raise InputError(
+            "sequences are positive numbers", got=repr(sequences), expected="such as (100, 1000, 10000)"
+        ) from error
+
+
+def _check_limits(**given: float | None) -> None:
+    """Refuse errors, numbers, times and bytes that are none."""
+    expected = {
+        "error": ("between 0 and 1", lambda value: 0 < value < 1),
+        "directions": ("a whole number, 1 or more", lambda value: value >= 1 and value == int(value)),
+        "budget": ("seconds, more than 0", lambda value: value > 0),
+        "memory": ("bytes, more than 0", lambda value: value > 0),
+        "pilot": ("steps, 0 or more", lambda value: value >= 0),
+    }
+    for name, value in given.items():
+        words, fits = expected[name]
+        if value is not None and not (isinstance(value, (int, float)) and not math.isnan(value) and fits(value)):
+            raise InputError(f"{name} is out of range", got=f"{name}={value!r}", expected=words)
 
 
 def _after_pilot(model: nn.Module | View, train: Train | None, pilot: int) -> nn.Module:
@@ -232,6 +268,8 @@ class _Run:
         generator = torch.Generator().manual_seed(seed + 1)
         width, mixing = features.shape[-1], None
         self.warnings = list(network.notes)
+        if (cut := cut_gradients(network, sample)) is not None:
+            self.warnings.append(cut)
         if width > MOST_FEATURES:
             draws = torch.randn(width, MOST_FEATURES, generator=generator, dtype=torch.float64)
             mixing, width = torch.linalg.qr(draws).Q, MOST_FEATURES
@@ -327,8 +365,6 @@ class _Run:
     ) -> int:
         """Directions that memory, time and the number of targets allow."""
         if asked is not None:
-            if asked < 1:
-                raise InputError("directions must be a positive number", got=asked)
             return asked
         rows = len(self.measurement.plan) * self._anchors()
         by_rows = rows // ROWS_A_FEATURE - beside
@@ -363,14 +399,10 @@ class _Run:
         return int(budget / (each * min(len(measurement.plan), FEWEST_SEQUENCES)))
 
 
-def _warnings(source: Sequences, plan: ForecastPlan, model: object) -> list[str]:
-    notes = []
+def _warnings(plan: ForecastPlan, model: object) -> list[str]:
+    notes = list(plan.notes)
     if isinstance(model, nn.Module) and any(isinstance(m, nn.Dropout) and m.training for m in model.modules()):
         notes.append("the model was in training mode; it was looked at in evaluation mode, without dropout")
-    if getattr(source, "from_one_series", False):
-        notes.append(
-            "windows of one series are not independent: N counts windows, and intervals come from stretches of them"
-        )
     if plan.coding.singled:
         notes.append(
             "inputs follow from each other in time: a share is what the model changes by when the one input alone is exchanged; "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -27,6 +27,9 @@ CODES = 8  # random numbers that stand for a token
 WIDEST = 512  # inputs; of more, as many random combinations are looked at
 READ_VALUES = 2**22  # numbers read at a time
 EVERY_LAG = 256  # lags below this are all looked at: one more costs next to nothing
+SHARED = (
+    "inputs at these lags are the same in every sequence, so that nothing in the data tells what depends on them: {}"
+)
 LOOKED_AT = 256  # sequences that tell whether inputs depend on earlier ones
 
 
@@ -92,6 +95,9 @@ class ForecastPlan:
     time: int
     seed: int
     total: int  # sequences, of which a part or a shard may be looked at
+    # (lag,): whether sequences can tell what hangs on it
+    told: np.ndarray = field(default_factory=lambda: np.ones(0, dtype=bool))
+    notes: tuple[str, ...] = ()  # what was seen in the data
 
     def __len__(self) -> int:
         return len(self.order)
@@ -132,6 +138,13 @@ def make_plan(sequences: Sequences, lags: str | Iterable[int], seed: int, requir
         raise InputError(
             "the input has no time axis", got=f"shape {tuple(first.x.shape)}", expected="(seq, time, input)"
         )
+    if first.x.dtype == torch.bool or first.x.is_complex():
+        raise InputError(
+            "inputs are numbers or tokens",
+            got=str(first.x.dtype),
+            expected="a floating type, or whole numbers",
+            fix="pass x.float() where they are yes and no, torch.view_as_real(x).flatten(-2) of complex ones",
+        )
     dealt = plan_blocks(sequences, BLOCKS, seed)
     order, block = dealt.pairs.ravel(), np.repeat(dealt.blocks, 2)
     generator = torch.Generator().manual_seed(seed)
@@ -151,7 +164,24 @@ def make_plan(sequences: Sequences, lags: str | Iterable[int], seed: int, requir
         seed=seed,
         total=len(order),
     )
-    return replace(plan, coding=_following(plan.only(LOOKED_AT), size))
+    some = plan.only(LOOKED_AT)
+    told, notes = _told(some, size), dealt.notes
+    if shared := [str(lag) for lag, yes in zip(plan.lags, told, strict=True) if not yes]:
+        notes = (*notes, SHARED.format(", ".join(shared)))
+    told = told & (not dealt.untold)
+    return replace(plan, coding=_following(some, size), told=told, notes=notes)
+
+
+def _told(plan: ForecastPlan, size: int) -> np.ndarray:
+    """Lags at which inputs differ between sequences: what does not vary cannot be told from a constant."""
+    first: Tensor | None = None
+    differs = torch.zeros(plan.time, dtype=torch.bool)
+    for batch in _read(plan.sequences, plan.order, size):
+        x = batch.x.detach().cpu().flatten(2) if batch.x.ndim > 2 else batch.x.detach().cpu()[..., None]
+        first = x[:1] if first is None else first
+        steps = min(first.shape[1], x.shape[1])  # of sequences that end sooner, as far as they go
+        differs[:steps] |= (x[:, :steps] != first[:, :steps]).any(-1).any(0)
+    return np.array([bool(differs[: plan.time - lag].any()) for lag in plan.lags])
 
 
 def _table(

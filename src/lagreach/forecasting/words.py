@@ -66,8 +66,7 @@ def plainly(forecast: Forecast, sequences: float | None = None) -> str:
     """Say what will be learned and what to do about the rest, of any lag and of those in the data."""
     number = forecast.available if sequences is None else sequences
     said = sentence(forecast.lags, forecast.limits_at(number), IN_SHORT)
-    words = forecast.limits_in_data_at(number)
-    there = [word != NONE_FOUND for word in words]
+    words, there = forecast.limits_in_data_at(number), forecast.found
     if not any(there):
         return said
     depends = f"{'lags' if sum(there) > 1 else 'lag'} {spans(forecast.lags, there)}"
@@ -77,8 +76,7 @@ def plainly(forecast: Forecast, sequences: float | None = None) -> str:
 def to_do(forecast: Forecast, sequences: float | None = None) -> list[str]:
     """What would help at the lags that will not be learned: those that the data depend on, if any were found, else all."""
     number = forecast.available if sequences is None else sequences
-    anything = bool((forecast.adjusted_p <= forecast.error).any())
-    words = forecast.limits_in_data_at(number) if anything else forecast.limits_at(number)
+    words = forecast.limits_in_data_at(number) if any(forecast.found) else forecast.limits_at(number)
     lines = []
     for word, remedy in REMEDY.items():
         chosen = [limit == word for limit in words]
@@ -153,12 +151,18 @@ def _answers(forecast: Forecast) -> list[str]:
     lines = [
         f"From these {have:,} sequences, if the target depended on them ({strength} of its variance): {in_words(forecast)}."
     ]
-    limits = forecast.limits.values
-    there = [word != NONE_FOUND for word in limits]
+    limits, there = forecast.limits.values, forecast.found
     if not any(there):
-        return [*lines, f"{NO_LAG}{_together(forecast)}."]
+        return [*lines, nothing_found(forecast)]
     depends = f"{'lags' if sum(there) > 1 else 'lag'} {spans(forecast.lags, there)}"
     return [*lines, f"In the data the target depends on {depends}: {sentence(forecast.lags, list(limits))}."]
+
+
+def nothing_found(forecast: Forecast) -> str:
+    """Say that no dependence was found, or that these sequences cannot tell."""
+    if np.isnan(forecast.adjusted_p).all():
+        return "Whether the target depends on any of these lags cannot be told from these sequences."
+    return f"{NO_LAG}{_together(forecast)}."
 
 
 def _together(forecast: Forecast) -> str:
@@ -197,7 +201,7 @@ def _table(forecast: Forecast) -> list[str]:
 
 def _chosen(forecast: Forecast) -> list[int]:
     lags = len(forecast.lags)
-    significant = [i for i in range(lags) if forecast.adjusted_p[i] <= forecast.error]
+    significant = [i for i in range(lags) if forecast.found[i]]
     even = np.unique(np.linspace(0, lags - 1, min(lags, ROWS)).round().astype(int)).tolist()
     most = max(2, ROWS - len(significant[:ROWS]))
     others = [i for i in even if i not in significant][:: max(1, math.ceil(len(even) / most))]

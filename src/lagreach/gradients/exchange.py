@@ -217,7 +217,9 @@ class _Work:
     def _walks_back(self) -> bool:
         """Whether to carry back what starts at every step costs less than windows, which are linearised one by one."""
         last, (draws, _), time = self.lags[-1], self.positions.shape, self.signal.shape[1]
-        return self.reading is None and not self.scan and last * time < draws * (sum(self.lags) + LINEARISED * (last + 1))
+        return (
+            self.reading is None and not self.scan and last * time < draws * (sum(self.lags) + LINEARISED * (last + 1))
+        )
 
     def _walk_back(self) -> Iterator[Sums]:
         """C without an exchange; all that starts is carried back, and counts where a position was drawn."""

@@ -96,7 +96,7 @@ class Windows:
     Parameters
     ----------
     states
-        States after each step, if they are known already; else they are run.
+        States after each step but the last, if they are known already; else they are run.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Windows:
         recurrence: Recurrence,
         x: Float[Tensor, "step row input"],
         initial: Float[Tensor, "row state"],
-        states: Float[Tensor, "step row state"] | None = None,
+        states: Float[Tensor, "known row state"] | None = None,
     ) -> None:
         self._recurrence, self._x, self._initial = recurrence, x, initial
         self._kept = None if states is not None else _kept_run(recurrence, x, initial)

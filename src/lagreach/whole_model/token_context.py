@@ -109,7 +109,8 @@ class TokenContexts:
             judged = [(float(samples[1 - half].told(*one)), *one) for one in tried]
             best.append(max(judged, key=lambda one: one[0]))
         chances = torch.cat([torch.sigmoid(samples[1 - half].gain(*best[half][1:])) for half in (0, 1)])
-        tables, same = (torch.stack([one[part] for one in best]).numpy() for part in (1, 2))
+        tables = torch.stack([table for _, table, _ in best]).numpy()
+        same = torch.stack([equal for _, _, equal in best]).numpy()
         return TokenContext(
             distances, self.classes, tables, same, float((4 * chances * (1 - chances)).mean()) if len(chances) else 1.0
         )
