@@ -1,13 +1,15 @@
 """What a forecast costs beside running the model: the sums of the readout, and those of all weights along 256 directions.
 
-All weights in the two ways that recurrent layers have: gradients carried back from the steps looked at, and a run of the model in
-double precision for every direction (timed for a few of them). `derive` gives them in forward passes over the same sequences.
-The shares that follow from the sums take the same time whatever the number of sequences, and are timed on their own.
+All weights in the two ways that recurrent layers have, on some of the sequences: gradients carried back from the steps looked
+at, and a run of the model in double precision for every direction (timed for a few of them). `derive` gives them in forward
+passes over the same sequences. The shares that follow from the sums take the same time whatever the number of sequences, and are
+timed alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from statistics import median
 
 import torch
@@ -26,8 +28,17 @@ from lagreach.statistics.reachable import Directions
 
 SHORT = 48  # steps on which answers are compared
 CELLS = {"full": ("diag_gate", "gru", "lstm"), "quick": ("diag_gate",), "tiny": ("diag_gate",)}
-W1 = {"sequences": 32, "batch": 16, "time": 1024, "input": 16, "hidden": 64, "directions": DIRECTIONS, "runs": 8}
-TINY = {"sequences": 32, "batch": 16, "time": 12, "input": 2, "hidden": 4, "directions": 4, "runs": 2}
+W1 = {
+    "sequences": 256,
+    "few": 32,
+    "batch": 16,
+    "time": 1024,
+    "input": 16,
+    "hidden": 64,
+    "directions": DIRECTIONS,
+    "runs": 8,
+}
+TINY = {"sequences": 32, "few": 32, "batch": 16, "time": 12, "input": 2, "hidden": 4, "directions": 4, "runs": 2}
 
 
 def cases(size: str) -> list[Case]:
@@ -48,6 +59,7 @@ def run(case: Case) -> dict[str, Timing]:
     network = as_network(model, sample)
     space = output_space("mse", 1, 1, plan.coding.project.shape[1], torch.Generator().manual_seed(1))
     measurement = Measurement(network, plan, "mse", None, space)
+    on_few = replace(measurement, plan=plan.only(shape["few"]))  # for all weights
     ways = {
         "reachable": (choose_linearisation(network, sample, "backward"), shape["directions"]),
         "by runs": (choose_linearisation(network, sample, "difference"), shape["runs"]),
@@ -67,7 +79,7 @@ def run(case: Case) -> dict[str, Timing]:
         moved = {name: weight for name, weight in how.weights(network).items() if name not in network.readout}
         directions = Directions(moved, count, 0)
         sums = reachable.start(BLOCKS, len(directions) + shape["hidden"], space, plan.lags)
-        measurement.add_reachable(sums, directions, how)
+        on_few.add_reachable(sums, directions, how)
         return sums
 
     agree(model, x[:, :SHORT], y[:, :SHORT])
@@ -97,12 +109,14 @@ def agree(model: GatedRNN, x: torch.Tensor, y: torch.Tensor) -> None:
 def passes(case: Case, timings: Mapping[str, Timing]) -> dict[str, float]:
     """Both in forward passes; all weights for as many directions as a forecast takes."""
     seconds = {name: median(timing.cpu) for name, timing in timings.items()}
-    each = (seconds["by runs"] - seconds["readable"]) / case.shape["runs"]
+    few = case.shape["few"] / case.shape["sequences"]
+    readable = seconds["readable"] / seconds["forward"]
+    reachable, by_runs = (seconds[name] / (few * seconds["forward"]) for name in ("reachable", "by runs"))
     wanted = case.shape["directions"]
     return {
-        "forward passes of the readout": seconds["readable"] / seconds["forward"],
-        f"forward passes of {wanted} directions": seconds["reachable"] / seconds["forward"],
-        f"forward passes of {wanted} directions by runs": (wanted * each + seconds["readable"]) / seconds["forward"],
+        "forward passes of the readout": readable,
+        f"forward passes of {wanted} directions": reachable,
+        f"forward passes of {wanted} directions by runs": wanted * (by_runs - readable) / case.shape["runs"] + readable,
     }
 
 
@@ -112,7 +126,7 @@ OP = Op(
     unit="pass over the sequences",
     guards=(
         "tests/statistics/test_linear_share.py",
-        "tests/forecasting/test_forecast.py::test_gradients_carried_back_agree_with_differences",
+        "tests/forecasting/test_derivatives.py::test_gradients_carried_back_agree_with_differences",
     ),
     cases=cases,
     run=run,

@@ -214,7 +214,10 @@ def test_a_record_is_written_whole_or_not_at_all(tmp_path):
 def test_unknown_names_are_named(capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["nothing"], ops=OPS)
-    assert "unknown: nothing; there are diagnose, first_order, forecast, growth, imports" in capsys.readouterr().err
+    assert (
+        "unknown: nothing; there are diagnose, diagnosis_growth, first_order, forecast, growth, imports"
+        in capsys.readouterr().err
+    )
 
 
 def test_quick_numbers_do_not_replace_full_ones():
@@ -254,6 +257,16 @@ def test_implementations_agree_and_are_timed(name):
         assert all(len(t.cpu) == case.repeats for t in timings.values())
 
 
+@pytest.mark.parametrize("call", ["diagnose", "forecast"])
+def test_growth_of_whole_calls_is_fitted(call):
+    op = OPS["diagnosis_growth"]
+    case = next(case for case in op.cases("tiny") if case.name == f"{call}, sequences")
+    found = op.derive(case, op.run(case))
+    sizes = case.shape["values"]
+    assert found["exponent of time"] < 2
+    assert all(found[f"peak MiB at {size}"] > 0 for size in sizes)
+
+
 def test_a_real_op_end_to_end(tmp_path, capsys):
     op = OPS["training_step"]
     one_guard = ("tests/theory/test_identity.py::test_mse[const_gate-False-1]",)
@@ -271,7 +284,8 @@ def test_the_command_lists_the_ops():
     command = [sys.executable, "-m", "benchmarks", "--help"]
     done = subprocess.run(command, cwd=harness.ROOT, capture_output=True, text=True, check=True)
     assert re.search(
-        r"diagnose,\s+first_order,\s+forecast,\s+growth,\s+imports,\s+stable,\s+training_step,\s+transport", done.stdout
+        r"diagnose,\s+diagnosis_growth,\s+first_order,\s+forecast,\s+growth,\s+imports,\s+stable,\s+training_step,\s+transport",
+        done.stdout,
     )
 
 

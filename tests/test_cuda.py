@@ -5,9 +5,10 @@ import pytest
 import torch
 from torch import nn
 
-from lagreach import GatedRNN, diagnose, effective_rates, fidelity, lag_gradients, measure_window
+from lagreach import GatedRNN, diagnose, effective_rates, fidelity, forecast, lag_gradients, measure_window
 from lagreach.diagnosis.measure import MeasureSettings
 from tests.cases import CELLS, normal, small_model
+from tests.forecasting.models import Attention, Recurrent, Tokens, lagged
 
 pytestmark = [
     pytest.mark.gpu,
@@ -117,3 +118,51 @@ def test_a_language_model_agrees_with_the_cpu(lags_of):
     for one, other in zip(there.layers, here.layers, strict=True):
         np.testing.assert_allclose(one.window.probe.sequences, other.window.probe.sequences, rtol=1e-3)
         assert one.window.dependences == other.window.dependences
+
+
+def agree(model, data, *, device="cuda", atol, **options):
+    """Forecast on the CPU and there; the model keeps its weights and ends where it was sent."""
+    here, there = (forecast(model.to(place), data, [100, 10_000], **options) for place in ("cpu", device))
+    assert here.settings["derivatives"] == there.settings["derivatives"]
+    for name in ("readable", "reachable", "budgeted"):
+        ours, theirs = getattr(here, name), getattr(there, name)
+        np.testing.assert_allclose(theirs.values, ours.values, atol=atol)
+        np.testing.assert_allclose(theirs.low.values, ours.low.values, atol=2 * atol)
+    np.testing.assert_allclose(there.adjusted_p, here.adjusted_p, atol=1e-3)
+    assert there.limits.values.tolist() == here.limits.values.tolist()
+    return there
+
+
+@pytest.mark.parametrize("derivatives", ["backward", "difference", "forward"])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_forecasts_agree_with_the_cpu(kind, derivatives, generator):
+    model = Recurrent(kind).double()
+    x = normal(generator, 64, 20, 2)
+    y = lagged(x, 2) + 0.5 * normal(generator, 64, 20, 1)
+    options = {"lags": [0, 2, 7], "directions": 24, "derivatives": derivatives, "steps": 200}
+    agree(model, (x, y), atol=1e-5, optimiser=torch.optim.Adam(model.parameters()), **options)
+
+
+@pytest.mark.parametrize("cell", ["const_gate", "diag_gate", "gru", "lstm"])
+def test_forecasts_of_fused_cells_agree_with_the_cpu(cell, generator):
+    model = GatedRNN(cell, 2, 32, 1, gate_init=0.2, generator=generator)
+    x = normal(generator, 64, 80, 2).float()
+    y = lagged(x, 2) + 0.5 * normal(generator, 64, 80, 1).float()
+    agree(model, (x, y), atol=5e-3, lags=[0, 2, 7], directions=24, derivatives="backward")
+
+
+@pytest.mark.parametrize("kind", ["attention", "classes", "lengths", "following"])
+def test_forecasts_of_other_models_and_data_agree_with_the_cpu(kind, generator):
+    x = normal(generator, 64, 20, 2)
+    y, model, options = lagged(x, 2) + 0.5 * normal(generator, 64, 20, 1), Recurrent(), {}
+    data = {"x": x, "y": y}
+    if kind == "attention":
+        model = Attention(20)
+    elif kind == "classes":
+        tokens = torch.randint(0, 6, (64, 20), generator=generator)
+        data, model, options = {"x": tokens, "y": tokens.roll(1, 1)}, Tokens(), {"loss": "cross_entropy"}
+    elif kind == "lengths":
+        data["lengths"] = torch.randint(8, 21, (64,), generator=generator)
+    else:
+        data["x"] = x.cumsum(1) / 3
+    agree(model.double(), data, atol=1e-4, lags=[0, 2, 7], directions=24, **options)

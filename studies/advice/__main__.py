@@ -20,11 +20,12 @@ def run(
         int | None, typer.Option(help="Processes that make the advice; all cores but one if left out.")
     ] = None,
     smoke: Annotated[bool, typer.Option(help="Five situations at a size for tests.")] = False,
+    earlier: Annotated[Path | None, typer.Option(help="A finished run whose situations are taken over.")] = None,
 ) -> None:
     """Give advice in every situation, and train all arms."""
     from studies.advice.run import run_study
 
-    run_study(out, device=device, seeds=seeds, workers=workers, smoke=smoke, say=typer.echo)
+    run_study(out, device=device, seeds=seeds, workers=workers, smoke=smoke, earlier=earlier, say=typer.echo)
 
 
 @app.command()

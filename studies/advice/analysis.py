@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from lagreach.advice.changes import NOTHING, SEQUENCES
 from lagreach.errors import InputError
 from lagreach.study.tables import read_rows
-from studies.advice.run import ADVICE, KEPT, OUTCOMES
+from studies.advice.run import ADVICE, BEFORE, KEPT, OUTCOMES
+from studies.advice.situations import ENOUGH, NOISY
 
 HALF = 0.5
 SELDOM = 0.1  # of the trainings again: a situation that recovers its lag more often is not stuck
@@ -60,6 +62,25 @@ class Case:
 
 
 @dataclass(frozen=True)
+class NothingToDo:
+    """First trainings where the advice, asked before them, was that nothing is to be done, and where it was not.
+
+    `recovered` and `otherwise` are (trainings that recovered the lag, of how many); the interval is of the difference of the
+    shares, over situations.
+    """
+
+    situations: int
+    recovered: tuple[int, int]
+    otherwise: tuple[int, int]
+    gain: tuple[float, float]
+
+    @property
+    def beats_silence(self) -> bool:
+        """Whether lags are recovered more often where it is said, by the protocol's rule."""
+        return self.gain[0] > 0
+
+
+@dataclass(frozen=True)
 class Analysis:
     """All answers of the protocol."""
 
@@ -76,6 +97,7 @@ class Analysis:
     error: float
     same_side: float
     diverged: int
+    nothing: NothingToDo | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers."""
@@ -102,7 +124,9 @@ def analyse(folder: Path) -> Analysis:
         shares.setdefault(row["situation"], {}).setdefault(row["arm"], {})[row["seed"]] = row["share"]
     advice = about["advice"]
     cases = tuple(
-        _case(situation, advice[situation["name"]], shares[situation["name"]]) for situation in about["situations"]
+        _case(situation, advice[situation["name"]], shares[situation["name"]])
+        for situation in about["situations"]
+        if situation["group"] != ENOUGH
     )
     kept = [
         _case(situation, advice[situation["name"] + KEPT], _with_kept(shares[situation["name"]]))
@@ -110,7 +134,9 @@ def analyse(folder: Path) -> Analysis:
         if situation["name"] + KEPT in advice
     ]
     of_kinds = [case for case in (*cases, *kept) if case.stuck and case.cases]
-    counted = [case for case in cases if case.stuck and case.cases]
+    counted = [
+        case for case in cases if case.stuck and case.cases and case.group != NOISY
+    ]  # that group is asked for one kind
     known = [(case.expected, np.array(case.shares["advised"])) for case in counted if np.isfinite(case.expected)]
     errors = np.concatenate([np.abs(expected - got) for expected, got in known]) if known else np.array([np.nan])
     sides = (
@@ -122,20 +148,47 @@ def analyse(folder: Path) -> Analysis:
         run=about["run"],
         cases=cases,
         overall=rate(counted),
-        everywhere=rate([case for case in cases if case.cases]),
+        everywhere=rate([case for case in cases if case.cases and case.group != NOISY]),
         kept=tuple(kept),
         kinds={kind: rate([c for c in of_kinds if c.kind == kind]) for kind in _names(of_kinds, "kind")},
         kinds_promised={
             kind: rate([c for c in of_kinds if c.kind == kind and c.expected >= HALF])
             for kind in _names(of_kinds, "kind")
         },
-        groups={group: rate([c for c in counted if c.group == group]) for group in _names(counted, "group")},
+        groups={
+            group: rate([c for c in cases if c.stuck and c.cases and c.group == group])
+            for group in sorted({c.group for c in cases if c.stuck and c.cases})
+        },
         promised=rate([case for case in counted if case.expected >= HALF]),
         doubted=rate([case for case in counted if case.expected < HALF]),
         error=float(np.median(errors)),
         same_side=float(sides.mean()),
         diverged=sum(row["status"] != "OK" for row in rows),
+        nothing=nothing_to_do(advice, {name: arms["first"] for name, arms in shares.items()}),
     )
+
+
+def nothing_to_do(
+    advice: Mapping[str, Any], first: Mapping[str, Mapping[int, float]], seed: int = 0
+) -> NothingToDo | None:
+    """How often a first training recovers the lag, by what was said before it; None where nobody asked."""
+    asked = [name for name in first if name + BEFORE in advice]
+    said = np.array([_promises(advice[name + BEFORE]) for name in asked], dtype=bool)
+    if not said.any() or said.all():
+        return None
+    counts = np.array([[sum(s >= HALF for s in first[name].values()), len(first[name])] for name in asked])
+    drawn = np.random.default_rng(seed).integers(len(asked), size=(RESAMPLES, len(asked)))
+    sums = [(counts[drawn] * chosen[drawn][..., None]).sum(1) for chosen in (said, ~said)]
+    with np.errstate(invalid="ignore"):
+        shares = [part[:, 0] / part[:, 1] for part in sums]
+    low, high = np.nanquantile(shares[0] - shares[1], [0.025, 0.975])
+    recovered, otherwise = (tuple(int(n) for n in counts[chosen].sum(0)) for chosen in (said, ~said))
+    return NothingToDo(int(said.sum()), recovered, otherwise, (float(low), float(high)))  # type: ignore[arg-type]
+
+
+def _promises(asked_before: Mapping[str, Any]) -> bool:
+    """Whether the answer before training was that nothing is to be done, rather than that no change is known."""
+    return asked_before["kind"] == NOTHING and (asked_before["expected"] or 0.0) >= HALF
 
 
 def _with_kept(arms: Mapping[str, Mapping[int, float]]) -> dict[str, Mapping[int, float]]:
@@ -153,7 +206,7 @@ def _case(situation: Mapping[str, Any], advice: Mapping[str, Any], arms: Mapping
     return Case(
         name=situation["name"],
         group=situation["group"],
-        kind=advice["kind"],
+        kind=SEQUENCES if situation["group"] == NOISY else advice["kind"],
         says=advice["says"],
         expected=float("nan") if expected is None else float(expected),
         stuck=bool(np.mean([share >= HALF for share in arms["again"].values()]) <= SELDOM),

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from lagreach._util.disk import save_figure, write_text
-from lagreach.advice.changes import KINDS
+from lagreach.advice.changes import KINDS, NOTHING
 from lagreach.errors import InputError
-from studies.advice.analysis import GOAL, Analysis, Case, Rate, analyse
+from studies.advice.analysis import GOAL, Analysis, Case, NothingToDo, Rate, analyse
 
 ROOT = Path(__file__).parent.parent.parent
 GUIDE = ROOT / "docs" / "advice" / "index.md"  # has a table of its own between marks
@@ -75,18 +75,31 @@ def write_guide(path: Path, analysis: Analysis) -> None:
         "|---|---|---|---|---|---|",
     ]
     for kind in KINDS:
+        if kind == NOTHING and analysis.nothing is not None:
+            lines.append(_nothing_row(analysis.nothing))
+            continue
         rate = analysis.kinds.get(kind)
         worked = "not tested" if rate is None else f"{rate.advised} of {rate.cases}"
         promised = "-" if rate is None else _of(analysis.kinds_promised[kind])
         random = "-" if rate is None else f"{rate.random} of {rate.cases}"
         as_what = "advice" if rate is not None and rate.beats_random else "a fact"
         lines.append(f"| {WORDS[kind]} | {WHAT[kind]} | {worked} | {promised} | {random} | {as_what} |")
+    if analysis.nothing is not None:
+        lines += ["", f"*Nothing to do*: {_nothing_words(analysis.nothing)}"]
     write_text(path, f"{head}{BEGIN}\n{chr(10).join(lines)}\n{END}{rest.split(END)[1]}")
 
 
 def evidence(analysis: Analysis) -> dict[str, Any]:
-    """Kind of advice: cases in which it recovered the lag, of how many, and whether it beat a random change."""
-    return {
+    """Kind of advice: cases in which it recovered the lag, of how many, and whether it beat a random change.
+
+    For "nothing to do": trainings that recovered the lag where it was said, and whether they are more than where it was not.
+    """
+    said = {}
+    if analysis.nothing is not None:
+        worked, of = analysis.nothing.recovered
+        counts = {"worked": worked, "of": of}
+        said[NOTHING] = counts | {"supported": analysis.nothing.beats_silence, "promised": counts}
+    return said | {
         kind: {
             "worked": counts.advised, "of": counts.cases, "random": counts.random, "supported": counts.beats_random,
             "promised": {"worked": analysis.kinds_promised[kind].advised, "of": analysis.kinds_promised[kind].cases},
@@ -128,6 +141,8 @@ def words(analysis: Analysis) -> str:
                 f"| {WORDS[kind]} | {_row(analysis.kinds[kind])} | {_stays(analysis.kinds[kind])} | "
                 f"{_of(analysis.kinds_promised[kind])} |"
             )
+    if analysis.nothing is not None:
+        lines += ["", f"*Nothing to do*, asked before any training: {_nothing_words(analysis.nothing)}"]
     lines += [
         "",
         "*Worked*: cases (a situation and a seed whose first training missed the lag) in which at least half of "
@@ -161,6 +176,23 @@ def words(analysis: Analysis) -> str:
         "these numbers. [The protocol](protocol.md) was written before the runs.",
     ]
     return "\n".join(lines)
+
+
+def _nothing_row(nothing: NothingToDo) -> str:
+    (right, of), (anyway, others) = nothing.recovered, nothing.otherwise
+    as_what = "advice" if nothing.beats_silence else "a fact"
+    return (
+        f"| {WORDS[NOTHING]} | {WHAT[NOTHING]} | {right} of {of} | {right} of {of} | {anyway} of {others} | {as_what} |"
+    )
+
+
+def _nothing_words(nothing: NothingToDo) -> str:
+    (right, of), (anyway, others) = nothing.recovered, nothing.otherwise
+    return (
+        f"it was said in {nothing.situations} situations, and training recovered the lag in {right} of {of} cases there "
+        f"({_percent(right / of)}); where it was not said, in {anyway} of {others} ({_percent(anyway / others)}). The difference "
+        f"is {_percent(nothing.gain[0])} to {_percent(nothing.gain[1])}."
+    )
 
 
 def _machines(call: Mapping[str, Any]) -> str:

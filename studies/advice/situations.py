@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,7 +24,15 @@ TASKS: dict[str, Task] = {
     "lags_1_4": MultiLag(lags=(1, 4), coefficients=(0.5, 0.5), noise=0.5, input_size=1, length=24),
     "wide_1_4": MultiLag(lags=(1, 4), coefficients=(0.15, 0.15), noise=1.0, input_size=8, length=16),
     "weak_1_4": MultiLag(lags=(1, 4), coefficients=(0.2, 0.2), noise=1.0, input_size=1, length=16),
+    "noisy_recall_2": Recall(lag=10, length=14, noise=2.0),
+    "noisy_recall_3": Recall(lag=10, length=14, noise=3.0),
+    "noisy_lag_2": MultiLag(lags=(2,), coefficients=(0.4,), noise=1.0, input_size=2, length=12),
 }
+SCORED_BY_LOSS = ("noisy_recall_2", "noisy_recall_3", "noisy_lag_2")  # see the protocol, third set
+NOISY, ENOUGH = (
+    "noisy",
+    "enough",
+)  # groups of the third set: asked for more sequences alone, and for nothing to do alone
 UNIFORM = {"recurrent_init": "uniform"}  # as torch.nn starts its layers
 SHORT, LONG = {"gate_init": 0.5}, {"gate_init": 0.05}  # half-lives of 1 and of 14 steps
 RATES = {"adam": 3e-3, "momentum": 0.1}
@@ -123,7 +131,26 @@ def situations() -> list[Situation]:
     for start in (dict(UNIFORM), {}):  # the second set, see the protocol
         for sequences in (16, 32, 64, 128):
             add("scarce", "wide_1_4", "elman", start=start, sequences=sequences)
+    _third_set(add)
     return collected
+
+
+def _third_set(add: Callable[..., None]) -> None:
+    def noisy(group: str, task: str, cell: str, sequences: int) -> None:
+        start = {} if cell == "elman" else {"chrono": 2 * max(TASKS[task].lags)}
+        add(group, task, cell, start=start, units=24, steps=400, sequences=sequences)
+
+    for cell, few, more in (
+        ("lstm", 60, 150), ("torch_gru", 60, 150), ("diag_gate", 60, 150), ("elman", 60, 300), ("min_gru", 40, None),
+    ):  # fmt: skip
+        noisy(NOISY, "noisy_recall_2", cell, few)
+        if more is not None:
+            noisy(NOISY, "noisy_recall_3", cell, more)
+        noisy(NOISY, "noisy_lag_2", cell, 30)
+    for cell in ("lstm", "torch_gru", "diag_gate", "elman"):
+        noisy(ENOUGH, "noisy_recall_2", cell, 2000)
+    for cell in ("lstm", "diag_gate", "min_gru", "elman"):
+        noisy(ENOUGH, "noisy_lag_2", cell, 1000)
 
 
 def tiny(chosen: list[Situation]) -> list[Situation]:

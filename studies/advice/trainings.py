@@ -17,7 +17,7 @@ from lagreach.study.replicas import Replicas
 from lagreach.study.tables import Row
 from lagreach.study.trainer import Trainer, run_epoch
 from studies.advice.changes import Run
-from studies.advice.situations import TASKS
+from studies.advice.situations import SCORED_BY_LOSS, TASKS
 from studies.validation.trainings import stream
 
 LOOKS = 10  # at the held-out loss
@@ -148,8 +148,12 @@ class GroupTraining:
         loss, output = self._test(x, y)
         output = output.nan_to_num().cpu()
         x, y = x.cpu(), y.cpu()
-        with ThreadPoolExecutor() as threads:
-            scores = list(threads.map(lambda r: float(self.task.recovered(x[r], y[r], output[r])[-1]), range(len(x))))
+        if self.task_name in SCORED_BY_LOSS:
+            scores = [float(share) for share in self._explained(y, loss)]
+        else:
+            with ThreadPoolExecutor() as threads:
+                slopes = threads.map(lambda r: self.task.recovered(x[r], y[r], output[r])[-1], range(len(x)))
+                scores = [float(slope) for slope in slopes]
         return [
             {
                 "situation": run.situation, "arm": run.arm, "seed": run.seed, "change": run.change,
@@ -157,6 +161,15 @@ class GroupTraining:
             }
             for r, run in enumerate(self.runs)
         ]  # fmt: skip
+
+    def _explained(self, y: Tensor, loss: Tensor) -> Tensor:
+        """Of what the lag could explain, the part that is; targets have mean zero, so the constant's loss is their square."""
+        constant = replica_losses(
+            self.task.loss, torch.zeros_like(y), y, None if self.mask is None else self.mask.cpu()
+        )
+        floor = self.task.noise_floor
+        assert floor is not None, "a task that is scored by its loss knows the least one"
+        return (constant.double() - loss) / (constant.double() - floor)
 
     @torch.no_grad()
     def _test(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lagreach.cells._pullback import Pullback
 from lagreach.gradients.blocks import BlockMeans
-from lagreach.gradients.contrast import planted_gradient, signal_gradient, target_spread
+from lagreach.gradients.contrast import planted_gradient, signal_gradients, target_spread
 from lagreach.gradients.measurement_plan import MeasurementPlan
 from lagreach.gradients.noise import NoiseValues
 from lagreach.transport.rollout import Rollout
@@ -82,7 +82,7 @@ def walk_back(plan: MeasurementPlan, reach: int) -> LastStep:
     others, weights = plan.exchanged(piece)
     for signal in SIGNALS:
         every = others if signal == "dependence" else others[:1]
-        deltas = [signal_gradient(part.recurrence, piece.objective, o, part.states, signal, weights) for o in every]
+        deltas = signal_gradients(part.recurrence, piece.objective, every, part.states, signal, weights)
         factor[signal] = np.stack([((d[:, -1].double() * start).sum(1) / square).numpy() for d in deltas])
     inputs = plan.probe.planted(part.x.double()).permute(1, 2, 0)  # (seq, time, probe)
     walk = Walk(part, start)

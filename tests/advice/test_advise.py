@@ -11,9 +11,24 @@ from torch import nn
 
 import lagreach
 from lagreach.advice.advise import _ordered
-from lagreach.advice.changes import KINDS, Change, evidence, is_supported, rounded
+from lagreach.advice.changes import (
+    KINDS,
+    Change,
+    cell_change,
+    evidence,
+    gates_change,
+    is_supported,
+    length_change,
+    nothing,
+    orthogonal_change,
+    rate_change,
+    rounded,
+    sequences_change,
+    steps_change,
+    units_change,
+)
 from lagreach.advice.gates import NO_GATES, chrono, spread_biases
-from lagreach.advice.starts import alike, orthogonal_weights, write
+from lagreach.advice.starts import CELL_OF, alike, is_orthogonal, orthogonal_weights, recurrent_layers, write
 from lagreach.errors import InputError
 from lagreach.forecasting.limits import BLENDED, UNSEEN
 
@@ -110,7 +125,7 @@ def test_adam_moves_by_its_rate_and_descent_by_the_gradient(data):
 def test_sequences_must_be_longer_than_the_lag(data):
     advice = advise(build(nn.LSTM), data, 40)
     assert advice.first.kind == "length"
-    assert "82 steps" in advice.first.code
+    assert "length = 82" in advice.first.code
     assert math.isnan(advice.first.expected)
 
 
@@ -189,3 +204,97 @@ def test_orthogonal_weights_are_for_plain_networks_alone():
 
 def test_factors_are_round():
     assert [rounded(factor) for factor in (1.2, 2.0, 4.0, 83.0, 1e9)] == [2, 2, 5, 100, 5000]
+
+
+class Stack(nn.Module):
+    def __init__(self, kind, layers):
+        super().__init__()
+        self.body = nn.ModuleDict({"rnn": kind(2, 8, num_layers=layers, batch_first=True)})
+        self.readout = nn.Linear(8, 1, bias=False)
+
+    def forward(self, x):
+        return self.readout(self.body["rnn"](x)[0][:, -1])
+
+
+MODELS = {
+    "nn.LSTM": lambda: AtTheEnd(nn.LSTM),
+    "nn.GRU": lambda: AtTheEnd(nn.GRU),
+    "nn.RNN": lambda: AtTheEnd(nn.RNN),
+    "two layers": lambda: Stack(nn.LSTM, 2),
+    "two plain layers": lambda: Stack(nn.RNN, 2),
+    "GatedRNN": lambda: lagreach.GatedRNN("lstm", 2, 8, 1, gate_init=None),
+    "GatedRNN elman": lambda: lagreach.GatedRNN("elman", 2, 8, 1, recurrent_init="uniform"),
+}
+
+
+def every_change(model):
+    """All changes that fit a model, of every kind."""
+    biases, recurrent = spread_biases(model, LAG), orthogonal_weights(model)
+    made = [gates_change(model, biases, LAG)] if biases else []
+    made += [orthogonal_change(model, recurrent)] if recurrent else []
+    now = like.cell.name if (like := alike(model, 2, 1)) else ""
+    others = [cell for cell in ("lstm", "elman") if cell != now]
+    made += [units_change(model, 4), *(cell_change(model, cell, LAG, factor) for cell in others for factor in (1, 4))]
+    made += [sequences_change(100, 500.0), steps_change(800, 5, ""), rate_change(1e-3, 10, ""), length_change(24, 40)]
+    return [*made, nothing()]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_code_that_is_printed_runs_and_does_what_is_said(name, data):
+    torch.manual_seed(0)
+    kinds, first = set(), MODELS[name]()
+    for change in every_change(first):
+        model = copy.deepcopy(first)
+        optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
+        printed = str(change).partition("\n    ")[2]
+        held = {"model": model, "x": data[0], "optimiser": optimiser, "torch": torch, "lagreach": lagreach}
+        exec("\n".join(line.removeprefix("    ") for line in printed.splitlines()), held)
+        kinds.add(change.kind)
+        (_, layer), *_ = recurrent_layers(held["model"])
+        hidden = 8 * (4 if change.kind in ("units", "cell") and change.factor > 1 else 1)
+        assert layer.hidden_size == hidden
+        assert held["model"](data[0]).shape[0] == len(data[0])  # it still runs
+        if change.kind == "cell":
+            known = layer.cell.name if isinstance(layer, lagreach.GatedRNN) else CELL_OF[type(layer)]
+            assert known == change.cell
+        if change.kind == "gates":
+            values = dict(held["model"].named_parameters())
+            assert all(torch.allclose(values[key], value) for key, value in change.weights.items())
+        if change.kind == "orthogonal" or change.cell == "elman":
+            assert is_orthogonal(held["model"], orthogonal_weights(held["model"]))
+        if change.kind == "rate":
+            assert optimiser.param_groups[0]["lr"] == pytest.approx(1e-2)
+        numbers = {"sequences": 500, "steps": 4000, "length": 82}
+        assert held.get(change.kind) == numbers.get(change.kind)
+    assert kinds >= set(KINDS) - {"gates", "orthogonal"}
+
+
+def test_a_stack_is_told_of_all_its_biases():
+    model = Stack(nn.LSTM, 2)
+    says = gates_change(model, spread_biases(model, LAG), LAG).says
+    assert "body.rnn.bias_ih_l0[8:16]" in says
+    assert "the same in body.rnn.bias_ih_l1" in says
+
+
+@pytest.mark.parametrize(
+    ("lag", "options", "said"),
+    [
+        ("a", {}, "'a'"),
+        (1.5, {}, "1.5"),
+        (-1, {}, "-1"),
+        (3, {"learned": 2.0}, "learned=2.0"),
+        (3, {"lags": [1]}, "lags"),
+    ],
+)
+@pytest.mark.usefixtures("_as_users_run_it")
+def test_questions_without_sense_are_refused(lag, options, said):
+    x = torch.randn(32, 8, 1)
+    with pytest.raises(InputError) as refused:
+        lagreach.advise(lagreach.GatedRNN("gru", 1, 4, 1), (x, x), lag, **options)
+    assert said in str(refused.value)
+
+
+def test_one_sequence_is_refused_as_everywhere():
+    x = torch.randn(1, 8, 1)
+    with pytest.raises(InputError, match="too few sequences"):
+        lagreach.advise(lagreach.GatedRNN("gru", 1, 4, 1), (x, x), 3)

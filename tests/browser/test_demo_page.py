@@ -1,5 +1,6 @@
-"""The page of `lagreach demo` in a real browser: desktop, phone, dark, no network, labels."""
+"""The page of `lagreach demo` in a real browser: desktop, phone, dark, keyboard, no network, labels."""
 
+from datetime import UTC, datetime
 from importlib.resources import files
 
 import pytest
@@ -55,7 +56,39 @@ def test_it_opens_without_network_fits_and_is_accessible(driver, page, scheme, w
     assert beside == (width > 600)
     paper = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
     assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
+    driver.execute_script("document.querySelector('details').open = true")
     assert "<b>not</b> arrived" in driver.find_element("tag name", "body").text
     driver.execute_script((files("axe_core_python") / "axe.min.js").read_text(encoding="utf-8"))
     broken = driver.execute_async_script("axe.run().then(arguments[arguments.length - 1])")["violations"]
     assert [rule["id"] for rule in broken if rule["impact"] in ("serious", "critical")] == []
+
+
+def test_everything_can_be_reached_with_the_keyboard(driver, page):
+    from selenium.webdriver import ActionChains, Keys
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    def press(key):
+        ActionChains(driver).send_keys(key).perform()
+
+    driver.get(page.as_uri())
+    numbers = driver.find_element("tag name", "table")
+    assert not numbers.is_displayed()
+    press(Keys.TAB)
+    focused = driver.switch_to.active_element
+    assert focused.tag_name == "summary"
+    assert driver.execute_script("return getComputedStyle(arguments[0]).outlineStyle", focused) != "none"
+    press(Keys.ENTER)
+    assert numbers.is_displayed()
+    press(Keys.END)
+    at_the_end = "return window.scrollY + window.innerHeight >= document.documentElement.scrollHeight - 2"
+    WebDriverWait(driver, 5).until(lambda page: page.execute_script(at_the_end))
+    press(Keys.TAB)
+    assert driver.switch_to.active_element.tag_name != "summary"  # nothing holds the focus
+
+
+def test_it_names_the_model_the_data_and_the_day(driver, page):
+    driver.get(page.as_uri())
+    words = driver.find_element("tag name", "body").text
+    assert "an LSTM of torch on made-up sequences" in words
+    assert f"on {datetime.now(UTC):%Y-%m-%d}" in words
+    assert page.stat().st_size < 1_000_000

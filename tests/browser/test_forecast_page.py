@@ -157,7 +157,7 @@ def test_no_serious_accessibility_violation(open_page, scheme, width):
 def test_without_a_dependence_the_bars_speak_of_what_would_be_learned(open_page):
     driver = open_page("forecast-readout")
     assert not (readout().adjusted_p <= readout().error).any()
-    assert "No lag was found" in driver.find_element("id", "in-data").text
+    assert "no lag was found" in driver.find_element("id", "in-data").text
 
 
 def test_dark_mode_follows_the_button(open_page):

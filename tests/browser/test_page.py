@@ -290,3 +290,20 @@ def test_it_prints_in_light_without_controls(open_page):
     assert driver.find_element("css selector", ".answer").is_displayed()
     pdf = driver.execute_cdp_cmd("Page.printToPDF", {})["data"]
     assert len(pdf) > 50_000
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_its_head_names_model_data_and_day(open_page, name):
+    head = open_page(name).find_element("tag name", "header").text
+    assert "weights" in head
+    assert "sequences of" in head
+    assert re.search(r"20\d\d-\d\d-\d\d", head)
+
+
+def test_names_and_code_are_shown_as_they_are(open_page):
+    """A name that is HTML was escaped twice on an axis, and code stood between backticks."""
+    words = open_page("training").find_element("tag name", "body").text
+    assert "<i>lstm, epoch 5" in words
+    assert "&lt;" not in words
+    assert "`" not in words
+    assert "lagreach.advise_gates(model, x, lag=16).apply(model)" in words

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lagreach.cli import demo
+from lagreach.errors import InputError, RunError
 from lagreach.report.demo_page import Panel, draw
 
 WORDS_OF_THE_PAPERS = ("alpha", "kappa", "transport", "swap contrast", "envelope", "N(l)", "claim", "paper", "H_N")
@@ -80,3 +81,15 @@ def test_the_page_opens_with_the_picture_and_needs_nothing_else(told):
     assert not [word for word in WORDS_OF_THE_PAPERS if word in shown]
     assert 'lang="en"' in page
     assert "prefers-color-scheme: dark" in page
+
+
+def test_what_cannot_be_told_or_written_is_said_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.setattr("lagreach.cli.demo.tell", lambda _: pytest.fail("the work was begun"))
+    with pytest.raises(InputError, match="seed is a whole number"):
+        demo.run_demo(tmp_path, 2**70)
+    (tmp_path / "demo.html").write_text("my own page")
+    with pytest.raises(InputError, match="did not write them"):
+        demo.run_demo(tmp_path)
+    assert (tmp_path / "demo.html").read_text() == "my own page"
+    with pytest.raises(RunError, match="cannot be written"):
+        demo.run_demo(tmp_path / "demo.html" / "inside")

@@ -1,5 +1,6 @@
 """The command that forecasts, and its exit codes."""
 
+import inspect
 import json
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import nn
 
 import lagreach as package
-from lagreach.cli.forecast import parse_counts, parse_optimiser
+from lagreach.cli.forecast import parse_counts, parse_optimiser, run_forecast
 from lagreach.errors import InputError
 from tests.cli.test_diagnose import folder, lagreach  # noqa: F401 (a fixture)
 
@@ -66,3 +67,12 @@ def test_counts_and_optimisers_are_read():
     optimiser = parse_optimiser("adam:0.01", nn.Linear(1, 1))
     assert isinstance(optimiser, torch.optim.Adam)
     assert optimiser.param_groups[0]["lr"] == 0.01
+
+
+@pytest.mark.usefixtures("_as_users_run_it")
+def test_other_peoples_files_are_not_replaced(tmp_path):
+    (tmp_path / "forecast.nc").write_text("mine")
+    rest = set(inspect.signature(run_forecast).parameters) - {"model", "data", "out", "report", "require_share"}
+    with pytest.raises(InputError, match="did not write them"):  # before the model is looked for
+        run_forecast("", tmp_path, out=tmp_path, report=None, require_share=0.5, **dict.fromkeys(rest))
+    assert (tmp_path / "forecast.nc").read_text() == "mine"

@@ -1,12 +1,17 @@
 """Time and memory of a diagnosis: what a budget affords, what is estimated, and pieces that fit."""
 
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import lagreach
-from lagreach.diagnosis.cost import Pace
-from lagreach.diagnosis.diagnose import DiagnosisCost
+from lagreach.diagnosis import timing
+from lagreach.diagnosis.cost import DiagnosisCost, within_budget
+from lagreach.diagnosis.diagnose import diagnosis_plans
+from lagreach.diagnosis.settings import MeasureSettings
+from lagreach.diagnosis.timing import Pace
 from lagreach.errors import InputError
 from lagreach.gradients import measurement_plan as plan_module
 from lagreach.transport import prepare as prepare_module
@@ -78,3 +83,43 @@ def test_no_stage_runs_more_sequences_together_than_fit(model, data, monkeypatch
     together.clear()
     lagreach.diagnose(model, data, lags=[0, 1, 3])
     assert 2 <= limited < 64 <= max(together)
+
+
+class Clock:
+    """Time that passes as pieces of the work are done: some for starting, some for every pair and step carried back."""
+
+    def __init__(self, start, a_step):
+        self.now, self._start, self._a_step, self.pieces = 0.0, start, a_step, []
+
+    def __call__(self):
+        return self.now
+
+    def work(self, plan, _settings, pairs, bands):
+        seconds = self._start + pairs * self._a_step * timing._carried(plan, bands)
+        self.now += seconds
+        self.pieces.append((pairs, bands))
+        return seconds
+
+
+@pytest.mark.parametrize(("start", "a_step"), [(0.0, 1e-5), (0.05, 1e-5), (0.0, 1e-2), (1e-4, 1e-6)])
+def test_the_time_of_the_whole_is_told_from_pieces_that_take_little_of_it(monkeypatch, model, data, start, a_step):
+    clock = Clock(start, a_step)
+    plan = replace(diagnosis_plans(model, data, settings=MeasureSettings())[0], time=24)
+    many = np.tile(plan.block_plan.pairs, (200, 1))
+    blocks = np.arange(len(many)) * 32 // len(many)
+    plan = replace(plan, block_plan=replace(plan.block_plan, pairs=many, blocks=blocks, count=32))
+    monkeypatch.setattr(timing, "clock", clock)
+    monkeypatch.setattr(timing, "_seconds", clock.work)
+    for constant in ("SETTLING", "PER_VALUE", "SHOWN_WORK"):
+        monkeypatch.setattr(timing, constant, 0.0)
+    pace = timing.measured_pace([plan], MeasureSettings(), begun=0.0)
+    whole = len(many) * a_step * timing._carried(plan, len(plan.bands))
+    assert pace.seconds(plan.block_plan.sequences) - pace.fixed == pytest.approx(whole, rel=0.01)
+    assert clock.now <= max(0.02 * whole, 1.0)
+
+
+def test_setting_up_counts_against_a_budget(model, data):
+    plans = diagnosis_plans(model, data, settings=MeasureSettings())
+    long_ago = timing.clock() - 1000.0
+    _, pace = within_budget(plans, MeasureSettings(), 96, 10.0, None, begun=long_ago)
+    assert pace.fixed > 1000.0

@@ -78,7 +78,40 @@ def test_how_much_is_learned_is_said():
     explained = said.layers[0].window.reliance.explained
     assert 0.15 < explained < 0.35  # 1 / (1 + 1.7^2)
     assert said.layers[0].window.limit(0) is Status.LIMIT_LEARNED
-    assert f"explains {explained:.0%} of the target" in str(said)
+    assert f"explains {explained:.0%} of the target and has learned" in str(said)
+
+
+def part_learned(share, sequences=300, seed=0):
+    """A network without memory whose output is so many times the best one, and the share of lag 0 that it has learned."""
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(sequences, 16, 1, generator=g)
+    y = x + torch.randn(sequences, 16, 1, generator=g)
+    model = lagreach.GatedRNN("diag_gate", 1, 2, 1, gate_init=0.999)
+    with torch.no_grad():
+        model.layers[0]["U_h"].zero_()
+        model.layers[0]["W_h"].fill_(0.01)  # nearly linear
+        model.readout.weight.fill_(50.0 * share)
+        model.readout.bias.zero_()
+    return lagreach.diagnose(model, (x, y), lags=[0, 1, 2])
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 1.0])
+def test_the_share_of_the_lag_is_said(share):
+    """Of what lag 0 explains, a model that puts out a times as much has learned 2 a - a^2, whatever the noise beside it."""
+    diagnosis = part_learned(share)
+    window = diagnosis.layers[0].window
+    expected = 2 * share - share**2
+    assert window.learned(0) == pytest.approx(expected, abs=0.08)
+    assert (window.limit(0) is Status.LIMIT_LEARNED) == (expected > 0.5)
+    assert f"has learned {window.learned(0):.0%} of lag 0" in str(diagnosis)
+
+
+def test_a_lag_that_does_more_harm_than_good_is_not_learned():
+    """Three times too loud: the loss rises when the input is exchanged, but the model were better off without it."""
+    window = part_learned(3.0).layers[0].window
+    assert window.reliance.rise[0] > 0.02
+    assert window.learned(0) == 0.0
+    assert window.limit(0) is not Status.LIMIT_LEARNED
 
 
 def test_a_pooling_head_sees_old_inputs_without_the_recurrence():

@@ -348,6 +348,23 @@ def test_the_text_says_it_plainly():
     assert len(text.splitlines()) <= 14
 
 
+def test_products_of_inputs_are_said_to_be_there_though_no_lag_is():
+    generator = torch.Generator().manual_seed(1)
+    x = torch.sign(torch.randn(256, 24, 2, generator=generator))
+    noise = 0.3 * torch.randn(256, 24, 1, generator=generator)
+    options = {"lags": range(6), "directions": 400}
+    product = lagreach.forecast(Recurrent(), (x, lagged(x, 1) * lagged(x, 2) + noise), **options)
+    nothing = lagreach.forecast(Recurrent(), (x, noise), **options)
+    for made in (product, nothing):
+        assert (made.limits.values == "none found").all()
+    value, low = product.reach.explained(256)
+    assert low > 0.5
+    assert low < value < 1
+    assert nothing.reach.explained(256)[1] <= 0.01
+    assert "products or other functions of several inputs" in str(product)
+    assert "together" not in str(nothing)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

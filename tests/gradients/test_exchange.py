@@ -16,6 +16,7 @@ from lagreach.cells.activations import Activation
 from lagreach.cells.diag_elman import DiagElman
 from lagreach.data.batch import Batch
 from lagreach.diagnosis.measure import MeasureSettings, plan_measurement
+from lagreach.gradients import exchange as exchange_module
 from lagreach.gradients.exchange import Exchanged, ExchangePlan, affordable_positions, exchange
 from lagreach.gradients.head_reach import EVERYTHING, NOTHING, OWN_STEP, head_reach
 from lagreach.gradients.lag_contrasts import LagContrasts, lag_contrasts
@@ -286,6 +287,22 @@ def test_the_contrast_takes_most_of_the_chance_out(generator):
     drawn = exchange(plan, thin_plan(0))
     error, left = (np.square(v - whole.data).sum((0, 2)) for v in (drawn.data, drawn.controlled(whole.kept)))
     assert (left < 0.05 * error).all()
+
+
+@pytest.mark.parametrize("positions", [3, ALL])
+def test_windows_give_what_carrying_everything_back_gives(positions, generator, monkeypatch):
+    torch.manual_seed(0)
+    plan = plan_measurement(
+        WithHead(pooled=False).double(),
+        (normal(generator, SEQUENCES, TIME, 3), normal(generator, SEQUENCES, TIME, 2)),
+        "mse", [1, 2, 4], settings=SETTINGS,
+    )  # fmt: skip
+    found = []
+    for linearised in (0, 10**6):  # as if linearising cost nothing, and as if it cost everything
+        monkeypatch.setattr(exchange_module, "LINEARISED", linearised)
+        found.append(exchange(plan, ExchangePlan(LAGS[1:], positions, head_reach(plan), seed=1)))
+    for one in ("data", "kept"):
+        np.testing.assert_allclose(getattr(found[0], one), getattr(found[1], one), rtol=1e-9, atol=1e-15)
 
 
 def test_pieces_and_shards_do_not_matter(generator):

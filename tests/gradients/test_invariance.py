@@ -286,7 +286,10 @@ def test_pieces_of_a_block_add_up(model, data):
     small = dataclasses.replace(plan, memory=1)  # one pair at a time
     whole, pieces = block_means(plan), block_means(small)
     np.testing.assert_allclose(pieces.data, whole.data, rtol=1e-10, atol=1e-16)
-    np.testing.assert_allclose(pieces.planted(plan.probe.group), whole.planted(plan.probe.group), rtol=1e-10)
+    np.testing.assert_allclose(pieces.probe, whole.probe, rtol=1e-10)
+    np.testing.assert_allclose(
+        pieces.planted_scale(plan.probe.group), whole.planted_scale(plan.probe.group), rtol=1e-10
+    )
     along = unit_directions(whole, plan.probe.group, "matched", np.random.default_rng(0))
     first, second = (window_of(t, whole, noise_values(t, along), SETTINGS) for t in (plan, small))
     assert_same(first, second)

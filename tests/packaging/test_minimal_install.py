@@ -73,12 +73,13 @@ def test_a_diagnosis_needs_no_packages_for_pages_and_studies(tmp_path):
 found.save("run.nc")
 print(str(lagreach.load("run.nc")) == str(found))
 import lagreach.cli
+from pathlib import Path
 from lagreach.cli.demo import run_demo
 tries = {
     "page": lambda: found.report("run.html"),
     "study": lambda: lagreach.train,
     "figure": lambda: lagreach.plan(beta=1.0, sequences=1000).figure(),
-    "demo": lambda: run_demo("demo"),
+    "demo": lambda: run_demo(Path("demo")),
 }
 for name, attempt in tries.items():
     try:

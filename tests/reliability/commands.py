@@ -35,7 +35,7 @@ LIKE_A_RUN = [
     *("diagnoses/mine.nc", "experiments/thesis.txt", "predictors/x.parquet", "trainings/a/metrics.parquet"),
 ]
 EXAMPLES_OF_SLOW = {"quick": 2, "full": 60}  # commands that train or draw many figures
-SLOW = ("study run", "figures", "diagnose", "report")
+SLOW = ("study run", "figures", "diagnose", "forecast", "report", "demo")
 CODES = (0, 2, 3)
 MODELS = """
 import torch
@@ -93,6 +93,7 @@ def prepare(folder: Path) -> list[str]:
     (folder / "diagnoses").mkdir()
     shutil.copy(folder / "good.nc", folder / "diagnoses")
     data(folder)
+    hugging_face(folder)
     odd = [
         "missing.nc",
         "missing.npz",
@@ -138,6 +139,7 @@ def data(folder: Path) -> None:
         "float_lengths": {"x": x, "y": y, "lengths": torch.full((16,), 2.5)},
         "same": {"x": x[:1].expand(16, 8, 1).contiguous(), "y": y},
         "no_target": {"x": x},
+        "tokens": {"x": (10 * x).long().abs() % 8, "y": (10 * y).long().abs() % 8},
     }
     for name, tensors in kinds.items():
         save_file(tensors, folder / f"{name}.safetensors")
@@ -147,6 +149,27 @@ def data(folder: Path) -> None:
     torch.save({"x": x, "y": y}, folder / "good.pt")
     torch.save(dict(torch.nn.GRU(1, 3).state_dict()), folder / "weights.pt")
     torch.save({1: 2, "a": [3]}, folder / "odd_weights.pt")
+
+
+def hugging_face(folder: Path) -> None:
+    """Write a small model as the transformers library does, and folders that are nearly one."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes = {"n_layer": 1, "n_head": 1, "n_embd": 4, "vocab_size": 8, "n_positions": 16, "bos_token_id": 0}
+    GPT2LMHeadModel(GPT2Config(**sizes, eos_token_id=0)).save_pretrained(folder / "tiny")
+    config = (folder / "tiny" / "config.json").read_text()
+    for name, text in {
+        "with_code": config.replace("{", '{"auto_map": {"AutoModel": "code.Model"}, ', 1),
+        "of_nothing": config.replace("GPT2LMHeadModel", "NoSuchModel"),
+        "no_json": config[:40],
+        "other_sizes": config.replace('"n_embd": 4', '"n_embd": 6'),
+        "wrong_values": config.replace('"n_embd": 4', '"n_embd": "x"'),
+    }.items():
+        shutil.copytree(folder / "tiny", folder / name)
+        (folder / name / "config.json").write_text(text)
+    shutil.copytree(folder / "tiny", folder / "cut")
+    weights = folder / "cut" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
 
 
 NUMBERS = [
@@ -166,7 +189,10 @@ NUMBERS = [
     "10000000000000000000000",
 ]
 WHOLE = ["", "0", "1", "2", "4", "7", "-1", "100", "1000", "9223372036854775807", "99999999999999999999999", "1.5", "x"]
+HF_FOLDERS = ["tiny", "with_code", "of_nothing", "no_json", "other_sizes", "wrong_values", "cut", "empty", "missing"]
+HF_MODELS = [f"hf:{name}" for name in [*HF_FOLDERS, "", ".", "good.nc", "/dev/null", "a" * 300, "tiny/config.json"]]
 SAFE_WHOLE = {
+    "directions": ["", "0", "1", "8", "-1", "1.5", "x"],
     "workers": ["0", "1", "-1", "x"],
     "seeds": ["0", "1", "-1", "x"],
 }  # more would be more work, not more risk
@@ -188,7 +214,10 @@ BAD_MODELS = [
     "good.nc:x",
 ]
 TEXTS = {
-    "model": GOOD_MODELS + BAD_MODELS,
+    "model": GOOD_MODELS + BAD_MODELS + HF_MODELS,
+    "fit": ["all", "readout", "some", ""],
+    "optimiser": ["adam:0.001", "sgd:1", "adam", "adam:x", "adam:-1", "adam:nan", "lion:1", ":", ""],
+    "sequences": ["100,1000", "1", "0", "-1", "1,", "1.5", "99999999999999999999999", "1e3", ""],
     "loss": ["mse", "cross_entropy", "mae", ""],
     "lags": [
         "",
@@ -243,6 +272,8 @@ def values(name: str, kind: str, paths: list[str]) -> st.SearchStrategy[str]:
 GOOD = {  # what makes a command get as far as its work
     "plan": ["--law", "power", "--sigma", "5", "--beta", "1"],
     "diagnose": ["--model", "mine:gated", "--data", "good.safetensors", "--out", "result"],
+    "forecast": ["--model", "mine:gated", "--data", "good.safetensors", "--directions", "8", "--out", "result"],
+    "demo": ["--out", "demo"],
     "compare": ["good.nc"],
     "suggest": ["good.nc"],
     "report": ["good.nc"],
@@ -277,16 +308,20 @@ def arguments(draw: st.DrawFn, name: str, command: Any, paths: list[str]) -> lis
 
 
 @contextlib.contextmanager
-def without_subprocesses() -> Iterator[None]:
-    """Let `lagreach bench` end before it starts the benchmarks, which take minutes."""
-    with patch("lagreach.cli.bench.subprocess.run", lambda *_, **__: SimpleNamespace(returncode=0)):
+def quickly() -> Iterator[None]:
+    """Let `lagreach bench` end before it starts the benchmarks, which take minutes, and make the demo's story a short one."""
+    small = {"UNITS": 4, "SEQUENCES": 64, "HELD_OUT": 64, "STEPS": 2}
+    with (
+        patch("lagreach.cli.bench.subprocess.run", lambda *_, **__: SimpleNamespace(returncode=0)),
+        patch.multiple("lagreach.cli.demo", **small),
+    ):
         yield
 
 
 def check(size: Size) -> Iterator[Count]:
     """Call every command with random words."""
     runner, here = CliRunner(), Path.cwd()
-    with scratch() as folder, without_subprocesses():
+    with scratch() as folder, quickly():
         os.chdir(folder)
         try:
             paths = prepare(folder)
@@ -299,22 +334,24 @@ def check(size: Size) -> Iterator[Count]:
                 most = (EXAMPLES_OF_SLOW if name in SLOW else EXAMPLES)[size]
                 explore(arguments(name, command, paths), trial, most, size)
                 yield count
-            yield every_data(runner, folder, size)
+            yield from every_data(runner, folder, size)
             yield other_peoples_folders(runner, folder, size)
         finally:
             os.chdir(here)
 
 
-def every_data(runner: CliRunner, folder: Path, size: Size) -> Count:
-    """Diagnose every model on every file of data, and with every file of weights."""
-    count = Count("`lagreach diagnose`, every model on every file of data", "exit code 0, 2 or 3, with a message")
+def every_data(runner: CliRunner, folder: Path, size: Size) -> Iterator[Count]:
+    """Diagnose and forecast every model on every file of data, and with every file of weights."""
     files = sorted(path.name for path in folder.iterdir() if path.suffix in (".npz", ".safetensors", ".pt"))
-    calls = [(model, ["--data", name]) for model in [*GOOD_MODELS[:2], "mine:plain"] for name in files]
+    calls = [(model, ["--data", name]) for model in [*GOOD_MODELS[:2], "mine:plain", "hf:tiny"] for name in files]
     calls += [("mine:build", ["--data", "good.npz", "--weights", name]) for name in files]
     calls += [("mine:gated", ["--data", "good.npz", "--lags", lags]) for lags in TEXTS["lags"]]
-    for model, words in calls[:: {"quick": 20, "full": 1}[size]]:
-        one_call(runner, ["diagnose", "--model", model, "--out", "result", *words], count)
-    return count
+    calls += [(model, ["--data", "tokens.safetensors", "--loss", "cross_entropy"]) for model in HF_MODELS]
+    for command, options in (("diagnose", []), ("forecast", ["--directions", "8"])):
+        count = Count(f"`lagreach {command}`, every model on every file of data", "exit code 0, 2 or 3, with a message")
+        for model, words in calls[:: {"quick": 20, "full": 1}[size]]:
+            one_call(runner, [command, "--model", model, "--out", "result", *options, *words], count)
+        yield count
 
 
 def other_peoples_folders(runner: CliRunner, folder: Path, size: Size) -> Count:

@@ -50,7 +50,8 @@ autograd's gradient, each must agree with a loop that gives every step its own c
 of the sequences nor how they are batched may matter. One setting in ten makes no sense and must be refused.""",
     "limits": """\
 Before a diagnosis, `lagreach.cost` says how long it will take and how much memory; a `budget` limits the time. What was said is
-compared with what was used, in processes of their own on a quiet machine.""",
+compared with what was used, in processes of their own: both in the processor's time, so that what else a machine does takes
+nothing from it. Asked three times, the median counts. Work below three seconds and memory below 150 MiB are not judged.""",
     "faults": """\
 A small study is stopped by a fault, must say so in a sentence, and must end in the identical result when it is resumed:
 the same weights, metrics and claims, and the numbers of the diagnoses. Disks are small real ones, if the checks may mount

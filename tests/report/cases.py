@@ -46,6 +46,22 @@ def layered():
     return lagreach.diagnose(Net(), data(), lags=[0, 1, 3, 9])
 
 
+@cache
+def whole():
+    """Lags of a whole model: a convolution over time."""
+
+    class Convolved(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.inward, self.read = nn.Conv1d(2, 8, 3), nn.Linear(8, 1)
+
+        def forward(self, x):
+            return self.read(torch.tanh(self.inward(nn.functional.pad(x.mT, (2, 0))).mT))
+
+    return lagreach.diagnose(Convolved(), data(), lags=[0, 1, 3, 9])
+
+
 def with_window(diagnosis, **changes):
     """Change the window of the first layer."""
     head = diagnosis.layers[0]

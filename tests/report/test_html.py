@@ -19,7 +19,7 @@ from lagreach.report.html import SCRIPTS
 from lagreach.report.payload import make_payload, to_json
 from lagreach.report.words import TERMS, named, sentence
 from lagreach.report.writing import explained
-from tests.report.cases import CASES, HOSTILE, bare, gated, layered, refused
+from tests.report.cases import CASES, HOSTILE, bare, gated, layered, refused, whole
 
 
 def written(diagnoses, tmp_path, **options):
@@ -94,6 +94,26 @@ def test_several_side_by_side_and_over_training(tmp_path):
         write_report([], tmp_path / "none.html")
     with pytest.raises(InputError, match="one name for every diagnosis"):
         write_report(runs, tmp_path / "none.html", names=["a"])
+
+
+def test_pages_of_several_models_open_with_the_shares_of_each(tmp_path):
+    page = written([gated(), layered()], tmp_path, names=["slow", "deep"])
+    places = [page.index(f'id="{name}"') for name in ("bars", "bars-1")]
+    assert page.index("<main>") < places[0] < places[1] < page.index('class="answer"')
+    assert page.index("<h2>slow</h2>") < places[0] < page.index("<h2>deep</h2>") < places[1]
+    drawn = payload_of(page)["bars"]
+    assert [one["id"] for one in drawn] == ["bars", "bars-1"]
+    assert drawn[0]["lags"] == ["0", "1", "3", "6", "9", "16"]
+    assert drawn[0]["share"] != drawn[1]["share"]
+    many = payload_of(written([gated(), *[layered()] * 8], tmp_path))["bars"]
+    assert [one["lags"] for one in many] == [drawn[0]["lags"], drawn[1]["lags"]]  # the first and the last
+
+
+def test_pages_of_whole_models_open_with_shares(tmp_path):
+    page = written(whole(), tmp_path)
+    assert page.index('id="bars"') < page.index('class="answer"')
+    assert payload_of(page)["bars"][0]["share"][0] > 0.3
+    assert "will be learned" in page or "would be" in page
 
 
 def test_many_diagnoses_still_make_a_small_page(tmp_path):

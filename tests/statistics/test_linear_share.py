@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lagreach.errors import InputError
-from lagreach.statistics.linear_share import AMPLE, share_curves
+from lagreach.statistics.linear_share import AMPLE, enough_anchors, share_curves
 from lagreach.statistics.linear_share.moments import SUMS
 from lagreach.statistics.readable import readable_rows, start
 from tests.statistics.linear_fits import BLOCKS, curves, moments, observe, reservoir, ridge_fits
@@ -218,6 +218,45 @@ def test_order_batches_and_shards_do_not_matter():
     np.testing.assert_allclose(one, two, atol=1e-6)
 
 
+@pytest.mark.parametrize(("fastest", "slowest", "most"), [(0.8, 0.9, 0.3), (0.5, 0.95, 0.05)])
+def test_products_in_single_precision_move_shares_by_less_than_their_intervals(fastest, slowest, most, request):
+    """Units that hardly differ, about a large mean: S has a condition of 5e10 (0.8) or 4e6 (0.5)."""
+    usual = torch.get_float32_matmul_precision()
+    request.addfinalizer(lambda: torch.set_float32_matmul_precision(usual))
+    torch.set_float32_matmul_precision("medium")  # what a user may allow for the model
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(320, 100, 1, generator=generator, dtype=torch.float64) for _ in range(2))
+    keep, s, steps = torch.linspace(fastest, slowest, 6, dtype=torch.float64), 0, []
+    for t in range(100):
+        s = keep * s + x[:, t]
+        steps.append(s)
+    states = (torch.stack(steps, dim=1) + 100).float().double()
+    lags, counts = [0, 1, 2, 5, 10, 40], np.array([100.0, 1e4, AMPLE])
+    exact, single = (
+        share_curves(moments(observe(planted, y), states, lags), floor=1e-12).planted(counts, 0.05)
+        for planted in (x.float().double(), x.float())  # products are taken in the precision of the inputs
+    )
+    assert not np.array_equal(single.value, exact.value)
+    assert (np.abs(single.value - exact.value) <= most * (exact.high - exact.low) / 2).all()
+    assert torch.get_float32_matmul_precision() == "medium"
+
+
+def test_fewer_steps_of_long_sequences_say_the_same_within_the_interval():
+    """Of many long sequences fewer steps are looked at, which moves shares by less than their intervals."""
+    assert enough_anchors(1000, 640, 12) == 16
+    generator = torch.Generator().manual_seed(0)
+    x, states = reservoir("random", 640, 160, 12, generator)
+    y = torch.randn(640, 160, 1, generator=generator, dtype=torch.float64)
+    whole = observe(x, y)
+    lags, counts = [0, 3, 8, 12, 30], np.array([30.0, 300.0, AMPLE])
+    many, fewer = (
+        share_curves(moments(seen, states, lags)).planted(counts, 0.05)
+        for seen in (whole, dataclasses.replace(whole, chance=whole.chance[:, :16]))
+    )
+    assert ((fewer.low - 0.01 <= many.value) & (many.value <= fewer.high + 0.01)).all()
+    np.testing.assert_allclose(fewer.value, many.value, atol=0.03)
+
+
 def test_sums_of_different_fits_do_not_merge():
     with pytest.raises(InputError, match="same fit"):
         start(2, 3, [0], torch.ones(1, 1)).merge(start(2, 4, [0], torch.ones(1, 1)))
@@ -230,7 +269,7 @@ def test_a_choice_of_anchors_is_fair():
     shares = torch.rand(400, 300, generator=generator, dtype=torch.float64) * (torch.arange(300) % 3 > 0)
     shares = shares / shares.sum(1, keepdim=True)
     observed = dataclasses.replace(observe(x, x), shares=shares)
-    index, weights = observed.anchors()
+    index, weights = observed.anchors
     assert index.shape[1] == 64
     assert (shares.gather(1, index) > 0).all()
     ramp = torch.arange(300, dtype=torch.float64).expand(400, -1)

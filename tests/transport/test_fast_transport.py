@@ -15,7 +15,7 @@ from lagreach._util.threads import one_thread
 from lagreach.adapters.torch_cells import cell_of
 from lagreach.cells import Cell
 from lagreach.cells.stack import Stack
-from lagreach.gradients.band_gradients import proportion
+from lagreach.gradients.band_gradients import proportions
 from lagreach.kernels.cpu import pullback
 from lagreach.papers.livi.matched import matched_statistic
 from lagreach.transport import first_order, first_order_sums, linearised
@@ -78,10 +78,10 @@ def test_closed_pullbacks_equal_autodiff(cells, generator):
         at_once = torch.full_like(spread, math.nan), torch.full_like(s, math.nan)
         with one_thread():
             linear.back(cotangent, *at_once)
-        used = slice(getattr(linear, "_columns", None))  # a kernel may leave columns out that no weight reads
+        used = slice(getattr(linear, "columns", None))  # a kernel may leave columns out that no weight reads
         found_twice = [(columns[:, used], state) for columns, state in (at_once, (spread, before))]
         torch.testing.assert_close(*found_twice, rtol=1e-12, atol=1e-12)
-        pulled.append((before, linear.flat(linear.weights(spread, linear.weighted(by), slice(0, 1), 1))))
+        pulled.append((before, linear.flat(linear.weights(spread, linear.weighted(by), [slice(0, 1)], 1)[0])))
     assert isinstance(linearise(recurrence, x, s, names), Closed)
     torch.testing.assert_close(pulled[0], pulled[1], rtol=1e-12, atol=1e-12)
 
@@ -102,7 +102,7 @@ def test_some_weights_of_some_layers_in_any_order(names, group, generator):
     for linear in (linearise(recurrence, x, s, names), Autodiff(recurrence, x, s, names)):
         spread = torch.full((ROWS, linear.width), math.nan).double()
         linear.spread(cotangent, spread)
-        flat.append(linear.flat(linear.weights(spread, linear.weighted(by), group, 3)))
+        flat.append(linear.flat(linear.weights(spread, linear.weighted(by), [group], 3)[0]))
     assert isinstance(linearise(recurrence, x, s, names), Closed)
     assert flat[0].shape == (2, sum(recurrence.params[name].numel() for name in names))
     torch.testing.assert_close(flat[0], flat[1], rtol=1e-12, atol=1e-12)
@@ -144,7 +144,7 @@ class TestCompiledPullbacks:
             linear.back(cotangent, *ways[0], whole=whole)
         linear.spread(cotangent, ways[1][0])
         linear.state(cotangent, *ways[1])
-        return linear.compiled, *((spread[:, : linear._columns], before) for spread, before in ways)
+        return linear.compiled, *((spread[:, : linear.columns], before) for spread, before in ways)
 
     @pytest.mark.parametrize("count", [1, 64, 200])
     @pytest.mark.parametrize("hidden", [1, 5, 64, 67])
@@ -381,10 +381,11 @@ def test_the_compiled_sweep_passes_closed_gates(monkeypatch, generator, value):
 def test_what_is_proportional_is_found_and_nothing_else(generator):
     to, factor = torch.randn(3, 5, 4, generator=generator), torch.randn(3, 5, generator=generator)
     factor[0, 0] = 0.0
-    torch.testing.assert_close(proportion(to * factor[..., None], to).float(), factor, rtol=1e-5, atol=1e-7)
+    (found,) = proportions([to * factor[..., None]], to)
+    torch.testing.assert_close(found.float(), factor, rtol=1e-5, atol=1e-7)
     bent = to * factor[..., None]
     bent[1, 2, 3] *= 1.001
-    assert proportion(bent, to) is None
+    assert proportions([bent, to], to)[0] is None
     to[2, 4] = 0.0
-    assert proportion(torch.ones_like(to), to) is None
-    np.testing.assert_array_equal(proportion(torch.zeros_like(to), to), np.zeros((3, 5)))
+    assert proportions([torch.ones_like(to)], to) == [None]
+    np.testing.assert_array_equal(proportions([torch.zeros_like(to)], to)[0], np.zeros((3, 5)))

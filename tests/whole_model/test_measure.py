@@ -195,10 +195,11 @@ def test_exchanging_the_inputs_of_a_lag_alone():
         zip(plan.block_plan.pairs.tolist(), plan.block_plan.blocks.tolist(), strict=True)
     ):
         batch = plan.sequences.read(numbers)
-        rises = []
+        rises, bends = [], []
         for t in range(lag, time):
             changed = batch.x.clone()
             changed[:, t - lag] = batch.x.flip(0)[:, t - lag]
+            bends.append((model(batch.x) - model(changed))[:, t].detach().square().mean().item() / 2)
             for x, sign in ((batch.x, 1), (changed, -1)):
                 kept = []
                 handle = model.read.register_forward_hook(lambda *call, kept=kept: kept.append(call[2]))
@@ -209,8 +210,10 @@ def test_exchanging_the_inputs_of_a_lag_alone():
                 expected[block] += sign * outer.sum(0).flatten().numpy() / exchanged.size[block]
                 rises.append(-sign * time * loss.detach().mean().item())
         whole = (model(batch.x) - batch.y).square().mean((1, 2)).detach().mean().item()
-        assert exchanged.rises[pair, 0] == pytest.approx(sum(rises) / (time - lag), rel=1e-9)
-        assert exchanged.losses[pair, 0] == pytest.approx(whole, rel=1e-9)
+        rise, loss, bend = exchanged.rises[:, pair, 0]
+        assert rise == pytest.approx(sum(rises) / (time - lag), rel=1e-9)
+        assert loss == pytest.approx(whole, rel=1e-9)
+        assert bend == pytest.approx(sum(bends) / (time - lag), rel=1e-9)
     means = exchanged.means()[:, 0]
     np.testing.assert_allclose(means @ means.T, expected @ expected.T, **CLOSE)
 

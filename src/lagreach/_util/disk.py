@@ -110,6 +110,8 @@ def read_whole(path: Path, largest: int = LARGEST_FILE) -> bytes:
 def write_whole(target: Path, content: bytes) -> None:
     """Write a file beside the target and move it into place: readers see the old file or the new one, never half of one."""
     target = Path(target)
+    if "\0" in str(target):
+        raise InputError("no file can have this name", got=repr(str(target)), expected="a name without NUL characters")
     if not is_folder(target.parent):
         raise InputError("the folder does not exist", got=str(target.parent), fix="create it first")
     if os.path.exists(target) and not (is_file(target) or is_folder(target)):  # /dev/null would become a file

@@ -120,6 +120,19 @@ def untouched(model: nn.Module) -> Iterator[Kept]:
 
 
 @contextmanager
+def frozen(model: nn.Module) -> Iterator[None]:
+    """Weights ask for no gradients inside, so that autograd keeps no more than it needs for those of other things."""
+    learning = [weight for weight in model.parameters() if weight.requires_grad]
+    for weight in learning:
+        weight.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for weight in learning:
+            weight.requires_grad_()
+
+
+@contextmanager
 def captured(modules: list[nn.Module]) -> Iterator[dict[nn.Module, list[tuple[tuple[Any, ...], dict[str, Any], Any]]]]:
     """Record the arguments and the result of every call of some modules."""
     calls: dict[nn.Module, list[tuple[tuple[Any, ...], dict[str, Any], Any]]] = {module: [] for module in modules}

@@ -75,6 +75,7 @@ def torch_views(model: nn.Module, sample: Batch, call: Call | None = None, only:
         views += in_batch_order(layer_views, sample)
     for path in own_cells_at:
         views += _checked_loop(own_cell_loop(model, path, sample, call, alone), model, call, sample)
+    looping: list[ScanLayer] = []
     for path, layer, adapter in scans:
         scan = ScanView(model, path, adapter(layer), call, alone)
         scan.check_replay(sample)
@@ -88,7 +89,12 @@ def torch_views(model: nn.Module, sample: Batch, call: Call | None = None, only:
             fix="is the layer's state used elsewhere? Pass call=lambda model, batch: model(batch.x, use_cache=False)",
             least=scan_tolerance(torch.float32),
         )
+        if scan.loops(sample):
+            looping.append(scan.layer)
         views.append(scan)
+    for view in views:
+        if isinstance(view, ScanView):
+            view.replay_beside(looping)
     return views
 
 

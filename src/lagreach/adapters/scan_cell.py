@@ -65,8 +65,13 @@ class ScanCell(Cell):
 
     def step(self, x: Tensor, s: Tensor, params: Params) -> Tensor:
         """Decay the state and add to it."""
+        keep, add = self.affine(x, params)
+        return keep * s + add
+
+    def affine(self, x: Tensor, params: Params) -> tuple[Tensor, Tensor]:
+        """Return what a step multiplies every unit by and what it adds to it; neither depends on the state."""
         written = self.write(x, params)
-        return torch.exp(written.log_decay).repeat_interleave(copies(written), dim=-1) * s + written.value
+        return for_every_unit(torch.exp(written.log_decay), written), written.value
 
     def gates(self, x: Tensor, s: Tensor, params: Params) -> dict[str, Tensor]:
         """Return the decay of every unit."""
@@ -75,7 +80,7 @@ class ScanCell(Cell):
     def retention(self, x: Tensor, s: Tensor, params: Params) -> Tensor:
         """Decay of every unit: the whole diagonal of the Jacobian."""
         written = self.write(x, params)
-        return torch.exp(written.log_decay).repeat_interleave(copies(written), dim=-1)
+        return for_every_unit(torch.exp(written.log_decay), written)
 
     def correction(self, x: Tensor, s: Tensor, params: Params) -> Tensor:
         """Zero: there is nothing beside the decay."""
@@ -93,6 +98,7 @@ class ComplexScanCell(ScanCell):
     equations: ClassVar[str] = "a complex gated linear recurrence"
     gate_names: ClassVar[tuple[str, ...]] = ()
     first_order: ClassVar[str] = "approximate"
+    affine = None  # type: ignore[assignment]  # units turn as well
 
     def step(self, x: Tensor, s: Tensor, params: Params) -> Tensor:
         """Turn and decay every unit and add to it."""
@@ -122,6 +128,12 @@ class ComplexScanCell(ScanCell):
 def copies(written: AffineStep) -> int:
     """Units per decay."""
     return written.value.shape[-1] // written.log_decay.shape[-1]
+
+
+def for_every_unit(of_decays: Tensor, written: AffineStep) -> Tensor:
+    """Values of decays, repeated for the units that each of them rules."""
+    many = copies(written)
+    return of_decays if many == 1 else of_decays.repeat_interleave(many, dim=-1)
 
 
 def sizes_of(params: Mapping[str, Tensor]) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -7,19 +7,22 @@ steps within the layer's scan. Its short convolution belongs to the step: it cou
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lagreach.adapters.calling import Call, agreement, as_output, captured, replaced, untouched
+from lagreach.adapters.calling import Call, agreement, as_output, captured, frozen, replaced, untouched
 from lagreach.adapters.scan_layer import ScanInputs, ScanLayer
 from lagreach.adapters.scan_reach import refuse_truncation
 from lagreach.adapters.view import BoundRecurrence, View, bind_to, lengths_within, unbound_recurrence
 from lagreach.cells.stack import Stack
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError, UnsupportedError
-from lagreach.kernels import scan_stack
+from lagreach.kernels import scan, scan_stack
 
 
 class ScanView(View):
@@ -28,6 +31,7 @@ class ScanView(View):
     def __init__(self, model: nn.Module, path: str, layer: ScanLayer, call: Call, alone: bool) -> None:
         self._model, self._path, self._call, self.layer = model, path, call, layer
         self.name, self.local = path or type(layer.module).__name__, not alone
+        self._looping: list[ScanLayer] = []
         self._settle()
 
     def _settle(self) -> None:
@@ -37,6 +41,21 @@ class ScanView(View):
         params = {names[name]: weight for name, weight in weights.items()}
         stack = Stack((self.layer.cell,), self.layer.hidden_size, (names,))
         self.template = unbound_recurrence(stack, params, -1)
+
+    def replay_beside(self, layers: Sequence[ScanLayer]) -> None:
+        """Let other layers, each checked to compute what its replay does, be replayed whenever the model is run.
+
+        Where no fused kernel serves them, packages loop over time: thousands of small kernels, for which a GPU waits.
+        """
+        self._looping = [layer for layer in layers if layer is not self.layer]
+
+    def loops(self, sample: Batch) -> bool:
+        """Whether the layer, on a GPU, runs a loop over time: its graph has more operations than there are steps."""
+        if self.template.device.type != "cuda":
+            return False
+        args, kwargs, _ = self._called(sample)
+        with untouched(self._model), torch.enable_grad():
+            return many_operations(_first_tensor(self.layer.module(*args, **kwargs)), most=2 * sample.x.shape[1])
 
     def scan_inputs(self, batch: Batch) -> ScanInputs:
         """Run the model and read what the layer was given."""
@@ -51,7 +70,9 @@ class ScanView(View):
     def _called(self, batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
         """Arguments and result of the layer's one call."""
         module = self.layer.module
-        with untouched(self._model), torch.no_grad(), captured([module]) as calls:
+        with untouched(self._model), torch.no_grad(), captured([module]) as calls, ExitStack() as stack:
+            for layer in self._looping:
+                stack.enter_context(replaced(layer.module, partial(replay, layer)))
             self._call(self._model, batch)
             seen = calls[module]
             if len(seen) != 1:
@@ -73,7 +94,9 @@ class ScanView(View):
             def forward(*args: Any, **kwargs: Any) -> Any:
                 return self.layer.returned(output, states, args, kwargs)
 
-            with untouched(model), replaced(self.layer.module, forward):
+            with untouched(model), frozen(model), replaced(self.layer.module, forward), ExitStack() as stack:
+                for other in self._looping:
+                    stack.enter_context(replaced(other.module, partial(replay, other)))
                 return as_output(self._call(model, batch), batch, time)
 
         return bind_to(self.template, scan_inputs.x, scan_inputs.initial, head, lengths_within(batch, time))
@@ -109,6 +132,25 @@ class ScanView(View):
             return torch.inf
         apart = (ours - wanted).abs() / (1 + wanted.abs())
         return apart[scan_inputs.valid].max().item()
+
+
+def replay(layer: ScanLayer, *args: Any, **kwargs: Any) -> Any:
+    """What a layer returns, computed for all steps at once; also differentiable."""
+    scan_inputs = layer.read_call(*args, **kwargs)
+    states = scan(layer.cell, scan_inputs.x, scan_inputs.initial, layer.weights())
+    return layer.returned(layer.output(scan_inputs, states), states, args, kwargs)
+
+
+def many_operations(result: Tensor, most: int) -> bool:
+    """Whether a tensor's graph has more than so many operations."""
+    seen: set[object] = set()
+    ahead = [result.grad_fn]
+    while ahead and len(seen) <= most:
+        node = ahead.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            ahead += [before for before, _ in node.next_functions]
+    return len(seen) > most
 
 
 def scan_tolerance(dtype: torch.dtype) -> float:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ from lagreach.advice.changes import (
 )
 from lagreach.advice.gates import spread_biases
 from lagreach.advice.starts import alike, is_orthogonal, orthogonal_weights, recurrent_layers
+from lagreach.data.pairs import check_enough
 from lagreach.data.sequences import as_sequences
 from lagreach.errors import InputError
 from lagreach.forecasting.forecast import forecast
@@ -157,32 +159,33 @@ def advise(
     wanted = KINDS if kinds is None else tuple(kinds)
     if unknown := sorted(set(wanted) - set(KINDS)):
         raise InputError("unknown kinds of change", got=", ".join(unknown), expected=", ".join(KINDS))
+    if "lags" in options:
+        raise InputError("advice is about one lag", got="lags=...", fix="pass lag=, and ask again for others")
+    if not (lag is None or (isinstance(lag, Integral) and lag >= 0)):
+        raise InputError("a lag is a number of steps", got=repr(lag), expected="0 or more, a whole number")
+    if not (learned is None or learned <= 1):
+        raise InputError("what was learned is a share", got=f"learned={learned}", expected="1 at most")
     source = as_sequences(data)
+    check_enough(len(source))
     count = len(source) if sequences is None else int(sequences)
     look = _Look(model, source, count, directions, seed, options)
     time = look.time
     if lag is None:
         lag = look.most_in_need()
-    if not lag >= 0:
-        raise InputError("a lag is a number of steps", got=lag, expected="0 or more")
     if lag >= time:
         return Advice(lag, math.nan, "no target has an input that old", count, (length_change(time, lag),), None)
     base = look(model, lag)
     before = look.share(base, lag)
     expected = float(before.value[0, 0])
     failed = (learned is not None and learned < HALF) or not expected >= HALF
-    if not failed:
+    moves = _moves(look.distance(lag, optimiser, steps), optimiser, steps, before)
+    stalled = any(_is_stalled(change) for change in moves)  # a good forecast is of no use to weights that cannot move
+    if not failed and not stalled:
         change = _expecting(nothing(), before)
         return Advice(lag, expected, look.why(base, lag), count, (change,), base)
     why = look.why(base, lag)
-    candidates = [
-        change
-        for change in _moves(look.distance(lag, optimiser, steps), optimiser, steps, before)
-        if change.kind in wanted
-    ]
-    if not any(
-        _is_stalled(change) for change in candidates
-    ):  # what lets weights move at all comes before anything else
+    candidates = [change for change in moves if change.kind in wanted]
+    if not stalled or not candidates:  # what lets weights move at all comes before anything else
         candidates += look.candidates(lag, base, wanted, all_of_them=expected >= HALF, supported=kinds is None)
     advised = [change for change in candidates if kinds is not None or is_supported(change.kind)]
     promising = [change for change in candidates if change.expected >= min(HALF, expected + BETTER)]
@@ -191,7 +194,7 @@ def advise(
 
 
 def _none_known() -> Change:
-    return Change(NOTHING, "No change is known that would recover this lag.", "train, and look again")
+    return Change(NOTHING, "No change is known that would recover this lag.", "# train, and look again")
 
 
 def _ordered(candidates: list[Change], why: str, expected: float) -> tuple[Change, ...]:
@@ -300,13 +303,19 @@ class _Look:
                 enough = candidates[-1].expected >= NEARLY and (is_supported(change.kind) or not supported)
                 if enough and not all_of_them:
                     return candidates
-        now = float(self.share(base, lag).value[0, 0])
-        more = [n * self.sequences for n in (2, 5, 10, 20, 50, MOST_SEQUENCES)]
-        goal = min(max(HALF, now) + BETTER, NEARLY)
-        at = next((n for n in more if self.share(base, lag, n).value[0, 0] >= goal), None)
-        if at is not None and SEQUENCES in wanted:
-            candidates.append(_expecting(sequences_change(self.sequences, at), self.share(base, lag, at)))
+        if SEQUENCES in wanted:
+            candidates += self._more_sequences(base, lag)
         return candidates
+
+    def _more_sequences(self, base: Forecast, lag: int) -> list[Change]:
+        """As many as the forecast names; where it had promised the lag and training failed, it saw too little noise."""
+        now = float(self.share(base, lag).value[0, 0])
+        factors = [n for n in (2, 5, 10, 20, 50, MOST_SEQUENCES) if now < HALF or n >= LONGER]
+        shares = {n * self.sequences: self.share(base, lag, n * self.sequences) for n in factors}
+        values = {number: float(share.value[0, 0]) for number, share in shares.items()}
+        goal = min(max(HALF, now) + BETTER, NEARLY, max(HALF, ALMOST * max(values.values())))
+        at = next((number for number, value in values.items() if value >= goal), None)
+        return [] if at is None else [_expecting(sequences_change(self.sequences, at), shares[at])]
 
     def _options_for(self, change: Change) -> dict[str, Any]:
         like = change.kind in (UNITS, CELL)  # such a network is called as model(x)

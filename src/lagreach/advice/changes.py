@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lagreach.advice.as_code import rebuilt
 from lagreach.advice.starts import recurrent_layers, write
 from lagreach.errors import InputError
 from lagreach.models.gated_rnn import GatedRNN
@@ -45,7 +46,7 @@ class Change:
     says
         The change in a sentence.
     code
-        The same for the model at hand.
+        The same for the model at hand: Python that runs as it stands.
     expected
         Share of the lag that training will recover after it: the forecast of the changed network. NaN where that cannot be
         told from the data and the model given.
@@ -105,7 +106,7 @@ def gates_change(model: nn.Module, values: dict[str, Tensor], lag: int) -> Chang
     """Spread half-lives from one step to twice the lag."""
     return Change(
         GATES,
-        f"Open the gates: spread what units retain from 1 to {2 * lag} steps before training{_rows(model)}.",
+        f"Open the gates: spread what units retain from 1 to {2 * lag} steps before training{_rows(model, values)}.",
         f"lagreach.advise_gates(model, x, lag={lag}).apply(model)" + _by_argument(model, lag),
         weights=values,
     )
@@ -116,28 +117,33 @@ def _by_argument(model: nn.Module, lag: int) -> str:
     return f"   # about the same as GatedRNN(..., chrono={2 * lag})" if kinds == {GatedRNN} else ""
 
 
-def _rows(model: nn.Module) -> str:
-    """Which entries of which biases, for torch's own layers."""
+def _rows(model: nn.Module, values: Mapping[str, Tensor]) -> str:
+    """Which entries of which biases, for torch's own layers; of a stack the first, and that the others get the same."""
     for path, layer in recurrent_layers(model):
         if isinstance(layer, (nn.LSTM, nn.GRU)):
             hidden, where = layer.hidden_size, f"{path}." if path else ""
             gate = "forget gate" if isinstance(layer, nn.LSTM) else "update gate"
             words = f" ({gate}: {where}bias_ih_l0[{hidden}:{2 * hidden}], from 0 to about "
             opposite = f"; {where}bias_ih_l0[:{hidden}] gets the opposite sign" if isinstance(layer, nn.LSTM) else ""
-            return words + f"log(half-life / 0.69); bias_hh_l0[{hidden}:{2 * hidden}] to 0{opposite})"
+            others = [name for name in values if "bias_ih" in name][1:]
+            stack = f"; the same in {', '.join(others)}" if others else ""
+            return words + f"log(half-life / 0.69); bias_hh_l0[{hidden}:{2 * hidden}] to 0{opposite}{stack})"
     return ""
 
 
 def orthogonal_change(model: nn.Module, values: dict[str, Tensor]) -> Change:
     """Let recurrent weights of a plain network start orthogonal."""
-    first = next(iter(values))
-    built = any(isinstance(layer, GatedRNN) for _, layer in recurrent_layers(model))
-    code = 'GatedRNN(..., recurrent_init="orthogonal")' if built else f"torch.nn.init.orthogonal_(model.{first})"
+    built = [path for path, layer in recurrent_layers(model) if isinstance(layer, GatedRNN)]
+    code = (
+        rebuilt(model, built[0], recurrent_init="orthogonal")
+        if built
+        else [f"torch.nn.init.orthogonal_(model.{name})" for name in values]
+    )
     return Change(
         ORTHOGONAL,
         "Start the recurrent weights orthogonal: a plain network has no gates to open, and this start carries old inputs "
         "without loss.",
-        code,
+        lines(code),
         weights=values,
     )
 
@@ -146,32 +152,29 @@ def units_change(model: nn.Module, factor: int) -> Change:
     """More units."""
     path, layer = recurrent_layers(model)[0]
     hidden = int(layer.hidden_size)  # type: ignore[arg-type]
-    name = type(layer).__name__
     return Change(
         UNITS,
         f"More units: {factor * hidden} instead of {hidden}, so that the state can tell this lag from its neighbours.",
-        f"{name}(..., hidden_size={factor * hidden})" + (f"   # {path}" if path else ""),
+        lines(rebuilt(model, path, units=factor * hidden)),
         factor=float(factor),
     )
 
 
 def cell_change(model: nn.Module, cell: str, lag: int, factor: int = 1) -> Change:
     """Another cell, started for the lag, perhaps with more units as well."""
-    _, layer = recurrent_layers(model)[0]
+    path, layer = recurrent_layers(model)[0]
     units = factor * int(layer.hidden_size)  # type: ignore[arg-type]
-    torch_name = {"elman": "nn.RNN", "lstm": "nn.LSTM"}[cell]
-    start = (
-        "with an orthogonal start: torch.nn.init.orthogonal_(layer.weight_hh_l0)"
-        if cell == "elman"
-        else f"with open gates: lagreach.advise_gates(model, x, lag={lag}).apply(model)"
-    )
-    size = f", hidden_size={units}" if factor > 1 else ""
-    code = f'GatedRNN("{cell}", ...{size})' if isinstance(layer, GatedRNN) else f"{torch_name}(...{size})"
+    code = rebuilt(model, path, cell=cell, units=units if factor > 1 else None)
+    if cell == "lstm":
+        code.append(f"lagreach.advise_gates(model, x, lag={lag}).apply(model)")
+    elif isinstance(layer, nn.RNNBase):  # a GatedRNN starts orthogonal
+        names = [f"{path}.weight_hh_l{k}".lstrip(".") for k in range(layer.num_layers)]
+        code += [f"torch.nn.init.orthogonal_(model.{name})" for name in names]
     what = ("a plain tanh network" if cell == "elman" else "an LSTM") + (f" of {units} units" if factor > 1 else "")
     return Change(
         CELL,
         f"Another cell: {what} carries this lag where this one does not.",
-        f"{code}, {start}",
+        lines(code),
         factor=float(factor),
         cell=cell,
     )
@@ -184,7 +187,7 @@ def sequences_change(have: int, needed: float) -> Change:
     return Change(
         SEQUENCES,
         f"More sequences: about {wanted:,} instead of {have:,}.",
-        f"train on {wanted:,} sequences",
+        f"sequences = {wanted}   # to train on",
         factor=wanted / have,
     )
 
@@ -215,14 +218,19 @@ def length_change(time: int, lag: int) -> Change:
         LENGTH,
         f"Longer sequences: {wanted} steps instead of {time}; in pieces of {time} steps no target has an input of {lag} steps "
         "ago.",
-        f"cut sequences, and truncate backpropagation, at {wanted} steps or more",
+        f"length = {wanted}   # steps, at least, that sequences are cut and backpropagation is truncated at",
         factor=wanted / time,
     )
 
 
 def nothing() -> Change:
     """Nothing to do."""
-    return Change(NOTHING, "Nothing to do: training is expected to recover this lag as things are.", "train")
+    return Change(NOTHING, "Nothing to do: training is expected to recover this lag as things are.", "# train")
+
+
+def lines(code: list[str]) -> str:
+    """Lines of code under a sentence, indented."""
+    return "\n    ".join(code)
 
 
 def rounded(factor: float) -> int:

@@ -62,8 +62,9 @@ class LSTM(Cell):
 
     def advance(self, x: Tensor, h: Tensor, c: Tensor, p: Params) -> Advanced:
         """Gates, candidate and new cell state; h may have another width than c."""
-        i, f, o = (torch.sigmoid(linear(x, p[f"W_{k}"], p[f"b_{k}"]) + linear(h, p[f"U_{k}"])) for k in "ifo")
-        a = linear(x, p["W_g"], p["b_g"]) + linear(h, p["U_g"])
+        W, U, b = (torch.cat([p[f"{kind}_{k}"] for k in "ifog"]) for kind in "WUb")
+        *gates, a = (linear(x, W, b) + linear(h, U)).chunk(4, dim=-1)
+        i, f, o = (torch.sigmoid(gate) for gate in gates)
         return Advanced(i, f, o, a, h, c, f * c + i * candidate(self.layernorm, a, p))
 
     def step(self, x: Tensor, s: Tensor, params: Params) -> Tensor:

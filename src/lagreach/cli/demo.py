@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lagreach._util.disk import make_folder
+from lagreach._util.disk import make_folder, refuse_others
 from lagreach._util.extras import require_extra
+from lagreach._util.seeds import check_seed
 from lagreach._util.threads import one_thread
 from lagreach.advice.advise import Advice, advise
 from lagreach.forecasting.forecast import forecast
 from lagreach.forecasting.limits import BLENDED, FEW_SEQUENCES, FEW_STEPS, UNSEEN
-from lagreach.report.demo_page import Panel, percent, write_page
+from lagreach.report.demo_page import PAGE, PICTURE, Panel, percent, write_page
 from lagreach.tasks._task import slopes
 
 LAGS = (2, 40, 60)
@@ -164,9 +165,11 @@ def panel_of(model: nn.Module, data: tuple[Tensor, Tensor]) -> Panel:
 
 def run_demo(out: Path, seed: int = SEED) -> list[str]:
     """Tell the story, draw it, write its page; return what is to be printed."""
-    require_extra("report")  # before anything is trained
-    story = tell(seed)
+    require_extra("report")  # before the work: what is missing, and what cannot be written, is said at once
+    check_seed(seed)
     make_folder(out)
+    refuse_others([out / PAGE, out / PICTURE])
+    story = tell(seed)
     titles = ("as torch starts it", "as advised")
     page = write_page(out, (story.usual, story.mended), titles, story.question, story.says, story.advice)
     return [*story.lines(), "", f"{page} opens with the picture ({story.seconds:.0f} s)."]

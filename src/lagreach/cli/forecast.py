@@ -20,6 +20,7 @@ from lagreach.forecasting.limits import MEANING
 from lagreach.forecasting.result import Forecast
 
 TOO_LITTLE = 3
+FILE = "forecast.nc"
 OPTIMISERS = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
@@ -83,8 +84,7 @@ def run_forecast(
         raise InputError(
             "a share lies between 0 and 1", got=f"--require-share {require_share}", expected="0 < share <= 1"
         )
-    if report is not None:
-        refuse_others([report])
+    refuse_others([*([] if report is None else [report]), *([] if out is None else [out / FILE])])
     built = load_model(model)
     if weights is not None:
         load_weights(built, weights)
@@ -106,7 +106,7 @@ def run_forecast(
     made = replace(made, about={**made.about, "data": f"{data.name}: {made.about['data']}"})
     if out is not None:
         make_folder(out)
-        made.save(out / "forecast.nc")
+        made.save(out / FILE)
     if report is not None:
         made.report(report)
     rows = required_rows(made, require, require_share)

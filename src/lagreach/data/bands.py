@@ -29,6 +29,11 @@ class Bands:
         """The far edge of each band: what a dependency anywhere in it has to travel at most."""
         return [last for _, last in self.edges]
 
+    @property
+    def examined(self) -> list[int]:
+        """All lags of all bands."""
+        return [lag for first, last in self.edges for lag in range(first, last + 1)]
+
     def index(self, lag: int) -> int:
         """Number of the band that holds a lag."""
         for i, (first, last) in enumerate(self.edges):

@@ -62,8 +62,12 @@ def survey(sequences: Sequences) -> Survey:
             weight = np.ones(0) if mask is None else mask[row][:length]
             inputs.append(digest(x[row][:length] if x.ndim > 1 else x[row]))
             contents.append(digest(np.frombuffer(inputs[-1], np.uint8), target, weight, *_state(batch.state, row)))
-            uneven, left_out = np.flatnonzero(weight != 1), np.flatnonzero(target == IGNORED) if classes else np.ones(0)
-            masks.add(digest(uneven, weight[uneven], left_out))
+            if mask is not None or classes:
+                uneven, left_out = (
+                    np.flatnonzero(weight != 1),
+                    np.flatnonzero(target == IGNORED) if classes else np.ones(0),
+                )
+                masks.add(digest(uneven, weight[uneven], left_out))
         lengths += row_lengths
         inside = None if batch.lengths is None else np.arange(x.shape[1]) < np.array(row_lengths)[:, None]
         sketches["x"].add(batch.x, inside)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.special import ndtri
 
 from lagreach._util.arrays import Floats, Numbers
 from lagreach.errors import InputError
@@ -109,6 +108,8 @@ def noise_model(
         return Noise(two, scale / np.sqrt(2.0), concentration, concentration, bool(np.all(exponent == 2)))
     index = exponent / (exponent - 1.0)
     eps = checked_error(error)
+    from scipy.special import ndtri  # loads slowly, and is not needed to import the package
+
     return Noise(index, -scale * ndtri(eps) / stable.isf(eps, index), concentration, concentration, True)
 
 

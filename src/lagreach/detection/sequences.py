@@ -19,7 +19,6 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-from scipy.special import ndtr, ndtri
 
 from lagreach._util.arrays import Floats, Number, Numbers
 from lagreach.detection.information import (
@@ -185,6 +184,8 @@ def detection_error(
     if criterion == "robust":
         lost = _checked_batch(batch) ** (1.0 - 2.0 * noise.concentration)
         gain = n * robust_efficiency(noise.alpha, method, clip=clip) / lost
+        from scipy.special import ndtr
+
         return ndtr(-0.5 * signal / noise.scale * np.sqrt(gain))[()]
     # both claim nothing where averaging does not help
     d = np.where(noise.concentration > 0, noise.distance(n, signal), 0.0)
@@ -286,6 +287,8 @@ def _requirement(
     if criterion == "exact":
         return 2.0 * stable.isf(eps, noise.mean_alpha), noise.exponent, one
     if criterion == "robust":
+        from scipy.special import ndtri
+
         factor = -2.0 * ndtri(eps) / np.sqrt(robust_efficiency(noise.alpha, method, clip=clip))
         lost = _checked_batch(batch) ** (1.0 - 2.0 * noise.concentration)
         return factor, np.full_like(noise.exponent, 2.0), lost

@@ -92,10 +92,9 @@ def window_from(
     rate = _concentration(values, settings)
     shared: dict[str, Any] = {"value_block": values.block, "blocks": means.block, "rate": rate, "settings": settings}
     data = _requirement(bands, signal, values.data, noise=noise[0], test=test, **shared)
-    planted = means.planted(group)
     per_probe = [
-        _requirement(bands, planted[:, p], values.probe[:, p], noise=noise[1 + p], test=None, **shared)
-        for p in range(planted.shape[1])
+        _requirement(bands, means.probe[:, p], values.probe[:, p], noise=noise[1 + p], test=None, times=times, **shared)
+        for p, times in enumerate(means.planted_scale(group))
     ]
     return Window(
         required=data,
@@ -163,15 +162,17 @@ def _requirement(
     rate: Concentration,
     settings: MeasureSettings,
     test: Significance | None,
+    times: float = 1.0,
 ) -> Requirement:
     """N(l) with a block-jackknife interval, for one signal.
 
-    `means` (block, band, param) carry the signal, `values` (seq, band) the noise. With `test`, lags that are not
-    significant get inf and a lower bound from the upper limit of the signal.
+    `means` (block, band, param), `times` a number, carry the signal, `values` (seq, band) the noise. With `test`, lags that
+    are not significant get inf and a lower bound from the upper limit of the signal.
     """
     from scipy.special import stdtrit
 
     products, scale = gram(means)
+    scale = scale * times
     squares = leave_one_out(products) * scale**2
     whole = off_diagonal_mean(products) * scale**2
     spread_of_values = values.std(0, ddof=1)

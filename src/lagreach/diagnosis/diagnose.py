@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -25,6 +24,7 @@ from lagreach.data.pairs import check_enough
 from lagreach.data.sequences import as_sequences, fingerprint, telling_sample
 from lagreach.data.survey import survey
 from lagreach.data.targets import refuse_constant_targets
+from lagreach.diagnosis import timing
 from lagreach.diagnosis.cost import DiagnosisCost, beyond_budget, memory_needed, within_budget
 from lagreach.diagnosis.layer import anchors_of, convergence_of, diagnose_layer
 from lagreach.diagnosis.measure import MeasureSettings, interruptible_window, plan_measurement
@@ -158,7 +158,7 @@ def diagnose(
     >>> diagnosis.layers[0].window.dependences
     (3,)
     """
-    started = time.perf_counter()
+    started = timing.clock()
     chosen = with_arguments(settings or MeasureSettings(), signal=signal, noise=noise, transport=transport, strength=strength,
                             error=error, seed=seed)  # fmt: skip
     if dry_run:
@@ -191,20 +191,20 @@ def diagnose(
         cell=cell, call=call, optimizer=optimizer, views=choice.views,
     )  # fmt: skip
     available, measurable = plans[0].block_plan.available, plans[0].block_plan.sequences
-    plans, pace = within_budget(plans, chosen, measurable, budget, memory)
+    plans, pace = within_budget(plans, chosen, measurable, budget, memory, begun=started)
     plans = [replace(plan, planned=sequences or available) for plan in plans]
     used = plans[0].block_plan.sequences
     notes = (*said, *notes_on(plans, sample), *beyond_budget(budget, pace, used))
     layers, partial = [], False
-    seconds = {"setting up": time.perf_counter() - started}
+    seconds = {"setting up": timing.clock() - started}
     for plan in plans:
-        begun = time.perf_counter()
+        begun = timing.clock()
         with progress_bar(progress if isinstance(progress, bool) else None) as bar:
             shown = progress if callable(progress) else bar
             window, noise_sample, cut_short = measure(plan, chosen, _named(shown, plan.view.name), measured_statistics)
             layers.append(diagnose_layer(plan, window, noise_sample))
         partial = partial or cut_short
-        seconds[plan.view.name] = time.perf_counter() - begun
+        seconds[plan.view.name] = timing.clock() - begun
     return Diagnosis(
         layers=tuple(layers),
         sequences=sequences or available,
@@ -254,6 +254,7 @@ def cost(
     >>> plan.sequences, plan.lags
     (64, '0, 1, 3')
     """
+    started = timing.clock()
     source, loss, _ = aligned_labels(model, as_sequences(data), loss, call)
     chosen = settings or MeasureSettings()
     sample = telling_sample(source)
@@ -266,9 +267,10 @@ def cost(
         )  # fmt: skip
     plans = diagnosis_plans(
         model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, outputs=outputs,
-        cell=cell, call=call, views=choice.views,
+        cell=cell, call=call, views=choice.views, roughly=True,
     )  # fmt: skip
-    plans, pace = within_budget(plans, chosen, plans[0].block_plan.sequences, budget, memory, timed=True)
+    whole = plans[0].block_plan.sequences
+    plans, pace = within_budget(plans, chosen, whole, budget, memory, begun=started, timed=True)
     return DiagnosisCost(
         layers=tuple(plan.view.name for plan in plans),
         available=plans[0].block_plan.available,
@@ -295,8 +297,12 @@ def diagnosis_plans(
     call: Call | None = None,
     optimizer: Any = None,
     views: Sequence[View] = (),
+    roughly: bool = False,
 ) -> list[MeasurementPlan]:
-    """Find the recurrences of a model (or take `views`, found before), and fix what is measured of each."""
+    """Find the recurrences of a model (or take `views`, found before), and fix what is measured of each.
+
+    `roughly` is for plans that are only timed, see `plan_measurement`.
+    """
     source = as_sequences(data)
     check_enough(len(source))
     if settings.signal == "dependence":
@@ -305,7 +311,14 @@ def diagnosis_plans(
     if not views:
         views = find_views(model, sample, call) if cell is None else _custom(model, cell, sample, call)
     which = decide([run(view.bind(source.read([0]))) for view in views], outputs) if steps is None else None
-    shared = {"params": params, "require": require, "steps": steps, "outputs": which, "settings": settings}
+    shared = {
+        "params": params,
+        "require": require,
+        "steps": steps,
+        "outputs": which,
+        "settings": settings,
+        "roughly": roughly,
+    }
     seen = survey(source)
     plans = [plan_measurement(view, source, loss, lags, **shared, seen=seen) for view in views]
     if optimizer is None:

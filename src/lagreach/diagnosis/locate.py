@@ -1,15 +1,16 @@
 """Between the passes: which lags do the data depend on, and not only the inputs that the network happens to mix with them?
 
-1. *Marginal*: exchanging the targets of partners tests, for every band of lags, whether the target depends on inputs at all.
-   A trained network's Jacobians carry other inputs into a lag, so this alone names lags that are not in the data.
-2. *Inside the bands* that are left, the same for single lags. Where inputs follow each other in time, the gradients are
-   those of reading what their neighbours do not predict.
+1. *Marginal*: exchanging the targets of partners tests, for every lag, whether the target depends on inputs at all; inside
+   bands of several lags one by one as well (`lag_sketch`), since the nearest would drown the rest. A trained network's
+   Jacobians carry other inputs into a lag, so this alone names lags that are not in the data.
+2. Where inputs follow each other in time, the same *inside the bands* that are left, for the gradients of reading what their
+   neighbours do not predict.
 3. *Exchange* of the one input, for the lags that are left. A lag is named if it passes every test.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -20,9 +21,10 @@ from lagreach.gradients.blocks import LIMIT_BYTES, BlockMeans
 from lagreach.gradients.exchange import Exchanged, ExchangePlan, affordable_positions, exchange
 from lagreach.gradients.head_reach import head_reach
 from lagreach.gradients.lag_contrasts import LagContrasts, lag_contrasts
+from lagreach.gradients.lag_sketch import BandTest
 from lagreach.gradients.measurement_plan import MeasurementPlan
 from lagreach.gradients.partial_inputs import DETERMINED, InputMoments, Neighbours, fit_neighbours
-from lagreach.gradients.significance import Significance, flip_test
+from lagreach.gradients.significance import flip_test
 from lagreach.gradients.step_inputs import step_input
 
 NOT_ALONE = (
@@ -82,14 +84,14 @@ class Located:
 def locate(
     plan: MeasurementPlan,
     means: BlockMeans,
-    test: Significance,
+    tested: BandTest,
     settings: MeasureSettings,
     *,
     inputs: InputMoments | None = None,
     look: Look | None = None,
     project: Callable[[np.ndarray, Sequence[int]], np.ndarray] = lambda vectors, bands: vectors,
 ) -> Located:
-    """Look into the bands that the marginal `test` names, and name lags.
+    """Look into the bands that the marginal test names, and name lags.
 
     Parameters
     ----------
@@ -100,6 +102,7 @@ def locate(
     project
         What of the vectors (block, lag, param) of lags in these bands is tested.
     """
+    test = tested.bands
     bands = np.flatnonzero(test.adjusted <= settings.error).tolist()
     neighbours = None if inputs is None else fit_neighbours(inputs)
     left = 1.0 if neighbours is None else neighbours.left
@@ -109,7 +112,7 @@ def locate(
     reason = _why_not(plan, neighbours)
     if reason:
         return Located(marginal.lags, marginal.adjusted, marginal.signal, left, (reason,))
-    closer = _Closer(plan, settings, look, neighbours, project, means, bands)
+    closer = _Closer(plan, settings, look, neighbours, project, means, bands, tested.inside)
     single_lags = closer.inside()
     single_lags.examine(closer)
     signal = means.data.copy()
@@ -148,6 +151,7 @@ class _Closer:
     project: Callable[[np.ndarray, Sequence[int]], np.ndarray]
     means: BlockMeans
     bands: list[int]
+    marginal: Mapping[int, float]  # p-values of lags inside bands
 
     def inside(self) -> _Lags:
         """Single lags of the bands, with their contrasts and p-values."""
@@ -158,12 +162,21 @@ class _Closer:
         every = {
             lag: band for (first, last), band in zip(edges, self.bands, strict=True) for lag in range(first, last + 1)
         }
+        tested = self.neighbours is None and bool(self.marginal)
+        if tested:
+            every = {lag: band for lag, band in every.items() if self._marginal(lag) <= self.settings.error}
         room = max(1, LIMIT_BYTES // (2 * self.plan.block_plan.count * self.plan.width * 8))
-        band_of = dict(list(every.items())[:room])
-        contrasts = self.look.contrasts(list(band_of), self.neighbours).data
-        too_many = f"lags beyond {max(band_of)} were not looked into one by one: too many weights; ask for fewer lags"
-        notes = (too_many,) if len(every) > room else ()
-        return _Lags(band_of, contrasts, self.test(band_of, contrasts), notes=notes)
+        chosen = sorted(sorted(every, key=self._marginal)[:room])
+        band_of = {lag: every[lag] for lag in chosen}
+        contrasts = self.look.contrasts(chosen, self.neighbours).data
+        left_out = f"of {len(every)} lags only {room}, the clearest, were looked into one by one: too many weights; ask for fewer"
+        notes = (left_out,) if len(every) > room else ()
+        p = dict.fromkeys(band_of, 0.0) if tested else self.test(band_of, contrasts)
+        return _Lags(band_of, contrasts, p, notes=notes)
+
+    def _marginal(self, lag: int) -> float:
+        """P-value of a lag by the marginal test; bands of one lag have been named."""
+        return self.marginal.get(lag, 0.0)
 
     def test(self, band_of: dict[int, int], vectors: np.ndarray) -> dict[int, float]:
         """P-values of lags from their vectors (block, lag, param), adjusted for all of them and all other bands."""
@@ -196,8 +209,9 @@ class _Lags:
         if not left:
             return
         plan, columns = closer.plan, [self.lags.index(lag) for lag in left]
-        positions = affordable_positions(left, plan.time)
-        exchange_plan = ExchangePlan(tuple(left), positions, head_reach(plan), closer.neighbours, plan.seed)
+        reach = head_reach(plan)
+        positions = affordable_positions(left, plan.time, reach)
+        exchange_plan = ExchangePlan(tuple(left), positions, reach, closer.neighbours, plan.seed)
         vectors = self.contrasts.copy()
         vectors[:, columns] = closer.look.exchange(exchange_plan).controlled(self.contrasts[:, columns])
         p = closer.test(self.band, vectors)

@@ -36,6 +36,7 @@ from lagreach.transport.rollout import run
 READ_SEQUENCES, READ_VALUES = 64, 2**22  # inputs that are read at once, at most
 Part = TypeVar("Part")
 LITTLE = 50_000  # weights, up to which looking at every lag costs little
+FEWEST_BLOCKS = 16  # of sequences, however many weights there are
 GROUP = 8  # blocks that are measured together; an interrupt keeps whole groups
 
 
@@ -130,10 +131,12 @@ def plan_measurement(
     outputs: str | None = None,
     settings: MeasureSettings,
     seen: Survey | None = None,
+    roughly: bool = False,
 ) -> MeasurementPlan:
     """Read the data once, group the sequences, and fix bands and probes: all that both passes must share.
 
-    `seen` is what `survey` saw in the data, if it has been called already.
+    `seen` is what `survey` saw in the data, if it has been called already. For a plan that is only timed, a few sequences
+    tell `roughly` how inputs vary.
     """
     check_settings(settings)
     sequences = as_sequences(data)
@@ -145,17 +148,18 @@ def plan_measurement(
     at_end = steps is None and positions > 1 and decide([first], outputs) == AT_THE_END
     names = select_params(view.template, params)
     read = min(READ_SEQUENCES, max(1, READ_VALUES // first.x.numel()))
-    spread = _input_spread(view, sequences, read)
+    spread = _input_spread(view, sequences, read, read if roughly else len(sequences))
     generator = torch.Generator().manual_seed(settings.seed)
     width = sum(view.template.params[name].numel() for name in names)
     bands = make_bands(lags, spread.time, require, EVERY if width <= LITTLE else FEW)
     seen_outputs = out * (positions if at_end else 1)
     probe = make_probe(spread.mean, spread.covariance, seen_outputs, settings.probes, generator)
-    members = _members(settings, seen_outputs, len(bands) * width)
+    blocks = _blocks(settings, len(bands) * width)
+    members = _members(replace(settings, blocks=blocks), seen_outputs, len(bands) * width)
     return MeasurementPlan(
         view=view,
         sequences=sequences,
-        block_plan=plan_blocks(sequences, settings.blocks, settings.seed, members=members, seen=seen),
+        block_plan=plan_blocks(sequences, blocks, settings.seed, members=members, seen=seen),
         loss=loss,
         names=names,
         bands=bands,
@@ -170,6 +174,12 @@ def plan_measurement(
     )
 
 
+def _blocks(settings: MeasureSettings, values: int) -> int:
+    """Blocks of sequences: as many as asked for, but fewer where their gradients of `values` numbers would not fit."""
+    fits = LIMIT_BYTES // ((1 + settings.probes) * values * 8)
+    return min(settings.blocks, max(fits, FEWEST_BLOCKS))
+
+
 def _members(settings: MeasureSettings, outputs: int, values: int) -> int:
     """Sequences that exchange targets with each other: as many as cost little.
 
@@ -180,11 +190,11 @@ def _members(settings: MeasureSettings, outputs: int, values: int) -> int:
     return max([m for m in fits if m <= wanted], default=2)
 
 
-def _input_spread(view: View, sequences: Sequences, read: int) -> InputSpread:
-    """How the recurrent layer's inputs vary over valid steps and between sequences."""
-    spread = InputSpread()
-    for start in range(0, len(sequences), read):
-        batch = sequences.read(range(start, min(start + read, len(sequences))))
+def _input_spread(view: View, sequences: Sequences, read: int, count: int) -> InputSpread:
+    """How the recurrent layer's inputs vary over valid steps and between the first sequences."""
+    spread, count = InputSpread(), min(count, len(sequences))
+    for start in range(0, count, read):
+        batch = sequences.read(range(start, min(start + read, count)))
         if batch.lengths is None:
             check_finite("the input x", batch.x, start)
         bound = view.bind(batch)

@@ -21,6 +21,7 @@ import numpy as np
 from lagreach.diagnosis.locate import Look, locate
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.gradients.blocks import BlockMeans, BlockSums
+from lagreach.gradients.lag_sketch import bands_test
 from lagreach.gradients.measurement_plan import MeasurementPlan
 from lagreach.gradients.noise import NoiseSums, NoiseValues, unit_directions
 from lagreach.gradients.partial_inputs import InputMoments, InputSums
@@ -110,7 +111,9 @@ def between_passes(
         return vectors if random is None else np.einsum("k...lp,lp->k...l", vectors, random[list(bands)])[..., None]
 
     every = range(len(plan.bands))
-    test = flip_test(project(means.pairings, every), flips=settings.flips, generator=draw())
+    sketch = means.sketch if random is None else None
+    tested = bands_test(plan.bands, project(means.pairings, every), sketch, flips=settings.flips, generator=draw())
+    test = tested.bands
     told: np.ndarray = np.ones(len(plan.bands), dtype=bool) if inputs is None else np.asarray(inputs.told.any(0))
     if plan.block_plan.untold:  # too few independent stretches of a series: no lag can be tested
         unknown = np.full(len(plan.bands), np.nan)
@@ -122,7 +125,7 @@ def between_passes(
             marginal=unknown,
             told=told,
         )
-    located = locate(plan, means, test, settings, inputs=inputs, look=look, project=project)
+    located = locate(plan, means, tested, settings, inputs=inputs, look=look, project=project)
     signal = project(located.signal, every)
     sizes = test if located.signal is means.data else flip_test(signal, flips=0, generator=draw())
     named = [lag for lag in located.lags if told[plan.bands.index(lag)]]

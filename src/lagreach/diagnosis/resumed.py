@@ -39,7 +39,7 @@ from lagreach.whole_model.signals import SignalPart
 from lagreach.whole_model.spread import FEWEST, Spread, Work, until_interrupted
 
 KEPT = (SignalPart, ExchangePart, NoiseValues, PartialMoments, Factors, InputMoments)
-FORMAT = 1  # of the files; others are not read
+FORMAT = 2  # of the files; others are not read
 
 
 class Resumed:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -21,11 +20,14 @@ from lagreach.adapters.fresh_state import from_fresh_state
 from lagreach.data.pairs import check_enough
 from lagreach.data.sequences import Sequences, as_sequences, fingerprint, telling_sample
 from lagreach.data.targets import refuse_constant_targets
+from lagreach.diagnosis import timing
 from lagreach.diagnosis.assemble import untold, window_from
-from lagreach.diagnosis.cost import PILOT, DiagnosisCost, Pace, check_budget
+from lagreach.diagnosis.cost import DiagnosisCost, check_budget
 from lagreach.diagnosis.curves import with_curves
+from lagreach.diagnosis.readout_shares import with_readout_shares
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
 from lagreach.diagnosis.settings import MeasureSettings, check_settings
+from lagreach.diagnosis.timing import FEWEST, Pace
 from lagreach.errors import UnsupportedError
 from lagreach.gradients.optimiser_geometry import optimiser_name
 from lagreach.regimes import fit_regimes
@@ -79,11 +81,11 @@ def diagnose_whole_model(
 
     `why` says why it is the whole model, `spread` who does the work; the other options are those of `_planned`.
     """
-    started = time.perf_counter()
+    started = timing.clock()
     _refuse_collecting(statistics)
     plan, whole, _ = _planned(model, source, loss, lags, settings=settings, why=why, **options)
-    seconds = {"setting up": time.perf_counter() - started}
-    begun = time.perf_counter()
+    seconds = {"setting up": timing.clock() - started}
+    begun = timing.clock()
     with progress_bar(progress if isinstance(progress, bool) else None) as bar:
         shown = progress if callable(progress) else bar
 
@@ -93,11 +95,18 @@ def diagnose_whole_model(
         measured = measure_model(plan, flips=settings.flips, error=settings.error, progress=named, spread=spread)
     layer = _layer(measured, settings, why)
     block_plan = measured.plan.block_plan
+    if not measured.cut_short:
+        planned, given = (
+            sequences or block_plan.available,
+            {name: options.get(name) for name in ("steps", "outputs", "call")},
+        )
+        layer, wide = with_readout_shares(layer, model, source, loss, settings.seed, planned, **given)
+        notes = (*notes, *wide)
     if statistics:
         by_name = {one.name: one for one in statistics}
         curves = draw_curves(by_name, Measured(layer.window, layer.fidelity), {})
         layer = replace(layer, window=replace(layer.window, curves=dict(layer.window.curves) | curves))
-    seconds[NAME] = time.perf_counter() - begun
+    seconds[NAME] = timing.clock() - begun
     return Diagnosis(
         layers=(layer,),
         sequences=sequences or block_plan.available,
@@ -221,10 +230,10 @@ def _refuse_collecting(statistics: Sequence[LagStatistic]) -> None:
 
 def _pilot(plan: WholeModelPlan, settings: MeasureSettings) -> float:
     """Seconds per sequence, from measuring a few."""
-    few = subsample(plan, PILOT)  # of a series, some of every stretch
-    started = time.perf_counter()
+    few = subsample(plan, FEWEST)  # of a series, some of every stretch
+    started = timing.clock()
     measure_model(few, flips=settings.flips, error=settings.error)
-    return (time.perf_counter() - started) / few.block_plan.sequences
+    return (timing.clock() - started) / few.block_plan.sequences
 
 
 def _layer(measured: ModelMeasurement, settings: MeasureSettings, why: str) -> LayerDiagnosis:

@@ -25,6 +25,7 @@ DEFINITION = (
 NEAR_BOUND = 0.8  # share of the memory bound in use from which capacity may bind
 LITTLE_MEMORY = 0.2  # of an input's variance
 WORTH_CALLING_LEARNED = 0.02  # rise of the loss; a random readout may lean the right way by less
+LEARNED = 0.5  # share of a lag from which it counts as learned
 
 
 @dataclass(frozen=True)
@@ -208,8 +209,9 @@ class Window:
         edge = int(self.required.lags[i])
         for relied_on in set(self.lags_of_bands[i]) & set(self.reliance.lags):
             place = self.reliance.lags.index(relied_on)
-            tested = self.reliance.adjusted[place] <= self.error and self.reliance.rise[place] >= WORTH_CALLING_LEARNED
-            if tested and not self.reliance.explained <= 0:  # worse than a constant is not learned
+            used = self.reliance.adjusted[place] <= self.error and self.reliance.rise[place] >= WORTH_CALLING_LEARNED
+            worse = self.reliance.explained <= 0  # than a constant
+            if used and not worse and not self.reliance.share_learned(relied_on) < LEARNED:
                 return Status.LIMIT_LEARNED
         if np.isnan(self.adjusted_p[i]):
             series = self.required.status[i] is Status.LIMIT_CANNOT_BE_TOLD
@@ -226,6 +228,17 @@ class Window:
         if self.memory.independent_inputs and crowded and held < LITTLE_MEMORY:
             return Status.LIMIT_CAPACITY
         return Status.LIMIT_UNDETERMINED
+
+    def learned(self, lag: int) -> float:
+        """Share of a lag that the model as it stands has learned; NaN where that was not measured.
+
+        0 where the model does not use the input, or does worse with it than without. See `lagreach.statistics.reliance`.
+        """
+        named = [one for one in self.lags_of_bands[self.required.index(lag)] if one in self.reliance.lags]
+        if not named or self.reliance.learned is None:
+            return float("nan")
+        sure = self.reliance.adjusted[self.reliance.lags.index(named[0])] <= self.error
+        return min(1.0, max(0.0, self.reliance.share_learned(named[0]))) if sure else 0.0
 
     @property
     def definition(self) -> str:

@@ -38,7 +38,7 @@ def farthest(measurement: Measurement, scale: Mapping[str, Tensor], steps: int) 
     that cannot move weights by a good part of one has hardly begun.
     """
     gradients = mean_squared_gradients(measurement)
-    moved = torch.cat([(scale[name].square() * gradients[name]).flatten() for name in scale])
+    moved = torch.cat([(scale[name].square() * gradients[name].to(scale[name])).flatten() for name in scale])
     return float(steps * moved[moved > 0].mean().sqrt()) if bool((moved > 0).any()) else 0.0
 
 

@@ -95,7 +95,7 @@ class CarriedBack:
         space: OutputSpace,
     ) -> Sketched:
         """Derivatives at the anchors in the coordinates of `space`, and the gradient over all targets, along all directions."""
-        index, _ = observed.anchors()
+        index, _ = observed.anchors
         anchors = index.shape[1]
         seq, time = len(output), observed.planted.shape[1]
         every = torch.eye(output.shape[2], dtype=output.dtype, device=output.device)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import math
+import operator
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -21,7 +23,9 @@ from lagreach._version import __version__
 from lagreach.adapters import View
 from lagreach.adapters.calling import Call
 from lagreach.adapters.fresh_state import from_fresh_state
+from lagreach.adapters.precision import in_single_precision, precision_note
 from lagreach.data.sequences import Sequences, as_sequences, fingerprint, telling_sample
+from lagreach.data.targets import refuse_constant_targets
 from lagreach.errors import InputError
 from lagreach.forecasting.budget import descent_time, farthest, optimiser_scale, readout_scale
 from lagreach.forecasting.linearise import Linearisation, choose_linearisation, sequences_together
@@ -29,6 +33,7 @@ from lagreach.forecasting.network import MOST_FEATURES, as_network
 from lagreach.forecasting.plan import BLOCKS, ForecastPlan, make_plan, zero_beyond
 from lagreach.forecasting.result import Forecast
 from lagreach.forecasting.target_batches import Measurement
+from lagreach.forecasting.training_gradients import cut_gradients
 from lagreach.gradients.optimiser_geometry import optimiser_name
 from lagreach.gradients.significance import flip_test
 from lagreach.statistics import reachable, readable
@@ -132,12 +137,18 @@ def forecast(
             "a budget is an optimiser and a number of steps", got="one of them", fix="pass optimiser= and steps="
         )
     check_seed(seed)
-    numbers = (sequences,) if isinstance(sequences, int) else tuple(int(n) for n in sequences)
+    _check_limits(error=error, directions=directions, budget=budget, memory=memory, pilot=pilot)
+    numbers = _counts(sequences)
     source, loss, said = aligned_labels(model, as_sequences(data), loss, call)
     if pilot:
         model = _after_pilot(model, train, pilot)
+    if (note := precision_note(model)) is not None:
+        said = (*said, note)
+    trained = model  # which the optimiser knows
+    model = in_single_precision(model) if isinstance(model, nn.Module) else model
     call, reset = from_fresh_state(model, telling_sample(source), call)
     plan = make_plan(source, lags, seed, require)
+    refuse_constant_targets(source)
     seconds = {"reading": time.perf_counter() - started}
     with progress_bar(progress if isinstance(progress, bool) else None) as bar:
         shown = progress if callable(progress) else bar
@@ -148,7 +159,7 @@ def forecast(
         reach = within = None
         sketch = np.full(len(plan.lags), np.nan)
         if weights == "all":
-            scale = None if optimiser is None else optimiser_scale(run.measurement, optimiser, model)
+            scale = None if optimiser is None else optimiser_scale(run.measurement, optimiser, trained)
             if scale is not None and steps is not None:
                 run.settings["farthest"] = farthest(run.measurement, scale, steps)
             reach, within, sketch = run.reachable(
@@ -165,7 +176,7 @@ def forecast(
         strength=strength,
         error=error,
         available=len(source),
-        adjusted_p=test.adjusted,
+        adjusted_p=np.where(plan.told, test.adjusted, np.nan),
         sketch=sketch,
         settings={
             "loss": loss,
@@ -181,9 +192,55 @@ def forecast(
         versions={"lagreach": __version__} | {name: version(name) for name in ("torch", "numpy", "scipy")},
         fingerprint=fingerprint(source),
         seconds=seconds,
-        warnings=(*run.warnings, *_warnings(source, plan, model)),
+        warnings=(*run.warnings, *_warnings(plan, model)),
         about=about(model, source, plan.time),
     )
+
+
+@one_thread()
+def readout_shares(
+    model: nn.Module,
+    source: Sequences,
+    lags: Iterable[int],
+    *,
+    loss: Loss,
+    most_features: int,
+    seed: int,
+    target_steps: Any = None,
+    call: Call | None = None,
+) -> tuple[ShareCurves | None, int]:
+    """Fit the readout alone, which takes one forward pass, if it reads few features; also returned is how many they are."""
+    plan = make_plan(source, lags, seed)
+    run = _Run(model, plan, loss, target_steps, call, seed)
+    if run.features > most_features:
+        return None, run.features
+    return run.readable(None), run.features
+
+
+def _counts(sequences: Iterable[int] | int) -> tuple[int, ...]:
+    """Numbers of sequences to forecast for."""
+    try:
+        listed = (sequences,) if isinstance(sequences, int) else tuple(sequences)
+        return tuple(operator.index(n) for n in listed)
+    except TypeError as error:
+        raise InputError(
+            "sequences are positive numbers", got=repr(sequences), expected="such as (100, 1000, 10000)"
+        ) from error
+
+
+def _check_limits(**given: float | None) -> None:
+    """Refuse errors, numbers, times and bytes that are none."""
+    expected = {
+        "error": ("between 0 and 1", lambda value: 0 < value < 1),
+        "directions": ("a whole number, 1 or more", lambda value: value >= 1 and value == int(value)),
+        "budget": ("seconds, more than 0", lambda value: value > 0),
+        "memory": ("bytes, more than 0", lambda value: value > 0),
+        "pilot": ("steps, 0 or more", lambda value: value >= 0),
+    }
+    for name, value in given.items():
+        words, fits = expected[name]
+        if value is not None and not (isinstance(value, (int, float)) and not math.isnan(value) and fits(value)):
+            raise InputError(f"{name} is out of range", got=f"{name}={value!r}", expected=words)
 
 
 def _after_pilot(model: nn.Module | View, train: Train | None, pilot: int) -> nn.Module:
@@ -211,6 +268,8 @@ class _Run:
         generator = torch.Generator().manual_seed(seed + 1)
         width, mixing = features.shape[-1], None
         self.warnings = list(network.notes)
+        if (cut := cut_gradients(network, sample)) is not None:
+            self.warnings.append(cut)
         if width > MOST_FEATURES:
             draws = torch.randn(width, MOST_FEATURES, generator=generator, dtype=torch.float64)
             mixing, width = torch.linalg.qr(draws).Q, MOST_FEATURES
@@ -218,9 +277,11 @@ class _Run:
                 f"a readout of {features.shape[-1]} features: {width} random combinations of them are judged"
             )
             network.readout = ()
-        outputs = output.shape[-1]
+        outputs, self.features = output.shape[-1], features.shape[-1]
         probes = plan.coding.project.shape[1]
         space = output_space(loss, outputs, max(1, READOUT_WEIGHTS // width), probes, generator)
+        if plan.coding.singled:
+            space = replace(space, group=2 * space.group)
         self.sample, self.seed, self.outputs, self.width = sample, seed, outputs, width
         self.measurement = Measurement(network, plan, loss, steps, space, mixing)
         self.settings: dict[str, Any] = {"sequences_used": len(plan), "readout_features": width}
@@ -229,7 +290,7 @@ class _Run:
         """Fit the readout."""
         measurement, plan = self.measurement, self.measurement.plan
         device = measurement.network.device
-        moments = readable.start(BLOCKS, self.width, plan.lags, measurement.space.copies, device)
+        moments = readable.start(BLOCKS, self.width, plan.lags, measurement.space.copies, device, plan.coding.singled)
         measurement.add_readable(moments, tick)
         rows = len(plan) * self._anchors()
         if rows < ROWS_A_FEATURE * self.width:
@@ -275,7 +336,7 @@ class _Run:
         wanted = max(FEWEST_SEQUENCES, math.ceil(AMPLE_ROWS * features / self._anchors()))
         part = measurement.plan.only(wanted)
         measurement = Measurement(network, part, measurement.loss, measurement.steps, space, measurement.mixing)
-        moments = reachable.start(BLOCKS, features, space, part.lags, network.device)
+        moments = reachable.start(BLOCKS, features, space, part.lags, network.device, part.coding.singled)
         of_readout = None if scale is None or not beside else readout_scale(scale, network.readout, self.width)
         measurement.add_reachable(moments, chosen, how, of_readout, ticks(shown, "all weights", len(part)))
         floor = rounding_floor(None if how.note else network.dtype)
@@ -304,8 +365,6 @@ class _Run:
     ) -> int:
         """Directions that memory, time and the number of targets allow."""
         if asked is not None:
-            if asked < 1:
-                raise InputError("directions must be a positive number", got=asked)
             return asked
         rows = len(self.measurement.plan) * self._anchors()
         by_rows = rows // ROWS_A_FEATURE - beside
@@ -331,24 +390,23 @@ class _Run:
         beside = measurement.space.basis.shape[1] * self.width if measurement.network.readout else 0
         together = how.together if how.carried is None else DIRECTIONS  # which then cost about the same
         taken = Directions(moved, together, self.seed)
-        sums = reachable.start(BLOCKS, len(taken) + beside, measurement.space, few.lags, measurement.network.device)
+        sums = reachable.start(
+            BLOCKS, len(taken) + beside, measurement.space, few.lags, measurement.network.device, few.coding.singled
+        )
         begun = time.perf_counter()
         trial.add_reachable(sums, taken, how)
         each = (time.perf_counter() - begun) / (len(taken) * len(few))
         return int(budget / (each * min(len(measurement.plan), FEWEST_SEQUENCES)))
 
 
-def _warnings(source: Sequences, plan: ForecastPlan, model: object) -> list[str]:
-    notes = []
+def _warnings(plan: ForecastPlan, model: object) -> list[str]:
+    notes = list(plan.notes)
     if isinstance(model, nn.Module) and any(isinstance(m, nn.Dropout) and m.training for m in model.modules()):
         notes.append("the model was in training mode; it was looked at in evaluation mode, without dropout")
-    if getattr(source, "from_one_series", False):
+    if plan.coding.singled:
         notes.append(
-            "windows of one series are not independent: N counts windows, and intervals come from stretches of them"
-        )
-    if plan.correlated:
-        notes.append(
-            "inputs are correlated in time: what is found in the data is marginal, lags may stand in for each other"
+            "inputs follow from each other in time: a share is what the model changes by when the one input alone is exchanged; "
+            "a loss may fall without it, by neighbours that stand in"
         )
     if len(plan) < 128:
         notes.append(f"only {len(plan)} sequences: shares are rough; 500 or more are better")

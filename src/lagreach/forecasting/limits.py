@@ -18,7 +18,7 @@ MEANING = {
     FEW_SEQUENCES: "can be learned, but from more sequences than these",
     FEW_STEPS: "can be learned, but not in so many steps of this optimiser: train longer, or with larger steps",
     NONE_FOUND: "the targets do not depend on this lag, as far as these sequences tell",
-    UNKNOWN: "no target has an input that old",
+    UNKNOWN: "no target has an input that old, or these sequences cannot tell",
 }
 
 

@@ -17,7 +17,7 @@ from lagreach.statistics.reachable import METHODS, Directions, difference_step, 
 
 TOGETHER = 16  # directions that are taken together
 ROOM = 2**28  # bytes of activations that may be alive at a time
-MOST_SEQUENCES = 64
+MOST_SEQUENCES = 128
 ALIVE = 6  # activations of the largest size that are alive at a time
 AGREE = 1e-3  # how closely differences over two distances must agree
 FARTHER = 8.0

@@ -130,7 +130,8 @@ class ModuleNetwork(Network):
         kind = next(iter(weights.values())).dtype
         if kind != self.dtype:  # all else in the same precision
             rest = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
-            named = {n: v.detach().to(kind) if v.is_floating_point() else v for n, v in {**rest, **named}.items()}
+            rest = {**rest, **self.weights}
+            named = {n: v.detach().to(kind) if v.is_floating_point() else v for n, v in rest.items()} | dict(weights)
         return torch.func.functional_call(self._called, {f"model.{n}": v for n, v in named.items()}, (batch,))
 
     def show(self, batch: Batch) -> Shown:

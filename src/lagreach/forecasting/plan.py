@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from lagreach.data.batch import Batch
 from lagreach.data.pairs import plan_blocks
 from lagreach.data.sequences import Sequences
 from lagreach.errors import InputError
+from lagreach.forecasting.single_inputs import Autoregression, LaggedCovariances
 from lagreach.statistics.linear_share import anchor_chance
 from lagreach.statistics.memory import Autocorrelation
 from lagreach.transport.objective import valid_steps
@@ -26,6 +27,9 @@ CODES = 8  # random numbers that stand for a token
 WIDEST = 512  # inputs; of more, as many random combinations are looked at
 READ_VALUES = 2**22  # numbers read at a time
 EVERY_LAG = 256  # lags below this are all looked at: one more costs next to nothing
+SHARED = (
+    "inputs at these lags are the same in every sequence, so that nothing in the data tells what depends on them: {}"
+)
 LOOKED_AT = 256  # sequences that tell whether inputs depend on earlier ones
 
 
@@ -33,22 +37,36 @@ LOOKED_AT = 256  # sequences that tell whether inputs depend on earlier ones
 class InputCoding:
     """How inputs become planted values: numbers as they are, tokens by random codes; then whitened, along random directions.
 
-    `table` holds the codes of tokens (token, code), or combinations of very many inputs (input, code), or is None.
+    `table` holds the codes of tokens (token, code), or combinations of very many inputs (input, code), or is None. `following`
+    says how inputs follow from those before, where they do.
     """
 
     tokens: bool
     table: Tensor | None
     mean: Float[Tensor, "code"]
     project: Float[Tensor, "code probe"]
+    following: Autoregression | None = None
+
+    @property
+    def singled(self) -> bool:
+        """Whether values are followed by what each input alone holds."""
+        return self.following is not None
 
     def planted(self, batch: Batch) -> Float[Tensor, "seq time probe"]:
-        """Values of mean zero and variance one along each probe, zero beyond the end of a sequence."""
+        """Values of mean zero and variance one along each probe, zero beyond the end of a sequence.
+
+        Where inputs follow from each other, behind them what each input alone holds (`Autoregression.singled`).
+        """
         values = _coded(batch, self.tokens, self.table)
-        planted = values @ self.project.to(values) - (self.mean @ self.project).to(values)
-        if batch.lengths is None:
+        project, offset = self.project.T.to(values), -(self.mean @ self.project).to(values)
+        planted = torch.nn.functional.linear(values, project, offset)
+        if batch.lengths is None and self.following is None:
             return planted
         inside = valid_steps(batch.lengths, len(batch), values.shape[1], values.device)
-        return torch.where(inside[..., None], planted, 0.0)
+        planted = torch.where(inside[..., None], planted, 0.0)
+        return (
+            planted if self.following is None else torch.cat((planted, self.following.singled(planted, inside)), dim=2)
+        )
 
 
 def _coded(batch: Batch, tokens: bool, table: Tensor | None) -> Float[Tensor, "seq time code"]:
@@ -76,7 +94,10 @@ class ForecastPlan:
     coding: InputCoding
     time: int
     seed: int
-    correlated: bool  # inputs depend on earlier ones
+    total: int  # sequences, of which a part or a shard may be looked at
+    # (lag,): whether sequences can tell what hangs on it
+    told: np.ndarray = field(default_factory=lambda: np.ones(0, dtype=bool))
+    notes: tuple[str, ...] = ()  # what was seen in the data
 
     def __len__(self) -> int:
         return len(self.order)
@@ -117,6 +138,13 @@ def make_plan(sequences: Sequences, lags: str | Iterable[int], seed: int, requir
         raise InputError(
             "the input has no time axis", got=f"shape {tuple(first.x.shape)}", expected="(seq, time, input)"
         )
+    if first.x.dtype == torch.bool or first.x.is_complex():
+        raise InputError(
+            "inputs are numbers or tokens",
+            got=str(first.x.dtype),
+            expected="a floating type, or whole numbers",
+            fix="pass x.float() where they are yes and no, torch.view_as_real(x).flatten(-2) of complex ones",
+        )
     dealt = plan_blocks(sequences, BLOCKS, seed)
     order, block = dealt.pairs.ravel(), np.repeat(dealt.blocks, 2)
     generator = torch.Generator().manual_seed(seed)
@@ -134,9 +162,26 @@ def make_plan(sequences: Sequences, lags: str | Iterable[int], seed: int, requir
         coding=coding,
         time=time,
         seed=seed,
-        correlated=False,
+        total=len(order),
     )
-    return replace(plan, correlated=_correlated(plan.only(LOOKED_AT), size))
+    some = plan.only(LOOKED_AT)
+    told, notes = _told(some, size), dealt.notes
+    if shared := [str(lag) for lag, yes in zip(plan.lags, told, strict=True) if not yes]:
+        notes = (*notes, SHARED.format(", ".join(shared)))
+    told = told & (not dealt.untold)
+    return replace(plan, coding=_following(some, size), told=told, notes=notes)
+
+
+def _told(plan: ForecastPlan, size: int) -> np.ndarray:
+    """Lags at which inputs differ between sequences: what does not vary cannot be told from a constant."""
+    first: Tensor | None = None
+    differs = torch.zeros(plan.time, dtype=torch.bool)
+    for batch in _read(plan.sequences, plan.order, size):
+        x = batch.x.detach().cpu().flatten(2) if batch.x.ndim > 2 else batch.x.detach().cpu()[..., None]
+        first = x[:1] if first is None else first
+        steps = min(first.shape[1], x.shape[1])  # of sequences that end sooner, as far as they go
+        differs[:steps] |= (x[:, :steps] != first[:, :steps]).any(-1).any(0)
+    return np.array([bool(differs[: plan.time - lag].any()) for lag in plan.lags])
 
 
 def _table(
@@ -197,16 +242,21 @@ def _directions(covariance: Float[Tensor, "code code"], generator: torch.Generat
     return (vectors / values.sqrt()) @ torch.linalg.qr(draws).Q
 
 
-def _correlated(plan: ForecastPlan, size: int) -> bool:
-    """Whether planted inputs tell something of those a few steps later, beyond what chance would show."""
-    related: Autocorrelation | None = None
+def _following(plan: ForecastPlan, size: int) -> InputCoding:
+    """How planted inputs follow from those before, if they do beyond what chance would show."""
+    coding, probes = plan.coding, plan.coding.project.shape[1]
+    related, lagged = Autocorrelation(BLOCKS, probes), None
     seen = 0
     for batch in _read(plan.sequences, plan.order, size):
-        values = plan.coding.planted(batch).double()
+        values = coding.planted(batch).double()
         inside = valid_steps(batch.lengths, len(batch), values.shape[1], values.device)
         values = torch.where(inside[..., None], values, 0.0)
-        if related is None:
-            related = Autocorrelation(BLOCKS, values.shape[2])
         related.add(values, inside, torch.arange(seen, seen + len(batch)) % BLOCKS)
+        lagged = lagged or LaggedCovariances(probes, plan.time)
+        lagged.add(values, inside)
         seen += len(batch)
-    return related is not None and related.detected()
+    if lagged is None or not related.detected():
+        return coding
+    if probes % 2 and probes > 1:  # values and what they alone hold are dealt alike to two directions of the output
+        return _following(replace(plan, coding=replace(coding, project=coding.project[:, :-1])), size)
+    return replace(coding, following=lagged.autoregression())

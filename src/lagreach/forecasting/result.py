@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from lagreach.errors import InputError
-from lagreach.forecasting.limits import NONE_FOUND, limits
+from lagreach.forecasting.limits import NONE_FOUND, UNKNOWN, limits
 from lagreach.statistics.linear_share import AMPLE, ShareCurves, Shares, check_strength
 
 if TYPE_CHECKING:
@@ -132,6 +132,11 @@ class Forecast:
 
     # what binds
 
+    @property
+    def found(self) -> list[bool]:
+        """Whether the data depend on each lag, as far as the test tells."""
+        return [bool(p <= self.error) for p in self.adjusted_p]
+
     @cached_property
     def limits(self) -> xr.DataArray:
         """What binds at each lag of the data's own dependency, with the sequences in the data; "none found" without one."""
@@ -147,9 +152,13 @@ class Forecast:
         return self._limits(sequences, in_data=False)
 
     def limits_in_data_at(self, sequences: float) -> list[str]:
-        """What would bind at each lag of the data's own dependency with so many sequences; "none found" without one."""
-        words, there = self._limits(sequences, in_data=True), self.adjusted_p <= self.error
-        return [word if yes else NONE_FOUND for word, yes in zip(words, there, strict=True)]
+        """What would bind at each lag of the data's own dependency with so many sequences; "none found" without one.
+
+        "unknown" where the sequences cannot tell whether there is one.
+        """
+        otherwise = np.where(np.isnan(self.adjusted_p), UNKNOWN, NONE_FOUND).tolist()
+        words = self._limits(sequences, in_data=True)
+        return [word if yes else none for word, yes, none in zip(words, self.found, otherwise, strict=True)]
 
     def _limits(self, sequences: float, *, in_data: bool) -> list[str]:
         def shares(curves: ShareCurves, count: float) -> np.ndarray:
@@ -200,8 +209,8 @@ class Forecast:
         best = _better([curves.data(numbers) for curves in (self.read, self.reach) if curves is not None])
         if self.within is not None:
             best = _better([best, self.within.data(numbers)], smaller=True)
-        none = (self.adjusted_p > self.error)[:, None]
-        return Shares(*(np.where(none, np.nan, part) for part in (best.value, best.low, best.high)))
+        found = np.array(self.found)[:, None]
+        return Shares(*(np.where(found, part, np.nan) for part in (best.value, best.low, best.high)))
 
     def _array(self, name: str, shares: Shares) -> xr.DataArray:
         import xarray as xr

@@ -17,7 +17,7 @@ from lagreach.forecasting.carried_back import all_directions
 from lagreach.forecasting.linearise import Linearisation, sequences_together
 from lagreach.forecasting.network import Network, Shown
 from lagreach.forecasting.plan import ForecastPlan
-from lagreach.statistics.linear_share import Observed, OutputSpace, ShareMoments
+from lagreach.statistics.linear_share import Observed, OutputSpace, ShareMoments, enough_anchors
 from lagreach.statistics.reachable import Directions, Sketched, sketched, sketched_rows, tangents
 from lagreach.statistics.readable import readable_rows
 from lagreach.transport.objective import Loss, Objective, make_objective, valid_steps
@@ -89,7 +89,8 @@ class Measurement:
         """Add all sequences of the plan to the sums of a readout."""
         for batch, block, chance in self.plan.batches(sequences_together(self.network, 1)):
             piece = self.run(batch)
-            observed = self.observed(piece, block, chance, readout=True)
+            anchors = enough_anchors(piece.times.shape[1], self.plan.total, moments.features)
+            observed = self.observed(piece, block, chance[:, :anchors], readout=True)
             moments.add(readable_rows(observed, piece.features, self.plan.lags))
             if tick is not None:
                 tick(len(batch))

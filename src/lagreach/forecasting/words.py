@@ -21,6 +21,8 @@ from lagreach.forecasting.limits import (
 )
 from lagreach.forecasting.result import Forecast
 
+NO_LAG = "In the data no lag was found that the target depends on (linearly, one lag at a time)"
+SOMETHING = 0.02  # part of the targets that a fit must explain to be spoken of
 LESS_THAN_ONE = "less than one"
 ROWS = 8  # lags in the printed table
 NEIGHBOURS = 0.2  # share of a lag that the next one looked at may lie beyond it
@@ -64,8 +66,7 @@ def plainly(forecast: Forecast, sequences: float | None = None) -> str:
     """Say what will be learned and what to do about the rest, of any lag and of those in the data."""
     number = forecast.available if sequences is None else sequences
     said = sentence(forecast.lags, forecast.limits_at(number), IN_SHORT)
-    words = forecast.limits_in_data_at(number)
-    there = [word != NONE_FOUND for word in words]
+    words, there = forecast.limits_in_data_at(number), forecast.found
     if not any(there):
         return said
     depends = f"{'lags' if sum(there) > 1 else 'lag'} {spans(forecast.lags, there)}"
@@ -75,8 +76,7 @@ def plainly(forecast: Forecast, sequences: float | None = None) -> str:
 def to_do(forecast: Forecast, sequences: float | None = None) -> list[str]:
     """What would help at the lags that will not be learned: those that the data depend on, if any were found, else all."""
     number = forecast.available if sequences is None else sequences
-    anything = bool((forecast.adjusted_p <= forecast.error).any())
-    words = forecast.limits_in_data_at(number) if anything else forecast.limits_at(number)
+    words = forecast.limits_in_data_at(number) if any(forecast.found) else forecast.limits_at(number)
     lines = []
     for word, remedy in REMEDY.items():
         chosen = [limit == word for limit in words]
@@ -151,12 +151,31 @@ def _answers(forecast: Forecast) -> list[str]:
     lines = [
         f"From these {have:,} sequences, if the target depended on them ({strength} of its variance): {in_words(forecast)}."
     ]
-    limits = forecast.limits.values
-    there = [word != NONE_FOUND for word in limits]
+    limits, there = forecast.limits.values, forecast.found
     if not any(there):
-        return [*lines, "In the data no lag was found that the target depends on (linearly, one lag at a time)."]
+        return [*lines, nothing_found(forecast)]
     depends = f"{'lags' if sum(there) > 1 else 'lag'} {spans(forecast.lags, there)}"
     return [*lines, f"In the data the target depends on {depends}: {sentence(forecast.lags, list(limits))}."]
+
+
+def nothing_found(forecast: Forecast) -> str:
+    """Say that no dependence was found, or that these sequences cannot tell."""
+    if np.isnan(forecast.adjusted_p).all():
+        return "Whether the target depends on any of these lags cannot be told from these sequences."
+    return f"{NO_LAG}{_together(forecast)}."
+
+
+def _together(forecast: Forecast) -> str:
+    """Whether a fit explains what no lag by itself does: products of inputs, say."""
+    value, low = max(
+        curves.explained(forecast.available) for curves in (forecast.read, forecast.reach) if curves is not None
+    )
+    if low < SOMETHING:
+        return ""
+    return (
+        f"; all inputs together explain {100 * value:.0f} % of what the model misses, by products or other functions of several "
+        "inputs: a forecast does not tell their lags, lagreach.diagnose does, by exchanging inputs"
+    )
 
 
 def _table(forecast: Forecast) -> list[str]:
@@ -182,7 +201,7 @@ def _table(forecast: Forecast) -> list[str]:
 
 def _chosen(forecast: Forecast) -> list[int]:
     lags = len(forecast.lags)
-    significant = [i for i in range(lags) if forecast.adjusted_p[i] <= forecast.error]
+    significant = [i for i in range(lags) if forecast.found[i]]
     even = np.unique(np.linspace(0, lags - 1, min(lags, ROWS)).round().astype(int)).tolist()
     most = max(2, ROWS - len(significant[:ROWS]))
     others = [i for i in even if i not in significant][:: max(1, math.ceil(len(even) / most))]

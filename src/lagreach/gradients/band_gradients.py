@@ -1,8 +1,8 @@
 """Gradients of the selected weights by band of lags, summed over groups of sequences: the data's signal and the planted one.
 
-The data's signal is summed over the lags of a band. The probe plants at the far edge of each band: the input at the
-position reached weights what arrives there. Where the loss sees one output, both start along the same direction at every
-step, and one transport serves both.
+The data's signal is summed over the lags of a band, and sketched lag by lag (`lag_sketch`). The probe plants at the far edge
+of each band: the input at the position reached weights what arrives there. Where the loss sees one output, both start along
+the same direction at every step, and one transport serves both.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from torch import Tensor
 from lagreach.gradients.measurement_plan import MeasurementPlan, band_cotangents
 from lagreach.transport.carry import Carry, Steps, WeightSums, weights_of
 from lagreach.transport.exact import walk_back
+from lagreach.transport.linear_scan import jumps
 from lagreach.transport.rollout import Rollout
 from lagreach.transport.scaled import size_in_powers_of_two
 
-Found = Iterator[tuple[np.ndarray, np.ndarray]]
+Found = Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None]]
+Carried = Iterator[tuple[list[Tensor], list[Tensor], list[Tensor]]]
 
 
 def band_gradients(
@@ -31,6 +33,8 @@ def band_gradients(
     groups: Sequence[slice],
 ) -> Found:
     """Yield, band by band, the data's gradients (group, signal, param) and the probes' (group, probe, param).
+
+    Beside them the sketches (group, signal, lag, coordinate) of the lags of a band of several, or None.
 
     Parameters
     ----------
@@ -44,32 +48,36 @@ def band_gradients(
     steps = Steps(part, plan.names, groups)
     inputs = plan.probe.planted(part.x.double()).movedim(0, -1)  # (seq, time, probe)
     members = [[p for p, g in enumerate(plan.probe.group) if g == group] for group in range(len(planted))]
-    carry = _exact if plan.transport == "exact" else _first_order
-    for data, probes in carry(plan, part, steps, signals, planted, [inputs[..., in_group] for in_group in members]):
+    directly = plan.transport != "exact" or (plan.sketch is None and jumps(part, plan.bands.examined))
+    carry = _from_arrivals if directly else _step_by_step
+    for data, probes, sketches in carry(
+        plan, part, steps, signals, planted, [inputs[..., in_group] for in_group in members]
+    ):
         of_probes = np.empty((len(groups), len(plan.probe.group), plan.width))
         for in_group, gradients in zip(members, probes, strict=True):
             of_probes[:, in_group] = gradients.cpu().numpy()
-        yield torch.cat(data, dim=1).cpu().numpy(), of_probes
+        inside = torch.stack(sketches, dim=2).cpu().numpy() if sketches else None
+        yield torch.cat(data, dim=1).cpu().numpy(), of_probes, inside
 
 
-def _exact(
+def _step_by_step(
     plan: MeasurementPlan,
     part: Rollout,
     steps: Steps,
     signals: list[Tensor],
     planted: list[Tensor],
     inputs: list[Tensor],
-) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+) -> Carried:
     probes = [WeightSums(steps, reached, kept=True) for reached in inputs]
     carries = [Carry(steps, start) for start in planted]
-    shares = [proportion(signal, planted[0]) for signal in signals] if len(planted) == 1 else [None]
+    shares = proportions(signals, planted[0]) if len(planted) == 1 else [None]
     known = [share for share in shares if share is not None]
     if len(known) == len(signals):  # one transport carries the probes and every signal
         data = [WeightSums(steps, anchors=torch.stack(known, dim=-1), kept=True)]
     else:
         carries += [Carry(steps, signal) for signal in signals]
         data = [WeightSums(steps, kept=True) for _ in signals]
-    examined = {lag for first, last in plan.bands.edges for lag in range(first, last + 1)}
+    examined = set(plan.bands.examined)
     edges, alone = set(plan.bands.lags), len(carries) - len(data)  # carries of probes alone
 
     def collected(lag: int, number: int) -> list[WeightSums]:
@@ -77,25 +85,31 @@ def _exact(
         planted_here = probes[number : number + 1] if lag in edges else []
         return [*planted_here, data[number - alone]] if number >= alone and lag in examined else planted_here
 
+    sketch, nearer, sketches = plan.sketch, list[Tensor](), list[Tensor]()
     for lag, _ in walk_back(carries, plan.bands.lags[-1], collected):
+        if sketch is not None and lag in sketch.lags:
+            here = [sums.take() for sums in data]
+            sketches.append(sketch(torch.cat(here, dim=1), plan.scale))
+            nearer = [a.add_(b) for a, b in zip(nearer, here, strict=True)] if nearer else here
         if lag in edges:
-            yield [sums.take() for sums in data], [sums.take() for sums in probes]
+            yield nearer or [sums.take() for sums in data], [sums.take() for sums in probes], sketches
+            nearer, sketches = [], []
 
 
-def _first_order(
+def _from_arrivals(
     plan: MeasurementPlan,
     part: Rollout,
     steps: Steps,
     signals: list[Tensor],
     planted: list[Tensor],
     inputs: list[Tensor],
-) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+) -> Carried:
     arrivals = [plan.carry(part, start, plan.bands.lags) for start in planted]
     totals = [band_cotangents(plan, part, signal, kept=True) for signal in signals]
     for band in zip(*totals, *arrivals, strict=True):
         data, cotangents = band[: len(signals)], band[len(signals) :]
         probes = [_weights(steps, c.kept(), reached) for c, reached in zip(cotangents, inputs, strict=True)]
-        yield [_weights(steps, total) for total in data], probes
+        yield [_weights(steps, total) for total in data], probes, []
 
 
 def _weights(steps: Steps, carried: Tensor, reached: Tensor | None = None) -> Tensor:
@@ -104,10 +118,14 @@ def _weights(steps: Steps, carried: Tensor, reached: Tensor | None = None) -> Te
     return weights_of(steps, (carried / power).to(steps.x.dtype), reached) * power
 
 
-def proportion(values: Float[Tensor, "seq time state"], to: Float[Tensor, "seq time state"]) -> Tensor | None:
-    """Factor (seq, time) by which `values` are multiples of `to` at every step, up to rounding; None if they are not."""
-    square = to.double().square().sum(-1)
-    factor = (values.double() * to).sum(-1) / torch.where(square > 0, square, 1.0)
-    wrong = (values - factor[..., None] * to).abs().amax(-1)
-    size = values.abs().amax(-1)
-    return factor if bool((wrong <= 64 * torch.finfo(values.dtype).eps * size).all()) else None
+def proportions(signals: Sequence[Tensor], to: Float[Tensor, "seq time state"]) -> list[Tensor | None]:
+    """Factors (seq, time) by which signals are multiples of `to` at every step, up to rounding; None where they are not."""
+    double = to.double()
+    square = double.square().sum(-1)
+    factors: list[Tensor | None] = []
+    for values in signals:
+        factor = (values * double).sum(-1) / torch.where(square > 0, square, 1.0)
+        wrong = torch.addcmul(values, factor[..., None].to(values), to, value=-1).abs_().amax(-1)
+        same = wrong <= 64 * torch.finfo(values.dtype).eps * values.abs().amax(-1)
+        factors.append(factor if bool(same.all()) else None)
+    return factors

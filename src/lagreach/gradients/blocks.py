@@ -18,7 +18,7 @@ from torch import Tensor
 from lagreach._moved import renamed
 from lagreach.errors import InputError, TooLargeError
 from lagreach.gradients.band_gradients import band_gradients
-from lagreach.gradients.contrast import planted_gradient, signal_gradient, target_spread
+from lagreach.gradients.contrast import planted_gradient, signal_gradients, target_spread
 from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch, select
 from lagreach.gradients.overflow import check_gradients
 
@@ -35,7 +35,7 @@ class BlockMeans:
 
     `pairings` (block, pairing, band, param) hold the data's signal in every pairing of the sequences, `probe` (block,
     probe, band, param) the planted one's for a planted share of one. `block` numbers the blocks that are present, `size`
-    counts their sequences.
+    counts their sequences. `sketch` (block, pairing, lag, coordinate) holds the lags inside bands one by one, see `LagSketch`.
     """
 
     block: np.ndarray
@@ -43,6 +43,7 @@ class BlockMeans:
     pairings: np.ndarray
     probe: np.ndarray
     spread: np.ndarray  # (block, group, 2): sums whose ratio is the variance of the target part
+    sketch: np.ndarray | None = None
 
     @classmethod
     def merge(cls, parts: Iterable[BlockMeans]) -> BlockMeans:
@@ -51,19 +52,21 @@ class BlockMeans:
         block = np.concatenate([p.block for p in all_parts])
         if len(set(block.tolist())) != len(block):
             raise InputError("two parts hold the same block", got=sorted(block.tolist()), fix="merge every part once")
-        order = np.argsort(block)
-        names = ("size", "pairings", "probe", "spread")
-        joined = {name: np.concatenate([getattr(p, name) for p in all_parts])[order] for name in names}
-        return cls(block=block[order], **joined)
+        if len(all_parts) == 1:  # gradients of many weights are large: no copy that nobody needs
+            return all_parts[0]
+        all_parts.sort(key=lambda part: int(part.block[0]))
+        sketched = ("sketch",) if all_parts[0].sketch is not None else ()
+        names = ("block", "size", "pairings", "probe", "spread", *sketched)
+        joined = {name: np.concatenate([getattr(p, name) for p in all_parts]) for name in names}
+        order = np.argsort(joined["block"])
+        if (np.diff(order) < 0).any():  # parts that lie within each other
+            joined = {name: values[order] for name, values in joined.items()}
+        return cls(**joined)
 
     @cached_property
     def data(self) -> np.ndarray:
         """The data's signal, (block, band, param): the mean over pairings."""
         return self.pairings.mean(1)
-
-    def planted(self, group: tuple[int, ...]) -> np.ndarray:
-        """Probe gradients scaled to the spread of the targets, (block, probe, band, param)."""
-        return self.probe * self.planted_scale(group)[None, :, None, None]
 
     def planted_scale(self, group: tuple[int, ...]) -> np.ndarray:
         """Spread of the targets along the output direction of each probe, (probe,)."""
@@ -87,6 +90,8 @@ class BlockSums:
         self._data = np.zeros((len(numbers), pairings, len(plan.bands), plan.width))
         self._probe = np.zeros((len(numbers), probes, len(plan.bands), plan.width))
         self._spread = np.zeros((len(numbers), len(plan.probe.output), 2))
+        sketch = plan.sketch
+        self._sketch = None if sketch is None else np.zeros((len(numbers), pairings, len(sketch.lags), sketch.size))
         self._size = np.zeros(len(numbers), dtype=int)
         self._row_of = {number: row for row, number in enumerate(numbers)}
 
@@ -102,17 +107,27 @@ class BlockSums:
             starts = ([start[rows_together] for start in signals], [start[rows_together] for start in planted])
             part = select(piece.part, rows_together)
             by_band = band_gradients(plan, part, *starts, [group for _, group in groups])
-            for band, (in_data, in_probe) in enumerate(by_band):
-                np.add.at(self._data[:, :, band], rows, plan.scaled(in_data))
-                np.add.at(self._probe[:, :, band], rows, plan.scaled(in_probe))
+            for band, (in_data, in_probe, inside) in enumerate(by_band):
+                for row, of_data, of_probe in zip(rows, plan.scaled(in_data), plan.scaled(in_probe), strict=True):
+                    self._data[row, :, band] += of_data
+                    self._probe[row, :, band] += of_probe
+                if inside is not None:
+                    self._add_inside(band, rows, inside)
+
+    def _add_inside(self, band: int, rows: list[int], sketches: np.ndarray) -> None:
+        assert self._plan.sketch is not None
+        assert self._sketch is not None
+        first = self._plan.sketch.lags.index(self._plan.bands.edges[band][0])
+        np.add.at(self._sketch[:, :, first : first + sketches.shape[2]], rows, sketches)
 
     def result(self) -> BlockMeans:
-        """Means by block."""
+        """Means by block; the sums, the largest arrays of a pass, are used up."""
         size = self._size[:, None, None, None]
-        data, probe = self._data / size, self._probe / size
-        for gradients in (data, probe, self._spread):
+        for sums in (self._data, self._probe, *(() if self._sketch is None else (self._sketch,))):
+            np.divide(sums, size, out=sums)
+        for gradients in (self._data, self._probe, self._spread):
             check_gradients(self._plan, "lag gradients", gradients)
-        return BlockMeans(np.array(self._numbers), self._size, data, probe, self._spread)
+        return BlockMeans(np.array(self._numbers), self._size, self._data, self._probe, self._spread, self._sketch)
 
 
 def block_means(
@@ -129,9 +144,7 @@ def _starts(plan: MeasurementPlan, piece: PairBatch) -> tuple[list[Tensor], list
     """Gradients at the states: those whose transport is the data's signal, by pairing, and the probes', by output direction."""
     part = piece.part
     others, weights = plan.exchanged(piece)
-    signals = [
-        signal_gradient(part.recurrence, piece.objective, other, part.states, plan.signal, weights) for other in others
-    ]
+    signals = signal_gradients(part.recurrence, piece.objective, others, part.states, plan.signal, weights)
     return signals, [planted_gradient(part.recurrence, piece.objective, part.states, d) for d in plan.probe.output]
 
 

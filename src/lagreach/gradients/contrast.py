@@ -8,6 +8,7 @@ targets the swap turns D into -D, so sign flips are exact, and a learned lag sta
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -44,18 +45,32 @@ def signal_gradient(
     weights: Tensor | None = None,
 ) -> Float[Tensor, "seq time state"]:
     """Loss gradient at the states whose transport is a lag's signal; for `weights` see `swapped`."""
+    return signal_gradients(recurrence, objective, [other], states, signal, weights)[0]
+
+
+def signal_gradients(
+    recurrence: Recurrence,
+    objective: Objective,
+    others: Sequence[Objective],
+    states: Tensor,
+    signal: str,
+    weights: Tensor | None = None,
+) -> list[Float[Tensor, "seq time state"]]:
+    """The same for each of several partners, with one run of the head."""
     if signal not in SIGNALS:
         raise InputError("unknown signal", got=repr(signal), expected=" or ".join(SIGNALS))
+    gradients = []
     with torch.enable_grad():
         leaves = states.detach().requires_grad_()
         output = recurrence.head(leaves, {name: p.detach() for name, p in recurrence.head_params.items()})
         if signal == "gradient":
-            (gradient,) = torch.autograd.grad(objective(output).sum(), leaves, materialize_grads=True)
-            return gradient
-        with_own, with_other, shared = swapped(objective, other, weights)
-        difference = with_own(output) - with_other(output)
-        (contrast,) = torch.autograd.grad(difference.sum(), leaves)
-    return contrast * shared[:, None, None]
+            return list(torch.autograd.grad(objective(output).sum(), [leaves], materialize_grads=True))
+        for other in others:
+            with_own, with_other, shared = swapped(objective, other, weights)
+            difference = with_own(output) - with_other(output)
+            (contrast,) = torch.autograd.grad(difference.sum(), leaves, retain_graph=True)
+            gradients.append(contrast * shared[:, None, None])
+    return gradients
 
 
 @dataclass(frozen=True)
@@ -145,7 +160,7 @@ def target_spread(
         along = (gradient.flatten(1) @ direction.to(gradient))[:, None] * shared[:, None]
     else:
         along = (gradient @ direction.to(gradient)) * shared[:, None]
-    amounts = planted_amounts(with_own, output.shape[1], direction.double()) * shared[:, None, None]
+    amounts = planted_amounts(with_own, output.shape[1], direction.to(output.device).double()) * shared[:, None, None]
     sums = (along.double().square().sum(1), 2 * amounts.square().sum((1, 2)))
     return torch.stack(sums, dim=1).cpu().numpy()
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -28,17 +29,23 @@ from lagreach.errors import InputError
 from lagreach.gradients.contrast import signal_gradient
 from lagreach.gradients.head_reach import EVERYTHING, NOTHING
 from lagreach.gradients.lag_contrasts import same_neighbours
-from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch
+from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch, select
 from lagreach.gradients.partial_inputs import Neighbours
 from lagreach.gradients.step_inputs import PartReading, StepInput, part_reading, step_input
 from lagreach.kernels import scan_stack
-from lagreach.transport.linearised import linearise
+from lagreach.transport.carry import Carry, Steps, WeightSums
+from lagreach.transport.exact import walk_back
+from lagreach.transport.linear_scan import jumped, only_scan
+from lagreach.transport.linearised import Windows, linearise
 from lagreach.transport.scaled import size_in_powers_of_two
 
 FEWEST = 32  # positions of a pair, if it has so many
 VALUES_TOGETHER = 2**21  # of the states of windows that are worked on at once
 ALIVE = 24  # tensors of that size at the peak, so many at most
 RESCALE_EVERY = 8  # steps, so that float32 holds what is carried
+LINEARISED = 3  # times the work of carrying a gradient over a step is that of linearising it
+
+Sums = tuple[int, np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -55,14 +62,19 @@ class ExchangePlan:
     seed: int = 0
 
 
-def affordable_positions(lags: Sequence[int], time: int) -> int:
+def affordable_positions(lags: Sequence[int], time: int, reach: str = NOTHING) -> int:
     """Positions that take about as much work as the transport of all lags, but not fewer than a few.
+
+    Where the gradient at an anchor hangs on states (see `head_reach`), the head is run there and back for every position.
 
     >>> affordable_positions([8, 9, 12], 40), affordable_positions([8], 24), affordable_positions([128, 512], 1024)
     (32, 24, 92)
+    >>> affordable_positions([8], 256), affordable_positions([8], 256, reach=EVERYTHING)
+    (256, 32)
     """
     run, back = max(lags) + 1, sum(lags) + len(lags)  # forward, linearised twice; carried back twice
-    return min(time, max(FEWEST, time * time // 4 // (3 * run + 2 * back)))
+    head = 0 if reach == NOTHING else 3 * time
+    return min(time, max(FEWEST, time * time // 4 // (3 * run + 2 * back + head)))
 
 
 @dataclass(frozen=True)
@@ -153,6 +165,7 @@ class _Work:
         place = step_input(part)
         assert place is not None, "asked for a layer whose inputs cannot be exchanged"
         self.place: StepInput = place
+        self.scan = only_scan(part) is not None  # then only the states before the first step of a window are looked at
         self.signal = signal_gradient(part.recurrence, piece.objective, piece.swapped, part.states, "dependence")
         newest = place.newest(part.x)
         difference = newest - newest[piece.partner]
@@ -185,8 +198,11 @@ class _Work:
         by_row = [v.T.repeat_interleave(2, dim=1).to(self.signal.device) for v in (best.indices, weights)]
         return by_row[0], by_row[1].to(self.signal)
 
-    def sums(self) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
+    def sums(self) -> Iterator[Sums]:
         """Yield a block and its sums (lag, param): of C, of C with the input exchanged, and of the contrast to compare with."""
+        walks = self._walks_back()
+        if walks:
+            yield from self._walk_back()
         exchanged_starts = None if self.reach == NOTHING else self._exchanged_starts()
         values = self.room // (ALIVE * self.signal.element_size())
         values = values if self.signal.is_cuda else min(values, VALUES_TOGETHER)
@@ -196,31 +212,51 @@ class _Work:
             for first in range(0, len(self.positions), together):
                 draws = slice(first, first + together)
                 at_exchanged = None if exchanged_starts is None else exchanged_starts[:, draws, rows].flatten(1, 2)
-                yield from self._sums(rows, groups, draws, at_exchanged)
+                yield from self._sums(rows, groups, draws, at_exchanged, as_it_is=not walks)
+
+    def _walks_back(self) -> bool:
+        """Whether to carry back what starts at every step costs less than windows, which are linearised one by one."""
+        last, (draws, _), time = self.lags[-1], self.positions.shape, self.signal.shape[1]
+        return (
+            self.reading is None and not self.scan and last * time < draws * (sum(self.lags) + LINEARISED * (last + 1))
+        )
+
+    def _walk_back(self) -> Iterator[Sums]:
+        """C without an exchange; all that starts is carried back, and counts where a position was drawn."""
+        drawn = torch.zeros_like(self.signal[..., 0]).scatter_add_(1, self.positions.T, self.weights.T)
+        for rows, groups in self.piece.bundles():
+            steps = Steps(select(self.piece.part, rows), self.names, [group for _, group in groups])
+            sums = WeightSums(steps, drawn[rows, :, None], kept=True)
+            walk = walk_back([Carry(steps, self.signal[rows])], self.lags[-1], partial(self._collected, [sums]))
+            by_lag = [sums.take()[:, 0].cpu().numpy() for lag, _ in walk if lag in self.lags]
+            for i, (block, _) in enumerate(groups):
+                as_it_is = np.stack([gradients[i] for gradients in by_lag])
+                yield block, as_it_is, np.zeros_like(as_it_is), as_it_is
+
+    def _collected(self, sums: Sequence[WeightSums], lag: int, _: int) -> Sequence[WeightSums]:
+        return sums if lag in self.lags else []
 
     def _sums(
-        self, rows: slice, groups: list[tuple[int, slice]], draws: slice, at_exchanged: Tensor | None
-    ) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
+        self, rows: slice, groups: list[tuple[int, slice]], draws: slice, at_exchanged: Tensor | None, *, as_it_is: bool
+    ) -> Iterator[Sums]:
         recurrence, positions = self.piece.part.recurrence, self.positions[draws, rows]
         index = torch.arange(rows.start, rows.stop, device=positions.device).expand_as(positions)
         steps = torch.arange(self.lags[-1] + 1, device=positions.device)[:, None, None]
-        x, before = (values[index, positions + steps].flatten(1, 2) for values in (self.x, self.before))
+        x = self.x[index, positions + steps].flatten(1, 2)
+        before = self.before[index, positions + (steps[:1] if self.scan else steps)].flatten(1, 2)
         starts = self._at_lags(self.starts, index, positions).flatten(1, 2)
         weights = self.weights[draws, rows].flatten()
         add = _Adder(self.names, weights, [group for _, group in groups], rows.stop - rows.start)
         change = -self.left[index, positions].flatten(0, 1)
         moved = self.place.changed(x, change)
-        run = self._run(moved, before[0])
+        windows = None if self.scan else Windows(recurrence, moved, before[0])
         exchanged = add(
-            recurrence,
-            moved,
-            torch.cat((before[:1], run[:-1])),
-            starts if at_exchanged is None else at_exchanged,
-            self.lags,
+            recurrence, windows, moved, before[0], starts if at_exchanged is None else at_exchanged, self.lags
         )
-        as_it_is, contrast = self._as_it_is(add, recurrence, x, before, starts, change)
+        nothing = torch.zeros_like(exchanged)
+        own, contrast = self._as_it_is(add, recurrence, x, before, starts, change) if as_it_is else (nothing, nothing)
         for i, (block, _) in enumerate(groups):
-            yield block, as_it_is[:, i].cpu().numpy(), exchanged[:, i].cpu().numpy(), contrast[:, i].cpu().numpy()
+            yield block, own[:, i].cpu().numpy(), exchanged[:, i].cpu().numpy(), contrast[:, i].cpu().numpy()
 
     def _run(self, x: Float[Tensor, "step row input"], before: Tensor) -> Float[Tensor, "step row state"]:
         recurrence = self.piece.part.recurrence
@@ -233,11 +269,14 @@ class _Work:
         """C without an exchange, and the swap contrast of these anchors: C too, or that of reading what is exchanged."""
         reading: PartReading | None = self.reading
         if reading is None:
-            sums = add(recurrence, x, before, starts, self.lags)
+            windows = None if self.scan else Windows(recurrence, x, before[0], before[1:])
+            sums = add(recurrence, windows, x, before[0], starts, self.lags)
             return sums, sums
         read = x.new_zeros(x.shape)
         read[0] = -change / 2  # only the gradients of the first step are collected
-        wide = add(reading.recurrence, torch.cat((x, read), dim=-1), before, starts, self.lags)
+        both = torch.cat((x, read), dim=-1)
+        windows = None if self.scan else Windows(reading.recurrence, both, before[0], before[1:])
+        wide = add(reading.recurrence, windows, both, before[0], starts, self.lags)
         return reading.own_columns(wide), reading.part_columns(wide)
 
     def _at_lags(self, padded: Tensor, index: Tensor, positions: Tensor) -> Float[Tensor, "lag *row state"]:
@@ -288,12 +327,26 @@ class _Adder:
     def __call__(
         self,
         recurrence: Recurrence,
+        windows: Windows | None,
         x: Float[Tensor, "step row input"],
-        before: Float[Tensor, "step row state"],
+        before: Float[Tensor, "row state"],
         starts: Float[Tensor, "lag row state"],
         lags: list[int],
     ) -> Float[Tensor, "lag group param"]:
-        """Return the sums over rows, in float64."""
+        """Return the sums over rows, in float64; `before` is the state before the first step.
+
+        `windows` are steps that gradients are carried back through one by one, None where transport is a product of decays.
+        """
+        if windows is None:
+            carried, power = jumped(recurrence, x, dict(zip(lags, starts, strict=True)))
+        else:
+            carried, power = self._step_by_step(windows, starts, lags)
+        return self._collected(recurrence, x[0], before, carried, power)
+
+    def _step_by_step(
+        self, windows: Windows, starts: Float[Tensor, "lag row state"], lags: list[int]
+    ) -> tuple[dict[int, Tensor], dict[int, float]]:
+        """What arrives at the first step from each lag, and the power of two that it was divided by."""
         carried: dict[int, Tensor] = {}
         power = dict.fromkeys(lags, 1.0)
         for step in range(lags[-1], 0, -1):
@@ -303,14 +356,11 @@ class _Adder:
                 for lag, values in carried.items():
                     size = size_in_powers_of_two(values)
                     carried[lag], power[lag] = values / size, power[lag] * size
-            linear = linearise(recurrence, x[step], before[step], ())
-            spread = x.new_empty(len(x[step]), linear.width)
-            for lag, values in carried.items():
-                carried[lag] = torch.empty_like(before[step])
-                linear.back(values.contiguous(), spread, carried[lag], whole=False)
+            led_on = windows.back(step, [values.contiguous() for values in carried.values()])
+            carried = dict(zip(carried, led_on, strict=True))
         if 0 in lags:
             carried[0] = starts[0]
-        return self._collected(recurrence, x[0], before[0], carried, power)
+        return carried, power
 
     def _collected(
         self, recurrence: Recurrence, x: Tensor, before: Tensor, carried: dict[int, Tensor], power: dict[int, float]
@@ -320,6 +370,6 @@ class _Adder:
         by_lag = []
         for lag in sorted(carried):
             linear.spread(carried[lag].contiguous(), spread)
-            sums = [linear.weights(spread, weighted, group, self.count) for group in self.groups]
+            sums = linear.weights(spread, weighted, self.groups, self.count)
             by_lag.append(torch.stack([linear.flat(one.double())[0] for one in sums]) * power[lag])
         return torch.stack(by_lag)

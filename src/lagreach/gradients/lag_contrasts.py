@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from lagreach.errors import InputError
-from lagreach.gradients.contrast import signal_gradient
+from lagreach.gradients.contrast import signal_gradients
 from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch, select
 from lagreach.gradients.partial_inputs import Neighbours
 from lagreach.gradients.step_inputs import part_reading
@@ -68,8 +69,11 @@ class ContrastSums:
         """Carry the signals of some pairs back, exactly."""
         part, names, neighbours = piece.part, self._plan.names, self._neighbours
         np.add.at(self._size, [self._row_of[number] for number in piece.block], 1)
-        signal = signal_gradient(part.recurrence, piece.objective, piece.swapped, part.states, "dependence")
         reading = None if neighbours is None else part_reading(part, names)
+        # what is read is the difference to one partner; else, transport being linear, all pairings go together
+        others, weights = ([piece.swapped], None) if reading is not None else self._plan.exchanged(piece)
+        signals = signal_gradients(part.recurrence, piece.objective, others, part.states, "dependence", weights)
+        signal = torch.stack(signals).mean(0)
         difference = part.x - part.x[piece.partner]
         for rows, groups in piece.bundles():
             slices = [group for _, group in groups]

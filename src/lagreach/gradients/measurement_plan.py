@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from lagreach.data.batch import Batch
 from lagreach.data.pairs import BlockPlan
 from lagreach.data.sequences import Sequences
 from lagreach.gradients.contrast import Probe
+from lagreach.gradients.lag_sketch import LagSketch, coordinates_of, inside_lags
 from lagreach.transport.cotangent import Cotangent
 from lagreach.transport.exact import exact_transport
 from lagreach.transport.first_order import first_order_transport
@@ -24,7 +26,7 @@ from lagreach.transport.objective import Loss, Objective, make_objective
 from lagreach.transport.rollout import Rollout, run
 
 ROOM = 208 * 2**20  # bytes that a piece takes at the peak
-GPU_SHARE = 6  # that part of a GPU's memory instead: many small kernels would leave it waiting for the host
+GPU_SHARE = 4  # that part of a GPU's memory instead: many small kernels would leave it waiting for the host
 # Tensors of each kind that are alive at the peak, at most, as tests/gradients/test_room.py and tests/test_cuda.py measure it.
 STATES_ALIVE = {"exact": 52, "first-order": 90}
 INPUTS_ALIVE, OUTPUTS_ALIVE, GRADIENTS_ALIVE = 12, 8, 10
@@ -61,6 +63,15 @@ class MeasurementPlan:
     def width(self) -> int:
         """Number of selected weights."""
         return sum(self.view.template.params[name].numel() for name in self.names)
+
+    @cached_property
+    def sketch(self) -> LagSketch | None:
+        """How single lags inside bands are looked at; None where all bands are of one lag, or gradients of first order."""
+        lags = inside_lags(self.bands)
+        if not lags or self.transport != "exact":
+            return None
+        size = min(self.width, coordinates_of(self.block_plan.count * self.pairings, len(lags)))
+        return LagSketch(lags, size, self.seed)
 
     def scaled(self, gradients: np.ndarray) -> np.ndarray:
         """Gradients (..., param) as the optimiser takes them."""
@@ -203,10 +214,9 @@ def select(part: Rollout, rows: slice) -> Rollout:
 
 def band_cotangents(plan: MeasurementPlan, part: Rollout, delta: Tensor, *, kept: bool = False) -> Iterator[Tensor]:
     """Sum of the carried gradients over the lags of each band, by position reached, in float64; see `Cotangent.kept`."""
-    lags = [lag for first, last in plan.bands.edges for lag in range(first, last + 1)]
     ends = set(plan.bands.lags)
     total: Tensor | None = None
-    for cotangent in plan.carry(part, delta, lags):
+    for cotangent in plan.carry(part, delta, plan.bands.examined):
         carried = cotangent.kept() if kept else cotangent.double()
         if total is None:
             total = carried.clone()

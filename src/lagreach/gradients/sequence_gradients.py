@@ -7,43 +7,37 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lagreach.transport.objective import Objective
+from lagreach.kernels.parallel import adjoint
+from lagreach.transport.carry import one_position_back
+from lagreach.transport.linear_scan import only_scan
+from lagreach.transport.linearised import step_by_sequence
+from lagreach.transport.objective import Objective, output_gradient
 from lagreach.transport.rollout import Rollout
 from lagreach.transport.scaled import size_in_powers_of_two
 
 
 def total_adjoint(part: Rollout, objective: Objective) -> Float[Tensor, "seq time state"]:
     """``dL_n/ds_t`` through everything that follows: the sum over lags of what is carried to each position."""
+    delta = output_gradient(part.recurrence, objective, part.states)[0]
     recurrence = part.recurrence
-    with torch.enable_grad():
-        state = part.initial.detach().requires_grad_()
-        states = []
-        for x_t in part.x.unbind(1):
-            state = recurrence.stack.step(x_t, state, recurrence.params)
-            states.append(state)
-        losses = objective(recurrence.head(torch.stack(states, dim=1), recurrence.head_params))
-        return torch.stack(torch.autograd.grad(losses.sum(), states), dim=1)
+    if (cell := only_scan(part)) is not None:
+        with torch.no_grad():
+            keep, _ = cell.affine(part.x, recurrence.stack.layer_params(0, recurrence.params))
+        return adjoint(keep, delta)
+    total = delta.transpose(0, 1).contiguous()  # position by position, what arrives from all later ones is added up
+    step_back, arrived = one_position_back(part), torch.empty_like(total[0])
+    for position in range(len(total) - 1, 0, -1):
+        step_back(position, total[position], arrived)
+        total[position - 1] += arrived
+    return total.transpose(0, 1)
 
 
 class SequenceLinearisation:
-    """`step` at all steps of a rollout, with weights of its own for every sequence, its graph kept.
-
-    A pullback then gives the gradient of every sequence at once, in one batched product.
-    """
+    """`step` at all steps of a rollout, with weights of its own for every sequence, its graph kept."""
 
     def __init__(self, part: Rollout, names: list[str]) -> None:
-        recurrence, count = part.recurrence, len(part.x)
         self.time = part.x.shape[1]
-        self.weights = [
-            recurrence.params[name].detach().expand(count, *recurrence.params[name].shape).clone().requires_grad_()
-            for name in names
-        ]
-
-        def step(x: Tensor, previous: Tensor, *weights: Tensor) -> Tensor:
-            return recurrence.stack.step(x, previous, recurrence.params | dict(zip(names, weights, strict=True)))
-
-        with torch.enable_grad():
-            self.states = torch.func.vmap(step)(part.x, part.previous, *self.weights)
+        self.states, self.weights = step_by_sequence(part.recurrence, part.x, part.previous, names)
 
     def pull(self, carried: Float[Tensor, "seq reached state"]) -> Float[np.ndarray, "seq param"]:
         """Gradient of every sequence as a row of float64, scaled so that float32 models do not underflow."""

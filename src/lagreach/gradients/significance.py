@@ -7,6 +7,7 @@ sequences exchange targets in groups of more than two, signs become exchanges wi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,9 +40,12 @@ class Significance:
 
 def gram(means: Float[Array, "block lag param"]) -> tuple[Float[Array, "lag block block"], Float[Array, "lag"]]:
     """Inner products of block means and the scale they were divided by (products of 1e-200 would underflow)."""
-    scale = np.abs(means).max(axis=(0, 2))
-    unit = means / np.where(scale > 0, scale, 1.0)[None, :, None]
-    return np.einsum("ilp,jlp->lij", unit, unit), scale
+    scale = np.maximum(means.max(axis=(0, 2)), -means.min(axis=(0, 2)))
+    products = np.empty((means.shape[1], len(means), len(means)))
+    for lag, size in enumerate(scale):  # one at a time: a copy of all of them may be large
+        unit = means[:, lag] / (size if size > 0 else 1.0)
+        products[lag] = unit @ unit.T
+    return products, scale
 
 
 def off_diagonal_mean(products: Float[Array, "*lag block block"]) -> Float[Array, "*lag"]:
@@ -89,7 +93,7 @@ def turned(pairings: Float[Array, "block pairing *any"]) -> Float[Array, "block 
 
 
 def flip_test(
-    means: Float[Array, "block lag param"] | Float[Array, "block pairing lag param"],
+    means: Float[Array, "block lag param"] | Float[Array, "block pairing lag param"] | Sequence[Array],
     *,
     flips: int,
     generator: np.random.Generator,
@@ -98,11 +102,15 @@ def flip_test(
 
     The statistic is the off-diagonal sum over its null standard deviation, which exchanges do not change, so that the test
     is exact. With one pairing, or for plain means whose signs are arbitrary, an exchange flips the sign of a block.
+
+    Several arrays hold lags whose gradients have different numbers of coordinates; they are tested together.
     """
-    if not np.isfinite(means).all():  # comparisons with NaN are false: it would pass for the strongest signal of all
+    arrays = [means] if isinstance(means, np.ndarray) else list(means)
+    if not all(np.isfinite(array).all() for array in arrays):  # comparisons with NaN are false: it would pass for the
+        # strongest signal of all
         raise InputError("gradients overflow, so nothing can be tested", fix="scale inputs and targets to about one")
-    pairings = means[:, None] if means.ndim == 3 else means
-    count, turns, lags = len(pairings), pairings.shape[1] + 1, pairings.shape[2]
+    of_lag = [lag for array in arrays for lag in np.moveaxis(array[:, None] if array.ndim == 3 else array, 2, 0)]
+    count, turns, lags = len(arrays[0]), of_lag[0].shape[1] + 1, len(of_lag)
     chosen = generator.integers(0, turns, size=(flips, count))
     chosen = np.concatenate((np.zeros((1, count), dtype=chosen.dtype), chosen))  # the data are one of the patterns
     pattern = np.zeros((len(chosen), count * turns))
@@ -110,8 +118,8 @@ def flip_test(
     block = np.arange(count * turns) // turns
     others = block[:, None] != block
     z, square, null = np.empty((len(chosen), lags)), np.empty(lags), np.empty(lags)
-    for lag in range(lags):
-        products, scale = gram(turned(pairings[:, :, lag]).reshape(count * turns, 1, -1))
+    for lag, pairings in enumerate(of_lag):
+        products, scale = gram(turned(pairings).reshape(count * turns, 1, -1))
         off = products[0] * others
         sums = np.einsum("fi,fi->f", pattern @ off, pattern)
         spread = np.sqrt(2 * np.square(off).sum()) / turns

@@ -7,6 +7,7 @@ import html
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,8 @@ TEMPLATE = """<!doctype html>
   overflow-wrap: anywhere; font-size: .95rem; }}
  table {{ border-collapse: collapse; margin: .6rem 0; }}
  th, td {{ text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }}
+ summary {{ cursor: pointer; font-size: 1.15rem; font-weight: bold; margin-top: 1.8rem; }}
+ summary:focus-visible {{ outline: 3px solid #2f6db3; outline-offset: 3px; }}
  caption {{ text-align: left; padding-top: .6rem; }}
  .small {{ font-size: .88rem; }}
 </style></head><body><main>
@@ -46,12 +49,13 @@ TEMPLATE = """<!doctype html>
 <p>{says}.</p>
 <pre>{code}</pre>
 <p class="small">{details}</p>
-<h2>In numbers</h2>
+<details><summary>In numbers</summary>
 {tables}
+</details>
 <p class="small">Forecast: the share of what was read so many steps ago that the model will have learned, told before any
 training from {held_out:,} held-out sequences. After training: the share found in its answers on fresh sequences.
 Now your own model: <code>lagreach.forecast(model, data)</code>, then <code>lagreach.advise(model, data)</code>.
-Made by <code>lagreach demo</code>, version {version}.</p>
+Made by <code>lagreach demo</code>, version {version}, on {date}: an LSTM of torch on made-up sequences.</p>
 </main></body></html>
 """
 
@@ -116,6 +120,7 @@ def write_page(
         tables="".join(_table(panel, title) for panel, title in zip(panels, titles, strict=True)),
         held_out=advice.forecast.available if advice.forecast is not None else 0,
         version=__version__,
+        date=f"{datetime.now(UTC):%Y-%m-%d}",
     )
     write_text(out / PAGE, page)
     return out / PAGE

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from lagreach._util.extras import require_extra
-from lagreach.forecasting.limits import LIMITS, MEANING, NONE_FOUND
+from lagreach.forecasting.limits import LIMITS, MEANING
 from lagreach.forecasting.result import Forecast
-from lagreach.forecasting.words import count, in_words, notes, sentence, spans, to_do
+from lagreach.forecasting.words import count, in_words, notes, nothing_found, sentence, spans, to_do
 from lagreach.report.forecast_figure import LEARNED
 from lagreach.report.forecast_payload import forecast_payload, packed, shown_lags
 from lagreach.report.payload import two_digits
@@ -55,10 +55,9 @@ def first_sentence(forecast: Forecast) -> str:
 
 
 def _in_data(forecast: Forecast) -> str:
-    words = forecast.limits.values.tolist()
-    there = [word != NONE_FOUND for word in words]
+    words, there = forecast.limits.values.tolist(), forecast.found
     if not any(there):
-        return "No lag was found that your targets depend on; the bars say what would be learned if they did."
+        return f"{nothing_found(forecast)} The bars say what would be learned if it did."
     lags = f"{'lags' if sum(there) > 1 else 'lag'} {spans(forecast.lags, there)}"
     return f"Your targets depend on {lags} (diamonds): {sentence(forecast.lags, words)}."
 
@@ -68,12 +67,13 @@ def _rows(forecast: Forecast, chosen: np.ndarray) -> list[dict[str, Any]]:
     now = forecast.at(forecast.available)
     shares, words = now.if_present, now.limits_at(forecast.available)
     data, seen, needed = now.in_data, now.seen.values, now.needed.values
+    in_data = now.limits.values  # "none found", or that it cannot be told
     return [
         {
             "lag": now.lags[i],
             "share": share_in_words(shares.values[i, 0]),
             "range": range_in_words(shares.low.values[i, 0], shares.high.values[i, 0]),
-            "in_data": share_in_words(data.values[i, 0]) if np.isfinite(data.values[i, 0]) else NONE_FOUND,
+            "in_data": share_in_words(data.values[i, 0]) if now.found[i] else in_data[i],
             "seen": count(seen[i]),
             "needed": count(needed[i]),
             "word": words[i],

@@ -41,9 +41,11 @@ from lagreach.statistics.memory import Memory
 from lagreach.types import Status
 
 TITLE = "lagreach report"
+MOST_BARS = 4  # models whose shares a page opens with
 SCRIPTS = ("draw.js", "bars.js", "what_if.js", "charts.js", "theme.js", "page.js")
 CLAIM = ("claim", "printed", "obtained", "interval", "verdict", "why")
 UNTESTED = "not tested"
+NAMED = 3  # models, and kinds of data, at the head of a page of several
 FEW_CLAIMS = 6  # that are named, if they were not tested
 VERDICTS = {"reproduced": "good", "holds": "good", "partly": "fair", "not reproduced": "bad", "fails": "bad"}
 
@@ -131,14 +133,15 @@ def _about(diagnoses: tuple[Diagnosis, ...], names: list[str]) -> dict[str, Any]
         for i, (diagnosis, name) in enumerate(zip(diagnoses, names, strict=True))
         for j, layer in enumerate(diagnosis.layers)
     ]
-    bars = None if several else recovered(diagnoses[0])
-    opening = [] if bars is None else [first_sentence(diagnoses[0], bars)]
+    bars = _bars(diagnoses, names, views)
+    alone = None if several or not bars else bars[0]["shown"]
+    opening = [] if alone is None else [first_sentence(diagnoses[0], alone)]
     notes = list(dict.fromkeys(notes))
     return {
         "answer": _comparison(diagnoses, names) if several else [*opening, answer(diagnoses[0])],
-        "about": {} if several else dict(diagnoses[0].about),
-        "bars": bars is not None,
-        "to_do": [] if several else what_to_do(diagnoses[0], bars),
+        "about": {part: _joined(d.about.get(part, "") for d in diagnoses) for part in ("model", "data", "date")},
+        "bars": bars,
+        "to_do": [] if several else what_to_do(diagnoses[0], alone),
         "no_forecast": NO_FORECAST,
         "convergence": [
             {"name": name, "text": str(d.convergence["text"])}
@@ -152,7 +155,7 @@ def _about(diagnoses: tuple[Diagnosis, ...], names: list[str]) -> dict[str, Any]
         "clock": timed[0] if timed else None,
         "panels": panels,
         "sliders": payload["sliders"],
-        "data": Markup(to_json(payload | ({} if bars is None else {"bars": bars_payload(bars)}))),
+        "data": Markup(to_json(payload | {"bars": [{"id": one["id"]} | bars_payload(one["shown"]) for one in bars]})),
         "definition": diagnoses[0].layers[0].window.definition,
         "held_out": HELD_OUT,
         "settings": {name: _facts(diagnosis) for diagnosis, name in zip(diagnoses, names, strict=True)},
@@ -165,6 +168,23 @@ def _panels(diagnoses: tuple[Diagnosis, ...]) -> list[dict[str, Any]]:
     return [
         {"title": title, "caption": caption(curves), "logarithmic": logarithmic(curves)}
         for title, curves in shown.items()
+    ]
+
+
+def _bars(diagnoses: tuple[Diagnosis, ...], names: list[str], views: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Shares by lag that the page opens with: of each model that has them; of very many, of the first and the last."""
+    have = [(i, shown) for i, diagnosis in enumerate(diagnoses) if (shown := recovered(diagnosis)) is not None]
+    kept = have if len(have) <= MOST_BARS else [have[0], have[-1]]
+    first_view = {view["id"]: view for view in views}
+    return [
+        {
+            "id": "bars" if place == 0 else f"bars-{place}",
+            "shown": shown,
+            "name": names[i] if len(diagnoses) > 1 else None,
+            "share": first_view[f"{i}-0"]["share"],
+            "sequences": first_view[f"{i}-0"]["sequences"],
+        }
+        for place, (i, shown) in enumerate(kept)
     ]
 
 
@@ -235,7 +255,7 @@ def _row(diagnosis: Diagnosis, layer: LayerDiagnosis, i: int, limit: Status) -> 
     if math.isnan(seen.sequences[i]) and seen.status[i] is planted.status[i]:
         missing = "unknown"  # the reason stands beside it
     in_data = brief(seen.sequences[i]) if math.isfinite(seen.sequences[i]) else missing
-    shares = opening(window)
+    shares, learned = opening(window), window.learned(lag)
     return {
         "lags": span(int(seen.first[i]), lag),
         "share": "" if shares is None or math.isnan(shares.value[i]) else f"{100 * shares.value[i]:.0f} %",
@@ -246,10 +266,21 @@ def _row(diagnosis: Diagnosis, layer: LayerDiagnosis, i: int, limit: Status) -> 
         "found": in_data,
         "found_range": _range(seen, i) if math.isfinite(seen.sequences[i]) else _bound(seen, i),
         "light": LIGHTS[limit],
-        "limit": short(limit),
+        "limit": short(limit) + (f", {learned:.0%}" if limit is Status.LIMIT_LEARNED and learned >= 0 else ""),
         "advice": advice(diagnosis, layer, lag),
         "idle": limit in (Status.LIMIT_LEARNED, Status.LIMIT_NO_DEPENDENCY),
     }
+
+
+def _joined(words: Iterable[str]) -> str:
+    """What several diagnoses are of, each named once; of many, the first.
+
+    >>> _joined(["an LSTM", "a GRU", "an LSTM"]), _joined("abcde")
+    ('an LSTM; a GRU', 'a; b; c and 2 more')
+    """
+    listed = list(dict.fromkeys(word for word in words if word))
+    more = f" and {len(listed) - NAMED} more" if len(listed) > NAMED else ""
+    return "; ".join(listed[:NAMED]) + more
 
 
 def _share_range(low: float, high: float) -> str:

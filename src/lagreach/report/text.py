@@ -12,6 +12,7 @@ import numpy as np
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis
 from lagreach.diagnosis.window import Window
 from lagreach.report.words import (
+    A_TRACE,
     LIGHTS,
     NO_FORECAST,
     advice,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 WIDTH = 118
-A_TRACE = 0.005  # share of the target below which nothing is said to be learned
 ROWS = 21  # of the table; of more lags some are shown
 COLOURS = {"good": "green", "fair": "yellow", "bad": "red", "plain": "default"}
 BARS = "▁▂▃▄▅▆▇█"
@@ -180,19 +180,15 @@ def _facts(layer: LayerDiagnosis) -> list[str]:
 
 
 def _explained(window: Window) -> list[str]:
-    """How much of the target the model has, and what each lag that it uses is worth."""
+    """How much of the target the model has, and how much of each lag that the data depend on."""
     explained = window.reliance.explained
-    if math.isnan(explained):
-        return []
     if explained < A_TRACE:
         return ["the model as it stands is no better than a constant: nothing is learned yet"]
-    used = [
-        f"lag {lag}: +{rise:.0%}"
-        for lag, rise in zip(window.reliance.lags, window.reliance.rise, strict=True)
-        if window.limit(lag) is Status.LIMIT_LEARNED
-    ]
-    worth = f"; rise of the loss without an input: {', '.join(used)}" if used else ""
-    return [f"the model as it stands explains {explained:.0%} of the target{worth}"]
+    shares = [(lag, window.learned(lag)) for lag in window.reliance.lags]
+    learned = ", ".join(f"{share:.0%} of lag {lag}" for lag, share in shares if not math.isnan(share))
+    of_target = "" if math.isnan(explained) else f"explains {explained:.0%} of the target"
+    parts = [part for part in (of_target, f"has learned {learned}" if learned else "") if part]
+    return [f"the model as it stands {' and '.join(parts)}"] if parts else []
 
 
 def _memory(memory: Memory) -> list[str]:

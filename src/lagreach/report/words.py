@@ -16,6 +16,7 @@ from lagreach.types import Status
 
 MORE_DATA = 100  # times as many sequences are still worth advising
 LONG_ENOUGH = 0.9  # of a lag: units that retain so many steps need no other bias
+A_TRACE = 0.005  # share of the target or of a lag below which nothing is said to be learned
 CLIPPING_HELPS = 0.5  # clipping is worth a word if it needs less than this share of the sequences
 
 CLOCKS = ("epoch", "step")  # labels that tell when in training a diagnosis was made
@@ -264,7 +265,7 @@ def advice(diagnosis: Diagnosis, layer: LayerDiagnosis, lag: int) -> str:
     if limit is Status.LIMIT_CANNOT_BE_TOLD:
         return "a longer series, or differences instead of levels"
     if limit is Status.LIMIT_UNDETERMINED:
-        return "train on, or tune the optimiser"
+        return f"train on, or tune the optimiser{_so_far(window.learned(lag))}"
     if limit is Status.LIMIT_CAPACITY:
         return f"more units: {window.memory.total:.1f} of at most {window.memory.bound} inputs are remembered"
     if window.settings.get("pooled"):
@@ -272,6 +273,10 @@ def advice(diagnosis: Diagnosis, layer: LayerDiagnosis, lag: int) -> str:
     numbers = (window.required if limit is Status.LIMIT_SAMPLE_SIZE else window.required_if_present()).at(lag)
     ways = _by_data(diagnosis, layer, numbers["sequences"], numbers["robust"]) + _by_retention(layer, lag)
     return "; ".join(ways) or str(numbers["status"])
+
+
+def _so_far(share: float) -> str:
+    return f" ({share:.0%} of it is learned)" if share >= A_TRACE else ""
 
 
 def _by_data(diagnosis: Diagnosis, layer: LayerDiagnosis, needed: float, clipped: float) -> list[str]:

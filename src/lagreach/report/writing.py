@@ -41,6 +41,20 @@ def explained(text: str) -> Any:
     return Markup("").join([*parts, escape(text[end:])])
 
 
+def coded(text: str) -> Any:
+    """Show what stands between backticks as code.
+
+    >>> str(coded("call `f(x) < 1`"))
+    'call <code>f(x) &lt; 1</code>'
+    """
+    from markupsafe import Markup, escape
+
+    parts = text.split("`")
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if i % 2 else escape(part) for i, part in enumerate(parts)
+    )
+
+
 def write_page(template: str, scripts: Sequence[str], path: Path, write: Write = write_whole, **content: Any) -> Path:
     """Render a template of this folder with everything inside, and write it."""
     require_extra("report")
@@ -50,7 +64,7 @@ def write_page(template: str, scripts: Sequence[str], path: Path, write: Write =
     environment = Environment(
         loader=PackageLoader("lagreach.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["explained"] = explained
+    environment.filters["explained"], environment.filters["coded"] = explained, coded
     page = environment.get_template(template).render(
         **content,
         version=__version__,

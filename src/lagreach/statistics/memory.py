@@ -25,6 +25,8 @@ NEGLIGIBLE = 0.05  # autocorrelation of inputs at lags 1..4 that counts as none,
 LAGS_COMPARED = 4
 DOUBT = 0.01  # chance that independent inputs are called correlated
 MOST_DIRECTIONS = 512  # of the state, or of the input: covariances are their square, fits their cube
+COLUMNS = 1024  # lags times inputs that states are multiplied with at once
+ROWS, GPU_ROWS = 512, 2**16  # states of a product: on a processor, few enough for its cache
 MOST_BYTES = 2**28  # of the covariances of all lags together
 
 
@@ -200,6 +202,18 @@ def _normalised(products: Float[Tensor, "*batch lag input"], steps: Tensor) -> F
     return mean[..., 1:, :] / mean[..., :1, :]
 
 
+def _products(s: Tensor, x: Tensor, lags: list[int]) -> Float[Tensor, "lag state input"]:
+    """Sums over (time, seq) of each state times the inputs some lags before: few wide products, not many narrow ones."""
+    count, width = x.shape[1:]
+    rows, inputs = s.flatten(0, 1), torch.cat((x.new_zeros(lags[-1] * count, width), x.flatten(0, 1)))
+    total = x.new_zeros(s.shape[2], len(lags) * width)
+    shifts, size = [(lags[-1] - lag) * count for lag in lags], GPU_ROWS if x.is_cuda else ROWS
+    for first in range(0, len(rows), size):
+        end = min(first + size, len(rows))
+        total.addmm_(rows[first:end].T, torch.cat([inputs[first + by : end + by] for by in shifts], dim=1))
+    return total.unflatten(1, (len(lags), width)).transpose(0, 1)
+
+
 class _Moments:
     """Second moments of (1, state) and of the input, for each lag.
 
@@ -222,9 +236,10 @@ class _Moments:
         for i, lag in enumerate(self.lags):
             between = s[lag : time if i == last else self.lags[i + 1]].flatten(0, 1)
             self.states[i] += (between.T @ between).cpu()
-            behind, before = s[lag:].flatten(0, 1), slice(0, time - lag)
-            self.cross[i] += (behind.T @ x[before].flatten(0, 1)).cpu()
-            self.inputs[i] += (behind[:, 0] @ squares[before].flatten(0, 1)).cpu()
+            self.inputs[i] += (s[lag:, :, 0].flatten() @ squares[: time - lag].flatten(0, 1)).cpu()
+        together = max(1, COLUMNS // x.shape[2])
+        for first in range(0, len(self.lags), together):
+            self.cross[first : first + together] += _products(s, x, self.lags[first : first + together]).cpu()
 
     def merge(self, other: _Moments) -> None:
         """Add the moments of other sequences."""

@@ -133,11 +133,16 @@ def difference_step(outputs: Outputs, directions: Directions) -> float:
 
 
 def start(
-    blocks: int, features: int, space: OutputSpace, lags: Sequence[int], device: torch.device | str = "cpu"
+    blocks: int,
+    features: int,
+    space: OutputSpace,
+    lags: Sequence[int],
+    device: torch.device | str = "cpu",
+    singled: bool = False,
 ) -> ShareMoments:
     """Sums of a network linearised in its weights."""
-    rows = space.basis.shape[1]
-    return ShareMoments(blocks, features, rows, lags, space.group, torch.ones(len(space.group), 1), device)
+    rows, copies = space.basis.shape[1], torch.ones(len(space.group), 1)
+    return ShareMoments(blocks, features, rows, lags, space.group, copies, device, singled)
 
 
 class Sketched(NamedTuple):
@@ -155,7 +160,7 @@ def sketched(
     space: OutputSpace,
 ) -> Sketched:
     """Pick from derivatives of all outputs (`tangents`) along `count` directions what a linear fit sees."""
-    index, _ = observed.anchors()
+    index, _ = observed.anchors
     sequences, rows = len(output), space.basis.shape[1]
     features = output.new_empty(sequences, index.shape[1], rows, count)
     gradient = torch.empty(sequences, count, dtype=torch.float64, device=output.device)
@@ -207,7 +212,7 @@ def sketched_rows(
     features, gradient = along.features, along.gradient[:, None]
     if readout is None:
         return observed.rows(features, gradient, lags)
-    index, _ = observed.anchors()
+    index, _ = observed.anchors
     rows = space.basis.shape[1]
     pull = (observed.residual * observed.shares[..., None]).double()
     at = index[..., None].expand(-1, -1, rows)

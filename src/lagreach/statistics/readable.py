@@ -23,8 +23,10 @@ from lagreach.statistics.linear_share import (
     AMPLE,
     Observed,
     Rows,
+    ShareCurves,
     ShareMoments,
     anchor_chance,
+    enough_anchors,
     output_space,
     rounding_floor,
     share_curves,
@@ -34,6 +36,7 @@ from lagreach.transport.objective import LOSSES, valid_steps
 BLOCKS = 16  # of sequences, each left out in turn
 FEWEST_BLOCKS = 3
 MOST_UNITS = 256  # of a layer: moments are their square, fits their cube
+STRETCH = 32  # steps that are summed at a time
 MOST_COPIES = 8  # outputs whose gradients are followed; of more, random directions
 
 
@@ -43,9 +46,10 @@ def start(
     lags: Sequence[int],
     copies: Float[Tensor, "probe copy"],
     device: torch.device | str = "cpu",
+    singled: bool = False,
 ) -> ShareMoments:
     """Sums of a readout; `copies` (probe, output) are the output directions of the probes."""
-    return ShareMoments(blocks, features, 1, lags, (0,) * len(copies), copies, device)
+    return ShareMoments(blocks, features, 1, lags, (0,) * len(copies), copies, device, singled)
 
 
 def readable_rows(observed: Observed, features: Float[Tensor, "seq target feature"], lags: Sequence[int]) -> Rows:
@@ -56,20 +60,33 @@ def readable_rows(observed: Observed, features: Float[Tensor, "seq target featur
     """
     root = observed.towards[..., 0]
     weighted = (observed.shares[..., None] * root) * observed.residual
-    gradient = (weighted.transpose(1, 2) @ features).double()
+    gradient = _gradient(weighted, features).double()
     scaled = observed.at_anchors(features) * observed.at_anchors(root)
     return observed.rows(scaled[:, :, None], gradient, lags)
+
+
+def _gradient(
+    weighted: Float[Tensor, "seq target copy"], features: Float[Tensor, "seq target feature"]
+) -> Float[Tensor, "seq copy feature"]:
+    """Sum over the targets. Of one copy a stretch at a time, in the order of memory: fused layers keep time first."""
+    if weighted.shape[2] > 1:
+        return weighted.transpose(1, 2) @ features
+    stretches = zip(weighted.split(STRETCH, dim=1), features.split(STRETCH, dim=1), strict=True)
+    return torch.stack([(pull * part).sum(1) for pull, part in stretches]).sum(0)[:, None]
 
 
 def why_not_readable(plan: MeasurementPlan) -> str | None:
     """Say why a diagnosis does not measure what a readout of this layer would recover; None where it does."""
     units = _units(plan)
-    if units > MOST_UNITS:
-        return (
-            f"how much of each lag will be recovered was not measured: {units:,} units are more than the {MOST_UNITS} up to "
-            "which that is cheap; lagreach.forecast(model, data) measures it"
-        )
-    return None
+    return too_wide(units) if units > MOST_UNITS else None
+
+
+def too_wide(units: int) -> str:
+    """Say that a readout of so many units was not looked at."""
+    return (
+        f"how much of each lag will be recovered was not measured: {units:,} units are more than the {MOST_UNITS} up to "
+        "which that is cheap; lagreach.forecast(model, data) measures it"
+    )
 
 
 def _units(plan: MeasurementPlan) -> int:
@@ -83,6 +100,7 @@ class ReadableSums:
     def __init__(self, plan: MeasurementPlan) -> None:
         self.probe, self.seed, self.at_end = plan.probe, plan.seed, plan.at_end
         self.lags = list(plan.bands.lags)
+        self.sequences = plan.block_plan.pairs.size
         self.loss = str(plan.loss)
         self.dtype = plan.view.template.dtype
         self.moments: ShareMoments | None = None
@@ -108,6 +126,7 @@ class ReadableSums:
         planted = self.probe.planted(part.x).permute(1, 2, 0)
         along_residual, along_output = space.along(output, objective)
         rank = np.repeat(2 * piece.pair, 2) + np.tile([0, 1], len(piece.pair))
+        anchors = enough_anchors(times.shape[1], self.sequences, features.shape[-1])
         observed = Observed(
             block=torch.from_numpy(piece.block % BLOCKS),
             times=times,
@@ -118,7 +137,7 @@ class ReadableSums:
             along_residual=along_residual,
             along_output=along_output,
             along=space.group,
-            chance=anchor_chance(self.seed, rank).to(output.device),
+            chance=anchor_chance(self.seed, rank, anchors).to(output.device),
         )
         if self.moments is None:
             self.moments = start(BLOCKS, features.shape[-1], self.lags, space.copies)
@@ -157,11 +176,14 @@ class Readable(LagStatistic):
             return None
         window = measured.window
         curves = share_curves(sums.moments, floor=rounding_floor(sums.dtype))
-        planned = float(window.planned or window.sequences)
-        shares = curves.planted(np.array([planned, AMPLE]), window.strength)
-        needed = curves.needed(window.strength)
+        return self.shown(curves, float(window.planned or window.sequences), window.strength)
+
+    def shown(self, curves: ShareCurves, planned: float, strength: float) -> LagCurve:
+        """Shares from so many sequences as a curve."""
+        shares = curves.planted(np.array([planned, AMPLE]), strength)
+        needed = curves.needed(strength)
         return self.make(
-            sums.lags, shares.value[:, 0], shares.low[:, 0], shares.high[:, 0],
+            list(curves.lags), shares.value[:, 0], shares.low[:, 0], shares.high[:, 0],
             ample=shares.value[:, 1], needed=needed.value[:, 0], needed_low=needed.low[:, 0], needed_high=needed.high[:, 0],
         )  # fmt: skip
 

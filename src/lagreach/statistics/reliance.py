@@ -3,6 +3,12 @@
 For a pair of sequences the inputs at ``t - l`` are exchanged, the model runs on to t, and only the state at the anchor t is
 replaced in the loss. If the target does not depend on that input given the rest, exchanging the two inputs turns the
 difference of losses into its negative, so sign flips over pairs are an exact test.
+
+How much of the lag is learned follows from the same runs. Let a be what the model makes of the input, and c what the target
+holds of it, along the same function of the input. The rise is ``R = 2 a c``, and the bend of the loss between the outputs as
+they are and after the exchange, ``Q = L + L' - 2 L(middle)``, is ``a^2``. Leaving the input out would cost ``R - Q``; the model
+at its best could gain ``c^2 = R^2 / (4 Q)``. Their ratio is one where a equals c, and below zero where the model is worse with
+the input than without it, as untrained networks are. It is exact for squared errors; a cross-entropy bends in the same way.
 """
 
 from __future__ import annotations
@@ -34,7 +40,8 @@ class Reliance:
     """Rise of the loss at a step when the input l steps before is replaced, as a share of the loss there.
 
     `explained` is the part of the best constant's loss that the model saves, NaN where that is not known: a network that is
-    worse than a constant has learned nothing, however it leans.
+    worse than a constant has learned nothing, however it leans. `learned` is the share of each lag that is learned, as the module
+    says.
     """
 
     lags: tuple[int, ...]
@@ -42,6 +49,11 @@ class Reliance:
     standard_error: Float[np.ndarray, "lag"]
     adjusted: Float[np.ndarray, "lag"]
     explained: float = float("nan")
+    learned: Float[np.ndarray, "lag"] | None = None
+
+    def share_learned(self, lag: int) -> float:
+        """Share of a lag that is learned; NaN where it was not measured."""
+        return float("nan") if self.learned is None else float(self.learned[self.lags.index(lag)])
 
 
 NO_RELIANCE = Reliance((), np.empty(0), np.empty(0), np.empty(0))  # not measured
@@ -55,16 +67,15 @@ class RelianceSums:
         # pairs of windows from one stretch of a series depend on each other: their signs are flipped together
         self.stretch = plan.block_plan.blocks if plan.block_plan.of_series else None
         self.pair: list[np.ndarray] = []
-        self.values: list[np.ndarray] = []  # (2, pair, lag) each: rises and losses
+        self.values: list[np.ndarray] = []  # (3, pair, lag) each: rises, losses and bends
         self.levels: list[np.ndarray] = []  # (pair, 2 + out) each: loss, loss of the output 0, and its slope there
         self.loss = plan.loss
 
     def add(self, piece: PairBatch) -> None:
         """Exchange inputs within the pairs of a piece; lags without anchors give NaN."""
-        values = np.full((2, len(piece.pair), len(self.lags)), np.nan)
+        values = np.full((3, len(piece.pair), len(self.lags)), np.nan)
         for column, lag in enumerate(self.lags):
-            rise, loss = _rise(piece, lag, pair_scores(piece.pair, lag, self.time, self.seed))
-            values[0, :, column], values[1, :, column] = rise.numpy(), loss.numpy()
+            values[:, :, column] = _rise(piece, lag, pair_scores(piece.pair, lag, self.time, self.seed)).numpy()
         self.pair.append(piece.pair)
         self.values.append(values)
         self.levels.append(_levels(piece))
@@ -80,9 +91,9 @@ class RelianceSums:
         pairs = np.concatenate(self.pair) if self.pair else np.array([], dtype=int)
         order = np.argsort(pairs)
         unit = np.arange(len(pairs)) if self.stretch is None else self.stretch[pairs[order]]
-        empty = np.empty((2, 0, len(self.lags)))
-        rises, losses = np.concatenate([empty, *self.values], axis=1)[:, order]
-        reliance = reliance_of(self.lags, rises, losses, flips, np.random.default_rng(self.seed), unit)
+        empty = np.empty((3, 0, len(self.lags)))
+        values = np.concatenate([empty, *self.values], axis=1)[:, order]
+        reliance = reliance_of(self.lags, values, flips, np.random.default_rng(self.seed), unit)
         if not self.levels or self.loss not in ("mse", "cross_entropy"):
             return reliance
         loss, *nothing = np.concatenate(self.levels)[order].mean(0)
@@ -155,23 +166,23 @@ class RelianceCurve(LagStatistic):
         return self.make(window.lags, value, low, high, status)
 
 
-def _rise(piece: PairBatch, lag: int, scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Rise of the loss and the loss itself, per unit weight of the anchor, averaged over each pair and its anchors."""
+def _rise(piece: PairBatch, lag: int, scores: Tensor) -> Float[Tensor, "value pair"]:
+    """Rise of the loss, the loss itself, and its bend, per unit weight of the anchor, averaged over each pair's anchors."""
     part, objective, swap = piece.part, piece.objective, piece.partner
     shares = anchor_shares(part.recurrence, objective, part.states).cpu()
     usable = torch.minimum(shares, shares[swap])[::2, lag:] > 0  # both of a pair, at the same times
     none = torch.full((len(usable),), torch.nan, dtype=torch.float64)
     if usable.shape[1] == 0 or not usable.any():
-        return none, none
+        return torch.stack((none, none, none))
     scores = scores[:, lag : lag + usable.shape[1]] * usable
     count = min(ANCHORS, usable.shape[1])
     best = scores.topk(count, dim=1)
     anchors = (best.indices + lag).repeat_interleave(2, dim=0)  # (seq, anchor)
     counted = (best.values > 0).repeat_interleave(2, dim=0)
     with torch.no_grad():
-        before = objective(part.recurrence.head(part.states, part.recurrence.head_params))
-        rise = torch.zeros(anchors.shape, dtype=torch.float64)
-        level = torch.zeros(anchors.shape, dtype=torch.float64)
+        output = part.recurrence.head(part.states, part.recurrence.head_params)
+        before = objective(output)
+        rise, level, bend = torch.zeros(3, *anchors.shape, dtype=torch.float64)
         rows = torch.arange(len(anchors))
         for a in range(count):
             t = anchors[:, a]
@@ -183,41 +194,39 @@ def _rise(piece: PairBatch, lag: int, scores: Tensor) -> tuple[Tensor, Tensor]:
             ]
             changed = part.states.clone()
             changed[rows, t] = state
-            after = objective(part.recurrence.head(changed, part.recurrence.head_params))
+            other = part.recurrence.head(changed, part.recurrence.head_params)
+            after, middle = objective(other), objective((output + other) / 2)
             rise[:, a] = (after - before).double().cpu() / shares[rows, t]
+            bend[:, a] = (after + before - 2 * middle).double().cpu() / shares[rows, t]
             level[:, a] = before.double().cpu()
     weight = counted.double()
     pair_weight = weight.view(-1, 2, count).sum((1, 2))
-    return tuple(
-        torch.where(
-            pair_weight > 0, (torch.where(counted, v, 0.0)).view(-1, 2, count).sum((1, 2)) / pair_weight, torch.nan
-        )
-        for v in (rise, level)
-    )  # type: ignore[return-value]
+    sums = torch.where(counted, torch.stack((rise, level, bend)), 0.0).view(3, -1, 2, count).sum((2, 3))
+    return torch.where(pair_weight > 0, sums / pair_weight, torch.nan)
 
 
 def reliance_of(
     lags: tuple[int, ...],
-    rises: np.ndarray,
-    losses: np.ndarray,
+    values: Float[np.ndarray, "value pair lag"],
     flips: int,
     generator: np.random.Generator,
     unit: np.ndarray | None = None,
 ) -> Reliance:
-    """Test the rises of pairs (pair, lag), NaN where a pair has none, by flipping their signs; as shares of the losses.
+    """Test the rises of pairs, NaN where a pair has none, by flipping their signs; as shares of the losses.
 
-    `unit` (pair,) numbers what is independent: every pair if None.
+    `values` are rises, losses and bends. `unit` (pair,) numbers what is independent: every pair if None.
     """
+    rises, losses, bends = values
     unit = np.arange(len(rises)) if unit is None else unit
     seen = np.isfinite(rises)
     count = seen.sum(0)
-    values = _by_unit(np.where(seen, rises, 0.0), unit)
+    sums = _by_unit(np.where(seen, rises, 0.0), unit)
     safe = np.maximum(count, 1)
-    mean = values.sum(0) / safe
-    scale = np.sqrt(np.square(values).sum(0))  # of squares, so that flips leave it alone
-    turned = [values.sum(0, keepdims=True)]
+    mean = sums.sum(0) / safe
+    scale = np.sqrt(np.square(sums).sum(0))  # of squares, so that flips leave it alone
+    turned = [sums.sum(0, keepdims=True)]
     for start in range(0, flips, FLIPS):  # a few at a time: all signs of many pairs would not be small
-        turned.append(generator.choice([-1.0, 1.0], size=(min(FLIPS, flips - start), len(values))) @ values)
+        turned.append(generator.choice([-1.0, 1.0], size=(min(FLIPS, flips - start), len(sums))) @ sums)
     z = np.concatenate(turned) / np.where(scale > 0, scale, 1.0)
     level = np.where(seen, losses, 0.0).sum(0) / safe
     units = np.maximum((_by_unit(seen.astype(float), unit) > 0).sum(0), 1)
@@ -226,7 +235,20 @@ def reliance_of(
     with np.errstate(invalid="ignore", divide="ignore"):
         share = np.where(count > 0, mean / level, np.nan)
         error = np.where(count > 0, spread / level, np.nan)
-    return Reliance(lags, share, error, np.where(count > 0, step_down(z), np.nan))
+    adjusted = np.where(count > 0, step_down(z), np.nan)
+    learned = np.where(count > 0, share_of_rise(mean, np.where(seen, bends, 0.0).sum(0) / safe), np.nan)
+    return Reliance(lags, share, error, adjusted, learned=learned)
+
+
+def share_of_rise(rise: Float[np.ndarray, "lag"], bend: Float[np.ndarray, "lag"]) -> Float[np.ndarray, "lag"]:
+    """Share of a lag that is learned: ``(R - Q) / (R^2 / (4 Q))``; 0 where the rise is not above zero.
+
+    >>> c, a = 1.0, np.array([1.0, 0.5, 0.1, 2.0, 4.0])  # what the target holds, and what the model makes of it
+    >>> share_of_rise(2 * a * c, a**2).round(2)
+    array([ 1.  ,  0.75,  0.19,  0.  , -8.  ])
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where((rise > 0) & (bend > 0), 4 * bend * (rise - bend) / np.square(rise), 0.0)
 
 
 def _by_unit(values: Float[np.ndarray, "pair lag"], unit: np.ndarray) -> Float[np.ndarray, "unit lag"]:

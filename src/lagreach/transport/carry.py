@@ -7,7 +7,7 @@ the cache. Positions that no anchor reaches hold zeros.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -48,14 +48,18 @@ class WeightSums:
         kept: bool = False,
     ) -> None:
         self._steps, self._kept = steps, kept
-        self._anchors, self._weighted = None, []
+        self._anchors, self._reached, self._weighted = None, steps.x.new_empty(0), []
         if anchors is not None:
             at_steps = steps.rows(anchors)
             self._anchors = torch.cat((at_steps, torch.zeros_like(at_steps)))  # anchors beyond the end do not exist
         else:
-            rows = steps.x.new_ones(steps.total, 1) if reached is None else steps.rows(reached)
-            self._weighted = [block.weighted(rows[place]) for block, place in steps.blocks]
+            self._reached = steps.x.new_ones(steps.total, 1) if reached is None else steps.rows(reached)
+            self._weighted = [block.weighted(self._reached[place]) for block, place in steps.blocks]
         self._total: list[Tensor] = []  # one for each group
+
+    def row_weights(self, rows: slice, started: slice) -> Float[Tensor, "row k"]:
+        """Weights of these rows, which `started` at these anchors."""
+        return self._reached[rows] if self._anchors is None else self._anchors[started]
 
     def add(self, block: int, spread: Tensor, started: slice, exponent: Tensor | None) -> None:
         """Add a block's rows, which `started` at these anchors and whose values are ``spread * 2**exponent``."""
@@ -64,7 +68,10 @@ class WeightSums:
         if exponent is not None:
             top = int(exponent[started].max())
             weighted = weighted * torch.exp2((exponent[started] - top).to(spread.dtype))
-        sums_of_groups = [step.weights(spread, weighted, group, count).double() for group in self._steps.groups]
+        self.take_in([sums.double() for sums in step.weights(spread, weighted, self._steps.groups, count)], top)
+
+    def take_in(self, sums_of_groups: list[Tensor], top: int) -> None:
+        """Add sums of the groups' weights' gradients, of size ``2**top``."""
         if top and self._kept:
             top += lift(torch.stack([sums.abs().max() for sums in sums_of_groups]).max(), top)
         if top:
@@ -75,7 +82,7 @@ class WeightSums:
 
     def take(self) -> Float[Tensor, "group k param"]:
         """Return what was collected, and start anew."""
-        gradients = torch.stack([self._steps.blocks[0][0].flat(sums) for sums in self._total])
+        gradients = torch.stack([self._steps.flat(sums) for sums in self._total])
         self._total = []
         return gradients
 
@@ -89,10 +96,30 @@ def linearised(part: Rollout, positions: slice, names: Sequence[str]) -> Lineari
     return linearise(part.recurrence, x, s, names)
 
 
+def one_position_back(part: Rollout) -> Callable[[int, Tensor, Tensor], None]:
+    """How to pull gradients after the steps at a position, one a sequence, back to the states before them.
+
+    What is returned is called with the position, the gradients after, and where those before go. Where a kernel knows the
+    cell, all steps are linearised beforehand, many at once.
+    """
+    count, time = part.x.shape[:2]
+    if linearised(part, slice(0, 1), ()).compiled:
+        size = max(1, ROWS // count)
+        pieces = (linearised(part, slice(t, min(t + size, time)), ()) for t in range(0, time, size))
+        joined = Joined(pieces, count * time)
+        return lambda position, after, before: joined.back(after, before, None, first=position * count)
+
+    def alone(position: int, after: Tensor, before: Tensor) -> None:
+        step = linearised(part, slice(position, position + 1), ())
+        step.back(after, after.new_empty(count, step.width), before)
+
+    return alone
+
+
 class Steps:
     """All steps of a rollout, linearised in blocks of rows; any number of gradients can use them.
 
-    On one thread, if nobody can ask for gradients of weights and a kernel knows the cell, the blocks are `joined` into one.
+    On one thread, if a kernel knows the cell and all sequences are one group, the blocks are `joined` into one.
 
     Parameters
     ----------
@@ -113,7 +140,7 @@ class Steps:
         made = (linearised(part, place, names) for place in places)
         self.joined: Joined | None = None
         self.blocks: list[tuple[Linearised, slice]] = []
-        if compiled and one_thread and not names:
+        if compiled and one_thread and (not names or self.groups == [slice(0, self.count)]):
             self.joined = Joined(made, self.total)
         else:
             rows = [slice(place.start * self.count, place.stop * self.count) for place in places]
@@ -131,6 +158,10 @@ class Steps:
         while self.total < 8 * rows and rows > ROWS // 2:
             rows //= 2
         return rows
+
+    def flat(self, sums: Tensor) -> Float[Tensor, "k param"]:
+        """Lay the weights' gradients side by side; see `Linearised.flat`."""
+        return (self.blocks[0][0] if self.joined is None else self.joined).flat(sums)
 
     def rows(self, values: Float[Tensor, "seq time k"]) -> Float[Tensor, "row k"]:
         """Lay values out by position and then by sequence."""
@@ -194,9 +225,7 @@ class Carry:
         steps, count = self._steps, self._steps.count
         reached = sum(place.start < self.left * count for _, place in steps.blocks)
         if steps.joined is not None:
-            if go_on:
-                end = self.left * count
-                steps.joined.back(self._now[count : end + count], self._next[:end], self._measured(slice(0, end)))
+            self._joined_step(steps.joined, sums, go_on=go_on)
         elif sums:
             for i in range(reached):
                 self._pull(range(i, i + 1), go_on=go_on, whole=True)
@@ -213,6 +242,24 @@ class Carry:
             self.lag += 1
             if self.lag % RESCALE_EVERY == 0:
                 self._rescale()
+
+    def _joined_step(self, joined: Joined, sums: Sequence[WeightSums], *, go_on: bool) -> None:
+        """Do so with all rows in one call."""
+        count, end, top = self._steps.count, self.left * self._steps.count, 0
+        here, there, sizes = self._now[count : end + count], self._next[:end], self._measured(slice(0, end))
+        if not sums:
+            if go_on:
+                joined.back(here, there, sizes)
+            return
+        started = slice(self.lag * count, self.lag * count + end)
+        sets = [total.row_weights(slice(0, end), started) for total in sums]
+        by = torch.cat(sets, dim=1)
+        if self._exponent is not None:
+            top = int(self._exponent[started].max())
+            by = by * torch.exp2((self._exponent[started] - top).to(by.dtype))
+        products = joined.back_and_sums(here, there, sizes, by).unflatten(0, (by.shape[1], -1))
+        for total, part in zip(sums, products.split([mine.shape[1] for mine in sets]), strict=True):
+            total.take_in([part.flatten(0, 1)], top)
 
     def _pull(self, blocks: range, thread: int = 0, *, go_on: bool, whole: bool = False) -> None:
         """Spread what has reached these blocks and lead it on; if `whole`, the spread of the last one remains."""

@@ -105,7 +105,7 @@ def fidelity(
     for rows, part in prepared.parts(chunk):
         delta = output_gradient(part.recurrence, objective.select(rows), part.states)[0]
         exact = [c.square_norm() for c, _ in exact_transport(part, delta, wanted)]
-        first = _first_order_norms(part, delta, wanted)
+        first = exact if kind == "exact" else _first_order_norms(part, delta, wanted)
         start = [ScaledSum.of_squares(delta[:, lag:]) for lag in wanted]
         new = [exact, first, start]
         sums = (

@@ -7,9 +7,10 @@ else, and every weight that a closed form leaves out, goes through autodiff, whi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
@@ -17,8 +18,12 @@ from torch import Tensor
 
 from lagreach.adapters import Recurrence
 from lagreach.cells._pullback import Pullback, RowForm
-from lagreach.kernels.cpu import row_pass
+from lagreach.kernels import scan_stack
+from lagreach.kernels.cpu import missing, row_pass
 from lagreach.kernels.cpu.buffers import empty
+
+if TYPE_CHECKING:
+    from lagreach.kernels.cpu.kept_run import KeptRun
 
 
 class Linearised(ABC):
@@ -54,10 +59,10 @@ class Linearised(ABC):
         """Prepare sums over rows with k sets of row weights: something with one row per step, to be used many times."""
 
     @abstractmethod
-    def weights(self, spread: Tensor, weighted: Tensor, group: slice, count: int) -> Tensor:
-        """Gradients of the weights summed over rows, in a form that may be added up over calls.
+    def weights(self, spread: Tensor, weighted: Tensor, groups: Sequence[slice], count: int) -> list[Tensor]:
+        """Gradients of the weights summed over the rows of each group, in a form that may be added up over calls.
 
-        Only rows of the sequences in `group` count; the rows of `count` sequences follow each other at every position.
+        The rows of `count` sequences follow each other at every position; a group is a range of these sequences.
         """
 
     @abstractmethod
@@ -83,6 +88,68 @@ def linearise(
     return Closed(recurrence, layers, names)
 
 
+class Windows:
+    """Rows that run for a few steps, each step linearised when gradients are led back over it.
+
+    Where a kernel keeps what it computes on the way, that is used again.
+
+    Parameters
+    ----------
+    states
+        States after each step but the last, if they are known already; else they are run.
+    """
+
+    def __init__(
+        self,
+        recurrence: Recurrence,
+        x: Float[Tensor, "step row input"],
+        initial: Float[Tensor, "row state"],
+        states: Float[Tensor, "known row state"] | None = None,
+    ) -> None:
+        self._recurrence, self._x, self._initial = recurrence, x, initial
+        self._kept = None if states is not None else _kept_run(recurrence, x, initial)
+        if self._kept is not None:
+            self.states = self._kept.states
+        elif states is None:
+            with torch.no_grad():
+                run = scan_stack(recurrence.stack, x.transpose(0, 1), initial, recurrence.params)
+            self.states = run.transpose(0, 1)
+        else:
+            self.states = states
+
+    def back(self, step: int, cotangents: Iterable[Float[Tensor, "row state"]]) -> Iterator[Tensor]:
+        """Lead gradients after a step on to the states before it."""
+        compiled = None if self._kept is None else row_pass(self._kept.form(step))
+        if compiled is not None:
+            spread = self._x.new_empty(compiled.rows_in_work, compiled.width)
+            for after in cotangents:
+                before = torch.empty_like(after)
+                compiled(after, spread, before, whole=False, sizes=None)
+                yield before
+            return
+        linear = linearise(self._recurrence, self._x[step], self.states[step - 1] if step else self._initial, ())
+        spread = self._x.new_empty(self._x.shape[1], linear.width)
+        for after in cotangents:
+            before = torch.empty_like(after)
+            linear.back(after, spread, before, whole=False)
+            yield before
+
+
+def _kept_run(recurrence: Recurrence, x: Tensor, initial: Tensor) -> KeptRun | None:
+    """Run by a kernel that keeps what linearising needs; None if there is none for this recurrence, here and now."""
+    if len(recurrence.stack.cells) > 1:
+        return None
+    cell, params = recurrence.stack.cells[0].plain(recurrence.stack.layer_params(0, recurrence.params))
+    tensors = (x, initial, *params.values())
+    if any(v.dtype != x.dtype or v.device != x.device or v.numel() == 0 for v in tensors):
+        return None
+    if missing(cell, x.device, x.dtype) is not None:
+        return None
+    from lagreach.kernels.cpu.kept_run import KeptRun, knows  # which load numba
+
+    return KeptRun(cell, x, initial, params) if knows(cell) else None
+
+
 class Closed(Linearised):
     """Matrix products. The spread holds the layers' own spreads side by side, then the full gradients of lower layers."""
 
@@ -99,7 +166,7 @@ class Closed(Linearised):
         self._names = [owners[name] for name in names]
         self._used = [[short for j, short in self._names if j == k] for k in range(len(layers))]
         ends = [c.stop + sum(self._parts[:k]) for k, short in self._names for c in layers[k].uses[short].columns]
-        self._columns = max(ends, default=0)
+        self.columns = max(ends, default=0)  # of the spread that some weight uses
 
     def spread(self, cotangent: Tensor, out: Tensor) -> None:
         """Spread the gradient from the top layer down: what a layer reads is the output of the one below."""
@@ -143,19 +210,20 @@ class Closed(Linearised):
 
     def weighted(self, by: Tensor) -> Tensor:
         """Return what the weights multiply, times each set of row weights, layers side by side."""
-        return torch.cat([(by[:, :, None] * factor[:, None, :]).flatten(1) for factor in self._factors], dim=1)
+        return torch.cat([(by[:, :, None] * factor[:, None, :]).flatten(1) for factor in self.factors], dim=1)
 
     @cached_property
-    def _factors(self) -> list[Tensor]:
+    def factors(self) -> list[Tensor]:
         """What the weights of each layer multiply."""
         return [layer.factor(used) for layer, used in zip(self._layers, self._used, strict=True) if used]
 
-    def weights(self, spread: Tensor, weighted: Tensor, group: slice, count: int) -> Tensor:
+    def weights(self, spread: Tensor, weighted: Tensor, groups: Sequence[slice], count: int) -> list[Tensor]:
         """All factors times all columns that some weight uses; `flat` picks what is wanted."""
-        used = spread[:, : self._columns]
-        if group != slice(0, count):
-            weighted, used = (rows.unflatten(0, (-1, count))[:, group].flatten(0, 1) for rows in (weighted, used))
-        return weighted.T @ used
+        used = spread[:, : self.columns]
+        if list(groups) == [slice(0, count)]:
+            return [weighted.T @ used]
+        factors, columns = (rows.unflatten(0, (-1, count)) for rows in (weighted, used))
+        return [factors[:, group].flatten(0, 1).T @ columns[:, group].flatten(0, 1) for group in groups]
 
     def flat(self, sums: Tensor) -> Tensor:
         """Pick factors and columns of each weight."""
@@ -172,42 +240,58 @@ class Closed(Linearised):
 
 
 class Joined:
-    """Any number of steps that a kernel pulls back in one call, for gradients that only pass by.
+    """Any number of steps that a kernel pulls back in one call, with sums of weights' gradients if they are asked for.
 
     The steps come in pieces, so that what else it takes to linearise them is needed for a piece at a time.
     """
 
     def __init__(self, pieces: Iterator[Linearised], rows: int) -> None:
         first = next(pieces)
+        assert isinstance(first, Closed), "only what has a closed form can be joined"
         known = first.form
         assert known is not None, "only what a kernel knows can be joined"
-        arrays = [torch.from_numpy(empty((rows, a.shape[1]), a.numpy().dtype)) for a in known.arrays]
+        arrays = [_room_for(rows, array) for array in known.arrays]
+        factors = [_room_for(rows, factor) for factor in first.factors]  # of one layer: at most one
         start = 0
         for piece in chain([first], pieces):
+            assert isinstance(piece, Closed)
             assert piece.form is not None
             end = start + len(piece.form.arrays[0])
-            for whole, array in zip(arrays, piece.form.arrays, strict=True):
+            for whole, array in zip((*arrays, *factors), (*piece.form.arrays, *piece.factors), strict=True):
                 whole[start:end] = array
             start = end
         compiled = row_pass(known._replace(arrays=tuple(arrays)))
         assert compiled is not None
         self._row_pass, self._spread = compiled, arrays[0].new_empty(compiled.rows_in_work, first.width)
+        self._factors, self._columns, self.flat = factors, first.columns, first.flat
 
-    def back(self, cotangent: Tensor, out: Tensor, sizes: Tensor | None) -> None:
-        """Pull back the first rows, as many as the cotangent has; see `Linearised.back`."""
-        self._row_pass(cotangent, self._spread, out, whole=False, sizes=sizes)
+    def back(self, cotangent: Tensor, out: Tensor, sizes: Tensor | None, first: int = 0) -> None:
+        """Pull back rows from the first one on, as many as the cotangent has; see `Linearised.back`."""
+        self._row_pass(cotangent, self._spread, out, whole=False, sizes=sizes, first=first)
+
+    def back_and_sums(self, cotangent: Tensor, out: Tensor, sizes: Tensor | None, by: Tensor) -> Tensor:
+        """Pull back the first rows, and return the sums over them of weights' gradients; see `Linearised.weights`."""
+        from lagreach.kernels.cpu.pullback import Collect  # which loads numba
+
+        factor = self._factors[0][: len(cotangent)]
+        total = torch.zeros(by.shape[1] * factor.shape[1], self._columns, dtype=torch.float64)
+        collect = Collect(by, factor, total)
+        self._row_pass(cotangent, self._spread, out, whole=False, sizes=sizes, collect=collect)
+        return total
+
+
+def _room_for(rows: int, like: Tensor) -> Tensor:
+    """So many rows of the same kind, in memory that is used again and again."""
+    return torch.from_numpy(empty((rows, like.shape[1]), like.numpy().dtype))
 
 
 class Autodiff(Linearised):
-    """The graph of one call of `step`, kept for repeated use."""
+    """The graph of one call of `step`, made when it is needed and kept for repeated use."""
 
     def __init__(self, recurrence: Recurrence, x: Tensor, s: Tensor, names: Sequence[str]) -> None:
         self.width = s.shape[1]
-        weights = {name: recurrence.params[name].detach().requires_grad_() for name in names}
-        self._weights = list(weights.values())
-        with torch.enable_grad():
-            self._before = s.detach().requires_grad_()
-            self._after = recurrence.stack.step(x, self._before, recurrence.params | weights)
+        self._recurrence, self._x, self._before = recurrence, x, s.detach().requires_grad_()
+        self._weights = {name: recurrence.params[name].detach().requires_grad_() for name in names}
 
     def spread(self, cotangent: Tensor, out: Tensor) -> None:
         """Nothing to prepare."""
@@ -215,27 +299,72 @@ class Autodiff(Linearised):
 
     def state(self, cotangent: Tensor, spread: Tensor, out: Tensor) -> None:
         """One backward pass."""
-        out.copy_(self._back(spread, [self._before])[0])
+        out.copy_(_pulled(self._after, spread, [self._before])[0])
 
     def weighted(self, by: Tensor) -> Tensor:
         """Return the row weights themselves."""
         return by
 
-    def weights(self, spread: Tensor, weighted: Tensor, group: slice, count: int) -> Tensor:
-        """One backward pass for each set of row weights, which are zero for other groups' rows."""
-        if group != slice(0, count):
-            mine = weighted.new_zeros(1, count, 1)
-            mine[:, group] = 1
-            weighted = (weighted.unflatten(0, (-1, count)) * mine).flatten(0, 1)
-        return torch.stack(
-            [torch.cat([g.flatten() for g in self._back(spread * one[:, None], self._weights)]) for one in weighted.T]
-        )
+    def weights(self, spread: Tensor, weighted: Tensor, groups: Sequence[slice], count: int) -> list[Tensor]:
+        """One backward pass for each set of row weights; for several groups, of every sequence by itself."""
+        if list(groups) == [slice(0, count)]:
+            leaves = list(self._weights.values())
+            sets = [_pulled(self._after, spread * one[:, None], leaves) for one in weighted.T]
+            return [torch.stack([torch.cat([g.flatten() for g in gradients]) for gradients in sets])]
+        states, leaves = self._by_sequence(count)
+        by_group: list[list[Tensor]] = [[] for _ in groups]
+        for one in weighted.T:
+            gradients = _pulled(states, by_sequence(spread * one[:, None], count), leaves)
+            flat = torch.cat([g.flatten(1) for g in gradients], dim=1)
+            for sums, group in zip(by_group, groups, strict=True):
+                sums.append(flat[group].sum(0))
+        return [torch.stack(sums) for sums in by_group]
 
     def flat(self, sums: Tensor) -> Tensor:
         """They are flat already."""
         return sums
 
-    def _back(self, cotangent: Tensor, wanted: list[Tensor]) -> tuple[Tensor, ...]:
-        return torch.autograd.grad(
-            self._after, wanted, grad_outputs=cotangent, retain_graph=True, materialize_grads=True
-        )
+    @cached_property
+    def _after(self) -> Tensor:
+        recurrence = self._recurrence
+        with torch.enable_grad():
+            return recurrence.stack.step(self._x, self._before, recurrence.params | self._weights)
+
+    @cached_property
+    def _apart(self) -> dict[int, tuple[Tensor, list[Tensor]]]:
+        return {}
+
+    def _by_sequence(self, count: int) -> tuple[Tensor, list[Tensor]]:
+        if count not in self._apart:
+            x, before = (by_sequence(rows.detach(), count) for rows in (self._x, self._before))
+            self._apart[count] = step_by_sequence(self._recurrence, x, before, list(self._weights))
+        return self._apart[count]
+
+
+def by_sequence(rows: Float[Tensor, "row k"], count: int) -> Float[Tensor, "seq position k"]:
+    """Rows that are ordered by position and then by sequence, the other way round."""
+    return rows.unflatten(0, (-1, count)).transpose(0, 1)
+
+
+def step_by_sequence(
+    recurrence: Recurrence,
+    x: Float[Tensor, "seq time input"],
+    before: Float[Tensor, "seq time state"],
+    names: Sequence[str],
+) -> tuple[Float[Tensor, "seq time state"], list[Tensor]]:
+    """States after all steps, and weights of its own for every sequence that they were made with.
+
+    A pullback then gives the gradient of every sequence at once, in one batched product.
+    """
+    own = [recurrence.params[name].detach() for name in names]
+    leaves = [weight.expand(len(x), *weight.shape).clone().requires_grad_() for weight in own]
+
+    def step(x: Tensor, before: Tensor, *weights: Tensor) -> Tensor:
+        return recurrence.stack.step(x, before, recurrence.params | dict(zip(names, weights, strict=True)))
+
+    with torch.enable_grad():
+        return torch.func.vmap(step)(x, before, *leaves), leaves
+
+
+def _pulled(after: Tensor, cotangent: Tensor, wanted: list[Tensor]) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(after, wanted, grad_outputs=cotangent, retain_graph=True, materialize_grads=True)

@@ -124,6 +124,13 @@ def objective_of(
         if y.is_floating_point():
             y = y.to(dtype)
         return Objective(loss, y, per_step)
+    if y.is_complex():
+        raise InputError(
+            "the targets are complex numbers, of which a loss would see the real part alone",
+            got=str(y.dtype),
+            expected="real numbers or classes",
+            fix="pass torch.view_as_real(y).flatten(-2), and a model with twice as many outputs",
+        )
     if loss not in LOSSES:
         raise InputError(
             "unknown loss",

@@ -1,30 +1,37 @@
 """Which lags do the data depend on? Swapped targets say where to look, the exchange of single inputs says which.
 
-Bands of several lags that swapped targets point at are looked into lag by lag. At what is left the inputs are exchanged. A
-lag is named if it passes every test.
+Inside bands of several lags they do so lag by lag (`lag_sketch`). At the lags that are left the inputs are exchanged. A lag is
+named if it passes every test.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from lagreach._util.progress import Progress
 from lagreach.data.bands import Bands
+from lagreach.gradients.lag_sketch import BandTest
 from lagreach.gradients.partial_inputs import DETERMINED, Neighbours, fit_neighbours
 from lagreach.gradients.significance import Significance, flip_test
 from lagreach.statistics.reliance import NO_RELIANCE, Reliance, reliance_of
 from lagreach.whole_model.exchange import Exchanged, measure_exchange
 from lagreach.whole_model.factors import Products
 from lagreach.whole_model.measurement_plan import WholeModelPlan
-from lagreach.whole_model.signals import Signals, SignalWork, measure_signals
+from lagreach.whole_model.signals import Signals
 from lagreach.whole_model.spread import Spread
+from lagreach.whole_model.token_context import TokenContexts, token_contexts
 
-MOST_LAGS = 64  # single lags that bands are looked into, in all; wider ones stay as they are
+MOST_LAGS = 64  # inside bands where inputs are exchanged, at most: the clearest
 PARTIAL = (
     "inputs are correlated in time: dependences are partial, on what its neighbours leave of an input ({left:.2g} % of its "
     "variance)"
+)
+PARTIAL_TOKENS = (
+    "tokens follow each other (at distances {distances}): dependences are partial, and an exchange of two tokens counts as much "
+    "as it might have stood the other way round ({left:.2g} % of what it would for independent ones)"
 )
 MARGINAL = "inputs are correlated in time: exchanging one of them breaks what goes together, so lags may stand in for each other"
 NOT_APART = (
@@ -59,18 +66,19 @@ class Located:
 def locate(
     signals: Signals,
     data: np.ndarray,
-    test: Significance,
+    tested: BandTest,
     *,
     flips: int,
     error: float,
     progress: Progress | None = None,
     spread: Spread | None = None,
 ) -> Located:
-    """Go on from swapped targets (`data`, `test`) to the lags that the data depend on.
+    """Go on from swapped targets (`data`, `tested`) to the lags that the data depend on.
 
     An interrupt leaves what swapped targets say.
     """
     plan, told = signals.plan, signals.told & (not signals.plan.block_plan.untold)
+    test = tested.bands
     test = replace(test, p_value=np.where(told, test.p_value, np.nan), adjusted=np.where(told, test.adjusted, np.nan))
     bands = np.flatnonzero(test.adjusted <= error).tolist()
     neighbours = None if signals.followed is None else fit_neighbours(signals.followed)
@@ -79,7 +87,9 @@ def locate(
     if not bands or plan.signal != "dependence" or left < DETERMINED:
         return marginal
     try:
-        return _looked_into(marginal, plan, bands, neighbours, flips, error, progress, spread)
+        contexts = token_contexts(plan) if plan.source.reads_tokens else None
+        follow = neighbours or contexts
+        return _looked_into(marginal, plan, bands, tested.inside, follow, flips, error, progress, spread)
     except KeyboardInterrupt:
         return replace(marginal, notes=(*marginal.notes, INTERRUPTED), cut_short=True)
 
@@ -88,57 +98,48 @@ def _looked_into(
     marginal: Located,
     plan: WholeModelPlan,
     bands: list[int],
-    neighbours: Neighbours | None,
+    inside: Mapping[int, float],
+    follow: Neighbours | TokenContexts | None,
     flips: int,
     error: float,
     progress: Progress | None,
     spread: Spread | None,
 ) -> Located:
-    """Look into the bands lag by lag, and exchange the inputs at what is left."""
-    candidates = _inside(plan, bands, error, flips, progress, spread)
-    if neighbours is not None:  # several inputs that predict each other cannot be exchanged together
-        candidates = [one for one in candidates if one.first == one.last]
-    if not candidates:
-        return marginal
-    edges = [(one.first, one.last) for one in candidates]
-    exchanged = measure_exchange(plan, edges, neighbours, progress, spread)
+    """Exchange the inputs at the single lags of these bands that swapped targets point at; `follow` is how inputs do."""
+    candidates = _inside(plan, bands, inside, error)
+    contexts = [follow.at(one.lag) for one in candidates] if isinstance(follow, TokenContexts) else []
+    neighbours = follow if isinstance(follow, Neighbours) else None
+    edges = [(one.lag, one.lag) for one in candidates]
+    exchanged = measure_exchange(plan, edges, neighbours, progress, spread, contexts)
+    if contexts and isinstance(follow, TokenContexts):
+        left = min(context.left for context in contexts)
+        note = PARTIAL_TOKENS.format(distances=", ".join(map(str, follow.distances)), left=100 * left)
+        others = tuple(note for note in marginal.notes if note != MARGINAL)
+        marginal = replace(marginal, left=left, notes=(note, *others))
     return _judged(marginal, candidates, exchanged, flips, error)
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A range of lags, the band it lies in, and the p-value of swapped targets there."""
+    """A lag, the band it lies in, and the p-value of swapped targets there, if it was not that of the band."""
 
     band: int
-    first: int
-    last: int
+    lag: int
     p: float
 
 
-def _inside(
-    plan: WholeModelPlan,
-    bands: list[int],
-    error: float,
-    flips: int,
-    progress: Progress | None,
-    spread: Spread | None,
-) -> list[_Candidate]:
-    """Single lags of the bands where swapped targets point at some, else the bands themselves."""
+def _inside(plan: WholeModelPlan, bands: list[int], inside: Mapping[int, float], error: float) -> list[_Candidate]:
+    """Single lags of the bands that swapped targets point at; of very many, the clearest."""
     edges = {band: plan.bands.edges[band] for band in bands}
-    wide = [(band, lag) for band, (first, last) in edges.items() if last > first for lag in range(first, last + 1)]
-    p_of: dict[tuple[int, int], float] = {}
-    if 0 < len(wide) <= MOST_LAGS:
-        work = SignalWork(tuple((lag, lag) for _, lag in wide), "inside bands")
-        closer = measure_signals(plan, progress, spread, work)
-        if closer.plan.block_plan.count < plan.block_plan.count:
-            raise KeyboardInterrupt
-        single = flip_test(closer.means()[0], flips=flips, generator=np.random.default_rng(plan.seed))
-        p_of = {one: p for one, p in zip(wide, single.adjusted.tolist(), strict=True) if p <= error}
-    candidates = []
-    for band, (first, last) in edges.items():
-        lags = [(lag, p) for (of_band, lag), p in p_of.items() if of_band == band]
-        candidates += [_Candidate(band, lag, lag, p) for lag, p in lags] or [_Candidate(band, first, last, 0.0)]
-    return candidates
+    single = [_Candidate(band, last, 0.0) for band, (first, last) in edges.items() if first == last]
+    wide = [
+        _Candidate(band, lag, inside[lag])
+        for band, (first, last) in edges.items()
+        if last > first
+        for lag in range(first, last + 1)
+        if inside[lag] <= error
+    ]
+    return sorted([*single, *sorted(wide, key=lambda one: one.p)[:MOST_LAGS]], key=lambda one: one.lag)
 
 
 def _judged(marginal: Located, candidates: list[_Candidate], exchanged: Exchanged, flips: int, error: float) -> Located:
@@ -161,7 +162,6 @@ def _judged(marginal: Located, candidates: list[_Candidate], exchanged: Exchange
         parts["adjusted"][band] = max(parts["adjusted"][band], largest[best])
     columns = list(asked.values())
     lags = tuple(exchanged.plan.bands.lags[band] for band in asked)
-    values = exchanged.rises[:, columns], exchanged.losses[:, columns]
     plan = exchanged.plan.block_plan
     together = plan.blocks if plan.of_series else None  # windows of one stretch depend on each other
     return replace(
@@ -169,10 +169,8 @@ def _judged(marginal: Located, candidates: list[_Candidate], exchanged: Exchange
         data=data,
         test=replace(marginal.test, **parts),
         products=products,
-        named=tuple(
-            one.last for one, p in zip(candidates, largest, strict=True) if p <= error and one.first == one.last
-        ),
-        reliance=reliance_of(lags, *values, flips, np.random.default_rng(seed), together),
+        named=tuple(one.lag for one, p in zip(candidates, largest, strict=True) if p <= error),
+        reliance=reliance_of(lags, exchanged.rises[:, :, columns], flips, np.random.default_rng(seed), together),
     )
 
 

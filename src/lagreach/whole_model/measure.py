@@ -17,8 +17,9 @@ from jaxtyping import Float
 
 from lagreach._util.progress import Progress
 from lagreach.gradients.blocks import BlockMeans
+from lagreach.gradients.lag_sketch import bands_test
 from lagreach.gradients.noise import NoiseValues
-from lagreach.gradients.significance import Significance, flip_test
+from lagreach.gradients.significance import Significance
 from lagreach.statistics.reliance import Reliance
 from lagreach.whole_model.anchors import draw_anchors, pair_streams
 from lagreach.whole_model.factors import Products
@@ -71,7 +72,9 @@ def measure_model(
         signals = measure_signals(plan, progress, spread)
         plan, cut_short = signals.plan, signals.plan.block_plan.count < plan.block_plan.count
         data, probe = signals.means()
-        test = flip_test(data, flips=flips, generator=np.random.default_rng(plan.seed))
+        sketch = None if signals.sketch is None else signals.sketch[:, None]
+        draw = np.random.default_rng(plan.seed)
+        test = bands_test(plan.bands, data[:, None], sketch, flips=flips, generator=draw)
         located = locate(signals, data, test, flips=flips, error=error, progress=progress, spread=spread)
         noise = measure_noise(plan, _directions(signals, located.products), progress, spread)
         cut_short = cut_short or located.cut_short or len(noise.step_block) < plan.block_plan.count

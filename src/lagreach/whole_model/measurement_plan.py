@@ -275,11 +275,6 @@ def _weighting(model: WholeModel, source: InputModule, optimizer: Any) -> Tensor
     return as_table(model, source, {n: part.view(weights[n].shape) for n, part in zip(names, parts, strict=True)})
 
 
-def at_lags(plan: WholeModelPlan, edges: Sequence[tuple[int, int]]) -> WholeModelPlan:
-    """The same at other lags, from the first to the last of each pair."""
-    return replace(plan, bands=Bands(tuple(edges)), slots=make_slots(edges))
-
-
 def subsample(plan: WholeModelPlan, sequences: int) -> WholeModelPlan:
     """The same with about as many sequences, fairly chosen."""
     return replace(plan, block_plan=plan.block_plan.subsample(sequences))

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from lagreach.adapters.calling import Call, as_output, default_call, replaced, untouched
+from lagreach.adapters.calling import Call, as_output, default_call, frozen, replaced, untouched
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError
 
@@ -85,7 +85,6 @@ def _main_part(returned: Any) -> Any:
 @contextmanager
 def at_rest(model: nn.Module) -> Iterator[None]:
     """Evaluation mode, frozen weights, gradients on, nothing compiled; everything as it was afterwards, also after an error."""
-    learning = [weight for weight in model.parameters() if weight.requires_grad]
     with ExitStack() as inside:
         inside.enter_context(untouched(model))
         inside.enter_context(torch.inference_mode(False))
@@ -98,8 +97,7 @@ def at_rest(model: nn.Module) -> Iterator[None]:
         for part in model.modules():
             if _checkpointed(part):
                 inside.enter_context(replaced(part, partial(checkpoint, part.forward, use_reentrant=False)))
-        inside.callback(_ask_for_gradients, learning, True)
-        _ask_for_gradients(learning, False)
+        inside.enter_context(frozen(model))
         yield
 
 
@@ -111,8 +109,3 @@ def _checkpointed(part: nn.Module) -> bool:
     """Whether a layer of the transformers library was asked not to keep its activations; it does so in training mode only."""
     asked = getattr(part, "gradient_checkpointing", False) is True
     return asked and any(kind.__name__ == "GradientCheckpointingLayer" for kind in type(part).__mro__)
-
-
-def _ask_for_gradients(weights: list[nn.Parameter], asked: bool) -> None:
-    for weight in weights:
-        weight.requires_grad_(asked)

@@ -20,7 +20,8 @@ from lagreach.gradients.partial_inputs import neighbour_products
 from lagreach.whole_model.anchors import draw_anchors, draw_lags, pair_streams
 from lagreach.whole_model.factors import Factors, Products, block_gram, coordinates
 from lagreach.whole_model.input_moments import InputMoments
-from lagreach.whole_model.measurement_plan import PairBatch, WholeModelPlan, at_lags
+from lagreach.whole_model.lag_sketch import ModelLagSketch
+from lagreach.whole_model.measurement_plan import PairBatch, WholeModelPlan
 from lagreach.whole_model.outputs import cotangents
 from lagreach.whole_model.spread import Here, Spread
 
@@ -31,8 +32,9 @@ class Signals:
 
     `contrast` (row,) weights the planted factors where the data's signal is a multiple of them (one output); it is None
     where the data have factors of their own, the first ones. `spread` (block, group, 2) are sums whose ratio is the variance
-    of the target part; `followed` says how numbers follow each other in time (None for
-    tokens), and `ahead` is the share of the square gradient that reached inputs behind their outputs.
+    of the target part; `sketch` (block, lag, coordinate) holds the lags inside bands one by one (`ModelLagSketch`). `followed`
+    says how numbers follow each other in time (None for tokens), and `ahead` is the share of the square gradient that reached
+    inputs behind their outputs.
     """
 
     plan: WholeModelPlan
@@ -44,6 +46,7 @@ class Signals:
     planted: Float[np.ndarray, "probe slot row"]
     followed: PartialMoments | None
     ahead: float
+    sketch: np.ndarray | None = None
 
     def data(self, band: int) -> Products:
         """The data's signal at a band of lags."""
@@ -88,6 +91,7 @@ class _Rows:
     ahead: tuple[float, float]
     inputs: Tensor
     inside: Tensor
+    sketch: np.ndarray | None  # (seq, lag * coordinate)
 
 
 @dataclass(frozen=True)
@@ -101,51 +105,53 @@ class SignalPart:
     moments: InputMoments
     followed: PartialMoments | None
     ahead: np.ndarray
+    sketch: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
 class SignalWork:
-    """The first pass on some blocks; at other lags than the plan's if there are `edges`."""
+    """The first pass on some blocks."""
 
-    edges: tuple[tuple[int, int], ...] | None = None
     stage: str = "lags"
 
     def __call__(self, plan: WholeModelPlan, blocks: tuple[int, ...], tick: Tick = None) -> SignalPart:
         """Run the model once on every pair, with a few ways back from each sequence."""
-        plan = plan if self.edges is None else at_lags(plan, self.edges)
         place = {block: number for number, block in enumerate(blocks)}
         rows = 2 * int(np.isin(plan.block_plan.blocks, blocks).sum()) * plan.anchors
         factors: Factors | None = None
         contrast, moments = np.zeros(rows), InputMoments(plan.source.reads_tokens)
         spread = np.zeros((len(blocks), len(plan.output), 2))
         ahead, followed = np.zeros(2), _Followed(blocks)
-        for piece in plan.each(lambda rows, home: _rows(plan, rows, home), tick, blocks):
+        lag_sketch = ModelLagSketch.of(plan)
+        shape = None if lag_sketch is None else (len(blocks), len(lag_sketch.lags), lag_sketch.size)
+        sketch = None if shape is None else np.zeros(shape)
+        for piece in plan.each(lambda rows, home: _rows(plan, rows, home, lag_sketch), tick, blocks):
             for arrived, read, coefficient in zip(piece.arrived, piece.given, piece.contrast, strict=True):
                 if factors is None:
                     factors = Factors(rows, arrived, read)
                 start = factors.filled
                 factors.append(piece.block, arrived, read)
                 contrast[start : factors.filled] = coefficient.cpu().numpy()
-            np.add.at(spread, [place[block] for block in piece.block.tolist()], piece.spread)
+            homes = [place[block] for block in piece.block.tolist()]
+            np.add.at(spread, homes, piece.spread)
+            if sketch is not None and piece.sketch is not None:
+                sketch += np.tensordot(np.eye(len(blocks))[homes], piece.sketch, (0, 0))
             ahead += piece.ahead
             moments.add(piece.inputs, piece.inside)
             if not plan.source.reads_tokens:
                 followed.add(piece.inputs, piece.inside, piece.block)
         assert factors is not None
         follows = None if plan.source.reads_tokens else followed.result()
-        return SignalPart(blocks, factors, contrast, spread, moments, follows, ahead)
+        return SignalPart(blocks, factors, contrast, spread, moments, follows, ahead, sketch)
 
 
 def measure_signals(
     plan: WholeModelPlan,
     progress: Progress | None = None,
     spread: Spread | None = None,
-    work: SignalWork | None = None,
 ) -> Signals:
     """Have the first pass done, and put its parts together; of an interrupted one, with the blocks that are finished."""
-    work = work or SignalWork()
-    if work.edges is not None:
-        plan = at_lags(plan, work.edges)
+    work = SignalWork()
     parts: list[SignalPart] = []
     factors: Factors | None = None
     rows = plan.block_plan.sequences * plan.anchors
@@ -164,16 +170,19 @@ def measure_signals(
         moments.merge(part.moments)
     ahead = np.sum([part.ahead for part in parts], axis=0)
     followed = [part.followed for part in parts if part.followed is not None]
+    sketch = [part.sketch for part in parts if part.sketch is not None]
+    size = np.bincount(plan.block_plan.blocks, minlength=plan.block_plan.count) * 2
     return Signals(
         plan=plan,
         factors=factors,
         contrast=np.concatenate([part.contrast for part in parts]) if plan.output.shape[1] == 1 else None,
-        size=np.bincount(plan.block_plan.blocks, minlength=plan.block_plan.count) * 2,
+        size=size,
         spread=np.concatenate([part.spread for part in parts]),
         moments=moments,
         planted=_planted(plan, factors, moments),
         followed=PartialMoments.merge(followed) if followed else None,
         ahead=float(ahead[0] / ahead[1]) if ahead[1] > 0 else 0.0,
+        sketch=np.concatenate(sketch) / size[:, None, None] if sketch else None,
     )
 
 
@@ -215,7 +224,7 @@ def _planted(plan: WholeModelPlan, factors: Factors, moments: InputMoments) -> n
     return np.stack([value.numpy() for value in values], axis=1)
 
 
-def _rows(plan: WholeModelPlan, rows: np.ndarray, blocks: np.ndarray) -> _Rows:
+def _rows(plan: WholeModelPlan, rows: np.ndarray, blocks: np.ndarray, lag_sketch: ModelLagSketch | None) -> _Rows:
     """Run one piece, and carry its anchors back."""
     piece = plan.run(rows)
     with_own, with_other, shared = swapped(piece.objective, piece.swapped)
@@ -228,16 +237,17 @@ def _rows(plan: WholeModelPlan, rows: np.ndarray, blocks: np.ndarray) -> _Rows:
     streams = pair_streams(piece.batch.x, piece.batch.lengths, plan.seed)
     anchors = draw_anchors(usable, plan.anchors, streams)
     lags = draw_lags(plan.slots, plan.anchors, streams)
-    arrived, read, contrast = [], [], []
+    arrived, read, contrast, inside = [], [], [], []
     ahead = np.zeros(2)
     for number in range(anchors.count):
         position = _both(torch.from_numpy(anchors.position[:, number]), piece)
         weight = _both(torch.from_numpy(anchors.weight[:, number]), piece)
-        new = _carried(plan, piece, position, weight, _both(lags[:, number], piece), field, shares)
+        new = _carried(plan, piece, position, weight, _both(lags[:, number], piece), field, shares, lag_sketch)
         arrived.append(new[0])
         read.append(new[1])
         contrast.append(new[2])
         ahead += new[3]
+        inside += [] if new[4] is None else [new[4]]
     return _Rows(
         block=blocks,
         arrived=arrived,
@@ -247,6 +257,7 @@ def _rows(plan: WholeModelPlan, rows: np.ndarray, blocks: np.ndarray) -> _Rows:
         ahead=(float(ahead[0]), float(ahead[1])),
         inputs=piece.reading.inputs,
         inside=piece.inside,
+        sketch=torch.stack(inside).sum(0).cpu().numpy() if inside else None,
     )
 
 
@@ -263,8 +274,12 @@ def _carried(
     lags: Tensor,
     field: Tensor,
     shares: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, np.ndarray]:
-    """What arrives at the slots from one anchor of each sequence, what stands there, and the coefficient of the data."""
+    lag_sketch: ModelLagSketch | None,
+) -> tuple[Tensor, Tensor, Tensor, np.ndarray, Tensor | None]:
+    """What arrives at the slots from one anchor of each sequence, what stands there, and the coefficient of the data.
+
+    Then what of it reached inputs behind the output, and the data's gradients inside bands, in random coordinates.
+    """
     seq = torch.arange(len(position), device=position.device)
     time = piece.reading.inputs.shape[1]
     stand = piece.stand[seq, position]
@@ -275,16 +290,18 @@ def _carried(
     alone = len(planted) == 1 and field.shape[2] == 1
     starts = planted if alone else [field[seq, position], *planted]
     factor = weight[:, None] * torch.from_numpy(plan.slots.width).to(weight) * seen
-    parts, ahead = [], np.zeros(2)
+    share = planted[0][:, 0]
+    coefficient = field[seq, position, 0] / torch.where(share != 0, share, 1.0) if alone else torch.ones_like(weight)
+    parts, ahead, inside = [], np.zeros(2), None
     for start in starts:
         gradient = piece.pull(position, start)
         later = torch.arange(time, device=position.device) > stand[:, None]
         square = gradient.double().square().sum(-1)
         ahead += (float((square * later).sum()), float(square.sum()))
         parts.append(gradient[seq[:, None], step] * factor[..., None].to(gradient))
-    share = planted[0][:, 0]
-    coefficient = field[seq, position, 0] / torch.where(share != 0, share, 1.0) if alone else torch.ones_like(weight)
-    return torch.stack(parts, dim=2), piece.reading.inputs[seq[:, None], step], coefficient, ahead
+        if inside is None and lag_sketch is not None:  # the data's gradient comes first
+            inside = lag_sketch(piece, stand, weight * coefficient, gradient)
+    return torch.stack(parts, dim=2), piece.reading.inputs[seq[:, None], step], coefficient, ahead, inside
 
 
 def _spread(plan: WholeModelPlan, swap: Tensor, shares: Tensor) -> np.ndarray:

@@ -12,10 +12,10 @@ from lagreach.advice.gates import spread_biases
 from lagreach.errors import InputError
 from lagreach.study.tables import read_rows
 from studies.advice import page as pages
-from studies.advice.analysis import Case, analyse, rate
+from studies.advice.analysis import Case, analyse, nothing_to_do, rate
 from studies.advice.changes import ARMS, MOST, multiplied, run_of
-from studies.advice.run import KEPT, run_study
-from studies.advice.situations import CELLS, TASKS, situations, tiny
+from studies.advice.run import BEFORE, KEPT, _open, run_study
+from studies.advice.situations import CELLS, SCORED_BY_LOSS, TASKS, situations, tiny
 from studies.advice.trainings import GroupTraining, groups, pool, train_groups
 
 EVERY = {one.name: one for one in situations()}
@@ -27,10 +27,10 @@ def advice(kind, factor=1.0, cell=None):
 
 
 def test_there_are_enough_situations_of_every_kind():
-    assert len(EVERY) == 91
+    assert len(EVERY) == 91 + 14 + 8
     assert {one.cell for one in EVERY.values()} == set(CELLS)
     assert {one.optimiser for one in EVERY.values()} == {"adam", "momentum"}
-    assert len({repr(replace(one, name="", group="")) for one in EVERY.values()}) == 91  # none is there twice
+    assert len({repr(replace(one, name="", group="")) for one in EVERY.values()}) == len(EVERY)  # none is there twice
     assert len(tiny(situations())) == 5
 
 
@@ -115,6 +115,38 @@ def test_rates_are_counts_and_the_interval_is_over_situations():
     assert rate([]).cases == 0
 
 
+def test_nothing_to_do_is_held_against_the_situations_where_it_is_not_said():
+    said = {"kind": "nothing", "expected": 0.9}
+    silent = {"kind": "nothing", "expected": None}  # no change is known
+    advice = {f"a{i}{BEFORE}": said for i in range(10)} | {f"b{i}{BEFORE}": silent for i in range(10)}
+    first = {f"a{i}": {0: 1.0, 1: 0.9 if i else 0.2} for i in range(10)}
+    first |= {f"b{i}": {0: 0.1, 1: 0.0 if i else 0.7} for i in range(10)}
+    counts = nothing_to_do(advice, first)
+    assert (counts.situations, counts.recovered, counts.otherwise) == (10, (19, 20), (1, 20))
+    assert counts.beats_silence
+    assert not nothing_to_do(advice, {name: {0: 1.0} for name in first}).beats_silence
+    assert nothing_to_do({}, first) is None
+
+
+def test_in_much_noise_the_share_is_that_of_the_loss():
+    """Half of the best answer explains three quarters of what can be explained; no answer explains nothing."""
+    situation = replace(EVERY["noisy-02"], units=4, steps=10)
+    assert situation.task_name in SCORED_BY_LOSS
+    training = GroupTraining("g", [run_of(situation, "first", 0, {})], "cpu")
+    x, y = training._pairs("test", 1024)
+    best = 0.4 * torch.nn.functional.pad(x[..., :1], (0, 0, 2, 0))[:, :, :-2]
+    for part, share in ((1.0, 1.0), (0.5, 0.75), (0.0, 0.0)):
+        loss = (part * best - y).square().mean((1, 2, 3)).double()
+        assert float(training._explained(y, loss)[0]) == pytest.approx(share, abs=0.1)  # noise of 12,288 targets
+
+
+def test_only_what_is_asked_for_is_open():
+    assert _open(EVERY["noisy-00"], "") == ["sequences"]
+    assert _open(EVERY["gates-00"], BEFORE) == ["nothing"]
+    assert set(KINDS) - set(_open(EVERY["gates-00"], KEPT)) == {"cell"}
+    assert _open(EVERY["gates-00"], "") == list(KINDS)
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     out = tmp_path_factory.mktemp("advice")
@@ -139,6 +171,8 @@ def run(tmp_path_factory):
         made |= {"share": 0.1, "why": "unseen", "says": kind, "code": kind}
         (pieces / f"{name}.json").write_text(json.dumps(made))
         (pieces / f"{name}{KEPT}.json").write_text(json.dumps(made | {"kind": "units"}))
+        before = {"kind": "nothing", "expected": 0.8 if name == "steps-00" else None}
+        (pieces / f"{name}{BEFORE}.json").write_text(json.dumps(made | before))
     said = []
     run_study(out, seeds=2, workers=1, smoke=True, say=said.append)
     return out, said
@@ -158,6 +192,10 @@ def test_a_run_has_every_arm_of_every_situation_and_goes_on_where_it_was(run):
     run_study(out, seeds=2, workers=1, smoke=True, say=again.append)
     assert not any("groups trained" in line for line in again)
     assert read_rows(out / "outcomes.parquet") == rows
+    elsewhere = out / "later"  # situations of a finished run are taken over
+    run_study(elsewhere, seeds=2, workers=1, smoke=True, earlier=out, say=again.append)
+    assert not any("groups trained" in line for line in again)
+    assert read_rows(elsewhere / "outcomes.parquet") == rows
 
 
 def test_the_page_and_the_evidence_come_from_the_run(run, tmp_path, monkeypatch):

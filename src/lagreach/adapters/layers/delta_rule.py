@@ -40,6 +40,7 @@ class DeltaCell(ScanCell):
     equations: ClassVar[str] = "the gated delta rule; its decay bounds transport from above"
     first_order: ClassVar[str] = "approximate"
     diagonal: ClassVar[bool] = False
+    affine = None  # type: ignore[assignment]  # what is kept is no factor for every unit
     reads: ClassVar[tuple[str, ...]] = ("in_proj_qkvz.weight",)
 
     taps: int

@@ -3,8 +3,7 @@
 No flag here lets the compiler assume that there is no NaN or infinity. Compiled functions carry ``@no_type_check``: the
 run-time type checks of the tests cannot wrap them.
 
-The cache of a function notices changes of its own file only. After editing a file that others call into, remove
-``__pycache__``.
+The cache goes by the sources of this folder: what these functions call must stand here as well.
 """
 
 from __future__ import annotations

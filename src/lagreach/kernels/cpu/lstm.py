@@ -139,3 +139,24 @@ def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
                 th = tanh(c_now[i, j])
                 c_now_dot[i, j] = value
                 now_dot[i, j] = th * o_dot + sigmoid_of(o) * (one - th * th) * value
+
+
+@compiled
+@no_type_check
+def slopes(act, c_before, c_now, output, i_slope, f_slope, g_slope, o_slope, forget):
+    """What `pullback.lstm` takes, of one step that has been run."""
+    use_whole_registers()
+    n = np.uint64(c_now.shape[1])
+    one = c_now.dtype.type(1)
+    for row in range(c_now.shape[0]):
+        for j in range(n):
+            output[row, j] = tanh(c_now[row, j])
+        for j in range(n):
+            i, f, g, o = act[row, j], act[row, n + j], act[row, n + n + j], act[row, n + n + n + j]
+            th = output[row, j]
+            forget[row, j] = sigmoid_of(f)
+            i_slope[row, j] = g * sigmoid_of(i) * one_minus_sigmoid_of(i)
+            f_slope[row, j] = c_before[row, j] * sigmoid_of(f) * one_minus_sigmoid_of(f)
+            g_slope[row, j] = (one - g * g) * sigmoid_of(i)
+            o_slope[row, j] = th * sigmoid_of(o) * one_minus_sigmoid_of(o)
+            output[row, j] = sigmoid_of(o) * (one - th * th)

@@ -118,3 +118,21 @@ def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
                 now_dot[i, j] = (
                     sigmoid_of(z) * before_dot[i, j] + one_minus_sigmoid_of(z) * g_dot + (before[i, j] - g) * z_dot
                 )
+
+
+@compiled
+@no_type_check
+def slopes(act, before, into, retained):
+    """What `pullback.elementwise` takes, of one step that has been run: slopes of n, r, z and of the hidden part of n."""
+    use_whole_registers()
+    n = np.uint64(before.shape[1])
+    one = before.dtype.type(1)
+    for row in range(before.shape[0]):
+        for j in range(n):
+            r, z, g, hidden = act[row, j], act[row, n + j], act[row, n + n + j], act[row, n + n + n + j]
+            slope = one_minus_sigmoid_of(z) * (one - g * g)
+            into[row, j] = slope
+            into[row, n + j] = slope * hidden * sigmoid_of(r) * one_minus_sigmoid_of(r)
+            into[row, n + n + j] = (before[row, j] - g) * sigmoid_of(z) * one_minus_sigmoid_of(z)
+            into[row, n + n + n + j] = slope * sigmoid_of(r)
+            retained[row, j] = sigmoid_of(z)

@@ -58,7 +58,7 @@ const Draw = (() => {
       high += room;
     }
     const at = (v) => from + ((turn(v) - low) / (high - low)) * (to - from);
-    let ticks = names ? names.map((name, i) => [i, name])
+    let ticks = names ? names.map((name, i) => [i, plainText(name)])
       : axis.tickvals ? axis.tickvals.map((v, i) => [axis.type === "log" ? Math.log10(v) : v, axis.ticktext?.[i] ?? String(v)])
         : axis.type === "log" ? logTicks(low, high, count) : evenTicks(low, high, count, (axis.tickformat ?? "").endsWith("%"));
     const slack = 1e-9 * (high - low);

@@ -107,20 +107,18 @@ const Report = (() => {
   }
 
   /* What will be recovered, as measured; diamonds stand where the data depend on a lag. */
-  function drawBars() {
-    const { bars } = page;
-    if (!bars) return;
+  function drawBars(bars) {
     const whole = (share) => `${Math.round(100 * share)} %`;
     const rows = bars.lags.map((name, i) => ({
       name, share: [bars.share[i], bars.low[i], bars.high[i]], word: bars.words[i],
       text: `lag ${name}: ${whole(bars.share[i])}<br>${bars.looks.find(({ word }) => word === bars.words[i]).name}${bars.inData[i] ? "<br>your data depend on it" : ""}`,
     }));
     const marks = bars.lags.map((_, i) => i).filter((i) => bars.inData[i]).map((i) => ({ at: i, value: bars.share[i], text: rows[i].text }));
-    draw("bars", Bars.figure(bars.looks, rows, marks, "your data depend on it"));
+    draw(bars.id, Bars.figure(bars.looks, rows, marks, "your data depend on it"));
   }
 
   function drawAll() {
-    drawBars();
+    page.bars.forEach(drawBars);
     update();
     drawLayer();
   }

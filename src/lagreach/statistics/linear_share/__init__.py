@@ -9,10 +9,10 @@ from __future__ import annotations
 from lagreach.statistics.linear_share.curves import AMPLE, HALF, ShareCurves, Shares, check_strength
 from lagreach.statistics.linear_share.fit import rounding_floor, share_curves
 from lagreach.statistics.linear_share.moments import Rows, ShareMoments
-from lagreach.statistics.linear_share.observed import ANCHORS, Observed, anchor_chance
+from lagreach.statistics.linear_share.observed import ANCHORS, Observed, anchor_chance, enough_anchors
 from lagreach.statistics.linear_share.output_space import OutputSpace, output_space
 
 __all__ = [
     "AMPLE", "ANCHORS", "HALF", "Observed", "OutputSpace", "Rows", "ShareCurves", "ShareMoments", "Shares", "anchor_chance",
-    "check_strength", "output_space", "rounding_floor", "share_curves",
+    "check_strength", "enough_anchors", "output_space", "rounding_floor", "share_curves",
 ]  # fmt: skip

@@ -55,7 +55,8 @@ class ShareCurves:
     lags
         Lags.
     share, fitted
-        a_l and q_l.
+        a_l and q_l. Where inputs follow from each other, a_l is what the prediction changes by if the one input alone is
+        exchanged, and q_l is such that ``2 a_l - q_l`` is still what the loss gains.
     noise
         gamma for one sequence.
     present
@@ -63,11 +64,12 @@ class ShareCurves:
     gained
         Part of the residual's variance that a fit to the data's own targets explains, on fresh data and without noise.
     in_data
-        Slope of the fitted output on the dependency in the data, per lag.
+        Slope of the fitted output on the dependency in the data, per lag: of what it changes by if the one input alone is
+        exchanged on what the target does.
     seen
         Sequences at which the gradient of a planted dependency of strength one stands out by one standard deviation.
     dependence
-        Covariance of the target with the input l steps before, along each probe, by block.
+        Covariance of the target with the input l steps before (with what it alone holds), along each probe, by block.
     design_effect
         How much more a sequence's gradient varies than if its residuals were independent from step to step.
     """
@@ -94,6 +96,18 @@ class ShareCurves:
         """Share of the dependency in the data that a fit to its targets from each number of sequences recovers."""
         share, gained, noise = (finer(curve) for curve in (self.in_data, self.gained, self.noise))
         return self._best(share, gained[:, None], noise[:, None], sequences)
+
+    def explained(self, sequences: float) -> tuple[float, float]:
+        """Part of what the output misses of the targets that a fit from so many sequences explains, and its lower end.
+
+        Of all inputs together, whatever functions of them the features hold: more than the lags one by one, where targets
+        depend on products of inputs.
+        """
+        from scipy.special import stdtrit
+
+        gain = _gain(finer(self.gained), finer(self.noise) / sequences).max(-1)
+        half = stdtrit(len(gain) - 2, 0.975) * jackknife_spread(gain[1:, None])[0]
+        return float(gain[0]), float(gain[0] - half)
 
     def _best(
         self,

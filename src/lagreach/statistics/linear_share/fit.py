@@ -3,6 +3,10 @@
 With moments of the whole sample, ``c' w(S) c`` would count the noise of c as if it were there on fresh data: a lag without any
 trace in the features would get a share of (features / rows). Here one of the two c comes from the block that is left out, so
 that such a lag gets zero on average, and a lag that the features hold exactly gets one.
+
+Where inputs follow from each other, the prediction may vary with an input only because its neighbours do. Then ``u`` stands for
+what the input alone holds, and ``E[prediction u]`` is what the prediction changes by if that input alone is exchanged: the share.
+The loss that is gained does not ask by which input.
 """
 
 from __future__ import annotations
@@ -58,7 +62,8 @@ def share_curves(
     if len(blocks) < 3:
         raise InputError("too few sequences for a forecast", got=f"{len(blocks)} blocks of them", expected="at least 3")
     total = {name: by_block.sum(0) for name, by_block in sums.items()}
-    whole = _Fold.of(total, total)
+    probes = len(moments.group) // (2 if moments.singled else 1)
+    whole = _Fold.of(total, total, probes)
     largest = float(np.linalg.eigvalsh(whole.squares)[-1])
     top = largest if largest > 0 else 1.0  # features that never vary fit nothing, in any units
     grid = _ridge(top, floor) if budget is None else _descent(top, budget)
@@ -66,20 +71,25 @@ def share_curves(
     for block in blocks:
         left_out = {name: by_block[block] for name, by_block in sums.items()}
         rest = {name: total[name] - left_out[name] for name in SUMS}
-        folds.append(_judge(_Fold.of(rest, rest), _Fold.of(left_out, rest), grid, copies, descent=budget is not None))
+        fit, fresh = _Fold.of(rest, rest, probes), _Fold.of(left_out, rest, probes)
+        folds.append(_judge(fit, fresh, grid, copies[-probes:], descent=budget is not None))
     size = sums["sequences"][blocks] / total["sequences"]
     present = total["present"] / total["sequences"]
     rows = sums["means"].shape[1]
+    share, fitted = (_with_blocks(folds, name, size, "power", whole.power) for name in ("share", "fitted"))
+    if moments.singled:
+        alone = _with_blocks(folds, "alone", size, "present", whole.present)
+        share, fitted = alone, fitted + 2 * (alone - share)  # what is gained, 2 share - fitted, stays
     return ShareCurves(
         lags=moments.lags,
-        share=_with_blocks(folds, "share", size, whole.power),
-        fitted=_with_blocks(folds, "fitted", size, whole.power),
+        share=share,
+        fitted=fitted,
         noise=np.stack([_mean(folds, "noise", size), *(fold.noise for fold in folds)]),
         present=present,
         gained=_with_blocks(folds, "gained", size),
         in_data=_in_data(folds, size),
         seen=_seen(folds, size, whole.power, present),
-        dependence=_dependence(sums, blocks, total),
+        dependence=_dependence(sums, blocks, total, probes),
         design_effect=_design_effect(whole, rows / (total["concentration"] / total["sequences"])),
     )
 
@@ -115,7 +125,9 @@ class _Fold:
 
     squares: Float[Array, "feature feature"]
     cross: Float[Array, "lag feature probe"]
+    single: Float[Array, "lag feature probe"]  # with what the input alone holds: the same where inputs are independent
     power: Float[Array, "lag"]
+    present: Float[Array, "lag"]
     noise: Float[Array, "feature feature"]  # covariance of a sequence's gradient, for a residual of variance one
     gradient: Float[Array, "copy feature"]
     variance: float  # of the residual
@@ -123,7 +135,7 @@ class _Fold:
     output: Float[Array, "lag probe"]
 
     @classmethod
-    def of(cls, sums: Sums, about: Sums) -> _Fold:
+    def of(cls, sums: Sums, about: Sums, probes: int) -> _Fold:
         n, m = sums["sequences"], about["sequences"]
         mean, planted = about["means"] / m, about["planted"] / m  # (row, feature), (row, lag, probe)
         cross = (
@@ -141,13 +153,15 @@ class _Fold:
         target, output = _lagged(sums["lagged"], about["lagged"], n)
         return cls(
             squares=sums["squares"] / n - mean.T @ mean,
-            cross=cross,
-            power=power.mean(1),
+            cross=cross[..., :probes],
+            single=cross[..., -probes:],
+            power=power[:, :probes].mean(1),
+            present=sums["present"] / n,
             noise=spread * n / max(n - 1, 1) / variance if variance > 0 else np.zeros_like(second),
             gradient=gradient,
             variance=float(variance),
-            target=target,
-            output=output,
+            target=target[:, -probes:],
+            output=output[:, -probes:],
         )
 
 
@@ -167,12 +181,14 @@ class _Judged:
 
     share: tuple[Array, Array]  # (lag, amount): held out; of the fit's own blocks, divided by their power
     fitted: tuple[Array, Array]
+    alone: tuple[Array, Array]  # of what the input alone holds, to be divided by `present`
     gained: tuple[Array, Array]  # (amount,)
     noise: Array  # (amount,)
     in_data: tuple[Array, Array]  # (lag, amount), to be divided by `strength`
     strength: tuple[Array, Array]  # (lag,)
     seen: tuple[Array, Array]  # (2, lag): |c|^2 and c' Gamma c
     power: Array  # (lag,)
+    present: Array  # (lag,)
 
 
 def _judge(fit: _Fold, fresh: _Fold, grid: Array, copies: Array, *, descent: bool) -> _Judged:
@@ -181,6 +197,7 @@ def _judge(fit: _Fold, fresh: _Fold, grid: Array, copies: Array, *, descent: boo
     weight = _descended(values, grid) if descent else 1 / (values + grid[:, None])  # (amount, feature)
     twice = values * weight**2
     fitted, new = (np.einsum("fe,lfp->lep", vectors, fold.cross, optimize=True) for fold in (fit, fresh))
+    single = [np.einsum("fe,lfp->lep", vectors, fold.single, optimize=True) for fold in (fresh, fit)]
     crossed = [(fitted * other).mean(2) for other in (new, fitted)]  # (lag, feature)
     own_gradient, new_gradient = fit.gradient @ vectors, fresh.gradient @ vectors
     turned = vectors.T @ fit.noise @ vectors
@@ -197,9 +214,10 @@ def _judge(fit: _Fold, fresh: _Fold, grid: Array, copies: Array, *, descent: boo
     return _Judged(
         share=(crossed[0] @ weight.T, crossed[1] @ weight.T),
         fitted=(crossed[0] @ twice.T, crossed[1] @ twice.T),
+        alone=((fitted * single[0]).mean(2) @ weight.T, (fitted * single[1]).mean(2) @ weight.T),
         gained=(gained(new_gradient), gained(own_gradient)),
         noise=twice @ noise,
-        in_data=(moved(fit.target, new, fresh.output), moved(fit.target, fitted, fit.output)),
+        in_data=(moved(fit.target, single[0], fresh.output), moved(fit.target, single[1], fit.output)),
         strength=((fit.target * fresh.target).sum(1), np.square(fit.target).sum(1)),
         seen=tuple(  # type: ignore[arg-type]
             np.stack(
@@ -211,6 +229,7 @@ def _judge(fit: _Fold, fresh: _Fold, grid: Array, copies: Array, *, descent: boo
             for other in (new, fitted)
         ),
         power=fit.power,
+        present=fit.present,
     )
 
 
@@ -225,14 +244,19 @@ def _mean(folds: list[_Judged], name: str, size: Array) -> Array:
     return sum(part * getattr(fold, name) for part, fold in zip(size, folds, strict=True))
 
 
-def _with_blocks(folds: list[_Judged], name: str, size: Array, power: Array | None = None) -> Array:
-    """The held-out estimate, and behind it what it would be without each block, as far as the fits' own values move."""
+def _with_blocks(
+    folds: list[_Judged], name: str, size: Array, over: str | None = None, whole: Array | None = None
+) -> Array:
+    """The held-out estimate, and behind it what it would be without each block, as far as the fits' own values move.
+
+    Divided by `over`: its value `whole` of all sequences, or that of each fit.
+    """
     pairs = [getattr(fold, name) for fold in folds]
     held_out = sum(part * pair[0] for part, pair in zip(size, pairs, strict=True))
     inside = np.stack([pair[1] for pair in pairs])
-    if power is not None:
-        held_out = _ratio(held_out, power[:, None])
-        inside = _ratio(inside, np.stack([fold.power for fold in folds])[..., None])
+    if over is not None and whole is not None:
+        held_out = _ratio(held_out, whole[:, None])
+        inside = _ratio(inside, np.stack([getattr(fold, over) for fold in folds])[..., None])
     return np.round(np.concatenate((held_out[None], held_out + inside - inside.mean(0))), DIGITS)
 
 
@@ -268,9 +292,10 @@ def _seen(folds: list[_Judged], size: Array, power: Array, present: Array) -> Fl
     return np.concatenate((value[None], np.where(np.isnan(moved), np.inf, moved)))
 
 
-def _dependence(sums: Sums, blocks: Array, total: Sums) -> Float[Array, "block lag probe"]:
-    """Covariance of the target with the old input, by block."""
-    return np.stack([_lagged(sums["lagged"][b], total["lagged"], sums["sequences"][b])[0] for b in blocks])
+def _dependence(sums: Sums, blocks: Array, total: Sums, probes: int) -> Float[Array, "block lag probe"]:
+    """Covariance of the target with what the old input alone holds, by block."""
+    by_block = [_lagged(sums["lagged"][b], total["lagged"], sums["sequences"][b])[0] for b in blocks]
+    return np.stack(by_block)[..., -probes:]
 
 
 def _design_effect(whole: _Fold, rows_a_sequence: float) -> float:

@@ -8,7 +8,8 @@ sequences, so that fits can be judged on blocks they have not seen.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from lagreach.errors import InputError
 
+PIECE = 256  # rows whose products are summed in single precision
 SUMS = (
     "sequences", "squares", "means", "cross", "planted", "power", "present", "gradients", "gradient", "residual",
     "concentration", "lagged",
@@ -37,10 +39,10 @@ class Rows:
         Number of the block that each sequence counts in.
     features
         Features at the anchors.
-    old
-        Planted inputs l steps before each anchor, of mean zero and variance one; zero where there is none.
-    inside
-        One where an anchor has an input l steps before, else zero.
+    times
+        Step of each anchor.
+    planted
+        Inputs of mean zero and variance one along the directions of the probes, at every step.
     towards
         Output direction along which an input is planted, for each group of probes.
     gradient
@@ -57,8 +59,8 @@ class Rows:
     block: Int[Tensor, "seq"]
     features: Float[Tensor, "seq anchor row feature"]
     weights: Float[Tensor, "seq anchor"]
-    old: Float[Tensor, "seq anchor lag probe"]
-    inside: Float[Tensor, "seq anchor lag"]
+    times: Int[Tensor, "seq anchor"]
+    planted: Float[Tensor, "seq time probe"]
     towards: Float[Tensor, "seq anchor row group"]
     gradient: Float[Tensor, "seq copy feature_and_row"]
     residual: Float[Tensor, "seq"]
@@ -99,9 +101,12 @@ class ShareMoments:
     lags
         Lags that are looked at.
     group
-        Group of each probe: which of the output directions in `Rows.towards` it belongs to.
+        Group of each probe: which of the output directions in `Rows.towards` it belongs to. Groups take turns: 0, 1, 0, 1.
     copies
         (probe, copy): how much of each copy of the gradient moves the output along the probe's direction.
+    singled
+        Whether the second half of the probes is what each input of the first half alone holds, where inputs follow from each
+        other: u of mean zero with ``E[z_t u_t'] = 1`` that no other input is correlated with.
 
     Examples
     --------
@@ -119,8 +124,9 @@ class ShareMoments:
         group: tuple[int, ...],
         copies: Float[Tensor, "probe copy"],
         device: torch.device | str = "cpu",
+        singled: bool = False,
     ) -> None:
-        self.lags, self.group, self.copies = tuple(lags), group, copies.double().cpu()
+        self.lags, self.group, self.copies, self.singled = tuple(lags), group, copies.double().cpu(), singled
         lag, probe = len(self.lags), len(group)
 
         def zeros(*sizes: int) -> Tensor:
@@ -129,7 +135,9 @@ class ShareMoments:
         self.sequences: Tensor = zeros()
         self.squares: Tensor = zeros(features, features)  # sum of w phi phi'
         self.means: Tensor = zeros(rows, features)  # of w phi, by row
-        self.cross: Tensor = zeros(lag, features, probe)  # of w phi z, along the probe's output direction
+        self.cross: Tensor = zeros(features, lag, probe).transpose(
+            1, 2
+        )  # of w phi z, along the probe's output direction
         self.planted: Tensor = zeros(rows, lag, probe)  # of w z, likewise
         self.power: Tensor = zeros(lag, probe)  # of w z^2
         self.present: Tensor = zeros(lag)  # of w, where there is an input l steps before
@@ -151,27 +159,37 @@ class ShareMoments:
             self.lagged[block] += rows.lagged[place].double()
 
     def _add(self, block: int, rows: Rows, chosen: slice | Tensor) -> None:
-        phi, weights, old, towards, gradient = (
-            part[chosen].double() for part in (rows.features, rows.weights, rows.old, rows.towards, rows.gradient)
+        """Add sequences of one block.
+
+        Squares are summed in double precision, since fits divide by them. What is only multiplied, features with old inputs,
+        is summed about the features' means, some rows at a time in the precision of the inputs.
+        """
+        phi, weights, towards, gradient = (
+            part[chosen].double() for part in (rows.features, rows.weights, rows.towards, rows.gradient)
         )
         weighted = phi * weights[..., None, None]
         self.sequences[block] += len(phi)
         self.squares[block] += weighted.flatten(0, 2).T @ phi.flatten(0, 2)
         self.means[block] += weighted.sum((0, 1))
-        self.present[block] += weights.flatten() @ rows.inside[chosen].double().flatten(0, 1)
-        for group in sorted(set(self.group)):
-            probes = [p for p, of_probe in enumerate(self.group) if of_probe == group]
-            z, along = old if len(probes) == len(self.group) else old[..., probes], towards[..., group]
-            flat = z.flatten(2).flatten(0, 1)  # (seq anchor, lag probe)
-            moved = (along * weights[..., None]).flatten(0, 1)  # (seq anchor, row)
-            if phi.shape[2] == 1 and bool((along == 1).all()):  # a readout with the squared loss
-                psi = weighted.flatten(0, 2)
-            else:
-                psi = (phi * (along * weights[..., None])[..., None]).sum(2).flatten(0, 1)
-            self.cross[block][:, :, probes] += (psi.T @ flat).unflatten(1, z.shape[2:]).transpose(0, 1)
-            self.planted[block][:, :, probes] += (moved.T @ flat).unflatten(1, z.shape[2:])
+        self.present[block] += _from_each(rows.times[chosen], weights, self.lags)
+        about = phi.mean((0, 1))
+        groups = len(set(self.group))
+        for group in range(groups):
+            probes = slice(group, None, groups)  # groups take turns
+            along = towards[..., group]
+            pull = along * weights[..., None]  # (seq, anchor, row)
+            psi = ((phi - about) * pull[..., None]).sum(2)
+            ours = torch.cat((psi, pull), dim=2).flatten(0, 1)
             size = (weights * along.square().sum(2)).flatten()
-            self.power[block][:, probes] += (size @ flat.square()).unflatten(0, z.shape[2:])
+            for lags, old in _before(rows.planted[chosen][..., probes], rows.times[chosen], self.lags):
+                products, power = _products(ours, size, old.flatten(1))
+                cross, planted = products.unflatten(1, old.shape[1:]).split((phi.shape[3], phi.shape[2]))
+                summed = self.cross[block].transpose(0, 1)[:, lags, probes]
+                summed += cross
+                for row, mean in enumerate(about):
+                    summed.addcmul_(mean[:, None, None], planted[row].double())
+                self.planted[block][:, lags, probes] += planted
+                self.power[block][lags, probes] += power.unflatten(0, old.shape[1:])
         self.gradients[block] += gradient.flatten(0, 1).T @ gradient.flatten(0, 1)
         self.gradient[block] += gradient.sum(0)
         for name in ("residual", "concentration"):
@@ -180,7 +198,12 @@ class ShareMoments:
     def merge(self, other: ShareMoments) -> ShareMoments:
         """Add the sums of other sequences, from another shard, say."""
         shapes = [{name: tuple(getattr(part, name).shape) for name in SUMS} for part in (self, other)]
-        if shapes[0] != shapes[1] or self.lags != other.lags or self.group != other.group:
+        if (
+            shapes[0] != shapes[1]
+            or self.lags != other.lags
+            or self.group != other.group
+            or self.singled != other.singled
+        ):
             raise InputError(
                 "these sums do not belong to the same fit",
                 got=f"{shapes[0]} and {shapes[1]}",
@@ -189,3 +212,57 @@ class ShareMoments:
         for name in SUMS:
             getattr(self, name).add_(getattr(other, name).to(self.squares.device))
         return self
+
+
+def _before(
+    planted: Float[Tensor, "seq time probe"], times: Int[Tensor, "seq anchor"], lags: Sequence[int]
+) -> Iterator[tuple[slice, Float[Tensor, "row lag probe"]]]:
+    """Planted inputs l steps before each anchor, zero where there is none: of neighbouring lags, then of the others.
+
+    Backward in time, the inputs before a step stand together: those of neighbouring lags are one piece of memory.
+    """
+    seq, time, probes = planted.shape
+    reach = max(lags) + 1
+    backward = planted.new_zeros(seq, time + reach, probes)
+    backward[:, :time] = planted.flip(1)
+    newest = (torch.arange(seq, device=times.device)[:, None] * (time + reach) + time - 1 - times).flatten()
+    together = next((i for i, lag in enumerate(lags) if lag != lags[0] + i), len(lags))
+    pieces = backward.as_strided((seq * (time + reach) - together + 1, together * probes), (probes, 1))
+    yield slice(together), pieces.index_select(0, newest + lags[0]).unflatten(1, (together, probes))
+    if together < len(lags):
+        apart = torch.as_tensor(lags[together:], device=newest.device)
+        yield slice(together, None), backward.flatten(0, 1)[newest[:, None] + apart]
+
+
+def _from_each(
+    times: Int[Tensor, "seq anchor"], weights: Float[Tensor, "seq anchor"], lags: Sequence[int]
+) -> Float[Tensor, "lag"]:
+    """Weight of the anchors that have an input l steps before."""
+    by_time = weights.new_zeros(int(times.max()) + 1).index_add_(0, times.flatten(), weights.flatten())
+    since = by_time.flip(0).cumsum(0).flip(0)
+    at = torch.as_tensor(lags, device=times.device)
+    return torch.where(at < len(since), since[at.clamp(max=len(since) - 1)], 0.0)
+
+
+def _products(
+    ours: Float[Tensor, "row ours"], size: Float[Tensor, "row"], old: Float[Tensor, "row old"]
+) -> tuple[Float[Tensor, "ours old"], Float[Tensor, "old"]]:
+    """``sum ours old`` and ``sum size old^2``: in the old inputs' precision over `PIECE` rows, in double beyond them."""
+    pieces = [part.split(PIECE) for part in (ours.to(old.dtype), size.to(old.dtype), old)]
+    with full_products():
+        sums = [(mine.T @ theirs, weight @ theirs.square()) for mine, weight, theirs in zip(*pieces, strict=True)]
+    if len(sums) == 1:
+        return sums[0]
+    products, power = (torch.stack(parts).sum(0, dtype=torch.float64) for parts in zip(*sums, strict=True))
+    return products, power
+
+
+@contextmanager
+def full_products() -> Iterator[None]:
+    """Single precision means single precision inside, whatever short cuts the user allows for matrix products."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -13,15 +14,37 @@ from torch import Tensor
 from lagreach.statistics.linear_share.moments import Rows, rows_of_blocks
 
 ANCHORS = 64  # steps of a sequence at which features are looked at; all of them where there are fewer
+FEWEST_ANCHORS = 16
+ENOUGH_ROWS = 64  # anchors for each feature of a readout: more add next to nothing to what the sequences tell
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-def anchor_chance(seed: int, ranks: np.ndarray) -> Float[Tensor, "seq anchor"]:
-    """Random numbers that choose the anchors: a stream for every sequence, by its place in an order that comes from contents.
+def enough_anchors(targets: int, sequences: int, features: int) -> int:
+    """Targets of each of so many sequences at which as many features of a readout have to be looked at.
+
+    >>> [enough_anchors(1024, sequences, 64) for sequences in (50, 100, 200, 10_000)], enough_anchors(40, 10_000, 64)
+    ([64, 41, 21, 16], 64)
+    """
+    enough = -(-ENOUGH_ROWS * features // sequences)
+    return ANCHORS if targets <= ANCHORS else min(ANCHORS, max(FEWEST_ANCHORS, enough))
+
+
+def anchor_chance(seed: int, ranks: np.ndarray, count: int = ANCHORS) -> Float[Tensor, "seq anchor"]:
+    """Random numbers that choose the anchors: some for every sequence, by its place in an order that comes from contents.
 
     So the choice does not depend on what runs beside a sequence, nor is it stored.
     """
-    streams = [np.random.Philox(key=seed % 2**64, counter=[0, 0, 1, rank]) for rank in ranks.tolist()]
-    return torch.from_numpy(np.stack([np.random.Generator(stream).random(ANCHORS) for stream in streams]))
+    with np.errstate(over="ignore"):  # whole numbers that wrap around are meant to
+        streams = _scrambled(ranks.astype(np.uint64) * GOLDEN + np.uint64(seed % 2**64))
+        numbers = _scrambled(streams[:, None] + np.arange(1, count + 1, dtype=np.uint64) * GOLDEN)
+    return torch.from_numpy((numbers >> np.uint64(11)) * 2.0**-53)
+
+
+def _scrambled(numbers: np.ndarray) -> np.ndarray:
+    """Whole numbers that look random: the finaliser of SplitMix64."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        numbers = (numbers ^ (numbers >> np.uint64(shift))) * np.uint64(factor)
+    return numbers ^ (numbers >> np.uint64(31))
 
 
 @dataclass(frozen=True)
@@ -61,6 +84,7 @@ class Observed:
     along: tuple[int, ...]
     chance: Float[Tensor, "seq anchor"]
 
+    @cached_property
     def anchors(self) -> tuple[Int[Tensor, "seq anchor"], Float[Tensor, "seq anchor"]]:
         """Targets that features are looked at, and their weights: all, or a fair choice.
 
@@ -71,14 +95,18 @@ class Observed:
         if targets <= most:
             return torch.arange(targets, device=self.shares.device).expand_as(self.shares), self.shares
         level = (torch.arange(most, device=self.chance.device) + self.chance) / most
-        chosen = torch.searchsorted(self.shares.double().cumsum(1), level.double()).clamp(max=targets - 1)
-        return chosen, torch.full_like(self.shares[:, :most], 1 / most)
+        if bool((self.shares == 1 / targets).all()):  # all count alike
+            chosen = (level * targets).long()
+        else:
+            chosen = torch.searchsorted(self.shares.double().cumsum(1), level.double())
+        return chosen.clamp(max=targets - 1), torch.full_like(self.shares[:, :most], 1 / most)
 
     def at_anchors(self, values: Float[Tensor, "seq target value"]) -> Float[Tensor, "seq anchor value"]:
         """Pick the anchors among the targets."""
         if self.shares.shape[1] <= self.chance.shape[1]:
             return values
-        return values.gather(1, self.anchors()[0][..., None].expand(-1, -1, values.shape[2]))
+        index = self.anchors[0]
+        return values[torch.arange(len(index), device=index.device)[:, None], index]
 
     def rows(
         self,
@@ -87,16 +115,15 @@ class Observed:
         lags: Sequence[int],
     ) -> Rows:
         """Put features at the anchors, and the gradient over all targets, beside what was observed."""
-        index, weights = self.anchors()
-        old, inside = _before(self.planted, self.times.gather(1, index), lags)
+        index, weights = self.anchors
         mean = (self.shares[:, None] @ self.residual)[:, 0]
         offset = mean.unflatten(1, (gradient.shape[1], features.shape[2]))  # one row and many copies, or the reverse
         return Rows(
             block=self.block,
             features=features,
             weights=weights,
-            old=old,
-            inside=inside,
+            times=self.times.gather(1, index),
+            planted=self.planted,
             towards=self.at_anchors(self.towards.flatten(2)).unflatten(2, self.towards.shape[2:]),
             gradient=torch.cat((gradient, offset.to(gradient)), dim=2),
             residual=(self.shares * self.residual.square().sum(2)).sum(1),
@@ -111,34 +138,25 @@ class Observed:
         are added up before they are turned back.
         """
         time, directions = self.planted.shape[1], self.along_residual.shape[2]
-        shares = self.shares[..., None]
-        factors = torch.cat((shares, shares * self.along_residual, shares * self.along_output), dim=2)
-        by_step = factors.new_zeros(len(factors), factors.shape[2], time)
-        by_step.scatter_add_(2, self.times[:, None].expand(-1, factors.shape[2], -1), factors.transpose(1, 2))
-        members = rows_of_blocks(self.block, by_step.device)
-
-        def by_block(values: Tensor) -> Tensor:
-            exact = torch.complex128 if values.is_complex() else torch.float64
-            return torch.stack([values[rows_of].sum(0, dtype=exact) for _, rows_of in members])
-
+        ones = torch.ones_like(self.along_residual)
+        kinds = torch.stack((ones, self.along_residual, self.along_output), dim=2) * self.shares[..., None, None]
+        factors = kinds.permute(0, 2, 3, 1).contiguous()  # (seq, kind, direction, target)
+        by_step = factors
+        if self.times.shape[1] != time or not bool((self.times == torch.arange(time, device=factors.device)).all()):
+            by_step = factors.new_zeros(*factors.shape[:3], time)
+            by_step.scatter_add_(3, self.times[:, None, None].expand_as(factors), factors)
         length = 2 * time  # zeros behind, so that the end does not meet the beginning
         ours = torch.fft.rfft(by_step, length)
         theirs = torch.fft.rfft(self.planted.transpose(1, 2), length).conj()
-        residual, output = ([1 + start + part for part in self.along] for start in (0, directions))
-        spectra = (ours[:, :1] * theirs, ours[:, residual] * theirs, ours[:, output] * theirs)
         at = torch.as_tensor(list(lags), device=by_step.device)
-        z, zr, zo = (torch.fft.irfft(by_block(part), length)[..., at] for part in spectra)
-        sums = by_block(by_step).flip(2).cumsum(2).flip(2)[..., at]  # from each lag on
-        w, r, o = sums[:, :1].expand_as(z), sums[:, residual], sums[:, output]
-        return torch.stack((w, z, r, zr, o, zo), dim=1).transpose(2, 3)
-
-
-def _before(
-    planted: Float[Tensor, "seq time probe"], times: Int[Tensor, "seq anchor"], lags: Sequence[int]
-) -> tuple[Float[Tensor, "seq anchor lag probe"], Float[Tensor, "seq anchor lag"]]:
-    """Planted inputs l steps before, and where there are such."""
-    at = times[..., None] - torch.as_tensor(list(lags), device=times.device)  # (seq, anchor, lag)
-    inside = (at >= 0).to(planted)
-    index = at.clamp(min=0).flatten(1)[..., None].expand(-1, -1, planted.shape[2])
-    old = planted.gather(1, index).unflatten(1, at.shape[1:])
-    return old * inside[..., None], inside
+        blocks = []
+        for _, members in rows_of_blocks(self.block, by_step.device):
+            lagged = by_step.new_empty(3, 2, len(lags), theirs.shape[1], dtype=torch.float64)
+            since = by_step[members].sum(0, dtype=torch.float64).flip(2).cumsum(2).flip(2)[..., at]  # from each lag on
+            for group in range(directions):  # probes take turns among the directions
+                probes = slice(group, None, directions)
+                spectra = (ours[members][:, :, group, None] * theirs[members][:, None, probes]).sum(0)
+                lagged[:, 1, :, probes] = torch.fft.irfft(spectra, length)[..., at].transpose(1, 2).double()
+                lagged[:, 0, :, probes] = since[:, group, :, None]
+            blocks.append(lagged.flatten(0, 1))
+        return torch.stack(blocks)

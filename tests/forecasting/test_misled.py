@@ -1,0 +1,137 @@
+"""What once misled a forecast in silence, or stopped it with a traceback, as it would a diagnosis."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import lagreach
+from lagreach.errors import InputError
+from lagreach.forecasting.training_gradients import CUT
+
+
+class Reads(nn.Module):
+    def __init__(self, outputs=1):
+        super().__init__()
+        self.rnn, self.out = nn.LSTM(1, 6, batch_first=True), nn.Linear(6, outputs)
+
+    def forward(self, x):
+        return self.out(self.rnn(x)[0])
+
+
+class Loop(nn.Module):
+    """A loop over a cell that lets go of its gradient every few steps, or does not."""
+
+    def __init__(self, *, detach):
+        super().__init__()
+        self.cell, self.out, self.detach = nn.GRUCell(1, 6), nn.Linear(6, 1), detach
+
+    def forward(self, x):
+        state, outputs = x.new_zeros(len(x), 6), []
+        for step in range(x.shape[1]):
+            state = self.cell(x[:, step], state.detach() if self.detach and step % 4 == 0 else state)
+            outputs.append(self.out(state))
+        return torch.stack(outputs, 1)
+
+
+def drawn(count=64, time=12, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, time, 1, generator=generator)
+    y = 0.5 * torch.randn(count, time, 1, generator=generator)
+    y[:, 3:] += x[:, :-3]
+    return x, y
+
+
+def forecast(model, data, **options):
+    return lagreach.forecast(model, data, **({"directions": 8, "progress": False} | options))
+
+
+def test_targets_that_do_not_vary_are_refused():
+    x, y = drawn()
+    with pytest.raises(InputError, match="same in every sequence"):
+        forecast(Reads(), (x, torch.ones_like(y)))
+    with pytest.raises(InputError, match="same in every sequence"):
+        forecast(Reads(3), (x, torch.zeros(64, 12, dtype=torch.long)), loss="cross_entropy")
+
+
+def test_inputs_that_all_sequences_share_are_not_denied_a_dependence():
+    x, y = drawn()
+    shared = forecast(Reads(), (x[:1].repeat(64, 1, 1), y))
+    assert np.isnan(shared.adjusted_p).all()
+    assert set(shared.limits.values) == {"unknown"}
+    assert "cannot be told from these sequences" in str(shared)
+    assert any("same in every sequence" in warning for warning in shared.warnings)
+
+
+def test_only_lags_whose_inputs_are_all_shared_cannot_be_told():
+    x, y = drawn()
+    x[:, :4] = x[:1, :4]  # of lags above seven, nothing but the first four steps is ever an input
+    assert np.isnan(forecast(Reads(), (x, y)).adjusted_p).tolist() == [lag > 7 for lag in range(12)]
+
+
+def test_copies_and_overlapping_windows_are_said():
+    x, y = drawn(24)
+    copies = forecast(Reads(), (x.repeat(3, 1, 1), y.repeat(3, 1, 1)))
+    assert any("48 of 72 sequences are copies" in warning for warning in copies.warnings)
+    series = torch.randn(300, 2, generator=torch.Generator().manual_seed(1))
+    windows = torch.stack([series[i : i + 12] for i in range(289)])
+    overlapping = forecast(Reads(), (windows[..., :1], windows[..., 1:]))
+    assert any("the sequences overlap" in warning for warning in overlapping.warnings)
+
+
+def test_random_walks_cannot_be_told():
+    walks = torch.randn(400, 2, generator=torch.Generator().manual_seed(2)).cumsum(0)
+    made = forecast(Reads(), lagreach.cut_series(walks[:, :1], walks[:, 1:], 12))
+    assert np.isnan(made.adjusted_p).all()
+    assert not any(made.found)
+
+
+def test_a_loop_that_detaches_is_said_and_one_that_does_not_is_not():
+    assert CUT in forecast(Loop(detach=True), drawn()).warnings
+    assert CUT not in forecast(Loop(detach=False), drawn()).warnings
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_gives_the_shares_of_the_same_weights_in_single(dtype):
+    model = Reads().to(dtype)
+    same = Reads()
+    same.load_state_dict({name: weight.float() for name, weight in model.state_dict().items()})
+    made, expected = (forecast(one, drawn(), weights="readout") for one in (model, same))
+    np.testing.assert_array_equal(made.readable.values, expected.readable.values)
+    assert next(model.parameters()).dtype == dtype
+    assert any(str(dtype).removeprefix("torch.") in warning for warning in made.warnings)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"sequences": "abc"}, "'abc'"),
+        ({"sequences": [10.5]}, "10.5"),
+        ({"error": 0.0}, "error=0.0"),
+        ({"error": 2.0}, "error=2.0"),
+        ({"directions": math.nan}, "directions=nan"),
+        ({"directions": 2.5}, "directions=2.5"),
+        ({"budget": 0}, "budget=0"),
+        ({"budget": math.nan}, "budget=nan"),
+        ({"memory": -5}, "memory=-5"),
+        ({"pilot": -1}, "pilot=-1"),
+    ],
+)
+@pytest.mark.usefixtures("_as_users_run_it")
+def test_limits_that_are_none_are_refused(options, said):
+    with pytest.raises(InputError) as refused:
+        forecast(Reads(), drawn(), **options)
+    assert said in str(refused.value)
+
+
+def test_numbers_that_are_no_inputs_or_targets_are_refused():
+    x, y = drawn()
+    for wrong in (x > 0, x.cfloat()):
+        with pytest.raises(InputError, match="numbers or tokens"):
+            forecast(Reads(), (wrong, y))
+    with pytest.raises(InputError, match="complex"):
+        forecast(Reads(), (x, y.cfloat()))
+    with pytest.raises(InputError, match="complex"):
+        lagreach.diagnose(Reads(), (x, y.cfloat()), lags=[0, 3])

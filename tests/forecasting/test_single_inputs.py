@@ -1,0 +1,121 @@
+"""Inputs that follow from each other in time: what one of them alone contributes, held against exchanging it."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import lagreach
+from lagreach.forecasting.single_inputs import autoregression
+from lagreach.statistics.linear_share import AMPLE
+from tests.forecasting.models import Delays, Reservoir, lagged
+
+TIME, TRUE = 60, (3, 20)
+
+
+def following(sequences: int, generator: torch.Generator, time: int = TIME, keep: float = 0.9) -> torch.Tensor:
+    """An autoregression of variance one."""
+    steps = [torch.randn(sequences, 1, generator=generator)]
+    for _ in range(time - 1):
+        steps.append(keep * steps[-1] + (1 - keep**2) ** 0.5 * torch.randn(sequences, 1, generator=generator))
+    return torch.stack(steps, dim=1)
+
+
+def depending(sequences: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = following(sequences, generator)
+    return x, sum(0.6 * lagged(x, lag) for lag in TRUE) + 0.5 * torch.randn(x.shape, generator=generator)
+
+
+def test_the_filter_is_the_inverse_covariance_of_a_sequence():
+    """Of two inputs that follow from both, two steps back; also of sequences that end early."""
+    step = np.array([[0.5, 0.2, 0.2, 0.0], [-0.1, 0.3, 0.1, 0.1], [1, 0, 0, 0], [0, 1, 0, 0]])
+    fresh = np.zeros((4, 4))
+    fresh[:2, :2] = [[1.0, 0.3], [0.3, 0.8]]
+    still = np.linalg.solve(np.eye(16) - np.kron(step, step), fresh.ravel()).reshape(4, 4)
+    lags = [(np.linalg.matrix_power(step, k) @ still)[:2, :2] for k in range(12)]
+    follow = autoregression(lags[:7], 1e5)
+    assert len(follow.weights) == 3
+    z, lengths = np.random.default_rng(0).normal(size=(3, 12, 2)), (12, 7, 1)
+    inside = torch.arange(12) < torch.tensor(lengths)[:, None]
+    singled = follow.singled(torch.from_numpy(z) * inside[..., None], inside).numpy()
+    for row, length in enumerate(lengths):
+        whole = np.block([[lags[i - j] if i >= j else lags[j - i].T for j in range(length)] for i in range(length)])
+        known = np.linalg.solve(whole, z[row, :length].ravel()).reshape(length, 2)
+        np.testing.assert_allclose(singled[row, :length], known, atol=1e-4)
+        assert (singled[row, length:] == 0).all()
+
+
+def test_neighbours_of_a_true_lag_are_not_taken_for_it():
+    x, y = depending(256)
+    made = lagreach.forecast(Delays(30), (x, y), lags=range(32))
+    assert [lag for lag, word in zip(made.lags, made.limits.values, strict=True) if word != "none found"] == list(TRUE)
+    shares = made.at(100_000)
+    np.testing.assert_allclose(shares.in_data.sel(lag=list(TRUE)).values, 1.0, atol=0.05)
+    np.testing.assert_allclose(shares.if_present.sel(lag=range(30)).values, 1.0, atol=0.1)
+    assert (shares.if_present.sel(lag=[30, 31]).values < 0.1).all()
+    assert "exchanged" in str(made)
+
+
+class Squashed(Reservoir):
+    """A recurrence that is not linear in its inputs."""
+
+    def states(self, x):
+        return torch.tanh(0.4 * super().states(x))
+
+
+@pytest.mark.parametrize(("kind", "close"), [(Reservoir, 0.03), (Squashed, 0.06)])
+def test_shares_are_those_of_exchanging_one_input(kind, close):
+    """Fit a readout, exchange one input between sequences, run again: how the output changes, beside how the target would."""
+    model = kind(12)
+    x, y = depending(600)
+    made = lagreach.forecast(model, (x, y), int(AMPLE), lags=[0, *TRUE], weights="readout")
+    x, y = depending(4000, seed=1)
+    with torch.no_grad():
+        phi = nn.functional.pad(model.states(x), (0, 1), value=1.0).double()
+        beta = torch.linalg.lstsq(phi.flatten(0, 1), y.flatten(0, 1).double()).solution
+        at = 30
+        other = x.clone()
+        other[:, at] = x[:, at].roll(1, dims=0)
+        changed = nn.functional.pad(model.states(other), (0, 1), value=1.0).double()
+    moved = (x - other)[:, at, 0].double()
+    for place, lag in enumerate(TRUE):
+        answered = ((phi - changed)[:, at + lag] @ beta)[:, 0]
+        share = float((answered * moved).mean() / (0.6 * moved.square().mean()))
+        np.testing.assert_allclose(made.in_data.values[1 + place, 0], share, atol=close)
+
+
+def test_the_loss_that_a_lag_pays_for_follows_from_exchanging_it():
+    """Without the input a loss rises by 2 E[(y - f) D] + E[D^2] / 2, D being what the output f changes by when it is exchanged.
+
+    For independent inputs E[f D] = E[D^2] / 2, and this is 2 E[y D] - E[D^2] / 2.
+    """
+    generator = torch.Generator().manual_seed(0)
+    for x in (following(200_000, generator, 8), torch.randn(200_000, 8, 1, generator=generator)):
+        z = x[..., 0].double()
+        y = 0.8 * z[:, 4] + 0.5 * z[:, 1] + 0.3 * torch.randn(len(z), generator=generator)
+        output = 0.6 * z[:, 4] + 0.4 * z[:, 2]  # a fit that is not perfect
+        change = 0.6 * (z[:, 4] - z[:, 4].roll(1))
+        paid = 2 * ((y - output) * change).mean() + change.square().mean() / 2
+        without = (y - 0.4 * z[:, 2]).square().mean() - (y - output).square().mean()
+        torch.testing.assert_close(paid, without, rtol=0, atol=0.02)
+    simple = 2 * (y * change).mean() - change.square().mean() / 2
+    torch.testing.assert_close(simple, without, rtol=0, atol=0.02)
+
+
+def test_independent_inputs_are_left_as_they_are():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(128, 24, 3, generator=generator)
+    made = lagreach.forecast(Delays(4), (x, lagged(x, 2)), lags=[0, 2, 8])
+    assert not any("follow" in warning for warning in made.warnings)
+
+
+@pytest.mark.slow
+def test_nothing_is_found_where_targets_follow_from_themselves_alone():
+    alarms = 0
+    for seed in range(60):
+        generator = torch.Generator().manual_seed(seed)
+        x, y = (following(96, generator, 30) for _ in range(2))
+        made = lagreach.forecast(Reservoir(4), (x, y), lags=range(12), weights="readout", seed=seed)
+        alarms += int((made.limits.values != "none found").any())
+    assert alarms <= 8  # of 60 at 5 %: more than 8 in 0.2 % of all cases
