@@ -58,6 +58,15 @@ class Recurrent(nn.Module):
         return self.read(states[:, -1] if self.last else states)
 
 
+class Packed(Recurrent):
+    """Packs its sequences, which have lengths."""
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        states, _ = nn.utils.rnn.pad_packed_sequence(self.layer(packed)[0], batch_first=True, total_length=x.shape[1])
+        return self.read(states)
+
+
 class CellLoop(nn.Module):
     """A loop over a cell, with the readout called at every step."""
 

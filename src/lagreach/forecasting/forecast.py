@@ -285,6 +285,7 @@ class _Run:
         self.sample, self.seed, self.outputs, self.width = sample, seed, outputs, width
         self.measurement = Measurement(network, plan, loss, steps, space, mixing)
         self.settings: dict[str, Any] = {"sequences_used": len(plan), "readout_features": width}
+        self.settings["missed"] = self.measurement.missed()
 
     def readable(self, tick: Tick) -> ShareCurves:
         """Fit the readout."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,6 +22,8 @@ from lagreach.statistics.linear_share import Observed, OutputSpace, ShareMoments
 from lagreach.statistics.reachable import Directions, Sketched, sketched, sketched_rows, tangents
 from lagreach.statistics.readable import readable_rows
 from lagreach.transport.objective import Loss, Objective, make_objective, valid_steps
+
+FEW = 64  # sequences that tell how much of the targets the model knows already
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,8 @@ class Measurement:
 
     def run(self, batch: Batch) -> TargetBatch:
         """Run the network on some sequences."""
-        shown = self.network.show(batch)
-        objective, times, positions = targets(shown, batch, self.loss, self.steps, self.network)
+        shown = _at_least_single(self.network.show(batch))
+        objective, times, positions = targets(shown, batch, self.loss, self.steps)
         features = shown.features if self.mixing is None else shown.features @ self.mixing.to(shown.features)
         place = times if shown.by_step else positions
         return TargetBatch(
@@ -84,6 +87,25 @@ class Measurement:
             along=space.group,
             chance=chance.to(output.device),
         )
+
+    def missed(self) -> float:
+        """Variance of what the output misses of the targets, over that of the targets; of a few sequences, squared error only."""
+        if self.loss != "mse":
+            return math.nan
+        few, size = self.plan.only(FEW), sequences_together(self.network, 1)
+        rows = []
+        for batch, _, _ in few.batches(size):
+            piece = self.run(batch)
+            parts = (piece.objective.weights[..., None], piece.objective.y, piece.output)
+            rows.append([part.flatten(0, 1).double() for part in parts])
+        weights, targets, outputs = (torch.cat(parts) for parts in zip(*rows, strict=True))
+
+        def variance(values: Tensor) -> float:
+            counted = torch.where(weights > 0, values, 0.0)
+            mean = (weights * counted).sum(0) / weights.sum()
+            return float((weights * (counted - mean).square()).sum() / weights.sum())
+
+        return variance(targets - outputs) / of if (of := variance(targets)) > 0 else math.nan
 
     def add_readable(self, moments: ShareMoments, tick: Tick | None = None) -> None:
         """Add all sequences of the plan to the sums of a readout."""
@@ -147,20 +169,25 @@ def _outputs(network: Network, piece: TargetBatch) -> Callable[[dict[str, Tensor
     return lambda weights: piece.at_targets(network.output(weights, piece.batch))
 
 
+def _at_least_single(shown: Shown) -> Shown:
+    """Sums of models in half precision are taken in single precision."""
+    if shown.output.dtype.itemsize >= torch.float32.itemsize:
+        return shown
+    return shown._replace(output=shown.output.float(), features=shown.features.float())
+
+
 def _at(values: Tensor, index: Tensor) -> Tensor:
     if index.shape == values.shape[:2] and torch.equal(index[0], torch.arange(index.shape[1], device=index.device)):
         return values  # all of them, in their order
     return values.gather(1, index[..., None].expand(-1, -1, values.shape[-1]))
 
 
-def targets(
-    shown: Shown, batch: Batch, loss: Loss, steps: object, network: Network
-) -> tuple[Objective, Tensor, Tensor]:
+def targets(shown: Shown, batch: Batch, loss: Loss, steps: object) -> tuple[Objective, Tensor, Tensor]:
     """Which positions of the output have targets, how much each counts, and which step of the input it belongs to."""
     seq, positions, out = shown.output.shape
     time = batch.x.shape[1]
     # only the type and the place of its weights are read
-    bare = unbound_recurrence(Stack((), 0, ()), {"": next(iter(network.weights.values())).new_zeros(1)}, -1)
+    bare = unbound_recurrence(Stack((), 0, ()), {"": shown.output.new_zeros(1)}, -1)
     objective = make_objective(
         loss,
         batch,

@@ -22,7 +22,7 @@ from lagreach.forecasting.limits import (
 from lagreach.forecasting.result import Forecast
 
 NO_LAG = "In the data no lag was found that the target depends on (linearly, one lag at a time)"
-SOMETHING = 0.02  # part of the targets that a fit must explain to be spoken of
+SOMETHING = 0.05  # part of the targets that a fit must explain to be spoken of
 LESS_THAN_ONE = "less than one"
 ROWS = 8  # lags in the printed table
 NEIGHBOURS = 0.2  # share of a lag that the next one looked at may lie beyond it
@@ -167,14 +167,14 @@ def nothing_found(forecast: Forecast) -> str:
 
 def _together(forecast: Forecast) -> str:
     """Whether a fit explains what no lag by itself does: products of inputs, say."""
-    value, low = max(
-        curves.explained(forecast.available) for curves in (forecast.read, forecast.reach) if curves is not None
-    )
-    if low < SOMETHING:
+    missed = forecast.settings.get("missed", math.nan)
+    both = [curves.explained(forecast.available) for curves in (forecast.read, forecast.reach) if curves is not None]
+    value, low = max((1 - (1 - value) * missed, 1 - (1 - low) * missed) for value, low in both)
+    if math.isnan(low) or low < SOMETHING:
         return ""
     return (
-        f"; all inputs together explain {100 * value:.0f} % of what the model misses, by products or other functions of several "
-        "inputs: a forecast does not tell their lags, lagreach.diagnose does, by exchanging inputs"
+        f"; all inputs together explain {100 * value:.0f} % of the targets, by products or other functions of several inputs: a "
+        "forecast does not tell their lags, lagreach.diagnose does, by exchanging inputs"
     )
 
 
