@@ -112,7 +112,7 @@ def _looked_into(
     contexts = [follow.at(one.last) for one in candidates] if isinstance(follow, TokenContexts) else []
     neighbours = follow if isinstance(follow, Neighbours) else None
     exchanged = measure_exchange(plan, edges, neighbours, progress, spread, contexts)
-    if contexts:
+    if isinstance(follow, TokenContexts):
         left = min(context.left for context in contexts)
         note = PARTIAL_TOKENS.format(distances=", ".join(map(str, follow.distances)), left=100 * left)
         marginal = replace(marginal, left=left, notes=(note, *marginal.notes))
