@@ -13,7 +13,7 @@ from lagreach.data.pairs import plan_blocks
 from lagreach.data.sequences import as_sequences
 from lagreach.diagnosis.measure import MeasureSettings, measure_window, plan_measurement
 from lagreach.gradients.blocks import block_means
-from lagreach.gradients.significance import flip_test, turned
+from lagreach.gradients.significance import flip_test, turns_of
 
 SETTINGS = MeasureSettings(probes=1, flips=399)
 LAGS = [0, 1, 3, 8]
@@ -90,7 +90,8 @@ def test_turning_is_exchanging_the_targets(members):
     def contrasts(values):
         return np.stack([(source * (values - values[:, :, place ^ g])).mean((1, 2)) for g in range(1, members)], axis=1)
 
-    every = turned(contrasts(target))
+    own = contrasts(target)
+    every = np.einsum("tp,bp...->bt...", turns_of(own.shape[1]), own)
     np.testing.assert_allclose(every.sum(1), 0.0, atol=1e-12)
     for shift in range(members):
         exchanged = contrasts(target[:, :, place ^ shift]).mean(1)

@@ -7,7 +7,7 @@ from lagreach import GatedRNN
 from lagreach.cells.min_gru import MinGRU
 from lagreach.errors import UnsupportedError
 from lagreach.kernels import choose, scan
-from lagreach.kernels.parallel import linear_recurrence
+from lagreach.kernels.parallel import adjoint, linear_recurrence
 from lagreach.testing import check_cell
 
 
@@ -52,6 +52,16 @@ def test_gates_that_close_leave_no_rounding_behind(generator):
     after = linear_recurrence(keep, add, start)[:, 10:]
     expected = linear_recurrence(keep[:, 11:], add[:, 11:], add[:, 10])
     torch.testing.assert_close(after, torch.cat((add[:, 10:11], expected), dim=1))
+
+
+def test_it_is_differentiable_twice_and_its_adjoint_is_the_way_back(generator):
+    keep, add = (torch.rand(2, 11, 3, generator=generator, dtype=torch.float64).requires_grad_() for _ in range(2))
+    start = torch.randn(2, 3, generator=generator, dtype=torch.float64).requires_grad_()
+    assert torch.autograd.gradcheck(linear_recurrence, (keep, add, start))
+    assert torch.autograd.gradgradcheck(linear_recurrence, (keep, add, start))
+    pull = torch.randn(2, 11, 3, generator=generator, dtype=torch.float64)
+    (through,) = torch.autograd.grad(linear_recurrence(keep, add, start), add, pull)
+    torch.testing.assert_close(adjoint(keep.detach(), pull), through)
 
 
 def test_it_is_chosen_for_this_cell_alone():

@@ -43,11 +43,11 @@ class ScanView(View):
         self.template = unbound_recurrence(stack, params, -1)
 
     def replay_beside(self, layers: Sequence[ScanLayer]) -> None:
-        """Let other layers, each checked to compute what its replay does, be replayed whenever the model is run.
+        """Let layers, each checked to compute what its replay does, be replayed whenever the model is run.
 
         Where no fused kernel serves them, packages loop over time: thousands of small kernels, for which a GPU waits.
         """
-        self._looping = [layer for layer in layers if layer is not self.layer]
+        self._looping = list(layers)
 
     def loops(self, sample: Batch) -> bool:
         """Whether the layer, on a GPU, runs a loop over time: its graph has more operations than there are steps."""
@@ -59,7 +59,9 @@ class ScanView(View):
 
     def scan_inputs(self, batch: Batch) -> ScanInputs:
         """Run the model and read what the layer was given."""
-        return self._capture(batch)[0]
+        args, kwargs, _ = self._called(batch, own=False)
+        with torch.no_grad():
+            return self.layer.read_call(*args, **kwargs)
 
     def _capture(self, batch: Batch) -> tuple[ScanInputs, Any]:
         """What the layer was given, and what it returned."""
@@ -67,12 +69,13 @@ class ScanView(View):
         with torch.no_grad():
             return self.layer.read_call(*args, **kwargs), result
 
-    def _called(self, batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-        """Arguments and result of the layer's one call."""
+    def _called(self, batch: Batch, *, own: bool = True) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+        """Arguments and result of the layer's one call; the result is its `own` one, or may be that of a replay."""
         module = self.layer.module
         with untouched(self._model), torch.no_grad(), captured([module]) as calls, ExitStack() as stack:
             for layer in self._looping:
-                stack.enter_context(replaced(layer.module, partial(replay, layer)))
+                if layer is not self.layer or not own:
+                    stack.enter_context(replaced(layer.module, partial(replay, layer)))
             self._call(self._model, batch)
             seen = calls[module]
             if len(seen) != 1:
@@ -95,7 +98,7 @@ class ScanView(View):
                 return self.layer.returned(output, states, args, kwargs)
 
             with untouched(model), frozen(model), replaced(self.layer.module, forward), ExitStack() as stack:
-                for other in self._looping:
+                for other in (layer for layer in self._looping if layer is not self.layer):
                     stack.enter_context(replaced(other.module, partial(replay, other)))
                 return as_output(self._call(model, batch), batch, time)
 

@@ -32,20 +32,20 @@ class InputSpread:
 
     def add(self, x: Float[Tensor, "seq time input"], lengths: Tensor | None) -> None:
         """Take in some sequences."""
-        inside = valid_steps(lengths, len(x), x.shape[1], x.device).cpu()
-        values = x.detach().double().cpu()
+        inside = valid_steps(lengths, len(x), x.shape[1], x.device)
+        values = x.detach().double()
         if self._origin is None:
-            self._origin = values[0, 0]
+            self._origin = values[0, 0].cpu()
             self._squares = torch.zeros(x.shape[2], x.shape[2], dtype=torch.float64)
             self._sums = torch.zeros(0, x.shape[2], dtype=torch.float64)
-        values = torch.where(inside[..., None], values - self._origin, 0.0)
+        values = torch.where(inside[..., None], values - self._origin.to(x.device), 0.0)
         missing = max(0, x.shape[1] - len(self._sums))
         self._count = torch.nn.functional.pad(self._count, (0, missing))
         self._sums = torch.nn.functional.pad(self._sums, (0, 0, 0, missing))
-        self._count[: x.shape[1]] += inside.sum(0)
-        self._sums[: x.shape[1]] += values.sum(0)
+        self._count[: x.shape[1]] += inside.sum(0).cpu()
+        self._sums[: x.shape[1]] += values.sum(0).cpu()
         flat = values.flatten(0, 1)
-        self._squares += flat.T @ flat
+        self._squares += (flat.T @ flat).cpu()
 
     @property
     def time(self) -> int:

@@ -34,6 +34,9 @@ if not TYPE_CHECKING:
     __getattr__ = renamed(__name__, {"statistics": "noise_values"})
 
 
+SQUARES = (1e-250, 1e250)  # beyond which a vector is scaled first, so that its squares neither underflow nor overflow
+
+
 @dataclass(frozen=True)
 class NoiseValues:
     """One value per sequence and lag: the gradient along the lag's direction.
@@ -109,10 +112,14 @@ def unit_directions(
 
 def _normalised(vectors: np.ndarray) -> np.ndarray:
     """Bring the vectors along the last axis to length one, in place; zeros stay zeros."""
-    largest = np.maximum(vectors.max(-1, keepdims=True), -vectors.min(-1, keepdims=True))
-    vectors /= np.where(largest > 0, largest, 1.0)  # first, so that squares do not underflow
-    norm = np.sqrt(np.einsum("...p,...p->...", vectors, vectors))[..., None]
-    vectors /= np.where(norm > 0, norm, 1.0)
+    square = np.einsum("...p,...p->...", vectors, vectors)
+    extreme = ~((square > SQUARES[0]) & (square < SQUARES[1]))
+    if extreme.any():
+        some = vectors[extreme]
+        largest = np.abs(some).max(-1, keepdims=True)
+        vectors[extreme] = some / np.where(largest > 0, largest, 1.0)
+        square[extreme] = np.square(vectors[extreme]).sum(-1)
+    vectors /= np.sqrt(np.where(square > 0, square, 1.0))[..., None]
     return vectors
 
 

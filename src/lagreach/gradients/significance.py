@@ -80,16 +80,15 @@ def jackknife_spread(values: Float[Array, "block lag"]) -> Float[Array, "lag"]:
     return np.where(usable, spread, np.nan)
 
 
-def turned(pairings: Float[Array, "block pairing *any"]) -> Float[Array, "block turn *any"]:
-    """Block means as they are and as they would be if targets were exchanged within groups; they add up to zero.
+def turns_of(pairings: int) -> Float[Array, "turn pairing"]:
+    """Block means as they are, and as they would be if targets were exchanged within groups, from those of every pairing.
 
-    With one pairing the second is the negative of the first. With R - 1 of them, D_g being the contrast with the partner in
-    pairing g, the mean is S = mean of D_g, and exchanging all targets along pairing h makes it ``S - D_h R / (R - 1)``: what
-    was the own target is now one of the others.
+    They add up to zero. With one pairing the second is the negative of the first. With R - 1 of them, D_g being the contrast
+    with the partner in pairing g, the mean is S = mean of D_g, and exchanging all targets along pairing h makes it
+    ``S - D_h R / (R - 1)``: what was the own target is now one of the others.
     """
-    count = pairings.shape[1]
-    mean = pairings.mean(1, keepdims=True)
-    return np.concatenate((mean, mean - pairings * ((count + 1) / count)), axis=1)
+    mean = np.full((1, pairings), 1 / pairings)
+    return np.concatenate((mean, mean - np.eye(pairings) * (1 + 1 / pairings)))
 
 
 def flip_test(
@@ -106,8 +105,8 @@ def flip_test(
     Several arrays hold lags whose gradients have different numbers of coordinates; they are tested together.
     """
     arrays = [means] if isinstance(means, np.ndarray) else list(means)
-    if not all(np.isfinite(array).all() for array in arrays):  # comparisons with NaN are false: it would pass for the
-        # strongest signal of all
+    # comparisons with NaN are false: it would pass for the strongest signal of all
+    if not all(np.isfinite(array).all() for array in arrays):
         raise InputError("gradients overflow, so nothing can be tested", fix="scale inputs and targets to about one")
     of_lag = [lag for array in arrays for lag in np.moveaxis(array[:, None] if array.ndim == 3 else array, 2, 0)]
     count, turns, lags = len(arrays[0]), of_lag[0].shape[1] + 1, len(of_lag)
@@ -118,9 +117,10 @@ def flip_test(
     block = np.arange(count * turns) // turns
     others = block[:, None] != block
     z, square, null = np.empty((len(chosen), lags)), np.empty(lags), np.empty(lags)
+    turn = np.kron(np.eye(count), turns_of(turns - 1))  # of products instead of vectors, which may be long
     for lag, pairings in enumerate(of_lag):
-        products, scale = gram(turned(pairings).reshape(count * turns, 1, -1))
-        off = products[0] * others
+        products, scale = gram(pairings.reshape(count * (turns - 1), 1, -1))
+        off = (turn @ products[0] @ turn.T) * others
         sums = np.einsum("fi,fi->f", pattern @ off, pattern)
         spread = np.sqrt(2 * np.square(off).sum()) / turns
         z[:, lag] = sums / spread if spread > 0 else 0.0

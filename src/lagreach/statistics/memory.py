@@ -265,7 +265,9 @@ class _Moments:
 
     def score(self, lag: int, held_out: _Moments) -> float:
         """Held-out R^2 of the least-squares readout of all (whitened) input directions together."""
-        readout = torch.linalg.lstsq(self.states[lag], self.cross[lag], driver="gelsd").solution
+        values, vectors = torch.linalg.eigh(self.states[lag])
+        told = values > torch.finfo(values.dtype).eps * len(values) * values[-1]  # directions that the state has
+        readout = vectors[:, told] @ ((vectors[:, told].T @ self.cross[lag]) / values[told, None])
         n = held_out.count[lag]
         variance = held_out.inputs[lag] / n - (held_out.mean[lag] / n).square()
         explained = 2 * (readout * held_out.cross[lag]).sum(0) - torch.einsum(

@@ -88,6 +88,8 @@ def locate(
         return marginal
     try:
         contexts = token_contexts(plan) if plan.source.reads_tokens else None
+        if contexts is None and plan.source.reads_tokens and signals.moments.correlated:  # no plain tokens
+            marginal = replace(marginal, notes=(MARGINAL, *marginal.notes))
         follow = neighbours or contexts
         return _looked_into(marginal, plan, bands, tested.inside, follow, flips, error, progress, spread)
     except KeyboardInterrupt:
@@ -114,8 +116,7 @@ def _looked_into(
     if contexts and isinstance(follow, TokenContexts):
         left = min(context.left for context in contexts)
         note = PARTIAL_TOKENS.format(distances=", ".join(map(str, follow.distances)), left=100 * left)
-        others = tuple(note for note in marginal.notes if note != MARGINAL)
-        marginal = replace(marginal, left=left, notes=(note, *others))
+        marginal = replace(marginal, left=left, notes=(note, *marginal.notes))
     return _judged(marginal, candidates, exchanged, flips, error)
 
 
@@ -178,8 +179,6 @@ def _notes(signals: Signals, neighbours: Neighbours | None) -> tuple[str, ...]:
     notes = []
     if neighbours is not None:
         notes.append(NOT_APART if neighbours.left < DETERMINED else PARTIAL.format(left=100 * neighbours.left))
-    elif signals.followed is None and signals.moments.correlated:
-        notes.append(MARGINAL)
     if signals.plan.block_plan.untold:
         notes.append(signals.plan.block_plan.untold)
     if not signals.told.all():

@@ -103,14 +103,13 @@ class TokenContexts:
     def _fit(self, distances: tuple[int, ...]) -> TokenContext:
         samples = [_Samples.draw(self, half, distances) for half in (0, 1)]
         count = int(self.classes.max()) + 1
-        best: list[tuple[float, Tensor, Tensor]] = []
-        for half in (0, 1):
-            tried = [_fitted(samples[half], len(distances), count, prior) for prior in PRIORS]
-            judged = [(float(samples[1 - half].told(*one)), *one) for one in tried]
-            best.append(max(judged, key=lambda one: one[0]))
-        chances = torch.cat([torch.sigmoid(samples[1 - half].gain(*best[half][1:])) for half in (0, 1)])
-        tables = torch.stack([table for _, table, _ in best]).numpy()
-        same = torch.stack([equal for _, _, equal in best]).numpy()
+        best: list[tuple[Tensor, Tensor]] = []
+        for mine, others in (samples, samples[::-1]):
+            tried = [_fitted(mine, len(distances), count, prior) for prior in PRIORS]
+            told = [float(others.told(*one)) for one in tried]
+            best.append(tried[told.index(max(told))])
+        chances = torch.cat([torch.sigmoid(samples[1 - half].gain(*best[half])) for half in (0, 1)])
+        tables, same = (torch.stack(parts).numpy() for parts in zip(*best, strict=True))
         return TokenContext(
             distances, self.classes, tables, same, float((4 * chances * (1 - chances)).mean()) if len(chances) else 1.0
         )

@@ -10,6 +10,9 @@ from torch.nn.functional import silu, softplus
 from torch.testing import assert_close
 
 import lagreach
+from lagreach.adapters import find_views
+from lagreach.adapters.scan_view import many_operations, replay
+from lagreach.data.batch import Batch
 from lagreach.errors import InputError, UnsupportedError
 from lagreach.testing import check_adapter
 from tests.adapters.scan_cases import (
@@ -146,6 +149,30 @@ def test_language_model_of_transformers():
     )
     assert [layer.name for layer in diagnosis.layers] == ["backbone.layers.0.mixer", "backbone.layers.1.mixer"]
     assert all(layer.local for layer in diagnosis.layers)
+
+
+def test_layers_that_loop_over_time_are_replayed_beside_the_one_in_question():
+    """What the model computes of a layer's states stays, and so does its gradient; the loop itself is known by its graph."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.MambaConfig(vocab_size=7, hidden_size=8, num_hidden_layers=3, state_size=3, pad_token_id=None)
+    model = transformers.MambaForCausalLM(config)
+    words = torch.randint(0, 7, (2, 12))
+    batch = Batch(words, words)
+    views = find_views(model, batch)
+    middle, layers = views[1], [view.layer for view in views]
+    found = []
+    for beside in ([], layers):
+        middle.replay_beside(beside)
+        bound = middle.bind(batch)
+        states = torch.zeros(2, 12, middle.template.stack.state_size).requires_grad_()
+        output = bound.recurrence.head(states, {})
+        found.append((bound.x, output, torch.autograd.grad(output.square().sum(), states)[0]))
+    for plain, replayed in zip(*found, strict=True):
+        assert_close(replayed, plain, rtol=1e-4, atol=1e-5)
+    args, kwargs, _ = middle._called(batch)
+    assert many_operations(layers[1].module(*args, **kwargs), most=2 * 12)
+    assert not many_operations(replay(layers[1], *args, **kwargs), most=10 * 12)
 
 
 def test_padding_on_the_left_counts_for_nothing():
