@@ -25,12 +25,11 @@ MORE = 4  # times as many pairs in every further piece
 FEWEST = 16  # sequences that a plan has
 OWN_SHARE = 0.004  # of the time expected, after which timing ends: the last piece takes longer than all before it
 OWN_SECONDS = 0.5  # but not before more than one pair was timed, if that is quick: the rest would be that of starting
-QUICK = 0.2  # seconds of the first piece, below which all lags of a pair are timed at once
+QUICK = 0.5  # seconds of the first piece, below which all lags of a pair are timed at once
 PARTS = (1 / 8, 1 / 4, 1.0)  # of the steps that are carried back, in the first pieces
-SETTLING, PER_VALUE = (
-    0.5,
-    4e-8,
-)  # seconds of tests and fits afterwards: in all, and for every value of the block gradients
+SETTLING = 0.5  # seconds of tests and fits afterwards, whatever the model,
+PER_VALUE = 4e-8  # and for every value of the block gradients, which they go through several times
+LATER = 3  # passes like that over the noise
 SHOWN, SHOWN_WORK = 64, 0.4  # sequences whose gains are measured besides, and the share of the passes' time that takes
 SPENT = 0.8  # share of a budget that is planned with: the estimate is a rough one
 
@@ -112,7 +111,8 @@ def _carried(plan: MeasurementPlan, bands: int) -> float:
 def _seconds(plan: MeasurementPlan, settings: MeasureSettings, pairs: int, bands: int) -> float:
     """Run the first pairs of a plan through both passes.
 
-    In between, exchanging the inputs at the lags that were found takes about as long as the second pass (make reliability).
+    What is looked at again where lags are found, exchanging their inputs and leaving them out, takes about twice as long as
+    the noise (make reliability).
     """
     home = (np.arange(len(plan.block_plan.pairs)) >= pairs).astype(np.int64)  # the first pairs are a block of their own
     small = replace(
@@ -123,4 +123,4 @@ def _seconds(plan: MeasurementPlan, settings: MeasureSettings, pairs: int, bands
     between = clock()
     along = unit_directions(means, plan.probe.group, "random", np.random.default_rng(settings.seed))
     noise_values(small, along, noise=settings.noise, unit=settings.unit, blocks=[0])
-    return 2 * clock() - between - started
+    return between - started + LATER * (clock() - between)
