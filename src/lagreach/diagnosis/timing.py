@@ -70,6 +70,7 @@ def measured_pace(plans: list[MeasurementPlan], settings: MeasureSettings, begun
 def _pace(plan: MeasurementPlan, settings: MeasureSettings) -> Pace:
     block_plan, total = plan.block_plan, _carried(plan, len(plan.bands))
     bundles = block_plan.count * -(-block_plan.sequences * plan.time // (GROUP_ROWS * block_plan.count))
+    starts = (bundles - (-len(block_plan.pairs) // plan.pairs_together)) / 2  # some is done by bundle, some by piece
     shown = SHOWN_WORK * min(SHOWN, block_plan.sequences)
     values = block_plan.count * (plan.pairings + len(plan.probe.group)) * len(plan.bands) * plan.width
     spent, pace, before = 0.0, Pace(), (0, 0.0, 0.0)
@@ -82,7 +83,7 @@ def _pace(plan: MeasurementPlan, settings: MeasureSettings) -> Pace:
         else:
             a_pair = max(0.0, seconds - before[2]) / (pairs - before[0])
             start = max(0.0, seconds - pairs * a_pair)
-        pace = Pace(start * bundles + shown * a_pair / 2 + PER_VALUE * values, a_pair / 2)
+        pace = Pace(start * starts + shown * a_pair / 2 + PER_VALUE * values, a_pair / 2)
         spent, first, before = spent + seconds, before[0] == 0, (pairs, carried, seconds)
         enough = max(OWN_SHARE * pace.seconds(block_plan.sequences), OWN_SECONDS if pairs == 1 else 0.0)
         if not first and spent > enough:
