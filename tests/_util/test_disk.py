@@ -129,3 +129,9 @@ def test_compiled_code_that_cannot_be_kept_still_runs(monkeypatch):
     assert saved
     monkeypatch.setattr(type(kept), "enable_caching", lambda _: (_ for _ in ()).throw(RuntimeError("no locator")))
     assert kept_on_disk(njit(double))(4) == 8
+
+
+def test_a_name_that_no_file_can_have_is_refused(tmp_path):
+    with pytest.raises(InputError, match="no file can have this name"):
+        write_whole(tmp_path / "a\0b", b"")
+    assert list(tmp_path.iterdir()) == []

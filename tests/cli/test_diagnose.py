@@ -214,3 +214,5 @@ def test_folders_that_are_no_models_or_bring_code_are_refused(language_model, tm
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"}))
     with pytest.raises(InputError, match="could not be built"):
         load_model(f"hf:{tmp_path}")
+    with pytest.raises(InputError, match="not the folder"):
+        load_model("hf:" + "a" * 300)

@@ -139,7 +139,7 @@ def data(folder: Path) -> None:
         "float_lengths": {"x": x, "y": y, "lengths": torch.full((16,), 2.5)},
         "same": {"x": x[:1].expand(16, 8, 1).contiguous(), "y": y},
         "no_target": {"x": x},
-        "tokens": {"x": (10 * x).long().abs() % 8, "y": (10 * y).long().abs() % 8},
+        "tokens": {"x": (10 * x[..., 0]).long().abs() % 8, "y": (10 * y[..., 0]).long().abs() % 8},
     }
     for name, tensors in kinds.items():
         save_file(tensors, folder / f"{name}.safetensors")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
+from lagreach._util.disk import is_file
 from lagreach.errors import InputError, UnsupportedError
 
 PREFIX = "hf:"
@@ -16,7 +17,7 @@ LARGEST_CONFIG = 2**22  # bytes
 def load_hugging_face(folder: Path) -> nn.Module:
     """Build the model that ``config.json`` names from the library's own classes, with the weights of the folder."""
     config_file = folder / "config.json"
-    if not config_file.is_file() or config_file.stat().st_size > LARGEST_CONFIG:
+    if not is_file(config_file) or config_file.stat().st_size > LARGEST_CONFIG:
         raise InputError(
             "this is not the folder of a Hugging Face model",
             got=str(folder),

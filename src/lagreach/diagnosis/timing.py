@@ -25,12 +25,11 @@ MORE = 4  # times as many pairs in every further piece
 FEWEST = 16  # sequences that a plan has
 OWN_SHARE = 0.004  # of the time expected, after which timing ends: the last piece takes longer than all before it
 OWN_SECONDS = 0.5  # but not before more than one pair was timed, if that is quick: the rest would be that of starting
-QUICK = 0.2  # seconds of the first piece, below which all lags of a pair are timed at once
+QUICK = 0.5  # seconds of the first piece, below which all lags of a pair are timed at once
 PARTS = (1 / 8, 1 / 4, 1.0)  # of the steps that are carried back, in the first pieces
-SETTLING, PER_VALUE = (
-    0.5,
-    4e-8,
-)  # seconds of tests and fits afterwards: in all, and for every value of the block gradients
+SETTLING = 0.5  # seconds of tests and fits afterwards, whatever the model,
+PER_VALUE = 4e-8  # and for every value of the block gradients, which they go through several times
+LATER = 3  # passes like that over the noise
 SHOWN, SHOWN_WORK = 64, 0.4  # sequences whose gains are measured besides, and the share of the passes' time that takes
 SPENT = 0.8  # share of a budget that is planned with: the estimate is a rough one
 
@@ -71,6 +70,7 @@ def measured_pace(plans: list[MeasurementPlan], settings: MeasureSettings, begun
 def _pace(plan: MeasurementPlan, settings: MeasureSettings) -> Pace:
     block_plan, total = plan.block_plan, _carried(plan, len(plan.bands))
     bundles = block_plan.count * -(-block_plan.sequences * plan.time // (GROUP_ROWS * block_plan.count))
+    starts = (bundles - (-len(block_plan.pairs) // plan.pairs_together)) / 2  # some is done by bundle, some by piece
     shown = SHOWN_WORK * min(SHOWN, block_plan.sequences)
     values = block_plan.count * (plan.pairings + len(plan.probe.group)) * len(plan.bands) * plan.width
     spent, pace, before = 0.0, Pace(), (0, 0.0, 0.0)
@@ -83,7 +83,7 @@ def _pace(plan: MeasurementPlan, settings: MeasureSettings) -> Pace:
         else:
             a_pair = max(0.0, seconds - before[2]) / (pairs - before[0])
             start = max(0.0, seconds - pairs * a_pair)
-        pace = Pace(start * bundles + shown * a_pair / 2 + PER_VALUE * values, a_pair / 2)
+        pace = Pace(start * starts + shown * a_pair / 2 + PER_VALUE * values, a_pair / 2)
         spent, first, before = spent + seconds, before[0] == 0, (pairs, carried, seconds)
         enough = max(OWN_SHARE * pace.seconds(block_plan.sequences), OWN_SECONDS if pairs == 1 else 0.0)
         if not first and spent > enough:
@@ -112,7 +112,8 @@ def _carried(plan: MeasurementPlan, bands: int) -> float:
 def _seconds(plan: MeasurementPlan, settings: MeasureSettings, pairs: int, bands: int) -> float:
     """Run the first pairs of a plan through both passes.
 
-    In between, exchanging the inputs at the lags that were found takes about as long as the second pass (make reliability).
+    What is looked at again where lags are found, exchanging their inputs and leaving them out, takes about twice as long as
+    the noise (make reliability).
     """
     home = (np.arange(len(plan.block_plan.pairs)) >= pairs).astype(np.int64)  # the first pairs are a block of their own
     small = replace(
@@ -123,4 +124,4 @@ def _seconds(plan: MeasurementPlan, settings: MeasureSettings, pairs: int, bands
     between = clock()
     along = unit_directions(means, plan.probe.group, "random", np.random.default_rng(settings.seed))
     noise_values(small, along, noise=settings.noise, unit=settings.unit, blocks=[0])
-    return 2 * clock() - between - started
+    return between - started + LATER * (clock() - between)

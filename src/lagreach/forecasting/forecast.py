@@ -232,7 +232,7 @@ def _check_limits(**given: float | None) -> None:
     """Refuse errors, numbers, times and bytes that are none."""
     expected = {
         "error": ("between 0 and 1", lambda value: 0 < value < 1),
-        "directions": ("a whole number, 1 or more", lambda value: value >= 1 and value == int(value)),
+        "directions": ("a positive whole number", lambda value: value >= 1 and value == int(value)),
         "budget": ("seconds, more than 0", lambda value: value > 0),
         "memory": ("bytes, more than 0", lambda value: value > 0),
         "pilot": ("steps, 0 or more", lambda value: value >= 0),
