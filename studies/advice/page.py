@@ -180,10 +180,9 @@ def words(analysis: Analysis) -> str:
 
 def _nothing_row(nothing: NothingToDo) -> str:
     (right, of), (anyway, others) = nothing.recovered, nothing.otherwise
+    elsewhere = f"{anyway} of {others} where it is not said"
     as_what = "advice" if nothing.beats_silence else "a fact"
-    return (
-        f"| {WORDS[NOTHING]} | {WHAT[NOTHING]} | {right} of {of} | {right} of {of} | {anyway} of {others} | {as_what} |"
-    )
+    return f"| {WORDS[NOTHING]} | {WHAT[NOTHING]} | {right} of {of} | {right} of {of} | {elsewhere} | {as_what} |"
 
 
 def _nothing_words(nothing: NothingToDo) -> str:
