@@ -78,7 +78,7 @@ def test_closed_pullbacks_equal_autodiff(cells, generator):
         at_once = torch.full_like(spread, math.nan), torch.full_like(s, math.nan)
         with one_thread():
             linear.back(cotangent, *at_once)
-        used = slice(getattr(linear, "_columns", None))  # a kernel may leave columns out that no weight reads
+        used = slice(getattr(linear, "columns", None))  # a kernel may leave columns out that no weight reads
         found_twice = [(columns[:, used], state) for columns, state in (at_once, (spread, before))]
         torch.testing.assert_close(*found_twice, rtol=1e-12, atol=1e-12)
         pulled.append((before, linear.flat(linear.weights(spread, linear.weighted(by), slice(0, 1), 1))))
@@ -144,7 +144,7 @@ class TestCompiledPullbacks:
             linear.back(cotangent, *ways[0], whole=whole)
         linear.spread(cotangent, ways[1][0])
         linear.state(cotangent, *ways[1])
-        return linear.compiled, *((spread[:, : linear._columns], before) for spread, before in ways)
+        return linear.compiled, *((spread[:, : linear.columns], before) for spread, before in ways)
 
     @pytest.mark.parametrize("count", [1, 64, 200])
     @pytest.mark.parametrize("hidden", [1, 5, 64, 67])
