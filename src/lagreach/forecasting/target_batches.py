@@ -170,10 +170,9 @@ def _outputs(network: Network, piece: TargetBatch) -> Callable[[dict[str, Tensor
 
 
 def _at_least_single(shown: Shown) -> Shown:
-    """Sums of models in half precision are taken in single precision."""
-    if shown.output.dtype.itemsize >= torch.float32.itemsize:
-        return shown
-    return shown._replace(output=shown.output.float(), features=shown.features.float())
+    """Sums of models in half precision are taken in single precision; some have parts of both."""
+    kind = torch.promote_types(torch.promote_types(shown.output.dtype, shown.features.dtype), torch.float32)
+    return shown._replace(output=shown.output.to(kind), features=shown.features.to(kind))
 
 
 def _at(values: Tensor, index: Tensor) -> Tensor:
