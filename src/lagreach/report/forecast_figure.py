@@ -46,7 +46,7 @@ BRIEFLY = {  # beside its colour
     BLENDED: "blended: mixed up with its neighbours",
     UNSEEN: "unseen: no trace of it",
     NONE_FOUND: "none found in the data",
-    UNKNOWN: "unknown: no target has an input that old",
+    UNKNOWN: "unknown: no target has an input that old, or it cannot be told",
 }
 MOST_TICKS = 26
 SURE = 10.0  # numbers that are known to no better a factor are not drawn
