@@ -93,5 +93,5 @@ def _states(keep: Tensor, add: Tensor, start: Tensor) -> Tensor:
     before = [start]
     for stretch in range(states.shape[-3] - 1):
         before.append(torch.addcmul(states[..., stretch, -1, :], kept[..., stretch, -1, :], before[-1]))
-    states.addcmul_(kept, torch.stack(before, dim=-2)[..., None, :])
+    states = torch.addcmul(states, kept, torch.stack(before, dim=-2)[..., None, :])
     return states.flatten(-3, -2)[..., :time, :]
