@@ -22,6 +22,17 @@ hypothesis.settings.register_profile("search", derandomize=False, print_blob=Tru
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
+APART = ("tests/studies", "tests/papers")  # long, and nothing else rests on them: left to make test-thorough
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests of studies and of the papers' own parts are thorough ones."""
+    for item in items:
+        if any(item.path.is_relative_to(config.rootpath / folder) for folder in APART):
+            item.add_marker(pytest.mark.thorough)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file(file_path: Path) -> Generator[None, list[Any], list[Any]]:
     """Look for examples only where there are some: files without any need not be imported (trainers, Triton, Ray)."""

@@ -257,6 +257,7 @@ def test_implementations_agree_and_are_timed(name):
         assert all(len(t.cpu) == case.repeats for t in timings.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["diagnose", "forecast"])
 def test_growth_of_whole_calls_is_fitted(call):
     op = OPS["diagnosis_growth"]

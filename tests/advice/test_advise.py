@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -309,3 +310,46 @@ def test_one_sequence_is_refused_as_everywhere():
     x = torch.randn(1, 8, 1)
     with pytest.raises(InputError, match="too few sequences"):
         lagreach.advise(lagreach.GatedRNN("gru", 1, 4, 1), (x, x), 3)
+
+
+class OddNames(nn.Module):
+    """Names that Python's dots cannot reach."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleDict({"my-rnn": nn.LSTM(2, 8, batch_first=True), "read out": nn.Linear(8, 1)})
+
+    def forward(self, x):
+        return self.parts["read out"](self.parts["my-rnn"](x)[0][:, -1])
+
+
+class Keyword(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.add_module("class", nn.LSTM(2, 8, batch_first=True))
+        self.readout = nn.Linear(8, 1)
+
+    def forward(self, x):
+        return self.readout(getattr(self, "class")(x)[0][:, -1])
+
+
+@pytest.mark.parametrize("kind", [OddNames, Keyword])
+def test_printed_code_reaches_modules_of_any_name(kind, data):
+    for factor in (1, 4):
+        held = {"model": kind(), "torch": torch, "lagreach": lagreach, "x": data[0]}
+        exec(cell_change(held["model"], "elman", LAG, factor).code.replace("\n    ", "\n"), held)
+        (_, layer), *_ = recurrent_layers(held["model"])
+        assert isinstance(layer, nn.RNN)
+        assert layer.hidden_size == 8 * factor
+        assert held["model"](data[0]).shape[0] == len(data[0])
+
+
+def test_a_record_is_that_of_cases_alike():
+    model = AtTheEnd(nn.LSTM)
+    other = cell_change(model, "elman", LAG)
+    assert "half or more" in replace(other, expected=0.9).record
+    assert replace(other, expected=0.01).record == ""  # no such case was studied
+    gates = gates_change(model, spread_biases(model, LAG), LAG)
+    assert "less than half" in replace(gates, expected=0.1).record
+    assert nothing().record == ""  # nothing was promised
+    assert replace(nothing(), expected=0.9).record

@@ -20,6 +20,7 @@ from torch import nn
 from lagreach.advice.changes import (
     CELL,
     GATES,
+    HALF,
     KINDS,
     NOTHING,
     ORTHOGONAL,
@@ -52,7 +53,6 @@ from lagreach.gradients.optimiser_geometry import optimiser_name
 from lagreach.models.gated_rnn import GatedRNN
 from lagreach.statistics.linear_share import Shares
 
-HALF = 0.5  # a share from which a lag counts as recovered
 NEARLY = 0.75  # of the largest expected share: from there on, what costs less comes first
 ALMOST = 0.97  # the same, where the forecast had promised the lag and training failed
 BETTER = 0.1  # more sequences should add so much

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from keyword import iskeyword
 from typing import Any
 
 from torch import nn
@@ -34,12 +35,14 @@ def rebuilt(
         options = dict(layer.start) if cell in (None, layer.cell.name) else {}
         layers = {"num_layers": layer.num_layers} if layer.num_layers > 1 else {}
         sizes = (cell or layer.cell.name, layer.input_size, units or layer.hidden_size, layer.output_size)
-        return [f"{_place(path)} = lagreach.GatedRNN({_arguments(sizes, layers | options | start)})"]
+        return [f"{place(model, path)} = lagreach.GatedRNN({_arguments(sizes, layers | options | start)})"]
     assert isinstance(layer, nn.RNNBase)
     kind = TORCH_NAMES[cell] if cell else type(layer).__name__
     usual = USUAL | ({"nonlinearity": "tanh"} if kind == type(layer).__name__ == "RNN" else {})
     options = {name: getattr(layer, name) for name, value in usual.items() if getattr(layer, name) != value}
-    lines = [f"{_place(path)} = torch.nn.{kind}({_arguments((layer.input_size, units or layer.hidden_size), options)})"]
+    lines = [
+        f"{place(model, path)} = torch.nn.{kind}({_arguments((layer.input_size, units or layer.hidden_size), options)})"
+    ]
     return lines if units is None else [*lines, *_readout(model, layer, units)]
 
 
@@ -55,16 +58,26 @@ def _readout(model: nn.Module, layer: nn.RNNBase, units: int) -> list[str]:
         return [f"# and let what reads the layer take {wide * units} values"]
     ((path, part),) = readers
     options: dict[str, Any] = {} if part.bias is not None else {"bias": False}
-    return [f"{_place(path)} = torch.nn.Linear({_arguments((wide * units, part.out_features), options)})"]
+    return [f"{place(model, path)} = torch.nn.Linear({_arguments((wide * units, part.out_features), options)})"]
 
 
-def _place(path: str) -> str:
+def place(model: nn.Module, path: str) -> str:
     """A module of the model as Python names it: parts of lists and dicts by their keys.
 
-    >>> _place("body.0.rnn"), _place("")
-    ('model.body[0].rnn', 'model')
+    >>> body = nn.ModuleDict({"my-rnn": nn.LSTM(2, 8), "out": nn.Sequential(nn.Linear(8, 1))})
+    >>> place(body, "my-rnn"), place(body, "out.0"), place(body, "")
+    ("model['my-rnn']", 'model.out[0]', 'model')
     """
-    return "model" + "".join(f"[{name}]" if name.isdigit() else f".{name}" for name in path.split(".") if name)
+    code, part = "model", model
+    for name in path.split(".") if path else ():
+        if name.isidentifier() and not iskeyword(name):
+            code += f".{name}"
+        elif isinstance(part, nn.ModuleDict):
+            code += f"[{name!r}]"
+        else:
+            code += f"[{name}]" if isinstance(part, (nn.Sequential, nn.ModuleList)) else f"._modules[{name!r}]"
+        part = part.get_submodule(name)
+    return code
 
 
 def _arguments(values: tuple[Any, ...], options: dict[str, Any]) -> str:

@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lagreach.advice.as_code import rebuilt
+from lagreach.advice.as_code import place, rebuilt
 from lagreach.advice.starts import recurrent_layers, write
 from lagreach.errors import InputError
 from lagreach.models.gated_rnn import GatedRNN
 
 GATES, ORTHOGONAL, UNITS, CELL = "gates", "orthogonal", "units", "cell"
 SEQUENCES, STEPS, RATE, LENGTH, NOTHING = "sequences", "steps", "rate", "length", "nothing"
+HALF = 0.5  # a share from which a lag counts as recovered
 KINDS = (GATES, ORTHOGONAL, RATE, STEPS, LENGTH, UNITS, CELL, SEQUENCES, NOTHING)  # from what costs least
 
 
@@ -85,12 +86,18 @@ class Change:
     def record(self) -> str:
         """In how many cases of the advice study this kind of change recovered a lag that had been missed; empty if none."""
         numbers = evidence().get(self.kind)
-        if numbers is None:
+        if numbers is None or (self.kind == NOTHING and not self.expected >= HALF):
             return ""
-        if self.expected >= 0.5 and numbers["promised"]["of"]:
-            worked, of = numbers["promised"]["worked"], numbers["promised"]["of"]
-            return f"worked in {worked} of {of} cases of the advice study in which half or more was expected"
-        return f"worked in {numbers['worked']} of {numbers['of']} cases of the advice study"
+        worked, of, promised, which = numbers["worked"], numbers["of"], numbers["promised"], ""
+        if self.expected >= HALF and promised["of"]:
+            worked, of, which = promised["worked"], promised["of"], " in which half or more was expected"
+        elif self.expected < HALF:
+            worked, of, which = (
+                worked - promised["worked"],
+                of - promised["of"],
+                " in which less than half was expected",
+            )
+        return f"worked in {worked} of {of} cases of the advice study{which}" if of else ""
 
     def __str__(self) -> str:
         share = (
@@ -168,12 +175,12 @@ def cell_change(model: nn.Module, cell: str, lag: int, factor: int = 1) -> Chang
     if cell == "lstm":
         code.append(f"lagreach.advise_gates(model, x, lag={lag}).apply(model)")
     elif isinstance(layer, nn.RNNBase):  # a GatedRNN starts orthogonal
-        names = [f"{path}.weight_hh_l{k}".lstrip(".") for k in range(layer.num_layers)]
-        code += [f"torch.nn.init.orthogonal_(model.{name})" for name in names]
+        where = place(model, path)
+        code += [f"torch.nn.init.orthogonal_({where}.weight_hh_l{k})" for k in range(layer.num_layers)]
     what = ("a plain tanh network" if cell == "elman" else "an LSTM") + (f" of {units} units" if factor > 1 else "")
     return Change(
         CELL,
-        f"Another cell: {what} carries this lag where this one does not.",
+        f"Another cell: {what} in the place of this one.",
         lines(code),
         factor=float(factor),
         cell=cell,

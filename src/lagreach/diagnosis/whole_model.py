@@ -95,13 +95,17 @@ def diagnose_whole_model(
         measured = measure_model(plan, flips=settings.flips, error=settings.error, progress=named, spread=spread)
     layer = _layer(measured, settings, why)
     block_plan = measured.plan.block_plan
-    if not measured.cut_short:
-        planned, given = (
+    cut_short = measured.cut_short
+    if not cut_short:
+        planned, how = (
             sequences or block_plan.available,
             {name: options.get(name) for name in ("steps", "outputs", "call")},
         )
-        layer, wide = with_readout_shares(layer, model, source, loss, settings.seed, planned, **given)
-        notes = (*notes, *wide)
+        try:
+            layer, said = with_readout_shares(layer, model, source, loss, settings.seed, planned, **how)
+        except KeyboardInterrupt:  # everything else is there
+            cut_short, said = True, ("interrupted before the shares of a readout were told",)
+        notes = (*notes, *said)
     if statistics:
         by_name = {one.name: one for one in statistics}
         curves = draw_curves(by_name, Measured(layer.window, layer.fidelity), {})
@@ -119,7 +123,7 @@ def diagnose_whole_model(
         versions={"lagreach": __version__} | {name: version(name) for name in ("torch", "numpy", "scipy")},
         fingerprint=fingerprint(source),
         seconds=seconds,
-        partial=measured.cut_short,
+        partial=cut_short,
         warnings=(*_how_measured(model, whole, measured), *notes),
         about=about(model, source, plan.time),
     )
