@@ -265,7 +265,7 @@ def advice(diagnosis: Diagnosis, layer: LayerDiagnosis, lag: int) -> str:
     if limit is Status.LIMIT_CANNOT_BE_TOLD:
         return "a longer series, or differences instead of levels"
     if limit is Status.LIMIT_UNDETERMINED:
-        return f"train on, or tune the optimiser{_so_far(window.learned(lag))}"
+        return f"train on, or tune the optimiser{_so_far(window, lag)}"
     if limit is Status.LIMIT_CAPACITY:
         return f"more units: {window.memory.total:.1f} of at most {window.memory.bound} inputs are remembered"
     if window.settings.get("pooled"):
@@ -275,8 +275,10 @@ def advice(diagnosis: Diagnosis, layer: LayerDiagnosis, lag: int) -> str:
     return "; ".join(ways) or str(numbers["status"])
 
 
-def _so_far(share: float) -> str:
-    return f" ({share:.0%} of it is learned)" if share >= A_TRACE else ""
+def _so_far(window: Window, lag: int) -> str:
+    """How much of the lag is learned, if the model has learned anything at all: a model that beats no constant has not."""
+    share = window.learned(lag)
+    return f" ({share:.0%} of it is learned)" if min(share, window.reliance.explained) >= A_TRACE else ""
 
 
 def _by_data(diagnosis: Diagnosis, layer: LayerDiagnosis, needed: float, clipped: float) -> list[str]:
