@@ -28,11 +28,11 @@ def cut_gradients(network: Network, sample: Batch) -> str | None:
         with network.at_rest(), torch.enable_grad():
             output = network.output(weights, sample)
             along = drawn(output)
-            found = torch.autograd.grad((output * along).sum(), list(weights.values()), allow_unused=True)
+            gradients = torch.autograd.grad((output * along).sum(), list(weights.values()), allow_unused=True)
         pairs = []
         for _ in range(DIRECTIONS):
             moves = [drawn(weight) * weight.detach().square().mean().sqrt() for weight in weights.values()]
-            slope = sum(float((g * m).sum()) for g, m in zip(found, moves, strict=True) if g is not None)
+            slope = sum(float((g * m).sum()) for g, m in zip(gradients, moves, strict=True) if g is not None)
             ends = []
             for sign in (STEP, -STEP):
                 moved = {n: w.detach() + sign * m for (n, w), m in zip(weights.items(), moves, strict=True)}
