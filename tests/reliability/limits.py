@@ -43,7 +43,7 @@ import json, resource, sys, time
 import torch
 from torch import nn
 import lagreach
-from lagreach.diagnosis import timing
+from lagreach.diagnosis import pacing
 from tests.reliability.attack import Reads
 
 class Encoder(nn.Module):
@@ -83,7 +83,7 @@ def timed(call):
     result = call()
     return time.process_time() - started, result
 
-timing.clock = time.process_time
+pacing.clock = time.process_time
 
 case = json.loads(sys.argv[1])
 torch.manual_seed(0)

@@ -24,7 +24,7 @@ from lagreach.data.pairs import check_enough
 from lagreach.data.sequences import as_sequences, fingerprint, telling_sample
 from lagreach.data.survey import survey
 from lagreach.data.targets import refuse_constant_targets
-from lagreach.diagnosis import timing
+from lagreach.diagnosis import pacing
 from lagreach.diagnosis.cost import DiagnosisCost, beyond_budget, memory_needed, within_budget
 from lagreach.diagnosis.layer import anchors_of, convergence_of, diagnose_layer
 from lagreach.diagnosis.measure import MeasureSettings, interruptible_window, plan_measurement
@@ -158,7 +158,7 @@ def diagnose(
     >>> diagnosis.layers[0].window.dependences
     (3,)
     """
-    started = timing.clock()
+    started = pacing.clock()
     chosen = with_arguments(settings or MeasureSettings(), signal=signal, noise=noise, transport=transport, strength=strength,
                             error=error, seed=seed)  # fmt: skip
     if dry_run:
@@ -196,15 +196,15 @@ def diagnose(
     used = plans[0].block_plan.sequences
     notes = (*said, *notes_on(plans, sample), *beyond_budget(budget, pace, used))
     layers, partial = [], False
-    seconds = {"setting up": timing.clock() - started}
+    seconds = {"setting up": pacing.clock() - started}
     for plan in plans:
-        begun = timing.clock()
+        begun = pacing.clock()
         with progress_bar(progress if isinstance(progress, bool) else None) as bar:
             shown = progress if callable(progress) else bar
             window, noise_sample, cut_short = measure(plan, chosen, _named(shown, plan.view.name), measured_statistics)
             layers.append(diagnose_layer(plan, window, noise_sample))
         partial = partial or cut_short
-        seconds[plan.view.name] = timing.clock() - begun
+        seconds[plan.view.name] = pacing.clock() - begun
     return Diagnosis(
         layers=tuple(layers),
         sequences=sequences or available,
@@ -254,7 +254,7 @@ def cost(
     >>> plan.sequences, plan.lags
     (64, '0, 1, 3')
     """
-    started = timing.clock()
+    started = pacing.clock()
     source, loss, _ = aligned_labels(model, as_sequences(data), loss, call)
     chosen = settings or MeasureSettings()
     sample = telling_sample(source)
