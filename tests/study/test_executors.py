@@ -44,7 +44,7 @@ def test_an_error_of_the_work_comes_out_after_the_rest_is_done(executor):
 
 
 def test_what_stops_several_pieces_alike_is_said_once(executor):
-    with pytest.raises(InputError, match="^three is refused\n  got:      3$"):
+    with pytest.raises(InputError, match=r"^three is refused\n  got:      3$"):
         executor.map(work.picky, [3, 1, 3])
 
 

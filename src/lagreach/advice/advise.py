@@ -45,6 +45,7 @@ from lagreach.advice.gates import spread_biases
 from lagreach.advice.starts import alike, is_orthogonal, orthogonal_weights, recurrent_layers
 from lagreach.data.pairs import check_enough
 from lagreach.data.sequences import as_sequences
+from lagreach.data.targets import check_time_axis
 from lagreach.errors import InputError
 from lagreach.forecasting.forecast import forecast
 from lagreach.forecasting.limits import UNSEEN
@@ -249,6 +250,7 @@ class _Look:
         self.model, self.source, self.sequences, self.seed = model, source, sequences, seed
         self.options = {"directions": directions, "seed": seed, **options}
         batch = source.read([0, 1])
+        check_time_axis(batch)
         self.time, self.inputs = batch.x.shape[1], batch.x.shape[-1] if batch.x.is_floating_point() else 0
         self.outputs = batch.y.shape[-1] if batch.y.is_floating_point() else 0
 

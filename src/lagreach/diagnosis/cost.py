@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from lagreach.diagnosis.measure import GROUP
-from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.diagnosis.pacing import FEWEST, Pace
+from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.diagnosis.timing import measured_pace
 from lagreach.errors import InputError
 from lagreach.gradients.measurement_plan import MeasurementPlan

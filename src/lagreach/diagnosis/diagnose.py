@@ -22,8 +22,8 @@ from lagreach.cells import Cell
 from lagreach.data.batch import Batch
 from lagreach.data.pairs import check_enough
 from lagreach.data.sequences import as_sequences, fingerprint, telling_sample
-from lagreach.data.survey import survey
-from lagreach.data.targets import refuse_constant_targets
+from lagreach.data.survey import rough_survey, survey
+from lagreach.data.targets import check_time_axis, refuse_constant_targets
 from lagreach.diagnosis import pacing
 from lagreach.diagnosis.cost import DiagnosisCost, beyond_budget, memory_needed, within_budget
 from lagreach.diagnosis.layer import anchors_of, convergence_of, diagnose_layer
@@ -175,6 +175,7 @@ def diagnose(
     measured_statistics = built_in | {one.name: one for one in statistics}
     source, loss, said = aligned_labels(model, as_sequences(data), loss, call)
     sample = telling_sample(source)
+    check_time_axis(sample)
     call, reset = from_fresh_state(model, sample, call)
     choice = choose_lags(model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call, only=only)
     said = (*said, *reset, *choice.notes)
@@ -258,6 +259,7 @@ def cost(
     source, loss, _ = aligned_labels(model, as_sequences(data), loss, call)
     chosen = settings or MeasureSettings()
     sample = telling_sample(source)
+    check_time_axis(sample)
     call, _ = from_fresh_state(model, sample, call)
     choice = choose_lags(model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call, only=only)
     if choice.of == "model":
@@ -319,7 +321,7 @@ def diagnosis_plans(
         "settings": settings,
         "roughly": roughly,
     }
-    seen = survey(source)
+    seen = rough_survey(source) if roughly else survey(source)
     plans = [plan_measurement(view, source, loss, lags, **shared, seen=seen) for view in views]
     if optimizer is None:
         return plans

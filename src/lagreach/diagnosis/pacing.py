@@ -42,9 +42,7 @@ class Pace:
         return max(FEWEST, int(SHOWN + beyond / rate + 1e-9)) if rate > 0 else FEWEST
 
     def __add__(self, other: Pace) -> Pace:
-        return Pace(
-            self.fixed + other.fixed, self.per_sequence + other.per_sequence, self.per_shown + other.per_shown
-        )
+        return Pace(self.fixed + other.fixed, self.per_sequence + other.per_sequence, self.per_shown + other.per_shown)
 
 
 @dataclass(frozen=True)

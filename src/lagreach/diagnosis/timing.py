@@ -25,7 +25,7 @@ from lagreach.statistics.memory import directions_read
 
 FEW = 1 / 8  # of the steps that are carried back, in the first pieces
 GROWS = 1.5  # times that few lags take longer than one, or code was still being loaded for the first piece
-ODD = 4  # times as long as the first pass, from which on another piece of work is timed once more for the same reason
+ODD = 8  # times as long as the first pass, from which on another piece of work is timed once more for the same reason
 STARTING = 2  # times that several pairs take longer than one, at most, if most of that is starting
 LESS = 0.7  # gains grow less with the lags than the first pass
 LATER = 2  # passes like that over the noise: where a lag is found, its input is exchanged as well
@@ -122,7 +122,7 @@ class _Pieces:
 
     def pace(self, lags: dict[tuple[int, int], float], noise: dict[int, float], gains: float) -> Pace:
         """Put together what was timed of the first pass, of the noise, and of the gains of one pair over few lags."""
-        plan, pairs, bands = self.plan, len(self.plan.block_plan.pairs), len(self.plan.bands)
+        plan, bands = self.plan, len(self.plan.bands)
         law = self.law(lags)
         later = PieceLaw.fitted({(count, 1.0, 1.0): seconds for count, seconds in noise.items()})
         first = (self.bundles + self.chunks) / 2 * law.start + self.bundles * law.bands  # some is done by run

@@ -19,7 +19,8 @@ from lagreach.whole_model.signals import Signals, measure_signals
 
 GROWS = (1 + MORE) / 2  # times that the next piece takes, if half of a piece is starting
 SMALL = 8  # the first piece has at most that part of all pairs
-SETTLING = 0.4  # seconds of tests and fits afterwards
+QUICK = 0.12  # seconds of a piece that a larger one follows in any case: one alone is mostly starting
+SETTLING = 0.6  # seconds of tests and fits afterwards
 READOUT = 0.3  # of the time of the noise, for the shares that a readout recovers
 GAINS = "gains"
 
@@ -31,7 +32,7 @@ def whole_model_pace(plan: WholeModelPlan, begun: float) -> Pace:
     pairs, passes, took = max(1, min(MORE, together, count // SMALL)), {}, 0.0
     pace = Pace()
     with at_rest(plan.model.module):
-        while pairs <= together and (not passes or GROWS * took <= allowance.left(pace.seconds(2 * count))):
+        while pairs <= together and (took < QUICK or GROWS * took <= allowance.left(pace.seconds(2 * count))):
             started = pacing.clock()
             passes[pairs] = _passes(plan, pairs)
             took, pairs = pacing.clock() - started, MORE * pairs
