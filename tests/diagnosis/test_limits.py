@@ -90,7 +90,11 @@ def test_no_stage_runs_more_sequences_together_than_fit(model, data, monkeypatch
 
 def only_lags(monkeypatch, seconds):
     """Let the first pass be all of the work, with so many seconds for a piece."""
-    monkeypatch.setattr(timing._Pieces, "lags", lambda self, pairs, bands: seconds(self, pairs, bands))
+
+    def lags(self, pairs, bands):
+        return seconds(self, pairs, bands)
+
+    monkeypatch.setattr(timing._Pieces, "lags", lags)
     monkeypatch.setattr(timing._Pieces, "noise", lambda self, pairs: 0.0)
     monkeypatch.setattr(timing._Pieces, "gains", lambda self, bands: 0.0)
 

@@ -108,7 +108,8 @@ def diagnose(
     noise
         "gradient" (fluctuation of the whole gradient along a lag's direction), or "lag" (of the lag's own term).
     params
-        Weights whose gradient is looked at: "input" (locates lags), "all", "recurrent", "gates", or a function of a name.
+        Weights whose gradient is looked at: "input" (locates lags), "all", "recurrent", "gates" (of a `GatedRNN`; torch's
+        layers keep them in one tensor with the rest), or a function of a name.
     error
         Error of the test at every lag, each way.
     seed

@@ -23,7 +23,7 @@ from lagreach.gradients.noise import noise_values
 from lagreach.statistics import all_statistics
 from lagreach.statistics.memory import directions_read
 
-FEW = 1 / 8  # of the steps that are carried back, in the first pieces
+FEW = 1 / 12  # of the steps that are carried back, in the first pieces
 GROWS = 1.5  # times that few lags take longer than one, or code was still being loaded for the first piece
 ODD = 8  # times as long as the first pass, from which on another piece of work is timed once more for the same reason
 STARTING = 2  # times that several pairs take longer than one, at most, if most of that is starting
