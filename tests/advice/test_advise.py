@@ -125,13 +125,13 @@ def test_adam_moves_by_its_rate_and_descent_by_the_gradient(data):
 
 def test_few_sequences_are_answered_with_more_of_them():
     g = torch.Generator().manual_seed(3)
-    x = torch.randn(128, 16, 1, generator=g)
-    y = torch.nn.functional.pad(x[:, :-2], (0, 0, 2, 0)) + 2 * torch.randn(128, 16, 1, generator=g)
-    model = lagreach.GatedRNN("lstm", 1, 8, 1, generator=g)
-    advice = advise(model, (x, y), 2, sequences=3, kinds=["sequences"])
+    x = torch.randn(300, 20, 1, generator=g)
+    y = torch.nn.functional.pad(x[:, :-3], (0, 0, 3, 0)) + 2 * torch.randn(300, 20, 1, generator=g)
+    model = lagreach.GatedRNN("lstm", 1, 16, 1, generator=g)
+    advice = lagreach.advise(model, (x, y), 3, sequences=3, kinds=["sequences"])
     assert advice.why == "few sequences"
     assert advice.first.kind == "sequences"
-    none = advise(model, (x, y), 2, sequences=3, kinds=["length"])
+    none = lagreach.advise(model, (x, y), 3, sequences=3, kinds=["length"])
     assert str(none.first).startswith("Only more sequences would recover this lag")
 
 
