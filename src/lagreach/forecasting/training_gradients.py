@@ -25,7 +25,8 @@ def cut_gradients(network: Network, sample: Batch) -> str | None:
         return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like.device)
 
     try:
-        with network.at_rest(), torch.enable_grad():
+        # cuDNN's recurrent layers have no way back in evaluation mode
+        with network.at_rest(), torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
             output = network.output(weights, sample)
             along = drawn(output)
             gradients = torch.autograd.grad((output * along).sum(), list(weights.values()), allow_unused=True)

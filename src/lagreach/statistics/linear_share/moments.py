@@ -9,13 +9,13 @@ sequences, so that fits can be judged on blocks they have not seen.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lagreach._util.full_precision import full_products
 from lagreach.errors import InputError
 
 PIECE = 256  # rows whose products are summed in single precision
@@ -255,14 +255,3 @@ def _products(
         return sums[0]
     products, power = (torch.stack(parts).sum(0, dtype=torch.float64) for parts in zip(*sums, strict=True))
     return products, power
-
-
-@contextmanager
-def full_products() -> Iterator[None]:
-    """Single precision means single precision inside, whatever short cuts the user allows for matrix products."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
