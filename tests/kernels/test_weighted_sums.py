@@ -20,4 +20,4 @@ def test_sums_are_those_of_torch(time, dtype):
 
 def test_arrays_that_do_not_fit_are_refused():
     with pytest.raises(InputError, match="do not fit together"):
-        weighted_sums(torch.ones(3, 2), torch.ones(3, 4, 5))
+        weighted_sums(torch.ones(3, 2, dtype=torch.float64), torch.ones(3, 2, 5))
