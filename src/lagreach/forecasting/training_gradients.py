@@ -19,10 +19,10 @@ CUT = (
 def cut_gradients(network: Network, sample: Batch) -> str | None:
     """Compare autograd's derivative along a few directions of the weights with differences of the outputs, in float64."""
     weights = {name: weight.double().requires_grad_() for name, weight in network.weights.items()}
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(network.device).manual_seed(0)  # many weights are drawn where they are
 
     def drawn(like: torch.Tensor) -> torch.Tensor:
-        return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like.device)
+        return torch.randn(like.shape, generator=generator, dtype=torch.float64, device=like.device)
 
     try:
         # cuDNN's recurrent layers have no way back in evaluation mode
