@@ -29,8 +29,8 @@ from lagreach.statistics.linear_share import ShareMoments, output_space, share_c
 from lagreach.statistics.reachable import Directions
 
 SHORT = 48  # steps on which answers are compared
-CELLS = {"full": ("diag_gate", "gru", "lstm"), "quick": ("diag_gate",), "tiny": ("diag_gate",)}
-OF_TORCH = ("nn.LSTM", "nn.GRU")  # timed on a GPU beside them, where cuDNN runs them
+OF_TORCH = ("nn.LSTM", "nn.GRU")
+CELLS = {"full": ("diag_gate", "gru", "lstm", *OF_TORCH), "quick": ("diag_gate",), "tiny": ("diag_gate",)}
 W1 = {
     "sequences": 256,
     "few": 32,
@@ -61,8 +61,9 @@ def cases(size: str) -> list[Case]:
     shape, repeats = TINY if size == "tiny" else W1, {"full": 5, "quick": 3, "tiny": 1}[size]
     every = [Case(cell, {"cell": cell, "device": "cpu", **shape}, repeats) for cell in CELLS[size]]
     if torch.cuda.is_available():
-        there = (*CELLS[size], *OF_TORCH)
-        every += [Case(f"{cell}, cuda", {"cell": cell, "device": "cuda", **shape} | ON_GPU, repeats) for cell in there]
+        every += [
+            Case(f"{cell}, cuda", {"cell": cell, "device": "cuda", **shape} | ON_GPU, repeats) for cell in CELLS[size]
+        ]
     return every
 
 

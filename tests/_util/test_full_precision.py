@@ -15,9 +15,14 @@ def test_nothing_is_rounded_inside_and_everything_is_as_it_was_afterwards(reques
     request.addfinalizer(lambda: torch.set_float32_matmul_precision(usual))
     torch.set_float32_matmul_precision("high")
     assert torch.backends.cudnn.allow_tf32  # torch's default
-    with pytest.raises(ZeroDivisionError), full_precision():
+
+    @full_precision()
+    def fails_inside():
         assert (torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()) == (False, "highest")
         raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails_inside()
     assert (torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()) == (True, "high")
 
 
