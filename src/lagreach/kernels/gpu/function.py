@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lagreach.kernels.gpu.plan import Plan, Tile
+from lagreach.kernels.gpu.plan import COPIES, Plan, Tile
 from lagreach.kernels.gpu.products import (
     on_device_of,
     recurrent_gradient,
@@ -231,14 +231,15 @@ def _options(plan: Plan, tile: Tile, like: Tensor, *, units_first: bool = False)
         "T": tile.time,
         "H": tile.hidden,
         "HP": tile.padded,
-        "ROWS": tile.rows,
+        "ROWS": COPIES if tile.alone else tile.rows,
         "BK": tile.slice,
         "LAYERNORM": plan.layernorm,
         "RESIDENT": tile.resident,
-        "PRECISION": plan.precision if like.dtype == torch.float32 else "ieee",
+        "PRECISION": "alone" if tile.alone else plan.precision if like.dtype == torch.float32 else "ieee",
         "EVEN": tile.hidden == tile.padded and tile.seq % tile.rows == 0,
         "num_warps": tile.warps,
         "num_stages": 1,  # the kernels fetch ahead themselves
+        "enable_fp_fusion": True,
         **plan.family.flags,
         **({} if plan.family.dense else {"ACTIVATION": plan.activation}),
         **({"PTX": like.is_cuda} if units_first else {}),
@@ -258,11 +259,12 @@ def _weights(plan: Plan, tile: Tile, U: Tensor, *, transposed: bool) -> tuple[Te
     from lagreach.kernels.gpu.parts import pack
 
     blocks, hidden, padded = plan.family.blocks, tile.hidden, tile.padded
-    bound = torch.linalg.vector_norm(U, torch.inf, dim=(1, 2))
-    if U.dtype == torch.float64:  # only in Triton's interpreter
+    if tile.alone or U.dtype == torch.float64:  # float64: only in Triton's interpreter
         square = U.reshape(tile.replica, blocks, hidden, hidden)
         more = padded - hidden
-        return torch.nn.functional.pad(square.mT if transposed else square, (0, more, 0, more)).contiguous(), bound
+        square = square.mT if transposed and not tile.alone else square
+        return (torch.nn.functional.pad(square, (0, more, 0, more)) if more else square).contiguous(), U
+    bound = torch.linalg.vector_norm(U, torch.inf, dim=(1, 2))
     packed = torch.empty((tile.replica, blocks, plan.planes, padded, padded), dtype=torch.float16, device=U.device)
     pack[(padded // PACKED_ROWS, blocks, tile.replica)](
         U.contiguous(),

@@ -10,7 +10,10 @@ import triton.language as tl
 
 from lagreach.kernels.gpu.parts import jit, scaling, split
 from lagreach.kernels.gpu.units_first_parts import (
+    BACK,
     column,
+    factor,
+    factor_of_two,
     fetch,
     fetch_scale,
     high_part,
@@ -21,9 +24,14 @@ from lagreach.kernels.gpu.units_first_parts import (
     multiplied,
     normalised,
     normalised_slope,
+    over_columns,
+    product,
     put,
     put_scale,
+    scale_of,
+    sequences,
     settled,
+    whole,
 )
 
 
@@ -57,13 +65,13 @@ def forward(
     """States after each step, and what the slopes need."""
     PLANES: tl.constexpr = 2 if PRECISION == "float32" else 1
     replica = tl.program_id(1).to(tl.int64)
-    units, rows = tl.arange(0, HP)[:, None], tl.program_id(0) * ROWS + tl.arange(0, ROWS)[None, :]
+    units, rows = tl.arange(0, HP)[:, None], sequences(ROWS, PRECISION)
     real = units < H
     keep = real & (rows < B)
     line = replica * B + rows
     weights += replica * (3 * PLANES * HP * HP)
-    U_z, U_r = high_part(weights, 0, HP, PRECISION, PTX), high_part(weights, 1, HP, PRECISION, PTX)
-    U_h = high_part(weights, 2, HP, PRECISION, PTX)
+    U_z, U_r = high_part(weights, 0, HP, ROWS, 1, PRECISION, PTX), high_part(weights, 1, HP, ROWS, 1, PRECISION, PTX)
+    U_h = high_part(weights, 2, HP, ROWS, 1, PRECISION, PTX)
     b_z, b_r = column(bias, 3 * replica, H, HP), column(bias + H, 3 * replica, H, HP)
     b_h = column(bias + 2 * H, 3 * replica, H, HP)
     if LAYERNORM:
@@ -84,11 +92,11 @@ def forward(
         ahead = at_pre + tl.minimum(t + 1, T - 1).to(tl.int64) * (3 * H)
         next_z, next_r = fetch(ahead, keep, EVEN, PTX), fetch(ahead + H, keep, EVEN, PTX)
         next_h = fetch(ahead + 2 * H, keep, EVEN, PTX)
-        high, low = split(h, up, PRECISION)
-        r = logistic(a_r + down * multiplied(U_r, V_r, high, low, HP, ROWS, PRECISION), PTX)
-        z = logistic(a_z + down * multiplied(U_z, V_z, high, low, HP, ROWS, PRECISION), PTX)
-        high, low = split(r * h, up, PRECISION)
-        a_h += down * multiplied(U_h, V_h, high, low, HP, ROWS, PRECISION)
+        high, low = factor(h, up, HP, ROWS, 1, PRECISION)
+        r = logistic(a_r + down * product(U_r, V_r, high, low, HP, ROWS, PRECISION), PTX)
+        z = logistic(a_z + down * product(U_z, V_z, high, low, HP, ROWS, PRECISION), PTX)
+        high, low = factor(r * h, up, HP, ROWS, 1, PRECISION)
+        a_h += down * product(U_h, V_h, high, low, HP, ROWS, PRECISION)
         if LAYERNORM:
             keeping, scale = normalised(a_h, real, H)
             g = hyperbolic(keeping * ln_gain + ln_shift, PTX)
@@ -140,7 +148,7 @@ def backward(
     """Gradients of the blocks, of the first state and of the biases (a share of each program), from those of the states."""
     PLANES: tl.constexpr = 2 if PRECISION == "float32" else 1
     replica = tl.program_id(1).to(tl.int64)
-    units, rows = tl.arange(0, HP)[:, None], tl.program_id(0) * ROWS + tl.arange(0, ROWS)[None, :]
+    units, rows = tl.arange(0, HP)[:, None], sequences(ROWS, PRECISION)
     real = units < H
     keep = real & (rows < B)
     line = replica * B + rows
@@ -148,8 +156,11 @@ def backward(
     last = (T - 1).to(tl.int64)
     weights_bound = tl.load(bound + replica)
     weights += replica * (3 * PLANES * HP * HP)
-    U_z, U_r = high_part(weights, 0, HP, PRECISION, PTX), high_part(weights, 1, HP, PRECISION, PTX)
-    U_h = high_part(weights, 2, HP, PRECISION, PTX)
+    U_z, U_r = (
+        high_part(weights, 0, HP, ROWS, BACK, PRECISION, PTX, 2),
+        high_part(weights, 1, HP, ROWS, BACK, PRECISION, PTX),
+    )
+    U_h = high_part(weights, 2, HP, ROWS, BACK, PRECISION, PTX)
     if LAYERNORM:
         ln_gain, ln_shift = column(gain, replica, H, HP), column(shift, replica, H, HP)
     wide, narrow = line * T * (3 * H) + units, line * T * H + units  # offsets of the first step
@@ -161,7 +172,7 @@ def backward(
     next_h = tl.where(last > 0, fetch(states + tl.maximum(last - 1, 0) * H + narrow, keep, EVEN, PTX), first_h)
     sum_z = tl.zeros([HP, ROWS], next_d.dtype)
     sum_r, sum_h, sum_gain, sum_shift = sum_z, sum_z, sum_z, sum_z
-    peak = tl.zeros([1, ROWS], next_d.dtype)
+    peak = scale_of(tl.zeros([HP, ROWS], next_d.dtype), PRECISION)
     # The high parts are multiplied once before the low parts are loaded: they move to registers, and make room for these.
     nothing = settled(U_z, HP, ROWS, PRECISION) + settled(U_r, HP, ROWS, PRECISION) + settled(U_h, HP, ROWS, PRECISION)
     V_z, V_r = low_part(weights, 0, HP, PRECISION, PTX), low_part(weights, 1, HP, PRECISION, PTX)
@@ -187,17 +198,27 @@ def backward(
             sum_gain += d_h * kept_g
             sum_shift += d_h
             d_h = normalised_slope(d_h * ln_gain, kept_g, scale, real, H)
-        most = largest_column(tl.maximum(tl.abs(d_h), tl.abs(d_z)))
-        up, down = scaling(most, weights_bound, PRECISION)
-        high_h, low_h = split(d_h, up, PRECISION)  # both before the first product: they share their barriers
-        high_z, low_z = split(d_z, up, PRECISION)
-        d_reset = down * multiplied(U_h, V_h, high_h, low_h, HP, ROWS, PRECISION)
-        dh = dh * (1.0 - z) + d_reset * r + down * multiplied(U_z, V_z, high_z, low_z, HP, ROWS, PRECISION)
-        d_r = d_reset * h * r * (1.0 - r)
-        most_r = largest_column(d_r)
-        up, down = scaling(most_r, weights_bound, PRECISION)
-        high_r, low_r = split(d_r, up, PRECISION)
-        dh += down * multiplied(U_r, V_r, high_r, low_r, HP, ROWS, PRECISION)
+        if PRECISION == "alone":
+            d, _ = factor(d_h, 1.0, HP, ROWS, BACK, PRECISION)
+            d_reset = product(U_h, V_h, d, d, HP, ROWS, PRECISION)
+            d_r = d_reset * h * r * (1.0 - r)
+            d = factor_of_two(d_z, d_r, HP, ROWS, BACK)
+            p = multiplied(U_z, V_z, d, d, HP, ROWS, PRECISION)
+            most = tl.maximum(tl.maximum(tl.abs(d_h), tl.abs(d_z)), tl.abs(d_r))
+        else:
+            most = largest_column(tl.maximum(tl.abs(d_h), tl.abs(d_z)))
+            up, down = scaling(most, weights_bound, PRECISION)
+            high_h, low_h = split(d_h, up, PRECISION)  # both before the first product: they share their barriers
+            high_z, low_z = split(d_z, up, PRECISION)
+            d_reset = down * multiplied(U_h, V_h, high_h, low_h, HP, ROWS, PRECISION)
+            p = down * multiplied(U_z, V_z, high_z, low_z, HP, ROWS, PRECISION)
+            d_r = d_reset * h * r * (1.0 - r)
+            most_r = largest_column(d_r)
+            up, down = scaling(most_r, weights_bound, PRECISION)
+            high_r, low_r = split(d_r, up, PRECISION)
+            p += down * multiplied(U_r, V_r, high_r, low_r, HP, ROWS, PRECISION)
+            most = tl.maximum(most, most_r)
+        dh = dh * (1.0 - z) + d_reset * r + whole(p, HP, ROWS, PRECISION)
         at_d = d_all + t * (3 * H) + wide
         put(at_d, d_z, keep, EVEN, PTX)
         put(at_d + H, d_r, keep, EVEN, PTX)
@@ -205,14 +226,14 @@ def backward(
         sum_z += d_z
         sum_r += d_r
         sum_h += d_h
-        peak = tl.maximum(peak, tl.maximum(most, most_r))
+        peak = tl.maximum(peak, most)
     put(d_s0 + line * H + units, dh, keep, EVEN, PTX)
     tl.store(d_bound + program, tl.max(tl.max(peak, axis=1), axis=0))
     unit = tl.arange(0, HP)
     at_bias = d_bias + program * 3 * H + unit
-    tl.store(at_bias, tl.sum(sum_z, axis=1), mask=unit < H)
-    tl.store(at_bias + H, tl.sum(sum_r, axis=1), mask=unit < H)
-    tl.store(at_bias + 2 * H, tl.sum(sum_h, axis=1), mask=unit < H)
+    tl.store(at_bias, over_columns(sum_z, PRECISION), mask=unit < H)
+    tl.store(at_bias + H, over_columns(sum_r, PRECISION), mask=unit < H)
+    tl.store(at_bias + 2 * H, over_columns(sum_h, PRECISION), mask=unit < H)
     if LAYERNORM:
-        tl.store(d_gain + program * H + unit, tl.sum(sum_gain, axis=1), mask=unit < H)
-        tl.store(d_shift + program * H + unit, tl.sum(sum_shift, axis=1), mask=unit < H)
+        tl.store(d_gain + program * H + unit, over_columns(sum_gain, PRECISION), mask=unit < H)
+        tl.store(d_shift + program * H + unit, over_columns(sum_shift, PRECISION), mask=unit < H)

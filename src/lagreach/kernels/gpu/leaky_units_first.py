@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import triton.language as tl
 
-from lagreach.kernels.gpu.parts import jit, scaling, split
+from lagreach.kernels.gpu.parts import jit, scaling
 from lagreach.kernels.gpu.units_first_parts import (
+    BACK,
     column,
+    factor,
+    factor_of_two,
     fetch,
     fetch_scale,
     high_part,
@@ -21,9 +24,14 @@ from lagreach.kernels.gpu.units_first_parts import (
     multiplied,
     normalised,
     normalised_slope,
+    over_columns,
+    product,
     put,
     put_scale,
+    scale_of,
+    sequences,
     settled,
+    whole,
 )
 
 
@@ -59,15 +67,15 @@ def forward(
     N: tl.constexpr = 2 if GATED else 1
     PLANES: tl.constexpr = 2 if PRECISION == "float32" else 1
     replica = tl.program_id(1).to(tl.int64)
-    units, rows = tl.arange(0, HP)[:, None], tl.program_id(0) * ROWS + tl.arange(0, ROWS)[None, :]
+    units, rows = tl.arange(0, HP)[:, None], sequences(ROWS, PRECISION)
     real = units < H
     keep = real & (rows < B)
     line = replica * B + rows
     weights += replica * (N * PLANES * HP * HP)
-    U_h = high_part(weights, N - 1, HP, PRECISION, PTX)
+    U_h = high_part(weights, N - 1, HP, ROWS, 1, PRECISION, PTX)
     b_h = column(bias + (N - 1) * H, N * replica, H, HP)
     if GATED:
-        U_s = high_part(weights, 0, HP, PRECISION, PTX)
+        U_s = high_part(weights, 0, HP, ROWS, 1, PRECISION, PTX)
         b_s = column(bias, N * replica, H, HP)
     if LAYERNORM:
         ln_gain, ln_shift = column(gain, replica, H, HP), column(shift, replica, H, HP)
@@ -89,15 +97,15 @@ def forward(
         a_h = next_h + b_h
         ahead = at_pre + tl.minimum(t + 1, T - 1).to(tl.int64) * (N * H)
         next_h = fetch(ahead + (N - 1) * H, keep, EVEN, PTX)
-        high, low = split(h, up, PRECISION)
+        high, low = factor(h, up, HP, ROWS, 1, PRECISION)
         if GATED:
             a_s = next_s + b_s
             next_s = fetch(ahead, keep, EVEN, PTX)
-            s = logistic(a_s + down * multiplied(U_s, V_s, high, low, HP, ROWS, PRECISION), PTX)
+            s = logistic(a_s + down * product(U_s, V_s, high, low, HP, ROWS, PRECISION), PTX)
             put(at_kept, s, keep, EVEN, PTX)
         else:
             s = fixed
-        a_h += down * multiplied(U_h, V_h, high, low, HP, ROWS, PRECISION)
+        a_h += down * product(U_h, V_h, high, low, HP, ROWS, PRECISION)
         if LAYERNORM:
             keeping, scale = normalised(a_h, real, H)
             g = hyperbolic(keeping * ln_gain + ln_shift, PTX)
@@ -149,7 +157,7 @@ def backward(
     N: tl.constexpr = 2 if GATED else 1
     PLANES: tl.constexpr = 2 if PRECISION == "float32" else 1
     replica = tl.program_id(1).to(tl.int64)
-    units, rows = tl.arange(0, HP)[:, None], tl.program_id(0) * ROWS + tl.arange(0, ROWS)[None, :]
+    units, rows = tl.arange(0, HP)[:, None], sequences(ROWS, PRECISION)
     real = units < H
     keep = real & (rows < B)
     line = replica * B + rows
@@ -157,9 +165,9 @@ def backward(
     last = (T - 1).to(tl.int64)
     weights += replica * (N * PLANES * HP * HP)
     weights_bound = tl.load(bound + replica)
-    U_h = high_part(weights, N - 1, HP, PRECISION, PTX)
+    U_h = high_part(weights, N - 1, HP, ROWS, BACK, PRECISION, PTX)
     if GATED:
-        U_s = high_part(weights, 0, HP, PRECISION, PTX)
+        U_s = high_part(weights, 0, HP, ROWS, BACK, PRECISION, PTX, N)
     if LAYERNORM:
         ln_gain, ln_shift = column(gain, replica, H, HP), column(shift, replica, H, HP)
     wide, narrow = line * T * (N * H) + units, line * T * H + units  # offsets of the first step
@@ -172,7 +180,7 @@ def backward(
     next_h = tl.where(last > 0, fetch(states + tl.maximum(last - 1, 0) * H + narrow, keep, EVEN, PTX), first_h)
     sum_s = tl.zeros([HP, ROWS], next_d.dtype)
     sum_h, sum_gain, sum_shift = sum_s, sum_s, sum_s
-    peak = tl.zeros([1, ROWS], next_d.dtype)
+    peak = scale_of(tl.zeros([HP, ROWS], next_d.dtype), PRECISION)
     # The high parts are multiplied once before the low parts are loaded: they move to registers, and make room for these.
     nothing = settled(U_h, HP, ROWS, PRECISION)
     if GATED:
@@ -206,29 +214,35 @@ def backward(
         at_d = d_all + t * (N * H) + wide
         if GATED:
             d_s = dh * (g - h) * s * (1.0 - s)
-            most = largest_column(tl.maximum(tl.abs(d_h), tl.abs(d_s)))
+            most = scale_of(tl.maximum(tl.abs(d_h), tl.abs(d_s)), PRECISION)
             up, down = scaling(most, weights_bound, PRECISION)
-            high_h, low_h = split(d_h, up, PRECISION)  # both before the first product: they share their barriers
-            high_s, low_s = split(d_s, up, PRECISION)
-            p = multiplied(U_h, V_h, high_h, low_h, HP, ROWS, PRECISION)
-            p += multiplied(U_s, V_s, high_s, low_s, HP, ROWS, PRECISION)
+            if PRECISION == "alone":
+                d = factor_of_two(d_s, d_h, HP, ROWS, BACK)
+                p = multiplied(U_s, V_s, d, d, HP, ROWS, PRECISION)
+            else:
+                high_h, low_h = factor(
+                    d_h, up, HP, ROWS, BACK, PRECISION
+                )  # both before the first product: they share their barriers
+                high_s, low_s = factor(d_s, up, HP, ROWS, BACK, PRECISION)
+                p = multiplied(U_h, V_h, high_h, low_h, HP, ROWS, PRECISION)
+                p += multiplied(U_s, V_s, high_s, low_s, HP, ROWS, PRECISION)
             put(at_d, d_s, keep, EVEN, PTX)
             sum_s += d_s
         else:
-            most = largest_column(d_h)
+            most = scale_of(d_h, PRECISION)
             up, down = scaling(most, weights_bound, PRECISION)
-            high_h, low_h = split(d_h, up, PRECISION)
+            high_h, low_h = factor(d_h, up, HP, ROWS, BACK, PRECISION)
             p = multiplied(U_h, V_h, high_h, low_h, HP, ROWS, PRECISION)
         put(at_d + (N - 1) * H, d_h, keep, EVEN, PTX)
         sum_h += d_h
         peak = tl.maximum(peak, most)
-        dh = dh * (1.0 - s) + down * p
+        dh = dh * (1.0 - s) + down * whole(p, HP, ROWS, PRECISION)
     put(d_s0 + line * H + units, dh, keep, EVEN, PTX)
     tl.store(d_bound + program, tl.max(tl.max(peak, axis=1), axis=0))
     unit = tl.arange(0, HP)
-    tl.store(d_bias + (program * N + N - 1) * H + unit, tl.sum(sum_h, axis=1), mask=unit < H)
+    tl.store(d_bias + (program * N + N - 1) * H + unit, over_columns(sum_h, PRECISION), mask=unit < H)
     if GATED:
-        tl.store(d_bias + program * N * H + unit, tl.sum(sum_s, axis=1), mask=unit < H)
+        tl.store(d_bias + program * N * H + unit, over_columns(sum_s, PRECISION), mask=unit < H)
     if LAYERNORM:
-        tl.store(d_gain + program * H + unit, tl.sum(sum_gain, axis=1), mask=unit < H)
-        tl.store(d_shift + program * H + unit, tl.sum(sum_shift, axis=1), mask=unit < H)
+        tl.store(d_gain + program * H + unit, over_columns(sum_gain, PRECISION), mask=unit < H)
+        tl.store(d_shift + program * H + unit, over_columns(sum_shift, PRECISION), mask=unit < H)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import triton.language as tl
 
-from lagreach.kernels.gpu.parts import jit, scaling, split
+from lagreach.kernels.gpu.parts import jit, scaling
 from lagreach.kernels.gpu.units_first_parts import (
+    BACK,
     column,
+    factor,
+    factor_of_four,
     fetch,
     fetch_scale,
     high_part,
@@ -21,9 +24,14 @@ from lagreach.kernels.gpu.units_first_parts import (
     multiplied,
     normalised,
     normalised_slope,
+    over_columns,
+    product,
     put,
     put_scale,
+    scale_of,
+    sequences,
     settled,
+    whole,
 )
 
 
@@ -57,13 +65,13 @@ def forward(
     """States [h; c] after each step, and what the slopes need."""
     PLANES: tl.constexpr = 2 if PRECISION == "float32" else 1
     replica = tl.program_id(1).to(tl.int64)
-    units, rows = tl.arange(0, HP)[:, None], tl.program_id(0) * ROWS + tl.arange(0, ROWS)[None, :]
+    units, rows = tl.arange(0, HP)[:, None], sequences(ROWS, PRECISION)
     real = units < H
     keep = real & (rows < B)
     line = replica * B + rows
     weights += replica * (4 * PLANES * HP * HP)
-    U_i, U_f = high_part(weights, 0, HP, PRECISION, PTX), high_part(weights, 1, HP, PRECISION, PTX)
-    U_g, U_o = high_part(weights, 2, HP, PRECISION, PTX), high_part(weights, 3, HP, PRECISION, PTX)
+    U_i, U_f = high_part(weights, 0, HP, ROWS, 1, PRECISION, PTX), high_part(weights, 1, HP, ROWS, 1, PRECISION, PTX)
+    U_g, U_o = high_part(weights, 2, HP, ROWS, 1, PRECISION, PTX), high_part(weights, 3, HP, ROWS, 1, PRECISION, PTX)
     b_i, b_f = column(bias, 4 * replica, H, HP), column(bias + H, 4 * replica, H, HP)
     b_g, b_o = column(bias + 2 * H, 4 * replica, H, HP), column(bias + 3 * H, 4 * replica, H, HP)
     if LAYERNORM:
@@ -83,16 +91,16 @@ def forward(
     c += nothing
     i, f, keeping, o = next_i, next_f, next_g, next_o
     for t in range(T):
-        a_i, a_f, a_g, a_o = next_i + b_i, next_f + b_f, next_g + b_g, next_o + b_o
-        high, low = split(h, up, PRECISION)
-        p_i = multiplied(U_i, V_i, high, low, HP, ROWS, PRECISION)
-        p_g = multiplied(U_g, V_g, high, low, HP, ROWS, PRECISION)
-        p_f = multiplied(U_f, V_f, high, low, HP, ROWS, PRECISION)
-        p_o = multiplied(U_o, V_o, high, low, HP, ROWS, PRECISION)
+        high, low = factor(h, up, HP, ROWS, 1, PRECISION)
+        p_i = product(U_i, V_i, high, low, HP, ROWS, PRECISION)
+        p_g = product(U_g, V_g, high, low, HP, ROWS, PRECISION)
+        p_f = product(U_f, V_f, high, low, HP, ROWS, PRECISION)
+        p_o = product(U_o, V_o, high, low, HP, ROWS, PRECISION)
         # While the tensor cores work: store the step before (at first something that is overwritten), fetch the next.
         put_step(at_h, at_kept, h, c, i, f, keeping, o, keep, H, EVEN, PTX)
         at_h += tl.where(t > 0, 2 * H, 0)
         at_kept += tl.where(t > 0, 4 * H, 0)
+        a_i, a_f, a_g, a_o = next_i + b_i, next_f + b_f, next_g + b_g, next_o + b_o
         ahead = at_pre + tl.minimum(t + 1, T - 1).to(tl.int64) * (4 * H)
         next_i, next_f = fetch(ahead, keep, EVEN, PTX), fetch(ahead + H, keep, EVEN, PTX)
         next_g, next_o = fetch(ahead + 2 * H, keep, EVEN, PTX), fetch(ahead + 3 * H, keep, EVEN, PTX)
@@ -158,7 +166,7 @@ def backward(
     """Gradients of the blocks, of the first state and of the biases (a share of each program), from those of the states."""
     PLANES: tl.constexpr = 2 if PRECISION == "float32" else 1
     replica = tl.program_id(1).to(tl.int64)
-    units, rows = tl.arange(0, HP)[:, None], tl.program_id(0) * ROWS + tl.arange(0, ROWS)[None, :]
+    units, rows = tl.arange(0, HP)[:, None], sequences(ROWS, PRECISION)
     real = units < H
     keep = real & (rows < B)
     line = replica * B + rows
@@ -166,8 +174,14 @@ def backward(
     last = (T - 1).to(tl.int64)
     weights += replica * (4 * PLANES * HP * HP)
     weights_bound = tl.load(bound + replica)
-    U_i, U_f = high_part(weights, 0, HP, PRECISION, PTX), high_part(weights, 1, HP, PRECISION, PTX)
-    U_g, U_o = high_part(weights, 2, HP, PRECISION, PTX), high_part(weights, 3, HP, PRECISION, PTX)
+    U_i, U_f = (
+        high_part(weights, 0, HP, ROWS, BACK, PRECISION, PTX, 4),
+        high_part(weights, 1, HP, ROWS, BACK, PRECISION, PTX),
+    )
+    U_g, U_o = (
+        high_part(weights, 2, HP, ROWS, BACK, PRECISION, PTX),
+        high_part(weights, 3, HP, ROWS, BACK, PRECISION, PTX),
+    )
     if LAYERNORM:
         ln_gain, ln_shift = column(gain, replica, H, HP), column(shift, replica, H, HP)
     wide, narrow = line * T * (4 * H) + units, line * T * (2 * H) + units  # offsets of the first step
@@ -182,7 +196,7 @@ def backward(
     )
     dc = tl.zeros([HP, ROWS], next_dh.dtype)
     sum_i, sum_f, sum_g, sum_o, sum_gain, sum_shift = dc, dc, dc, dc, dc, dc
-    peak = tl.zeros([1, ROWS], next_dh.dtype)
+    peak = scale_of(tl.zeros([HP, ROWS], next_dh.dtype), PRECISION)
     # The high parts are multiplied once before the low parts are loaded: they move to registers, and make room for these.
     nothing = settled(U_i, HP, ROWS, PRECISION) + settled(U_f, HP, ROWS, PRECISION)
     nothing += settled(U_g, HP, ROWS, PRECISION) + settled(U_o, HP, ROWS, PRECISION)
@@ -218,17 +232,23 @@ def backward(
             d_g = normalised_slope(d_g * ln_gain, kept_g, scale, real, H)
         dc = dc * f
         most = tl.maximum(tl.maximum(tl.abs(d_i), tl.abs(d_f)), tl.maximum(tl.abs(d_g), tl.abs(d_o)))
-        most = largest_column(most)
+        most = scale_of(most, PRECISION)
         up, down = scaling(most, weights_bound, PRECISION)
-        high_i, low_i = split(d_i, up, PRECISION)  # all four before the first product: they share their barriers
-        high_f, low_f = split(d_f, up, PRECISION)
-        high_g, low_g = split(d_g, up, PRECISION)
-        high_o, low_o = split(d_o, up, PRECISION)
-        p = multiplied(U_i, V_i, high_i, low_i, HP, ROWS, PRECISION)
-        p += multiplied(U_f, V_f, high_f, low_f, HP, ROWS, PRECISION)
-        p += multiplied(U_g, V_g, high_g, low_g, HP, ROWS, PRECISION)
-        p += multiplied(U_o, V_o, high_o, low_o, HP, ROWS, PRECISION)
-        dh = down * p
+        if PRECISION == "alone":
+            d = factor_of_four(d_i, d_f, d_g, d_o, HP, ROWS, BACK)
+            p = multiplied(U_i, V_i, d, d, HP, ROWS, PRECISION)
+        else:
+            high_i, low_i = factor(
+                d_i, up, HP, ROWS, BACK, PRECISION
+            )  # all four before the first product: they share their barriers
+            high_f, low_f = factor(d_f, up, HP, ROWS, BACK, PRECISION)
+            high_g, low_g = factor(d_g, up, HP, ROWS, BACK, PRECISION)
+            high_o, low_o = factor(d_o, up, HP, ROWS, BACK, PRECISION)
+            p = multiplied(U_i, V_i, high_i, low_i, HP, ROWS, PRECISION)
+            p += multiplied(U_f, V_f, high_f, low_f, HP, ROWS, PRECISION)
+            p += multiplied(U_g, V_g, high_g, low_g, HP, ROWS, PRECISION)
+            p += multiplied(U_o, V_o, high_o, low_o, HP, ROWS, PRECISION)
+        dh = down * whole(p, HP, ROWS, PRECISION)
         at_d = d_all + t * (4 * H) + wide
         put(at_d, d_i, keep, EVEN, PTX)
         put(at_d + H, d_f, keep, EVEN, PTX)
@@ -244,10 +264,10 @@ def backward(
     tl.store(d_bound + program, tl.max(tl.max(peak, axis=1), axis=0))
     unit = tl.arange(0, HP)
     at_bias = d_bias + program * 4 * H + unit
-    tl.store(at_bias, tl.sum(sum_i, axis=1), mask=unit < H)
-    tl.store(at_bias + H, tl.sum(sum_f, axis=1), mask=unit < H)
-    tl.store(at_bias + 2 * H, tl.sum(sum_g, axis=1), mask=unit < H)
-    tl.store(at_bias + 3 * H, tl.sum(sum_o, axis=1), mask=unit < H)
+    tl.store(at_bias, over_columns(sum_i, PRECISION), mask=unit < H)
+    tl.store(at_bias + H, over_columns(sum_f, PRECISION), mask=unit < H)
+    tl.store(at_bias + 2 * H, over_columns(sum_g, PRECISION), mask=unit < H)
+    tl.store(at_bias + 3 * H, over_columns(sum_o, PRECISION), mask=unit < H)
     if LAYERNORM:
-        tl.store(d_gain + program * H + unit, tl.sum(sum_gain, axis=1), mask=unit < H)
-        tl.store(d_shift + program * H + unit, tl.sum(sum_shift, axis=1), mask=unit < H)
+        tl.store(d_gain + program * H + unit, over_columns(sum_gain, PRECISION), mask=unit < H)
+        tl.store(d_shift + program * H + unit, over_columns(sum_shift, PRECISION), mask=unit < H)

@@ -27,6 +27,9 @@ RESIDENT_BYTES = 192 << 10  # where it holds all weights
 STREAMING_BYTES = 128 << 10  # where it holds some, and needs room for slices of the others
 UNITS_FIRST_BYTES = 256 << 10  # in a units-first kernel, which keeps half of the weights in registers
 UNITS_FIRST_WIDEST = 128  # largest hidden size of a units-first kernel
+COPIES = 2  # of a sequence that is alone: threads for each unit
+ALONE_WIDEST = 256  # units of all blocks of a sequence alone: half as many weights stay in the registers of a thread
+ALONE_MOST = 264  # sequences of all replicas up to which each has a program of its own
 STREAMED_SLICE = 32  # of weights that are streamed: so much of the axis that is summed over at a time
 WIDEST = 512  # largest hidden size of any kernel, padded to a power of two
 
@@ -66,6 +69,7 @@ class Shape:
     """Choices that change how fast a launch is, and its results by no more than rounding. None: the usual one.
 
     units_first : tiles of units x sequences (`units_first_parts`), where the cell has such kernels and its weights fit
+    alone : one sequence in a program of these kernels, likewise
     rows, warps : sequences and warps of a program
     resident, slice : blocks of weights that stay in shared memory; how much of the summed axis is streamed at once
     sums : the gradients of the weights by `weight_sums` rather than by float32 products of torch
@@ -73,6 +77,7 @@ class Shape:
     """
 
     units_first: bool = False
+    alone: bool = False
     rows: int | None = None
     warps: int | None = None
     resident: int | None = None
@@ -98,10 +103,11 @@ def shaped(shape: Shape | None = None, **choices: Any) -> Iterator[None]:
         _shape.reset(token)
 
 
-def chosen_shape(module: str, hidden: int) -> Shape:
-    """Return the shape in force for kernels of a module."""
+def chosen_shape(module: str, hidden: int, sequences: int) -> Shape:
+    """Return the shape in force for kernels of a module; few sequences (of all replicas) run alone."""
     asked = _shape.get()
-    return asked if asked is not None else SHAPES.get((module, padded_size(hidden)), Shape())
+    usual = replace(SHAPES.get((module, padded_size(hidden)), Shape()), alone=sequences <= ALONE_MOST)
+    return usual if asked is None else asked
 
 
 def padded_size(hidden: int) -> int:
@@ -179,7 +185,8 @@ class Plan:
     @property
     def without_units_first(self) -> Plan:
         """The same with the usual tiles."""
-        return replace(self, shape=Shape(sums=self.shape.sums)) if self.shape.units_first else self
+        special = self.shape.units_first or self.shape.alone
+        return replace(self, shape=Shape(sums=self.shape.sums)) if special else self
 
     def kernels(self, tile: Tile) -> ModuleType:
         """Return the module of the forward and backward kernels."""
@@ -201,7 +208,8 @@ class Plan:
         block_bytes = self.planes * 2 * padded * padded
         blocks = self.family.blocks
         fits = blocks * block_bytes <= RESIDENT_BYTES
-        units_first = (
+        alone = shape.alone and self.family.units_first is not None and blocks * padded <= ALONE_WIDEST
+        units_first = alone or (
             shape.units_first
             and self.family.units_first is not None
             and padded <= UNITS_FIRST_WIDEST
@@ -210,6 +218,7 @@ class Plan:
         resident = shape.resident if shape.resident is not None else blocks if fits else STREAMING_BYTES // block_bytes
         resident = blocks if units_first else resident
         usual = padded // 16 if units_first or padded <= 32 else 8 if padded < WIDEST else 16
+        rows = 1 if alone else UNITS_FIRST_ROWS if units_first else ROWS
         return Tile(
             replica,
             seq,
@@ -218,10 +227,11 @@ class Plan:
             padded,
             resident,
             staged=resident < blocks,
-            rows=shape.rows or (UNITS_FIRST_ROWS if units_first else ROWS),
+            rows=shape.rows or rows,
             warps=shape.warps or usual,
             slice=shape.slice or min(STREAMED_SLICE if padded < WIDEST else STREAMED_SLICE // 2, padded),
             units_first=units_first,
+            alone=alone,
         )
 
 
@@ -240,6 +250,7 @@ class Tile:
     warps: int  # usually a row to each, or more rows where that leaves a thread too little to do
     slice: int  # of the summed axis that is streamed at once
     units_first: bool
+    alone: bool  # whether a sequence has a program of its own, and COPIES columns of its tiles
 
     @property
     def grid(self) -> tuple[int, int]:
