@@ -155,7 +155,7 @@ FAMILIES = {
     "shared_gate": GATED,
     "diag_gate": GATED,
     "gru": Family("gru", blocks=3, kept=3, units_first="gru_units_first"),
-    "torch_gru": Family("torch_gru", blocks=3, kept=4, gradients=4),
+    "torch_gru": Family("torch_gru", blocks=3, kept=4, gradients=4, units_first="torch_gru_units_first"),
     "lstm": Family("lstm", blocks=4, kept=4, state=2, units_first="lstm_units_first"),
     "diag_elman": Family("diag_elman", blocks=1, kept=1, dense=False),
 }
