@@ -31,7 +31,6 @@ from lagreach.kernels.gpu.units_first_parts import (
     scale_of,
     sequences,
     settled,
-    whole,
 )
 
 
@@ -203,7 +202,8 @@ def backward(
             d_reset = product(U_h, V_h, d, d, HP, ROWS, PRECISION)
             d_r = d_reset * h * r * (1.0 - r)
             d = factor_of_two(d_z, d_r, HP, ROWS, BACK)
-            p = multiplied(U_z, V_z, d, d, HP, ROWS, PRECISION)
+            p = product(U_z, V_z, d, d, HP, ROWS, PRECISION)
+            dh = dh * (1.0 - z) + d_reset * r + p
             most = tl.maximum(tl.maximum(tl.abs(d_h), tl.abs(d_z)), tl.abs(d_r))
         else:
             most = largest_column(tl.maximum(tl.abs(d_h), tl.abs(d_z)))
@@ -211,14 +211,13 @@ def backward(
             high_h, low_h = split(d_h, up, PRECISION)  # both before the first product: they share their barriers
             high_z, low_z = split(d_z, up, PRECISION)
             d_reset = down * multiplied(U_h, V_h, high_h, low_h, HP, ROWS, PRECISION)
-            p = down * multiplied(U_z, V_z, high_z, low_z, HP, ROWS, PRECISION)
+            dh = dh * (1.0 - z) + d_reset * r + down * multiplied(U_z, V_z, high_z, low_z, HP, ROWS, PRECISION)
             d_r = d_reset * h * r * (1.0 - r)
             most_r = largest_column(d_r)
             up, down = scaling(most_r, weights_bound, PRECISION)
             high_r, low_r = split(d_r, up, PRECISION)
-            p += down * multiplied(U_r, V_r, high_r, low_r, HP, ROWS, PRECISION)
+            dh += down * multiplied(U_r, V_r, high_r, low_r, HP, ROWS, PRECISION)
             most = tl.maximum(most, most_r)
-        dh = dh * (1.0 - z) + d_reset * r + whole(p, HP, ROWS, PRECISION)
         at_d = d_all + t * (3 * H) + wide
         put(at_d, d_z, keep, EVEN, PTX)
         put(at_d + H, d_r, keep, EVEN, PTX)

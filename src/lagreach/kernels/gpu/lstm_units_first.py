@@ -189,7 +189,8 @@ def backward(
     next_i, next_f = fetch(at_kept, keep, EVEN, PTX), fetch(at_kept + H, keep, EVEN, PTX)
     next_g, next_o = fetch(at_kept + 2 * H, keep, EVEN, PTX), fetch(at_kept + 3 * H, keep, EVEN, PTX)
     next_dh, next_dc = fetch(at_grad, keep, EVEN, PTX), fetch(at_grad + H, keep, EVEN, PTX)
-    next_tanh_c = hyperbolic(fetch(states + last * (2 * H) + narrow + H, keep, EVEN, PTX), PTX)
+    old_c = fetch(states + last * (2 * H) + narrow + H, keep, EVEN, PTX)
+    next_tanh_c = hyperbolic(old_c, PTX)
     first_c = fetch(s0 + line * (2 * H) + units + H, keep, EVEN, PTX)
     next_c = tl.where(
         last > 0, fetch(states + tl.maximum(last - 1, 0) * (2 * H) + narrow + H, keep, EVEN, PTX), first_c
@@ -210,7 +211,7 @@ def backward(
             kept_g = g
             g = hyperbolic(kept_g * ln_gain + ln_shift, PTX)
             scale = fetch_scale(scales, line, t, T, keep, HP, ROWS, EVEN, PTX)
-        tanh_c, old_c = next_tanh_c, next_c
+        c, old_c = old_c, next_c
         dh += next_dh
         dc += next_dc
         before = tl.maximum(t - 1, 0)
@@ -220,6 +221,7 @@ def backward(
         next_dh, next_dc = fetch(at_grad, keep, EVEN, PTX), fetch(at_grad + H, keep, EVEN, PTX)
         at_c = states + tl.maximum(t - 2, 0) * (2 * H) + narrow + H
         next_c = tl.where(t > 1, fetch(at_c, keep, EVEN, PTX), first_c)
+        tanh_c = next_tanh_c if PRECISION == "alone" else hyperbolic(c, PTX)
         d_o = dh * tanh_c * o * (1.0 - o)
         dc += dh * o * (1.0 - tanh_c * tanh_c)
         d_i = dc * g * i * (1.0 - i)
@@ -236,6 +238,7 @@ def backward(
         if PRECISION == "alone":
             d = factor_of_four(d_i, d_f, d_g, d_o, HP, ROWS, BACK)
             p = multiplied(U_i, V_i, d, d, HP, ROWS, PRECISION)
+            next_tanh_c = hyperbolic(old_c, PTX)  # while the numbers are on their way
         else:
             high_i, low_i = factor(
                 d_i, up, HP, ROWS, BACK, PRECISION
@@ -247,7 +250,6 @@ def backward(
             p += multiplied(U_f, V_f, high_f, low_f, HP, ROWS, PRECISION)
             p += multiplied(U_g, V_g, high_g, low_g, HP, ROWS, PRECISION)
             p += multiplied(U_o, V_o, high_o, low_o, HP, ROWS, PRECISION)
-        next_tanh_c = hyperbolic(old_c, PTX)  # while the products are on their way
         dh = down * whole(p, HP, ROWS, PRECISION)
         at_d = d_all + t * (4 * H) + wide
         put(at_d, d_i, keep, EVEN, PTX)
