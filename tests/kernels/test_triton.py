@@ -398,7 +398,9 @@ def test_shapes_are_chosen_by_size_and_by_hand(monkeypatch):
 
 def test_few_sequences_run_alone():
     def tile(name, hidden, replicas):
-        kernel = plan.Plan(plan.FAMILIES[name], False, 0.5, "float32", shape=plan.chosen_shape(name, hidden, 16 * replicas))
+        kernel = plan.Plan(
+            plan.FAMILIES[name], False, 0.5, "float32", shape=plan.chosen_shape(name, hidden, 16 * replicas)
+        )
         return kernel.tile(torch.empty(replicas, 16, 1, 1), torch.empty(replicas, hidden, hidden))
 
     few, many = 1, plan.ALONE_MOST // 16 + 1

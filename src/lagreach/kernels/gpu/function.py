@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lagreach.kernels.gpu.plan import COPIES, Plan, Tile
+from lagreach.kernels.gpu.plan import COPIES, Constants, Plan, Tile
 from lagreach.kernels.gpu.products import (
     on_device_of,
     recurrent_gradient,
@@ -58,7 +58,7 @@ class Recurrence(torch.autograd.Function):
                 kept,
                 scales,
                 _staging(tile, x, 2),
-                **_options(plan, tile, x, units_first=tile.units_first),
+                **_options(plan, tile, x),
             )
         return states, kept, scales
 
@@ -141,7 +141,7 @@ class Pullback(torch.autograd.Function):
                 d_shift,
                 d_b,
                 *([d_bound] if tile.units_first else []),
-                **_options(plan, tile, grad, units_first=tile.units_first),
+                **_options(plan, tile, grad),
             )
         return d_all, d_s0, d_gain, d_shift, d_b, d_bound
 
@@ -224,25 +224,30 @@ def tangent_of(plan: Plan, saved: Sequence[Any], tangents: Sequence[Tensor | Non
 # Launching
 
 
-def _options(plan: Plan, tile: Tile, like: Tensor, *, units_first: bool = False) -> dict[str, Any]:
+def _options(plan: Plan, tile: Tile, like: Tensor) -> dict[str, Any]:
+    precision = "alone" if tile.alone else plan.precision if like.dtype == torch.float32 else "ieee"
+    constants = Constants(
+        H=tile.hidden,
+        HP=tile.padded,
+        ROWS=COPIES if tile.alone else tile.rows,
+        BK=tile.slice,
+        RESIDENT=tile.resident,
+        PRECISION=precision,
+        PLANES=2 if precision == "float32" else 1,
+        EVEN=tile.hidden == tile.padded and tile.seq % tile.rows == 0,
+        LAYERNORM=plan.layernorm,
+        PTX=like.is_cuda,
+        GATED=plan.family.gated,
+        ACTIVATION=plan.activation,
+    )
     return {
         "fixed": plan.fixed,
         "B": tile.seq,
         "T": tile.time,
-        "H": tile.hidden,
-        "HP": tile.padded,
-        "ROWS": COPIES if tile.alone else tile.rows,
-        "BK": tile.slice,
-        "LAYERNORM": plan.layernorm,
-        "RESIDENT": tile.resident,
-        "PRECISION": "alone" if tile.alone else plan.precision if like.dtype == torch.float32 else "ieee",
-        "EVEN": tile.hidden == tile.padded and tile.seq % tile.rows == 0,
+        "K": constants,
         "num_warps": tile.warps,
         "num_stages": 1,  # the kernels fetch ahead themselves
         "enable_fp_fusion": True,
-        **plan.family.flags,
-        **({} if plan.family.dense else {"ACTIVATION": plan.activation}),
-        **({"PTX": like.is_cuda} if units_first else {}),
     }
 
 

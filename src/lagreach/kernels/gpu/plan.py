@@ -130,6 +130,7 @@ class Family:
     gradients : blocks that get a gradient; more than `blocks` where an input and a recurrent part differ
     dense : whether it has recurrent matrices
     units_first : file of its units-first kernels, if it has any
+    gated : whether a leaky cell learns its gate
     """
 
     module: str
@@ -139,7 +140,7 @@ class Family:
     gradients: int | None = None
     dense: bool = True
     units_first: str | None = None
-    flags: dict[str, object] = field(default_factory=dict)
+    gated: bool = False
 
     @property
     def kernels(self) -> ModuleType:
@@ -147,8 +148,8 @@ class Family:
         return importlib.import_module(f"lagreach.kernels.gpu.{self.module}")
 
 
-LEAKY = Family("leaky", blocks=1, kept=1, units_first="leaky_units_first", flags={"GATED": False})
-GATED = Family("leaky", blocks=2, kept=2, units_first="leaky_units_first", flags={"GATED": True})
+LEAKY = Family("leaky", blocks=1, kept=1, units_first="leaky_units_first")
+GATED = Family("leaky", blocks=2, kept=2, units_first="leaky_units_first", gated=True)
 FAMILIES = {
     "const_gate": LEAKY,
     "elman": LEAKY,
@@ -233,6 +234,24 @@ class Plan:
             units_first=units_first,
             alone=alone,
         )
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What the recurrent kernels know when they are compiled, their K."""
+
+    H: int  # units
+    HP: int  # units, padded
+    ROWS: int  # sequences of a tile, or copies of one
+    BK: int  # of the summed axis that is streamed at once
+    RESIDENT: int  # blocks of weights that stay in shared memory
+    PRECISION: str
+    PLANES: int  # float16 numbers that make up a weight
+    EVEN: bool  # whether no tile reaches beyond its tensor
+    LAYERNORM: bool
+    PTX: bool  # whether units-first kernels load and store by PTX
+    GATED: bool = False
+    ACTIVATION: str = "tanh"
 
 
 @dataclass(frozen=True)

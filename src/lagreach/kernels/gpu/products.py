@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +15,23 @@ SUMS_PROGRAMS = 528  # programs that sum the gradients of the weights, at least:
 # Units, times, warps and stages of such a program: for one block of up to 64 units, for two of them, and for a wider block.
 SUMS_TILE, PAIRED_SUMS_TILE, WIDE_SUMS_TILE = (64, 32, 4, 4), (128, 32, 4, 3), (128, 32, 8, 3)
 WIDEST_INPUT = 64  # up to so many inputs, the gradient of their weights is summed by the same programs
+
+
+@dataclass(frozen=True)
+class SumConstants:
+    """What the sums of the weights' gradients know when they are compiled, their K; see `weight_sums.sums`."""
+
+    G: int
+    STATE: int
+    H: int
+    HP: int
+    D: int
+    DP: int
+    RESET_FROM: int
+    BM: int
+    BK: int
+    PRECISION: str
+    EVEN: bool
 
 
 def on_device_of(like: Tensor) -> AbstractContextManager[Any]:
@@ -77,18 +95,20 @@ def weight_gradients(
             tile.seq,
             tile.time,
             shares,
-            G=width,
-            STATE=states.shape[-1],
-            H=hidden,
-            HP=tile.padded,
-            D=inputs,
-            DP=padded_inputs,
-            RESET_FROM=reset_from,
-            BM=units,
-            BK=times,
-            PRECISION=plan.precision if d.dtype == torch.float32 else "ieee",
-            EVEN=tile.time % times == reset_from % units == (width - reset_from) % units == 0
-            and (hidden, inputs or padded_inputs) == (tile.padded, padded_inputs),
+            K=SumConstants(
+                G=width,
+                STATE=states.shape[-1],
+                H=hidden,
+                HP=tile.padded,
+                D=inputs,
+                DP=padded_inputs,
+                RESET_FROM=reset_from,
+                BM=units,
+                BK=times,
+                PRECISION=plan.precision if d.dtype == torch.float32 else "ieee",
+                EVEN=tile.time % times == reset_from % units == (width - reset_from) % units == 0
+                and (hidden, inputs or padded_inputs) == (tile.padded, padded_inputs),
+            ),
             num_warps=warps,
             num_stages=stages,
         )
