@@ -22,7 +22,7 @@ from lagreach.cells.diag_gate import DiagGate
 from lagreach.cells.stack import Stack
 from lagreach.errors import InputError, UnsupportedError
 from lagreach.kernels import scan, scan_tangent
-from lagreach.kernels.gpu import missing, plan, precision
+from lagreach.kernels.gpu import missing, plan, precision, products
 from lagreach.kernels.gpu.products import weight_gradients
 
 pytestmark = pytest.mark.thorough
@@ -104,7 +104,9 @@ def units_first(name, way):
 
 
 def tile_of(name, hidden):
-    kernel = plan.Plan(plan.FAMILIES[name], False, 0.5, "float32", shape=plan.chosen_shape(name, hidden, 9))
+    kernel = plan.Plan(
+        plan.FAMILIES[name], False, 0.5, "float32", shape=plan.chosen_shape(plan.FAMILIES[name], hidden, 9)
+    )
     return kernel.tile(torch.empty(1, 9, 2, 3), torch.empty(1, hidden, hidden))
 
 
@@ -246,6 +248,8 @@ def run_usual():
         results[f"{name} sums"] = summed(name, 2, 5)
     results["long sums"] = summed("gru", 17, 20)  # several tiles of units and of times, and the factor r h
     results["even sums"] = summed("gru", 32, 16, inputs=16)  # tiles that end where their tensors do
+    products.STRETCH_TILES = 1
+    results["cut sums"] = summed("gru", 64, 5)  # sequences in stretches
     with plan.shaped(**SMALL_SUMS):
         results["wide inputs"] = wide_inputs()
     results["small rows"] = small_rows()
@@ -292,7 +296,7 @@ def test_units_first_kernels(results, name, way):
     assert of_cell["float32"] < SINGLE
 
 
-@pytest.mark.parametrize("case", [*(f"{name} sums" for name in SUMMED), "long sums", "even sums"])
+@pytest.mark.parametrize("case", [*(f"{name} sums" for name in SUMMED), "long sums", "even sums", "cut sums"])
 def test_gradients_of_weights_in_one_pass(results, case):
     assert results[case]["exact"] < EXACT
     assert results[case]["float32"] < SINGLE
@@ -377,7 +381,7 @@ def test_too_wide_networks_are_refused():
 
 def test_shapes_are_chosen_by_size_and_by_hand(monkeypatch):
     def tile(hidden, name="lstm", replicas=30):
-        shape = plan.chosen_shape(name, hidden, 20 * replicas)
+        shape = plan.chosen_shape(plan.FAMILIES[name], hidden, 20 * replicas)
         kernel = plan.Plan(plan.FAMILIES[name], False, 0.5, "float32", shape=shape)
         return kernel.tile(torch.empty(replicas, 20, 1, 1), torch.empty(replicas, hidden, hidden))
 
@@ -399,11 +403,15 @@ def test_shapes_are_chosen_by_size_and_by_hand(monkeypatch):
 def test_few_sequences_run_alone():
     def tile(name, hidden, replicas):
         kernel = plan.Plan(
-            plan.FAMILIES[name], False, 0.5, "float32", shape=plan.chosen_shape(name, hidden, 16 * replicas)
+            plan.FAMILIES[name],
+            False,
+            0.5,
+            "float32",
+            shape=plan.chosen_shape(plan.FAMILIES[name], hidden, 16 * replicas),
         )
         return kernel.tile(torch.empty(replicas, 16, 1, 1), torch.empty(replicas, hidden, hidden))
 
-    few, many = 1, plan.ALONE_MOST // 16 + 1
+    few, many = 1, plan.ALONE_MOST // (16 * 4 * 64) + 1
     assert (tile("lstm", 60, few).alone, tile("lstm", 60, few).warps, tile("lstm", 60, few).grid) == (True, 4, (16, 1))
     assert tile("gru", 5, few).alone
     assert tile("diag_gate", 128, few).alone

@@ -86,7 +86,7 @@ def backward(
     line = (replica * B + rows)[:, None]
     places = line * T * K.H + cols[None, :]
     u = tl.load(weights + replica * K.H + cols, mask=cols < K.H, other=0.0)[None, :]
-    dh = tl.zeros([K.ROWS, K.HP], u.dtype)
+    dh = tl.full([K.ROWS, K.HP], 0, u.dtype)
     sum_h = dh
     for back in range(T):
         at = places + (T - 1 - back).to(tl.int64) * K.H

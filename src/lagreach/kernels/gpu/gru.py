@@ -141,7 +141,7 @@ def backward(
     next_h = load(at_first, keep, K)
     if T > 1:
         next_h = load(at_h + (last - 1) * K.H, keep, K)
-    dh = tl.zeros([K.ROWS, K.HP], next_d.dtype)
+    dh = tl.full([K.ROWS, K.HP], 0, next_d.dtype)
     sum_z, sum_r, sum_h, sum_gain, sum_shift = dh, dh, dh, dh, dh
     for back in range(T):
         t = last - back

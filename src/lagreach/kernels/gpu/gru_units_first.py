@@ -10,7 +10,9 @@ import triton.language as tl
 
 from lagreach.kernels.gpu.parts import jit, scaling, split
 from lagreach.kernels.gpu.units_first_parts import (
+    AHEAD,
     BACK,
+    call_for,
     column,
     factor,
     factor_of_two,
@@ -67,6 +69,7 @@ def forward(
         ahead = at_pre + tl.minimum(t + 1, T - 1).to(tl.int64) * (3 * K.H)
         next_z, next_r = fetch(ahead, keep, K), fetch(ahead + K.H, keep, K)
         next_h = fetch(ahead + 2 * K.H, keep, K)
+        call_for(pre, line, t + AHEAD, T, 3 * K.H, K)
         high, low = factor(h, up, 1, K)
         r = logistic(a_r + down * product(U_r, V_r, high, low, K), K)
         z = logistic(a_z + down * product(U_z, V_z, high, low, K), K)
@@ -136,9 +139,9 @@ def backward(
     next_d = fetch(grad + last * K.H + narrow, keep, K)
     first_h = fetch(s0 + line * K.H + units, keep, K)
     next_h = tl.where(last > 0, fetch(states + tl.maximum(last - 1, 0) * K.H + narrow, keep, K), first_h)
-    sum_z = tl.zeros([K.HP, K.ROWS], next_d.dtype)
+    sum_z = tl.full([K.HP, K.ROWS], 0, next_d.dtype)
     sum_r, sum_h, sum_gain, sum_shift = sum_z, sum_z, sum_z, sum_z
-    peak = scale_of(tl.zeros([K.HP, K.ROWS], next_d.dtype), K)
+    peak = scale_of(tl.full([K.HP, K.ROWS], 0, next_d.dtype), K)
     # The high parts are multiplied once before the low parts are loaded: they move to registers, and make room for these.
     nothing = settled(U_z, K) + settled(U_r, K) + settled(U_h, K)
     V_z, V_r = low_part(weights, 0, K), low_part(weights, 1, K)
@@ -158,6 +161,9 @@ def backward(
         next_g = fetch(at_kept + 2 * K.H, keep, K)
         next_d = fetch(grad + before * K.H + narrow, keep, K)
         next_h = tl.where(t > 1, fetch(states + tl.maximum(t - 2, 0) * K.H + narrow, keep, K), first_h)
+        call_for(kept, line, t - AHEAD, T, 3 * K.H, K)
+        call_for(states, line, t - AHEAD, T, K.H, K)
+        call_for(grad, line, t - AHEAD, T, K.H, K)
         d_z = dh * (g - h) * z * (1.0 - z)
         d_h = dh * z * (1.0 - g * g)
         if K.LAYERNORM:

@@ -10,7 +10,9 @@ import triton.language as tl
 
 from lagreach.kernels.gpu.parts import jit, scaling
 from lagreach.kernels.gpu.units_first_parts import (
+    AHEAD,
     BACK,
+    call_for,
     column,
     factor,
     factor_of_two,
@@ -72,6 +74,7 @@ def forward(
         a_h = next_h + b_h
         ahead = at_pre + tl.minimum(t + 1, T - 1).to(tl.int64) * (N * K.H)
         next_h = fetch(ahead + (N - 1) * K.H, keep, K)
+        call_for(pre, line, t + AHEAD, T, N * K.H, K)
         high, low = factor(h, up, 1, K)
         if K.GATED:
             a_s = next_s + b_s
@@ -143,9 +146,9 @@ def backward(
     next_d = fetch(grad + last * K.H + narrow, keep, K)
     first_h = fetch(s0 + line * K.H + units, keep, K)
     next_h = tl.where(last > 0, fetch(states + tl.maximum(last - 1, 0) * K.H + narrow, keep, K), first_h)
-    sum_s = tl.zeros([K.HP, K.ROWS], next_d.dtype)
+    sum_s = tl.full([K.HP, K.ROWS], 0, next_d.dtype)
     sum_h, sum_gain, sum_shift = sum_s, sum_s, sum_s
-    peak = scale_of(tl.zeros([K.HP, K.ROWS], next_d.dtype), K)
+    peak = scale_of(tl.full([K.HP, K.ROWS], 0, next_d.dtype), K)
     # The high parts are multiplied once before the low parts are loaded: they move to registers, and make room for these.
     nothing = settled(U_h, K)
     if K.GATED:
@@ -171,6 +174,9 @@ def backward(
             next_s = fetch(at_kept, keep, K)
         else:
             s = fixed
+        call_for(kept, line, t - AHEAD, T, N * K.H, K)
+        call_for(states, line, t - AHEAD, T, K.H, K)
+        call_for(grad, line, t - AHEAD, T, K.H, K)
         d_h = dh * s * (1.0 - g * g)
         if K.LAYERNORM:
             sum_gain += d_h * kept_g

@@ -150,7 +150,7 @@ def backward(
     next_c = load(at_first, keep, K)
     if T > 1:
         next_c = load(at_c + (last - 1) * (2 * K.H), keep, K)
-    dh = tl.zeros([K.ROWS, K.HP], next_dh.dtype)
+    dh = tl.full([K.ROWS, K.HP], 0, next_dh.dtype)
     dc, sum_i, sum_f, sum_g, sum_o, sum_gain, sum_shift = dh, dh, dh, dh, dh, dh, dh
     for back in range(T):
         t = last - back

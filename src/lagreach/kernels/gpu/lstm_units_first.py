@@ -10,7 +10,9 @@ import triton.language as tl
 
 from lagreach.kernels.gpu.parts import jit, scaling
 from lagreach.kernels.gpu.units_first_parts import (
+    AHEAD,
     BACK,
+    call_for,
     column,
     factor,
     factor_of_four,
@@ -72,11 +74,16 @@ def forward(
         p_g = product(U_g, V_g, high, low, K)
         p_f = product(U_f, V_f, high, low, K)
         p_o = product(U_o, V_o, high, low, K)
+        call_for(pre, line, t + AHEAD, T, 4 * K.H, K)
         # While the tensor cores work: store the step before (at first something that is overwritten), fetch the next.
         put_step(at_h, at_kept, h, c, i, f, keeping, o, keep, K)
         at_h += tl.where(t > 0, 2 * K.H, 0)
         at_kept += tl.where(t > 0, 4 * K.H, 0)
-        a_i, a_f, a_g, a_o = next_i + b_i, next_f + b_f, next_g + b_g, next_o + b_o
+        if K.PRECISION == "alone":  # what is still on its way comes last
+            a_i, a_f, a_g, a_o = next_i, next_f, next_g, next_o
+            p_i, p_f, p_g, p_o = p_i + b_i, p_f + b_f, p_g + b_g, p_o + b_o
+        else:
+            a_i, a_f, a_g, a_o = next_i + b_i, next_f + b_f, next_g + b_g, next_o + b_o
         ahead = at_pre + tl.minimum(t + 1, T - 1).to(tl.int64) * (4 * K.H)
         next_i, next_f = fetch(ahead, keep, K), fetch(ahead + K.H, keep, K)
         next_g, next_o = fetch(ahead + 2 * K.H, keep, K), fetch(ahead + 3 * K.H, keep, K)
@@ -160,9 +167,9 @@ def backward(
     next_tanh_c = hyperbolic(old_c, K)
     first_c = fetch(s0 + line * (2 * K.H) + units + K.H, keep, K)
     next_c = tl.where(last > 0, fetch(states + tl.maximum(last - 1, 0) * (2 * K.H) + narrow + K.H, keep, K), first_c)
-    dc = tl.zeros([K.HP, K.ROWS], next_dh.dtype)
+    dc = tl.full([K.HP, K.ROWS], 0, next_dh.dtype)
     sum_i, sum_f, sum_g, sum_o, sum_gain, sum_shift = dc, dc, dc, dc, dc, dc
-    peak = scale_of(tl.zeros([K.HP, K.ROWS], next_dh.dtype), K)
+    peak = scale_of(tl.full([K.HP, K.ROWS], 0, next_dh.dtype), K)
     # The high parts are multiplied once before the low parts are loaded: they move to registers, and make room for these.
     nothing = settled(U_i, K) + settled(U_f, K)
     nothing += settled(U_g, K) + settled(U_o, K)
@@ -186,6 +193,9 @@ def backward(
         next_dh, next_dc = fetch(at_grad, keep, K), fetch(at_grad + K.H, keep, K)
         at_c = states + tl.maximum(t - 2, 0) * (2 * K.H) + narrow + K.H
         next_c = tl.where(t > 1, fetch(at_c, keep, K), first_c)
+        call_for(kept, line, t - AHEAD, T, 4 * K.H, K)
+        call_for(states, line, t - AHEAD, T, 2 * K.H, K)
+        call_for(grad, line, t - AHEAD, T, 2 * K.H, K)
         tanh_c = next_tanh_c if K.PRECISION == "alone" else hyperbolic(c, K)
         d_o = dh * tanh_c * o * (1.0 - o)
         dc += dh * o * (1.0 - tanh_c * tanh_c)

@@ -28,7 +28,7 @@ TAIL = tl.constexpr(2.0**11)  # by which the low part of a split number is scale
 
 def jit(function: Callable[..., Any]) -> Any:
     """`triton.jit` of the function itself: the tests wrap functions to check types, and Triton reads the source."""
-    return triton.jit(inspect.unwrap(function), do_not_specialize=("B", "T", "SHARES"))
+    return triton.jit(inspect.unwrap(function), do_not_specialize=("B", "T", "SHARES", "STRETCHES"))
 
 
 @jit
@@ -137,7 +137,7 @@ def staged(STAGED: tl.constexpr):
 @jit
 def product(a, up, high, low, slot, weights, BLOCK: tl.constexpr, K: tl.constexpr):
     """``a @ U``, scaled up, with the resident weights `high` and `low`, or with staged rows and streamed weights."""
-    main = tl.zeros([K.ROWS, K.HP], a.dtype)
+    main = tl.full([K.ROWS, K.HP], 0, a.dtype)
     cross = main
     if BLOCK < K.RESIDENT:
         main, cross = products(main, cross, a, up, high, low, K)
@@ -166,7 +166,7 @@ def settle(a, WIDTH: tl.constexpr, K: tl.constexpr):
     The values stay as they are. Without it the compiler stays with the tensor cores' layout and exchanges every tile
     that is loaded or stored between the warps, which costs more than all the arithmetic.
     """
-    return tl.gather(a, tl.arange(0, WIDTH)[None, :] + tl.zeros([K.ROWS, 1], tl.int32), 1)
+    return tl.gather(a, tl.arange(0, WIDTH)[None, :] + tl.full([K.ROWS, 1], 0, tl.int32), 1)
 
 
 @jit

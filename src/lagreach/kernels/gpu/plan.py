@@ -29,7 +29,7 @@ UNITS_FIRST_BYTES = 256 << 10  # in a units-first kernel, which keeps half of th
 UNITS_FIRST_WIDEST = 128  # largest hidden size of a units-first kernel
 COPIES = 2  # of a sequence that is alone: threads for each unit
 ALONE_WIDEST = 256  # units of all blocks of a sequence alone: half as many weights stay in the registers of a thread
-ALONE_MOST = 264  # sequences of all replicas up to which each has a program of its own
+ALONE_MOST = 132 << 9  # units of all blocks of all sequences up to which each sequence has a program: what runs at once
 STREAMED_SLICE = 32  # of weights that are streamed: so much of the axis that is summed over at a time
 WIDEST = 512  # largest hidden size of any kernel, padded to a power of two
 
@@ -88,7 +88,9 @@ class Shape:
 
 # By module of the kernels and padded hidden size, where measured to be faster (benchmarks/results/gpu.json).
 SHAPES: dict[tuple[str, int], Shape] = {
-    (module, size): Shape(units_first=True, sums=True) for module in ("leaky", "gru", "lstm") for size in (64, 128)
+    (module, size): Shape(units_first=True, sums=True)
+    for module in ("leaky", "gru", "torch_gru", "lstm")
+    for size in (64, 128)
 }
 _shape: ContextVar[Shape | None] = ContextVar("shape", default=None)
 
@@ -101,13 +103,6 @@ def shaped(shape: Shape | None = None, **choices: Any) -> Iterator[None]:
         yield
     finally:
         _shape.reset(token)
-
-
-def chosen_shape(module: str, hidden: int, sequences: int) -> Shape:
-    """Return the shape in force for kernels of a module; few sequences (of all replicas) run alone."""
-    asked = _shape.get()
-    usual = replace(SHAPES.get((module, padded_size(hidden)), Shape()), alone=sequences <= ALONE_MOST)
-    return usual if asked is None else asked
 
 
 def padded_size(hidden: int) -> int:
@@ -165,6 +160,13 @@ FAMILIES = {
 def family_of(cell: Cell) -> Family | None:
     """Return the kernels for a cell; None for a cell (or a subclass) that this package does not know."""
     return FAMILIES.get(cell.name) if blocks_of(cell) is not None else None
+
+
+def chosen_shape(family: Family, hidden: int, sequences: int) -> Shape:
+    """Return the shape in force for these kernels; few sequences (of all replicas) run alone."""
+    asked, padded = _shape.get(), padded_size(hidden)
+    alone = sequences * family.blocks * padded <= ALONE_MOST
+    return replace(SHAPES.get((family.module, padded), Shape()), alone=alone) if asked is None else asked
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ import triton.language as tl
 from lagreach.kernels.gpu.parts import EPS, TAIL, jit, split
 
 BACK = tl.constexpr(4)  # R of the way back, where every unit needs all blocks; R is 1 on the way there, for each block
+AHEAD = tl.constexpr(8)  # steps of a sequence alone from the call for its numbers to their use
+LINE = tl.constexpr(32)  # numbers in a line of the cache
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
@@ -41,6 +43,26 @@ def fetch(at, keep, K: tl.constexpr):
             )
     else:
         return tl.load(at, mask=keep, other=0.0)
+
+
+@jit
+def call_for(numbers, line, t, T, WIDTH: tl.constexpr, K: tl.constexpr):
+    """Ask for what step `t` of a sequence alone needs, WIDTH numbers of (replica, seq, time, WIDTH): one thread a cache line.
+
+    A step takes less time than to load from memory, so numbers are called from there into the cache AHEAD steps early.
+    """
+    if K.PRECISION == "alone" and K.PTX:
+        each = tl.arange(0, K.HP)[:, None] * K.ROWS + tl.arange(0, K.ROWS)[None, :]
+        each *= (WIDTH + K.HP * K.ROWS - 1) // (K.HP * K.ROWS)
+        at = numbers + (line * T + tl.minimum(tl.maximum(t, 0), T - 1)) * WIDTH + each
+        tl.inline_asm_elementwise(
+            "{ .reg .pred p; setp.ne.s32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.b32 $0, 0; }",
+            "=r,l,r",
+            [at.to(tl.int64), ((each < WIDTH) & (each % LINE == 0)).to(tl.int32)],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
 
 
 @jit
@@ -79,7 +101,7 @@ def put_where(at, value, keep, K: tl.constexpr):
 def sequences(K: tl.constexpr):
     """Sequences of the columns of a tile."""
     if K.PRECISION == "alone":
-        return tl.program_id(0) + tl.zeros([1, K.ROWS], tl.int32)
+        return tl.program_id(0) + tl.full([1, K.ROWS], 0, tl.int32)
     else:
         return tl.program_id(0) * K.ROWS + tl.arange(0, K.ROWS)[None, :]
 
@@ -173,15 +195,15 @@ def spread_out(a, R: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
 def multiplied(U, V, high, low, K: tl.constexpr):
     """``(U + V / TAIL) @ (high + low / TAIL)``, without the product of the two tails (2^-22); alone, each thread's share."""
     if K.PRECISION == "float32":
-        zero = tl.zeros([K.HP, K.ROWS], tl.float32)
+        zero = tl.full([K.HP, K.ROWS], 0, tl.float32)
         cross = tl.dot(U, low, zero) - tl.dot(V, high, zero) * -1.0  # a sum would be folded into one long chain
         return tl.dot(U, high, zero) - cross * (-1.0 / TAIL)
     elif K.PRECISION == "float16":
-        return tl.dot(U, high, tl.zeros([K.HP, K.ROWS], tl.float32))
+        return tl.dot(U, high, tl.full([K.HP, K.ROWS], 0, tl.float32))
     elif K.PRECISION == "alone":
         return tl.sum(U * high, axis=1)
     else:
-        return tl.dot(U, high, tl.zeros([K.HP, K.ROWS], high.dtype), input_precision="ieee")
+        return tl.dot(U, high, tl.full([K.HP, K.ROWS], 0, high.dtype), input_precision="ieee")
 
 
 @jit
@@ -209,9 +231,9 @@ def product(U, V, high, low, K: tl.constexpr):
 def settled(U, K: tl.constexpr):
     """Zeros, as a product with the weights."""
     if K.PRECISION == "ieee" or K.PRECISION == "alone":  # noqa: PLR1714 (Triton has no "in")
-        return tl.zeros([K.HP, K.ROWS], U.dtype)
+        return tl.full([K.HP, K.ROWS], 0, U.dtype)
     else:
-        return tl.dot(U, tl.zeros([K.HP, K.ROWS], tl.float16), tl.zeros([K.HP, K.ROWS], tl.float32))
+        return tl.dot(U, tl.full([K.HP, K.ROWS], 0, tl.float16), tl.full([K.HP, K.ROWS], 0, tl.float32))
 
 
 @jit
@@ -251,14 +273,14 @@ def normalised_slope(d, n, scale, real, K: tl.constexpr):
 def put_scale(scales, scale, line, t, T, B, rows, K: tl.constexpr):
     """Store 1 / std of each column, (replica, seq, time)."""
     units = tl.arange(0, K.HP)[:, None]
-    at = scales + line * T + t + tl.zeros([K.HP, K.ROWS], tl.int64)
-    put_where(at, scale + tl.zeros([K.HP, K.ROWS], scale.dtype), (units == 0) & (rows < B), K)
+    at = scales + line * T + t + tl.full([K.HP, K.ROWS], 0, tl.int64)
+    put_where(at, scale + tl.full([K.HP, K.ROWS], 0, scale.dtype), (units == 0) & (rows < B), K)
 
 
 @jit
 def fetch_scale(scales, line, t, T, keep, K: tl.constexpr):
     """Load what `put_scale` stored."""
-    return fetch(scales + line * T + t + tl.zeros([K.HP, K.ROWS], tl.int64), keep, K)
+    return fetch(scales + line * T + t + tl.full([K.HP, K.ROWS], 0, tl.int64), keep, K)
 
 
 @jit

@@ -36,8 +36,10 @@ def joined(main, cross, down, K: tl.constexpr):
 
 
 @jit
-def sums(d, states, kept, x, d_bound, h_bound, x_bound, d_U, d_W, B, T, SHARES, K: tl.constexpr):
+def sums(d, states, kept, x, d_bound, h_bound, x_bound, d_U, d_W, B, T, SHARES, STRETCHES, K: tl.constexpr):
     """Shares of d_U (replica, SHARES, G, H), without the first step, and of d_W (replica, SHARES, G, D).
+
+    Each sequence comes as STRETCHES stretches of T steps, of which there are B in all.
 
     `states` (replica, B, T, STATE) begin with the outputs h. From row RESET_FROM of the gradients on the factor is r h,
     with r in the second block of `kept` (replica, B, T, 3 H): the candidate of the GRU. The bounds are the largest sizes of
@@ -58,19 +60,19 @@ def sums(d, states, kept, x, d_bound, h_bound, x_bound, d_U, d_W, B, T, SHARES, 
     d_up, h_down = scaling(largest_d, largest_h, K)
     h_up, _ = scaling(largest_h, largest_d, K)
     x_up, x_down = scaling(tl.load(x_bound + replica), largest_d, K)
-    main_U, main_W = tl.zeros([K.BM, K.HP], d.dtype.element_ty), tl.zeros([K.BM, K.DP], d.dtype.element_ty)
+    main_U, main_W = tl.full([K.BM, K.HP], 0, d.dtype.element_ty), tl.full([K.BM, K.DP], 0, d.dtype.element_ty)
     cross_U, cross_W = main_U, main_W
     for b in range(share, B, SHARES):
-        row = (replica * B + b) * T
+        row, earliest = (replica * B + b) * T, tl.where(b % STRETCHES == 0, 0, -1)
         at_d, at_x = d + (row + step) * K.G + units, x + (row + step) * K.D + inputs
         at_r = kept + (row + step) * (3 * K.H) + (K.H + cols)
         for begin in range(0, T, K.BK):
             t = begin + step
             d_high, d_low = split(load(at_d, (t < T) & (units < end), K), d_up, K)
             d_high, d_low = tl.trans(d_high), tl.trans(d_low)
-            # the state before step 0 is masked below, but its address must not lie in front of the tensor either
-            at_h = states + (row + tl.maximum(t - 1, 0)) * K.STATE + cols
-            h = tl.load(at_h, mask=(t > 0) & (t < T) & (cols < K.H), other=0.0)
+            # the state before a sequence is masked below, but its address must not lie in front of the tensor either
+            at_h = states + (row + tl.maximum(t - 1, earliest)) * K.STATE + cols
+            h = tl.load(at_h, mask=(t > earliest) & (t < T) & (cols < K.H), other=0.0)
             if K.RESET_FROM < K.G:  # noqa: SIM102 (known when compiling; the next is not)
                 if part >= FIRST_PARTS:
                     h *= load(at_r, (t < T) & (cols < K.H), K)
