@@ -60,7 +60,10 @@ class InputCoding:
         """
         values = _coded(batch, self.tokens, self.table)
         project, offset = self.project.T.to(values), -(self.mean @ self.project).to(values)
-        planted = torch.nn.functional.linear(values, project, offset)
+        # steps of a probe side by side: what follows reads them along time
+        planted = (
+            torch.addmm(offset[:, None], project, values.flatten(0, 1).T).unflatten(1, values.shape[:2]).movedim(0, 2)
+        )
         if batch.lengths is None and self.following is None:
             return planted
         inside = valid_steps(batch.lengths, len(batch), values.shape[1], values.device)
