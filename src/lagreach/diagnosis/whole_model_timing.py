@@ -19,7 +19,6 @@ from lagreach.whole_model.signals import Signals, measure_signals
 
 GROWS = (1 + MORE) / 2  # times that the next piece takes, if half of a piece is starting
 SMALL = 8  # the first piece has at most that part of all pairs
-QUICK = 0.12  # seconds of a piece that a larger one follows in any case: one alone is mostly starting
 SETTLING = 0.6  # seconds of tests and fits afterwards
 READOUT = 0.3  # of the time of the noise, for the shares that a readout recovers
 GAINS = "gains"
@@ -32,7 +31,12 @@ def whole_model_pace(plan: WholeModelPlan, begun: float) -> Pace:
     pairs, passes, took = max(1, min(MORE, together, count // SMALL)), {}, 0.0
     pace = Pace()
     with at_rest(plan.model.module):
-        while pairs <= together and (took < QUICK or GROWS * took <= allowance.left(pace.seconds(2 * count))):
+        # one piece alone is mostly starting: where pairs are many, a second one follows in any case
+        while pairs <= together and (
+            not passes
+            or (len(passes) == 1 and pairs <= count // SMALL)
+            or GROWS * took <= allowance.left(pace.seconds(2 * count))
+        ):
             started = pacing.clock()
             passes[pairs] = _passes(plan, pairs)
             took, pairs = pacing.clock() - started, MORE * pairs
