@@ -65,7 +65,8 @@ def measure_window(
     lags
         "auto": contiguous bands over all lags; or the lags to look at. `require` lags are always the edge of a band.
     params
-        Weights whose gradient is looked at: "input" (locates lags), "all", "recurrent", "gates", or a function of a name.
+        Weights whose gradient is looked at: "input" (locates lags), "all", "recurrent", "gates" (of a `GatedRNN`; torch's
+        layers keep them in one tensor with the rest), or a function of a name.
     outputs
         "per step" or "at the end"; found from gradients if None.
     progress
