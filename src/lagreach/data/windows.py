@@ -70,9 +70,9 @@ def find_windows(sequences: Sequences, kept: np.ndarray) -> Windows | None:
     ):
         return None
     parts, seen = [], 0
-    for step_codes in _each(sequences, kept, time):
-        numbers = np.arange(seen, seen := seen + len(step_codes))
-        parts.append((*_starts_within(step_codes, length, heads, numbers), run_codes(step_codes, time)[:, 0]))
+    for some in _each(sequences, kept, time):
+        numbers = np.arange(seen, seen := seen + len(some))
+        parts.append((*_starts_within(some, length, heads, numbers), run_codes(some, time)[:, 0]))
     following, step, mark = (np.concatenate(side) for side in zip(*parts, strict=True))
     return Windows(kept, *_chained(following, step), mark)
 
