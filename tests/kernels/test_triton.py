@@ -411,11 +411,12 @@ def test_few_sequences_run_alone():
         )
         return kernel.tile(torch.empty(replicas, 16, 1, 1), torch.empty(replicas, hidden, hidden))
 
-    few, many = 1, plan.ALONE_MOST // (16 * 4 * 64) + 1
+    few, many = 1, plan.ALONE_MOST // (16 * 4 * 64**2) + 1
     assert (tile("lstm", 60, few).alone, tile("lstm", 60, few).warps, tile("lstm", 60, few).grid) == (True, 4, (16, 1))
     assert tile("gru", 5, few).alone
     assert tile("diag_gate", 128, few).alone
     assert not tile("lstm", 65, few).alone  # its weights do not fit into the registers
+    assert not tile("const_gate", 129, few).alone  # nor do so many threads
     assert not tile("diag_elman", 64, few).alone  # it has no matrix of recurrent weights
     assert not tile("lstm", 60, many).alone
 

@@ -29,7 +29,7 @@ UNITS_FIRST_BYTES = 256 << 10  # in a units-first kernel, which keeps half of th
 UNITS_FIRST_WIDEST = 128  # largest hidden size of a units-first kernel
 COPIES = 2  # of a sequence that is alone: threads for each unit
 ALONE_WIDEST = 256  # units of all blocks of a sequence alone: half as many weights stay in the registers of a thread
-ALONE_MOST = 132 << 9  # units of all blocks of all sequences up to which each sequence has a program: what runs at once
+ALONE_MOST = 132 << 15  # weights of all sequences up to which each runs alone: what 132 multiprocessors hold at once
 STREAMED_SLICE = 32  # of weights that are streamed: so much of the axis that is summed over at a time
 WIDEST = 512  # largest hidden size of any kernel, padded to a power of two
 
@@ -39,7 +39,8 @@ def precision(name: str) -> Iterator[None]:
     """Set the accuracy of the recurrent products within a ``with`` block.
 
     "float32" (default) splits each factor in two and keeps float32 accuracy. "float16" multiplies only the leading 11
-    bits of scaled factors, as TF32 does, and still sums in float32: faster, with relative errors around 1e-3.
+    bits of scaled factors, as TF32 does, and still sums in float32: faster, with relative errors around 1e-3. Sequences
+    that run alone (`Shape`) keep float32, which is no slower there.
 
     >>> with precision("float16"):
     ...     current_precision()
@@ -165,7 +166,7 @@ def family_of(cell: Cell) -> Family | None:
 def chosen_shape(family: Family, hidden: int, sequences: int) -> Shape:
     """Return the shape in force for these kernels; few sequences (of all replicas) run alone."""
     asked, padded = _shape.get(), padded_size(hidden)
-    alone = sequences * family.blocks * padded <= ALONE_MOST
+    alone = sequences * family.blocks * padded**2 <= ALONE_MOST
     return replace(SHAPES.get((family.module, padded), Shape()), alone=alone) if asked is None else asked
 
 
@@ -211,13 +212,9 @@ class Plan:
         block_bytes = self.planes * 2 * padded * padded
         blocks = self.family.blocks
         fits = blocks * block_bytes <= RESIDENT_BYTES
-        alone = shape.alone and self.family.units_first is not None and blocks * padded <= ALONE_WIDEST
-        units_first = alone or (
-            shape.units_first
-            and self.family.units_first is not None
-            and padded <= UNITS_FIRST_WIDEST
-            and blocks * block_bytes <= UNITS_FIRST_BYTES
-        )
+        upright = self.family.units_first is not None and padded <= UNITS_FIRST_WIDEST
+        alone = upright and shape.alone and blocks * padded <= ALONE_WIDEST
+        units_first = alone or (upright and shape.units_first and blocks * block_bytes <= UNITS_FIRST_BYTES)
         resident = shape.resident if shape.resident is not None else blocks if fits else STREAMING_BYTES // block_bytes
         resident = blocks if units_first else resident
         usual = padded // 16 if units_first or padded <= 32 else 8 if padded < WIDEST else 16
