@@ -1,18 +1,14 @@
 """Real Lightning trainings on the CPU, with and without the callback."""
 
+import importlib
 import warnings
 
 import pytest
-import torch
 
-from lagreach.callbacks import LightningCallback
+from lagreach import callbacks
 from lagreach.diagnosis.files import load
 from lagreach.errors import InputError
-from tests.callbacks.training import QUICK, Net, assert_same, plain_loader
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of the package's own imports
-    L = pytest.importorskip("lightning.pytorch", reason="needs the extra lagreach[lightning]")
+from tests.callbacks.training import QUICK, assert_same, plain_loader
 
 pytestmark = [
     pytest.mark.usefixtures("_as_users_run_it"),
@@ -22,60 +18,20 @@ pytestmark = [
 ]
 
 
-class Module(L.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.net = Net()
-
-    def forward(self, x):
-        return self.net(x)
-
-    def training_step(self, batch, _):
-        x, y = batch
-        return (self(x) - y).square().mean()
-
-    def validation_step(self, batch, _):
-        x, y = batch
-        self.log("val", (self(x) - y).square().mean())
-
-    def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters(), lr=0.01)
-
-
-class Recorder(L.loggers.Logger):
-    """A logger of Lightning's own kind."""
-
-    name, version = "recorder", 0
-
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def log_metrics(self, metrics, step=None):
-        self.seen.append((step, dict(metrics)))
-
-    def log_hyperparams(self, *args, **kwargs):
-        pass
-
-
-def fit(callbacks, folder, logger=False, validate=True, **options):
-    torch.manual_seed(0)
-    module = Module()
-    trainer = L.Trainer(
-        max_epochs=2, accelerator="cpu", callbacks=callbacks, logger=logger, default_root_dir=folder,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, **options,
-    )  # fmt: skip
-    train = torch.utils.data.DataLoader(plain_loader(0).dataset, batch_size=8, shuffle=True)
-    trainer.fit(module, train, plain_loader() if validate else None)
-    return module, {name: value.clone() for name, value in module.state_dict().items()} | {"drawn": torch.rand(3)}
+@pytest.fixture(scope="module")
+def lightning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the package's own imports
+        pytest.importorskip("lightning.pytorch", reason="needs the extra lagreach[lightning]")
+        return importlib.import_module("tests.callbacks.lightning_training")
 
 
 @pytest.mark.thorough
-def test_a_training_with_the_callback_is_the_same_training(tmp_path, capsys):
-    _, plain = fit([], tmp_path)
-    logger = Recorder()
-    callback = LightningCallback(optimizer=True, out=tmp_path / "seen", **QUICK)
-    module, after = fit([callback], tmp_path, logger=logger)
+def test_a_training_with_the_callback_is_the_same_training(lightning, tmp_path, capsys):
+    _, plain = lightning.fit([], tmp_path)
+    logger = lightning.Recorder()
+    callback = callbacks.LightningCallback(optimizer=True, out=tmp_path / "seen", **QUICK)
+    module, after = lightning.fit([callback], tmp_path, logger=logger)
     assert_same(after, plain)
     assert [diagnosis.labels["epoch"] for diagnosis in callback.history] == [1, 2]
     assert callback.history[0].settings["optimizer"] == "Adam"
@@ -90,30 +46,30 @@ def test_a_training_with_the_callback_is_the_same_training(tmp_path, capsys):
     assert not any(one._forward_hooks for one in module.modules())
 
 
-def test_optimiser_steps_are_counted_not_batches(tmp_path):
-    _, plain = fit([], tmp_path, accumulate_grad_batches=2)
-    callback = LightningCallback(
+def test_optimiser_steps_are_counted_not_batches(lightning, tmp_path):
+    _, plain = lightning.fit([], tmp_path, accumulate_grad_batches=2)
+    callback = callbacks.LightningCallback(
         plain_loader(9), every=2, unit="step", find=lambda module: module.net, logger=lambda *_: None, **QUICK
     )
-    _, after = fit([callback], tmp_path, accumulate_grad_batches=2)
+    _, after = lightning.fit([callback], tmp_path, accumulate_grad_batches=2)
     assert [diagnosis.labels["step"] for diagnosis in callback.history] == [2, 4]
     assert callback.history[0].layers[0].name == "lstm"
     assert_same(after, plain)
 
 
 @pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
-def test_without_held_out_data_it_says_so(tmp_path):
+def test_without_held_out_data_it_says_so(lightning, tmp_path):
     with pytest.raises(InputError, match="no held-out data"):
-        fit([LightningCallback(**QUICK)], tmp_path, validate=False)
+        lightning.fit([callbacks.LightningCallback(**QUICK)], tmp_path, validate=False)
 
 
-def test_what_was_seen_before_an_exception_is_drawn(tmp_path):
-    class Fails(L.Callback):
+def test_what_was_seen_before_an_exception_is_drawn(lightning, tmp_path):
+    class Fails(lightning.pytorch.Callback):
         def on_train_epoch_start(self, trainer, pl_module):
             if trainer.current_epoch == 1:
                 raise RuntimeError("half way")
 
-    callback = LightningCallback(out=tmp_path / "seen", **QUICK)
+    callback = callbacks.LightningCallback(out=tmp_path / "seen", **QUICK)
     with pytest.raises(RuntimeError, match="half way"):
-        fit([callback, Fails()], tmp_path)
+        lightning.fit([callback, Fails()], tmp_path)
     assert (tmp_path / "seen" / "training.png").exists()

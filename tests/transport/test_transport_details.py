@@ -114,9 +114,20 @@ def test_compiling_is_announced_once_for_each_kind_of_sweep(monkeypatch):
     monkeypatch.setattr(first_order_sums, "waiting", waiting)
     monkeypatch.setattr(first_order_sums, "_ready", set())
     ones = Factors.uniform(Dual(torch.ones(3, 4, 2), torch.ones(3, 4, 2)))
-    for kind, announced in (("sizes", 1), ("sizes", 1), ("squares", 2)):
-        assert LagSums([1], 2, kind).add(ones, delta=torch.ones(3, 4, 2)) is not None
+    some = torch.ones(3, 4, 2)
+    # sizes and squares are one sweep, so that a diagnosis, which asks for both, waits once
+    for kind, moved, announced in (("sizes", None, 1), ("squares", None, 1), ("sizes", some, 2), ("", some, 3)):
+        assert LagSums([1], 2, kind).add(ones, delta=some, moved=moved) is not None
         assert len(shown) == announced
+
+
+def test_sizes_and_squares_are_one_compiled_sweep():
+    ones = Factors.uniform(Dual(torch.ones(3, 4, 2), torch.ones(3, 4, 2)))
+    sweep, counts = first_order_sums.kernels().sweep, []
+    for kind, delta in (("sizes", None), ("squares", torch.ones(3, 4, 2)), ("sizes", torch.ones(3, 4, 2))):
+        assert LagSums([1], 2, kind).add(ones, delta=delta) is not None
+        counts.append(len(sweep.signatures))
+    assert counts[0] == counts[1] == counts[2]
 
 
 def test_windows_and_transports_tell_their_lags(generator):

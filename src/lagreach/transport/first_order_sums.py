@@ -27,7 +27,7 @@ from lagreach.transport.scaled import ScaledSum
 ROWS = 4096  # steps whose factors are made together: they are used while they lie in the cache
 CHANNELS = ("retention", "correction", "rate")
 
-_ready: set[tuple[str, bool, str, bool]] = set()  # kinds of sweeps that this process has called
+_ready: set[tuple[str, bool, bool, bool]] = set()  # kinds of sweeps that this process has called
 
 
 @cache
@@ -106,10 +106,11 @@ class LagSums:
         scales = [1.0 if moved is None or v is None else _power_of_two(v) for v in (delta, moved)]
         inverse = (1 / scales[0], 1 / scales[1])
         middle, ends = (tuple(_array(part, real.dtype) for dual in group for part in dual) for group in places)
-        other = [None if v is None else _array(v, real.dtype) for v in (delta, moved)]
-        sums = [self._sums if self._of == kind else None for kind in ("sizes", "squares")]
+        seen = real.new_empty(0, 0, 0) if delta is None else delta
+        other = _array(seen, real.dtype), None if moved is None else _array(moved, real.dtype)
+        sums = (self._sums if self._of else None, self._of == "squares")
         how = (*compiled.RANGES[middle[0].dtype], middle, ends or None, *other, inverse, self._lags, stops)
-        key = (str(real.dtype), factors.is_uniform, self._of, products is None)
+        key = (str(real.dtype), factors.is_uniform, bool(self._of), products is None)
         shown = nullcontext() if key in _ready else waiting("compiling the sweep over lags for this machine, once ...")
         _ready.add(key)
         with shown:

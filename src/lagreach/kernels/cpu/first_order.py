@@ -5,7 +5,8 @@ per pass and is summed while it lies in the nearest cache. A block carries one p
 overflows. Should the products of a block differ by more than their type can hold (a gate that is wide open for a while),
 the block is followed again in float64, with a power of two for each window.
 
-What is not asked for is passed as None, and numba compiles the sweep without it.
+What is not asked for is passed as None, and numba compiles the loop over anchors without it. All else is compiled once,
+for whatever is asked: one who waits for one kind of sum seldom wants no other.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ EACH = (2.0**-100, 2.0**100)  # a window with a power of two of its own is resca
 SINGLE = (
     2.0**-100
 )  # a range whose second number is above is float32's: there, an exact zero may be a window that was lost
-MIDDLE, NEWEST, OLDEST, ONLY, DELTA, MOVED = 0, 2, 4, 6, 8, 9  # rows of a unit; factors have two, real and slope
+# Rows of a unit; factors have two, real and slope. With a type: for a literal, what is called is compiled once more.
+ZERO = np.int64(0)
+MIDDLE, NEWEST, OLDEST, ONLY, DELTA, MOVED = (ZERO + row for row in (0, 2, 4, 6, 8, 9))
+SQUARE, PLAIN, WEIGHTED, TERMS = 3, 4, 5, 6  # of a lag: three sizes, a square and two products
 UNSET = np.iinfo(np.int64).min // 4  # exponent of a sum without terms
 
 
@@ -78,29 +82,13 @@ def _grow(real, slope, low, high, factor, slant, older):
 @compiled
 @no_type_check
 def _grow_and_sum(
-    real,
-    slope,
-    low,
-    high,
-    factor,
-    slant,
-    end,
-    end_slant,
-    older,
-    delta,
-    anchor,
-    moved,
-    sizes,
-    squares,
-    products,
-    terms,
-    one,
-    two,
-):
+    real, slope, low, high, factor, slant, ends, end, end_slant, older, delta, anchor, moved,
+    sizes, squares, products, terms, one, two,
+):  # fmt: skip
     """Do what `_grow` does and sum the windows of both lags.
 
-    `end` and `end_slant` are the factors of the oldest step in a window where it has its own, else None. What is wanted of
-    `sizes`, `squares` and `products` (see `sweep`) goes to the three parts of `terms`, rows `one` and `two`.
+    `end` and `end_slant` are the factors of the oldest step in a window, where `ends` have their own. What is wanted of
+    `sizes`, `squares` and `products` (None or anything else) goes to the terms of rows `one` and `two`.
     """
     zero = real.dtype.type(0)
     retained_1 = retained_2 = corrected_1 = corrected_2 = rate_1 = rate_2 = zero
@@ -114,7 +102,7 @@ def _grow_and_sum(
         a, b = factor[j - uintp(1)], slant[j - uintp(1)]
         last_x, last_y = newer_x * a, newer_x * b + newer_y * a
         real[i], slope[i] = last_x, last_y
-        if end is None:
+        if ends is None:
             x_1, y_1, x_2, y_2 = newer_x, newer_y, last_x, last_y
         else:
             a, b = end[j], end_slant[j]
@@ -139,12 +127,11 @@ def _grow_and_sum(
             plain_2 += zeta_2
             weighted_1 += mu_1 * zeta_1
             weighted_2 += mu_2 * zeta_2
-    size_terms, square_terms, product_terms = terms
-    size_terms[one, 0], size_terms[one, 1], size_terms[one, 2] = retained_1, corrected_1, rate_1
-    size_terms[two, 0], size_terms[two, 1], size_terms[two, 2] = retained_2, corrected_2, rate_2
-    square_terms[one, 0], square_terms[two, 0] = square_1, square_2
-    product_terms[one, 0], product_terms[one, 1] = plain_1, weighted_1
-    product_terms[two, 0], product_terms[two, 1] = plain_2, weighted_2
+    terms[one, 0], terms[one, 1], terms[one, 2] = retained_1, corrected_1, rate_1
+    terms[two, 0], terms[two, 1], terms[two, 2] = retained_2, corrected_2, rate_2
+    terms[one, SQUARE], terms[two, SQUARE] = square_1, square_2
+    terms[one, PLAIN], terms[one, WEIGHTED] = plain_1, weighted_1
+    terms[two, PLAIN], terms[two, WEIGHTED] = plain_2, weighted_2
 
 
 @compiled
@@ -184,21 +171,23 @@ def _scaled(value, exponent):
 @compiled
 @no_type_check
 def _add(sums, exponents, terms, powers, columns):
-    """Add terms ``* 2**powers`` to the sums of the first columns (lags)."""
+    """Add terms ``* 2**powers`` to the sums of the first columns (lags): sizes if there are three, else squares."""
+    first = 0 if sums.shape[1] == SQUARE else SQUARE
     for column in range(columns):
         before, power = exponents[column], powers[column]
         if before == power:
             for k in range(sums.shape[1]):
-                sums[column, k] += terms[column, k]
+                sums[column, k] += terms[column, first + k]
             continue
         some = False  # zeros must not set the scale
         for k in range(sums.shape[1]):
-            some |= terms[column, k] != 0
+            some |= terms[column, first + k] != 0
         if some:
             top = power if before == UNSET else max(before, power)
             exponents[column] = top
             for k in range(sums.shape[1]):
-                sums[column, k] = _scaled(sums[column, k], before - top) + _scaled(terms[column, k], power - top)
+                added = _scaled(terms[column, first + k], power - top)
+                sums[column, k] = _scaled(sums[column, k], before - top) + added
 
 
 @compiled
@@ -210,24 +199,24 @@ def _follow(large, least, start, stop, lags, real, slope, rows, ends, sizes, squ
     anchor reaches, or -1 if windows differ too much.
     """
     a, b, d, m = rows[MIDDLE], rows[MIDDLE + 1], rows[DELTA], rows[MOVED]
+    c, e = rows[OLDEST], rows[OLDEST + 1]
     high = min(ANCHORS, (stop + PAD - 1) // PAD * PAD)
     real[:stop], real[stop:high] = 1.0, 0.0
     slope[:high] = 0.0
-    exponent = column = 0
+    exponent = column = ZERO
     begin, at, nowhere = 1, BEFORE + start, len(lags)
-    if ends is None:
-        c = e = None
-    else:
+    if ends is not None:
         # a window's only step first, then its newest one; passes of two lags follow
-        c, e = rows[ONLY], rows[ONLY + 1]
         if lags[0] == 1:
-            _grow_and_sum(real, slope, 0, high, a, b, c, e, at, d, at, m, sizes, squares, products, terms, 0, nowhere)
+            _grow_and_sum(
+                real, slope, ZERO, high, a, b, ends, rows[ONLY], rows[ONLY + 1], at, d, at, m,
+                sizes, squares, products, terms, ZERO, nowhere,
+            )  # fmt: skip
             powers[0] = 0
-            column = 1
+            column += 1
         for i in range(stop):
             real[i], slope[i] = rows[NEWEST, at + i], rows[NEWEST + 1, at + i]
         real[stop:high], slope[stop:high] = 0.0, 0.0
-        c, e = rows[OLDEST], rows[OLDEST + 1]
         begin = 2
     wait, check, known = SOON, SOON, np.float64(stop)
     for lag in range(begin, lags[-1] + 1, 2):
@@ -245,8 +234,8 @@ def _follow(large, least, start, stop, lags, real, slope, rows, ends, sizes, squ
         else:
             powers[one] = powers[two] = exponent
             _grow_and_sum(
-                real, slope, low, high, a, b, c, e, older, d, anchor, m, sizes, squares, products, terms, one, two
-            )
+                real, slope, low, high, a, b, ends, c, e, older, d, anchor, m, sizes, squares, products, terms, one, two
+            )  # fmt: skip
         if lag >= check:
             padded = high - low - (stop - min(stop, max(0, lag + 1 - start)))
             before = exponent
@@ -261,22 +250,23 @@ def _follow(large, least, start, stop, lags, real, slope, rows, ends, sizes, squ
 
 @compiled
 @no_type_check
-def _follow_each(start, stop, lags, rows, ends, sizes, squares, products, terms, powers):
-    """Do what `_follow` does, lag by lag, with a power of two for every window: however unequal they are."""
+def _follow_each(start, stop, lags, rows, uniform, terms, powers):
+    """Do what `_follow` does, lag by lag, with a power of two for every window: however unequal they are.
+
+    Powers of two take the time here, so that all terms are summed. Every step is like the others if they are `uniform`.
+    """
     real, slope, exponents = np.ones(stop), np.zeros(stop), np.zeros(stop, np.int64)
-    at, column = BEFORE + start, 0
+    at, column = BEFORE + start, ZERO
     for lag in range(1, lags[-1] + 1):
         low = max(0, lag - start)
         if low >= stop:
             break
         older, grown = at - lag + 1, MIDDLE
         if lags[column] == lag:
-            end = MIDDLE if ends is None else ONLY if lag == 1 else OLDEST
-            powers[column] = _sum_each(
-                real, slope, exponents, low, stop, rows, end, older, at, at - lag, sizes, squares, products, terms, column
-            )  # fmt: skip
+            end = MIDDLE if uniform else ONLY if lag == 1 else OLDEST
+            powers[column] = _sum_each(real, slope, exponents, low, stop, rows, end, older, at, at - lag, terms, column)
             column += 1
-        if ends is not None and lag == 1:
+        if lag == 1 and not uniform:
             grown = NEWEST
         factor, slant, drifted = rows[grown], rows[grown + 1], 0
         for k in range(stop - low):
@@ -299,9 +289,7 @@ def _follow_each(start, stop, lags, rows, ends, sizes, squares, products, terms,
 
 @compiled
 @no_type_check
-def _sum_each(
-    real, slope, exponents, low, stop, rows, end, older, anchor, reached, sizes, squares, products, terms, column
-):  # fmt: skip
+def _sum_each(real, slope, exponents, low, stop, rows, end, older, anchor, reached, terms, column):
     """Sum windows with powers of two of their own, closed by the factors `end`; return the power of two of the sums."""
     top = UNSET
     for i in range(low, stop):
@@ -312,26 +300,22 @@ def _sum_each(
         x, y = _scaled(real[i], exponents[i] - top), _scaled(slope[i], exponents[i] - top)
         a, b = np.float64(rows[end, older + i]), np.float64(rows[end + 1, older + i])
         x, y = x * a, x * b + y * a
-        if sizes is not None:
-            retained += abs(x)
-            corrected += abs(y)
-            rate += abs(x + y)
-        if squares is not None:
-            value = (x + y) * rows[DELTA, anchor + i]
-            square += value * value
-        if products is not None:
-            zeta = np.float64(rows[DELTA, anchor + i]) * rows[MOVED, reached + i]
-            plain += zeta
-            weighted += (x + y) * zeta
-    terms[0][column, 0], terms[0][column, 1], terms[0][column, 2] = retained, corrected, rate
-    terms[1][column, 0] = square
-    terms[2][column, 0], terms[2][column, 1] = plain, weighted
+        retained += abs(x)
+        corrected += abs(y)
+        rate += abs(x + y)
+        value = (x + y) * rows[DELTA, anchor + i]
+        square += value * value
+        zeta = np.float64(rows[DELTA, anchor + i]) * rows[MOVED, reached + i]
+        plain += zeta
+        weighted += (x + y) * zeta
+    terms[column, 0], terms[column, 1], terms[column, 2] = retained, corrected, rate
+    terms[column, SQUARE], terms[column, PLAIN], terms[column, WEIGHTED] = square, plain, weighted
     return 0 if top == UNSET else top
 
 
 @compiled
 @no_type_check
-def sweep(large, least, middle, ends, delta, moved, scales, lags, lengths, sizes, squares, exponents, products):
+def sweep(large, least, middle, ends, delta, moved, scales, lags, lengths, sums, squared, exponents, products):
     """Sum over anchors what first-order windows say at ascending lags >= 1.
 
     Parameters
@@ -343,17 +327,16 @@ def sweep(large, least, middle, ends, delta, moved, scales, lags, lengths, sizes
     ends
         The same for the newest, the oldest and the only step of a window; None if they are no different.
     delta, moved
-        (seq, time, unit): at the anchor and at the position reached; None where nothing needs them.
+        (seq, time, unit): at the anchor and at the position reached. Where nothing needs them, delta is empty and moved None.
     scales
         What delta and moved are multiplied with: float32 has a narrow range.
     lengths
         Anchors beyond a sequence's length do not count.
-    sizes
-        (unit, lag, 3): sums of |retention|, |correction| and |rate|, or None.
-    squares
-        (unit, lag, 1): sums of (rate delta)^2, or None. Not together with `sizes`.
+    sums, squared
+        (unit, lag, 3): sums of |retention|, |correction| and |rate|, or None; if `squared`, (unit, lag, 1): of (rate delta)^2,
+        without `products`.
     exponents
-        (unit, lag): powers of two of `sizes` or `squares`.
+        (unit, lag): powers of two of `sums`.
     products
         (seq, unit, lag, 2): sums of zeta = delta moved and of rate zeta, or None.
 
@@ -366,8 +349,7 @@ def sweep(large, least, middle, ends, delta, moved, scales, lags, lengths, sizes
     rows = np.zeros((UNITS, 10, long), middle[0].dtype)
     real, slope = np.zeros(ANCHORS, middle[0].dtype), np.zeros(ANCHORS, middle[0].dtype)
     many_terms = len(lags) + 1
-    terms = np.zeros((many_terms, 3)), np.zeros((many_terms, 1)), np.zeros((many_terms, 2))
-    powers, unequal = np.zeros(many_terms, np.int64), 0
+    terms, powers, unequal = np.zeros((many_terms, TERMS)), np.zeros(many_terms, np.int64), 0
     for n in range(count):
         for first in range(0, units, UNITS):
             many = min(UNITS, units - first)
@@ -377,7 +359,7 @@ def sweep(large, least, middle, ends, delta, moved, scales, lags, lengths, sizes
                 for k in range(6):
                     _lay_out(ends[k], n, first, many, 1.0, NEWEST + k, rows)
             rows[:, :DELTA, BEFORE] = 0.0  # no window holds the first step: an anchor that would reach it ends there
-            if delta is not None:
+            if delta.size:
                 _lay_out(delta, n, first, many, scales[0], DELTA, rows)
             if moved is not None:
                 _lay_out(moved, n, first, many, scales[1], MOVED, rows)
@@ -385,21 +367,27 @@ def sweep(large, least, middle, ends, delta, moved, scales, lags, lengths, sizes
                 unit = first + q
                 for start in range(0, lengths[n], ANCHORS):
                     stop = min(ANCHORS, lengths[n] - start)
-                    reached = _follow(
-                        large, least, start, stop, lags, real, slope, rows[q], ends, sizes, squares, products, terms, powers
-                    )  # fmt: skip
+                    if products is not None:
+                        reached = _follow(
+                            large, least, start, stop, lags, real, slope, rows[q], ends, sums, None, products, terms, powers
+                        )  # fmt: skip
+                    elif squared:
+                        reached = _follow(
+                            large, least, start, stop, lags, real, slope, rows[q], ends, None, True, None, terms, powers
+                        )  # fmt: skip
+                    else:
+                        reached = _follow(
+                            large, least, start, stop, lags, real, slope, rows[q], ends, True, None, None, terms, powers
+                        )  # fmt: skip
                     if reached < 0:
                         unequal += 1
-                        reached = _follow_each(
-                            start, stop, lags, rows[q], ends, sizes, squares, products, terms, powers
-                        )  # fmt: skip
-                    if sizes is not None:
-                        _add(sizes[unit], exponents[unit], terms[0], powers, reached)
+                        reached = _follow_each(start, stop, lags, rows[q], ends is None, terms, powers)
                     if products is not None:
                         for column in range(reached):
-                            products[n, unit, column, 0] += terms[2][column, 0]
-                            products[n, unit, column, 1] += _scaled(terms[2][column, 1], powers[column])
-                    if squares is not None:
+                            products[n, unit, column, 0] += terms[column, PLAIN]
+                            products[n, unit, column, 1] += _scaled(terms[column, WEIGHTED], powers[column])
+                    if squared:
                         powers *= 2
-                        _add(squares[unit], exponents[unit], terms[1], powers, reached)
+                    if sums is not None:
+                        _add(sums[unit], exponents[unit], terms, powers, reached)
     return unequal
