@@ -3,16 +3,18 @@
 All weights in the two ways that recurrent layers have, on some of the sequences: gradients carried back from the steps looked
 at, and a run of the model in double precision for every direction (timed for a few of them). `derive` gives them in forward
 passes over the same sequences. The shares that follow from the sums take the same time whatever the number of sequences, and are
-timed alone.
+timed alone. Where there is a GPU, the same models are timed there too, by the clock on the wall (`--only cuda`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from statistics import median
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from benchmarks.harness import Case, Op, Timing, measure
 from lagreach import GatedRNN
@@ -27,7 +29,8 @@ from lagreach.statistics.linear_share import ShareMoments, output_space, share_c
 from lagreach.statistics.reachable import Directions
 
 SHORT = 48  # steps on which answers are compared
-CELLS = {"full": ("diag_gate", "gru", "lstm"), "quick": ("diag_gate",), "tiny": ("diag_gate",)}
+OF_TORCH = ("nn.LSTM", "nn.GRU")
+CELLS = {"full": ("diag_gate", "gru", "lstm", *OF_TORCH), "quick": ("diag_gate",), "tiny": ("diag_gate",)}
 W1 = {
     "sequences": 256,
     "few": 32,
@@ -38,22 +41,63 @@ W1 = {
     "directions": DIRECTIONS,
     "runs": 8,
 }
+ON_GPU = {"few": 256, "runs": 2}  # a GPU that carries back 32 sequences waits for its host
 TINY = {"sequences": 32, "few": 32, "batch": 16, "time": 12, "input": 2, "hidden": 4, "directions": 4, "runs": 2}
+
+
+class OfTorch(nn.Module):
+    """A recurrent layer of torch with a readout."""
+
+    def __init__(self, kind: str, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.layer, self.read = getattr(nn, kind)(inputs, hidden, batch_first=True), nn.Linear(hidden, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.read(self.layer(x)[0])
 
 
 def cases(size: str) -> list[Case]:
     """One case a cell, at the sizes of the first reference workload."""
-    shape = TINY if size == "tiny" else W1
-    return [Case(cell, {"cell": cell, **shape}, {"full": 5, "quick": 3, "tiny": 1}[size]) for cell in CELLS[size]]
+    shape, repeats = TINY if size == "tiny" else W1, {"full": 5, "quick": 3, "tiny": 1}[size]
+    every = [Case(cell, {"cell": cell, "device": "cpu", **shape}, repeats) for cell in CELLS[size]]
+    if torch.cuda.is_available():
+        every += [
+            Case(f"{cell}, cuda", {"cell": cell, "device": "cuda", **shape} | ON_GPU, repeats) for cell in CELLS[size]
+        ]
+    return every
+
+
+def build(shape: Mapping[str, Any], generator: torch.Generator) -> nn.Module:
+    """An untrained network, on its device."""
+    cell, sizes = shape["cell"], (shape["input"], shape["hidden"])
+    if cell in OF_TORCH:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model: nn.Module = OfTorch(cell.removeprefix("nn."), *sizes)
+    else:
+        model = GatedRNN(cell, *sizes, 1, gate_init=0.05, generator=generator)
+    return model.to(shape["device"])
+
+
+def finished(work: Callable[[], object], device: str) -> Callable[[], None]:
+    """The same work, which ends when the device has done it."""
+
+    def done() -> None:
+        work()
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    return done
 
 
 def run(case: Case) -> dict[str, Timing]:
     """Seconds of a forward pass, of both sums, and of what follows from them."""
     shape = case.shape
     generator = torch.Generator().manual_seed(0)
-    model = GatedRNN(shape["cell"], shape["input"], shape["hidden"], 1, gate_init=0.05, generator=generator)
+    model = build(shape, generator)
     x = torch.randn(shape["sequences"], shape["time"], shape["input"], generator=generator)
     y = torch.randn(shape["sequences"], shape["time"], 1, generator=generator)
+    there = x.to(shape["device"])
     plan = make_plan(as_sequences((x, y)), "auto", 0)
     sample = plan.sequences.read([0, 1])
     network = as_network(model, sample)
@@ -67,35 +111,33 @@ def run(case: Case) -> dict[str, Timing]:
 
     def forward() -> None:
         with torch.no_grad():
-            for start in range(0, len(x), shape["batch"]):
-                model(x[start : start + shape["batch"]])
+            for batch in there.split(shape["batch"]):
+                model(batch)
 
     def read() -> ShareMoments:
-        sums = readable.start(BLOCKS, shape["hidden"], plan.lags, space.copies)
+        sums = readable.start(BLOCKS, shape["hidden"], plan.lags, space.copies, network.device)
         measurement.add_readable(sums)
         return sums
 
     def reach(how: Linearisation, count: int) -> ShareMoments:
         moved = {name: weight for name, weight in how.weights(network).items() if name not in network.readout}
         directions = Directions(moved, count, 0)
-        sums = reachable.start(BLOCKS, len(directions) + shape["hidden"], space, plan.lags)
+        sums = reachable.start(BLOCKS, len(directions) + shape["hidden"], space, plan.lags, network.device)
         on_few.add_reachable(sums, directions, how)
         return sums
 
     agree(model, x[:, :SHORT], y[:, :SHORT])
     done = read()
-    return measure(
-        {
-            "forward": forward,
-            "readable": read,
-            **{name: (lambda way=way: reach(*way)) for name, way in ways.items()},
-            "shares": lambda: share_curves(done),
-        },
-        case.repeats,
-    )
+    timed = {
+        "forward": forward,
+        "readable": read,
+        **{name: (lambda way=way: reach(*way)) for name, way in ways.items()},
+        "shares": lambda: share_curves(done),
+    }
+    return measure({name: finished(work, shape["device"]) for name, work in timed.items()}, case.repeats)
 
 
-def agree(model: GatedRNN, x: torch.Tensor, y: torch.Tensor) -> None:
+def agree(model: nn.Module, x: Tensor, y: Tensor) -> None:
     """Compare the ways on the first steps, where gradients of an untrained network have not exploded yet."""
     back, apart = (
         forecast(model, (x, y), lags=[0, 1, 4], directions=16, derivatives=way).reach
@@ -108,7 +150,8 @@ def agree(model: GatedRNN, x: torch.Tensor, y: torch.Tensor) -> None:
 
 def passes(case: Case, timings: Mapping[str, Timing]) -> dict[str, float]:
     """Both in forward passes; all weights for as many directions as a forecast takes."""
-    seconds = {name: median(timing.cpu) for name, timing in timings.items()}
+    clock = "cpu" if case.shape["device"] == "cpu" else "wall"
+    seconds = {name: median(getattr(timing, clock)) for name, timing in timings.items()}
     few = case.shape["few"] / case.shape["sequences"]
     readable = seconds["readable"] / seconds["forward"]
     reachable, by_runs = (seconds[name] / (few * seconds["forward"]) for name in ("reachable", "by runs"))

@@ -27,6 +27,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+import lagreach
 from benchmarks.printing import show
 
 PAPER_CELLS = ("const_gate", "shared_gate", "diag_gate", "gru", "lstm")
@@ -130,13 +131,18 @@ def measure(
             for name, function in implementations.items():
                 if name in quick:
                     function()
-                cpu, wall = time.process_time(), time.perf_counter()
-                function()
-                taken[name].append((time.process_time() - cpu, time.perf_counter() - wall))
+                taken[name].append(timed_once(function))
     finally:
         if collecting:
             gc.enable()
     return {name: as_timing(pairs, (per or {}).get(name, 1.0)) for name, pairs in taken.items()}
+
+
+def timed_once(function: Callable[[], object]) -> tuple[float, float]:
+    """(CPU, wall) seconds of one call."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    function()
+    return time.process_time() - cpu, time.perf_counter() - wall
 
 
 def as_timing(pairs: Sequence[tuple[float, float]], per: float = 1.0) -> Timing:
@@ -227,18 +233,20 @@ def machine() -> dict[str, Any]:
     if Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
+    gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
     return {
         "cpu": model,
         "cores": os.cpu_count(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "system": f"{platform.system()} {platform.machine()}",
+        **gpu,
     }
 
 
 def versions() -> dict[str, str]:
     """Versions of what took part."""
-    packages = {name: version(name) for name in ("torch", "numpy", "scipy", "numba", "lagreach")}
-    return {"python": platform.python_version(), **packages}
+    packages = {name: version(name) for name in ("torch", "numpy", "scipy", "numba")}
+    return {"python": platform.python_version(), **packages, "lagreach": lagreach.__version__}
 
 
 def commit() -> dict[str, Any]:

@@ -7,6 +7,7 @@ from torch import nn
 
 from lagreach import GatedRNN, diagnose, effective_rates, fidelity, forecast, lag_gradients, measure_window
 from lagreach.diagnosis.measure import MeasureSettings
+from lagreach.errors import InputError
 from tests.cases import CELLS, normal, small_model
 from tests.forecasting.models import Attention, Recurrent, Tokens, lagged
 
@@ -133,14 +134,34 @@ def agree(model, data, *, device="cuda", atol, **options):
     return there
 
 
-@pytest.mark.parametrize("derivatives", ["backward", "difference", "forward"])
-@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+WAYS = [(kind, way) for kind in ("LSTM", "GRU", "RNN") for way in ("backward", "difference")]
+
+
+@pytest.mark.parametrize(("kind", "derivatives"), [*WAYS, ("RNN", "forward")])
 def test_forecasts_agree_with_the_cpu(kind, derivatives, generator):
     model = Recurrent(kind).double()
     x = normal(generator, 64, 20, 2)
     y = lagged(x, 2) + 0.5 * normal(generator, 64, 20, 1)
     options = {"lags": [0, 2, 7], "directions": 24, "derivatives": derivatives, "steps": 200}
     agree(model, (x, y), atol=1e-5, optimiser=torch.optim.Adam(model.parameters()), **options)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_forecasts_say_that_cells_of_torch_have_no_forward_mode_on_a_gpu(kind, generator):
+    x = normal(generator, 64, 20, 2)
+    with pytest.raises(InputError, match="no forward mode"):
+        forecast(Recurrent(kind).double().cuda(), (x, lagged(x, 2)), lags=[0, 2], directions=16, derivatives="forward")
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_forecasts_of_cudnn_layers_in_float32_agree_with_the_cpu(kind, generator):
+    """By default cuDNN rounds what recurrent layers multiply to ten bits, and the layer is replayed in full precision."""
+    model = Recurrent(kind)
+    x = normal(generator, 64, 80, 2).float()
+    y = lagged(x, 2) + 0.5 * normal(generator, 64, 80, 1).float()
+    options = {"lags": [0, 2, 7], "directions": 24, "derivatives": "backward"}
+    agree(model, (x, y), atol=5e-3, **options)
+    assert torch.backends.cudnn.allow_tf32
 
 
 @pytest.mark.parametrize("cell", ["const_gate", "diag_gate", "gru", "lstm"])

@@ -123,6 +123,25 @@ def test_adam_moves_by_its_rate_and_descent_by_the_gradient(data):
     assert far[1] == pytest.approx(30 * 0.01 / 0.1 * size[size > 0].mean().sqrt().item(), rel=1e-6)
 
 
+def test_few_sequences_are_answered_with_more_of_them():
+    g = torch.Generator().manual_seed(3)
+    x = torch.randn(300, 20, 1, generator=g)
+    y = torch.nn.functional.pad(x[:, :-3], (0, 0, 3, 0)) + 2 * torch.randn(300, 20, 1, generator=g)
+    model = lagreach.GatedRNN("lstm", 1, 16, 1, generator=g)
+    advice = lagreach.advise(model, (x, y), 3, sequences=3, kinds=["sequences"])
+    assert advice.why == "few sequences"
+    assert advice.first.kind == "sequences"
+    none = lagreach.advise(model, (x, y), 3, sequences=3, kinds=["length"])
+    assert str(none.first).startswith("Only more sequences would recover this lag")
+
+
+def test_advice_says_what_its_forecast_has_to_say():
+    x, y = torch.randn(2, 40, 16, 1, generator=torch.Generator().manual_seed(0))
+    advice = advise(lagreach.GatedRNN("gru", 1, 4, 1), (x, y), 2, sequences=1000)
+    assert advice.warnings == advice.forecast.warnings
+    assert "! only 40 sequences: shares are rough" in str(advice)
+
+
 def test_sequences_must_be_longer_than_the_lag(data):
     advice = advise(build(nn.LSTM), data, 40)
     assert advice.first.kind == "length"

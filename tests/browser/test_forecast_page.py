@@ -8,7 +8,7 @@ import pytest
 
 from lagreach.forecasting.words import in_words, to_do
 from lagreach.report.forecast_payload import shown_lags
-from tests.forecasting.cases import FORECASTS, readout, whole
+from tests.forecasting.cases import FORECASTS, readout, untold, whole
 
 pytestmark = pytest.mark.browser
 
@@ -158,6 +158,12 @@ def test_without_a_dependence_the_bars_speak_of_what_would_be_learned(open_page)
     driver = open_page("forecast-readout")
     assert not (readout().adjusted_p <= readout().error).any()
     assert "no lag was found" in driver.find_element("id", "in-data").text
+
+
+def test_what_was_not_tested_is_not_called_absent(open_page):
+    driver = open_page("forecast-untold")
+    cells = [driver.find_element("id", f"data-{i}").get_attribute("textContent") for i in range(len(untold().lags))]
+    assert set(cells) == {"not tested"}
 
 
 def test_dark_mode_follows_the_button(open_page):

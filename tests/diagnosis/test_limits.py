@@ -5,13 +5,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 import lagreach
-from lagreach.diagnosis import timing
+from lagreach.data import survey as survey_module
+from lagreach.data.sequences import as_sequences
+from lagreach.diagnosis import pacing, timing, whole_model_timing
 from lagreach.diagnosis.cost import DiagnosisCost, within_budget
 from lagreach.diagnosis.diagnose import diagnosis_plans
+from lagreach.diagnosis.pacing import Pace
 from lagreach.diagnosis.settings import MeasureSettings
-from lagreach.diagnosis.timing import Pace
 from lagreach.errors import InputError
 from lagreach.gradients import measurement_plan as plan_module
 from lagreach.transport import prepare as prepare_module
@@ -85,41 +88,93 @@ def test_no_stage_runs_more_sequences_together_than_fit(model, data, monkeypatch
     assert 2 <= limited < 64 <= max(together)
 
 
-class Clock:
-    """Time that passes as pieces of the work are done: some for starting, some for every pair and step carried back."""
+def only_lags(monkeypatch, seconds):
+    """Let the first pass be all of the work, with so many seconds for a piece."""
 
-    def __init__(self, start, a_step):
-        self.now, self._start, self._a_step, self.pieces = 0.0, start, a_step, []
+    def lags(self, pairs, bands):
+        return seconds(self, pairs, bands)
+
+    monkeypatch.setattr(timing._Pieces, "lags", lags)
+    monkeypatch.setattr(timing._Pieces, "noise", lambda self, pairs: 0.0)
+    monkeypatch.setattr(timing._Pieces, "gains", lambda self, bands: 0.0)
+
+
+class Clock:
+    """Time that passes as pieces of the work are done: for starting, for every band, and for every pair and step carried back."""
+
+    def __init__(self, start, a_band, a_step):
+        self.now, self._start, self._a_band, self._a_step = 0.0, start, a_band, a_step
 
     def __call__(self):
         return self.now
 
-    def work(self, plan, _settings, pairs, bands):
-        seconds = self._start + pairs * self._a_step * timing._carried(plan, bands)
+    def passed(self, pieces, pairs, bands):
+        share, steps = pieces.shares(bands)
+        seconds = self._start + self._a_band * share + pairs * self._a_step * steps
         self.now += seconds
-        self.pieces.append((pairs, bands))
         return seconds
 
 
-@pytest.mark.parametrize(("start", "a_step"), [(0.0, 1e-5), (0.05, 1e-5), (0.0, 1e-2), (1e-4, 1e-6)])
-def test_the_time_of_the_whole_is_told_from_pieces_that_take_little_of_it(monkeypatch, model, data, start, a_step):
-    clock = Clock(start, a_step)
+@pytest.mark.parametrize(
+    ("start", "a_band", "a_step"),
+    [(0.0, 0.0, 1e-3), (0.02, 0.05, 1e-3), (0.0, 0.0, 1.0), (1e-4, 0.0, 1e-5), (1e-2, 1.0, 0.1)],
+)
+def test_the_time_of_the_whole_is_told_from_pieces_that_take_little_of_it(
+    monkeypatch, model, data, start, a_band, a_step
+):
+    clock = Clock(start, a_band, a_step)
     plan = replace(diagnosis_plans(model, data, settings=MeasureSettings())[0], time=24)
     many = np.tile(plan.block_plan.pairs, (200, 1))
     blocks = np.arange(len(many)) * 32 // len(many)
     plan = replace(plan, block_plan=replace(plan.block_plan, pairs=many, blocks=blocks, count=32))
-    monkeypatch.setattr(timing, "clock", clock)
-    monkeypatch.setattr(timing, "_seconds", clock.work)
-    for constant in ("SETTLING", "PER_VALUE", "SHOWN_WORK"):
+    monkeypatch.setattr(pacing, "clock", clock)
+    only_lags(monkeypatch, clock.passed)
+    for constant in ("SETTLING", "PER_VALUE", "PER_CUBE"):
         monkeypatch.setattr(timing, constant, 0.0)
+    pieces = timing._Pieces(plan, MeasureSettings())
     pace = timing.measured_pace([plan], MeasureSettings(), begun=0.0)
-    whole = len(many) * a_step * timing._carried(plan, len(plan.bands))
-    assert pace.seconds(plan.block_plan.sequences) - pace.fixed == pytest.approx(whole, rel=0.01)
-    assert clock.now <= max(0.02 * whole, 1.0)
+    whole = len(many) * a_step + pieces.bundles * a_band + (pieces.bundles + pieces.chunks) / 2 * start
+    assert pace.seconds(plan.block_plan.sequences) == pytest.approx(whole, rel=0.01)
+    assert clock.now <= max(0.02 * whole, 0.5)
+
+
+def test_a_piece_that_loads_code_first_is_timed_again(monkeypatch, model, data):
+    plan = diagnosis_plans(model, data, settings=MeasureSettings())[0]
+    timed = []
+
+    def lags(pieces, pairs, bands):
+        timed.append((pairs, bands))
+        return 9.0 if len(timed) == 1 else 0.001 * pairs * (1 + bands)
+
+    only_lags(monkeypatch, lags)
+    assert timing.measured_pace([plan], MeasureSettings(), begun=pacing.clock()).seconds(96) < 5.0
+
+
+def test_an_estimate_of_a_whole_model_takes_few_ways_back(data, monkeypatch):
+    """Its pieces have one way back from a sequence, and few pairs."""
+    torch.manual_seed(0)
+    causal = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    pairs = []
+    original = whole_model_timing._passes
+    monkeypatch.setattr(whole_model_timing, "_passes", lambda plan, count: pairs.append(count) or original(plan, count))
+    estimated = lagreach.cost(causal, data, lags=[0, 1, 3])
+    assert pairs[0] <= 4
+    assert estimated.seconds > 0
+    assert estimated.sequences == 96
+
+
+def test_of_many_sequences_a_few_tell_the_time(monkeypatch):
+    x, seen, survey = torch.randn(1100, 6, 1), [], survey_module.survey
+    monkeypatch.setattr(survey_module, "survey", lambda sequences: seen.append(len(sequences)) or survey(sequences))
+    assert len(survey_module.rough_survey(as_sequences((x, x))).kept) == 1100
+    assert seen == [survey_module.ROUGHLY]
+    copies = torch.cat((x[:300], x[:300], x[:500]))
+    assert len(survey_module.rough_survey(as_sequences((copies, copies))).kept) == 500
+    assert seen[1:] == [survey_module.ROUGHLY, 1100]
 
 
 def test_setting_up_counts_against_a_budget(model, data):
     plans = diagnosis_plans(model, data, settings=MeasureSettings())
-    long_ago = timing.clock() - 1000.0
+    long_ago = pacing.clock() - 1000.0
     _, pace = within_budget(plans, MeasureSettings(), 96, 10.0, None, begun=long_ago)
     assert pace.fixed > 1000.0

@@ -1,7 +1,9 @@
 """Small forecasts with everything that can be there or missing."""
 
+from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -53,4 +55,11 @@ def idle():
     return lagreach.forecast(Idle(), data(64, 12, lag=0), lags=[0, 1, 2], weights="readout")
 
 
-FORECASTS = {"whole": whole, "readout": readout, "many_lags": many_lags, "idle": idle}
+@cache
+def untold():
+    """Windows of one short series, of which no dependence can be told."""
+    made = readout()
+    return replace(made, adjusted_p=np.full(len(made.lags), np.nan))
+
+
+FORECASTS = {"whole": whole, "readout": readout, "many_lags": many_lags, "idle": idle, "untold": untold}

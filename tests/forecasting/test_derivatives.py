@@ -70,6 +70,24 @@ def test_gradients_are_carried_back_through_a_model_that_is_called_in_its_own_wa
     )
 
 
+class Relaid(nn.Module):
+    """A model whose weights are laid out anew whenever it runs, as cuDNN does with those of its layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = Recurrent()
+
+    def forward(self, x):
+        for weight in self.inner.parameters():
+            weight.data = weight.data.clone()
+        return self.inner(x)
+
+
+def test_gradients_are_carried_back_wherever_the_weights_lie():
+    made = lagreach.forecast(Relaid(), data(), [100], lags=[0, 2], directions=16, derivatives="backward")
+    assert made.settings["derivatives"] == "backward"
+
+
 def test_gradients_are_carried_back_from_classes_and_under_a_mask():
     model = lagreach.GatedRNN("lstm", 2, 4, 3, gate_init=0.3, generator=torch.Generator().manual_seed(0))
     x, _ = data(48, 10)

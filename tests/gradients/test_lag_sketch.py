@@ -100,6 +100,20 @@ def test_a_lag_inside_a_band_is_found_in_a_large_network(monkeypatch):
     assert window.lags.tolist() == make_bands("auto", 32, every=FEW).lags
 
 
+def test_bands_and_probes_give_way_where_weights_are_many(monkeypatch):
+    """An automatic choice is never refused for its memory, and still finds the very lag."""
+    torch.manual_seed(0)
+    model, data = Last(12, 4.0), flagged(25, 0, time=32)
+    weights = sum(weight.numel() for weight in model.r.parameters())
+    for module in ("gradients.blocks", "diagnosis.measure", "diagnosis.locate"):
+        monkeypatch.setattr(f"lagreach.{module}.LIMIT_BYTES", 16 * 2 * 8 * weights * 8)  # eight bands of one probe
+    result = lagreach.diagnose(model, data, params="all", settings=SETTINGS)
+    window = result.layers[0].window
+    assert 25 in window.dependences
+    assert len(window.lags) <= 8
+    assert any("planted dependencies instead of" in warning for warning in window.warnings)
+
+
 def test_a_lag_inside_a_band_is_found_in_a_whole_model():
     torch.manual_seed(0)
     model, data = TinyTransformer(TIME), flagged(90, 0)

@@ -18,6 +18,7 @@ DENSE = [name for name in CELLS if FAMILIES[name].dense]
 SHAPES = {
     "usual": Shape(),
     "units_first": Shape(units_first=True),
+    "alone": Shape(alone=True),
     "sums": Shape(sums=True),
 }
 LIMIT = 1e-5  # on relative errors
@@ -70,7 +71,7 @@ def test_layernorm_in_every_shape(name, shape, hidden, sequences):
 
 
 @pytest.mark.parametrize("name", DENSE)
-@pytest.mark.parametrize("shape", ["units_first", "sums"])
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("hidden", "sequences"), [(7, 3), (64, 16), (100, 33)])
 def test_shapes_change_nothing_but_speed(name, shape, hidden, sequences):
     cell = all_cells()[name]()
@@ -80,7 +81,7 @@ def test_shapes_change_nothing_but_speed(name, shape, hidden, sequences):
 
 def test_faster_precision():
     cell = all_cells()["lstm"]()
-    with precision("float16"):
+    with precision("float16"), shaped(units_first=True):  # a sequence alone is computed in float32 all the same
         assert LIMIT < largest_error(cell, problem(cell, 64, 16, 40)) < 1e-2
 
 

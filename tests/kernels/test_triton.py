@@ -22,7 +22,7 @@ from lagreach.cells.diag_gate import DiagGate
 from lagreach.cells.stack import Stack
 from lagreach.errors import InputError, UnsupportedError
 from lagreach.kernels import scan, scan_tangent
-from lagreach.kernels.gpu import missing, plan, precision
+from lagreach.kernels.gpu import missing, plan, precision, products
 from lagreach.kernels.gpu.products import weight_gradients
 
 pytestmark = pytest.mark.thorough
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.thorough
 ROOT = Path(__file__).parent.parent.parent
 CELLS = [name for name in all_cells() if name in plan.FAMILIES]
 DENSE = [name for name in CELLS if plan.FAMILIES[name].dense]
-UPRIGHT = ["const_gate", "diag_gate", "gru", "lstm"]  # one cell for each of the kernels
+UPRIGHT = ["const_gate", "diag_gate", "gru", "torch_gru", "lstm"]  # one cell for each of the kernels
 SUMMED = ["diag_gate", "gru", "torch_gru", "lstm"]  # for each way to put their gradients together
 SMALL_SUMS = {"sums": True, "sums_tile": (16, 16, 1, 1)}
 EXACT, SINGLE = 1e-12, 2e-6  # relative errors in float64 and float32
@@ -89,22 +89,24 @@ def in_half_precision(cell):
         return errors(cell, 16, 3, 2, torch.float32)
 
 
-def units_first(name):
+def units_first(name, way):
     """Errors of the units-first kernels: with LayerNorm and more sequences than one program takes; plain, in float32.
 
     The weights' gradients are summed on the scale that the units-first kernels found.
     """
-    with plan.shaped(units_first=True, **SMALL_SUMS):
+    with plan.shaped(**{way: True}, **SMALL_SUMS):
         exact = [errors(build(name), 5, 9, 2), errors(build(name, layernorm=True), 5, 3, 3, replicas=2)]
         return {
             "exact": max(e for sizes in exact for e in sizes.values()),
             "float32": max(errors(build(name, layernorm=True), 16, 9, 3, torch.float32, size=2.0**-70).values()),
-            "same tile": bool(tile_of(name, 5).units_first),
+            "same tile": getattr(tile_of(name, 5), way),
         }
 
 
 def tile_of(name, hidden):
-    kernel = plan.Plan(plan.FAMILIES[name], False, 0.5, "float32", shape=plan.chosen_shape(name, hidden))
+    kernel = plan.Plan(
+        plan.FAMILIES[name], False, 0.5, "float32", shape=plan.chosen_shape(plan.FAMILIES[name], hidden, 9)
+    )
     return kernel.tile(torch.empty(1, 9, 2, 3), torch.empty(1, hidden, hidden))
 
 
@@ -210,7 +212,7 @@ def zeros_on_the_way_back(cell):
     return seen.most / states.numel()
 
 
-def replicas_alone(cell):
+def replicas_apart(cell):
     inputs, params = problem(cell, 16, 3, 2, torch.float32)
     together = scan(cell, *inputs, params, kernel="triton")
     alone = [scan(cell, *(v[r] for v in inputs), {k: p[r] for k, p in params.items()}, kernel="triton") for r in (0, 1)]
@@ -218,6 +220,15 @@ def replicas_alone(cell):
 
 
 def run_all():
+    with plan.shaped():  # the kernels for any number of sequences
+        results = run_usual()
+    for name in UPRIGHT:
+        results[f"{name} units_first"] = units_first(name, "units_first")
+        results[f"{name} alone"] = units_first(name, "alone")
+    return results
+
+
+def run_usual():
     results = {}
     for name in CELLS:
         cell = build(name)
@@ -227,7 +238,7 @@ def run_all():
         results[f"{name} tangents"] = some_tangents(cell)
         results[f"{name} along weights"] = along_weights(cell)
         results[f"{name} broken"] = broken_sequences(cell)
-        results[f"{name} alone"] = replicas_alone(cell)
+        results[f"{name} apart"] = replicas_apart(cell)
         results[f"{name} zeros"] = zeros_on_the_way_back(cell)
     for name in DENSE:
         results[f"{name} layernorm"] = errors(build(name, layernorm=True), 5, 3, 2)
@@ -235,10 +246,10 @@ def run_all():
         results[f"{name} float16"] = in_half_precision(build(name))
     for name in SUMMED:
         results[f"{name} sums"] = summed(name, 2, 5)
-    for name in UPRIGHT:
-        results[f"{name} units_first"] = units_first(name)
     results["long sums"] = summed("gru", 17, 20)  # several tiles of units and of times, and the factor r h
     results["even sums"] = summed("gru", 32, 16, inputs=16)  # tiles that end where their tensors do
+    products.STRETCH_TILES = 1
+    results["cut sums"] = summed("gru", 64, 5)  # sequences in stretches
     with plan.shaped(**SMALL_SUMS):
         results["wide inputs"] = wide_inputs()
     results["small rows"] = small_rows()
@@ -277,14 +288,15 @@ def test_layernorm_and_streamed_weights(results, name, case):
 
 
 @pytest.mark.parametrize("name", UPRIGHT)
-def test_units_first_kernels(results, name):
-    of_cell = results[f"{name} units_first"]
+@pytest.mark.parametrize("way", ["units_first", "alone"])
+def test_units_first_kernels(results, name, way):
+    of_cell = results[f"{name} {way}"]
     assert of_cell["same tile"]
     assert of_cell["exact"] < EXACT
     assert of_cell["float32"] < SINGLE
 
 
-@pytest.mark.parametrize("case", [*(f"{name} sums" for name in SUMMED), "long sums", "even sums"])
+@pytest.mark.parametrize("case", [*(f"{name} sums" for name in SUMMED), "long sums", "even sums", "cut sums"])
 def test_gradients_of_weights_in_one_pass(results, case):
     assert results[case]["exact"] < EXACT
     assert results[case]["float32"] < SINGLE
@@ -321,7 +333,7 @@ def test_a_broken_sequence_stays_alone(results, name):
 
 @pytest.mark.parametrize("name", CELLS)
 def test_a_replica_is_the_same_alone(results, name):
-    assert results[f"{name} alone"]
+    assert results[f"{name} apart"]
 
 
 @pytest.mark.parametrize("name", CELLS)
@@ -368,22 +380,44 @@ def test_too_wide_networks_are_refused():
 
 
 def test_shapes_are_chosen_by_size_and_by_hand(monkeypatch):
-    def tile(hidden, name="lstm", **options):
-        kernel = plan.Plan(plan.FAMILIES[name], False, 0.5, "float32", shape=plan.chosen_shape(name, hidden), **options)
-        return kernel.tile(torch.empty(3, 20, 1, 1), torch.empty(3, hidden, hidden))
+    def tile(hidden, name="lstm", replicas=30):
+        shape = plan.chosen_shape(plan.FAMILIES[name], hidden, 20 * replicas)
+        kernel = plan.Plan(plan.FAMILIES[name], False, 0.5, "float32", shape=shape)
+        return kernel.tile(torch.empty(replicas, 20, 1, 1), torch.empty(replicas, hidden, hidden))
 
     monkeypatch.setattr(plan, "SHAPES", {("lstm", 64): plan.Shape(units_first=True)})
-    assert (tile(60).units_first, tile(60).rows, tile(60).warps, tile(60).grid) == (True, 8, 4, (3, 3))
+    assert (tile(60).units_first, tile(60).rows, tile(60).warps, tile(60).grid) == (True, 8, 4, (3, 30))
     assert (tile(65).units_first, tile(65).rows, tile(65).warps, tile(65).resident) == (False, 16, 8, 2)
     with plan.shaped(units_first=True):
         assert tile(128).units_first
         assert not tile(128).staged
         assert not tile(256).units_first  # its weights do not fit
-        assert not tile(64, "torch_gru").units_first  # it has no such kernels
+        assert not tile(64, "diag_elman").units_first  # it has no such kernels
     with plan.shaped(rows=32, warps=16, resident=3, slice=16):
         by_hand = tile(128)
         assert (by_hand.rows, by_hand.warps, by_hand.resident, by_hand.slice) == (32, 16, 3, 16)
     assert tile(60).units_first
+    assert not tile(60).alone
+
+
+def test_few_sequences_run_alone():
+    def tile(name, hidden, replicas):
+        kernel = plan.Plan(
+            plan.FAMILIES[name],
+            False,
+            0.5,
+            "float32",
+            shape=plan.chosen_shape(plan.FAMILIES[name], hidden, 16 * replicas),
+        )
+        return kernel.tile(torch.empty(replicas, 16, 1, 1), torch.empty(replicas, hidden, hidden))
+
+    few, many = 1, plan.ALONE_MOST // (16 * 4 * 64) + 1
+    assert (tile("lstm", 60, few).alone, tile("lstm", 60, few).warps, tile("lstm", 60, few).grid) == (True, 4, (16, 1))
+    assert tile("gru", 5, few).alone
+    assert tile("diag_gate", 128, few).alone
+    assert not tile("lstm", 65, few).alone  # its weights do not fit into the registers
+    assert not tile("diag_elman", 64, few).alone  # it has no matrix of recurrent weights
+    assert not tile("lstm", 60, many).alone
 
 
 def test_unknown_precisions_are_refused():

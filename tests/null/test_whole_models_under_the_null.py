@@ -6,7 +6,7 @@ What is measured is in `tests/null/whole_models.py`: fresh and trained models, t
 import pytest
 from scipy.stats import binom
 
-from tests.null.whole_models import ERROR, KINDS, SEQUENCES, STEPS, named, rates
+from tests.null.whole_models import ERROR, KINDS, PLANTED, STEPS, named, rates
 
 RUNS = 200
 
@@ -29,7 +29,7 @@ def test_planted_lags_are_found_and_others_are_not(kind):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("planted", SEQUENCES)
+@pytest.mark.parametrize("planted", PLANTED)
 @pytest.mark.parametrize("stage", STEPS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_rates_over_many_seeds(kind, stage, planted):

@@ -35,7 +35,8 @@ TIME, LAG, ERROR = 10, 3, 0.05
 LAGS = range(6)
 NETWORKS = 8  # of each kind that are trained; seeds take turns
 STEPS = {"fresh": 0, "trained": 150}
-SEQUENCES = {"nothing": 64, "lag": 128}
+PLANTED = ("nothing", "lag")
+SEQUENCES = {"nothing": 64, "lag": 128, "lag of text": 192}  # exchanged tokens that depend on each other weigh less
 
 
 def numbers(count: int, planted: float, seed: int) -> tuple[Tensor, Tensor]:
@@ -109,7 +110,8 @@ def named(kind: str, stage: str, planted: str, seed: int) -> set[int]:
     """Lags that the data are said to depend on."""
     build, draw, loss, strength = KINDS[kind]
     model = trained(kind, seed % NETWORKS) if stage == "trained" else build(seed)
-    data = as_sequences(draw(SEQUENCES[planted], strength if planted == "lag" else 0.0, seed))
+    count = SEQUENCES["lag of text" if planted == "lag" and draw is text else planted]
+    data = as_sequences(draw(count, strength if planted == "lag" else 0.0, seed))
     plan = plan_model_measurement(model, data, loss, LAGS, blocks=16, probes=1, seed=seed)
     measured = measure_model(plan, flips=399, error=ERROR)
     return {lag for lag, p in zip(plan.bands.lags, measured.test.adjusted, strict=True) if p <= ERROR}
@@ -137,7 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--workers", type=int, default=1)
-    for name, values in (("kinds", KINDS), ("stages", STEPS), ("planted", SEQUENCES)):
+    for name, values in (("kinds", KINDS), ("stages", STEPS), ("planted", PLANTED)):
         parser.add_argument(f"--{name}", default=",".join(values))
     asked = parser.parse_args()
     conditions = itertools.product(asked.kinds.split(","), asked.stages.split(","), asked.planted.split(","))

@@ -30,6 +30,7 @@ TRIALS = {
     "full": {"writes": 30, "disks": 10, "processes": 30, "closed": 6, "clocks": 5, "kills": 3, "workers": 3},
 }
 ENOUGH = "64m"
+LARGEST_TOO_SMALL = 400  # kilobytes of a disk that a small study fills
 SAME = "it says so in a sentence, and when resumed ends in the identical result"
 
 
@@ -195,7 +196,7 @@ def _failing_writes(
 def _full_disks(config: StudyConfig, mounted: Path, before: dict[str, Any], trials: int, rng: random.Random) -> Count:
     count = Count("a real disk that is full", SAME)
     for _ in range(trials):
-        kilobytes = rng.randrange(8, 1500)
+        kilobytes = rng.randrange(8, LARGEST_TOO_SMALL)
         with disk(mounted, f"{kilobytes}k"):
             about = f"a disk of {kilobytes} kB"
             stopped_and_resumed(count, config, mounted / "run", before, about, lambda: larger_afterwards(mounted))
@@ -225,7 +226,7 @@ ON_A_FULL_DISK = {
         "sys.argv += ['--out', str(out / 'run')]\n"
         "run()",
         (2, "lagreach: the disk is full"),
-        400,
+        LARGEST_TOO_SMALL,
     ),
 }
 BEGINNING = """

@@ -15,7 +15,7 @@ from lagreach.forecasting.words import to_do
 from lagreach.report.forecast_figure import recovered
 from lagreach.report.forecast_payload import MOST_NUMBERS, forecast_payload, packed, shown_lags
 from lagreach.report.words import TERMS, technical
-from tests.forecasting.cases import FORECASTS, many_lags, readout, whole
+from tests.forecasting.cases import FORECASTS, many_lags, readout, untold, whole
 
 
 @pytest.mark.thorough
@@ -41,6 +41,16 @@ def test_what_is_packed_is_exactly_what_python_has():
     whole_numbers = steps.cumsum(-1)
     whole_numbers[1:] += whole_numbers[:1]
     np.testing.assert_array_equal(whole_numbers / data["rules"]["digits"], forecast.reach.share)
+
+
+def test_what_these_sequences_cannot_tell_was_not_tested(tmp_path):
+    forecast = untold()
+    forecast.report(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert page.count(">not tested<") == len(forecast.lags)
+    assert ">none found<" not in page
+    assert forecast_payload(forecast)["untested"].tolist() == list(range(len(forecast.lags)))
+    assert forecast_payload(readout())["untested"].tolist() == []
 
 
 def test_of_very_many_lags_those_in_the_data_and_some_others_are_shown():

@@ -219,6 +219,25 @@ def test_order_batches_and_shards_do_not_matter():
     np.testing.assert_allclose(one, two, atol=1e-6)
 
 
+def test_sums_do_not_depend_on_how_features_lie_in_memory():
+    """Fused layers keep time first, and are summed in a pass of their own."""
+    generator = torch.Generator().manual_seed(0)
+    x, states = reservoir("random", 96, 30, 6, generator)
+    observed = observe(x, torch.randn(96, 30, 1, generator=generator, dtype=torch.float64))
+    time_first = states.transpose(0, 1).contiguous().transpose(0, 1)
+    one, other = (readable_rows(observed, features, [0, 3]).gradient for features in (states.contiguous(), time_first))
+    torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_fits_leave_the_threads_of_numpy_alone(monkeypatch):
+    """They wait for each other where a training keeps the cores busy: 33 seconds instead of one, with 320 features."""
+    expected = curves("delay", [0, 5], sequences=64, time=16, size=8)
+    for name in ("eigh", "eigvalsh", "inv", "solve", "svd"):
+        monkeypatch.delattr(np.linalg, name)
+    again = curves("delay", [0, 5], sequences=64, time=16, size=8)
+    np.testing.assert_array_equal(again.share, expected.share)
+
+
 @pytest.mark.parametrize(("fastest", "slowest", "most"), [(0.8, 0.9, 0.3), (0.5, 0.95, 0.05)])
 def test_products_in_single_precision_move_shares_by_less_than_their_intervals(fastest, slowest, most, request):
     """Units that hardly differ, about a large mean: S has a condition of 5e10 (0.8) or 4e6 (0.5)."""

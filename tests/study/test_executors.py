@@ -43,6 +43,11 @@ def test_an_error_of_the_work_comes_out_after_the_rest_is_done(executor):
         executor.map(work.picky, [1, 3, 4, 5])
 
 
+def test_what_stops_several_pieces_alike_is_said_once(executor):
+    with pytest.raises(InputError, match=r"^three is refused\n  got:      3$"):
+        executor.map(work.picky, [3, 1, 3])
+
+
 def test_workers_have_one_thread(pool):
     assert pool.map(work.threads, [0, 1]) == [1, 1]
 

@@ -174,9 +174,6 @@ def test_an_outcome_replaces_only_what_an_earlier_one_left(finished, tmp_path):
     export_run(finished.path, target)
     assert Manifest(target).exists is False  # it is the list of an outcome, not of a run
     refused(target, "config.yaml", overwrite=True)
-    (target / MANIFEST).unlink()  # as outcomes of version 0.1.0 are
-    (target / "versions.json").write_text("{}")
-    export_run(finished.path, target)
     before = everything(target)
     (target / "log.txt").write_text("my own notes")
     (target / "claims.json").write_text("[]  ")

@@ -13,7 +13,7 @@ from lagreach.errors import InputError
 from lagreach.whole_model import factors, noise
 from lagreach.whole_model.exchange import measure_exchange
 from lagreach.whole_model.lag_gradients import model_lag_gradients
-from lagreach.whole_model.measure import _directions, measure_gain, measure_model
+from lagreach.whole_model.measure import directions_of, measure_gain, measure_model
 from lagreach.whole_model.measurement_plan import plan_model_measurement
 from lagreach.whole_model.noise import LagDirections, measure_noise
 from lagreach.whole_model.running import at_rest
@@ -156,7 +156,7 @@ def test_noise_is_the_whole_gradient_along_directions_of_other_blocks(case):
     plan = plan_of(case)
     with at_rest(plan.model.module):
         signals = measure_signals(plan)
-        noise = measure_noise(plan, _directions(signals, {}))
+        noise = measure_noise(plan, directions_of(signals, {}))
     order = plan.block_plan.pairs.ravel()
     block_of = dict(zip(order.tolist(), np.repeat(plan.block_plan.blocks, 2).tolist(), strict=True))
     partner = {a: b for first, second in plan.block_plan.pairs.tolist() for a, b in ((first, second), (second, first))}

@@ -9,7 +9,7 @@ from lagreach.data.sequences import as_sequences
 from lagreach.errors import InputError, UnsupportedError
 from lagreach.gradients.optimiser_geometry import update_scale
 from lagreach.whole_model.lag_gradients import as_table, as_weights
-from lagreach.whole_model.measure import _directions
+from lagreach.whole_model.measure import directions_of
 from lagreach.whole_model.measurement_plan import plan_model_measurement
 from lagreach.whole_model.noise import measure_noise
 from lagreach.whole_model.running import at_rest
@@ -45,7 +45,7 @@ def test_signal_and_noise_are_those_of_a_plain_loop_times_what_the_optimiser_mak
     scale = update_scale(optimiser, model, names)
     with at_rest(model):
         signals = measure_signals(plan)
-        noise = measure_noise(plan, _directions(signals, {}))
+        noise = measure_noise(plan, directions_of(signals, {}))
     data_means, _ = signals.means()
     block_of = dict(
         zip(plan.block_plan.pairs.ravel().tolist(), np.repeat(plan.block_plan.blocks, 2).tolist(), strict=True)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lagreach._util.full_precision import full_precision
 from lagreach.adapters.kept import Kept, remembered
 from lagreach.adapters.view import check_finite
 from lagreach.data.batch import Batch
@@ -111,6 +112,8 @@ def untouched(model: nn.Module) -> Iterator[Kept]:
     with torch.random.fork_rng(), remembered(model) as kept, warnings.catch_warnings():
         # said of checkpoints in runs that ask for no gradients
         warnings.filterwarnings("ignore", message="None of the inputs have requires_grad")
+        # said by cuDNN of weights that were moved: they are compacted at every call, which is what is meant
+        warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
         model.eval()
         try:
             yield kept
@@ -209,6 +212,7 @@ def refuse_batch_norm(model: nn.Module) -> None:
             )
 
 
+@full_precision()
 def refuse_coupling(model: nn.Module, call: Call, batch: Batch, time: int) -> None:
     """Refuse models whose output for a sequence depends on other sequences or earlier calls, or differs from run to run."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from lagreach._util.full_precision import full_precision
 from lagreach.adapters.calling import Call, agreement, as_output, untouched
 from lagreach.adapters.view import View
 from lagreach.data.batch import Batch
@@ -18,7 +19,7 @@ def check_replay(
     """Run the recurrence step by step, give its states to the head, and compare the output with the model's own."""
     bound = view.bind(sample)
     recurrence = bound.recurrence
-    with torch.no_grad():
+    with torch.no_grad(), full_precision():
         states = scan_stack(recurrence.stack, bound.x, recurrence.initial_state(bound.x), recurrence.params)
         replayed = recurrence.head(states, recurrence.head_params)
         with untouched(model):

@@ -45,9 +45,10 @@ from lagreach.advice.gates import spread_biases
 from lagreach.advice.starts import alike, is_orthogonal, orthogonal_weights, recurrent_layers
 from lagreach.data.pairs import check_enough
 from lagreach.data.sequences import as_sequences
+from lagreach.data.targets import check_time_axis
 from lagreach.errors import InputError
 from lagreach.forecasting.forecast import forecast
-from lagreach.forecasting.limits import UNSEEN
+from lagreach.forecasting.limits import FEW_SEQUENCES, UNSEEN
 from lagreach.forecasting.result import Forecast
 from lagreach.gradients.optimiser_geometry import optimiser_name
 from lagreach.models.gated_rnn import GatedRNN
@@ -59,7 +60,8 @@ BETTER = 0.1  # more sequences should add so much
 MORE_UNITS = 4
 MOST_UNITS = 256
 LONGER = 5
-MOST_SEQUENCES = 100  # times as many sequences are still worth advising
+MOST_SEQUENCES = 100  # times as many sequences are still worth advising,
+FEW = (500, 1_000, 2_000, 5_000)  # and these in any case
 NEAR = 0.5  # weights that can move by less than this on the way have hardly been trained
 FAR = 2.0  # how far they should be able to move
 FASTEST = {"Adam": 1e-2, "RMSprop": 1e-2, "SGD": 0.3}  # learning rates beyond which none is advised
@@ -84,6 +86,11 @@ class Advice:
     facts: tuple[Change, ...] = ()
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the forecast that it rests on has to say about itself."""
+        return () if self.forecast is None else self.forecast.warnings
+
+    @property
     def first(self) -> Change:
         """The change to make."""
         return self.changes[0]
@@ -106,6 +113,7 @@ class Advice:
             f"also expected to help, but no better than a random change in the study: {change}"
             for change in self.facts[:1]
         ]
+        lines += [f"! {warning}" for warning in self.warnings]
         return "\n".join(lines)
 
 
@@ -190,10 +198,13 @@ def advise(
     advised = [change for change in candidates if kinds is not None or is_supported(change.kind)]
     promising = [change for change in candidates if change.expected >= min(HALF, expected + BETTER)]
     facts = tuple(change for change in promising if kinds is None and not is_supported(change.kind))
-    return Advice(lag, expected, why, count, _ordered(advised, why, expected) or (_none_known(),), base, facts)
+    return Advice(lag, expected, why, count, _ordered(advised, why, expected) or (_none_known(why),), base, facts)
 
 
-def _none_known() -> Change:
+def _none_known(why: str) -> Change:
+    if why == FEW_SEQUENCES:
+        said = f"Only more sequences would recover this lag, more than {MOST_SEQUENCES} times as many."
+        return Change(NOTHING, said, "# collect more sequences, and look again")
     return Change(NOTHING, "No change is known that would recover this lag.", "# train, and look again")
 
 
@@ -249,6 +260,7 @@ class _Look:
         self.model, self.source, self.sequences, self.seed = model, source, sequences, seed
         self.options = {"directions": directions, "seed": seed, **options}
         batch = source.read([0, 1])
+        check_time_axis(batch)
         self.time, self.inputs = batch.x.shape[1], batch.x.shape[-1] if batch.x.is_floating_point() else 0
         self.outputs = batch.y.shape[-1] if batch.y.is_floating_point() else 0
 
@@ -311,7 +323,9 @@ class _Look:
         """As many as the forecast names; where it had promised the lag and training failed, it saw too little noise."""
         now = float(self.share(base, lag).value[0, 0])
         factors = [n for n in (2, 5, 10, 20, 50, MOST_SEQUENCES) if now < HALF or n >= LONGER]
-        shares = {n * self.sequences: self.share(base, lag, n * self.sequences) for n in factors}
+        numbers = [n * self.sequences for n in factors]
+        numbers += [n for n in FEW if n > numbers[-1]]
+        shares = {number: self.share(base, lag, number) for number in numbers}
         values = {number: float(share.value[0, 0]) for number, share in shares.items()}
         goal = min(max(HALF, now) + BETTER, NEARLY, max(HALF, ALMOST * max(values.values())))
         at = next((number for number, value in values.items() if value >= goal), None)

@@ -45,13 +45,17 @@ class Bands:
         return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in self.edges)
 
 
-def make_bands(lags: str | Iterable[int], time: int, require: Iterable[int] = (), every: int = EVERY) -> Bands:
+def make_bands(
+    lags: str | Iterable[int], time: int, require: Iterable[int] = (), every: int = EVERY, growth: float = GROWTH
+) -> Bands:
     """Automatic bands from 0 to T-1, or one band for every lag asked for.
 
     Parameters
     ----------
     every
         Lags below this are automatic bands of their own.
+    growth
+        Width of the bands from there on, as a share of their first lag.
 
     Examples
     --------
@@ -69,7 +73,7 @@ def make_bands(lags: str | Iterable[int], time: int, require: Iterable[int] = ()
         edges: list[tuple[int, int]] = []
         start = 0
         while start < time:
-            width = 1 if start < every else max(1, int(GROWTH * start))
+            width = 1 if start < every else max(1, int(growth * start))
             last = min(time - 1, start + width - 1)
             edges.append((start, last))
             start = last + 1

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from lagreach.data.copies import distinct, without_near_copies
-from lagreach.data.sequences import Sequences
+from lagreach.data.sequences import Sequences, as_sequences
 from lagreach.data.sketch import Sketch, batches, digest, plain
 from lagreach.data.windows import Windows, find_windows
 
 IGNORED = -100  # torch's convention for class targets that do not count
+ROUGHLY = 512  # sequences that stand for all, where only the time that they take is asked for
 SKETCH = {"x": 16, "y": 8}  # numbers that stand for a sequence when near copies are looked for
 # correlation, and standard errors of it, from which sequences may be pieces of one recording
 CONTINUED, SURE = 0.3, 5.0
@@ -106,6 +107,17 @@ def survey(sequences: Sequences) -> Survey:
         windows,
         tuple(notes),
     )
+
+
+def rough_survey(sequences: Sequences) -> Survey:
+    """Look at the first sequences alone, and take the others for sequences of their kind; at all, if these are special."""
+    count = len(sequences)
+    if count <= ROUGHLY or getattr(sequences, "from_one_series", False):
+        return survey(sequences)
+    seen = survey(as_sequences(sequences.read(range(ROUGHLY))))
+    if len(seen.kept) < ROUGHLY or seen.windows is not None or seen.lengths is not None or seen.masks_differ:
+        return survey(sequences)
+    return Survey(np.arange(count), [(number.to_bytes(8, "little"),) * 2 for number in range(count)])
 
 
 def _state(state: Any, row: int) -> list[np.ndarray]:

@@ -12,6 +12,14 @@ from lagreach.errors import InputError
 READ = 64  # sequences at once
 
 
+def check_time_axis(batch: Batch) -> None:
+    """Refuse inputs that are no sequences."""
+    if batch.x.ndim < 2:
+        raise InputError(
+            "the input has no time axis", got=f"shape {tuple(batch.x.shape)}", expected="(seq, time, input)"
+        )
+
+
 def refuse_constant_targets(sequences: Sequences) -> None:
     """Refuse targets that are the same in every sequence: exchanging them between sequences changes nothing.
 

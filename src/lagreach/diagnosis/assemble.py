@@ -55,6 +55,11 @@ def assemble(
         warnings += (vanished(plan),)
     if plan.block_plan.untold:
         warnings += (plan.block_plan.untold,)
+    if len(plan.probe.group) < settings.probes:
+        warnings += (
+            f"N is averaged over {len(plan.probe.group)} planted dependencies instead of {settings.probes}: the gradients of "
+            f"{plan.width:,} weights take much memory; ask for fewer lags, or for fewer weights by params=",
+        )
     warnings += _dependence_notes(plan.bands, first, between, settings)
     window = replace(
         window,

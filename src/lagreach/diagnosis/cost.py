@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from lagreach.diagnosis.measure import GROUP
+from lagreach.diagnosis.pacing import FEWEST, Pace
 from lagreach.diagnosis.settings import MeasureSettings
-from lagreach.diagnosis.timing import FEWEST, Pace, measured_pace
+from lagreach.diagnosis.timing import measured_pace
 from lagreach.errors import InputError
 from lagreach.gradients.measurement_plan import MeasurementPlan
 from lagreach.statistics.memory import memory_bytes
@@ -51,7 +52,7 @@ def within_budget(
 ) -> tuple[list[MeasurementPlan], Pace]:
     """Fix a fair subsample before anything is measured; also return the time that sequences take, if they were `timed`.
 
-    `begun` is when setting up was, by `timing.clock`.
+    `begun` is when setting up was, by `pacing.clock`.
     """
     check_budget(budget)
     pace = measured_pace(plans, settings, begun) if budget is not None or timed else Pace()

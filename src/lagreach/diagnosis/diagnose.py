@@ -22,9 +22,9 @@ from lagreach.cells import Cell
 from lagreach.data.batch import Batch
 from lagreach.data.pairs import check_enough
 from lagreach.data.sequences import as_sequences, fingerprint, telling_sample
-from lagreach.data.survey import survey
-from lagreach.data.targets import refuse_constant_targets
-from lagreach.diagnosis import timing
+from lagreach.data.survey import rough_survey, survey
+from lagreach.data.targets import check_time_axis, refuse_constant_targets
+from lagreach.diagnosis import pacing
 from lagreach.diagnosis.cost import DiagnosisCost, beyond_budget, memory_needed, within_budget
 from lagreach.diagnosis.layer import anchors_of, convergence_of, diagnose_layer
 from lagreach.diagnosis.measure import MeasureSettings, interruptible_window, plan_measurement
@@ -108,7 +108,8 @@ def diagnose(
     noise
         "gradient" (fluctuation of the whole gradient along a lag's direction), or "lag" (of the lag's own term).
     params
-        Weights whose gradient is looked at: "input" (locates lags), "all", "recurrent", "gates", or a function of a name.
+        Weights whose gradient is looked at: "input" (locates lags), "all", "recurrent", "gates" (of a `GatedRNN`; torch's
+        layers keep them in one tensor with the rest), or a function of a name.
     error
         Error of the test at every lag, each way.
     seed
@@ -158,7 +159,7 @@ def diagnose(
     >>> diagnosis.layers[0].window.dependences
     (3,)
     """
-    started = timing.clock()
+    started = pacing.clock()
     chosen = with_arguments(settings or MeasureSettings(), signal=signal, noise=noise, transport=transport, strength=strength,
                             error=error, seed=seed)  # fmt: skip
     if dry_run:
@@ -175,6 +176,7 @@ def diagnose(
     measured_statistics = built_in | {one.name: one for one in statistics}
     source, loss, said = aligned_labels(model, as_sequences(data), loss, call)
     sample = telling_sample(source)
+    check_time_axis(sample)
     call, reset = from_fresh_state(model, sample, call)
     choice = choose_lags(model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call, only=only)
     said = (*said, *reset, *choice.notes)
@@ -196,15 +198,15 @@ def diagnose(
     used = plans[0].block_plan.sequences
     notes = (*said, *notes_on(plans, sample), *beyond_budget(budget, pace, used))
     layers, partial = [], False
-    seconds = {"setting up": timing.clock() - started}
+    seconds = {"setting up": pacing.clock() - started}
     for plan in plans:
-        begun = timing.clock()
+        begun = pacing.clock()
         with progress_bar(progress if isinstance(progress, bool) else None) as bar:
             shown = progress if callable(progress) else bar
             window, noise_sample, cut_short = measure(plan, chosen, _named(shown, plan.view.name), measured_statistics)
             layers.append(diagnose_layer(plan, window, noise_sample))
         partial = partial or cut_short
-        seconds[plan.view.name] = timing.clock() - begun
+        seconds[plan.view.name] = pacing.clock() - begun
     return Diagnosis(
         layers=tuple(layers),
         sequences=sequences or available,
@@ -254,10 +256,11 @@ def cost(
     >>> plan.sequences, plan.lags
     (64, '0, 1, 3')
     """
-    started = timing.clock()
+    started = pacing.clock()
     source, loss, _ = aligned_labels(model, as_sequences(data), loss, call)
     chosen = settings or MeasureSettings()
     sample = telling_sample(source)
+    check_time_axis(sample)
     call, _ = from_fresh_state(model, sample, call)
     choice = choose_lags(model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call, only=only)
     if choice.of == "model":
@@ -319,7 +322,7 @@ def diagnosis_plans(
         "settings": settings,
         "roughly": roughly,
     }
-    seen = survey(source)
+    seen = rough_survey(source) if roughly else survey(source)
     plans = [plan_measurement(view, source, loss, lags, **shared, seen=seen) for view in views]
     if optimizer is None:
         return plans

@@ -15,6 +15,7 @@ from lagreach.cells.diag_elman import DiagElman
 from lagreach.data.sequences import Sequences
 from lagreach.diagnosis.curves import with_curves
 from lagreach.diagnosis.notes import POOLED
+from lagreach.diagnosis.pacing import SHOWN
 from lagreach.diagnosis.result import LayerDiagnosis, NoiseSample
 from lagreach.diagnosis.window import Window
 from lagreach.errors import LagreachError, UnsupportedError
@@ -28,12 +29,10 @@ from lagreach.transport.fidelity import Fidelity, fidelity
 from lagreach.transport.first_order import EffectiveRates, effective_rates
 from lagreach.transport.objective import Loss, output_gradient
 
-SHOWN = 64  # sequences that gains and rates are averaged over
-
 
 def diagnose_layer(plan: MeasurementPlan, window: Window, noise_sample: np.ndarray) -> LayerDiagnosis:
     """Add gains, rates, their shape and the tail fit to a window."""
-    gains, rates = _gains(plan)
+    gains, rates = gains_and_rates(plan)
     if not plan.view.local and pools(plan):
         window = replace(window, warnings=(*window.warnings, POOLED), settings={**window.settings, "pooled": True})
     return LayerDiagnosis(
@@ -48,7 +47,7 @@ def diagnose_layer(plan: MeasurementPlan, window: Window, noise_sample: np.ndarr
     )
 
 
-def _gains(plan: MeasurementPlan) -> tuple[Fidelity, EffectiveRates | None]:
+def gains_and_rates(plan: MeasurementPlan) -> tuple[Fidelity, EffectiveRates | None]:
     """Exact and first-order gain and the rates, on up to 64 of the sequences."""
     batch = plan.sequences.read(np.sort(plan.block_plan.pairs.ravel()[:SHOWN]).tolist())
     options = {"lengths": batch.lengths, "state": batch.state, "others": batch.others, "name": batch.name}

@@ -14,7 +14,7 @@ from lagreach._util.progress import Progress, ticks
 from lagreach.adapters import Recurrence, View, as_view
 from lagreach.adapters.folded import by_sequence
 from lagreach.adapters.view import check_finite
-from lagreach.data.bands import EVERY, FEW, make_bands
+from lagreach.data.bands import EVERY, FEW, GROWTH, Bands, make_bands
 from lagreach.data.pairs import check_enough, plan_blocks
 from lagreach.data.sequences import Sequences, as_sequences, telling_sample
 from lagreach.data.survey import Survey
@@ -36,6 +36,8 @@ from lagreach.transport.rollout import run
 READ_SEQUENCES, READ_VALUES = 64, 2**22  # inputs that are read at once, at most
 Part = TypeVar("Part")
 LITTLE = 50_000  # weights, up to which looking at every lag costs little
+# lags below the first number are bands of their own, from there on bands grow by the second; coarser where weights are many
+FINENESS = ((EVERY, GROWTH), (FEW, GROWTH), (8, 0.3), (4, 0.6), (2, 1.0), (1, 3.0))
 FEWEST_BLOCKS = 16  # of sequences, however many weights there are
 GROUP = 8  # blocks that are measured together; an interrupt keeps whole groups
 
@@ -63,7 +65,8 @@ def measure_window(
     lags
         "auto": contiguous bands over all lags; or the lags to look at. `require` lags are always the edge of a band.
     params
-        Weights whose gradient is looked at: "input" (locates lags), "all", "recurrent", "gates", or a function of a name.
+        Weights whose gradient is looked at: "input" (locates lags), "all", "recurrent", "gates" (of a `GatedRNN`; torch's
+        layers keep them in one tensor with the rest), or a function of a name.
     outputs
         "per step" or "at the end"; found from gradients if None.
     progress
@@ -151,7 +154,9 @@ def plan_measurement(
     spread = _input_spread(view, sequences, read, read if roughly else len(sequences))
     generator = torch.Generator().manual_seed(settings.seed)
     width = sum(view.template.params[name].numel() for name in names)
-    bands = make_bands(lags, spread.time, require, EVERY if width <= LITTLE else FEW)
+    fineness = FINENESS if width <= LITTLE else FINENESS[1:]
+    bands = _bands([make_bands(lags, spread.time, require, *one) for one in fineness], width, settings)
+    settings = replace(settings, probes=_probes(settings, len(bands) * width))
     seen_outputs = out * (positions if at_end else 1)
     probe = make_probe(spread.mean, spread.covariance, seen_outputs, settings.probes, generator)
     blocks = _blocks(settings, len(bands) * width)
@@ -172,6 +177,20 @@ def plan_measurement(
         at_end=at_end,
         seed=settings.seed,
     )
+
+
+def _bands(finer_to_coarser: Sequence[Bands], width: int, settings: MeasureSettings) -> Bands:
+    """The finest bands whose block gradients of `width` weights fit, or the coarsest."""
+    for bands in finer_to_coarser:
+        if FEWEST_BLOCKS * (1 + settings.probes) * len(bands) * width * 8 <= LIMIT_BYTES:
+            break
+    return bands
+
+
+def _probes(settings: MeasureSettings, values: int) -> int:
+    """Planted dependencies: as many as asked for, but fewer where their gradients of `values` numbers would not fit at all."""
+    fits = LIMIT_BYTES // (FEWEST_BLOCKS * values * 8) - 1
+    return min(settings.probes, max(fits, 1))
 
 
 def _blocks(settings: MeasureSettings, values: int) -> int:

@@ -1,127 +1,158 @@
-"""How long sequences take: a little of the work is done and timed, ever more of it, until that tells the time of the whole.
+"""How long a diagnosis takes: a little of the work is done and timed, and its time is fitted (`pacing.py`).
 
-The first pieces are one pair of sequences, carried back over few lags, then over more: time grows with the steps that are
-carried back. Then come more pairs, all lags: part of the time is that of starting, whatever the number of pairs. Timing ends
-as soon as it has taken its share of the time that is then expected, so that it never costs much of what it tells.
+Pieces of the passes over the data are some pairs of sequences, carried back over some bands of lags. The first are one pair
+over few lags; larger ones follow as long as all timing stays below 2 % of the time that is then expected, or half a second.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from lagreach.data.bands import Bands
+from lagreach.diagnosis import pacing
+from lagreach.diagnosis.layer import gains_and_rates
+from lagreach.diagnosis.measure import GROUP
+from lagreach.diagnosis.pacing import MORE, Allowance, Pace, PieceLaw, timed
 from lagreach.diagnosis.passes import first_pass
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.gradients.measurement_plan import GROUP_ROWS, MeasurementPlan
-from lagreach.gradients.noise import noise_values, unit_directions
+from lagreach.gradients.noise import noise_values
 from lagreach.statistics import all_statistics
+from lagreach.statistics.memory import directions_read
 
-clock = time.perf_counter
-MORE = 4  # times as many pairs in every further piece
-FEWEST = 16  # sequences that a plan has
-OWN_SHARE = 0.004  # of the time expected, after which timing ends: the last piece takes longer than all before it
-OWN_SECONDS = 0.5  # but not before more than one pair was timed, if that is quick: the rest would be that of starting
-QUICK = 0.5  # seconds of the first piece, below which all lags of a pair are timed at once
-PARTS = (1 / 8, 1 / 4, 1.0)  # of the steps that are carried back, in the first pieces
-SETTLING = 0.5  # seconds of tests and fits afterwards, whatever the model,
-PER_VALUE = 4e-8  # and for every value of the block gradients, which they go through several times
-LATER = 3  # passes like that over the noise
-SHOWN, SHOWN_WORK = 64, 0.4  # sequences whose gains are measured besides, and the share of the passes' time that takes
-SPENT = 0.8  # share of a budget that is planned with: the estimate is a rough one
-
-
-@dataclass(frozen=True)
-class Pace:
-    """Seconds that do not depend on the number of sequences, and seconds a sequence."""
-
-    fixed: float = 0.0
-    per_sequence: float = 0.0
-
-    def seconds(self, sequences: int) -> float:
-        """Of a diagnosis of so many."""
-        return self.fixed + self.per_sequence * sequences
-
-    def affordable(self, budget: float, available: int) -> int:
-        """Sequences that can be measured in `budget` seconds: all of them, or a part, but never fewer than a plan has.
-
-        >>> Pace(0.0, 0.1).affordable(10.0, available=1000), Pace(2.0, 0.1).affordable(10.0, available=1000)
-        (80, 60)
-        """
-        # this also catches sequences that take less than the clock can tell, so that nothing is divided by zero below
-        if self.per_sequence * available <= SPENT * budget - self.fixed or self.per_sequence == self.fixed == 0:
-            return available
-        if self.per_sequence == 0:
-            return FEWEST
-        return max(FEWEST, int((SPENT * budget - self.fixed) / self.per_sequence))
+FEW = 1 / 12  # of the steps that are carried back, in the first pieces
+GROWS = 1.5  # times that few lags take longer than one, or code was still being loaded for the first piece
+ODD = 8  # times as long as the first pass, from which on another piece of work is timed once more for the same reason
+STARTING = 2  # times that several pairs take longer than one, at most, if most of that is starting
+LESS = 0.7  # gains grow less with the lags than the first pass
+LATER = 2  # passes like that over the noise: where a lag is found, its input is exchanged as well
+SETTLING = 0.4  # seconds of tests and fits afterwards, whatever the model,
+PER_VALUE = 4e-8  # for every value of block gradients and covariances, which they go through several times,
+PER_CUBE = 1.5e-10  # and for the directions of every covariance, which take the cube of its size
 
 
 def measured_pace(plans: list[MeasurementPlan], settings: MeasureSettings, begun: float) -> Pace:
-    """Time both passes over the recurrences, one after the other; set-up, since it was `begun`, is part of the work."""
-    paces, setting_up = [], clock() - begun
-    for plan in plans:
-        paces.append(_pace(plan, settings))
-    return Pace(setting_up + SETTLING + sum(one.fixed for one in paces), sum(one.per_sequence for one in paces))
+    """Time pieces of the recurrences, one after the other; set-up, since it was `begun`, is part of the work."""
+    total = Pace(pacing.clock() - begun)
+    for number, plan in enumerate(plans, 1):
+        total = total + _pace(plan, settings, Allowance(begun, number / len(plans)))
+    return total
 
 
-def _pace(plan: MeasurementPlan, settings: MeasureSettings) -> Pace:
-    block_plan, total = plan.block_plan, _carried(plan, len(plan.bands))
-    bundles = block_plan.count * -(-block_plan.sequences * plan.time // (GROUP_ROWS * block_plan.count))
-    starts = (bundles - (-len(block_plan.pairs) // plan.pairs_together)) / 2  # some is done by bundle, some by piece
-    shown = SHOWN_WORK * min(SHOWN, block_plan.sequences)
-    values = block_plan.count * (plan.pairings + len(plan.probe.group)) * len(plan.bands) * plan.width
-    spent, pace, before = 0.0, Pace(), (0, 0.0, 0.0)
-    cold = _seconds(plan, settings, *next(_pieces(plan)))  # the first time is that of filling caches
-    for pairs, bands in _pieces(plan, few_lags=cold > QUICK):
-        seconds, carried = _seconds(plan, settings, pairs, bands), _carried(plan, bands)
-        if before[0] == pairs:  # the same pair, fewer lags
-            slope = max(0.0, seconds - before[2]) / (carried - before[1])
-            start, a_pair = 0.0, seconds + slope * (total - carried)
-        else:
-            a_pair = max(0.0, seconds - before[2]) / (pairs - before[0])
-            start = max(0.0, seconds - pairs * a_pair)
-        pace = Pace(start * starts + shown * a_pair / 2 + PER_VALUE * values, a_pair / 2)
-        spent, first, before = spent + seconds, before[0] == 0, (pairs, carried, seconds)
-        enough = max(OWN_SHARE * pace.seconds(block_plan.sequences), OWN_SECONDS if pairs == 1 else 0.0)
-        if not first and spent > enough:
-            break
-    return pace
+def _pace(plan: MeasurementPlan, settings: MeasureSettings, allowance: Allowance) -> Pace:
+    pieces = _Pieces(plan, settings)
+    few, every = pieces.few, len(plan.bands)
+    lags = {(1, 1): pieces.lags(1, 1), (1, few): pieces.lags(1, few)}
+    if lags[1, few] < GROWS * lags[1, 1]:
+        lags[1, 1] = pieces.lags(1, 1)
+    noise_pairs = 1
+    if pieces.together >= MORE:
+        lags |= {(MORE, bands): pieces.lags(MORE, bands) for bands in (1, few)}
+        starting = lags[MORE, 1] < STARTING * lags[1, 1]  # is most of it: more pairs take hardly longer
+        noise_pairs = min(MORE**2 if starting else MORE, plan.pairs_together)
+    noise = {noise_pairs: _warm(lambda: pieces.noise(noise_pairs), ODD * lags[1, few])}
+    gains = _warm(lambda: pieces.gains(few), ODD * lags[1, few])
+    for pairs, bands in _larger(pieces.together, few, every):
+        expected = pieces.pace(lags, noise, gains).seconds(plan.block_plan.sequences)
+        if pieces.law(lags).seconds(pairs, *pieces.shares(bands)) <= allowance.left(expected):
+            lags[pairs, bands] = pieces.lags(pairs, bands)
+    return pieces.pace(lags, noise, gains)
 
 
-def _pieces(plan: MeasurementPlan, *, few_lags: bool = True) -> Iterator[tuple[int, int]]:
-    """Ever larger pieces of the work: numbers of pairs and of bands, beginning with `few_lags` or with all."""
-    total, every = _carried(plan, len(plan.bands)), range(1, len(plan.bands) + 1)
-    parts = PARTS if few_lags else PARTS[-1:]
-    for bands in sorted({next(b for b in every if _carried(plan, b) >= part * total) for part in parts}):
-        yield 1, bands
-    pairs = MORE
-    while pairs <= len(plan.block_plan.pairs):
-        yield pairs, len(plan.bands)
+def _warm(work: Callable[[], float], longest: float) -> float:
+    """Seconds of some work; those of the second time, if the first took strangely long."""
+    seconds = work()
+    return seconds if seconds <= longest else min(seconds, work())
+
+
+def _larger(most: int, few: int, every: int) -> Iterator[tuple[int, int]]:
+    """Further pieces, from the one that tells most: numbers of pairs and of bands."""
+    pairs = 1
+    while pairs <= most:
+        yield from ((pairs, bands) for bands in ((every, few) if pairs > MORE else (every,)))
         pairs *= MORE
 
 
-def _carried(plan: MeasurementPlan, bands: int) -> float:
-    """Steps that a sequence's gradients are carried back over, to the far edge of the last of these bands."""
-    lags = plan.bands.lags[bands - 1] + 1
-    return lags * (plan.time - (lags - 1) / 2)
+@dataclass(frozen=True)
+class _Pieces:
+    """Pieces of the work of a plan, each done and timed: some pairs, some of the bands, from the first on."""
 
+    plan: MeasurementPlan
+    settings: MeasureSettings
 
-def _seconds(plan: MeasurementPlan, settings: MeasureSettings, pairs: int, bands: int) -> float:
-    """Run the first pairs of a plan through both passes.
+    @property
+    def few(self) -> int:
+        """Bands over which few of the steps are carried back."""
+        return next(bands for bands in range(1, len(self.plan.bands) + 1) if self.shares(bands)[1] >= FEW)
 
-    What is looked at again where lags are found, exchanging their inputs and leaving them out, takes about twice as long as
-    the noise (make reliability).
-    """
-    home = (np.arange(len(plan.block_plan.pairs)) >= pairs).astype(np.int64)  # the first pairs are a block of their own
-    small = replace(
-        plan, block_plan=replace(plan.block_plan, blocks=home, count=2), bands=Bands(plan.bands.edges[:bands])
-    )
-    started = clock()
-    means = first_pass(small, all_statistics(), [0]).means
-    between = clock()
-    along = unit_directions(means, plan.probe.group, "random", np.random.default_rng(settings.seed))
-    noise_values(small, along, noise=settings.noise, unit=settings.unit, blocks=[0])
-    return between - started + LATER * (clock() - between)
+    @property
+    def chunks(self) -> int:
+        """Times that sequences are run."""
+        groups = -(-self.plan.block_plan.count // GROUP)
+        return max(groups, -(-len(self.plan.block_plan.pairs) // self.plan.pairs_together))
+
+    @property
+    def bundles(self) -> int:
+        """Times that sequences are carried back, together as many as the cache holds."""
+        if self.plan.view.template.device.type == "cuda":
+            return self.chunks
+        count = self.plan.block_plan.count
+        return count * -(-self.plan.block_plan.sequences * self.plan.time // (GROUP_ROWS * count))
+
+    @property
+    def together(self) -> int:
+        """Pairs that are carried back together."""
+        return max(1, len(self.plan.block_plan.pairs) // self.bundles)
+
+    def shares(self, bands: int) -> tuple[float, float]:
+        """Shares of all bands, and of the steps that gradients are carried back over to the far edge of the last of these."""
+
+        def carried(count: int) -> float:
+            lags = self.plan.bands.lags[count - 1] + 1
+            return lags * (self.plan.time - (lags - 1) / 2)
+
+        return bands / len(self.plan.bands), carried(bands) / carried(len(self.plan.bands))
+
+    def law(self, lags: dict[tuple[int, int], float]) -> PieceLaw:
+        """What the first pass takes, from the seconds of pieces of it."""
+        return PieceLaw.fitted({(pairs, *self.shares(bands)): seconds for (pairs, bands), seconds in lags.items()})
+
+    def pace(self, lags: dict[tuple[int, int], float], noise: dict[int, float], gains: float) -> Pace:
+        """Put together what was timed of the first pass, of the noise, and of the gains of one pair over few lags."""
+        plan, bands = self.plan, len(self.plan.bands)
+        law = self.law(lags)
+        later = PieceLaw.fitted({(count, 1.0, 1.0): seconds for count, seconds in noise.items()})
+        first = (self.bundles + self.chunks) / 2 * law.start + self.bundles * law.bands  # some is done by run
+        as_slow = LESS * gains / law.seconds(1, *self.shares(self.few))  # they are carried back like the first pass
+        size = directions_read(plan.view.template.stack.state_size, bands) + 1
+        values = plan.block_plan.count * (plan.pairings + len(plan.probe.group)) * bands * plan.width
+        settling = SETTLING + PER_VALUE * (values + 2 * bands * size**2) + PER_CUBE * bands * size**3
+        fixed = first + LATER * self.chunks * later.start + as_slow * (law.start + law.bands) + settling
+        return Pace(fixed, (law.a_pair() + LATER * later.a_pair()) / 2, as_slow * law.a_pair() / 2)
+
+    def lags(self, pairs: int, bands: int) -> float:
+        """Seconds of the first pass."""
+        small = self._small(pairs, bands)
+        return timed(lambda: first_pass(small, all_statistics(), [0]))
+
+    def noise(self, pairs: int) -> float:
+        """Seconds of the noise, along any directions."""
+        chosen = self.settings
+        bands = 1 if chosen.noise == "gradient" and chosen.unit == "sequence" else len(self.plan.bands)
+        small, signals = self._small(pairs, bands), 1 + len(self.plan.probe.group)
+        along = np.broadcast_to(self.plan.width**-0.5, (2, signals, bands, self.plan.width))
+        return timed(lambda: noise_values(small, along, noise=chosen.noise, unit=chosen.unit, blocks=[0]))
+
+    def gains(self, bands: int) -> float:
+        """Seconds of the gains and rates of one pair."""
+        small = self._small(1, bands)
+        alone = replace(small.block_plan, pairs=small.block_plan.pairs[:1], blocks=small.block_plan.blocks[:1])
+        return timed(lambda: gains_and_rates(replace(small, block_plan=alone)))
+
+    def _small(self, pairs: int, bands: int) -> MeasurementPlan:
+        home = (np.arange(len(self.plan.block_plan.pairs)) >= pairs).astype(np.int64)  # the first are a block alone
+        block_plan = replace(self.plan.block_plan, blocks=home, count=2)
+        return replace(self.plan, block_plan=block_plan, bands=Bands(self.plan.bands.edges[:bands]))

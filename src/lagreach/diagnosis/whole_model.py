@@ -20,14 +20,15 @@ from lagreach.adapters.fresh_state import from_fresh_state
 from lagreach.data.pairs import check_enough
 from lagreach.data.sequences import Sequences, as_sequences, fingerprint, telling_sample
 from lagreach.data.targets import refuse_constant_targets
-from lagreach.diagnosis import timing
+from lagreach.diagnosis import pacing
 from lagreach.diagnosis.assemble import untold, window_from
 from lagreach.diagnosis.cost import DiagnosisCost, check_budget
 from lagreach.diagnosis.curves import with_curves
+from lagreach.diagnosis.pacing import Pace
 from lagreach.diagnosis.readout_shares import with_readout_shares
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
 from lagreach.diagnosis.settings import MeasureSettings, check_settings
-from lagreach.diagnosis.timing import FEWEST, Pace
+from lagreach.diagnosis.whole_model_timing import whole_model_pace
 from lagreach.errors import UnsupportedError
 from lagreach.gradients.optimiser_geometry import optimiser_name
 from lagreach.regimes import fit_regimes
@@ -81,11 +82,11 @@ def diagnose_whole_model(
 
     `why` says why it is the whole model, `spread` who does the work; the other options are those of `_planned`.
     """
-    started = timing.clock()
+    started = pacing.clock()
     _refuse_collecting(statistics)
     plan, whole, _ = _planned(model, source, loss, lags, settings=settings, why=why, **options)
-    seconds = {"setting up": timing.clock() - started}
-    begun = timing.clock()
+    seconds = {"setting up": pacing.clock() - started}
+    begun = pacing.clock()
     with progress_bar(progress if isinstance(progress, bool) else None) as bar:
         shown = progress if callable(progress) else bar
 
@@ -110,7 +111,7 @@ def diagnose_whole_model(
         by_name = {one.name: one for one in statistics}
         curves = draw_curves(by_name, Measured(layer.window, layer.fidelity), {})
         layer = replace(layer, window=replace(layer.window, curves=dict(layer.window.curves) | curves))
-    seconds[NAME] = timing.clock() - begun
+    seconds[NAME] = pacing.clock() - begun
     return Diagnosis(
         layers=(layer,),
         sequences=sequences or block_plan.available,
@@ -134,7 +135,7 @@ def whole_model_cost(
     model: Any, source: Sequences, loss: Loss, lags: str | Iterable[int], **options: Any
 ) -> DiagnosisCost:
     """What `diagnose_whole_model` would do and what it would cost, from measuring a few sequences."""
-    plan, _, per_sequence = _planned(model, source, loss, lags, timed=True, **options)
+    plan, _, pace = _planned(model, source, loss, lags, timed=True, **options)
     together = min(plan.pairs_together, len(plan.block_plan.pairs))
     return DiagnosisCost(
         layers=(f"{NAME} (input read by {plan.source.name})",),
@@ -142,7 +143,7 @@ def whole_model_cost(
         sequences=plan.block_plan.sequences,
         lags=str(plan.bands),
         weights=_weights(plan),
-        seconds=per_sequence * plan.block_plan.sequences,
+        seconds=pace.seconds(plan.block_plan.sequences),
         # what arrived is kept of each group of blocks and of all together; beyond a bound it lies on disk
         memory=together * plan.pair_bytes
         + 2 * min(IN_MEMORY, plan.block_plan.sequences * plan.anchors * plan.anchor_bytes),
@@ -161,13 +162,14 @@ def _planned(
     budget: float | None = None,
     timed: bool = False,
     **options: Any,
-) -> tuple[WholeModelPlan, int, float]:
+) -> tuple[WholeModelPlan, int, Pace]:
     """Try the model, fix what is measured, and how much of it.
 
-    Also returned are how many sequences could be measured, and the seconds that one takes, if `timed`.
+    Also returned are how many sequences could be measured, and the time that they take, if `timed`.
 
     `only_of_layers` holds, by name, what was asked for and recurrent layers alone have.
     """
+    begun = pacing.clock()
     check_settings(settings)
     check_budget(budget)
     _refuse_choices(settings, only_of_layers, why)
@@ -178,10 +180,10 @@ def _planned(
         model, source, loss, lags, blocks=settings.blocks, probes=settings.probes, seed=settings.seed,
         signal=settings.signal, params=only_of_layers.get("params", "input"), **options,
     )  # fmt: skip
-    per_sequence = _pilot(plan, settings) if budget is not None or timed else 0.0
+    pace = whole_model_pace(plan, begun) if budget is not None or timed else Pace()
     whole = plan.block_plan.sequences
-    planned = whole if budget is None else Pace(0.0, per_sequence).affordable(budget, whole)
-    return subsample(plan, planned), whole, per_sequence
+    planned = whole if budget is None else pace.affordable(budget, whole)
+    return subsample(plan, planned), whole, pace
 
 
 def model_plan(
@@ -230,14 +232,6 @@ def _refuse_collecting(statistics: Sequence[LagStatistic]) -> None:
             got=f"{', '.join(collecting)}, for lags of the whole model",
             fix='let them read "window" or "gains", or ask for lags_of="layers"',
         )
-
-
-def _pilot(plan: WholeModelPlan, settings: MeasureSettings) -> float:
-    """Seconds per sequence, from measuring a few."""
-    few = subsample(plan, FEWEST)  # of a series, some of every stretch
-    started = timing.clock()
-    measure_model(few, flips=settings.flips, error=settings.error)
-    return (timing.clock() - started) / few.block_plan.sequences
 
 
 def _layer(measured: ModelMeasurement, settings: MeasureSettings, why: str) -> LayerDiagnosis:

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lagreach._util.room import room
 from lagreach.adapters import View
 from lagreach.cells._pullback import Pullback, RowForm
 from lagreach.data.batch import Batch
@@ -26,7 +27,8 @@ from lagreach.transport.objective import valid_steps
 from lagreach.transport.rollout import run
 
 CHUNK = 32  # steps whose spread gradients are kept before they are multiplied with what the weights read
-ROOM = {"cpu": 2**26, "cuda": 2**30}  # bytes of the weights' gradients of some sequences
+ROOM = 2**26  # bytes of the weights' gradients of some sequences, on a processor
+MOST_TOGETHER = 128  # sequences
 CLOSE = 1e-5  # how closely the layer's own states must give the model's output
 
 
@@ -55,11 +57,12 @@ class CarriedBack:
         part = run(view.bind(sample))
         stack, params = part.recurrence.stack, part.recurrence.params
         inner = {name: weight for name, weight in network.weights.items() if name not in network.readout}
-        same = set(inner) == set(params) and all(w.data_ptr() == params[n].data_ptr() for n, w in inner.items())
+        # not by address: cuDNN lays the weights of a layer out anew when it likes
+        same = set(inner) == set(params) and all(torch.equal(w, params[n]) for n, w in inner.items())
         if len(stack.cells) != 1 or not same:
             return None
-        zeros = torch.zeros(stack.state_size, dtype=part.states.dtype, device=part.states.device)
-        seen = cls(view, network.last_weight(), torch.func.jacrev(stack.output)(zeros))
+        every = torch.eye(stack.state_size, dtype=part.states.dtype, device=part.states.device)
+        seen = cls(view, network.last_weight(), stack.output(every).T)
         pulled = seen._pullback(part.x[:, :1], part.states[:, :1], params)
         if pulled is None or pulled.form is None or any(name not in pulled.uses for name in stack.names[0]):
             return None
@@ -83,7 +86,7 @@ class CarriedBack:
         stack = self.view.template.stack
         size = sum(weight.numel() for weight in self.view.template.params.values())
         each = (rows + 1) * 4 * size + 16 * time * stack.state_size * 4
-        return max(1, min(64, ROOM.get(self.weight.device.type, ROOM["cpu"]) // each))
+        return max(1, min(MOST_TOGETHER, room(self.weight.device, ROOM) // each))
 
     def sketch(
         self,

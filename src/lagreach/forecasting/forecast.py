@@ -24,6 +24,7 @@ from lagreach.adapters import View
 from lagreach.adapters.calling import Call
 from lagreach.adapters.fresh_state import from_fresh_state
 from lagreach.adapters.precision import in_single_precision, precision_note
+from lagreach.data.batch import Batch
 from lagreach.data.sequences import Sequences, as_sequences, fingerprint, telling_sample
 from lagreach.data.targets import refuse_constant_targets
 from lagreach.errors import InputError
@@ -211,10 +212,16 @@ def readout_shares(
 ) -> tuple[ShareCurves | None, int]:
     """Fit the readout alone, which takes one forward pass, if it reads few features; also returned is how many they are."""
     plan = make_plan(source, lags, seed)
-    run = _Run(model, plan, loss, target_steps, call, seed)
-    if run.features > most_features:
-        return None, run.features
-    return run.readable(None), run.features
+    sample = _sample(plan)
+    features = as_network(model, sample, call).show(sample)[1].shape[-1]
+    if features > most_features:
+        return None, features
+    return _Run(model, plan, loss, target_steps, call, seed).readable(None), features
+
+
+def _sample(plan: ForecastPlan) -> Batch:
+    """Two sequences to look at a model with."""
+    return zero_beyond(plan.sequences.read(plan.order[:2].tolist()))
 
 
 def _counts(sequences: Iterable[int] | int) -> tuple[int, ...]:
@@ -262,14 +269,12 @@ class _Run:
     def __init__(
         self, model: nn.Module | View, plan: ForecastPlan, loss: Loss, steps: Any, call: Call | None, seed: int
     ) -> None:
-        sample = zero_beyond(plan.sequences.read(plan.order[:2].tolist()))
+        sample = _sample(plan)
         network = as_network(model, sample, call)
         output, features, _ = network.show(sample)
         generator = torch.Generator().manual_seed(seed + 1)
         width, mixing = features.shape[-1], None
         self.warnings = list(network.notes)
-        if (cut := cut_gradients(network, sample)) is not None:
-            self.warnings.append(cut)
         if width > MOST_FEATURES:
             draws = torch.randn(width, MOST_FEATURES, generator=generator, dtype=torch.float64)
             mixing, width = torch.linalg.qr(draws).Q, MOST_FEATURES
@@ -277,7 +282,7 @@ class _Run:
                 f"a readout of {features.shape[-1]} features: {width} random combinations of them are judged"
             )
             network.readout = ()
-        outputs, self.features = output.shape[-1], features.shape[-1]
+        outputs = output.shape[-1]
         probes = plan.coding.project.shape[1]
         space = output_space(loss, outputs, max(1, READOUT_WEIGHTS // width), probes, generator)
         if plan.coding.singled:
@@ -322,6 +327,8 @@ class _Run:
         """Fit all weights; also within a number of steps, and with half the directions."""
         measurement, space = self.measurement, self.measurement.space
         network = measurement.network
+        if (cut := cut_gradients(network, self.sample)) is not None:
+            self.warnings.append(cut)
         all_outputs = space.basis.shape[1] == self.outputs
         looked_at: int | None = space.basis.shape[1] * self._anchors()
         if not all_outputs or (directions or DIRECTIONS) < (looked_at or 0):  # a run a direction is then cheaper

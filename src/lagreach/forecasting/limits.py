@@ -12,8 +12,8 @@ LIMITS = (READABLE, REACHABLE, BLENDED, UNSEEN, FEW_SEQUENCES, FEW_STEPS, NONE_F
 MEANING = {
     READABLE: "the state holds it: training the readout is enough",
     REACHABLE: "weights nearby hold it: training gets there",
-    BLENDED: "seen, but the state cannot tell it from its neighbours: more units, faster gates or more spread time scales help, "
-    "not more data",
+    BLENDED: "something of it arrives, but mixed up with its neighbours: more units, faster gates or more spread time scales "
+    "help, not more data",
     UNSEEN: "neither the gradient nor the state shows it: slower gates, or another architecture",
     FEW_SEQUENCES: "can be learned, but from more sequences than these",
     FEW_STEPS: "can be learned, but not in so many steps of this optimiser: train longer, or with larger steps",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from lagreach._util.room import room
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError
 from lagreach.forecasting.carried_back import CarriedBack
@@ -16,7 +17,7 @@ from lagreach.forecasting.network import Network
 from lagreach.statistics.reachable import METHODS, Directions, difference_step, tangents
 
 TOGETHER = 16  # directions that are taken together
-ROOM = 2**28  # bytes of activations that may be alive at a time
+ROOM = 2**28  # bytes of activations that may be alive at a time on a processor
 MOST_SEQUENCES = 128
 ALIVE = 6  # activations of the largest size that are alive at a time
 AGREE = 1e-3  # how closely differences over two distances must agree
@@ -184,4 +185,5 @@ def _try_forward(network: Network, sample: Batch, way: Linearisation) -> None:
 
 def sequences_together(network: Network, runs: int) -> int:
     """Sequences that run together, so that activations stay within bounds."""
-    return max(1, min(MOST_SEQUENCES, ROOM // (ALIVE * network.values * runs * network.dtype.itemsize)))
+    allowed = room(network.device, ROOM)
+    return max(1, min(MOST_SEQUENCES, allowed // (ALIVE * network.values * runs * network.dtype.itemsize)))

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from lagreach._util.full_precision import full_precision
 from lagreach.adapters import View, find_views
 from lagreach.adapters.calling import (
     Call,
@@ -123,6 +124,7 @@ class ModuleNetwork(Network):
         with ExitStack() as inside:
             inside.enter_context(untouched(self._model))
             inside.enter_context(remembered(self._model))
+            inside.enter_context(full_precision())
             yield
 
     def output(self, weights: Mapping[str, Tensor], batch: Batch) -> Tensor:

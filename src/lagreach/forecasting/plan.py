@@ -15,6 +15,7 @@ from lagreach.data.bands import make_bands
 from lagreach.data.batch import Batch
 from lagreach.data.pairs import plan_blocks
 from lagreach.data.sequences import Sequences
+from lagreach.data.targets import check_time_axis
 from lagreach.errors import InputError
 from lagreach.forecasting.single_inputs import Autoregression, LaggedCovariances
 from lagreach.statistics.linear_share import anchor_chance
@@ -59,7 +60,10 @@ class InputCoding:
         """
         values = _coded(batch, self.tokens, self.table)
         project, offset = self.project.T.to(values), -(self.mean @ self.project).to(values)
-        planted = torch.nn.functional.linear(values, project, offset)
+        # steps of a probe side by side: what follows reads them along time
+        planted = (
+            torch.addmm(offset[:, None], project, values.flatten(0, 1).T).unflatten(1, values.shape[:2]).movedim(0, 2)
+        )
         if batch.lengths is None and self.following is None:
             return planted
         inside = valid_steps(batch.lengths, len(batch), values.shape[1], values.device)
@@ -134,10 +138,7 @@ def zero_beyond(batch: Batch) -> Batch:
 def make_plan(sequences: Sequences, lags: str | Iterable[int], seed: int, require: Iterable[int] = ()) -> ForecastPlan:
     """Read the data once, rank and deal the sequences, and fix what is planted."""
     first = sequences.read([0])
-    if first.x.ndim < 2:
-        raise InputError(
-            "the input has no time axis", got=f"shape {tuple(first.x.shape)}", expected="(seq, time, input)"
-        )
+    check_time_axis(first)
     if first.x.dtype == torch.bool or first.x.is_complex():
         raise InputError(
             "inputs are numbers or tokens",

@@ -19,13 +19,14 @@ CUT = (
 def cut_gradients(network: Network, sample: Batch) -> str | None:
     """Compare autograd's derivative along a few directions of the weights with differences of the outputs, in float64."""
     weights = {name: weight.double().requires_grad_() for name, weight in network.weights.items()}
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(network.device).manual_seed(0)  # many weights are drawn where they are
 
     def drawn(like: torch.Tensor) -> torch.Tensor:
-        return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like.device)
+        return torch.randn(like.shape, generator=generator, dtype=torch.float64, device=like.device)
 
     try:
-        with network.at_rest(), torch.enable_grad():
+        # cuDNN's recurrent layers have no way back in evaluation mode
+        with network.at_rest(), torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
             output = network.output(weights, sample)
             along = drawn(output)
             gradients = torch.autograd.grad((output * along).sum(), list(weights.values()), allow_unused=True)

@@ -16,7 +16,8 @@ def select_params(recurrence: Recurrence, params: Selection = "input") -> list[s
 
     "input" (the default) are the weights that read the model's input: with them a lag is the age of an *input*. With
     "all" or "recurrent", a weight used at lag l sees older inputs through the state, so lags smear towards zero.
-    "gates" are all weights of gates. A function picks by name.
+    "gates" are all weights of gates, of cells that keep them apart: torch's own layers hold them in one tensor with the
+    rest. A function picks by name.
     """
     weights = list(recurrence.stack.weights())
     if callable(params):
@@ -34,6 +35,12 @@ def select_params(recurrence: Recurrence, params: Selection = "input") -> list[s
             "unknown selection of weights", got=repr(params), expected=", ".join(SELECTIONS) + " or a function"
         )
     names = [name for *_, name in weights]
+    if not chosen and params == "gates" and any(cell.gate_names for _, cell, *_ in weights):
+        raise InputError(
+            "the gates of this layer have no weights of their own: one tensor holds those of all gates and of the rest",
+            got=f"params='gates', for {', '.join(names)}",
+            fix='pass params="all", or build the network as a GatedRNN, whose gates have weights of their own',
+        )
     if not chosen:
         raise InputError(
             "the selection holds no weights",

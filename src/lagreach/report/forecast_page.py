@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from lagreach._util.extras import require_extra
-from lagreach.forecasting.limits import LIMITS, MEANING
+from lagreach.forecasting.limits import LIMITS, MEANING, NONE_FOUND
 from lagreach.forecasting.result import Forecast
 from lagreach.forecasting.words import count, in_words, notes, nothing_found, sentence, spans, to_do
 from lagreach.report.forecast_figure import LEARNED
-from lagreach.report.forecast_payload import forecast_payload, packed, shown_lags
+from lagreach.report.forecast_payload import NOT_TESTED, forecast_payload, packed, shown_lags
 from lagreach.report.payload import two_digits
 from lagreach.report.writing import write_page
 
@@ -67,13 +67,13 @@ def _rows(forecast: Forecast, chosen: np.ndarray) -> list[dict[str, Any]]:
     now = forecast.at(forecast.available)
     shares, words = now.if_present, now.limits_at(forecast.available)
     data, seen, needed = now.in_data, now.seen.values, now.needed.values
-    in_data = now.limits.values  # "none found", or that it cannot be told
+    otherwise = np.where(np.isnan(now.adjusted_p), NOT_TESTED, NONE_FOUND)
     return [
         {
             "lag": now.lags[i],
             "share": share_in_words(shares.values[i, 0]),
             "range": range_in_words(shares.low.values[i, 0], shares.high.values[i, 0]),
-            "in_data": share_in_words(data.values[i, 0]) if now.found[i] else in_data[i],
+            "in_data": share_in_words(data.values[i, 0]) if now.found[i] else str(otherwise[i]),
             "seen": count(seen[i]),
             "needed": count(needed[i]),
             "word": words[i],

@@ -21,6 +21,7 @@ from lagreach.statistics.linear_share import AMPLE, ShareCurves
 from lagreach.statistics.linear_share.curves import FINER, GRID, HALF
 from lagreach.statistics.linear_share.fit import DIGITS
 
+NOT_TESTED = "not tested"  # whether the data depend on a lag: these sequences cannot tell
 MOST_NUMBERS = 250_000  # of shares on one page, about 0.7 megabytes; of more lags, some are shown
 AMPLE_FIRST, AMPLE_LAST = 10, 1e6  # ends of the slider for sequences
 
@@ -44,6 +45,8 @@ def forecast_payload(forecast: Forecast) -> dict[str, Any]:
     return {
         "lags": [forecast.lags[i] for i in lags],
         "found": named,
+        "untested": np.flatnonzero(np.isnan(forecast.adjusted_p[lags])),
+        "notTested": NOT_TESTED,
         "rules": _rules(forecast),
         "sliders": _sliders(forecast),
         "looks": [{"word": word, "name": BRIEFLY[word], "learned": word in LEARNED} for word in LIMITS],

@@ -36,7 +36,6 @@ from lagreach.transport.objective import LOSSES, valid_steps
 BLOCKS = 16  # of sequences, each left out in turn
 FEWEST_BLOCKS = 3
 MOST_UNITS = 256  # of a layer: moments are their square, fits their cube
-STRETCH = 32  # steps that are summed at a time
 MOST_COPIES = 8  # outputs whose gradients are followed; of more, random directions
 
 
@@ -68,11 +67,14 @@ def readable_rows(observed: Observed, features: Float[Tensor, "seq target featur
 def _gradient(
     weighted: Float[Tensor, "seq target copy"], features: Float[Tensor, "seq target feature"]
 ) -> Float[Tensor, "seq copy feature"]:
-    """Sum over the targets. Of one copy a stretch at a time, in the order of memory: fused layers keep time first."""
-    if weighted.shape[2] > 1:
-        return weighted.transpose(1, 2) @ features
-    stretches = zip(weighted.split(STRETCH, dim=1), features.split(STRETCH, dim=1), strict=True)
-    return torch.stack([(pull * part).sum(1) for pull, part in stretches]).sum(0)[:, None]
+    """Sum over the targets; of fused layers, which keep time first, in the order of memory."""
+    by_time = features.transpose(0, 1)
+    fused = features.device.type == "cpu" and features.dtype in (torch.float32, torch.float64)
+    if weighted.shape[2] > 1 or not fused or not by_time.is_contiguous():
+        return weighted.mT @ features
+    from lagreach.kernels.cpu.weighted_sums import weighted_sums  # late: it brings a compiler along
+
+    return weighted_sums(weighted[..., 0].T, by_time)[:, None]
 
 
 def why_not_readable(plan: MeasurementPlan) -> str | None:

@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 
 from lagreach._util.disk import checksum, is_file, is_folder, make_folder, read_whole, write_whole
-from lagreach.errors import LagreachError, RunError
-from lagreach.study.config import read_config
+from lagreach.errors import RunError
 from lagreach.study.layout import FOLDERS
 from lagreach.study.manifest import OF_AN_OUTCOME, Manifest
 from lagreach.study.store import FIRST_LINE, RunDirectory, shown
@@ -25,7 +24,7 @@ def export_run(folder: str | Path, to: str | Path) -> list[Path]:
     export of the study wrote are replaced; others that are in the way are left alone, and nothing is written.
     """
     run, target = RunDirectory(folder), Path(to)
-    config = run.config()
+    run.config()  # refuses what is no run
     if not run.finished:
         raise RunError(
             "only a finished run has an outcome", got=str(run.path), fix="go on with `lagreach study run --resume`"
@@ -35,13 +34,13 @@ def export_run(folder: str | Path, to: str | Path) -> list[Path]:
     in_the_way = [
         name
         for name, content in contents.items()
-        if os.path.lexists(target / name) and not _may_replace(target, name, content, config.name, manifest)
+        if os.path.lexists(target / name) and not _may_replace(target, name, content, manifest)
     ]
     if in_the_way or _is_run(target):
         raise RunError(
             "this folder holds something else than an earlier outcome of this study",
             got=f"{target}, with {shown(in_the_way or [name for name in FOLDERS if is_folder(target / name)])}",
-            fix="choose another folder; nothing was touched",
+            fix="choose another folder, or move these files away; nothing was touched",
         )
     make_folder(target / "figures")
     manifest.tidy(lines_kept=2)
@@ -72,17 +71,12 @@ def outcome_of(run: RunDirectory) -> dict[str, bytes]:
     return contents
 
 
-def _may_replace(target: Path, name: str, content: bytes, study: str, manifest: Manifest) -> bool:
-    """Whether a file is the same already, or of an earlier outcome of this study."""
+def _may_replace(target: Path, name: str, content: bytes, manifest: Manifest) -> bool:
+    """Whether a file is the same already, or was written by an earlier export."""
     if not is_file(target / name) or (target / name).is_symlink():
         return False
     present = read_whole(target / name)
-    if present == content or manifest.vouches(name, checksum(present)):
-        return True
-    try:  # outcomes of version 0.1.0 have no manifest
-        return not manifest.path.exists() and read_config(target / "config.yaml").name == study
-    except LagreachError:
-        return False
+    return present == content or manifest.vouches(name, checksum(present))
 
 
 def _is_run(target: Path) -> bool:

@@ -63,6 +63,7 @@ def run_study(
         raise InputError(
             "only a validation study can be run in parts", got=f"only={only!r}, a study of kind {config.kind}"
         )
+    device = _device(device)
     run = RunDirectory.create(out, config, resume=resume, overwrite=overwrite)
     workers = executor or LocalExecutor(1)
     with run.lock(), progress_bar(show_progress) as report:
@@ -96,6 +97,19 @@ def run_study(
 
 def _plural(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}es"
+
+
+def _device(name: str) -> str:
+    """The device that is there by this name, before a folder is made for a run that cannot begin."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise InputError("a study runs on a processor or a GPU", got=f"device={name!r}", expected="cpu, cuda or cuda:0")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError("there is no CUDA device here", got=f"device={name!r}", fix='use device="cpu"')
+    return "cpu" if device.type == "cpu" else name
 
 
 def _machine(device: str) -> str:

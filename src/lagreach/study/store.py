@@ -193,7 +193,7 @@ class RunDirectory:
         if not is_folder(self.path):
             return []
         unlisted = {".lock", *([MANIFEST] if self.manifest.exists else [])}
-        if self.listed or is_file(self.config_path):
+        if (self.listed or is_file(self.config_path)) and self._log_is_own():
             unlisted.add("log.txt")
         names = without_temporary(files_in(self.path))
         return [name for name in names if name not in unlisted and not self.wrote(name)]
@@ -294,6 +294,11 @@ class RunDirectory:
             elif sessions:
                 sessions[-1] = replace(sessions[-1], seconds=max(0.0, at - sessions[-1].begun))
         return sessions
+
+    def _log_is_own(self) -> bool:
+        """Whether the log begins as a run's does; a manifest cannot vouch for it, since it grows."""
+        path = self.path / "log.txt"
+        return not is_file(path) or LOG_LINE.match(path.read_text(encoding="utf-8", errors="replace")) is not None
 
     def _log_lines(self) -> list[str]:
         path = self.path / "log.txt"

@@ -80,10 +80,10 @@ def prepare(
     inside = valid.reshape(*valid.shape, *[1] * (x.ndim - 2))
     check_finite("the input x", torch.where(inside, x, 0))
     targets = torch.zeros(len(x)) if y is None else torch.as_tensor(y)
-    if len(targets) != len(x):
+    if targets.ndim == 0 or len(targets) != len(x):
         raise InputError(
             "x and y hold different numbers of sequences",
-            got=f"{len(x)} and {len(targets)}",
+            got=f"{len(x)} and {len(targets) if targets.ndim else 'a single number'}",
             expected="the sequences on the first axis of both",
         )
     checked_lengths = None if lengths is None else valid.sum(1)

@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from lagreach._util.room import room
 from lagreach.adapters import BoundRecurrence, Recurrence, View, as_view
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError
 from lagreach.kernels import scan_stack
 
 CHUNK_BYTES = 64 * 2**20  # of states per chunk; a dozen tensors of this size are alive at the peak
-GPU_SHARE = 64  # that part of a GPU's memory instead: many small kernels would leave it waiting for the host
 
 
 @dataclass(frozen=True)
@@ -94,12 +94,8 @@ def chunks(recurrence: Recurrence, shape: Sequence[int], chunk: int | None = Non
     """Slices of sequences whose states stay small (or that hold `chunk` sequences)."""
     if chunk is None:
         per_sequence = shape[1] * recurrence.stack.state_size * recurrence.dtype.itemsize
-        chunk = max(1, _chunk_bytes(recurrence.device) // max(per_sequence, 1))
+        chunk = max(1, room(recurrence.device, CHUNK_BYTES) // max(per_sequence, 1))
     elif chunk < 1:
         raise InputError("chunk must be a positive number of sequences", got=chunk)
     for start in range(0, shape[0], chunk):
         yield slice(start, min(start + chunk, shape[0]))
-
-
-def _chunk_bytes(device: torch.device) -> int:
-    return CHUNK_BYTES if device.type != "cuda" else torch.cuda.get_device_properties(device).total_memory // GPU_SHARE

@@ -76,7 +76,7 @@ def measure_model(
         draw = np.random.default_rng(plan.seed)
         test = bands_test(plan.bands, data[:, None], sketch, flips=flips, generator=draw)
         located = locate(signals, data, test, flips=flips, error=error, progress=progress, spread=spread)
-        noise = measure_noise(plan, _directions(signals, located.products), progress, spread)
+        noise = measure_noise(plan, directions_of(signals, located.products), progress, spread)
         cut_short = cut_short or located.cut_short or len(noise.step_block) < plan.block_plan.count
         try:
             gain = measure_gain(subsample(plan, GAIN_SEQUENCES))
@@ -96,7 +96,7 @@ def measure_model(
     )
 
 
-def _directions(signals: Signals, exchanged: Mapping[int, Products]) -> NoiseWork:
+def directions_of(signals: Signals, exchanged: Mapping[int, Products]) -> NoiseWork:
     """Directions of the data and of the probes, band by band; of the exchange where it was made."""
     plan = signals.plan
     bands = [

@@ -37,7 +37,7 @@ from lagreach.whole_model.outputs import (
 )
 from lagreach.whole_model.running import WholeModel, at_rest, whole_model
 
-ROOM = 2**29  # bytes that the sequences run together take on a processor
+ROOM = 2**26  # bytes that the sequences run together take on a processor; more only miss its caches
 GPU_SHARE = 0.5  # that part of a GPU's free memory instead
 COPIES_OF_ARRIVED = 3  # of what arrives at the lags, at the peak: as it comes, put together, and turned
 OUTPUTS_ALIVE = 8  # copies of the outputs at the peak: losses, their gradients, swapped targets

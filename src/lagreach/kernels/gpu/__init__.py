@@ -78,7 +78,7 @@ def _plan(cell: Cell, s0: Tensor) -> Plan:
         fixed=getattr(cell, "gate", 1.0),
         precision=current_precision(),
         activation=get_activation(getattr(cell, "activation", "tanh")).name,
-        shape=chosen_shape(family.module, s0.shape[-1] // family.state),
+        shape=chosen_shape(family, s0.shape[-1] // family.state, s0.shape[0] * s0.shape[1]),
     )
 
 

@@ -12,18 +12,18 @@ from lagreach.kernels.gpu.parts import jit, load, sigmoid, store, tanh
 
 
 @jit
-def activate(a, ACTIVATION: tl.constexpr):
+def activate(a, K: tl.constexpr):
     """Value and slope of an activation of `lagreach.cells.activations`."""
-    if ACTIVATION == "tanh":
+    if K.ACTIVATION == "tanh":
         f = tanh(a)
         slope = 1.0 - f * f
-    elif ACTIVATION == "logistic":
+    elif K.ACTIVATION == "logistic":
         f = sigmoid(a)
         slope = f * (1.0 - f)
-    elif ACTIVATION == "gaussian":
+    elif K.ACTIVATION == "gaussian":
         f = tl.exp(-0.5 * a * a)
         slope = -a * f
-    elif ACTIVATION == "erf":
+    elif K.ACTIVATION == "erf":
         f = tl.erf(a)
         slope = 1.1283791670955126 * tl.exp(-a * a)
     else:
@@ -34,49 +34,26 @@ def activate(a, ACTIVATION: tl.constexpr):
 
 @jit
 def forward(
-    pre,
-    bias,
-    weights,
-    bound,
-    s0,
-    gain,
-    shift,
-    extra,
-    states,
-    kept,
-    scales,
-    staging,
-    fixed,
-    B,
-    T,
-    H: tl.constexpr,
-    HP: tl.constexpr,
-    ROWS: tl.constexpr,
-    BK: tl.constexpr,
-    LAYERNORM: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    RESIDENT: tl.constexpr,
-    PRECISION: tl.constexpr,
-    EVEN: tl.constexpr,
+    pre, bias, weights, bound, s0, gain, shift, extra, states, kept, scales, staging, fixed, B, T, K: tl.constexpr
 ):
     """States after each step, and the slopes."""
     replica = tl.program_id(1).to(tl.int64)
-    rows, cols = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, HP)
-    keep = (rows < B)[:, None] & (cols < H)[None, :]
+    rows, cols = tl.program_id(0) * K.ROWS + tl.arange(0, K.ROWS), tl.arange(0, K.HP)
+    keep = (rows < B)[:, None] & (cols < K.H)[None, :]
     line = (replica * B + rows)[:, None]
-    places = line * T * H + cols[None, :]
-    u = tl.load(weights + replica * H + cols, mask=cols < H, other=0.0)[None, :]
-    b = tl.load(bias + replica * H + cols, mask=cols < H, other=0.0)[None, :]
-    h = load(s0 + line * H + cols[None, :], keep, EVEN)
-    ahead = load(pre + places, keep, EVEN)
+    places = line * T * K.H + cols[None, :]
+    u = tl.load(weights + replica * K.H + cols, mask=cols < K.H, other=0.0)[None, :]
+    b = tl.load(bias + replica * K.H + cols, mask=cols < K.H, other=0.0)[None, :]
+    h = load(s0 + line * K.H + cols[None, :], keep, K)
+    ahead = load(pre + places, keep, K)
     for t in range(T):
         a = ahead + b
-        ahead = load(pre + places + tl.minimum(t + 1, T - 1).to(tl.int64) * H, keep, EVEN)
-        h, slope = activate(a + u * h, ACTIVATION)
-        store(states + places, h, keep, EVEN)
-        store(kept + places, slope, keep, EVEN)
-        states += H
-        kept += H
+        ahead = load(pre + places + tl.minimum(t + 1, T - 1).to(tl.int64) * K.H, keep, K)
+        h, slope = activate(a + u * h, K)
+        store(states + places, h, keep, K)
+        store(kept + places, slope, keep, K)
+        states += K.H
+        kept += K.H
 
 
 @jit
@@ -100,34 +77,26 @@ def backward(
     fixed,
     B,
     T,
-    H: tl.constexpr,
-    HP: tl.constexpr,
-    ROWS: tl.constexpr,
-    BK: tl.constexpr,
-    LAYERNORM: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    RESIDENT: tl.constexpr,
-    PRECISION: tl.constexpr,
-    EVEN: tl.constexpr,
+    K: tl.constexpr,
 ):
     """Gradients of the pre-activations, of the first state and of the bias (a share of each program)."""
     replica = tl.program_id(1).to(tl.int64)
-    rows, cols = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, HP)
-    keep = (rows < B)[:, None] & (cols < H)[None, :]
+    rows, cols = tl.program_id(0) * K.ROWS + tl.arange(0, K.ROWS), tl.arange(0, K.HP)
+    keep = (rows < B)[:, None] & (cols < K.H)[None, :]
     line = (replica * B + rows)[:, None]
-    places = line * T * H + cols[None, :]
-    u = tl.load(weights + replica * H + cols, mask=cols < H, other=0.0)[None, :]
-    dh = tl.zeros([ROWS, HP], u.dtype)
+    places = line * T * K.H + cols[None, :]
+    u = tl.load(weights + replica * K.H + cols, mask=cols < K.H, other=0.0)[None, :]
+    dh = tl.full([K.ROWS, K.HP], 0, u.dtype)
     sum_h = dh
     for back in range(T):
-        at = places + (T - 1 - back).to(tl.int64) * H
-        d = (dh + load(grad + at, keep, EVEN)) * load(kept + at, keep, EVEN)
-        store(d_all + at, d, keep, EVEN)
+        at = places + (T - 1 - back).to(tl.int64) * K.H
+        d = (dh + load(grad + at, keep, K)) * load(kept + at, keep, K)
+        store(d_all + at, d, keep, K)
         sum_h += d
         dh = d * u
-    store(d_s0 + line * H + cols[None, :], dh, keep, EVEN)
+    store(d_s0 + line * K.H + cols[None, :], dh, keep, K)
     program = replica * tl.num_programs(0) + tl.program_id(0)
-    tl.store(d_bias + program * H + cols, tl.sum(sum_h, axis=0), mask=cols < H)
+    tl.store(d_bias + program * K.H + cols, tl.sum(sum_h, axis=0), mask=cols < K.H)
 
 
 @jit
@@ -150,25 +119,17 @@ def tangent(
     fixed,
     B,
     T,
-    H: tl.constexpr,
-    HP: tl.constexpr,
-    ROWS: tl.constexpr,
-    BK: tl.constexpr,
-    LAYERNORM: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    RESIDENT: tl.constexpr,
-    PRECISION: tl.constexpr,
-    EVEN: tl.constexpr,
+    K: tl.constexpr,
 ):
     """Tangents of the states; `known` holds everything that is known before the loop."""
     replica = tl.program_id(1).to(tl.int64)
-    rows, cols = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, HP)
-    keep = (rows < B)[:, None] & (cols < H)[None, :]
+    rows, cols = tl.program_id(0) * K.ROWS + tl.arange(0, K.ROWS), tl.arange(0, K.HP)
+    keep = (rows < B)[:, None] & (cols < K.H)[None, :]
     line = (replica * B + rows)[:, None]
-    places = line * T * H + cols[None, :]
-    u = tl.load(weights + replica * H + cols, mask=cols < H, other=0.0)[None, :]
-    h_dot = load(s0_dot + line * H + cols[None, :], keep, EVEN)
+    places = line * T * K.H + cols[None, :]
+    u = tl.load(weights + replica * K.H + cols, mask=cols < K.H, other=0.0)[None, :]
+    h_dot = load(s0_dot + line * K.H + cols[None, :], keep, K)
     for _ in range(T):
-        h_dot = load(kept + places, keep, EVEN) * (load(known + places, keep, EVEN) + u * h_dot)
-        store(states_dot + places, h_dot, keep, EVEN)
-        places += H
+        h_dot = load(kept + places, keep, K) * (load(known + places, keep, K) + u * h_dot)
+        store(states_dot + places, h_dot, keep, K)
+        places += K.H

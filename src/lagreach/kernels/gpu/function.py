@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lagreach.kernels.gpu.plan import Plan, Tile
+from lagreach.kernels.gpu.plan import COPIES, Constants, Plan, Tile
 from lagreach.kernels.gpu.products import (
     on_device_of,
     recurrent_gradient,
@@ -18,6 +18,7 @@ from lagreach.kernels.gpu.products import (
 )
 
 PACKED_ROWS = 16  # of weights in a program that packs them
+MOST_REGISTERS = 255  # of a thread
 
 
 class Recurrence(torch.autograd.Function):
@@ -58,7 +59,7 @@ class Recurrence(torch.autograd.Function):
                 kept,
                 scales,
                 _staging(tile, x, 2),
-                **_options(plan, tile, x, units_first=tile.units_first),
+                **_options(plan, tile, x),
             )
         return states, kept, scales
 
@@ -141,7 +142,7 @@ class Pullback(torch.autograd.Function):
                 d_shift,
                 d_b,
                 *([d_bound] if tile.units_first else []),
-                **_options(plan, tile, grad, units_first=tile.units_first),
+                **_options(plan, tile, grad),
             )
         return d_all, d_s0, d_gain, d_shift, d_b, d_bound
 
@@ -224,24 +225,32 @@ def tangent_of(plan: Plan, saved: Sequence[Any], tangents: Sequence[Tensor | Non
 # Launching
 
 
-def _options(plan: Plan, tile: Tile, like: Tensor, *, units_first: bool = False) -> dict[str, Any]:
+def _options(plan: Plan, tile: Tile, like: Tensor) -> dict[str, Any]:
+    precision = "alone" if tile.alone else plan.precision if like.dtype == torch.float32 else "ieee"
+    constants = Constants(
+        H=tile.hidden,
+        HP=tile.padded,
+        ROWS=COPIES if tile.alone else tile.rows,
+        BK=tile.slice,
+        RESIDENT=tile.resident,
+        PRECISION=precision,
+        PLANES=2 if precision == "float32" else 1,
+        EVEN=tile.hidden == tile.padded and tile.seq % tile.rows == 0,
+        LAYERNORM=plan.layernorm,
+        PTX=like.is_cuda,
+        GATED=plan.family.gated,
+        ACTIVATION=plan.activation,
+    )
     return {
         "fixed": plan.fixed,
         "B": tile.seq,
         "T": tile.time,
-        "H": tile.hidden,
-        "HP": tile.padded,
-        "ROWS": tile.rows,
-        "BK": tile.slice,
-        "LAYERNORM": plan.layernorm,
-        "RESIDENT": tile.resident,
-        "PRECISION": plan.precision if like.dtype == torch.float32 else "ieee",
-        "EVEN": tile.hidden == tile.padded and tile.seq % tile.rows == 0,
+        "K": constants,
         "num_warps": tile.warps,
         "num_stages": 1,  # the kernels fetch ahead themselves
-        **plan.family.flags,
-        **({} if plan.family.dense else {"ACTIVATION": plan.activation}),
-        **({"PTX": like.is_cuda} if units_first else {}),
+        "enable_fp_fusion": True,
+        # Else the compiler saves registers for the sake of more programs at once, and loads too late.
+        **({"maxnreg": MOST_REGISTERS} if tile.alone else {}),
     }
 
 
@@ -258,11 +267,12 @@ def _weights(plan: Plan, tile: Tile, U: Tensor, *, transposed: bool) -> tuple[Te
     from lagreach.kernels.gpu.parts import pack
 
     blocks, hidden, padded = plan.family.blocks, tile.hidden, tile.padded
-    bound = torch.linalg.vector_norm(U, torch.inf, dim=(1, 2))
-    if U.dtype == torch.float64:  # only in Triton's interpreter
+    if tile.alone or U.dtype == torch.float64:  # float64: only in Triton's interpreter
         square = U.reshape(tile.replica, blocks, hidden, hidden)
         more = padded - hidden
-        return torch.nn.functional.pad(square.mT if transposed else square, (0, more, 0, more)).contiguous(), bound
+        square = square.mT if transposed and not tile.alone else square
+        return (torch.nn.functional.pad(square, (0, more, 0, more)) if more else square).contiguous(), U
+    bound = torch.linalg.vector_norm(U, torch.inf, dim=(1, 2))
     packed = torch.empty((tile.replica, blocks, plan.planes, padded, padded), dtype=torch.float16, device=U.device)
     pack[(padded // PACKED_ROWS, blocks, tile.replica)](
         U.contiguous(),

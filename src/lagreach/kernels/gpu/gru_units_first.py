@@ -10,7 +10,12 @@ import triton.language as tl
 
 from lagreach.kernels.gpu.parts import jit, scaling, split
 from lagreach.kernels.gpu.units_first_parts import (
+    AHEAD,
+    BACK,
+    call_for,
     column,
+    factor,
+    factor_of_two,
     fetch,
     fetch_scale,
     high_part,
@@ -21,88 +26,69 @@ from lagreach.kernels.gpu.units_first_parts import (
     multiplied,
     normalised,
     normalised_slope,
+    over_columns,
+    product,
     put,
     put_scale,
+    scale_of,
+    sequences,
     settled,
 )
 
 
 @jit
 def forward(
-    pre,
-    bias,
-    weights,
-    bound,
-    s0,
-    gain,
-    shift,
-    extra,
-    states,
-    kept,
-    scales,
-    staging,
-    fixed,
-    B,
-    T,
-    H: tl.constexpr,
-    HP: tl.constexpr,
-    ROWS: tl.constexpr,
-    BK: tl.constexpr,
-    LAYERNORM: tl.constexpr,
-    RESIDENT: tl.constexpr,
-    PRECISION: tl.constexpr,
-    EVEN: tl.constexpr,
-    PTX: tl.constexpr,
+    pre, bias, weights, bound, s0, gain, shift, extra, states, kept, scales, staging, fixed, B, T, K: tl.constexpr
 ):
     """States after each step, and what the slopes need."""
-    PLANES: tl.constexpr = 2 if PRECISION == "float32" else 1
     replica = tl.program_id(1).to(tl.int64)
-    units, rows = tl.arange(0, HP)[:, None], tl.program_id(0) * ROWS + tl.arange(0, ROWS)[None, :]
-    real = units < H
+    units, rows = tl.arange(0, K.HP)[:, None], sequences(K)
+    real = units < K.H
     keep = real & (rows < B)
     line = replica * B + rows
-    weights += replica * (3 * PLANES * HP * HP)
-    U_z, U_r = high_part(weights, 0, HP, PRECISION, PTX), high_part(weights, 1, HP, PRECISION, PTX)
-    U_h = high_part(weights, 2, HP, PRECISION, PTX)
-    b_z, b_r = column(bias, 3 * replica, H, HP), column(bias + H, 3 * replica, H, HP)
-    b_h = column(bias + 2 * H, 3 * replica, H, HP)
-    if LAYERNORM:
-        ln_gain, ln_shift = column(gain, replica, H, HP), column(shift, replica, H, HP)
-    h = fetch(s0 + line * H + units, keep, EVEN, PTX)
-    up, down = scaling(tl.maximum(largest_column(h), 1.0), tl.load(bound + replica), PRECISION)
-    at_pre, at_kept = pre + line * T * (3 * H) + units, kept + line * T * (3 * H) + units
-    at_h = states + line * T * H + units
-    next_z, next_r = fetch(at_pre, keep, EVEN, PTX), fetch(at_pre + H, keep, EVEN, PTX)
-    next_h = fetch(at_pre + 2 * H, keep, EVEN, PTX)
+    weights += replica * (3 * K.PLANES * K.HP * K.HP)
+    U_z, U_r = high_part(weights, 0, 1, K), high_part(weights, 1, 1, K)
+    U_h = high_part(weights, 2, 1, K)
+    b_z, b_r = column(bias, 3 * replica, K), column(bias + K.H, 3 * replica, K)
+    b_h = column(bias + 2 * K.H, 3 * replica, K)
+    if K.LAYERNORM:
+        ln_gain, ln_shift = column(gain, replica, K), column(shift, replica, K)
+    h = fetch(s0 + line * K.H + units, keep, K)
+    up, down = scaling(tl.maximum(largest_column(h), 1.0), tl.load(bound + replica), K)
+    at_pre, at_kept = pre + line * T * (3 * K.H) + units, kept + line * T * (3 * K.H) + units
+    at_h = states + line * T * K.H + units
+    next_z, next_r = fetch(at_pre, keep, K), fetch(at_pre + K.H, keep, K)
+    next_h = fetch(at_pre + 2 * K.H, keep, K)
     # The high parts are multiplied once before the low parts are loaded: they move to registers, and make room for these.
-    nothing = settled(U_z, HP, ROWS, PRECISION) + settled(U_r, HP, ROWS, PRECISION) + settled(U_h, HP, ROWS, PRECISION)
-    V_z, V_r = low_part(weights, 0, HP, PRECISION, PTX), low_part(weights, 1, HP, PRECISION, PTX)
-    V_h = low_part(weights, 2, HP, PRECISION, PTX)
+    nothing = settled(U_z, K) + settled(U_r, K) + settled(U_h, K)
+    V_z, V_r = low_part(weights, 0, K), low_part(weights, 1, K)
+    V_h = low_part(weights, 2, K)
     h += nothing
     for t in range(T):
         a_z, a_r, a_h = next_z + b_z, next_r + b_r, next_h + b_h
-        ahead = at_pre + tl.minimum(t + 1, T - 1).to(tl.int64) * (3 * H)
-        next_z, next_r = fetch(ahead, keep, EVEN, PTX), fetch(ahead + H, keep, EVEN, PTX)
-        next_h = fetch(ahead + 2 * H, keep, EVEN, PTX)
-        high, low = split(h, up, PRECISION)
-        r = logistic(a_r + down * multiplied(U_r, V_r, high, low, HP, ROWS, PRECISION), PTX)
-        z = logistic(a_z + down * multiplied(U_z, V_z, high, low, HP, ROWS, PRECISION), PTX)
-        high, low = split(r * h, up, PRECISION)
-        a_h += down * multiplied(U_h, V_h, high, low, HP, ROWS, PRECISION)
-        if LAYERNORM:
-            keeping, scale = normalised(a_h, real, H)
-            g = hyperbolic(keeping * ln_gain + ln_shift, PTX)
-            put_scale(scales, scale, line, t, T, HP, ROWS, PTX, B, rows)
+        ahead = at_pre + tl.minimum(t + 1, T - 1).to(tl.int64) * (3 * K.H)
+        next_z, next_r = fetch(ahead, keep, K), fetch(ahead + K.H, keep, K)
+        next_h = fetch(ahead + 2 * K.H, keep, K)
+        call_for(pre, line, t + AHEAD, T, 3 * K.H, K)
+        high, low = factor(h, up, 1, K)
+        r = logistic(a_r + down * product(U_r, V_r, high, low, K), K)
+        z = logistic(a_z + down * product(U_z, V_z, high, low, K), K)
+        high, low = factor(r * h, up, 1, K)
+        a_h += down * product(U_h, V_h, high, low, K)
+        if K.LAYERNORM:
+            keeping, scale = normalised(a_h, real, K)
+            g = hyperbolic(keeping * ln_gain + ln_shift, K)
+            put_scale(scales, scale, line, t, T, B, rows, K)
         else:
-            g = hyperbolic(a_h, PTX)
+            g = hyperbolic(a_h, K)
             keeping = g
         h = (1.0 - z) * h + z * g
-        put(at_h, h, keep, EVEN, PTX)
-        put(at_kept, z, keep, EVEN, PTX)
-        put(at_kept + H, r, keep, EVEN, PTX)
-        put(at_kept + 2 * H, keeping, keep, EVEN, PTX)
-        at_h += H
-        at_kept += 3 * H
+        put(at_h, h, keep, K)
+        put(at_kept, z, keep, K)
+        put(at_kept + K.H, r, keep, K)
+        put(at_kept + 2 * K.H, keeping, keep, K)
+        at_h += K.H
+        at_kept += 3 * K.H
 
 
 @jit
@@ -127,92 +113,99 @@ def backward(
     fixed,
     B,
     T,
-    H: tl.constexpr,
-    HP: tl.constexpr,
-    ROWS: tl.constexpr,
-    BK: tl.constexpr,
-    LAYERNORM: tl.constexpr,
-    RESIDENT: tl.constexpr,
-    PRECISION: tl.constexpr,
-    EVEN: tl.constexpr,
-    PTX: tl.constexpr,
+    K: tl.constexpr,
 ):
     """Gradients of the blocks, of the first state and of the biases (a share of each program), from those of the states."""
-    PLANES: tl.constexpr = 2 if PRECISION == "float32" else 1
     replica = tl.program_id(1).to(tl.int64)
-    units, rows = tl.arange(0, HP)[:, None], tl.program_id(0) * ROWS + tl.arange(0, ROWS)[None, :]
-    real = units < H
+    units, rows = tl.arange(0, K.HP)[:, None], sequences(K)
+    real = units < K.H
     keep = real & (rows < B)
     line = replica * B + rows
     program = replica * tl.num_programs(0) + tl.program_id(0)
     last = (T - 1).to(tl.int64)
     weights_bound = tl.load(bound + replica)
-    weights += replica * (3 * PLANES * HP * HP)
-    U_z, U_r = high_part(weights, 0, HP, PRECISION, PTX), high_part(weights, 1, HP, PRECISION, PTX)
-    U_h = high_part(weights, 2, HP, PRECISION, PTX)
-    if LAYERNORM:
-        ln_gain, ln_shift = column(gain, replica, H, HP), column(shift, replica, H, HP)
-    wide, narrow = line * T * (3 * H) + units, line * T * H + units  # offsets of the first step
-    at_kept = kept + last * (3 * H) + wide
-    next_z, next_r = fetch(at_kept, keep, EVEN, PTX), fetch(at_kept + H, keep, EVEN, PTX)
-    next_g = fetch(at_kept + 2 * H, keep, EVEN, PTX)
-    next_d = fetch(grad + last * H + narrow, keep, EVEN, PTX)
-    first_h = fetch(s0 + line * H + units, keep, EVEN, PTX)
-    next_h = tl.where(last > 0, fetch(states + tl.maximum(last - 1, 0) * H + narrow, keep, EVEN, PTX), first_h)
-    sum_z = tl.zeros([HP, ROWS], next_d.dtype)
+    weights += replica * (3 * K.PLANES * K.HP * K.HP)
+    U_z, U_r = (
+        high_part(weights, 0, BACK, K, 2),
+        high_part(weights, 1, BACK, K),
+    )
+    U_h = high_part(weights, 2, BACK, K)
+    if K.LAYERNORM:
+        ln_gain, ln_shift = column(gain, replica, K), column(shift, replica, K)
+    wide, narrow = line * T * (3 * K.H) + units, line * T * K.H + units  # offsets of the first step
+    at_kept = kept + last * (3 * K.H) + wide
+    next_z, next_r = fetch(at_kept, keep, K), fetch(at_kept + K.H, keep, K)
+    next_g = fetch(at_kept + 2 * K.H, keep, K)
+    next_d = fetch(grad + last * K.H + narrow, keep, K)
+    first_h = fetch(s0 + line * K.H + units, keep, K)
+    next_h = tl.where(last > 0, fetch(states + tl.maximum(last - 1, 0) * K.H + narrow, keep, K), first_h)
+    sum_z = tl.full([K.HP, K.ROWS], 0, next_d.dtype)
     sum_r, sum_h, sum_gain, sum_shift = sum_z, sum_z, sum_z, sum_z
-    peak = tl.zeros([1, ROWS], next_d.dtype)
+    peak = scale_of(tl.full([K.HP, K.ROWS], 0, next_d.dtype), K)
     # The high parts are multiplied once before the low parts are loaded: they move to registers, and make room for these.
-    nothing = settled(U_z, HP, ROWS, PRECISION) + settled(U_r, HP, ROWS, PRECISION) + settled(U_h, HP, ROWS, PRECISION)
-    V_z, V_r = low_part(weights, 0, HP, PRECISION, PTX), low_part(weights, 1, HP, PRECISION, PTX)
-    V_h = low_part(weights, 2, HP, PRECISION, PTX)
+    nothing = settled(U_z, K) + settled(U_r, K) + settled(U_h, K)
+    V_z, V_r = low_part(weights, 0, K), low_part(weights, 1, K)
+    V_h = low_part(weights, 2, K)
     dh = nothing
     for back in range(T):
         t = last - back
         before = tl.maximum(t - 1, 0)
         z, r, g, h = next_z, next_r, next_g, next_h
-        if LAYERNORM:
+        if K.LAYERNORM:
             kept_g = g
-            g = hyperbolic(kept_g * ln_gain + ln_shift, PTX)
-            scale = fetch_scale(scales, line, t, T, keep, HP, ROWS, EVEN, PTX)
+            g = hyperbolic(kept_g * ln_gain + ln_shift, K)
+            scale = fetch_scale(scales, line, t, T, keep, K)
         dh += next_d
-        at_kept = kept + before * (3 * H) + wide
-        next_z, next_r = fetch(at_kept, keep, EVEN, PTX), fetch(at_kept + H, keep, EVEN, PTX)
-        next_g = fetch(at_kept + 2 * H, keep, EVEN, PTX)
-        next_d = fetch(grad + before * H + narrow, keep, EVEN, PTX)
-        next_h = tl.where(t > 1, fetch(states + tl.maximum(t - 2, 0) * H + narrow, keep, EVEN, PTX), first_h)
+        at_kept = kept + before * (3 * K.H) + wide
+        next_z, next_r = fetch(at_kept, keep, K), fetch(at_kept + K.H, keep, K)
+        next_g = fetch(at_kept + 2 * K.H, keep, K)
+        next_d = fetch(grad + before * K.H + narrow, keep, K)
+        next_h = tl.where(t > 1, fetch(states + tl.maximum(t - 2, 0) * K.H + narrow, keep, K), first_h)
+        call_for(kept, line, t - AHEAD, T, 3 * K.H, K)
+        call_for(states, line, t - AHEAD, T, K.H, K)
+        call_for(grad, line, t - AHEAD, T, K.H, K)
         d_z = dh * (g - h) * z * (1.0 - z)
         d_h = dh * z * (1.0 - g * g)
-        if LAYERNORM:
+        if K.LAYERNORM:
             sum_gain += d_h * kept_g
             sum_shift += d_h
-            d_h = normalised_slope(d_h * ln_gain, kept_g, scale, real, H)
-        most = largest_column(tl.maximum(tl.abs(d_h), tl.abs(d_z)))
-        up, down = scaling(most, weights_bound, PRECISION)
-        high_h, low_h = split(d_h, up, PRECISION)  # both before the first product: they share their barriers
-        high_z, low_z = split(d_z, up, PRECISION)
-        d_reset = down * multiplied(U_h, V_h, high_h, low_h, HP, ROWS, PRECISION)
-        dh = dh * (1.0 - z) + d_reset * r + down * multiplied(U_z, V_z, high_z, low_z, HP, ROWS, PRECISION)
-        d_r = d_reset * h * r * (1.0 - r)
-        most_r = largest_column(d_r)
-        up, down = scaling(most_r, weights_bound, PRECISION)
-        high_r, low_r = split(d_r, up, PRECISION)
-        dh += down * multiplied(U_r, V_r, high_r, low_r, HP, ROWS, PRECISION)
-        at_d = d_all + t * (3 * H) + wide
-        put(at_d, d_z, keep, EVEN, PTX)
-        put(at_d + H, d_r, keep, EVEN, PTX)
-        put(at_d + 2 * H, d_h, keep, EVEN, PTX)
+            d_h = normalised_slope(d_h * ln_gain, kept_g, scale, real, K)
+        if K.PRECISION == "alone":
+            d, _ = factor(d_h, 1.0, BACK, K)
+            d_reset = product(U_h, V_h, d, d, K)
+            d_r = d_reset * h * r * (1.0 - r)
+            d = factor_of_two(d_z, d_r, BACK, K)
+            p = product(U_z, V_z, d, d, K)
+            dh = dh * (1.0 - z) + d_reset * r + p
+            most = tl.maximum(tl.maximum(tl.abs(d_h), tl.abs(d_z)), tl.abs(d_r))
+        else:
+            most = largest_column(tl.maximum(tl.abs(d_h), tl.abs(d_z)))
+            up, down = scaling(most, weights_bound, K)
+            high_h, low_h = split(d_h, up, K)  # both before the first product: they share their barriers
+            high_z, low_z = split(d_z, up, K)
+            d_reset = down * multiplied(U_h, V_h, high_h, low_h, K)
+            dh = dh * (1.0 - z) + d_reset * r + down * multiplied(U_z, V_z, high_z, low_z, K)
+            d_r = d_reset * h * r * (1.0 - r)
+            most_r = largest_column(d_r)
+            up, down = scaling(most_r, weights_bound, K)
+            high_r, low_r = split(d_r, up, K)
+            dh += down * multiplied(U_r, V_r, high_r, low_r, K)
+            most = tl.maximum(most, most_r)
+        at_d = d_all + t * (3 * K.H) + wide
+        put(at_d, d_z, keep, K)
+        put(at_d + K.H, d_r, keep, K)
+        put(at_d + 2 * K.H, d_h, keep, K)
         sum_z += d_z
         sum_r += d_r
         sum_h += d_h
-        peak = tl.maximum(peak, tl.maximum(most, most_r))
-    put(d_s0 + line * H + units, dh, keep, EVEN, PTX)
+        peak = tl.maximum(peak, most)
+    put(d_s0 + line * K.H + units, dh, keep, K)
     tl.store(d_bound + program, tl.max(tl.max(peak, axis=1), axis=0))
-    unit = tl.arange(0, HP)
-    at_bias = d_bias + program * 3 * H + unit
-    tl.store(at_bias, tl.sum(sum_z, axis=1), mask=unit < H)
-    tl.store(at_bias + H, tl.sum(sum_r, axis=1), mask=unit < H)
-    tl.store(at_bias + 2 * H, tl.sum(sum_h, axis=1), mask=unit < H)
-    if LAYERNORM:
-        tl.store(d_gain + program * H + unit, tl.sum(sum_gain, axis=1), mask=unit < H)
-        tl.store(d_shift + program * H + unit, tl.sum(sum_shift, axis=1), mask=unit < H)
+    unit = tl.arange(0, K.HP)
+    at_bias = d_bias + program * 3 * K.H + unit
+    tl.store(at_bias, over_columns(sum_z, K), mask=unit < K.H)
+    tl.store(at_bias + K.H, over_columns(sum_r, K), mask=unit < K.H)
+    tl.store(at_bias + 2 * K.H, over_columns(sum_h, K), mask=unit < K.H)
+    if K.LAYERNORM:
+        tl.store(d_gain + program * K.H + unit, over_columns(sum_gain, K), mask=unit < K.H)
+        tl.store(d_shift + program * K.H + unit, over_columns(sum_shift, K), mask=unit < K.H)

@@ -28,22 +28,22 @@ TAIL = tl.constexpr(2.0**11)  # by which the low part of a split number is scale
 
 def jit(function: Callable[..., Any]) -> Any:
     """`triton.jit` of the function itself: the tests wrap functions to check types, and Triton reads the source."""
-    return triton.jit(inspect.unwrap(function), do_not_specialize=("B", "T", "SHARES"))
+    return triton.jit(inspect.unwrap(function), do_not_specialize=("B", "T", "SHARES", "STRETCHES"))
 
 
 @jit
-def load(pointers, keep, EVEN: tl.constexpr):
+def load(pointers, keep, K: tl.constexpr):
     """Load a tile, zero where `keep` is false; EVEN says that it is true everywhere."""
-    if EVEN:
+    if K.EVEN:
         return tl.load(pointers)
     else:  # Triton wants one return for each branch
         return tl.load(pointers, mask=keep, other=0.0)
 
 
 @jit
-def store(pointers, value, keep, EVEN: tl.constexpr):
+def store(pointers, value, keep, K: tl.constexpr):
     """Store a tile where `keep` is true."""
-    if EVEN:
+    if K.EVEN:
         tl.store(pointers, value)
     else:
         tl.store(pointers, value, mask=keep)
@@ -63,9 +63,9 @@ def largest(a):
 
 
 @jit
-def scaling(bound, weights_bound, PRECISION: tl.constexpr):
+def scaling(bound, weights_bound, K: tl.constexpr):
     """Factors that bring rows of at most `bound` into the range of float16, and products back from it."""
-    if PRECISION == "ieee":
+    if K.PRECISION == "ieee" or K.PRECISION == "alone":  # noqa: PLR1714 (Triton has no "in")
         return 1.0, 1.0
     else:
         unit, inverse = power_of_two(bound)
@@ -82,11 +82,11 @@ def halves(a, up):
 
 
 @jit
-def split(a, up, PRECISION: tl.constexpr):
+def split(a, up, K: tl.constexpr):
     """High and low parts of ``a * up``, as far as the precision has them."""
-    if PRECISION == "float32":
+    if K.PRECISION == "float32":
         return halves(a, up)
-    elif PRECISION == "float16":
+    elif K.PRECISION == "float16":
         high = (a * up).to(tl.float16)
         return high, high
     else:
@@ -94,13 +94,13 @@ def split(a, up, PRECISION: tl.constexpr):
 
 
 @jit
-def products(main, cross, a, up, high, low, PRECISION: tl.constexpr):
+def products(main, cross, a, up, high, low, K: tl.constexpr):
     """Add ``(a * up) @ (high + low / TAIL)`` to ``main + cross / TAIL``, without the product of the two tails (2^-22)."""
-    if PRECISION == "float32":
+    if K.PRECISION == "float32":
         a_high, a_low = halves(a, up)
         main = tl.dot(a_high, high, main)
         cross = tl.dot(a_low, high, tl.dot(a_high, low, cross))
-    elif PRECISION == "float16":
+    elif K.PRECISION == "float16":
         main = tl.dot((a * up).to(tl.float16), high, main)
     else:
         main = tl.dot(a, high, main, input_precision="ieee")
@@ -108,24 +108,23 @@ def products(main, cross, a, up, high, low, PRECISION: tl.constexpr):
 
 
 @jit
-def resident(weights, BLOCK: tl.constexpr, HP: tl.constexpr, RESIDENT: tl.constexpr, PRECISION: tl.constexpr):
+def resident(weights, BLOCK: tl.constexpr, K: tl.constexpr):
     """Load one block of the weights (high and low parts) for the whole kernel, or nothing where it is streamed."""
-    PLANES: tl.constexpr = 2 if PRECISION == "float32" else 1
-    if BLOCK < RESIDENT:
-        at = weights + BLOCK * PLANES * HP * HP + tl.arange(0, HP)[:, None] * HP + tl.arange(0, HP)[None, :]
-        return tl.load(at), tl.load(at + (PLANES - 1) * HP * HP)
+    if BLOCK < K.RESIDENT:
+        at = weights + BLOCK * K.PLANES * K.HP * K.HP + tl.arange(0, K.HP)[:, None] * K.HP + tl.arange(0, K.HP)[None, :]
+        return tl.load(at), tl.load(at + (K.PLANES - 1) * K.HP * K.HP)
     else:
         return 0.0, 0.0
 
 
 @jit
-def stage(slot, value, ROWS: tl.constexpr, HP: tl.constexpr, STAGED: tl.constexpr):
+def stage(slot, value, STAGED: tl.constexpr, K: tl.constexpr):
     """Make a left factor readable by all threads of the program, if some weights are streamed.
 
     Slots are used in turn at even and odd steps: one barrier a step then keeps writers from overtaking readers.
     """
     if STAGED:
-        tl.store(slot + tl.arange(0, ROWS)[:, None] * HP + tl.arange(0, HP)[None, :], value)
+        tl.store(slot + tl.arange(0, K.ROWS)[:, None] * K.HP + tl.arange(0, K.HP)[None, :], value)
 
 
 @jit
@@ -136,75 +135,61 @@ def staged(STAGED: tl.constexpr):
 
 
 @jit
-def product(
-    a,
-    up,
-    high,
-    low,
-    slot,
-    weights,
-    BLOCK: tl.constexpr,
-    ROWS: tl.constexpr,
-    HP: tl.constexpr,
-    BK: tl.constexpr,
-    RESIDENT: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+def product(a, up, high, low, slot, weights, BLOCK: tl.constexpr, K: tl.constexpr):
     """``a @ U``, scaled up, with the resident weights `high` and `low`, or with staged rows and streamed weights."""
-    PLANES: tl.constexpr = 2 if PRECISION == "float32" else 1
-    main = tl.zeros([ROWS, HP], a.dtype)
+    main = tl.full([K.ROWS, K.HP], 0, a.dtype)
     cross = main
-    if BLOCK < RESIDENT:
-        main, cross = products(main, cross, a, up, high, low, PRECISION)
+    if BLOCK < K.RESIDENT:
+        main, cross = products(main, cross, a, up, high, low, K)
     else:
-        rows, inner, cols = tl.arange(0, ROWS), tl.arange(0, BK), tl.arange(0, HP)
-        at = weights + BLOCK * PLANES * HP * HP + inner[:, None] * HP + cols[None, :]
-        for k in tl.range(0, HP, BK, num_stages=3):
-            part = tl.load(slot + rows[:, None] * HP + (k + inner)[None, :])
-            tile_high, tile_low = tl.load(at + k * HP), tl.load(at + k * HP + (PLANES - 1) * HP * HP)
-            main, cross = products(main, cross, part, up, tile_high, tile_low, PRECISION)
-    if PRECISION == "float32":
+        rows, inner, cols = tl.arange(0, K.ROWS), tl.arange(0, K.BK), tl.arange(0, K.HP)
+        at = weights + BLOCK * K.PLANES * K.HP * K.HP + inner[:, None] * K.HP + cols[None, :]
+        for k in tl.range(0, K.HP, K.BK, num_stages=3):
+            part = tl.load(slot + rows[:, None] * K.HP + (k + inner)[None, :])
+            tile_high, tile_low = tl.load(at + k * K.HP), tl.load(at + k * K.HP + (K.PLANES - 1) * K.HP * K.HP)
+            main, cross = products(main, cross, part, up, tile_high, tile_low, K)
+    if K.PRECISION == "float32":
         main -= cross * (-1.0 / TAIL)  # a sum would be folded into the dot, which then waits for the cross terms
     return main
 
 
 @jit
-def columns(HP: tl.constexpr):
+def columns(K: tl.constexpr):
     """Column numbers, with a hint that makes loads and stores share the layout of `settle`: one row to a warp."""
-    return tl.max_contiguous(tl.arange(0, HP), max(HP // 32, 1) if HP <= 128 else 4)
+    return tl.max_contiguous(tl.arange(0, K.HP), max(K.HP // 32, 1) if K.HP <= 128 else 4)
 
 
 @jit
-def settle(a, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+def settle(a, WIDTH: tl.constexpr, K: tl.constexpr):
     """Leave the layout of the tensor cores for that of loads and stores.
 
     The values stay as they are. Without it the compiler stays with the tensor cores' layout and exchanges every tile
     that is loaded or stored between the warps, which costs more than all the arithmetic.
     """
-    return tl.gather(a, tl.arange(0, WIDTH)[None, :] + tl.zeros([ROWS, 1], tl.int32), 1)
+    return tl.gather(a, tl.arange(0, WIDTH)[None, :] + tl.full([K.ROWS, 1], 0, tl.int32), 1)
 
 
 @jit
-def settle_two(a, b, ROWS: tl.constexpr, HP: tl.constexpr):
+def settle_two(a, b, K: tl.constexpr):
     """`settle` two tiles in one exchange."""
-    return tl.split(tl.reshape(settle(tl.interleave(a, b), ROWS, 2 * HP), [ROWS, HP, 2]))
+    return tl.split(tl.reshape(settle(tl.interleave(a, b), 2 * K.HP, K), [K.ROWS, K.HP, 2]))
 
 
 @jit
-def settle_four(a, b, c, d, ROWS: tl.constexpr, HP: tl.constexpr):
+def settle_four(a, b, c, d, K: tl.constexpr):
     """`settle` four tiles in one exchange."""
-    wide = settle(tl.interleave(tl.interleave(a, c), tl.interleave(b, d)), ROWS, 4 * HP)
-    even, odd = tl.split(tl.reshape(wide, [ROWS, 2 * HP, 2]))
-    first, third = tl.split(tl.reshape(even, [ROWS, HP, 2]))
-    second, fourth = tl.split(tl.reshape(odd, [ROWS, HP, 2]))
+    wide = settle(tl.interleave(tl.interleave(a, c), tl.interleave(b, d)), 4 * K.HP, K)
+    even, odd = tl.split(tl.reshape(wide, [K.ROWS, 2 * K.HP, 2]))
+    first, third = tl.split(tl.reshape(even, [K.ROWS, K.HP, 2]))
+    second, fourth = tl.split(tl.reshape(odd, [K.ROWS, K.HP, 2]))
     return first, second, third, fourth
 
 
 @jit
-def row(vector, replica, H: tl.constexpr, HP: tl.constexpr):
+def row(vector, replica, K: tl.constexpr):
     """A vector (replica, H) as a row."""
-    cols = tl.arange(0, HP)
-    return tl.load(vector + replica * H + cols, mask=cols < H, other=0.0)[None, :]
+    cols = tl.arange(0, K.HP)
+    return tl.load(vector + replica * K.H + cols, mask=cols < K.H, other=0.0)[None, :]
 
 
 @jit
@@ -231,25 +216,25 @@ def tanh(a):
 
 
 @jit
-def normalise(a, real, H: tl.constexpr):
+def normalise(a, real, K: tl.constexpr):
     """``(a - mean) / std`` over the units of each row, and 1 / std; padded units (not `real`) stay zero."""
-    centred = tl.where(real, a - (tl.sum(a, axis=1) / H)[:, None], 0.0)
-    scale = 1.0 / tl.sqrt(tl.sum(centred * centred, axis=1) / H + EPS)
+    centred = tl.where(real, a - (tl.sum(a, axis=1) / K.H)[:, None], 0.0)
+    scale = 1.0 / tl.sqrt(tl.sum(centred * centred, axis=1) / K.H + EPS)
     return centred * scale[:, None], scale
 
 
 @jit
-def normalise_slope(v, n, scale, real, H: tl.constexpr):
+def normalise_slope(v, n, scale, real, K: tl.constexpr):
     """Jacobian of `normalise` times v; it is symmetric, so this serves tangents and gradients alike."""
-    along = (tl.sum(v * n, axis=1) / H)[:, None]
-    return tl.where(real, scale[:, None] * (v - (tl.sum(v, axis=1) / H)[:, None] - n * along), 0.0)
+    along = (tl.sum(v * n, axis=1) / K.H)[:, None]
+    return tl.where(real, scale[:, None] * (v - (tl.sum(v, axis=1) / K.H)[:, None] - n * along), 0.0)
 
 
 @jit
-def candidate(a, gain, shift, real, H: tl.constexpr, LAYERNORM: tl.constexpr):
+def candidate(a, gain, shift, real, K: tl.constexpr):
     """``tanh(a)`` or ``tanh(LayerNorm(a))``: the candidate, what to keep of it for the slopes, and 1 / std."""
-    if LAYERNORM:
-        n, scale = normalise(a, real, H)
+    if K.LAYERNORM:
+        n, scale = normalise(a, real, K)
         return tanh(n * gain + shift), n, scale
     else:
         g = tanh(a)
@@ -257,9 +242,9 @@ def candidate(a, gain, shift, real, H: tl.constexpr, LAYERNORM: tl.constexpr):
 
 
 @jit
-def recall(kept, gain, shift, LAYERNORM: tl.constexpr):
+def recall(kept, gain, shift, K: tl.constexpr):
     """Get the candidate back from what `candidate` kept."""
-    if LAYERNORM:
+    if K.LAYERNORM:
         return tanh(kept * gain + shift)
     else:
         return kept

@@ -27,6 +27,9 @@ RESIDENT_BYTES = 192 << 10  # where it holds all weights
 STREAMING_BYTES = 128 << 10  # where it holds some, and needs room for slices of the others
 UNITS_FIRST_BYTES = 256 << 10  # in a units-first kernel, which keeps half of the weights in registers
 UNITS_FIRST_WIDEST = 128  # largest hidden size of a units-first kernel
+COPIES = 2  # of a sequence that is alone: threads for each unit
+ALONE_WIDEST = 256  # units of all blocks of a sequence alone: half as many weights stay in the registers of a thread
+ALONE_MOST = 132 << 9  # units of all blocks of all sequences up to which each sequence has a program: what runs at once
 STREAMED_SLICE = 32  # of weights that are streamed: so much of the axis that is summed over at a time
 WIDEST = 512  # largest hidden size of any kernel, padded to a power of two
 
@@ -66,6 +69,7 @@ class Shape:
     """Choices that change how fast a launch is, and its results by no more than rounding. None: the usual one.
 
     units_first : tiles of units x sequences (`units_first_parts`), where the cell has such kernels and its weights fit
+    alone : one sequence in a program of these kernels, likewise
     rows, warps : sequences and warps of a program
     resident, slice : blocks of weights that stay in shared memory; how much of the summed axis is streamed at once
     sums : the gradients of the weights by `weight_sums` rather than by float32 products of torch
@@ -73,6 +77,7 @@ class Shape:
     """
 
     units_first: bool = False
+    alone: bool = False
     rows: int | None = None
     warps: int | None = None
     resident: int | None = None
@@ -83,7 +88,9 @@ class Shape:
 
 # By module of the kernels and padded hidden size, where measured to be faster (benchmarks/results/gpu.json).
 SHAPES: dict[tuple[str, int], Shape] = {
-    (module, size): Shape(units_first=True, sums=True) for module in ("leaky", "gru", "lstm") for size in (64, 128)
+    (module, size): Shape(units_first=True, sums=True)
+    for module in ("leaky", "gru", "torch_gru", "lstm")
+    for size in (64, 128)
 }
 _shape: ContextVar[Shape | None] = ContextVar("shape", default=None)
 
@@ -96,12 +103,6 @@ def shaped(shape: Shape | None = None, **choices: Any) -> Iterator[None]:
         yield
     finally:
         _shape.reset(token)
-
-
-def chosen_shape(module: str, hidden: int) -> Shape:
-    """Return the shape in force for kernels of a module."""
-    asked = _shape.get()
-    return asked if asked is not None else SHAPES.get((module, padded_size(hidden)), Shape())
 
 
 def padded_size(hidden: int) -> int:
@@ -124,6 +125,7 @@ class Family:
     gradients : blocks that get a gradient; more than `blocks` where an input and a recurrent part differ
     dense : whether it has recurrent matrices
     units_first : file of its units-first kernels, if it has any
+    gated : whether a leaky cell learns its gate
     """
 
     module: str
@@ -133,7 +135,7 @@ class Family:
     gradients: int | None = None
     dense: bool = True
     units_first: str | None = None
-    flags: dict[str, object] = field(default_factory=dict)
+    gated: bool = False
 
     @property
     def kernels(self) -> ModuleType:
@@ -141,15 +143,15 @@ class Family:
         return importlib.import_module(f"lagreach.kernels.gpu.{self.module}")
 
 
-LEAKY = Family("leaky", blocks=1, kept=1, units_first="leaky_units_first", flags={"GATED": False})
-GATED = Family("leaky", blocks=2, kept=2, units_first="leaky_units_first", flags={"GATED": True})
+LEAKY = Family("leaky", blocks=1, kept=1, units_first="leaky_units_first")
+GATED = Family("leaky", blocks=2, kept=2, units_first="leaky_units_first", gated=True)
 FAMILIES = {
     "const_gate": LEAKY,
     "elman": LEAKY,
     "shared_gate": GATED,
     "diag_gate": GATED,
     "gru": Family("gru", blocks=3, kept=3, units_first="gru_units_first"),
-    "torch_gru": Family("torch_gru", blocks=3, kept=4, gradients=4),
+    "torch_gru": Family("torch_gru", blocks=3, kept=4, gradients=4, units_first="torch_gru_units_first"),
     "lstm": Family("lstm", blocks=4, kept=4, state=2, units_first="lstm_units_first"),
     "diag_elman": Family("diag_elman", blocks=1, kept=1, dense=False),
 }
@@ -158,6 +160,13 @@ FAMILIES = {
 def family_of(cell: Cell) -> Family | None:
     """Return the kernels for a cell; None for a cell (or a subclass) that this package does not know."""
     return FAMILIES.get(cell.name) if blocks_of(cell) is not None else None
+
+
+def chosen_shape(family: Family, hidden: int, sequences: int) -> Shape:
+    """Return the shape in force for these kernels; few sequences (of all replicas) run alone."""
+    asked, padded = _shape.get(), padded_size(hidden)
+    alone = sequences * family.blocks * padded <= ALONE_MOST
+    return replace(SHAPES.get((family.module, padded), Shape()), alone=alone) if asked is None else asked
 
 
 @dataclass(frozen=True)
@@ -179,7 +188,8 @@ class Plan:
     @property
     def without_units_first(self) -> Plan:
         """The same with the usual tiles."""
-        return replace(self, shape=Shape(sums=self.shape.sums)) if self.shape.units_first else self
+        special = self.shape.units_first or self.shape.alone
+        return replace(self, shape=Shape(sums=self.shape.sums)) if special else self
 
     def kernels(self, tile: Tile) -> ModuleType:
         """Return the module of the forward and backward kernels."""
@@ -201,7 +211,8 @@ class Plan:
         block_bytes = self.planes * 2 * padded * padded
         blocks = self.family.blocks
         fits = blocks * block_bytes <= RESIDENT_BYTES
-        units_first = (
+        alone = shape.alone and self.family.units_first is not None and blocks * padded <= ALONE_WIDEST
+        units_first = alone or (
             shape.units_first
             and self.family.units_first is not None
             and padded <= UNITS_FIRST_WIDEST
@@ -210,6 +221,7 @@ class Plan:
         resident = shape.resident if shape.resident is not None else blocks if fits else STREAMING_BYTES // block_bytes
         resident = blocks if units_first else resident
         usual = padded // 16 if units_first or padded <= 32 else 8 if padded < WIDEST else 16
+        rows = 1 if alone else UNITS_FIRST_ROWS if units_first else ROWS
         return Tile(
             replica,
             seq,
@@ -218,11 +230,30 @@ class Plan:
             padded,
             resident,
             staged=resident < blocks,
-            rows=shape.rows or (UNITS_FIRST_ROWS if units_first else ROWS),
+            rows=shape.rows or rows,
             warps=shape.warps or usual,
             slice=shape.slice or min(STREAMED_SLICE if padded < WIDEST else STREAMED_SLICE // 2, padded),
             units_first=units_first,
+            alone=alone,
         )
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What the recurrent kernels know when they are compiled, their K."""
+
+    H: int  # units
+    HP: int  # units, padded
+    ROWS: int  # sequences of a tile, or copies of one
+    BK: int  # of the summed axis that is streamed at once
+    RESIDENT: int  # blocks of weights that stay in shared memory
+    PRECISION: str
+    PLANES: int  # float16 numbers that make up a weight
+    EVEN: bool  # whether no tile reaches beyond its tensor
+    LAYERNORM: bool
+    PTX: bool  # whether units-first kernels load and store by PTX
+    GATED: bool = False
+    ACTIVATION: str = "tanh"
 
 
 @dataclass(frozen=True)
@@ -240,6 +271,7 @@ class Tile:
     warps: int  # usually a row to each, or more rows where that leaves a thread too little to do
     slice: int  # of the summed axis that is streamed at once
     units_first: bool
+    alone: bool  # whether a sequence has a program of its own, and COPIES columns of its tiles
 
     @property
     def grid(self) -> tuple[int, int]:

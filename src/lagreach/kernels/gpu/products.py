@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,9 +12,29 @@ from torch import Tensor
 from lagreach.kernels.gpu.plan import Plan, Tile
 
 SUMS_PROGRAMS = 528  # programs that sum the gradients of the weights, at least: a few for each multiprocessor
+STRETCH_TILES = (
+    4  # tiles of times in a stretch of a sequence, at least: few sequences are cut for the sake of more programs
+)
 # Units, times, warps and stages of such a program: for one block of up to 64 units, for two of them, and for a wider block.
 SUMS_TILE, PAIRED_SUMS_TILE, WIDE_SUMS_TILE = (64, 32, 4, 4), (128, 32, 4, 3), (128, 32, 8, 3)
 WIDEST_INPUT = 64  # up to so many inputs, the gradient of their weights is summed by the same programs
+
+
+@dataclass(frozen=True)
+class SumConstants:
+    """What the sums of the weights' gradients know when they are compiled, their K; see `weight_sums.sums`."""
+
+    G: int
+    STATE: int
+    H: int
+    HP: int
+    D: int
+    DP: int
+    RESET_FROM: int
+    BM: int
+    BK: int
+    PRECISION: str
+    EVEN: bool
 
 
 def on_device_of(like: Tensor) -> AbstractContextManager[Any]:
@@ -59,7 +80,10 @@ def weight_gradients(
     usual = WIDE_SUMS_TILE if tile.padded > 64 else PAIRED_SUMS_TILE if paired else SUMS_TILE
     units, times, warps, stages = plan.shape.sums_tile or usual
     parts = -(-reset_from // units) + -(-(width - reset_from) // units)
-    shares = max(1, min(tile.seq, -(-SUMS_PROGRAMS // (parts * tile.replica))))
+    wanted, stretches = -(-SUMS_PROGRAMS // (parts * tile.replica)), 1
+    while stretches * tile.seq < wanted and tile.time % (2 * stretches * STRETCH_TILES * times) == 0:
+        stretches *= 2
+    shares, stretch = min(stretches * tile.seq, wanted), tile.time // stretches
     d_U = d.new_empty(tile.replica, shares, width, hidden)
     d_W = d.new_empty(tile.replica, shares, width, inputs)
     first, x = s0[..., :hidden], x.contiguous()
@@ -74,21 +98,24 @@ def weight_gradients(
             _largest(x),
             d_U,
             d_W,
-            tile.seq,
-            tile.time,
+            stretches * tile.seq,
+            stretch,
             shares,
-            G=width,
-            STATE=states.shape[-1],
-            H=hidden,
-            HP=tile.padded,
-            D=inputs,
-            DP=padded_inputs,
-            RESET_FROM=reset_from,
-            BM=units,
-            BK=times,
-            PRECISION=plan.precision if d.dtype == torch.float32 else "ieee",
-            EVEN=tile.time % times == reset_from % units == (width - reset_from) % units == 0
-            and (hidden, inputs or padded_inputs) == (tile.padded, padded_inputs),
+            stretches,
+            K=SumConstants(
+                G=width,
+                STATE=states.shape[-1],
+                H=hidden,
+                HP=tile.padded,
+                D=inputs,
+                DP=padded_inputs,
+                RESET_FROM=reset_from,
+                BM=units,
+                BK=times,
+                PRECISION=plan.precision if d.dtype == torch.float32 else "ieee",
+                EVEN=stretch % times == reset_from % units == (width - reset_from) % units == 0
+                and (hidden, inputs or padded_inputs) == (tile.padded, padded_inputs),
+            ),
             num_warps=warps,
             num_stages=stages,
         )

@@ -82,7 +82,7 @@ const ForecastPage = (() => {
       const cell = (name) => element(`${name}-${i}`);
       cell("share").textContent = percent(row.share[0]);
       cell("range").textContent = range(row.share[1], row.share[2]);
-      cell("data").textContent = Number.isNaN(row.inData[0]) ? "none found" : percent(row.inData[0]);
+      cell("data").textContent = page.found.includes(i) ? percent(row.inData[0]) : page.untested.includes(i) ? page.notTested : row.wordInData;
       cell("seen").textContent = count(row.seen);
       cell("needed").textContent = count(row.needed);
       cell("word").textContent = row.word;

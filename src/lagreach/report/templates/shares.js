@@ -198,7 +198,7 @@ const Shares = (() => {
   /* Share of the dependency in the data, and what binds there. */
   function inData(page, i, sequences, shown) {
     const place = page.found.indexOf(i);
-    if (place < 0) return { inData: unknown, wordInData: "none found" };
+    if (place < 0) return { inData: unknown, wordInData: page.untested.includes(i) ? "unknown" : "none found" };
     const { rules, read, reach, within } = page;
     const at = (curves, count) => (curves ? data(curves, rules, place, i, count) : unknown);
     const [own, all, budget] = [at(read, sequences), at(reach, sequences), at(within, sequences)];

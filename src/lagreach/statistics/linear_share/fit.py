@@ -7,23 +7,28 @@ that such a lag gets zero on average, and a lag that the features hold exactly g
 Where inputs follow from each other, the prediction may vary with an input only because its neighbours do. Then ``u`` stands for
 what the input alone holds, and ``E[prediction u]`` is what the prediction changes by if that input alone is exchanged: the share.
 The loss that is gained does not ask by which input.
+
+Products and eigenvectors are torch's, on one thread: numpy's library takes all cores, and where these are busy (a training that
+waits for its forecast, say) its threads wait for each other thirty times as long as one takes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from torch import Tensor
 
+from lagreach._util.threads import one_thread
 from lagreach.errors import InputError
 from lagreach.statistics.linear_share.curves import ShareCurves
 from lagreach.statistics.linear_share.moments import SUMS, ShareMoments
 
 Array = np.ndarray
-Sums = dict[str, Any]  # arrays by name, or numbers once a block is chosen
+Sums = dict[str, Tensor]
 AMOUNTS = 65  # amounts of shrinkage from none to all: four a decade
 MOST_SHRINKAGE = 1e4  # in units of the largest eigenvalue
 DIGITS = 9  # of shares that are kept, so that files stay small
@@ -37,6 +42,7 @@ def rounding_floor(dtype: torch.dtype | None) -> float:
     return COARSE_FLOOR if dtype is None else FLOORS.get(dtype, COARSE_FLOOR)
 
 
+@one_thread()
 def share_curves(
     moments: ShareMoments,
     *,
@@ -55,30 +61,31 @@ def share_curves(
     features
         Numbers of the features that take part; all if None.
     """
-    sums = {name: getattr(moments, name).cpu().numpy() for name in SUMS}
+    sums = {name: getattr(moments, name).cpu() for name in SUMS}
     if features is not None:
-        sums = _selected(sums, features)
-    blocks = np.flatnonzero(sums["sequences"] > 0)
+        sums = _selected(sums, torch.from_numpy(features))
+    blocks = sums["sequences"].nonzero()[:, 0].tolist()
     if len(blocks) < 3:
         raise InputError("too few sequences for a forecast", got=f"{len(blocks)} blocks of them", expected="at least 3")
     total = {name: by_block.sum(0) for name, by_block in sums.items()}
     probes = len(moments.group) // (2 if moments.singled else 1)
     whole = _Fold.of(total, total, probes)
-    largest = float(np.linalg.eigvalsh(whole.squares)[-1])
+    largest = float(torch.linalg.eigvalsh(whole.squares)[-1])
     top = largest if largest > 0 else 1.0  # features that never vary fit nothing, in any units
     grid = _ridge(top, floor) if budget is None else _descent(top, budget)
-    copies, folds = moments.copies.numpy(), []
+    folds = []
     for block in blocks:
         left_out = {name: by_block[block] for name, by_block in sums.items()}
         rest = {name: total[name] - left_out[name] for name in SUMS}
         fit, fresh = _Fold.of(rest, rest, probes), _Fold.of(left_out, rest, probes)
-        folds.append(_judge(fit, fresh, grid, copies[-probes:], descent=budget is not None))
-    size = sums["sequences"][blocks] / total["sequences"]
-    present = total["present"] / total["sequences"]
+        folds.append(_judge(fit, fresh, grid, moments.copies[-probes:], descent=budget is not None))
+    size = (sums["sequences"][blocks] / total["sequences"]).numpy()
+    present = (total["present"] / total["sequences"]).numpy()
+    power = whole.power.numpy()
     rows = sums["means"].shape[1]
-    share, fitted = (_with_blocks(folds, name, size, "power", whole.power) for name in ("share", "fitted"))
+    share, fitted = (_with_blocks(folds, name, size, "power", power) for name in ("share", "fitted"))
     if moments.singled:
-        alone = _with_blocks(folds, "alone", size, "present", whole.present)
+        alone = _with_blocks(folds, "alone", size, "present", whole.present.numpy())
         share, fitted = alone, fitted + 2 * (alone - share)  # what is gained, 2 share - fitted, stays
     return ShareCurves(
         lags=moments.lags,
@@ -88,17 +95,17 @@ def share_curves(
         present=present,
         gained=_with_blocks(folds, "gained", size),
         in_data=_in_data(folds, size),
-        seen=_seen(folds, size, whole.power, present),
+        seen=_seen(folds, size, power, present),
         dependence=_dependence(sums, blocks, total, probes),
-        design_effect=_design_effect(whole, rows / (total["concentration"] / total["sequences"])),
+        design_effect=_design_effect(whole, rows / float(total["concentration"] / total["sequences"])),
     )
 
 
-def _selected(sums: Sums, features: Array) -> Sums:
+def _selected(sums: Sums, features: Tensor) -> Sums:
     """The sums of some features only."""
     rows, count = sums["means"].shape[1:]
-    behind = np.concatenate(
-        (features, count + np.arange(rows))
+    behind = torch.cat(
+        (features, count + torch.arange(rows))
     )  # gradients carry the rows' residuals behind the features
     return sums | {
         "squares": sums["squares"][:, features][:, :, features],
@@ -123,32 +130,29 @@ def _descent(top: float, budget: float) -> Array:
 class _Fold:
     """Moments of some sequences about the means of those that a fit is made from."""
 
-    squares: Float[Array, "feature feature"]
-    cross: Float[Array, "lag feature probe"]
-    single: Float[Array, "lag feature probe"]  # with what the input alone holds: the same where inputs are independent
-    power: Float[Array, "lag"]
-    present: Float[Array, "lag"]
-    noise: Float[Array, "feature feature"]  # covariance of a sequence's gradient, for a residual of variance one
-    gradient: Float[Array, "copy feature"]
+    squares: Float[Tensor, "feature feature"]
+    cross: Float[Tensor, "feature lag probe"]
+    single: Float[Tensor, "feature lag probe"]  # with what the input alone holds: the same where inputs are independent
+    power: Float[Tensor, "lag"]
+    present: Float[Tensor, "lag"]
+    noise: Float[Tensor, "feature feature"]  # covariance of a sequence's gradient, for a residual of variance one
+    gradient: Float[Tensor, "copy feature"]
     variance: float  # of the residual
-    target: Float[Array, "lag probe"]
-    output: Float[Array, "lag probe"]
+    target: Float[Tensor, "lag probe"]
+    output: Float[Tensor, "lag probe"]
 
     @classmethod
     def of(cls, sums: Sums, about: Sums, probes: int) -> _Fold:
-        n, m = sums["sequences"], about["sequences"]
+        n, m = float(sums["sequences"]), float(about["sequences"])
         mean, planted = about["means"] / m, about["planted"] / m  # (row, feature), (row, lag, probe)
-        cross = (
-            sums["cross"]
-            - np.einsum("rf,rlp->lfp", mean, sums["planted"])
-            - np.einsum("rf,rlp->lfp", sums["means"], planted)
-        ) / n + np.einsum("rf,rlp->lfp", mean, planted)
-        power = (sums["power"] - 2 * (planted * sums["planted"]).sum(0)) / n + np.square(planted).sum(0)
+        cross = sums["cross"].transpose(0, 1) - _outer(mean, sums["planted"]) - _outer(sums["means"], planted)
+        cross = cross / n + _outer(mean, planted)
+        power = (sums["power"] - 2 * (planted * sums["planted"]).sum(0)) / n + planted.square().sum(0)
         features = mean.shape[1]
-        centred = np.concatenate((np.eye(features), -mean))  # gradients of features about their means
+        centred = torch.cat((torch.eye(features, dtype=mean.dtype), -mean))  # gradients of features about their means
         gradient, offset = sums["gradient"] @ centred / n, sums["gradient"][:, features:] / n
         second = centred.T @ sums["gradients"] @ centred / n
-        variance = sums["residual"] / n - np.square(offset).sum()
+        variance = float(sums["residual"] / n - offset.square().sum())
         spread = second - gradient.T @ gradient
         target, output = _lagged(sums["lagged"], about["lagged"], n)
         return cls(
@@ -157,18 +161,23 @@ class _Fold:
             single=cross[..., -probes:],
             power=power[:, :probes].mean(1),
             present=sums["present"] / n,
-            noise=spread * n / max(n - 1, 1) / variance if variance > 0 else np.zeros_like(second),
+            noise=spread * n / max(n - 1, 1) / variance if variance > 0 else torch.zeros_like(second),
             gradient=gradient,
-            variance=float(variance),
+            variance=variance,
             target=target[:, -probes:],
             output=output[:, -probes:],
         )
 
 
-def _lagged(sums: Float[Array, "six lag probe"], about: Array, n: float) -> tuple[Array, Array]:
+def _outer(by_feature: Float[Tensor, "row feature"], by_lag: Float[Tensor, "row lag probe"]) -> Tensor:
+    """Sum over rows: (feature, lag, probe)."""
+    return (by_feature.T @ by_lag.flatten(1)).unflatten(1, by_lag.shape[1:])
+
+
+def _lagged(sums: Float[Tensor, "six lag probe"], about: Tensor, n: float) -> tuple[Tensor, Tensor]:
     """Covariances of target and output with the old input, over the steps that have one."""
     w, z, r, zr, o, zo = sums
-    count = np.where(about[0] > 0, about[0], 1.0)
+    count = torch.where(about[0] > 0, about[0], 1.0)
     z_mean, r_mean, o_mean = about[1] / count, about[2] / count, about[4] / count
     residual = zr - z_mean * r - r_mean * z + z_mean * r_mean * w
     output = zo - z_mean * o - o_mean * z + z_mean * o_mean * w
@@ -191,53 +200,56 @@ class _Judged:
     present: Array  # (lag,)
 
 
-def _judge(fit: _Fold, fresh: _Fold, grid: Array, copies: Array, *, descent: bool) -> _Judged:
-    values, vectors = np.linalg.eigh(fit.squares)
-    values = np.maximum(values, 0.0)
-    weight = _descended(values, grid) if descent else 1 / (values + grid[:, None])  # (amount, feature)
+def _judge(fit: _Fold, fresh: _Fold, grid: Array, copies: Tensor, *, descent: bool) -> _Judged:
+    values, vectors = torch.linalg.eigh(fit.squares)
+    values = values.clamp(min=0.0)
+    amounts = torch.from_numpy(grid)[:, None]
+    weight = _descended(values, amounts) if descent else 1 / (values + amounts)  # (amount, feature)
     twice = values * weight**2
-    fitted, new = (np.einsum("fe,lfp->lep", vectors, fold.cross, optimize=True) for fold in (fit, fresh))
-    single = [np.einsum("fe,lfp->lep", vectors, fold.single, optimize=True) for fold in (fresh, fit)]
-    crossed = [(fitted * other).mean(2) for other in (new, fitted)]  # (lag, feature)
+    fitted, new, *single = (
+        (vectors.T @ cross.flatten(1)).unflatten(1, cross.shape[1:])
+        for cross in (fit.cross, fresh.cross, fresh.single, fit.single)
+    )
+    crossed = [(fitted * other).mean(2).T for other in (new, fitted)]  # (lag, feature)
     own_gradient, new_gradient = fit.gradient @ vectors, fresh.gradient @ vectors
     turned = vectors.T @ fit.noise @ vectors
-    noise = np.maximum(np.diagonal(turned), 0.0)
+    noise = turned.diagonal().clamp(min=0.0)
     scale = fit.variance if fit.variance > 0 else 1.0
+    pushed = (copies @ own_gradient).T  # (feature, probe)
 
-    def gained(other: Array) -> Array:
-        return (2 * weight - twice) @ (own_gradient * other).sum(0) / scale
+    def gained(other: Tensor) -> Array:
+        return ((2 * weight - twice) @ (own_gradient * other).sum(0) / scale).numpy()
 
-    def moved(b: Array, cross: Array, output: Array) -> Array:
-        change = np.einsum("lp,lep,pe->le", b, cross, copies @ own_gradient, optimize=True)
-        return (b * output).sum(1)[:, None] + change @ weight.T
+    def moved(b: Tensor, cross: Tensor, output: Tensor) -> Array:
+        change = (cross * pushed[:, None] * b).sum(2).T
+        return ((b * output).sum(1)[:, None] + change @ weight.T).numpy()
+
+    def seen(other: Tensor) -> Array:
+        along = (turned @ other.flatten(1)).view_as(other)
+        return torch.stack([(fitted * part).sum(0).mean(1) for part in (other, along)]).numpy()
+
+    def both(values: Sequence[Tensor], by: Tensor) -> tuple[Array, Array]:
+        held_out, own = ((value @ by.T).numpy() for value in values)
+        return held_out, own
 
     return _Judged(
-        share=(crossed[0] @ weight.T, crossed[1] @ weight.T),
-        fitted=(crossed[0] @ twice.T, crossed[1] @ twice.T),
-        alone=((fitted * single[0]).mean(2) @ weight.T, (fitted * single[1]).mean(2) @ weight.T),
+        share=both(crossed, weight),
+        fitted=both(crossed, twice),
+        alone=both([(fitted * other).mean(2).T for other in single], weight),
         gained=(gained(new_gradient), gained(own_gradient)),
-        noise=twice @ noise,
+        noise=(twice @ noise).numpy(),
         in_data=(moved(fit.target, single[0], fresh.output), moved(fit.target, single[1], fit.output)),
-        strength=((fit.target * fresh.target).sum(1), np.square(fit.target).sum(1)),
-        seen=tuple(  # type: ignore[arg-type]
-            np.stack(
-                [
-                    (fitted * other).sum(1).mean(1),
-                    np.einsum("lep,eg,lgp->lp", fitted, turned, other, optimize=True).mean(1),
-                ]
-            )
-            for other in (new, fitted)
-        ),
-        power=fit.power,
-        present=fit.present,
+        strength=((fit.target * fresh.target).sum(1).numpy(), fit.target.square().sum(1).numpy()),
+        seen=(seen(new), seen(fitted)),
+        power=fit.power.numpy(),
+        present=fit.present.numpy(),
     )
 
 
-def _descended(values: Array, times: Array) -> Array:
+def _descended(values: Tensor, times: Tensor) -> Tensor:
     """``(1 - exp(-tau s)) / s``, which is tau where s is zero."""
-    product = times[:, None] * values
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(product > 1e-8, -np.expm1(-product) / values, times[:, None] * (1 - product / 2))
+    product = times * values
+    return torch.where(product > 1e-8, -torch.expm1(-product) / values, times * (1 - product / 2))
 
 
 def _mean(folds: list[_Judged], name: str, size: Array) -> Array:
@@ -292,15 +304,15 @@ def _seen(folds: list[_Judged], size: Array, power: Array, present: Array) -> Fl
     return np.concatenate((value[None], np.where(np.isnan(moved), np.inf, moved)))
 
 
-def _dependence(sums: Sums, blocks: Array, total: Sums, probes: int) -> Float[Array, "block lag probe"]:
+def _dependence(sums: Sums, blocks: Sequence[int], total: Sums, probes: int) -> Float[Array, "block lag probe"]:
     """Covariance of the target with what the old input alone holds, by block."""
-    by_block = [_lagged(sums["lagged"][b], total["lagged"], sums["sequences"][b])[0] for b in blocks]
-    return np.stack(by_block)[..., -probes:]
+    by_block = [_lagged(sums["lagged"][b], total["lagged"], float(sums["sequences"][b]))[0] for b in blocks]
+    return torch.stack(by_block)[..., -probes:].numpy()
 
 
 def _design_effect(whole: _Fold, rows_a_sequence: float) -> float:
     """Mean over the directions of S of what a gradient varies, over what it would for independent residuals."""
-    values, vectors = np.linalg.eigh(whole.squares)
+    values, vectors = torch.linalg.eigh(whole.squares)
     kept = values > LEAST * values[-1]
-    along = np.einsum("fe,fg,ge->e", vectors, whole.noise, vectors, optimize=True)[kept]
-    return float((along / values[kept]).mean() * rows_a_sequence) if kept.any() else float("nan")
+    along = (vectors * (whole.noise @ vectors)).sum(0)[kept]
+    return float((along / values[kept]).mean() * rows_a_sequence) if bool(kept.any()) else float("nan")

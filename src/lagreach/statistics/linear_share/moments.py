@@ -8,14 +8,14 @@ sequences, so that fits can be judged on blocks they have not seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lagreach._util.full_precision import full_products
 from lagreach.errors import InputError
 
 PIECE = 256  # rows whose products are summed in single precision
@@ -72,21 +72,57 @@ class Rows:
         return Rows(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
 
 
-def rows_of_blocks(
-    block: Int[Tensor, "seq"], device: torch.device | str = "cpu"
-) -> list[tuple[int, slice | Int[Tensor, "row"]]]:
-    """Rows of each block, in the order of the blocks; a slice where they stand together, which needs no copy.
+@dataclass(frozen=True)
+class InBlocks:
+    """Sequences sorted into their blocks, as many a block: those with fewer are filled up with ones that do not count.
 
-    >>> rows_of_blocks(torch.tensor([2, 2, 5]))
-    [(2, slice(0, 2, None)), (5, slice(2, 3, None))]
+    Attributes
+    ----------
+    numbers
+        Of the blocks; a slice where they follow each other, so that sums are added in place.
+    count
+        Of the blocks.
+    index
+        (block, member) sequences; None where they stand in this order already.
+    counts
+        (block, member): one, and zero for what was filled up.
     """
-    rows: list[tuple[int, slice | Tensor]] = []
-    for number in block.unique().tolist():
-        members = (block == number).nonzero()[:, 0]
-        first, last = int(members[0]), int(members[-1])
-        together = last - first + 1 == len(members)
-        rows.append((number, slice(first, last + 1) if together else members.to(device)))
-    return rows
+
+    numbers: slice | Int[Tensor, "block"]
+    count: int
+    index: Int[Tensor, "block member"] | None
+    counts: Float[Tensor, "block member"]
+
+    @classmethod
+    def of(cls, block: Int[Tensor, "seq"], device: torch.device | str = "cpu") -> InBlocks:
+        """Sort sequences, of which the blocks are known.
+
+        >>> InBlocks.of(torch.tensor([5, 2, 2])).index
+        tensor([[1, 2],
+                [0, 1]])
+        """
+        numbers, sizes = block.cpu().unique(return_counts=True)
+        first, last, most = int(numbers[0]), int(numbers[-1]), int(sizes.max())
+        place = slice(first, last + 1) if last - first + 1 == len(numbers) else numbers.to(device)
+        inside = torch.arange(most) < sizes[:, None]
+        index, order = torch.zeros(len(numbers), most, dtype=torch.long), block.cpu().argsort(stable=True)
+        index[inside] = order
+        index = torch.where(inside, index, order[:1])
+        sorted_already = bool(inside.all()) and bool((order[1:] > order[:-1]).all())
+        return cls(place, len(numbers), None if sorted_already else index.to(device), inside.double().to(device))
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """Sort values (seq, ...) to (block, member, ...)."""
+        return values.unflatten(0, (self.count, -1)) if self.index is None else values[self.index]
+
+    def counted(self, values: Tensor) -> Tensor:
+        """Sort values, with zeros for what was filled up."""
+        sorted_ = self(values)
+        return (
+            sorted_
+            if self.index is None
+            else sorted_ * self.counts.view(*self.counts.shape, *[1] * (values.ndim - 1)).to(values)
+        )
 
 
 class ShareMoments:
@@ -153,47 +189,41 @@ class ShareMoments:
         return self.squares.shape[1]
 
     def add(self, rows: Rows) -> None:
-        """Add sequences."""
-        for place, (block, chosen) in enumerate(rows_of_blocks(rows.block, rows.features.device)):
-            self._add(block, rows, chosen)
-            self.lagged[block] += rows.lagged[place].double()
-
-    def _add(self, block: int, rows: Rows, chosen: slice | Tensor) -> None:
-        """Add sequences of one block.
+        """Add sequences.
 
         Squares are summed in double precision, since fits divide by them. What is only multiplied, features with old inputs,
         is summed about the features' means, some rows at a time in the precision of the inputs.
         """
-        phi, weights, towards, gradient = (
-            part[chosen].double() for part in (rows.features, rows.weights, rows.towards, rows.gradient)
-        )
+        blocks = InBlocks.of(rows.block, rows.features.device)
+        at, phi, towards = blocks.numbers, blocks(rows.features).double(), blocks(rows.towards).double()
+        weights, gradient = blocks.counted(rows.weights).double(), blocks.counted(rows.gradient).double()
+        times, planted = blocks(rows.times), blocks(rows.planted)
+        features, outputs = phi.shape[4], phi.shape[3]
         weighted = phi * weights[..., None, None]
-        self.sequences[block] += len(phi)
-        self.squares[block] += weighted.flatten(0, 2).T @ phi.flatten(0, 2)
-        self.means[block] += weighted.sum((0, 1))
-        self.present[block] += _from_each(rows.times[chosen], weights, self.lags)
-        about = phi.mean((0, 1))
+        self.sequences[at] += blocks.counts.sum(1)
+        self.squares[at] += weighted.flatten(1, 3).mT @ phi.flatten(1, 3)
+        self.means[at] += weighted.sum((1, 2))
+        self.present[at] += _from_each(times.flatten(1), weights.flatten(1), self.lags)
+        about = phi.mean((1, 2))  # (block, row, feature)
         groups = len(set(self.group))
         for group in range(groups):
             probes = slice(group, None, groups)  # groups take turns
             along = towards[..., group]
-            pull = along * weights[..., None]  # (seq, anchor, row)
-            psi = ((phi - about) * pull[..., None]).sum(2)
-            ours = torch.cat((psi, pull), dim=2).flatten(0, 1)
-            size = (weights * along.square().sum(2)).flatten()
-            for lags, old in _before(rows.planted[chosen][..., probes], rows.times[chosen], self.lags):
-                products, power = _products(ours, size, old.flatten(1))
-                cross, planted = products.unflatten(1, old.shape[1:]).split((phi.shape[3], phi.shape[2]))
-                summed = self.cross[block].transpose(0, 1)[:, lags, probes]
-                summed += cross
-                for row, mean in enumerate(about):
-                    summed.addcmul_(mean[:, None, None], planted[row].double())
-                self.planted[block][:, lags, probes] += planted
-                self.power[block][lags, probes] += power.unflatten(0, old.shape[1:])
-        self.gradients[block] += gradient.flatten(0, 1).T @ gradient.flatten(0, 1)
-        self.gradient[block] += gradient.sum(0)
+            pull = along * weights[..., None]  # (block, member, anchor, row)
+            psi = ((phi - about[:, None, None]) * pull[..., None]).sum(3)
+            ours = torch.cat((psi, pull), dim=3).flatten(1, 2)
+            size = (weights * along.square().sum(3)).flatten(1)
+            products, power = _with_old_inputs(ours, size, planted[..., probes], times, self.lags)
+            cross, old = products.split((features, outputs), dim=1)
+            led = (about.mT @ old.double().flatten(2)).unflatten(2, old.shape[2:])
+            self.cross.transpose(1, 2)[at, :, :, probes] += led.add_(cross)
+            self.planted[at, :, :, probes] += old
+            self.power[at, :, probes] += power
+        self.gradients[at] += gradient.flatten(1, 2).mT @ gradient.flatten(1, 2)
+        self.gradient[at] += gradient.sum(1)
         for name in ("residual", "concentration"):
-            getattr(self, name)[block] += getattr(rows, name)[chosen].double().sum(0)
+            getattr(self, name)[at] += blocks.counted(getattr(rows, name)).sum(1, dtype=torch.float64)
+        self.lagged[at] += rows.lagged
 
     def merge(self, other: ShareMoments) -> ShareMoments:
         """Add the sums of other sequences, from another shard, say."""
@@ -214,55 +244,49 @@ class ShareMoments:
         return self
 
 
-def _before(
-    planted: Float[Tensor, "seq time probe"], times: Int[Tensor, "seq anchor"], lags: Sequence[int]
-) -> Iterator[tuple[slice, Float[Tensor, "row lag probe"]]]:
-    """Planted inputs l steps before each anchor, zero where there is none: of neighbouring lags, then of the others.
+def _with_old_inputs(
+    ours: Float[Tensor, "block row ours"],
+    size: Float[Tensor, "block row"],
+    planted: Float[Tensor, "block member time probe"],
+    times: Int[Tensor, "block member anchor"],
+    lags: Sequence[int],
+) -> tuple[Float[Tensor, "block ours lag probe"], Float[Tensor, "block lag probe"]]:
+    """``sum ours z`` and ``sum size z^2`` over rows, with the inputs z that lie l steps before each; zero where there is none.
 
-    Backward in time, the inputs before a step stand together: those of neighbouring lags are one piece of memory.
+    In the inputs' precision over `PIECE` rows, in double beyond them. Backward in time, the inputs before a step stand together:
+    those of neighbouring lags are one piece of memory.
     """
-    seq, time, probes = planted.shape
-    reach = max(lags) + 1
-    backward = planted.new_zeros(seq, time + reach, probes)
-    backward[:, :time] = planted.flip(1)
-    newest = (torch.arange(seq, device=times.device)[:, None] * (time + reach) + time - 1 - times).flatten()
-    together = next((i for i, lag in enumerate(lags) if lag != lags[0] + i), len(lags))
-    pieces = backward.as_strided((seq * (time + reach) - together + 1, together * probes), (probes, 1))
-    yield slice(together), pieces.index_select(0, newest + lags[0]).unflatten(1, (together, probes))
-    if together < len(lags):
-        apart = torch.as_tensor(lags[together:], device=newest.device)
-        yield slice(together, None), backward.flatten(0, 1)[newest[:, None] + apart]
+    blocks, members, time, probes = planted.shape
+    reach = time + max(lags) + 1
+    backward = planted.new_zeros(blocks * members, reach, probes)
+    backward[:, :time] = planted.flatten(0, 1).flip(1)
+    starts = torch.arange(blocks * members, device=times.device)[:, None] * reach + time - 1
+    newest = (starts - times.flatten(0, 1)).view(blocks, -1)
+    near = next((i for i, lag in enumerate(lags) if lag != lags[0] + i), len(lags))
+    neighbours = backward.as_strided((blocks * members * reach - near + 1, near * probes), (probes, 1))
+    steps, far = backward.flatten(0, 1), torch.as_tensor(lags[near:], device=times.device)
+    single = ours.shape[1] <= PIECE
+    kind = planted.dtype if single else torch.float64
+    products = ours.new_zeros(blocks, ours.shape[2], len(lags) * probes, dtype=kind)
+    power = ours.new_zeros(blocks, len(lags) * probes, dtype=kind)
+    ours, size = ours.to(planted.dtype), size.to(planted.dtype)
+    with full_products():
+        for block in range(blocks):
+            for mine, weight, at in zip(*(part[block].split(PIECE) for part in (ours, size, newest)), strict=True):
+                olds = [neighbours.index_select(0, at + lags[0])]
+                if len(far):
+                    olds.append(steps.index_select(0, (at[:, None] + far).flatten()).view(len(at), -1))
+                first = 0
+                for old in olds:
+                    columns = slice(first, first := first + old.shape[1])
+                    products[block, :, columns] += mine.T @ old
+                    power[block, columns] += weight @ old.square()
+    return products.unflatten(2, (len(lags), probes)), power.unflatten(1, (len(lags), probes))
 
 
 def _from_each(
-    times: Int[Tensor, "seq anchor"], weights: Float[Tensor, "seq anchor"], lags: Sequence[int]
-) -> Float[Tensor, "lag"]:
+    times: Int[Tensor, "block anchor"], weights: Float[Tensor, "block anchor"], lags: Sequence[int]
+) -> Float[Tensor, "block lag"]:
     """Weight of the anchors that have an input l steps before."""
-    by_time = weights.new_zeros(int(times.max()) + 1).index_add_(0, times.flatten(), weights.flatten())
-    since = by_time.flip(0).cumsum(0).flip(0)
-    at = torch.as_tensor(lags, device=times.device)
-    return torch.where(at < len(since), since[at.clamp(max=len(since) - 1)], 0.0)
-
-
-def _products(
-    ours: Float[Tensor, "row ours"], size: Float[Tensor, "row"], old: Float[Tensor, "row old"]
-) -> tuple[Float[Tensor, "ours old"], Float[Tensor, "old"]]:
-    """``sum ours old`` and ``sum size old^2``: in the old inputs' precision over `PIECE` rows, in double beyond them."""
-    pieces = [part.split(PIECE) for part in (ours.to(old.dtype), size.to(old.dtype), old)]
-    with full_products():
-        sums = [(mine.T @ theirs, weight @ theirs.square()) for mine, weight, theirs in zip(*pieces, strict=True)]
-    if len(sums) == 1:
-        return sums[0]
-    products, power = (torch.stack(parts).sum(0, dtype=torch.float64) for parts in zip(*sums, strict=True))
-    return products, power
-
-
-@contextmanager
-def full_products() -> Iterator[None]:
-    """Single precision means single precision inside, whatever short cuts the user allows for matrix products."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+    by_time = weights.new_zeros(len(times), max(int(times.max()), *lags) + 1).scatter_add_(1, times, weights)
+    return by_time.flip(1).cumsum(1).flip(1)[:, list(lags)]

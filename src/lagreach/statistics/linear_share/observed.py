@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lagreach.statistics.linear_share.moments import Rows, rows_of_blocks
+from lagreach.statistics.linear_share.moments import InBlocks, Rows
 
 ANCHORS = 64  # steps of a sequence at which features are looked at; all of them where there are fewer
 FEWEST_ANCHORS = 16
@@ -138,25 +138,27 @@ class Observed:
         are added up before they are turned back.
         """
         time, directions = self.planted.shape[1], self.along_residual.shape[2]
-        ones = torch.ones_like(self.along_residual)
-        kinds = torch.stack((ones, self.along_residual, self.along_output), dim=2) * self.shares[..., None, None]
-        factors = kinds.permute(0, 2, 3, 1).contiguous()  # (seq, kind, direction, target)
+        kinds = [torch.ones_like(self.along_residual), self.along_residual, self.along_output]
+        factors = torch.cat([kind.mT for kind in kinds], dim=1) * self.shares[:, None]  # (seq, kind direction, target)
         by_step = factors
-        if self.times.shape[1] != time or not bool((self.times == torch.arange(time, device=factors.device)).all()):
-            by_step = factors.new_zeros(*factors.shape[:3], time)
-            by_step.scatter_add_(3, self.times[:, None, None].expand_as(factors), factors)
+        every = torch.arange(time, device=factors.device)
+        if self.times.shape[1] != time or not bool((self.times == every).all()):
+            by_step = factors.new_zeros(*factors.shape[:2], time)
+            by_step.scatter_add_(2, self.times[:, None].expand_as(factors), factors)
+        by_step = by_step.unflatten(1, (3, directions))
         length = 2 * time  # zeros behind, so that the end does not meet the beginning
-        ours = torch.fft.rfft(by_step, length)
-        theirs = torch.fft.rfft(self.planted.transpose(1, 2), length).conj()
+        blocks = InBlocks.of(self.block, by_step.device)
+        by_step, planted = (
+            blocks.counted(by_step),
+            blocks(self.planted.mT),
+        )  # (block, member, kind, direction or probe, step)
+        ours, theirs = torch.fft.rfft(by_step, length), torch.fft.rfft(planted, length).conj()
+        spectra = ours.new_empty(blocks.count, 3, *theirs.shape[2:])
+        for group in range(directions):  # probes take turns among the directions
+            for ours_here, theirs_here, summed in zip(ours[..., group, None, :], theirs, spectra, strict=True):
+                summed[:, group::directions] = (ours_here * theirs_here[:, None, group::directions]).sum(0)
         at = torch.as_tensor(list(lags), device=by_step.device)
-        blocks = []
-        for _, members in rows_of_blocks(self.block, by_step.device):
-            lagged = by_step.new_empty(3, 2, len(lags), theirs.shape[1], dtype=torch.float64)
-            since = by_step[members].sum(0, dtype=torch.float64).flip(2).cumsum(2).flip(2)[..., at]  # from each lag on
-            for group in range(directions):  # probes take turns among the directions
-                probes = slice(group, None, directions)
-                spectra = (ours[members][:, :, group, None] * theirs[members][:, None, probes]).sum(0)
-                lagged[:, 1, :, probes] = torch.fft.irfft(spectra, length)[..., at].transpose(1, 2).double()
-                lagged[:, 0, :, probes] = since[:, group, :, None]
-            blocks.append(lagged.flatten(0, 1))
-        return torch.stack(blocks)
+        products = torch.fft.irfft(spectra, length)[..., at].double()  # (block, kind, probe, lag)
+        since = by_step.sum(1, dtype=torch.float64).flip(3).cumsum(3).flip(3)[..., at]  # from each lag on
+        turns = torch.arange(products.shape[2], device=at.device) % directions
+        return torch.stack((since[:, :, turns], products), dim=2).flatten(1, 2).mT

@@ -92,10 +92,11 @@ def output_space(loss: Loss, outputs: int, most: int, probes: int, generator: to
             got=loss if isinstance(loss, str) else getattr(loss, "__name__", "a function"),
             expected='"mse" or "cross_entropy"',
         )
-    basis = torch.eye(outputs, dtype=torch.float64)
     if most < outputs:
         draws = torch.randn(outputs, most, generator=generator, dtype=torch.float64)
         basis = torch.linalg.qr(draws - draws.mean(0) if loss == "cross_entropy" else draws).Q
+    else:
+        basis = torch.eye(outputs, dtype=torch.float64)
     groups = min(2, basis.shape[1], probes)
     draws = torch.randn(basis.shape[1], groups, generator=generator, dtype=torch.float64)
     direction = basis @ torch.linalg.qr(draws).Q

@@ -81,8 +81,9 @@ class Executor(ABC):
         self.outcomes(function, items, finished)
         if failed:
             first = failed[min(failed)]
-            if len(failed) == 1 and isinstance(first, LagreachError):
-                raise first
+            told = {str(error).partition("\n")[0] for error in failed.values() if isinstance(error, LagreachError)}
+            if all(isinstance(error, LagreachError) for error in failed.values()) and len(told) == 1:
+                raise first  # a full disk, say, stops many pieces: one sentence says it
             raise RunError(
                 f"{len(failed)} of {len(items)} pieces of work failed; the others are done",
                 got="; ".join(

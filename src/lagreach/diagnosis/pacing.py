@@ -1,0 +1,104 @@
+"""What pieces of work that were timed say about the time of all of it, and how much time timing may take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+clock = time.perf_counter
+FEWEST = 16  # sequences that a plan has
+SHOWN = 64  # sequences whose gains are measured besides
+SPENT = 0.8  # share of a budget that is planned with: the estimate is a rough one
+OWN_SHARE = 0.014  # of the time expected, up to which pieces are timed: together with the rest it stays below 2 %,
+OWN_SECONDS = 0.4  # or up to so many seconds: no piece of a short work takes less than 2 % of it
+MORE = 4  # times as many pairs in every further piece
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds that do not depend on the number of sequences, seconds a sequence, and those of each of the first ones."""
+
+    fixed: float = 0.0
+    per_sequence: float = 0.0
+    per_shown: float = 0.0
+
+    def seconds(self, sequences: int) -> float:
+        """Of a diagnosis of so many."""
+        return self.fixed + self.per_sequence * sequences + self.per_shown * min(SHOWN, sequences)
+
+    def affordable(self, budget: float, available: int) -> int:
+        """Sequences that can be measured in `budget` seconds: all of them, or a part, but never fewer than a plan has.
+
+        >>> Pace(0.0, 0.1).affordable(10.0, available=1000), Pace(2.0, 0.1).affordable(10.0, available=1000)
+        (80, 60)
+        """
+        if self.seconds(available) <= SPENT * budget or self == Pace():  # which is too quick for the clock
+            return available
+        beyond = SPENT * budget - self.seconds(SHOWN)
+        rate = self.per_sequence if beyond > 0 else self.per_sequence + self.per_shown
+        return max(FEWEST, int(SHOWN + beyond / rate + 1e-9)) if rate > 0 else FEWEST
+
+    def __add__(self, other: Pace) -> Pace:
+        return Pace(self.fixed + other.fixed, self.per_sequence + other.per_sequence, self.per_shown + other.per_shown)
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """Time that timing may take; `part` of it, where several works are timed one after the other."""
+
+    begun: float
+    part: float = 1.0
+
+    def left(self, expected: float) -> float:
+        """Seconds that are left, if the work is expected to take so long."""
+        return self.part * max(OWN_SECONDS, OWN_SHARE * expected / self.part) - (clock() - self.begun)
+
+
+@dataclass(frozen=True)
+class PieceLaw:
+    """Seconds of a piece: of starting, of its bands of lags, and of its pairs, some of them for the steps carried back.
+
+    Bands and steps are counted in shares of all of them.
+    """
+
+    start: float
+    bands: float
+    pair: float
+    steps: float
+
+    def seconds(self, pairs: int, bands: float = 1.0, steps: float = 1.0) -> float:
+        """Of a piece of so many pairs."""
+        return self.start + self.bands * bands + pairs * self.a_pair(steps)
+
+    def a_pair(self, steps: float = 1.0) -> float:
+        """Seconds of one more pair."""
+        return self.pair + self.steps * steps
+
+    @classmethod
+    def fitted(cls, timed: Mapping[tuple[int, float, float], float]) -> PieceLaw:
+        """Fit the seconds of pieces of (pairs, share of bands, share of steps); no part is negative.
+
+        What pieces did not differ in cannot be told: all time is then that of their pairs, and grows with these.
+
+        >>> law = PieceLaw.fitted({(1, 0.1, 0.2): 2.0, (1, 0.5, 0.7): 3.0, (4, 0.1, 0.2): 5.0, (4, 0.5, 0.7): 9.0})
+        >>> round(law.seconds(10), 6), PieceLaw.fitted({(2, 1.0, 1.0): 3.0}).seconds(6)
+        (26.4, 9.0)
+        """
+        from scipy.optimize import nnls
+
+        pieces = np.array(list(timed), dtype=float)
+        seconds = np.maximum(list(timed.values()), 1e-9)
+        pairs, bands, steps = pieces.T
+        differ = [len(set(pairs)) > 1, len(set(pairs)) > 1 and len(set(bands)) > 1, True, len(set(steps)) > 1]
+        parts = np.stack((np.ones(len(pieces)), bands, pairs, pairs * steps), axis=1) * differ
+        return cls(*nnls(parts / seconds[:, None], np.ones(len(pieces)))[0].tolist())
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Seconds that some work takes."""
+    begun = clock()
+    work()
+    return clock() - begun

@@ -1,0 +1,66 @@
+"""Flags that a GPU rounds by: off inside, as they were afterwards."""
+
+import pytest
+import torch
+from torch import nn
+
+import lagreach
+from lagreach._util.full_precision import full_precision
+from lagreach.adapters import find_views
+from lagreach.data.batch import Batch
+
+
+def test_nothing_is_rounded_inside_and_everything_is_as_it_was_afterwards(request):
+    usual = torch.get_float32_matmul_precision()
+    request.addfinalizer(lambda: torch.set_float32_matmul_precision(usual))
+    torch.set_float32_matmul_precision("high")
+    assert torch.backends.cudnn.allow_tf32  # torch's default
+
+    @full_precision()
+    def fails_inside():
+        assert (torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()) == (False, "highest")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails_inside()
+    assert (torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()) == (True, "high")
+
+
+class RoundedLayer(nn.LSTM):
+    """Rounds its weights to ten bits where cuDNN may, as it does on a GPU."""
+
+    def forward(self, x, state=None):
+        if not (torch.backends.cudnn.enabled and torch.backends.cudnn.allow_tf32):
+            return super().forward(x, state)
+        rounded = {
+            name: ((w.view(torch.int32) + 2**12) & -(2**13)).view(torch.float32) for name, w in self.named_parameters()
+        }
+        return torch.func.functional_call(nn.LSTM(self.input_size, self.hidden_size, batch_first=True), rounded, (x,))
+
+
+class Rounded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.read = RoundedLayer(2, 8, batch_first=True), nn.Linear(8, 1)
+        for weight in self.parameters():
+            weight.data *= 3
+
+    def forward(self, x):
+        return self.read(self.layer(x)[0])
+
+
+def test_a_layer_that_a_gpu_rounds_is_carried_back():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(32, 20, 2, generator=generator)
+    y = torch.randn(32, 20, 1, generator=generator)
+    model = Rounded()
+    assert not torch.allclose(model(x), plainly(model, x), atol=1e-4)
+    assert len(find_views(model, Batch(x[:2], y[:2]))) == 1
+    made = lagreach.forecast(model, (x, y), lags=[0, 2], directions=16, derivatives="backward")
+    assert made.settings["derivatives"] == "backward"
+
+
+def plainly(model, x):
+    with full_precision():
+        return model(x)
