@@ -230,9 +230,8 @@ def _counts(sequences: Iterable[int] | int) -> tuple[int, ...]:
         listed = (sequences,) if isinstance(sequences, int) else tuple(sequences)
         return tuple(operator.index(n) for n in listed)
     except TypeError as error:
-        raise InputError(
-            "sequences are positive numbers", got=repr(sequences), expected="such as (100, 1000, 10000)"
-        ) from error
+        some = "such as (100, 1000, 10000)"
+        raise InputError("sequences are positive numbers", got=repr(sequences), expected=some) from error
 
 
 def _check_limits(**limits: float | None) -> None:
