@@ -55,7 +55,9 @@ def _pace(plan: MeasurementPlan, settings: MeasureSettings, allowance: Allowance
         starting = lags[MORE, 1] < STARTING * lags[1, 1]  # is most of it: more pairs take hardly longer
         noise_pairs = min(2 * MORE if starting else MORE, plan.pairs_together)
     noise = {noise_pairs: _warm(lambda: pieces.noise(noise_pairs), ODD * lags[1, few])}
-    gains = _warm(lambda: pieces.gains(few), ODD * lags[1, few])
+    gains = lags[1, few]  # which take about as long, if there is no time to see
+    if gains <= allowance.left(pieces.pace(lags, noise, gains).seconds(plan.block_plan.sequences)):
+        gains = _warm(lambda: pieces.gains(few), ODD * lags[1, few])
     for pairs, bands in _larger(pieces.together, few, every):
         expected = pieces.pace(lags, noise, gains).seconds(plan.block_plan.sequences)
         if pieces.law(lags).seconds(pairs, *pieces.shares(bands)) <= allowance.left(expected):
@@ -125,7 +127,7 @@ class _Pieces:
         """Put together what was timed of the first pass, of the noise, and of the gains of one pair over few lags."""
         plan, bands = self.plan, len(self.plan.bands)
         law = self.law(lags)
-        if not any(count == bands for _, count in lags):
+        if not any(pairs > 1 and count == bands for pairs, count in lags):
             law = replace(law, bands=MISSES * law.bands, steps=MISSES * law.steps)
         later = PieceLaw.fitted({(count, 1.0, 1.0): seconds for count, seconds in noise.items()})
         first = (self.bundles + self.chunks) / 2 * law.start + self.bundles * law.bands  # some is done by run
