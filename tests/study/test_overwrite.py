@@ -183,6 +183,21 @@ def test_an_outcome_replaces_only_what_an_earlier_one_left(finished, tmp_path):
     assert {n: c for n, c in everything(target).items() if before[n] != c}.keys() == {"claims.json", "log.txt"}
 
 
+def test_an_outcome_does_not_replace_what_lies_beside_a_configuration_of_the_study(finished, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.yaml").write_bytes(finished.config_path.read_bytes().removeprefix(FIRST_LINE.encode()))
+    (tmp_path / "mine" / "RESULTS.md").write_text("a year of notes")
+    before = everything(tmp_path / "mine")
+    with pytest.raises(RunError, match=r"RESULTS\.md"):
+        export_run(finished.path, tmp_path / "mine")
+    assert everything(tmp_path / "mine") == before
+
+
+def test_a_log_that_is_not_the_runs_is_left_alone(run):
+    (run.path / "log.txt").write_text("my own notes")
+    refused(run.path, "log.txt", match="not a run's", overwrite=True)
+
+
 def test_an_outcome_is_not_put_into_a_run_or_among_other_files(finished, run, tmp_path):
     for target in (finished.path, run.path):
         before = everything(target)

@@ -248,6 +248,9 @@ def cost(
 ) -> DiagnosisCost:
     """Say what `diagnose` with these arguments would do here, and what it would cost, from timing a few sequences.
 
+    Time and memory are meant to a factor of 1.5. The estimate takes less than 2 % of the work, or half a second if that is more:
+    of a work of a few seconds no piece can be timed in 2 % of it. docs/reliability.md has both, measured.
+
     Examples
     --------
     >>> import torch, lagreach

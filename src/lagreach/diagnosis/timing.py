@@ -23,10 +23,11 @@ from lagreach.gradients.noise import noise_values
 from lagreach.statistics import all_statistics
 from lagreach.statistics.memory import directions_read
 
-FEW = 1 / 12  # of the steps that are carried back, in the first pieces
+FEW = 1 / 10  # of the steps that are carried back, in the first pieces
 GROWS = 1.5  # times that few lags take longer than one, or code was still being loaded for the first piece
 ODD = 8  # times as long as the first pass, from which on another piece of work is timed once more for the same reason
 STARTING = 2  # times that several pairs take longer than one, at most, if most of that is starting
+MISSES = 1.25  # times as long as few lags tell it: the sums of all of them lie in no cache
 LESS = 0.7  # gains grow less with the lags than the first pass
 LATER = 2  # passes like that over the noise: where a lag is found, its input is exchanged as well
 SETTLING = 0.4  # seconds of tests and fits afterwards, whatever the model,
@@ -52,7 +53,7 @@ def _pace(plan: MeasurementPlan, settings: MeasureSettings, allowance: Allowance
     if pieces.together >= MORE:
         lags |= {(MORE, bands): pieces.lags(MORE, bands) for bands in (1, few)}
         starting = lags[MORE, 1] < STARTING * lags[1, 1]  # is most of it: more pairs take hardly longer
-        noise_pairs = min(MORE**2 if starting else MORE, plan.pairs_together)
+        noise_pairs = min(2 * MORE if starting else MORE, plan.pairs_together)
     noise = {noise_pairs: _warm(lambda: pieces.noise(noise_pairs), ODD * lags[1, few])}
     gains = _warm(lambda: pieces.gains(few), ODD * lags[1, few])
     for pairs, bands in _larger(pieces.together, few, every):
@@ -124,6 +125,8 @@ class _Pieces:
         """Put together what was timed of the first pass, of the noise, and of the gains of one pair over few lags."""
         plan, bands = self.plan, len(self.plan.bands)
         law = self.law(lags)
+        if not any(count == bands for _, count in lags):
+            law = replace(law, bands=MISSES * law.bands, steps=MISSES * law.steps)
         later = PieceLaw.fitted({(count, 1.0, 1.0): seconds for count, seconds in noise.items()})
         first = (self.bundles + self.chunks) / 2 * law.start + self.bundles * law.bands  # some is done by run
         as_slow = LESS * gains / law.seconds(1, *self.shares(self.few))  # they are carried back like the first pass

@@ -342,7 +342,7 @@ class _Run:
         features = len(chosen) + beside
         wanted = max(FEWEST_SEQUENCES, math.ceil(AMPLE_ROWS * features / self._anchors()))
         part = measurement.plan.only(wanted)
-        measurement = Measurement(network, part, measurement.loss, measurement.steps, space, measurement.mixing)
+        measurement = replace(measurement, plan=part)
         moments = reachable.start(BLOCKS, features, space, part.lags, network.device, part.coding.singled)
         of_readout = None if scale is None or not beside else readout_scale(scale, network.readout, self.width)
         measurement.add_reachable(moments, chosen, how, of_readout, ticks(shown, "all weights", len(part)))
@@ -391,9 +391,7 @@ class _Run:
         measurement = self.measurement
         size = sequences_together(measurement.network, how.alive)
         few = measurement.plan.only(size)
-        trial = Measurement(
-            measurement.network, few, measurement.loss, measurement.steps, measurement.space, measurement.mixing
-        )
+        trial = replace(measurement, plan=few)
         beside = measurement.space.basis.shape[1] * self.width if measurement.network.readout else 0
         together = how.together if how.carried is None else DIRECTIONS  # which then cost about the same
         taken = Directions(moved, together, self.seed)
