@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 # Byte code is kept, since many tests start a Python of their own
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2
 
-.PHONY: setup demo test test-kernels test-quick test-thorough test-all reliability test-browser test-gpu test-lowest lint bench docs screenshot clean coverage dist mutation
+.PHONY: setup demo test test-quick test-thorough test-all reliability test-browser test-gpu test-lowest lint bench docs screenshot clean coverage dist mutation
 
 setup: $(STAMP)
 
@@ -27,25 +27,15 @@ lint: setup
 	$(BIN)/vulture
 
 QUICK := not thorough and not slow and not gpu and not browser
-COMPILED := tests/kernels tests/transport
+APART := tests/studies tests/papers tests/browser  # nothing in them is quick: they need not be read
 
-# Numba compiles each kernel once, in the first step, beside the lint; the tests after it find them on the disk.
 test: setup
-	@$(MAKE) --no-print-directory --jobs=3 lint test-kernels
-	@$(MAKE) --no-print-directory test-quick
+	@$(MAKE) --no-print-directory --jobs=2 lint test-quick
 	@echo "Longer tests: make test-thorough; tests of the report in a real browser: make test-browser"
 
-# by type of number, so that neither process compiles what the other does
-test-kernels: kernels-in-float32 kernels-in-float64
-.PHONY: kernels-in-float32 kernels-in-float64
-kernels-in-float32: setup
-	$(PYTEST) -n 0 -m "$(QUICK)" -k float32 $(COMPILED)
-kernels-in-float64: setup
-	$(PYTEST) -n 0 -m "$(QUICK)" -k "not float32" $(COMPILED)
-
-# a file's tests stay in one process: what they share is made once
+# see conftest.py for which tests go together
 test-quick: setup
-	$(PYTEST) --dist loadfile -m "$(QUICK)" $(COMPILED:%=--ignore=%)
+	$(PYTEST) --dist loadfile -m "$(QUICK)" $(APART:%=--ignore=%)
 
 # studies killed and resumed, damaged files, some checks of reliability in their small size: what make test leaves out
 test-thorough: setup

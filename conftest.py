@@ -33,6 +33,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.thorough)
 
 
+@pytest.hookimpl(optionalhook=True)  # where xdist is installed
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Group tests for ``--dist loadfile``."""
+    from tests.scheduling import ByFileOrKernel
+
+    return ByFileOrKernel(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file(file_path: Path) -> Generator[None, list[Any], list[Any]]:
     """Look for examples only where there are some: files without any need not be imported (trainers, Triton, Ray)."""

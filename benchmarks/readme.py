@@ -1,4 +1,4 @@
-"""The speed table of docs/benchmarks.md, drawn from the stored results: ``python -m benchmarks.readme`` rewrites it."""
+"""Tables of speed in docs, drawn from the stored results: ``python -m benchmarks.readme`` rewrites them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.harness import PAPER_CELLS, RESULTS, ROOT
 
 MANY = "W1 of 256"  # workload of exact transport
-START, END = "<!-- speed: python -m benchmarks.readme -->", "<!-- end of speed -->"
+MARKS = ("<!-- {}: python -m benchmarks.readme -->", "<!-- end of {} -->")
 
 
 def stored(op: str) -> dict[str, Any]:
@@ -97,13 +97,47 @@ def exact_transport() -> str:
     )
 
 
-def readme_with_table(readme: str) -> str:
-    """Put the table between its marks."""
-    before, rest = readme.split(START)
-    _, after = rest.split(END)
-    return f"{before}{START}\n{text()}\n{END}{after}"
+def forecast_cost() -> str:
+    """Lay out what a forecast costs in forward passes of the same model."""
+    record = stored("forecast")
+    shape, machine = record["cases"][0]["shape"], record["machine"]
+    names = [case["name"] for case in record["cases"]]
+    of = {"readable": "of the readout", "reachable": f"of {shape['directions']} directions"}
+    rows = [
+        f"| *{share}* | "
+        + " | ".join(f"{case['derived'][f'forward passes {what}']:.3g}" for case in record["cases"])
+        + " |"
+        for share, what in of.items()
+    ]
+    shares = [case["seconds"]["shares"]["median"] for case in record["cases"]]
+    return "\n".join(
+        [
+            "| sums, in forward passes | " + " | ".join(names) + " |",
+            "|---|" + "---|" * len(names),
+            *rows,
+            "",
+            f"`lagreach bench forecast`: {shape['sequences']} sequences of {shape['time']:,} steps, {shape['input']} inputs, "
+            f"{shape['hidden']} units, K = {shape['directions']}, medians of CPU time on one thread of an {machine['cpu']}, "
+            f"beside forward passes of {shape['batch']} sequences in the same run; the machine was at work on other things too "
+            f"(load {machine['load_before']:.0f} on {machine['cores']} cores). Shares follow from the sums of a readout in "
+            f"{min(shares):.2f} to {max(shares):.2f} seconds, whatever the number of sequences.",
+        ]
+    )
+
+
+PAGES = {"benchmarks.md": ("speed", text), "forecast.md": ("cost", forecast_cost)}
+
+
+def with_table(page: str, name: str) -> str:
+    """Put the table of a page between its marks."""
+    about, make = PAGES[name]
+    start, end = (mark.format(about) for mark in MARKS)
+    before, rest = page.split(start)
+    _, after = rest.split(end)
+    return f"{before}{start}\n{make()}\n{end}{after}"
 
 
 if __name__ == "__main__":
-    path = ROOT / "docs" / "benchmarks.md"
-    path.write_text(readme_with_table(path.read_text(encoding="utf-8")), encoding="utf-8")
+    for name in PAGES:
+        path = ROOT / "docs" / name
+        path.write_text(with_table(path.read_text(encoding="utf-8"), name), encoding="utf-8")

@@ -300,9 +300,10 @@ def test_the_command_end_to_end(tmp_path):
     check_record(json.loads((tmp_path / "imports.json").read_text()), implementations=names, repeats=2)
 
 
-def test_the_speed_table_of_the_page_is_the_stored_one():
+@pytest.mark.parametrize("name", ["benchmarks.md", "forecast.md"])
+def test_tables_of_speed_on_pages_are_the_stored_ones(name):
     from benchmarks.harness import ROOT
-    from benchmarks.readme import readme_with_table
+    from benchmarks.readme import with_table
 
-    page = (ROOT / "docs" / "benchmarks.md").read_text()
-    assert readme_with_table(page) == page
+    page = (ROOT / "docs" / name).read_text()
+    assert with_table(page, name) == page

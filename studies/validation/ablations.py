@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from lagreach.diagnosis.measure import MeasureSettings
 from studies.validation.bootstrap import Estimate
 from studies.validation.matching import base_name
-from studies.validation.predictor_scores import Material, difference
+from studies.validation.predictor_scores import ScoredRows, difference
 
 WORTH_CHANGING = 0.02  # of AUROC; and the interval must exclude 0
 COUNTS_ELSE = ("unit",)  # choices that change what N counts: they answer another question, and cannot replace a default
@@ -43,17 +43,17 @@ class Ablation:
         return f"{self.predictor} {self.factor}={self.level} at {self.stage}: {self.gain}, {self.verdict}"
 
 
-def ablate(material: Material) -> tuple[Ablation, ...]:
+def ablate(scored: ScoredRows) -> tuple[Ablation, ...]:
     """Every variant at every stage against its default."""
     ablations = []
-    for stage in material.rows.stages:
-        for name in material.rows.predictors(stage, variants=True):
+    for stage in scored.rows.stages:
+        for name in scored.rows.predictors(stage, variants=True):
             base = base_name(name)
             factor, _, level = name.split("|")[1].partition("=")
             usual = f"{base}|{factor}={getattr(MeasureSettings(), factor, None)}"
-            default = usual if (stage, usual) in material.rows.values and usual != name else base
-            if (stage, default) in material.rows.values:
-                compared = difference(material, name, default, stage)
+            default = usual if (stage, usual) in scored.rows.values and usual != name else base
+            if (stage, default) in scored.rows.values:
+                compared = difference(scored, name, default, stage)
                 against = default.partition("=")[2] or "the study's"
                 ablations.append(Ablation(base, factor, level, against, stage, compared.rows, compared.auroc))
     return tuple(ablations)

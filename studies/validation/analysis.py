@@ -20,8 +20,8 @@ from studies.validation.matching import Matched, match
 from studies.validation.predictor_scores import (
     LIMITS,
     Difference,
-    Material,
     PredictorScore,
+    ScoredRows,
     base_rate_brier,
     differences,
     score_all,
@@ -70,7 +70,7 @@ class Robustness:
 
 @dataclass(frozen=True)
 class Analysis:
-    """All numbers of the study; `material` and `curves` are kept for the figures."""
+    """All numbers of the study; `scored` and `curves` are kept for the figures."""
 
     counts: Counts
     base_rate: Estimate  # Brier score of naming the share learned elsewhere
@@ -82,7 +82,7 @@ class Analysis:
     ablations: tuple[Ablation, ...]
     replicates: int  # bootstrap draws of scores
     line_replicates: int  # and of the censored regressions
-    material: Material
+    scored: ScoredRows
     curves: Curves
 
     def to_dict(self) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def prepare(
     threshold: float,
     replicates: int,
     seed: int,
-) -> tuple[Material, Curves]:
+) -> tuple[ScoredRows, Curves]:
     """Outcomes, limits and bootstrap draws of some rows."""
     curves = learning_curves(rows, recovered, threshold)
     limit = (
@@ -157,7 +157,7 @@ def prepare(
     )
     weights = rows.row_weights
     draws = rows.draws(replicates, seed) * weights
-    return Material(rows, recovered, recovered >= threshold, limit, weights, draws), curves
+    return ScoredRows(rows, recovered, recovered >= threshold, limit, weights, draws), curves
 
 
 def analyse(folder: str | Path, seed: int = 0, tails: str | Path | None = None) -> Analysis:
@@ -188,30 +188,30 @@ def analyse_rows(
             "there is nothing to analyse", got=f"{len(rows)} outcomes, stages {rows.stages}", fix="run the study first"
         )
     recovered = rows.recovered()
-    material, curves = prepare(rows, recovered, THRESHOLD, replicates, seed)
+    scored, curves = prepare(rows, recovered, THRESHOLD, replicates, seed)
     return Analysis(
-        counts=_counts(material, curves, 0 if heavy is None else len(np.unique(heavy["training"]))),
-        base_rate=base_rate_brier(material),
-        scores=score_all(material),
-        differences=differences(material, WINDOW),
+        counts=_counts(scored, curves, 0 if heavy is None else len(np.unique(heavy["training"]))),
+        base_rate=base_rate_brier(scored),
+        scores=score_all(scored),
+        differences=differences(scored, WINDOW),
         robustness=_robustness(rows, replicates, seed),
         calibrations=calibrate_all(rows, curves, line_replicates, seed),
         tails=() if heavy is None else tail_effects(heavy, replicates, seed),
-        ablations=ablate(material),
+        ablations=ablate(scored),
         replicates=replicates,
         line_replicates=line_replicates,
-        material=material,
+        scored=scored,
         curves=curves,
     )
 
 
-def _counts(material: Material, curves: Curves, tail_trainings: int) -> Counts:
-    rows, use = material.rows, np.isfinite(material.recovered)
+def _counts(scored: ScoredRows, curves: Curves, tail_trainings: int) -> Counts:
+    rows, use = scored.rows, np.isfinite(scored.recovered)
     names, first = np.unique(rows["training"], return_index=True)
 
     def share(rows: np.ndarray) -> float:
         rows = rows & use
-        return float(np.average(material.learned[rows], weights=material.weights[rows])) if rows.any() else np.nan
+        return float(np.average(scored.learned[rows], weights=scored.weights[rows])) if rows.any() else np.nan
 
     def levels(name: str) -> tuple[Any, ...]:
         return tuple(np.unique(rows[name]).tolist())
@@ -242,12 +242,12 @@ def _robustness(rows: Matched, replicates: int, seed: int) -> tuple[Robustness, 
     readings[f"best checkpoint, at least {THRESHOLD}"] = ("score_best", THRESHOLD)
     robustness = []
     for reading, (column, threshold) in readings.items():
-        material, _ = prepare(rows, rows.recovered(column), threshold, replicates, seed)
+        scored, _ = prepare(rows, rows.recovered(column), threshold, replicates, seed)
         for stage in rows.stages:
             for predictor in (p for p in WINDOW if (stage, p) in rows.values):
                 x = rows.score(predictor, stage)
-                use = np.isfinite(material.recovered) & ~np.isnan(x)
-                robustness.append(Robustness(reading, predictor, stage, material.auroc(x, use)))
+                use = np.isfinite(scored.recovered) & ~np.isnan(x)
+                robustness.append(Robustness(reading, predictor, stage, scored.auroc(x, use)))
     return tuple(robustness)
 
 

@@ -58,7 +58,7 @@ def _legend_above(figure: Figure, axes: Axes) -> None:
 
 def auroc(analysis: Analysis) -> Figure:
     """AUROC of every predictor at every stage, with 95 % intervals; 0.5 is a coin, 1 is perfect."""
-    stages = analysis.material.rows.stages
+    stages = analysis.scored.rows.stages
     names = list(dict.fromkeys(score.predictor for score in analysis.scores if score.predictor not in BASELINES))
     names += [name for name in BASELINES if analysis.score(name, stages[0])]
     figure, (axes,) = sheet(1, 8.0, 0.9 + 0.42 * len(names))
@@ -85,7 +85,7 @@ def calibration(analysis: Analysis) -> Figure:
 
     Triangles lie at the ends of the range: learned already at the smallest N, or not even at the largest.
     """
-    rows, curves = analysis.material.rows, analysis.curves
+    rows, curves = analysis.scored.rows, analysis.curves
     stage = rows.stages[0]
     figure, axes = sheet(2, 4.6, 4.2)
     for ax, predictor in zip(axes, WINDOW, strict=True):
@@ -122,16 +122,16 @@ def calibration(analysis: Analysis) -> Figure:
 
 def reliability(analysis: Analysis) -> Figure:
     """Share learned against the probability said before training, in tenths; links fitted to the other tasks."""
-    material = analysis.material
-    rows, stage = material.rows, material.rows.stages[0]
+    scored = analysis.scored
+    rows, stage = scored.rows, scored.rows.stages[0]
     figure, axes = sheet(2, 4.4, 4.0)
     for ax, as_claimed in zip(axes, (True, False), strict=True):
         for i, predictor in enumerate((*WINDOW, "paper_window")):
             if (stage, predictor) not in rows.values:
                 continue
             x = rows.score(predictor, stage)
-            use = np.isfinite(material.recovered) & ~np.isnan(x)
-            rows_in_use = (x[use], material.learned[use], rows["task"][use], material.weights[use])
+            use = np.isfinite(scored.recovered) & ~np.isnan(x)
+            rows_in_use = (x[use], scored.learned[use], rows["task"][use], scored.weights[use])
             said = out_of_task(*rows_in_use, as_claimed=as_claimed)
             if not len(said) or np.isnan(said).any():
                 continue
@@ -156,8 +156,8 @@ def reliability(analysis: Analysis) -> Figure:
 
 def recovery(analysis: Analysis) -> Figure:
     """Recovered score against N / N predicted before training: median and middle half of each task."""
-    material = analysis.material
-    rows, stage = material.rows, material.rows.stages[0]
+    scored = analysis.scored
+    rows, stage = scored.rows, scored.rows.stages[0]
     figure, axes = sheet(2, 4.6, 3.9)
     edges = np.arange(-FARTHEST, FARTHEST + 0.25, 0.5)
     for ax, predictor in zip(axes, WINDOW, strict=True):
@@ -170,9 +170,9 @@ def recovery(analysis: Analysis) -> Figure:
             continue
         x = rows.score(predictor, stage)
         for i, task in enumerate(np.unique(rows["task"])):
-            in_task = (rows["task"] == task) & np.isfinite(material.recovered) & np.isfinite(x)
+            in_task = (rows["task"] == task) & np.isfinite(scored.recovered) & np.isfinite(x)
             place = np.digitize(x[in_task], edges)
-            parts = [(edges[k - 1] + 0.25, material.recovered[in_task][place == k]) for k in range(1, len(edges))]
+            parts = [(edges[k - 1] + 0.25, scored.recovered[in_task][place == k]) for k in range(1, len(edges))]
             parts = [(middle, part) for middle, part in parts if len(part) >= FEWEST_IN_BIN]
             if not parts:
                 continue
@@ -187,7 +187,7 @@ def recovery(analysis: Analysis) -> Figure:
 
 def limits(analysis: Analysis) -> Figure:
     """Curves by what limits them: share promised before training at the largest N, and AUROC within each group."""
-    stage = analysis.material.rows.stages[0]
+    stage = analysis.scored.rows.stages[0]
     figure, axes = sheet(2, 4.8, 2.9)
     for i, predictor in enumerate(WINDOW):
         score = analysis.score(predictor, stage)

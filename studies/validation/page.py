@@ -37,7 +37,7 @@ LISTS = {"good": "What it is good for", "poor": "What it is not good for", "open
 
 def score_table(analysis: Analysis, stage: str) -> list[str]:
     """Scores of all predictors at one stage, in a fixed order."""
-    first = analysis.material.rows.stages[0]
+    first = analysis.scored.rows.stages[0]
     scores = [s for s in analysis.scores if s.stage == stage and (stage == first or s.predictor not in BASELINES)]
     headers = (
         "predictor",
@@ -69,7 +69,7 @@ def score_table(analysis: Analysis, stage: str) -> list[str]:
 
 def by_task_table(analysis: Analysis) -> list[str]:
     """AUROC of the windows and the guess in each task, before training and after."""
-    stages = analysis.material.rows.stages
+    stages = analysis.scored.rows.stages
     picked = [(p, s) for s in dict.fromkeys((stages[0], stages[-1])) for p in WINDOW] + [(GUESS, stages[0])]
     scores = [score for p, s in picked if (score := analysis.score(p, s)) is not None]
     tasks = list(analysis.counts.learned_by_task)
@@ -87,7 +87,7 @@ def by_task_table(analysis: Analysis) -> list[str]:
 
 def calibration_table(analysis: Analysis) -> list[str]:
     """Line and offset of every predictor in sequences before training, and of the windows later on."""
-    first = analysis.material.rows.stages[0]
+    first = analysis.scored.rows.stages[0]
     headers = ("predictor", "stage", "curves (within, below, above)", "never", "slope", "intercept", "N found / N said")
     rows = [
         (
@@ -107,7 +107,7 @@ def calibration_table(analysis: Analysis) -> list[str]:
 
 def limit_table(analysis: Analysis) -> list[str]:
     """The windows before training, split by which limit binds."""
-    stage = analysis.material.rows.stages[0]
+    stage = analysis.scored.rows.stages[0]
     rows = []
     for predictor in WINDOW:
         score = analysis.score(predictor, stage)
@@ -183,7 +183,7 @@ def ablation_table(analysis: Analysis) -> list[str]:
 
 def robustness_table(analysis: Analysis) -> list[str]:
     """AUROC of the windows under other readings of "learned", at the first and the last stage."""
-    stages = analysis.material.rows.stages
+    stages = analysis.scored.rows.stages
     ends = [(p, s) for p in WINDOW for s in dict.fromkeys((stages[0], stages[-1]))]
     aurocs = {(r.reading, r.predictor, r.stage): r.auroc for r in analysis.robustness}
     rows = [
@@ -204,7 +204,7 @@ def page_text(analysis: Analysis) -> str:
         lstrip_blocks=True,
         autoescape=False,  # Markdown, not HTML
     )
-    stages = analysis.material.rows.stages
+    stages = analysis.scored.rows.stages
     made = uses(analysis)
     text = environment.get_template("index.md.j2").render(
         analysis=analysis,
@@ -243,7 +243,7 @@ def _tables(analysis: Analysis) -> dict[str, Any]:
         "robustness": robustness_table(analysis),
     }
     joined: dict[str, Any] = {name: "\n".join(lines) for name, lines in made.items()}
-    joined["scores"] = {s: "\n".join(score_table(analysis, s)) for s in analysis.material.rows.stages}
+    joined["scores"] = {s: "\n".join(score_table(analysis, s)) for s in analysis.scored.rows.stages}
     return joined
 
 

@@ -65,7 +65,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Material:
+class ScoredRows:
     """What scoring needs: rows, whether each was learned, which limit binds, and weights of rows and replicates."""
 
     rows: Matched
@@ -90,14 +90,14 @@ class Material:
         return estimate(value, auroc(*chosen, self.replicates[:, use], within))
 
 
-def score_predictor(material: Material, predictor: str, stage: str) -> PredictorScore:
+def score_predictor(scored: ScoredRows, predictor: str, stage: str) -> PredictorScore:
     """All scores of one predictor at one stage."""
-    rows, learned = material.rows, material.learned
+    rows, learned = scored.rows, scored.learned
     x = rows.score(predictor, stage)
-    use = np.isfinite(material.recovered) & ~np.isnan(x)
+    use = np.isfinite(scored.recovered) & ~np.isnan(x)
     baseline = predictor in BASELINES
     offered = np.ones(len(rows), dtype=bool) if baseline else rows.offered[stage, predictor]
-    w, draws, tasks = material.weights[use], material.replicates[:, use], rows["task"]
+    w, draws, tasks = scored.weights[use], scored.replicates[:, use], rows["task"]
 
     def brier_of(as_claimed: bool) -> Estimate:
         probability = out_of_task(x[use], learned[use], tasks[use], w, as_claimed=as_claimed)
@@ -105,7 +105,7 @@ def score_predictor(material: Material, predictor: str, stage: str) -> Predictor
             return NOT_MEASURABLE
         return estimate(float(brier(probability, learned[use], w)), brier(probability, learned[use], draws))
 
-    rank = float(spearman(x[use], material.recovered[use], w))
+    rank = float(spearman(x[use], scored.recovered[use], w))
     return PredictorScore(
         predictor,
         stage,
@@ -113,43 +113,43 @@ def score_predictor(material: Material, predictor: str, stage: str) -> Predictor
         refused=int((offered & np.isnan(x)).sum()),
         absent=int((~offered).sum()),
         never=int((x[use] == -np.inf).sum()),
-        auroc=material.auroc(x, use),
-        auroc_lags=material.auroc(x, use, material.stratum("training")),
-        auroc_networks=material.auroc(x, use, material.stratum("task_name", "lag", "sequences")),
+        auroc=scored.auroc(x, use),
+        auroc_lags=scored.auroc(x, use, scored.stratum("training")),
+        auroc_networks=scored.auroc(x, use, scored.stratum("task_name", "lag", "sequences")),
         brier=brier_of(False),
         brier_claimed=brier_of(True) if predictor in NEEDED else NOT_MEASURABLE,
-        spearman=estimate(rank, spearman(x[use], material.recovered[use], draws)),
-        by_task={str(t): material.auroc(x, use & (tasks == t)) for t in np.unique(tasks)},
-        by_limit={group: material.auroc(x, use & in_group(material.limit, group)) for group in GROUPS[1:]},
+        spearman=estimate(rank, spearman(x[use], scored.recovered[use], draws)),
+        by_task={str(t): scored.auroc(x, use & (tasks == t)) for t in np.unique(tasks)},
+        by_limit={group: scored.auroc(x, use & in_group(scored.limit, group)) for group in GROUPS[1:]},
     )
 
 
-def score_all(material: Material) -> tuple[PredictorScore, ...]:
+def score_all(scored: ScoredRows) -> tuple[PredictorScore, ...]:
     """Baselines first (before any network is looked at), then every predictor at every stage."""
-    first = material.rows.stages[0]
-    scores = [score_predictor(material, name, first) for name in BASELINES]
-    for stage in material.rows.stages:
-        scores += [score_predictor(material, name, stage) for name in material.rows.predictors(stage)]
+    first = scored.rows.stages[0]
+    scores = [score_predictor(scored, name, first) for name in BASELINES]
+    for stage in scored.rows.stages:
+        scores += [score_predictor(scored, name, stage) for name in scored.rows.predictors(stage)]
     return tuple(scores)
 
 
-def base_rate_brier(material: Material) -> Estimate:
+def base_rate_brier(scored: ScoredRows) -> Estimate:
     """Brier score of always naming the share learned in the other tasks: what a predictor has to beat."""
-    use = np.isfinite(material.recovered)
-    nothing, learned, w = np.zeros(int(use.sum())), material.learned[use], material.weights[use]
-    probability = out_of_task(nothing, learned, material.rows["task"][use], w)
+    use = np.isfinite(scored.recovered)
+    nothing, learned, w = np.zeros(int(use.sum())), scored.learned[use], scored.weights[use]
+    probability = out_of_task(nothing, learned, scored.rows["task"][use], w)
     if not len(probability) or np.isnan(probability).any():
         return NOT_MEASURABLE
-    return estimate(float(brier(probability, learned, w)), brier(probability, learned, material.replicates[:, use]))
+    return estimate(float(brier(probability, learned, w)), brier(probability, learned, scored.replicates[:, use]))
 
 
-def difference(material: Material, predictor: str, other: str, stage: str, other_stage: str = "") -> Difference:
+def difference(scored: ScoredRows, predictor: str, other: str, stage: str, other_stage: str = "") -> Difference:
     """Compare two predictors, or two stages of one, on the rows that both have."""
     other_stage = other_stage or stage
-    x, y = material.rows.score(predictor, stage), material.rows.score(other, other_stage)
-    use = np.isfinite(material.recovered) & ~np.isnan(x) & ~np.isnan(y)
-    learned, draws = material.learned[use], material.replicates[:, use]
-    values = [float(auroc(v[use], learned, material.weights[use])) for v in (x, y)]
+    x, y = scored.rows.score(predictor, stage), scored.rows.score(other, other_stage)
+    use = np.isfinite(scored.recovered) & ~np.isnan(x) & ~np.isnan(y)
+    learned, draws = scored.learned[use], scored.replicates[:, use]
+    values = [float(auroc(v[use], learned, scored.weights[use])) for v in (x, y)]
     gain = values[0] - values[1]
     gained = NOT_MEASURABLE
     if not np.isnan(gain):
@@ -157,14 +157,14 @@ def difference(material: Material, predictor: str, other: str, stage: str, other
     return Difference(predictor, other, stage, other_stage, int(use.sum()), gained)
 
 
-def differences(material: Material, predictors: tuple[str, ...]) -> tuple[Difference, ...]:
+def differences(scored: ScoredRows, predictors: tuple[str, ...]) -> tuple[Difference, ...]:
     """Each of a few predictors against every other one at the same stage, the baselines, and its own first stage."""
     compared = []
-    first = material.rows.stages[0]
-    for stage in material.rows.stages:
-        names = material.rows.predictors(stage)
+    first = scored.rows.stages[0]
+    for stage in scored.rows.stages:
+        names = scored.rows.predictors(stage)
         for predictor in (p for p in predictors if p in names):
-            compared += [difference(material, predictor, o, stage) for o in (*BASELINES, *names) if o != predictor]
-            if stage != first and (first, predictor) in material.rows.values:
-                compared.append(difference(material, predictor, predictor, stage, first))
+            compared += [difference(scored, predictor, o, stage) for o in (*BASELINES, *names) if o != predictor]
+            if stage != first and (first, predictor) in scored.rows.values:
+                compared.append(difference(scored, predictor, predictor, stage, first))
     return tuple(compared)

@@ -18,7 +18,7 @@ END = "<!-- end of validation -->"
 
 def readme_text(analysis: Analysis, predictor: str = "n_probe") -> str:
     """What the window was good for, in a short paragraph."""
-    stages = analysis.material.rows.stages
+    stages = analysis.scored.rows.stages
     first, last = analysis.score(predictor, stages[0]), analysis.score(predictor, stages[-1])
     line = analysis.calibration(predictor, stages[0], NO_CAPACITY_LIMIT)
     if first is None or last is None:

@@ -29,7 +29,7 @@ class Use:
 
 def uses(analysis: Analysis) -> list[Use]:
     """Uses of the window before training, judged one by one."""
-    stage = analysis.material.rows.stages[0]
+    stage = analysis.scored.rows.stages[0]
     judged: list[Use] = []
     for predictor in WINDOW:
         score = analysis.score(predictor, stage)
@@ -80,7 +80,7 @@ def _number_uses(analysis: Analysis, predictor: str, stage: str) -> Iterable[Use
 
 def best_simple(analysis: Analysis, stage: str) -> str | None:
     """The simple predictor with the highest AUROC at a stage, in hindsight: a rank, or a guess without a network."""
-    first = analysis.material.rows.stages[0]
+    first = analysis.scored.rows.stages[0]
     simple = [s for s in analysis.scores if s.predictor in RANKED and s.stage == stage]
     simple += [s for s in analysis.scores if s.predictor in BASELINES and s.stage == first]
     simple = [s for s in simple if s.auroc.measured]
@@ -90,7 +90,7 @@ def best_simple(analysis: Analysis, stage: str) -> str | None:
 def warnings(analysis: Analysis) -> list[str]:
     """What the protocol says must be warned of."""
     sentences = []
-    for stage in analysis.material.rows.stages[:-1] or analysis.material.rows.stages:
+    for stage in analysis.scored.rows.stages[:-1] or analysis.scored.rows.stages:
         simple = best_simple(analysis, stage)
         for predictor in WINDOW if simple else ():
             gain = analysis.difference(predictor, simple or "", stage)
@@ -99,7 +99,7 @@ def warnings(analysis: Analysis) -> list[str]:
                     f"{_capital(words.STAGE_WORDS[stage])}, {label(predictor)} {words.compared(gain)} the best simple "
                     f"predictor, {label(simple or '')} (difference of AUROC {shown(gain)})."
                 )
-    stage = analysis.material.rows.stages[0]
+    stage = analysis.scored.rows.stages[0]
     for predictor in WINDOW:
         for limit in LIMITS:
             line = analysis.calibration(predictor, stage, limit)
@@ -166,7 +166,7 @@ def ablation_sentence(analysis: Analysis) -> str:
 
 def stage_sentences(analysis: Analysis) -> list[str]:
     """Whether looking again during training helps."""
-    first, *later = analysis.material.rows.stages
+    first, *later = analysis.scored.rows.stages
     sentences = []
     for predictor in WINDOW:
         gains = {stage: analysis.difference(predictor, predictor, stage) for stage in later}

@@ -14,7 +14,7 @@ from studies.validation.bootstrap import NOT_MEASURABLE, Estimate, estimate
 from studies.validation.calibration import SEEN
 from studies.validation.learning_curves import Curves, predicted_log_n
 from studies.validation.matching import BASELINES, Matched, match
-from studies.validation.predictor_scores import Material, difference
+from studies.validation.predictor_scores import ScoredRows, difference
 from studies.validation.tables import RANKED
 from studies.validation2.tables import load_tables
 
@@ -66,10 +66,10 @@ class Needed:
 
 @dataclass(frozen=True)
 class Analysis:
-    """All numbers of the study; `material` and `curves` are kept for the figures."""
+    """All numbers of the study; `scored` and `curves` are kept for the figures."""
 
     rows: Matched
-    material: Material
+    scored: ScoredRows
     curves: Curves
     scores: tuple[Score, ...]
     differences: dict[tuple[str, str, str], Estimate]  # of a predictor and another one at a stage
@@ -110,26 +110,26 @@ def analyse_rows(rows: Matched, replicates: int = REPLICATES, seed: int = 0) -> 
         raise InputError(
             "there is nothing to analyse", got=f"{len(rows)} outcomes, stages {rows.stages}", fix="run the study first"
         )
-    material, curves = prepare(rows, rows.recovered("share"), SHARE_LEARNED, replicates, seed)
+    scored, curves = prepare(rows, rows.recovered("share"), SHARE_LEARNED, replicates, seed)
     stages = rows.stages
-    scores = [_score(material, name, stages[0]) for name in BASELINES]
-    scores += [_score(material, name, stage) for stage in stages for name in rows.predictors(stage)]
+    scores = [_score(scored, name, stages[0]) for name in BASELINES]
+    scores += [_score(scored, name, stage) for stage in stages for name in rows.predictors(stage)]
     main = (PRIMARY, "readable", "reachable", "budgeted", "n_probe", "n_data", "data_per_lag")
     return Analysis(
         rows=rows,
-        material=material,
+        scored=scored,
         curves=curves,
         scores=tuple(scores),
-        differences=_differences(material),
+        differences=_differences(scored),
         readings=_readings(rows, main, replicates, seed),
         by_family={
-            (p, s, str(family)): _auroc(material, p, s, rows["task"] == family)
+            (p, s, str(family)): _auroc(scored, p, s, rows["task"] == family)
             for s in stages
             for p in main
             if _has(rows, p, s)
             for family in np.unique(rows["task"])
         },
-        errors={(p, s): share_error(material, p, s) for s in stages for p in SHARE_PREDICTORS if _has(rows, p, s)},
+        errors={(p, s): share_error(scored, p, s) for s in stages for p in SHARE_PREDICTORS if _has(rows, p, s)},
         needed=tuple(
             sequences_needed(rows, curves, p, s, replicates, seed) for s in stages for p in COUNTS if _has(rows, p, s)
         ),
@@ -144,12 +144,12 @@ def _readings(
     products, correlated = rows["task"] == "parity", rows["task"] == "series"
     readings = {}
     for reading, (column, threshold, left_out) in READINGS.items():
-        material, _ = prepare(rows, rows.recovered(column), threshold, replicates, seed)
+        scored, _ = prepare(rows, rows.recovered(column), threshold, replicates, seed)
         where = ~((products & ("parity" in left_out)) | (correlated & ("series" in left_out)))
         for stage in rows.stages:
             for name in predictors:
                 if _has(rows, name, stage):
-                    readings[reading, name, stage] = _auroc(material, name, stage, where)
+                    readings[reading, name, stage] = _auroc(scored, name, stage, where)
     return readings
 
 
@@ -157,40 +157,40 @@ def _has(rows: Matched, predictor: str, stage: str) -> bool:
     return predictor in BASELINES or (stage, predictor) in rows.values
 
 
-def _score(material: Material, predictor: str, stage: str) -> Score:
-    rows = material.rows
+def _score(scored: ScoredRows, predictor: str, stage: str) -> Score:
+    rows = scored.rows
     x = rows.score(predictor, stage)
-    use = np.isfinite(material.recovered) & ~np.isnan(x)
+    use = np.isfinite(scored.recovered) & ~np.isnan(x)
     return Score(
         predictor,
         stage,
         rows=int(use.sum()),
         refused=int(np.isnan(x).sum()),
         never=int((x[use] == -np.inf).sum()),
-        auroc=material.auroc(x, use),
-        networks=material.auroc(x, use, material.stratum("task_name", "lag", "sequences")),
-        lags=material.auroc(x, use, material.stratum("training")),
+        auroc=scored.auroc(x, use),
+        networks=scored.auroc(x, use, scored.stratum("task_name", "lag", "sequences")),
+        lags=scored.auroc(x, use, scored.stratum("training")),
     )
 
 
-def _auroc(material: Material, predictor: str, stage: str, where: Bool[np.ndarray, "row"] | None = None) -> Estimate:
-    x = material.rows.score(predictor, stage)
-    use = np.isfinite(material.recovered) & ~np.isnan(x)
-    return material.auroc(x, use if where is None else use & where)
+def _auroc(scored: ScoredRows, predictor: str, stage: str, where: Bool[np.ndarray, "row"] | None = None) -> Estimate:
+    x = scored.rows.score(predictor, stage)
+    use = np.isfinite(scored.recovered) & ~np.isnan(x)
+    return scored.auroc(x, use if where is None else use & where)
 
 
-def _differences(material: Material) -> dict[tuple[str, str, str], Estimate]:
+def _differences(scored: ScoredRows) -> dict[tuple[str, str, str], Estimate]:
     """Compare the primary predictor with every other one at the same stage, and with itself before training."""
-    rows = material.rows
+    rows = scored.rows
     gains: dict[tuple[str, str, str], Estimate] = {}
     for stage in rows.stages:
         names = rows.predictors(stage)
         if PRIMARY not in names:
             continue
         others = [*BASELINES, *(name for name in names if name != PRIMARY)]
-        gains |= {(PRIMARY, o, stage): difference(material, PRIMARY, o, stage).auroc for o in others}
+        gains |= {(PRIMARY, o, stage): difference(scored, PRIMARY, o, stage).auroc for o in others}
         if stage != rows.stages[0]:
-            gains[PRIMARY, PRIMARY, stage] = difference(material, PRIMARY, PRIMARY, stage, rows.stages[0]).auroc
+            gains[PRIMARY, PRIMARY, stage] = difference(scored, PRIMARY, PRIMARY, stage, rows.stages[0]).auroc
     return gains
 
 
@@ -209,13 +209,13 @@ def weighted_median(
     return np.where(total > 0, values[order][np.minimum(place, len(values) - 1)], np.nan)
 
 
-def share_error(material: Material, predictor: str, stage: str) -> Estimate:
+def share_error(scored: ScoredRows, predictor: str, stage: str) -> Estimate:
     """Median distance of a forecast share from the share found, cut to 0 ... 1."""
-    said = material.rows.values[stage, predictor]
-    use = np.isfinite(material.recovered) & ~np.isnan(said)
-    apart = np.abs(np.clip(said[use], 0, 1) - np.clip(material.recovered[use], 0, 1))
-    value = weighted_median(apart, material.weights[None, use])[0]
-    return estimate(float(value), weighted_median(apart, material.replicates[:, use]))
+    said = scored.rows.values[stage, predictor]
+    use = np.isfinite(scored.recovered) & ~np.isnan(said)
+    apart = np.abs(np.clip(said[use], 0, 1) - np.clip(scored.recovered[use], 0, 1))
+    value = weighted_median(apart, scored.weights[None, use])[0]
+    return estimate(float(value), weighted_median(apart, scored.replicates[:, use]))
 
 
 def sequences_needed(rows: Matched, curves: Curves, predictor: str, stage: str, replicates: int, seed: int) -> Needed:

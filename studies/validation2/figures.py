@@ -109,7 +109,7 @@ def second_shares(analysis: Analysis) -> Figure:
             of_family = rows["task"] == family
             said, recovered = (
                 rows.values[stage, name][of_family],
-                np.clip(analysis.material.recovered[of_family], -0.1, 1.2),
+                np.clip(analysis.scored.recovered[of_family], -0.1, 1.2),
             )
             ax.plot(said, recovered, alpha=0.55, rasterized=True, label=family, **_family_look(i, 3))
         ax.plot([0, 1], [0, 1], color=INK, linewidth=1, linestyle="--")

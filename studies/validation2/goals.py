@@ -36,11 +36,11 @@ def plain_label(predictor: str) -> str:
 
 @dataclass(frozen=True)
 class Goal:
-    """What was wanted, what was found, and whether that is enough."""
+    """What was wanted, what was obtained, and whether that is enough."""
 
     name: str
     wanted: str
-    found: str
+    obtained: str
     met: bool
 
 

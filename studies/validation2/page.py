@@ -20,7 +20,7 @@ RESULTS, PAGE = ROOT / "results" / "validation2", ROOT / "docs" / "validation" /
 
 def goal_table(analysis: Analysis) -> str:
     """Goals, what was found, and whether they are met."""
-    rows = [(goal.name, goal.wanted, goal.found, "met" if goal.met else "**missed**") for goal in judged(analysis)]
+    rows = [(goal.name, goal.wanted, goal.obtained, "met" if goal.met else "**missed**") for goal in judged(analysis)]
     return "\n".join(table(("goal", "wanted", "found", ""), rows))
 
 
@@ -39,13 +39,13 @@ def score_table(analysis: Analysis, stage: str) -> str:
 
 def family_table(analysis: Analysis) -> str:
     """AUROC in each family, and the share learned there by number of sequences."""
-    rows, material = analysis.rows, analysis.material
+    rows, scored = analysis.rows, analysis.scored
     budgets = np.unique(rows["sequences"])
     made = []
     for family in np.unique(rows["task"]):
         of_family = rows["task"] == family
         learned = [
-            f"{np.average(material.learned[of_family & (rows['sequences'] == n)]):.0%}".replace("%", " %")
+            f"{np.average(scored.learned[of_family & (rows['sequences'] == n)]):.0%}".replace("%", " %")
             for n in budgets
         ]
         aurocs = [
@@ -126,7 +126,7 @@ def render(analysis: Analysis, template: str, linear: Analysis | None = None) ->
         five=FIVE,
         trainings=len(np.unique(rows["training"])),
         conditions=len(np.unique(rows["condition"])),
-        learned=float(np.average(analysis.material.learned, weights=analysis.material.weights)),
+        learned=float(np.average(analysis.scored.learned, weights=analysis.scored.weights)),
         stages=rows.stages,
         stage_words=STAGE_WORDS,
         label=label,

@@ -33,7 +33,7 @@ def plain(estimated: Estimate) -> dict[str, float | None]:
 def summary(analysis: Analysis) -> dict[str, Any]:
     """All numbers."""
     rows, stages = analysis.rows, analysis.rows.stages
-    learned = float(np.average(analysis.material.learned, weights=analysis.material.weights))
+    learned = float(np.average(analysis.scored.learned, weights=analysis.scored.weights))
     predictors: dict[str, dict[str, Any]] = {}
     for s in analysis.scores:
         numbers = {

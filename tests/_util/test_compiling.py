@@ -83,6 +83,7 @@ def test_a_second_process_compiles_nothing_also_where_the_package_was_moved(pack
     assert finish(start(moved)) == ([], 12.0)
 
 
+@pytest.mark.thorough
 def test_processes_that_start_at_once_do_not_mix_up_their_entries(package):
     kinds = ["float32", "float64", "int32", "float32"]
     assert [finish(p)[1] for p in [start(package, kind) for kind in kinds]] == [12.0] * 4
@@ -90,6 +91,7 @@ def test_processes_that_start_at_once_do_not_mix_up_their_entries(package):
     assert [finish(p) for p in [start(package, kind) for kind in kinds]] == [([], 12.0)] * 4
 
 
+@pytest.mark.thorough
 def test_another_processor_and_a_changed_neighbour_compile_anew(package):
     assert finish(start(package)) == (["times"], 12.0)
     assert finish(start(package, NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="")) == (["times"], 12.0)
@@ -107,6 +109,7 @@ def test_a_broken_entry_is_compiled_again(package):
     assert finish(start(package)) == ([], 12.0)
 
 
+@pytest.mark.thorough
 def test_a_package_that_cannot_be_written_keeps_its_entries_with_the_user(package, tmp_path):
     (package / "__pycache__").write_text(
         "a file where numba would put a folder: as good as no permission, also for root"

@@ -94,7 +94,7 @@ def combinations():
 
 
 ALL = list(combinations())
-QUICK, MORE = ALL[::37], ALL[::13]  # coprime to the sizes of all factors, so every value of every factor occurs in each
+QUICK, MORE = ALL[::73], ALL[::13]  # coprime to the sizes of all factors, so every value of every factor occurs in each
 
 
 def check_identity(combination):

@@ -24,7 +24,7 @@ def test_as_measured_it_is_the_window(name):
         for number in NUMBERS:
             expected = getattr(window.required_if_present(strength), number)
             np.testing.assert_allclose(getattr(answer.planted, number), expected, rtol=1e-12)
-            np.testing.assert_allclose(getattr(answer.found, number), getattr(window.required, number), rtol=1e-12)
+            np.testing.assert_allclose(getattr(answer.in_data, number), getattr(window.required, number), rtol=1e-12)
         assert answer.at == window.at(300, strength)
         assert str(answer) == str(answer.at)
 
@@ -35,7 +35,7 @@ def test_each_setting_has_its_place_in_the_formula():
     for noise in (0.5, 3.0):
         louder = what_if(window, noise=noise)
         np.testing.assert_allclose(louder.planted.sequences, base.planted.sequences * noise**kappa, rtol=1e-12)
-        np.testing.assert_allclose(louder.found.sequences, base.found.sequences * noise**kappa, rtol=1e-12)
+        np.testing.assert_allclose(louder.in_data.sequences, base.in_data.sequences * noise**kappa, rtol=1e-12)
         np.testing.assert_allclose(louder.planted.robust, base.planted.robust * noise**2, rtol=1e-12)
     other = what_if(window, kappa=4.0)  # N = m (R_m / delta)^kappa with m = 8, the largest measured size
     ratio = (window.required_if_present(1.0).sequences / 8) ** (1 / kappa) / math.sqrt(window.strength)
@@ -63,7 +63,7 @@ def test_another_error_gives_what_measuring_with_it_gives():
         np.testing.assert_allclose(getattr(answer.planted, number), getattr(again, number), rtol=1e-9)
     both = np.isfinite(measured[0.05].required.sequences)
     assert both.any()
-    np.testing.assert_allclose(answer.found.sequences[both], measured[0.2].required.sequences[both], rtol=1e-9)
+    np.testing.assert_allclose(answer.in_data.sequences[both], measured[0.2].required.sequences[both], rtol=1e-9)
 
 
 def test_intervals_hold_their_number_and_lose_the_part_of_kappa():
@@ -86,8 +86,8 @@ def test_what_is_not_known_stays_unknown():
     assert answer.at.status is lagreach.Status.KAPPA_REFUSED
     missing = np.isinf(window.required.sequences)
     assert missing.any()
-    assert np.isinf(answer.found.sequences[missing]).all()
-    assert np.isfinite(answer.found.low[missing]).all()
+    assert np.isinf(answer.in_data.sequences[missing]).all()
+    assert np.isfinite(answer.in_data.low[missing]).all()
 
 
 @pytest.mark.parametrize(
@@ -96,3 +96,9 @@ def test_what_is_not_known_stays_unknown():
 def test_impossible_settings_are_refused(wrong):
     with pytest.raises(InputError):
         what_if(gated().layers[0].window, **wrong)
+
+
+def test_the_old_name_still_works_and_says_the_new_one():
+    answer = what_if(gated().layers[0].window)
+    with pytest.warns(DeprecationWarning, match=r"WhatIf\.found is now WhatIf\.in_data"):
+        assert answer.found is answer.in_data

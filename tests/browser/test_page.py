@@ -87,7 +87,7 @@ def test_random_settings_give_what_python_computes(open_page, name):
         setting = {slider: values[positions[slider]] for slider, values in offered}
         assert shown["setting"] == setting
         expected = what_if(window, **setting)
-        for part, numbers in (("planted", expected.planted), ("found", expected.found)):
+        for part, numbers in (("planted", expected.planted), ("found", expected.in_data)):
             for short, long in NAMES.items():
                 np.testing.assert_allclose(as_floats(shown[part][short]), getattr(numbers, long), rtol=1e-6)
         drawn = [np.nan if value is None else value for value in shown["drawn"]]

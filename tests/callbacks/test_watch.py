@@ -27,7 +27,9 @@ def unwatched():
 
 
 @pytest.mark.usefixtures("_as_users_run_it")  # the checks of types in tests draw from python's random state
-@pytest.mark.parametrize(("unit", "every", "seen"), [("step", 3, [3, 6]), ("epoch", 1, [1, 2])])
+@pytest.mark.parametrize(
+    ("unit", "every", "seen"), [("step", 3, [3, 6]), pytest.param("epoch", 1, [1, 2], marks=pytest.mark.thorough)]
+)
 def test_training_is_the_same_with_and_without_a_watch(unit, every, seen, unwatched, tmp_path):
     """Dropout, batch norm, jittered data, a shuffling loader and a generator shared with the held-out loader."""
 

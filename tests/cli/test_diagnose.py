@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from lagreach.cli.diagnose import parse_lags, read_tensors
 from lagreach.errors import InputError
+from tests.cli import running
 
 MODEL = """
 import torch
@@ -61,9 +62,9 @@ def test_diagnose_writes_and_answers(folder):
     assert result["layers"][0]["dependences"] == [2]
     assert result["sequences"] == 100000
     assert sorted(file.name for file in (folder / "run").iterdir()) == ["diagnosis.nc", "report.html"]
-    compared = lagreach(folder, "compare", "run/diagnosis.nc", "run/diagnosis.nc", "--json")
+    compared = running.lagreach("compare", "run/diagnosis.nc", "run/diagnosis.nc", "--json", cwd=folder)
     assert [row["name"] for row in json.loads(compared.stdout)] == ["run/diagnosis.nc"] * 2
-    assert "reach with" in lagreach(folder, "compare", "run/diagnosis.nc").stdout
+    assert "reach with" in running.lagreach("compare", "run/diagnosis.nc", cwd=folder).stdout
 
 
 @pytest.mark.thorough
@@ -144,18 +145,18 @@ def test_lags_as_text():
 
 def test_plan(tmp_path):
     common = ("plan", "--law", "power", "--beta", 1, "--signal", 1, "--sigma", 5, "--alpha", 1.7, "--sequences", 8000)
-    table = lagreach(tmp_path, *common, "--error", 0.05)
+    table = running.lagreach(*common, "--error", 0.05)
     assert table.returncode == 0, table.stderr
     assert "8,000" in table.stdout or "8000" in table.stdout
-    result = json.loads(lagreach(tmp_path, *common, "--json", "--figure", "plan.png").stdout)
+    result = json.loads(running.lagreach(*common, "--json", "--figure", "plan.png", cwd=tmp_path).stdout)
     assert result
     assert (tmp_path / "plan.png").stat().st_size > 5000
-    assert lagreach(tmp_path, "plan", "--law", "cubic", "--sigma", 1).returncode == 2
+    assert running.lagreach("plan", "--law", "cubic", "--sigma", 1).returncode == 2
 
 
 @pytest.mark.parametrize("command", ["plan", "diagnose", "compare"])
-def test_help_has_an_example(tmp_path, command):
-    done = lagreach(tmp_path, command, "--help")
+def test_help_has_an_example(command):
+    done = running.lagreach(command, "--help")
     assert done.returncode == 0
     assert "Example" in done.stdout
 

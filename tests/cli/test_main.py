@@ -9,15 +9,14 @@ import pytest
 import yaml
 
 from lagreach import __version__, all_cells
+from tests.cli.running import lagreach
 
-
-def lagreach(*args):
-    code = "from lagreach.cli.main import run; run()"
-    return subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, check=False)
+ALONE = [sys.executable, "-c", "from lagreach.cli.main import run; run()"]
 
 
 def test_version():
-    assert lagreach("--version").stdout.strip() == f"lagreach {__version__}"
+    done = subprocess.run([*ALONE, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"lagreach {__version__}"
 
 
 @pytest.mark.parametrize("command", [(), ("cells",), ("study", "run"), ("study", "show")])
@@ -48,7 +47,7 @@ def test_studies_are_listed_and_shown():
 
 
 def test_errors_are_sentences_and_exit_with_2():
-    done = lagreach("study", "show", "livi-v11")
+    done = subprocess.run([*ALONE, "study", "show", "livi-v11"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "did you mean livi-v1?" in done.stderr
     assert "Traceback" not in done.stderr
@@ -56,11 +55,8 @@ def test_errors_are_sentences_and_exit_with_2():
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_output_that_cannot_be_written_is_a_sentence_too():
-    code = "from lagreach.cli.main import run; run()"
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-c", code, "cells", "--json"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
-        )
+        done = subprocess.run([*ALONE, "cells", "--json"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("lagreach: the disk is full")
     assert "Traceback" not in done.stderr

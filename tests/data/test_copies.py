@@ -59,7 +59,7 @@ def test_copies_do_not_make_dependences(make):
     assert false_dependences(make, 200)[0] <= binom.ppf(0.9995, 200, 0.05)
 
 
-@pytest.mark.parametrize("name", ["24 x 4", "24 x 4, nearly"])
+@pytest.mark.parametrize("name", [pytest.param("24 x 4", marks=pytest.mark.thorough), "24 x 4, nearly"])
 def test_copies_do_not_make_dependences_in_a_few_runs(name):
     """Before, 96 % and 81 % did."""
     assert false_dependences(REPEATS[name], 16)[0] <= binom.ppf(0.999, 16, 0.05)

@@ -99,8 +99,9 @@ def pulses(rng, count, length):
         lambda rng: pulses(rng, 300, 24),
         lambda rng: noise(rng, 1, 24, 2).repeat(300, 1, 1),
         lambda rng: noise(rng, 300, 24, 2).round(),
+        lambda rng: torch.from_numpy(rng.integers(0, 12, (300, 4))).repeat(1, 6),
     ],
-    ids=["noise", "bits", "tokens", "pulses", "the same input", "few values"],
+    ids=["noise", "bits", "tokens", "pulses", "the same input", "few values", "each repeats itself"],
 )
 def test_independent_sequences_are_not_taken_for_windows(inputs):
     rng = np.random.default_rng(6)

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from lagreach.forecasting.forecast import _Run
 from lagreach.forecasting.limits import LIMITS
 from lagreach.forecasting.linearise import choose_linearisation
 from lagreach.forecasting.plan import BLOCKS, make_plan
+from lagreach.forecasting.words import plainly
 from lagreach.statistics import reachable, readable
 from lagreach.statistics.linear_share import AMPLE, share_curves
 from lagreach.statistics.reachable import Directions
@@ -392,6 +394,13 @@ def test_the_text_says_it_plainly():
     assert "lags 0, 3 and 5 will be learned; 12 is unseen" in text
     assert "In the data the target depends on lag 3: lag 3 will be learned" in text
     assert len(text.splitlines()) <= 14
+
+
+def test_a_lag_that_needs_more_sequences_is_said_with_how_many():
+    x, y = data(128, 24, inputs=1, lag=3)
+    made = lagreach.forecast(Delays(6), (x, y), lags=[0, 12])
+    said = plainly(made, 2)
+    assert re.search(r"lag 0 needs more sequences: about \d+; 12 is unseen: stop, or change gates", said), said
 
 
 def test_products_of_inputs_are_said_to_be_there_though_no_lag_is():

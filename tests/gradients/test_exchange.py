@@ -262,6 +262,7 @@ def thin_plan(seed):
     return ExchangePlan(LAGS, 3, NOTHING, seed=seed)
 
 
+@pytest.mark.thorough
 def test_drawn_positions_are_right_on_average(generator):
     model = small_model("gru", generator)
     x, y = data_of(generator)

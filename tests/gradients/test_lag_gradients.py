@@ -39,7 +39,7 @@ def test_chunks_and_order_do_not_matter(cell, transport, generator):
     torch.testing.assert_close(rollout(model, x).states, rollout(model, x, chunk=2).states, **EXACT)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     cell=st.sampled_from(CELLS),
     seq=st.integers(1, 4),

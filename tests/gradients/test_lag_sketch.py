@@ -83,7 +83,7 @@ def test_bands_of_one_lag_need_no_sketch():
     assert plan_of(range(0, TIME, 8)).sketch is None
 
 
-@pytest.mark.parametrize("lag", [70, 100])
+@pytest.mark.parametrize("lag", [70, pytest.param(100, marks=pytest.mark.thorough)])
 def test_a_lag_inside_a_band_is_found(lag):
     torch.manual_seed(1)
     model, data = Last(8, 6.0), flagged(lag, 1, noise=0.1)
@@ -146,6 +146,7 @@ def test_automatic_lags_find_as_much_as_every_lag(network, lag, monkeypatch):
     assert false <= 4  # of 20 runs at 5 %
 
 
+@pytest.mark.thorough
 def test_under_the_null_no_more_lags_are_named():
     """Exchanging signs is exact for sketches too: of 400 data sets without any dependence, about 5 % name a band."""
     rng, runs, false = np.random.default_rng(0), 400, 0

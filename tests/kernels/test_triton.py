@@ -379,15 +379,17 @@ def test_too_wide_networks_are_refused():
         wide.tile(torch.empty(1, 1, 1, 1), torch.empty(1, 513, 513))
 
 
-def test_shapes_are_chosen_by_size_and_by_hand(monkeypatch):
+def test_shapes_are_chosen_by_size_and_by_hand():
     def tile(hidden, name="lstm", replicas=30):
         shape = plan.chosen_shape(plan.FAMILIES[name], hidden, 20 * replicas)
         kernel = plan.Plan(plan.FAMILIES[name], False, 0.5, "float32", shape=shape)
         return kernel.tile(torch.empty(replicas, 20, 1, 1), torch.empty(replicas, hidden, hidden))
 
-    monkeypatch.setattr(plan, "SHAPES", {("lstm", 64): plan.Shape(units_first=True)})
     assert (tile(60).units_first, tile(60).rows, tile(60).warps, tile(60).grid) == (True, 8, 4, (3, 30))
-    assert (tile(65).units_first, tile(65).rows, tile(65).warps, tile(65).resident) == (False, 16, 8, 2)
+    assert tile(65).units_first
+    assert (tile(129).units_first, tile(129).rows, tile(129).warps, tile(129).resident) == (False, 16, 8, 0)
+    with plan.shaped():
+        assert (tile(65).units_first, tile(65).rows, tile(65).warps, tile(65).resident) == (False, 16, 8, 2)
     with plan.shaped(units_first=True):
         assert tile(128).units_first
         assert not tile(128).staged
@@ -411,11 +413,12 @@ def test_few_sequences_run_alone():
         )
         return kernel.tile(torch.empty(replicas, 16, 1, 1), torch.empty(replicas, hidden, hidden))
 
-    few, many = 1, plan.ALONE_MOST // (16 * 4 * 64) + 1
+    few, many = 1, plan.ALONE_MOST // (16 * 4 * 64**2) + 1
     assert (tile("lstm", 60, few).alone, tile("lstm", 60, few).warps, tile("lstm", 60, few).grid) == (True, 4, (16, 1))
     assert tile("gru", 5, few).alone
     assert tile("diag_gate", 128, few).alone
     assert not tile("lstm", 65, few).alone  # its weights do not fit into the registers
+    assert not tile("const_gate", 129, few).alone  # nor do so many threads
     assert not tile("diag_elman", 64, few).alone  # it has no matrix of recurrent weights
     assert not tile("lstm", 60, many).alone
 

@@ -51,21 +51,21 @@ def dist(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def lagreach(dist, tmp_path_factory):
-    """Run the installed command in an empty folder, with the core dependencies alone."""
+@pytest.fixture(scope="module", params=["", "[all]"], ids=["core", "all"])
+def lagreach(dist, tmp_path_factory, request):
+    """Run the installed command in an empty folder, with the core dependencies alone and with those of pages and studies."""
     folder = tmp_path_factory.mktemp("clean")
     run(sys.executable, "-m", "venv", folder / "env")
     (wheel,) = dist.glob("*.whl")
     pip = [folder / "env/bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    run(*pip, "-c", ROOT / "constraints.txt", wheel)
+    run(*pip, "-c", ROOT / "constraints.txt", f"{wheel}{request.param}")
     (folder / "work").mkdir()
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV", "COV"))}
 
     def call(*arguments, program="lagreach"):
         return run(folder / "env/bin" / program, *arguments, cwd=folder / "work", env=environment)
 
-    call.folder = folder / "work"
+    call.folder, call.has_pages_and_studies = folder / "work", bool(request.param)
     return call
 
 
@@ -123,12 +123,18 @@ def test_it_diagnoses_and_reports(lagreach):
     np.savez(lagreach.folder / "data.npz", x=x, y=np.roll(x[..., :1], 2, axis=1))
     arguments = ("--model", "my_models:build", "--data", "data.npz", "--lags", "0,1,2,8", "--out", "run", "--json")
     assert json.loads(lagreach("diagnose", *arguments))["sequences"] == 64
-    assert "<html" in (lagreach.folder / "run" / "report.html").read_text()
+    page = lagreach.folder / "run" / "report.html"
+    assert page.exists() == lagreach.has_pages_and_studies
+    assert not page.exists() or "<html" in page.read_text()
     code = "import lagreach; print(lagreach.load('run/diagnosis.nc').window(64).sequences)"
     assert float(lagreach("-c", code, program="python")) == 64
 
 
 def test_it_runs_a_study(lagreach):
+    if not lagreach.has_pages_and_studies:
+        with pytest.raises(AssertionError, match=r'pip install "lagreach\[study\]"'):
+            lagreach("study", "run", "livi-v1", "--scale", "smoke", "--out", "study")
+        return
     lagreach("study", "run", "livi-v1", "--scale", "smoke", "--out", "study")
     assert "livi-v1" in (lagreach.folder / "study" / "RESULTS.md").read_text()
 

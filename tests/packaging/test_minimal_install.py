@@ -96,6 +96,31 @@ for name, attempt in tries.items():
         assert f'pip install "lagreach[{extra}]"' in line
 
 
+COMMAND = """
+import sys, torch
+from pathlib import Path
+from lagreach.cli.main import run
+Path("my_models.py").write_text("from torch import nn\\nclass Net(nn.Module):\\n"
+    "    def __init__(self):\\n        super().__init__()\\n        self.gru = nn.GRU(2, 4, batch_first=True)\\n"
+    "    def forward(self, x):\\n        return self.gru(x)[0][..., :1]\\n")
+x = torch.randn(64, 12, 2, generator=torch.Generator().manual_seed(0))
+torch.save({"x": x, "y": torch.roll(x[..., :1], 3, dims=1)}, "data.pt")
+sys.argv = ["lagreach", *%r, "--model", "my_models:Net", "--data", "data.pt", "--lags", "0,1,3"]
+run()
+"""
+
+
+def test_commands_answer_without_the_packages_for_pages(tmp_path):
+    without = [*EXTRAS, *(name for name in WITHOUT_PAGES if name != "pydantic")]  # which newer versions of typer bring
+    done = run_without(without, COMMAND % ["diagnose", "--out", "run"], tmp_path)
+    assert "With 64 sequences" in "\n".join(printed(done))
+    assert 'pip install "lagreach[report]"' in done.stderr
+    assert [file.name for file in (tmp_path / "run").iterdir()] == ["diagnosis.nc"]
+    refused = run_without(without, COMMAND % ["forecast", "--report", "page.html"], tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert 'pip install "lagreach[report]"' in refused.stderr
+
+
 def test_every_module_loads_without_the_extras():
     code = """
 import importlib, pkgutil, lagreach

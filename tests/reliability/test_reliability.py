@@ -13,11 +13,10 @@ LONG = (
     "commands",
     "architectures",
 )  # too long for continuous integration, or for a quiet machine
-SHORT = ("code", "messages")
 
 
 def marks(name):
-    return [pytest.mark.slow if name in LONG else pytest.mark.thorough] * (name not in SHORT)
+    return pytest.mark.slow if name in LONG else pytest.mark.thorough
 
 
 @pytest.mark.usefixtures("_as_users_run_it")

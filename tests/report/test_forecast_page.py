@@ -57,6 +57,8 @@ def test_of_very_many_lags_those_in_the_data_and_some_others_are_shown():
     forecast = many_lags()
     chosen = shown_lags(forecast)
     assert 8 <= len(chosen) < len(forecast.lags)
+    assert set(range(8)) <= set(chosen)  # short lags, at which shares change fastest, are all there
+    assert chosen[-1] == len(forecast.lags) - 1
     assert set(np.flatnonzero(forecast.adjusted_p <= forecast.error)) <= set(chosen)
     assert 2 * 2 * forecast.read.share.shape[0] * forecast.read.share.shape[2] * len(chosen) <= 1.2 * MOST_NUMBERS
 

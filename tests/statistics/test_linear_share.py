@@ -100,6 +100,7 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say():
     assert (inside / runs).min() > 0.75
 
 
+@pytest.mark.thorough
 def test_nothing_is_found_where_nothing_is():
     """Lags beyond a delay line: the share is zero within its interval, and the estimate is not pushed up by noise."""
     values, covered = [], 0

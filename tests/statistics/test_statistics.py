@@ -103,6 +103,8 @@ def test_a_statistic_from_outside_shows_up_everywhere(diagnosed, data, tmp_path)
     diagnosed.report(tmp_path / "d.html")
     page = (tmp_path / "d.html").read_text()
     assert "Power of the input" in page
+    assert '<abbr title="Power of the input">input power</abbr></th>' in page  # a column of the table of lags
+    assert page.count('data-label="input power"') == len(LAGS)
 
 
 def test_every_curve_of_the_package_is_stored_and_read_back(diagnosed, tmp_path):

@@ -122,7 +122,7 @@ def test_sequence_means_of_the_matched_statistic_look_gaussian():
 # --- coverage -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("alpha", [1.5, 2.0])
+@pytest.mark.parametrize("alpha", [1.5, pytest.param(2.0, marks=pytest.mark.thorough)])
 def test_bootstrap_interval_covers(alpha):
     """99.9 % binomial bound of 40 runs around 95 %."""
     repeats = many(symmetric_stable(alpha), 1000, 40)

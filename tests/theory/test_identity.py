@@ -31,7 +31,7 @@ def assert_identity(model, x, y, loss, expected_loss, **options):
         )
 
 
-@pytest.mark.parametrize("num_layers", [1, 2, 3])
+@pytest.mark.parametrize("num_layers", [1, pytest.param(2, marks=pytest.mark.thorough), 3])
 @pytest.mark.parametrize(("cell", "layernorm"), VARIANTS)
 def test_mse(cell, layernorm, num_layers, generator):
     model = small_model(cell, generator, layernorm=layernorm, num_layers=num_layers)

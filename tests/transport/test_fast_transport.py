@@ -148,7 +148,7 @@ class TestCompiledPullbacks:
 
     @pytest.mark.parametrize("count", [1, 64, 200])
     @pytest.mark.parametrize("hidden", [1, 5, 64, 67])
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
     @pytest.mark.parametrize("name", KNOWN)
     def test_equal_plain_torch(self, generator, name, dtype, hidden, count):
         for whole in (True, False):
@@ -168,7 +168,7 @@ class TestCompiledPullbacks:
         torch.testing.assert_close(at_once, plain, rtol=1e-5, atol=atol, equal_nan=True)
 
     @pytest.mark.parametrize("scale", [1.0, 1e-42, math.inf, math.nan])
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
     @pytest.mark.parametrize("name", ["shared_gate", "gru", "lstm"])
     def test_tell_the_largest_value_of_each_row(self, generator, name, dtype, scale):
         recurrence = recurrence_of([all_cells()[name]()], generator)
@@ -336,7 +336,7 @@ def test_sums_keep_what_is_far_below_float32(generator):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("name", sorted(all_cells()))
 def test_the_compiled_sweep_equals_the_plain_windows(monkeypatch, generator, name, dtype):
     layers = 2 if name in ("lstm", "diag_gate") else 1

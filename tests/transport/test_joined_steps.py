@@ -38,7 +38,7 @@ def sums_at(part, delta, anchors, reached):
     return [[total.take() for total in totals] for lag, _ in walk if lag in LAGS], steps.joined is not None
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("cell", CELLS)
 def test_sums_in_the_same_call_are_those_of_blocks(cell, dtype, generator, monkeypatch):
     model = small_model(cell, generator, dtype=dtype)
@@ -69,7 +69,7 @@ def test_sums_leave_the_range_of_single_precision(generator):
             torch.testing.assert_close(a * 1e30, b, rtol=1e-4, atol=1e-6 * b.abs().max().item())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("cell", [LSTM(), TorchGRU()], ids=lambda cell: cell.name)
 def test_what_a_run_keeps_gives_the_pullback(cell, dtype, generator):
     units, rows, steps = 5, 70, 4

@@ -82,7 +82,7 @@ def test_one_output_of_each_sequence_estimates_what_all_of_them_give():
         with at_rest(model):
             signals = measure_signals(plan)
         part = signals.data(1)
-        return (part.given.T @ part.arrived).numpy() / 64
+        return (part.read.T @ part.arrived).numpy() / 64
 
     # the pairs are those of the seed; so the same seed with all outputs is what one of each estimates
     errors = np.stack([mean_table(1, seed) - mean_table(6, seed) for seed in range(8)])

@@ -31,7 +31,7 @@ class OwnCalls:
     `widths` are those of the tensors it returns, and `handed` says for each tensor behind the input which of them it is.
     """
 
-    given: TreeSpec
+    passed: TreeSpec
     returned: TreeSpec
     widths: tuple[int, ...]
     handed: tuple[int, ...]
@@ -74,7 +74,7 @@ class OwnCalls:
         parts = state.split(self.widths, dim=-1)
         tensors = iter((x, *(parts[place] for place in self.handed)))
         leaves = [next(tensors) if value is None else value for value in self.fixed]
-        args, kwargs = tree_unflatten(leaves, self.given)
+        args, kwargs = tree_unflatten(leaves, self.passed)
         return args, kwargs
 
 
@@ -232,9 +232,9 @@ def _understood(calls: Calls) -> OwnCalls | str:
     if any(tuple(one.shape[1] for one in result) != widths for result in results):
         return "results whose widths change"
     args, kwargs, result = calls[1]
-    leaves, given_as = tree_flatten((args, kwargs))
+    leaves, passed = tree_flatten((args, kwargs))
     kept = tuple(None if isinstance(leaf, Tensor) else leaf for leaf in leaves)
-    return OwnCalls(given_as, tree_flatten(result)[1], widths, tuple(places), kept)
+    return OwnCalls(passed, tree_flatten(result)[1], widths, tuple(places), kept)
 
 
 def _tensors(value: Any) -> list[Tensor]:

@@ -59,7 +59,7 @@ class ScanView(View):
 
     def scan_inputs(self, batch: Batch) -> ScanInputs:
         """Run the model and read what the layer was given."""
-        args, kwargs, _ = self._called(batch, own=False)
+        args, kwargs, _ = self._called(batch, replayed=True)
         with torch.no_grad():
             return self.layer.read_call(*args, **kwargs)
 
@@ -69,12 +69,12 @@ class ScanView(View):
         with torch.no_grad():
             return self.layer.read_call(*args, **kwargs), result
 
-    def _called(self, batch: Batch, *, own: bool = True) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-        """Arguments and result of the layer's one call; the result is its `own` one, or may be that of a replay."""
+    def _called(self, batch: Batch, *, replayed: bool = False) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+        """Arguments and result of the layer's one call; the result is the module's, or may be that of a replay if `replayed`."""
         module = self.layer.module
         with untouched(self._model), torch.no_grad(), captured([module]) as calls, ExitStack() as stack:
             for layer in self._looping:
-                if layer is not self.layer or not own:
+                if layer is not self.layer or replayed:
                     stack.enter_context(replaced(layer.module, partial(replay, layer)))
             self._call(self._model, batch)
             seen = calls[module]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from lagreach._moved import warn_renamed
 from lagreach.detection.law import block_size, exp, moved, strength_shift, turned
 from lagreach.diagnosis.window import Requirement, Window, WindowAt, window_at
 from lagreach.errors import InputError
@@ -21,11 +22,17 @@ from lagreach.types import Status
 
 @dataclass(frozen=True)
 class WhatIf:
-    """Numbers for one setting: `planted` as `Window.required_if_present`, `found` as `Window.required`, and the window."""
+    """Numbers for one setting: `planted` as `Window.required_if_present`, `in_data` as `Window.required`, and the window."""
 
     planted: Requirement
-    found: Requirement
+    in_data: Requirement
     at: WindowAt
+
+    @property
+    def found(self) -> Requirement:
+        """The old name of `in_data`."""
+        warn_renamed("WhatIf.found", "WhatIf.in_data")
+        return self.in_data
 
     def __str__(self) -> str:
         return str(self.at)

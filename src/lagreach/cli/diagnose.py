@@ -17,6 +17,7 @@ from torch import nn
 
 from lagreach._util.arrays import finite_or_none
 from lagreach._util.disk import make_folder, refuse_others
+from lagreach._util.extras import MissingExtraError
 from lagreach.cli.hugging_face import PREFIX, load_hugging_face
 from lagreach.data.batch import MOST_STEPS, Batch
 from lagreach.data.sequences import as_batch
@@ -178,7 +179,10 @@ def run_diagnose(
     make_folder(out)
     diagnosis = replace(diagnosis, about={**diagnosis.about, "data": f"{data.name}: {diagnosis.about['data']}"})
     diagnosis.save(out / "diagnosis.nc")
-    diagnosis.report(out / "report.html")
+    try:
+        diagnosis.report(out / "report.html")
+    except MissingExtraError as missing:  # the answer needs no page
+        print(f"lagreach: no page was written, since {missing}", file=sys.stderr)
     if as_json:
         print(json.dumps(summary(diagnosis, require), indent=2))
     else:

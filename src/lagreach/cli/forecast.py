@@ -13,6 +13,7 @@ from torch import nn
 
 from lagreach._util.arrays import finite_or_none
 from lagreach._util.disk import make_folder, refuse_others
+from lagreach._util.extras import require_extra
 from lagreach.cli.diagnose import load_data, load_model, load_weights, parse_lags
 from lagreach.errors import InputError
 from lagreach.forecasting.forecast import forecast
@@ -84,6 +85,8 @@ def run_forecast(
         raise InputError(
             "a share lies between 0 and 1", got=f"--require-share {require_share}", expected="0 < share <= 1"
         )
+    if report is not None:
+        require_extra("report")
     refuse_others([*([] if report is None else [report]), *([] if out is None else [out / FILE])])
     built = load_model(model)
     if weights is not None:

@@ -63,16 +63,16 @@ def find_windows(sequences: Sequences, kept: np.ndarray) -> Windows | None:
     if length >= time:
         return None
     heads = np.concatenate([run_codes(step_codes, length)[:, 0] for step_codes in _each(sequences, kept, length)])
-    following, step = _starts_within(codes, length, heads)
+    following, step = _starts_within(codes, length, heads, chosen)
     overlap = step > 0
     if overlap.mean() < OFTEN or not _targets_agree(
         sequences, kept[chosen][overlap], kept[following[overlap]], step[overlap]
     ):
         return None
-    parts = [
-        (*_starts_within(step_codes, length, heads), run_codes(step_codes, time)[:, 0])
-        for step_codes in _each(sequences, kept, time)
-    ]
+    parts, seen = [], 0
+    for some in _each(sequences, kept, time):
+        numbers = np.arange(seen, seen := seen + len(some))
+        parts.append((*_starts_within(some, length, heads, numbers), run_codes(some, time)[:, 0]))
     following, step, mark = (np.concatenate(side) for side in zip(*parts, strict=True))
     return Windows(kept, *_chained(following, step), mark)
 
@@ -116,15 +116,21 @@ def _telling_length(codes: np.ndarray, count: int) -> int:
     return int(np.ceil((chances + BEYOND_CHANCE) / max(bits, 1e-6))) if bits > 1e-6 else codes.shape[1]
 
 
-def _starts_within(codes: np.ndarray, length: int, heads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each of these sequences the sequence that starts within it and the step where it does, 0 if none does."""
+def _starts_within(
+    codes: np.ndarray, length: int, heads: np.ndarray, numbers: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """For each of these sequences the other one that starts within it and the step where it does, 0 if none does.
+
+    Sequences that repeat themselves (a rhythm, tokens that come again) start within themselves, and are no windows for that.
+    """
     runs = run_codes(codes, length)[:, 1:]
     order = np.argsort(heads, kind="stable")
     place = np.searchsorted(heads[order], runs)
-    inside = heads[order][np.minimum(place, len(heads) - 1)] == runs
+    place = np.minimum(place, len(heads) - 1)
+    inside = (heads[order][place] == runs) & (order[place] != numbers[:, None])
     step = np.where(inside.any(1), inside.argmax(1) + 1, 0)
     row = np.arange(len(runs))
-    return np.where(step > 0, order[np.minimum(place, len(heads) - 1)][row, np.maximum(step - 1, 0)], -1), step
+    return np.where(step > 0, order[place][row, np.maximum(step - 1, 0)], -1), step
 
 
 def _chained(following: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -230,12 +230,11 @@ def _counts(sequences: Iterable[int] | int) -> tuple[int, ...]:
         listed = (sequences,) if isinstance(sequences, int) else tuple(sequences)
         return tuple(operator.index(n) for n in listed)
     except TypeError as error:
-        raise InputError(
-            "sequences are positive numbers", got=repr(sequences), expected="such as (100, 1000, 10000)"
-        ) from error
+        some = "such as (100, 1000, 10000)"
+        raise InputError("sequences are positive numbers", got=repr(sequences), expected=some) from error
 
 
-def _check_limits(**given: float | None) -> None:
+def _check_limits(**limits: float | None) -> None:
     """Refuse errors, numbers, times and bytes that are none."""
     expected = {
         "error": ("between 0 and 1", lambda value: 0 < value < 1),
@@ -244,7 +243,7 @@ def _check_limits(**given: float | None) -> None:
         "memory": ("bytes, more than 0", lambda value: value > 0),
         "pilot": ("steps, 0 or more", lambda value: value >= 0),
     }
-    for name, value in given.items():
+    for name, value in limits.items():
         words, fits = expected[name]
         if value is not None and not (isinstance(value, (int, float)) and not math.isnan(value) and fits(value)):
             raise InputError(f"{name} is out of range", got=f"{name}={value!r}", expected=words)
@@ -343,7 +342,7 @@ class _Run:
         features = len(chosen) + beside
         wanted = max(FEWEST_SEQUENCES, math.ceil(AMPLE_ROWS * features / self._anchors()))
         part = measurement.plan.only(wanted)
-        measurement = Measurement(network, part, measurement.loss, measurement.steps, space, measurement.mixing)
+        measurement = replace(measurement, plan=part)
         moments = reachable.start(BLOCKS, features, space, part.lags, network.device, part.coding.singled)
         of_readout = None if scale is None or not beside else readout_scale(scale, network.readout, self.width)
         measurement.add_reachable(moments, chosen, how, of_readout, ticks(shown, "all weights", len(part)))
@@ -392,9 +391,7 @@ class _Run:
         measurement = self.measurement
         size = sequences_together(measurement.network, how.alive)
         few = measurement.plan.only(size)
-        trial = Measurement(
-            measurement.network, few, measurement.loss, measurement.steps, measurement.space, measurement.mixing
-        )
+        trial = replace(measurement, plan=few)
         beside = measurement.space.basis.shape[1] * self.width if measurement.network.readout else 0
         together = how.together if how.carried is None else DIRECTIONS  # which then cost about the same
         taken = Directions(moved, together, self.seed)

@@ -209,8 +209,8 @@ class Forecast:
         best = _better([curves.data(numbers) for curves in (self.read, self.reach) if curves is not None])
         if self.within is not None:
             best = _better([best, self.within.data(numbers)], smaller=True)
-        found = np.array(self.found)[:, None]
-        return Shares(*(np.where(found, part, np.nan) for part in (best.value, best.low, best.high)))
+        in_data = np.array(self.found)[:, None]
+        return Shares(*(np.where(in_data, part, np.nan) for part in (best.value, best.low, best.high)))
 
     def _array(self, name: str, shares: Shares) -> xr.DataArray:
         import xarray as xr

@@ -44,7 +44,6 @@ REMEDY = {  # what helps at lags that would not be learned
 IN_SHORT = {  # what to do, in a training that is under way
     BLENDED: "more units, or gates with more spread time scales",
     UNSEEN: "stop, or change gates",
-    FEW_SEQUENCES: "more sequences",
     FEW_STEPS: "train longer, or with larger steps",
 }
 NOTHING_TO_DO = "Nothing to do: these lags will be learned."
@@ -65,7 +64,9 @@ def in_words(forecast: Forecast, sequences: float | None = None) -> str:
 def plainly(forecast: Forecast, sequences: float | None = None) -> str:
     """Say what will be learned and what to do about the rest, of any lag and of those in the data."""
     number = forecast.available if sequences is None else sequences
-    said = sentence(forecast.lags, forecast.limits_at(number), IN_SHORT)
+    limits = forecast.limits_at(number)
+    enough = _enough(forecast, [word == FEW_SEQUENCES for word in limits])
+    said = sentence(forecast.lags, limits, IN_SHORT | ({FEW_SEQUENCES: enough} if enough else {}))
     words, there = forecast.limits_in_data_at(number), forecast.found
     if not any(there):
         return said
@@ -82,14 +83,15 @@ def to_do(forecast: Forecast, sequences: float | None = None) -> list[str]:
         chosen = [limit == word for limit in words]
         if any(chosen):
             enough = _enough(forecast, chosen) if word == FEW_SEQUENCES else ""
-            lines.append(f"{'Lags' if sum(chosen) > 1 else 'Lag'} {spans(forecast.lags, chosen)}: {remedy}{enough}.")
+            line = f"{'Lags' if sum(chosen) > 1 else 'Lag'} {spans(forecast.lags, chosen)}: {remedy}"
+            lines.append(f"{line}, {enough}." if enough else f"{line}.")
     return lines or [NOTHING_TO_DO]
 
 
 def _enough(forecast: Forecast, chosen: Sequence[bool]) -> str:
     """Sequences from which half of each of these lags would be recovered."""
-    most = max(float(n) for n, yes in zip(forecast.needed.values, chosen, strict=True) if yes)
-    return f", about {count(most)}" if math.isfinite(most) else ""
+    most = max((float(n) for n, yes in zip(forecast.needed.values, chosen, strict=True) if yes), default=math.inf)
+    return f"about {count(most)}" if math.isfinite(most) else ""
 
 
 def sentence(lags: Sequence[int], words: Sequence[str], remedies: Mapping[str, str] | None = None) -> str:

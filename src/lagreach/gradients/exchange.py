@@ -254,9 +254,9 @@ class _Work:
             recurrence, windows, moved, before[0], starts if at_exchanged is None else at_exchanged, self.lags
         )
         nothing = torch.zeros_like(exchanged)
-        own, contrast = self._as_it_is(add, recurrence, x, before, starts, change) if as_it_is else (nothing, nothing)
+        there, contrast = self._as_it_is(add, recurrence, x, before, starts, change) if as_it_is else (nothing, nothing)
         for i, (block, _) in enumerate(groups):
-            yield block, own[:, i].cpu().numpy(), exchanged[:, i].cpu().numpy(), contrast[:, i].cpu().numpy()
+            yield block, there[:, i].cpu().numpy(), exchanged[:, i].cpu().numpy(), contrast[:, i].cpu().numpy()
 
     def _run(self, x: Float[Tensor, "step row input"], before: Tensor) -> Float[Tensor, "step row state"]:
         recurrence = self.piece.part.recurrence

@@ -27,15 +27,28 @@ AMPLE_FIRST, AMPLE_LAST = 10, 1e6  # ends of the slider for sequences
 
 
 def shown_lags(forecast: Forecast) -> np.ndarray:
-    """Lags that the page has room for: all, or those in the data and others evenly among the rest."""
+    """Lags that the page has room for: all, or those in the data and others, short ones all and long ones ever fewer."""
     curves = [one for one in (forecast.read, forecast.reach, forecast.within) if one is not None]
     each = sum(2 * one.share.shape[0] * one.share.shape[2] for one in curves)
     room, count = max(8, MOST_NUMBERS // each), len(forecast.lags)
     if count <= room:
         return np.arange(count)
     named = np.flatnonzero(forecast.adjusted_p <= forecast.error)[: room // 2]
-    even = np.linspace(0, count - 1, room - len(named)).round().astype(int)
-    return np.unique(np.concatenate((named, even)))
+    return np.unique(np.concatenate((named, _ever_fewer(count, room - len(named)))))
+
+
+def _ever_fewer(count: int, wanted: int) -> np.ndarray:
+    """About so many places among `count`: all of the first ones, and then ever larger steps, up to the last.
+
+    >>> _ever_fewer(266, 12).tolist()
+    [0, 1, 2, 4, 7, 12, 20, 34, 57, 95, 159, 265]
+    """
+    places = np.arange(min(count, 2))
+    for draws in range(wanted, 8 * count):
+        if len(places) >= wanted:
+            break
+        places = np.unique(np.geomspace(1, count, draws).round().astype(int)) - 1
+    return places
 
 
 def forecast_payload(forecast: Forecast) -> dict[str, Any]:

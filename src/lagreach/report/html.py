@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -12,10 +11,10 @@ from typing import Any
 from lagreach._util.disk import Write, is_file, write_whole
 from lagreach._util.extras import require_extra
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis
-from lagreach.diagnosis.window import Requirement
 from lagreach.errors import InputError
+from lagreach.report.lag_table import cells, columns
 from lagreach.report.payload import bars_payload, make_payload, to_json, verdict
-from lagreach.report.pictures import caption, logarithmic, opening, pictures
+from lagreach.report.pictures import caption, logarithmic, pictures
 from lagreach.report.recovered import first_sentence, recovered, what_to_do
 from lagreach.report.text import HELD_OUT
 from lagreach.report.words import (
@@ -24,7 +23,6 @@ from lagreach.report.words import (
     NO_FORECAST,
     advice,
     answer,
-    brief,
     count,
     depends,
     named,
@@ -225,7 +223,7 @@ def _view(diagnosis: Diagnosis, layer: LayerDiagnosis) -> dict[str, Any]:
         "sequences": count(diagnosis.sequences),
         "share": share(window.strength),
         "rows": rows,
-        "shares": any(row["share"] for row in rows),
+        "columns": columns(window),
         "retained": sentence(retained(layer)) if any("gate bias" in row["advice"] for row in rows) else "",
         "glossary": {short(limit): str(limit).removeprefix(f"{short(limit)}: ") for limit in LIGHTS if limit in limits},
         "notes": [note for note in window.warnings if not technical(note)],
@@ -250,21 +248,10 @@ def _memory(memory: Memory) -> str:
 def _row(diagnosis: Diagnosis, layer: LayerDiagnosis, i: int, limit: Status) -> dict[str, Any]:
     window = layer.window
     lag = int(window.lags[i])
-    planted, seen = window.required_if_present(), window.required
-    missing = "none found" if seen.status[i] is Status.NOT_SIGNIFICANT else str(seen.status[i])
-    if math.isnan(seen.sequences[i]) and seen.status[i] is planted.status[i]:
-        missing = "unknown"  # the reason stands beside it
-    in_data = brief(seen.sequences[i]) if math.isfinite(seen.sequences[i]) else missing
-    shares, learned = opening(window), window.learned(lag)
+    learned = window.learned(lag)
     return {
-        "lags": span(int(seen.first[i]), lag),
-        "share": "" if shares is None or math.isnan(shares.value[i]) else f"{100 * shares.value[i]:.0f} %",
-        "share_range": "" if shares is None else _share_range(shares.low[i], shares.high[i]),
-        "planted": brief(planted.sequences[i]) if math.isfinite(planted.sequences[i]) else _unknown(planted, i),
-        "planted_range": _range(planted, i),
-        "planted_kind": "number" if math.isfinite(planted.sequences[i]) else "words",  # words may be many, and wrap
-        "found": in_data,
-        "found_range": _range(seen, i) if math.isfinite(seen.sequences[i]) else _bound(seen, i),
+        "lags": span(int(window.required.first[i]), lag),
+        "cells": cells(columns(window), lag),
         "light": LIGHTS[limit],
         "limit": short(limit) + (f", {learned:.0%}" if limit is Status.LIMIT_LEARNED and learned >= 0 else ""),
         "advice": advice(diagnosis, layer, lag),
@@ -281,24 +268,6 @@ def _joined(words: Iterable[str]) -> str:
     listed = list(dict.fromkeys(word for word in words if word))
     more = f" and {len(listed) - NAMED} more" if len(listed) > NAMED else ""
     return "; ".join(listed[:NAMED]) + more
-
-
-def _share_range(low: float, high: float) -> str:
-    return "" if math.isnan(low) or math.isnan(high) else f"({100 * low:.0f} to {100 * high:.0f})"
-
-
-def _unknown(needed: Requirement, i: int) -> str:
-    number = "unknown" if math.isnan(needed.sequences[i]) else "no number suffices"
-    return number if needed.status[i] is Status.OK else f"{number}: {needed.status[i]}"
-
-
-def _range(needed: Requirement, i: int) -> str:
-    known = not (math.isnan(needed.low[i]) or math.isnan(needed.high[i]))
-    return f"({brief(needed.low[i])} to {brief(needed.high[i])})" if known else ""
-
-
-def _bound(needed: Requirement, i: int) -> str:
-    return f"(more than {brief(needed.low[i])})" if math.isfinite(needed.low[i]) else ""
 
 
 def _scales(layer: LayerDiagnosis) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis
 from lagreach.diagnosis.window import Window
+from lagreach.report.lag_table import in_unit
 from lagreach.report.words import (
     A_TRACE,
     LIGHTS,
@@ -118,7 +119,7 @@ def _table(diagnosis: Diagnosis, layer: LayerDiagnosis) -> Table:
         limit = window.limit(lag, diagnosis.sequences)
         table.add_row(
             span(int(window.required.first[i]), lag),
-            *(_number(curve, i) for curve in curves),
+            *(_number(curve, lag) for curve in curves),
             Text(short(limit), style=COLOURS[LIGHTS[limit]]),
         )
     return table
@@ -135,18 +136,18 @@ def _shown(window: Window) -> list[int]:
     return sorted({*kept, *even, *(min(i + 1, count - 1) for i in kept[:ROWS])})
 
 
-def _number(curve: LagCurve, i: int) -> str:
-    """A value with its interval, in the words of its unit."""
+def _number(curve: LagCurve, lag: int) -> str:
+    """A value with its interval, in the words of its unit; nothing where the curve has no such lag."""
+    if lag not in curve.lags:
+        return ""
+    i = curve.lags.tolist().index(lag)
     value, low, high = (float(numbers[i]) for numbers in (curve.value, curve.low, curve.high))
     if curve.status[i] is Status.NOT_SIGNIFICANT:
         return "none found" + ("" if math.isnan(low) else f" (> {brief(low)})")
     if math.isnan(value):
         return "unknown"
-    if curve.unit == "share":
-        return f"{100 * value:.0f} %" + ("" if math.isnan(low) else f" ({100 * low:.0f}..{100 * high:.0f})")
-    if curve.unit != "sequences":
-        return f"{value:.3g}" + ("" if math.isnan(low) else f" ({low:.3g}..{high:.3g})")
-    return f"{brief(value)} ({brief(low)}..{brief(high)})"
+    written, percent = in_unit(curve, value), " %" if curve.unit == "share" else ""
+    return f"{written}{percent}" + ("" if math.isnan(low) else f" ({in_unit(curve, low)}..{in_unit(curve, high)})")
 
 
 def _advice(diagnosis: Diagnosis, layer: LayerDiagnosis) -> list[str]:

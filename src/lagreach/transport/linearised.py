@@ -356,8 +356,8 @@ def step_by_sequence(
 
     A pullback then gives the gradient of every sequence at once, in one batched product.
     """
-    own = [recurrence.params[name].detach() for name in names]
-    leaves = [weight.expand(len(x), *weight.shape).clone().requires_grad_() for weight in own]
+    shared = [recurrence.params[name].detach() for name in names]
+    leaves = [weight.expand(len(x), *weight.shape).clone().requires_grad_() for weight in shared]
 
     def step(x: Tensor, before: Tensor, *weights: Tensor) -> Tensor:
         return recurrence.stack.step(x, before, recurrence.params | dict(zip(names, weights, strict=True)))

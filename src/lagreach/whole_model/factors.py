@@ -29,7 +29,7 @@ class Factors:
     """Factors of the lag gradients of all anchors: row by row what arrives, by slot and signal, and what was read there.
 
     A row is one anchor of one sequence. `arrived` (slot, signal, row, width) has all weights of anchors and slots in it;
-    `given` (slot, row) are tokens or (slot, row, input) numbers.
+    `read` (slot, row) are tokens or (slot, row, input) numbers.
     """
 
     def __init__(self, rows: int, arrived: Tensor, read: Tensor) -> None:
@@ -41,7 +41,7 @@ class Factors:
         wide = () if self.tokens else (read.shape[-1],)
         self._folder: str | None = None
         self.arrived = self._room("arrived", shape, number)
-        self.given = self._room("given", (slots, rows, *wide), np.int64 if self.tokens else number)
+        self.read = self._room("read", (slots, rows, *wide), np.int64 if self.tokens else number)
         self.block = np.zeros(rows, dtype=np.int64)
         self.filled = 0
 
@@ -60,7 +60,7 @@ class Factors:
         some.tokens, some._folder, some.filled = part.tokens, None, 0
         slots, signals, _, width = part.arrived.shape
         some.arrived = some._room("arrived", (slots, signals, rows, width), part.arrived.dtype.type)
-        some.given = some._room("given", (slots, rows, *part.given.shape[2:]), part.given.dtype.type)
+        some.read = some._room("read", (slots, rows, *part.read.shape[2:]), part.read.dtype.type)
         some.block = np.zeros(rows, dtype=np.int64)
         return some
 
@@ -68,14 +68,14 @@ class Factors:
         """Add the rows of another one."""
         new = slice(self.filled, self.filled + part.filled)
         self.arrived[:, :, new] = part.arrived[:, :, : part.filled]
-        self.given[:, new] = part.given[:, : part.filled]
+        self.read[:, new] = part.read[:, : part.filled]
         self.block[new] = part.blocks
         self.filled = new.stop
 
     def __getstate__(self) -> dict[str, Any]:
         """What is sent to another process: the rows that are filled, not the file they lie in."""
         rows = slice(0, self.filled)
-        kept = {"arrived": np.array(self.arrived[:, :, rows]), "given": np.array(self.given[:, rows])}
+        kept = {"arrived": np.array(self.arrived[:, :, rows]), "read": np.array(self.read[:, rows])}
         return kept | {"block": self.blocks.copy(), "tokens": self.tokens, "filled": self.filled, "_folder": None}
 
     def append(self, block: np.ndarray, arrived: Tensor, read: Tensor) -> None:
@@ -84,7 +84,7 @@ class Factors:
         self.block[rows] = block
         self.arrived[:, :, rows] = arrived.permute(1, 2, 0, 3).cpu().numpy()
         values = read if self.tokens or read.dtype == torch.float64 else read.float()  # numpy has no bfloat16
-        self.given[:, rows] = values.transpose(0, 1).cpu().numpy()
+        self.read[:, rows] = values.transpose(0, 1).cpu().numpy()
         self.filled = rows.stop
 
     def part(self, slot: int, signal: int, coefficient: np.ndarray | None = None) -> tuple[Tensor, Tensor]:
@@ -92,7 +92,7 @@ class Factors:
         arrived = torch.from_numpy(np.ascontiguousarray(self.arrived[slot, signal, : self.filled])).double()
         if coefficient is not None:
             arrived = arrived * torch.from_numpy(np.ascontiguousarray(coefficient))[:, None]
-        return torch.from_numpy(np.ascontiguousarray(self.given[slot, : self.filled])), arrived
+        return torch.from_numpy(np.ascontiguousarray(self.read[slot, : self.filled])), arrived
 
     @property
     def blocks(self) -> np.ndarray:
@@ -104,7 +104,7 @@ class Factors:
 class Products:
     """A sum of outer products: rows of what was read and of what arrived, and the block each belongs to."""
 
-    given: Tensor
+    read: Tensor
     arrived: Float[Tensor, "row width"]
     block: Tensor
 
@@ -120,12 +120,12 @@ class Products:
 
     def select(self, rows: Tensor) -> Products:
         """Keep some rows."""
-        return Products(self.given[rows], self.arrived[rows], self.block[rows])
+        return Products(self.read[rows], self.arrived[rows], self.block[rows])
 
     @property
     def tokens(self) -> bool:
         """Whether tokens were read."""
-        return not self.given.is_floating_point()
+        return not self.read.is_floating_point()
 
 
 def block_gram(
@@ -139,7 +139,7 @@ def block_gram(
     scale = float(arrived.abs().max()) if len(arrived) else 0.0
     if scale == 0.0:
         return np.zeros((len(size), len(size)))
-    scaled = Products(products.given, arrived / scale, products.block)  # squares of 1e-200 would underflow
+    scaled = Products(products.read, arrived / scale, products.block)  # squares of 1e-200 would underflow
     gram_of = _gram_of_tokens if products.tokens else _gram_of_numbers
     return (gram_of(scaled, len(size), weighting) / np.outer(size, size)) * scale**2
 
@@ -147,7 +147,7 @@ def block_gram(
 def _gram_of_tokens(products: Products, blocks: int, weighting: Tensor | None) -> np.ndarray:
     """Only what stands in the same row of the table meets: rows of one token, summed by block."""
     width = products.arrived.shape[1]
-    tokens, row = torch.unique(products.given, return_inverse=True)
+    tokens, row = torch.unique(products.read, return_inverse=True)
     cell, place = torch.unique(row * blocks + products.block, return_inverse=True)
     sums = torch.zeros(len(cell), width, dtype=torch.float64).index_add_(0, place, products.arrived)
     row, block = cell // blocks, cell % blocks
@@ -170,10 +170,10 @@ def _gram_of_tokens(products: Products, blocks: int, weighting: Tensor | None) -
 
 def _gram_of_numbers(products: Products, blocks: int, weighting: Tensor | None) -> np.ndarray:
     """Fill in the block means, some of the inputs at a time."""
-    inputs, width = products.given.shape[1], products.arrived.shape[1]
+    inputs, width = products.read.shape[1], products.arrived.shape[1]
     gram = torch.zeros(blocks, blocks, dtype=torch.float64)
     order = torch.argsort(products.block, stable=True)
-    read, arrived = products.given[order].double(), products.arrived[order]
+    read, arrived = products.read[order].double(), products.arrived[order]
     ends = torch.bincount(products.block, minlength=blocks).cumsum(0).tolist()
     starts = [0, *ends[:-1]]
     chunk = max(1, GRAM_BYTES // (8 * blocks * width))

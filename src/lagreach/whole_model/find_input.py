@@ -24,7 +24,7 @@ class _Call:
     path: str
     module: nn.Module
     number: int
-    given: Tensor
+    received: Tensor
     result: Any
 
 
@@ -74,10 +74,10 @@ def _reading(calls: list[_Call], x: Tensor) -> list[Port]:
         assert kind is not None
         if (kind == "embedding") == x.is_floating_point() or call.path in ports:
             continue
-        layout, lead = _layout(call.given, x, kind)
+        layout, lead = _layout(call.received, x, kind)
         if layout is not None:
             ports[call.path] = Port(call.path, kind, layout, call.number, lead)
-        elif call.number == steps.get(call.path, 0) < x.shape[1] and _same(call.given, x[:, call.number]):
+        elif call.number == steps.get(call.path, 0) < x.shape[1] and _same(call.received, x[:, call.number]):
             steps[call.path] = call.number + 1
             if call.number + 1 == x.shape[1]:
                 ports[call.path] = Port(call.path, kind, "one step a call")
@@ -139,7 +139,7 @@ def _behind_tokens(model: WholeModel, calls: list[_Call], x: Tensor) -> InputMod
     """The first layer that is given something else for every sequence and step, where no embedding reads the tokens."""
     for call in calls:
         port = _shaped(call, len(x))
-        if port is None or call.given.shape[:2] != x.shape[:2] or torch.equal(call.given[0], call.given[1]):
+        if port is None or call.received.shape[:2] != x.shape[:2] or torch.equal(call.received[0], call.received[1]):
             continue
         return InputModule(
             (port,),
@@ -166,10 +166,10 @@ def _named(model: WholeModel, sample: Batch, path: str) -> InputModule:
     x = as_given(model, sample.x)
     ports = _reading(calls, x) if kind_of(modules[path]) is not None else []
     port = ports[0] if ports else _shaped(calls[0], len(x), len(calls))
-    if port is None or (port.kind == "input" and not calls[0].given.is_floating_point()):
+    if port is None or (port.kind == "input" and not calls[0].received.is_floating_point()):
         raise UnsupportedError(
             "this module is not given a sequence of inputs",
-            got=f"{path} is given {tuple(calls[0].given.shape)}, {calls[0].given.dtype}",
+            got=f"{path} is given {tuple(calls[0].received.shape)}, {calls[0].received.dtype}",
             expected=f"({len(x)}, steps, ...), numbers or tokens",
             fix="name the embedding or the first layer that reads the input",
         )
@@ -179,7 +179,7 @@ def _named(model: WholeModel, sample: Batch, path: str) -> InputModule:
 def _shaped(call: _Call, sequences: int, calls: int = 1) -> Port | None:
     """How sequences and steps lie in what a module is given, by its shape alone."""
     kind = kind_of(call.module) or "input"
-    shape, features = call.given.shape, int(kind != "embedding")
+    shape, features = call.received.shape, int(kind != "embedding")
     if kind == "convolution":
         return Port(call.path, kind, "channels", call.number) if shape[0] == sequences and len(shape) == 3 else None
     if isinstance(call.module, nn.RNNBase) and not call.module.batch_first:

@@ -66,14 +66,14 @@ class Reading:
         self.source = source
         self.sequences = sequences
         self._modules = [None if p.path is None else model.module.get_submodule(p.path) for p in source.ports]
-        self._given: list[list[Tensor]] = [[] for _ in source.ports]
+        self._received: list[list[Tensor]] = [[] for _ in source.ports]
         self._leaves: list[list[Tensor]] = [[] for _ in source.ports]
 
     @property
     def inputs(self) -> Tensor:
         """What was read: (seq, time) numbers of tokens, or (seq, time, input)."""
         port = self.source.ports[0]
-        received = self._given[0]
+        received = self._received[0]
         read = torch.stack(received, dim=1) if port.layout == "one step a call" else self._by_step(port, received[0])
         if port.kind == "embedding":
             return read
@@ -108,12 +108,12 @@ class Reading:
 
     def record(self, number: int, tensor: Tensor, leaf: Tensor) -> None:
         """Keep what the module with this number was given in a call, and its leaf."""
-        self._given[number].append(tensor.detach())
+        self._received[number].append(tensor.detach())
         self._leaves[number].append(leaf)
 
     def check(self) -> None:
         """Refuse a run in which an input module was not called, or was called at other steps."""
-        for port, received in zip(self.source.ports, self._given, strict=True):
+        for port, received in zip(self.source.ports, self._received, strict=True):
             if not received:
                 raise InputError(
                     "the module that reads the input was not called", got=port.path, fix='pass inputs="path.to.module"'

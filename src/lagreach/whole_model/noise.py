@@ -96,13 +96,13 @@ class LagDirections:
     def _height(self, band: int) -> int:
         """Rows of a table; a last row of zeros stands for tokens that were not met."""
         rows = self._rows[band]
-        return self._parts[band][0].given.shape[1] if rows is None else len(rows) + 1
+        return self._parts[band][0].read.shape[1] if rows is None else len(rows) + 1
 
     def _add(self, band: int, parts: Sequence[Products], sign: float) -> None:
         """Add outer products to a table, or take them away."""
         table, rows = self._tables[band], self._rows[band]
         for signal, one in enumerate(parts):
-            arrived, read = sign * one.arrived.to(table), one.given.to(table.device)
+            arrived, read = sign * one.arrived.to(table), one.read.to(table.device)
             if rows is None:
                 table[:, signal] += read.to(table).T @ arrived
             else:
@@ -113,7 +113,7 @@ def _rows_of(signals: Sequence[Products]) -> Tensor | None:
     """Tokens that were met, in ascending order; None where inputs are numbers."""
     if not signals[0].tokens:
         return None
-    return torch.unique(torch.cat([one.given for one in signals]))
+    return torch.unique(torch.cat([one.read for one in signals]))
 
 
 def _thinned(signals: Sequence[Products], limit: int, dtype: torch.dtype) -> Sequence[Products]:
@@ -123,7 +123,7 @@ def _thinned(signals: Sequence[Products], limit: int, dtype: torch.dtype) -> Seq
         every = max(1, -(-rows * len(signals) * width * dtype.itemsize // limit))
         signals = [one.select(torch.arange(0, len(one.arrived), every)) for one in signals]
     scales = [max(float(one.arrived.abs().max()), 1e-300) if len(one.arrived) else 1.0 for one in signals]
-    return [Products(one.given, one.arrived / scale, one.block) for one, scale in zip(signals, scales, strict=True)]
+    return [Products(one.read, one.arrived / scale, one.block) for one, scale in zip(signals, scales, strict=True)]
 
 
 @dataclass

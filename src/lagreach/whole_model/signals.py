@@ -63,7 +63,7 @@ class Signals:
     @property
     def told(self) -> np.ndarray:
         """Whether inputs at a band's lags differ between some partners, (band,): else nothing can be told there."""
-        read = self.factors.given[:, : self.factors.filled]
+        read = self.factors.read[:, : self.factors.filled]
         differs = (read[:, ::2] != read[:, 1::2]).reshape(len(read), -1).any(1)  # rows of partners are neighbours
         return np.array([differs[self.plan.slots.band == band].any() for band in range(len(self.plan.bands))])
 
@@ -85,7 +85,7 @@ class _Rows:
 
     block: np.ndarray
     arrived: list[Tensor]
-    given: list[Tensor]
+    read: list[Tensor]
     contrast: list[Tensor]
     spread: np.ndarray
     ahead: tuple[float, float]
@@ -126,7 +126,7 @@ class SignalWork:
         shape = None if lag_sketch is None else (len(blocks), len(lag_sketch.lags), lag_sketch.size)
         sketch = None if shape is None else np.zeros(shape)
         for piece in plan.each(lambda rows, home: _rows(plan, rows, home, lag_sketch), tick, blocks):
-            for arrived, read, coefficient in zip(piece.arrived, piece.given, piece.contrast, strict=True):
+            for arrived, read, coefficient in zip(piece.arrived, piece.read, piece.contrast, strict=True):
                 if factors is None:
                     factors = Factors(rows, arrived, read)
                 start = factors.filled
@@ -220,7 +220,7 @@ class _Followed:
 def _planted(plan: WholeModelPlan, factors: Factors, moments: InputMoments) -> np.ndarray:
     """Value of every probe's input at each slot of each row, (probe, slot, row): mean zero, variance one."""
     plant = moments.probe(len(plan.group), plan.seed)
-    values = [plant(torch.from_numpy(np.ascontiguousarray(one[: factors.filled]))) for one in factors.given]
+    values = [plant(torch.from_numpy(np.ascontiguousarray(one[: factors.filled]))) for one in factors.read]
     return np.stack([value.numpy() for value in values], axis=1)
 
 
@@ -251,7 +251,7 @@ def _rows(plan: WholeModelPlan, rows: np.ndarray, blocks: np.ndarray, lag_sketch
     return _Rows(
         block=blocks,
         arrived=arrived,
-        given=read,
+        read=read,
         contrast=contrast,
         spread=_spread(plan, swap, common),
         ahead=(float(ahead[0]), float(ahead[1])),

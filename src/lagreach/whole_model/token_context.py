@@ -67,14 +67,14 @@ class TokenContext:
         tables, same = (torch.from_numpy(one).to(device) for one in (self.tables, self.same))
         row = torch.arange(len(tokens), device=device)
         gain = torch.zeros(len(tokens), dtype=torch.float64, device=device)
-        own = step.clamp(0, tokens.shape[1] - 1)
+        place = step.clamp(0, tokens.shape[1] - 1)
         for number, distance in enumerate(self.distances):
-            at = own + distance
+            at = place + distance
             there = (at >= 0) & (at < tokens.shape[1])
             at = at.clamp(0, tokens.shape[1] - 1)
             there = there & inside[row, at]
             for sign, of in ((1.0, row), (-1.0, row ^ 1)):
-                placed = own[of]
+                placed = place[of]
                 table = tables[1 - half, number, of_token[of, placed], of_token[row, at]]
                 again = same[1 - half, number] * (tokens[of, placed] == tokens[row, at])
                 gain += torch.where(there, sign * (table + again), 0.0)

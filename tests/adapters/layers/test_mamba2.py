@@ -155,6 +155,7 @@ def test_documents_in_one_sequence(bias):
     assert_close(layer.log_decay[:1, 5:], alone.log_decay[:, 1:])
 
 
+@pytest.mark.thorough
 def test_language_model_of_transformers():
     transformers = pytest.importorskip("transformers")
     sizes = {"num_heads": 4, "head_dim": 4, "state_size": 4, "n_groups": 2, "chunk_size": 4}

@@ -126,6 +126,7 @@ def test_decays_are_those_of_the_forget_gate():
     assert_close(layer.log_decay.exp(), torch.sigmoid(15 * torch.tanh(seen[0] / 15)).detach())
 
 
+@pytest.mark.thorough
 def test_language_model():
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)

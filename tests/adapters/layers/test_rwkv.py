@@ -86,6 +86,7 @@ def test_with_the_bonus_taken_off(model):
         assert_close(totals[name], whole[name] - beside[name], rtol=1e-3, atol=1e-7)
 
 
+@pytest.mark.thorough
 def test_language_model():
     torch.manual_seed(0)
     model = modeling().RwkvForCausalLM(config())

@@ -121,12 +121,12 @@ def test_missing_predictions_are_counted_and_never_means_not_learned():
     rows[0]["status"], rows[0]["score"] = "DIVERGED", np.nan
     rows[2]["score"] = np.nan
     matched = match(*tables(rows, predictions))
-    material, _ = prepare(matched, matched.recovered(), 0.5, 20, 0)
-    by_name = {score.predictor: score for score in score_all(material)}
+    scored, _ = prepare(matched, matched.recovered(), 0.5, 20, 0)
+    by_name = {score.predictor: score for score in score_all(scored)}
     assert by_name["n_data"].refused == len(rows) // 4
     assert by_name["n_data"].never == len(rows) // 4
     assert by_name["tau_max"].absent == len(rows) // 8
-    assert material.recovered[0] == 0.0
+    assert scored.recovered[0] == 0.0
     assert by_name["n_probe"].rows == len(rows) - 1
     x = matched.score("n_data", "init")
     assert (x == -np.inf).sum() == len(rows) // 4

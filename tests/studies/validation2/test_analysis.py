@@ -95,8 +95,8 @@ def analyse_score(rows):
     from studies.validation.analysis import prepare
     from studies.validation.scoring import auroc
 
-    material, _ = prepare(rows, rows.recovered("share"), 0.5, 2, 0)
-    return float(auroc(rows.score(PRIMARY, FIVE), material.learned, material.weights))
+    scored, _ = prepare(rows, rows.recovered("share"), 0.5, 2, 0)
+    return float(auroc(rows.score(PRIMARY, FIVE), scored.learned, scored.weights))
 
 
 def test_sequences_needed_of_a_prophet_and_of_one_who_always_says_never():
@@ -116,5 +116,5 @@ def test_medians_and_errors_count_trainings_alike(analysis):
     values = np.array([5.0, 1.0, 3.0, 3.0])
     weights = np.array([[1, 1, 1, 1], [1, 0, 0, 0], [0, 0, 0, 0]], dtype=float)
     np.testing.assert_array_equal(weighted_median(values, weights), [3.0, 5.0, np.nan])
-    error = share_error(analysis.material, PRIMARY, FIVE)
+    error = share_error(analysis.scored, PRIMARY, FIVE)
     assert error.low <= error.value <= error.high

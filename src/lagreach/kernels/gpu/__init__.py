@@ -5,8 +5,8 @@ after it. In between, one program takes 16 sequences of one replica through all 
 shared memory as far as they fit (all of them up to 192 KB); the rest is streamed from the L2 cache at every step.
 Replicas are independent, so a study trains many seeds in the time of one.
 
-Where `plan.SHAPES` says so, *units-first* kernels (`units_first_parts`) take 8 sequences instead, and `weight_sums` replaces the
-products of the weights' gradients.
+Where `plan.chosen_shape` says so, *units-first* kernels (`units_first_parts`) take 8 sequences instead, and `weight_sums`
+replaces the products of the weights' gradients. Of few sequences a program takes one *alone*, its weights in registers.
 
 Products are of float32 accuracy; ``with precision("float16"):`` trades it for speed. Triton is imported at first use. Set
 ``TRITON_INTERPRET=1`` before that to run the same kernels on the CPU, slowly, as the tests do.

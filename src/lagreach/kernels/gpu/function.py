@@ -49,7 +49,7 @@ class Recurrence(torch.autograd.Function):
         scales = x.new_empty(sizes if plan.layernorm else (0,))
         pre = torch.bmm(x.flatten(1, 2), W.mT)
         with on_device_of(x):
-            plan.kernels(tile).forward[tile.grid](
+            plan.family.kernels(units_first=tile.units_first).forward[tile.grid](
                 pre,
                 b.contiguous(),
                 *_weights(plan, tile, U, transposed=not tile.units_first),
@@ -127,7 +127,7 @@ class Pullback(torch.autograd.Function):
         d_gain, d_shift = (grad.new_empty((*shares, tile.hidden) if plan.layernorm else (0,)) for _ in range(2))
         d_bound = grad.new_empty(shares if tile.units_first else (0,))
         with on_device_of(grad):
-            plan.kernels(tile).backward[tile.grid](
+            plan.family.kernels(units_first=tile.units_first).backward[tile.grid](
                 grad.contiguous(),
                 *_weights(plan, tile, U, transposed=tile.units_first),
                 s0.contiguous(),
@@ -174,7 +174,7 @@ class Tangent(torch.autograd.Function):
         """Tangents of the states."""
         states_dot = torch.empty_like(states)
         with on_device_of(states):
-            plan.family.kernels.tangent[tile.grid](
+            plan.family.kernels().tangent[tile.grid](
                 known,
                 *_weights(plan, tile, U, transposed=True),
                 s0.contiguous(),
@@ -238,7 +238,7 @@ def _options(plan: Plan, tile: Tile, like: Tensor) -> dict[str, Any]:
         EVEN=tile.hidden == tile.padded and tile.seq % tile.rows == 0,
         LAYERNORM=plan.layernorm,
         PTX=like.is_cuda,
-        GATED=plan.family.gated,
+        GATED=plan.family.blocks == 2,
         ACTIVATION=plan.activation,
     )
     return {

@@ -59,8 +59,7 @@ def forward(
     up, down = scaling(tl.maximum(largest_column(h), 1.0), tl.load(bound + replica), K)
     at_pre, at_kept = pre + line * T * (4 * K.H) + units, kept + line * T * (4 * K.H) + units
     at_h = states + line * T * (2 * K.H) + units
-    next_i, next_f = fetch(at_pre, keep, K), fetch(at_pre + K.H, keep, K)
-    next_g, next_o = fetch(at_pre + 2 * K.H, keep, K), fetch(at_pre + 3 * K.H, keep, K)
+    next_i, next_f, next_g, next_o = fetch_blocks(at_pre, keep, K)
     # The high parts are multiplied once before the low parts are loaded: they move to registers, and make room for these.
     nothing = settled(U_i, K) + settled(U_f, K)
     nothing += settled(U_g, K) + settled(U_o, K)
@@ -69,24 +68,23 @@ def forward(
     c += nothing
     i, f, keeping, o = next_i, next_f, next_g, next_o
     for t in range(T):
+        ahead = at_pre + tl.minimum(t + 1, T - 1).to(tl.int64) * (4 * K.H)
+        if K.PRECISION == "alone":
+            a_i, a_f, a_g, a_o = next_i + b_i, next_f + b_f, next_g + b_g, next_o + b_o
+            call_for(pre, line, t + AHEAD, T, 4 * K.H, K)
+            next_i, next_f, next_g, next_o = fetch_blocks(ahead, keep, K)
         high, low = factor(h, up, 1, K)
         p_i = product(U_i, V_i, high, low, K)
         p_g = product(U_g, V_g, high, low, K)
         p_f = product(U_f, V_f, high, low, K)
         p_o = product(U_o, V_o, high, low, K)
-        call_for(pre, line, t + AHEAD, T, 4 * K.H, K)
-        # While the tensor cores work: store the step before (at first something that is overwritten), fetch the next.
-        put_step(at_h, at_kept, h, c, i, f, keeping, o, keep, K)
-        at_h += tl.where(t > 0, 2 * K.H, 0)
-        at_kept += tl.where(t > 0, 4 * K.H, 0)
-        if K.PRECISION == "alone":  # what is still on its way comes last
-            a_i, a_f, a_g, a_o = next_i, next_f, next_g, next_o
-            p_i, p_f, p_g, p_o = p_i + b_i, p_f + b_f, p_g + b_g, p_o + b_o
-        else:
+        if K.PRECISION != "alone":
+            # While the tensor cores work: store the step before (at first something that is overwritten), fetch the next.
+            put_step(at_h, at_kept, h, c, i, f, keeping, o, keep, K)
+            at_h += tl.where(t > 0, 2 * K.H, 0)
+            at_kept += tl.where(t > 0, 4 * K.H, 0)
             a_i, a_f, a_g, a_o = next_i + b_i, next_f + b_f, next_g + b_g, next_o + b_o
-        ahead = at_pre + tl.minimum(t + 1, T - 1).to(tl.int64) * (4 * K.H)
-        next_i, next_f = fetch(ahead, keep, K), fetch(ahead + K.H, keep, K)
-        next_g, next_o = fetch(ahead + 2 * K.H, keep, K), fetch(ahead + 3 * K.H, keep, K)
+            next_i, next_f, next_g, next_o = fetch_blocks(ahead, keep, K)
         i = logistic(a_i + down * p_i, K)
         a_g += down * p_g
         if K.LAYERNORM:
@@ -100,7 +98,23 @@ def forward(
         o = logistic(a_o + down * p_o, K)
         c = f * c + i * g
         h = o * hyperbolic(c, K)
-    put_step(at_h, at_kept, h, c, i, f, keeping, o, keep, K)
+        if K.PRECISION == "alone":
+            put_step(at_h, at_kept, h, c, i, f, keeping, o, keep, K)
+            at_h += 2 * K.H
+            at_kept += 4 * K.H
+    if K.PRECISION != "alone":
+        put_step(at_h, at_kept, h, c, i, f, keeping, o, keep, K)
+
+
+@jit
+def fetch_blocks(at, keep, K: tl.constexpr):
+    """Load the four blocks of a step."""
+    return (
+        fetch(at, keep, K),
+        fetch(at + K.H, keep, K),
+        fetch(at + 2 * K.H, keep, K),
+        fetch(at + 3 * K.H, keep, K),
+    )
 
 
 @jit
@@ -160,8 +174,7 @@ def backward(
         ln_gain, ln_shift = column(gain, replica, K), column(shift, replica, K)
     wide, narrow = line * T * (4 * K.H) + units, line * T * (2 * K.H) + units  # offsets of the first step
     at_kept, at_grad = kept + last * (4 * K.H) + wide, grad + last * (2 * K.H) + narrow
-    next_i, next_f = fetch(at_kept, keep, K), fetch(at_kept + K.H, keep, K)
-    next_g, next_o = fetch(at_kept + 2 * K.H, keep, K), fetch(at_kept + 3 * K.H, keep, K)
+    next_i, next_f, next_g, next_o = fetch_blocks(at_kept, keep, K)
     next_dh, next_dc = fetch(at_grad, keep, K), fetch(at_grad + K.H, keep, K)
     old_c = fetch(states + last * (2 * K.H) + narrow + K.H, keep, K)
     next_tanh_c = hyperbolic(old_c, K)
@@ -188,8 +201,7 @@ def backward(
         dc += next_dc
         before = tl.maximum(t - 1, 0)
         at_kept, at_grad = kept + before * (4 * K.H) + wide, grad + before * (2 * K.H) + narrow
-        next_i, next_f = fetch(at_kept, keep, K), fetch(at_kept + K.H, keep, K)
-        next_g, next_o = fetch(at_kept + 2 * K.H, keep, K), fetch(at_kept + 3 * K.H, keep, K)
+        next_i, next_f, next_g, next_o = fetch_blocks(at_kept, keep, K)
         next_dh, next_dc = fetch(at_grad, keep, K), fetch(at_grad + K.H, keep, K)
         at_c = states + tl.maximum(t - 2, 0) * (2 * K.H) + narrow + K.H
         next_c = tl.where(t > 1, fetch(at_c, keep, K), first_c)

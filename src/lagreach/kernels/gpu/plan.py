@@ -27,9 +27,10 @@ RESIDENT_BYTES = 192 << 10  # where it holds all weights
 STREAMING_BYTES = 128 << 10  # where it holds some, and needs room for slices of the others
 UNITS_FIRST_BYTES = 256 << 10  # in a units-first kernel, which keeps half of the weights in registers
 UNITS_FIRST_WIDEST = 128  # largest hidden size of a units-first kernel
+UNITS_FIRST_SIZES = (64, 128)  # hidden sizes where they were measured to be faster (benchmarks/results/gpu.json)
 COPIES = 2  # of a sequence that is alone: threads for each unit
 ALONE_WIDEST = 256  # units of all blocks of a sequence alone: half as many weights stay in the registers of a thread
-ALONE_MOST = 132 << 9  # units of all blocks of all sequences up to which each sequence has a program: what runs at once
+ALONE_MOST = 132 << 15  # weights of all sequences up to which each runs alone: what 132 multiprocessors hold at once
 STREAMED_SLICE = 32  # of weights that are streamed: so much of the axis that is summed over at a time
 WIDEST = 512  # largest hidden size of any kernel, padded to a power of two
 
@@ -39,7 +40,8 @@ def precision(name: str) -> Iterator[None]:
     """Set the accuracy of the recurrent products within a ``with`` block.
 
     "float32" (default) splits each factor in two and keeps float32 accuracy. "float16" multiplies only the leading 11
-    bits of scaled factors, as TF32 does, and still sums in float32: faster, with relative errors around 1e-3.
+    bits of scaled factors, as TF32 does, and still sums in float32: faster, with relative errors around 1e-3. Sequences
+    that run alone (`Shape`) keep float32, which is no slower there.
 
     >>> with precision("float16"):
     ...     current_precision()
@@ -86,18 +88,12 @@ class Shape:
     sums_tile: tuple[int, int, int, int] | None = None
 
 
-# By module of the kernels and padded hidden size, where measured to be faster (benchmarks/results/gpu.json).
-SHAPES: dict[tuple[str, int], Shape] = {
-    (module, size): Shape(units_first=True, sums=True)
-    for module in ("leaky", "gru", "torch_gru", "lstm")
-    for size in (64, 128)
-}
 _shape: ContextVar[Shape | None] = ContextVar("shape", default=None)
 
 
 @contextmanager
 def shaped(shape: Shape | None = None, **choices: Any) -> Iterator[None]:
-    """Use this shape for all launches within a ``with`` block, instead of what `SHAPES` says."""
+    """Use this shape for all launches within a ``with`` block, instead of what `chosen_shape` says."""
     token = _shape.set(replace(shape or Shape(), **choices))
     try:
         yield
@@ -123,9 +119,8 @@ class Family:
     kept : blocks kept from the forward pass for the slopes
     state : blocks of the state
     gradients : blocks that get a gradient; more than `blocks` where an input and a recurrent part differ
-    dense : whether it has recurrent matrices
-    units_first : file of its units-first kernels, if it has any
-    gated : whether a leaky cell learns its gate
+    reset : whether the factor of the last block's weights is r h, with r the second block
+    dense : whether it has recurrent matrices, and units-first kernels too
     """
 
     module: str
@@ -133,26 +128,24 @@ class Family:
     kept: int
     state: int = 1
     gradients: int | None = None
+    reset: bool = False
     dense: bool = True
-    units_first: str | None = None
-    gated: bool = False
 
-    @property
-    def kernels(self) -> ModuleType:
+    def kernels(self, *, units_first: bool = False) -> ModuleType:
         """Return the module, which imports triton."""
-        return importlib.import_module(f"lagreach.kernels.gpu.{self.module}")
+        return importlib.import_module(f"lagreach.kernels.gpu.{self.module}{'_units_first' if units_first else ''}")
 
 
-LEAKY = Family("leaky", blocks=1, kept=1, units_first="leaky_units_first")
-GATED = Family("leaky", blocks=2, kept=2, units_first="leaky_units_first", gated=True)
+LEAKY = Family("leaky", blocks=1, kept=1)
+GATED = Family("leaky", blocks=2, kept=2)
 FAMILIES = {
     "const_gate": LEAKY,
     "elman": LEAKY,
     "shared_gate": GATED,
     "diag_gate": GATED,
-    "gru": Family("gru", blocks=3, kept=3, units_first="gru_units_first"),
-    "torch_gru": Family("torch_gru", blocks=3, kept=4, gradients=4, units_first="torch_gru_units_first"),
-    "lstm": Family("lstm", blocks=4, kept=4, state=2, units_first="lstm_units_first"),
+    "gru": Family("gru", blocks=3, kept=3, reset=True),
+    "torch_gru": Family("torch_gru", blocks=3, kept=4, gradients=4),
+    "lstm": Family("lstm", blocks=4, kept=4, state=2),
     "diag_elman": Family("diag_elman", blocks=1, kept=1, dense=False),
 }
 
@@ -165,8 +158,8 @@ def family_of(cell: Cell) -> Family | None:
 def chosen_shape(family: Family, hidden: int, sequences: int) -> Shape:
     """Return the shape in force for these kernels; few sequences (of all replicas) run alone."""
     asked, padded = _shape.get(), padded_size(hidden)
-    alone = sequences * family.blocks * padded <= ALONE_MOST
-    return replace(SHAPES.get((family.module, padded), Shape()), alone=alone) if asked is None else asked
+    alone, special = sequences * family.blocks * padded**2 <= ALONE_MOST, padded in UNITS_FIRST_SIZES
+    return Shape(units_first=special, sums=special, alone=alone) if asked is None else asked
 
 
 @dataclass(frozen=True)
@@ -191,12 +184,6 @@ class Plan:
         special = self.shape.units_first or self.shape.alone
         return replace(self, shape=Shape(sums=self.shape.sums)) if special else self
 
-    def kernels(self, tile: Tile) -> ModuleType:
-        """Return the module of the forward and backward kernels."""
-        if not tile.units_first:
-            return self.family.kernels
-        return importlib.import_module(f"lagreach.kernels.gpu.{self.family.units_first}")
-
     def tile(self, x: Tensor, U: Tensor) -> Tile:
         """Tile shape for inputs (replica, seq, time, input) and recurrent weights (replica, ..., unit)."""
         (replica, seq, time, _), hidden = x.shape, U.shape[-1]
@@ -211,13 +198,9 @@ class Plan:
         block_bytes = self.planes * 2 * padded * padded
         blocks = self.family.blocks
         fits = blocks * block_bytes <= RESIDENT_BYTES
-        alone = shape.alone and self.family.units_first is not None and blocks * padded <= ALONE_WIDEST
-        units_first = alone or (
-            shape.units_first
-            and self.family.units_first is not None
-            and padded <= UNITS_FIRST_WIDEST
-            and blocks * block_bytes <= UNITS_FIRST_BYTES
-        )
+        upright = self.family.dense and padded <= UNITS_FIRST_WIDEST
+        alone = upright and shape.alone and blocks * padded <= ALONE_WIDEST
+        units_first = alone or (upright and shape.units_first and blocks * block_bytes <= UNITS_FIRST_BYTES)
         resident = shape.resident if shape.resident is not None else blocks if fits else STREAMING_BYTES // block_bytes
         resident = blocks if units_first else resident
         usual = padded // 16 if units_first or padded <= 32 else 8 if padded < WIDEST else 16

@@ -50,19 +50,19 @@ def summed_products(d: Tensor, a: Tensor) -> Tensor:
 
 def recurrent_gradient(plan: Plan, tile: Tile, d: Tensor, s0: Tensor, states: Tensor, kept: Tensor) -> Tensor:
     """Gradient of U, given those of all blocks."""
-    hidden, module = tile.hidden, plan.family.module
+    hidden, family = tile.hidden, plan.family
     first, later = s0[..., :hidden], states[:, :, :-1, :hidden]  # the outputs before each step
 
     def summed(d: Tensor, first: Tensor, later: Tensor) -> Tensor:
         return summed_products(d[:, :, 1:], later) + torch.bmm(d[:, :, 0].mT, first)
 
-    if not plan.family.dense:
+    if not family.dense:
         return (d[:, :, 1:] * later).sum((1, 2)) + (d[:, :, 0] * first).sum(1)
-    if module == "gru":  # the candidate's factor is r h
+    if family.reset:
         r = kept[..., hidden : 2 * hidden]
         reset = summed(d[..., 2 * hidden :], r[:, :, 0] * first, r[:, :, 1:] * later)
         return torch.cat((summed(d[..., : 2 * hidden], first, later), reset), dim=1)
-    if module == "torch_gru":  # U_n acts on the hidden part, the fourth block
+    if family.gradients is not None:  # the last weights act on the hidden part, the fourth block
         return torch.cat([summed(part, first, later) for part in (d[..., : 2 * hidden], d[..., 3 * hidden :])], dim=1)
     return summed(d, first, later)
 
@@ -75,7 +75,7 @@ def weight_gradients(
 
     hidden, width, inputs = tile.hidden, d.shape[-1], x.shape[-1] if x.shape[-1] <= WIDEST_INPUT else 0
     padded_inputs = max(16, 1 << (inputs - 1).bit_length()) if inputs else 16
-    reset_from = 2 * hidden if plan.family.module == "gru" else width  # from where the factor is r h
+    reset_from = 2 * hidden if plan.family.reset else width  # from where the factor is r h
     paired = reset_from % PAIRED_SUMS_TILE[0] == (width - reset_from) % PAIRED_SUMS_TILE[0] == 0
     usual = WIDE_SUMS_TILE if tile.padded > 64 else PAIRED_SUMS_TILE if paired else SUMS_TILE
     units, times, warps, stages = plan.shape.sums_tile or usual
@@ -123,7 +123,7 @@ def weight_gradients(
     if reset_from < width:
         at_first.append(torch.bmm(d[:, :, 0, reset_from:].mT, kept[:, :, 0, hidden : 2 * hidden] * first))
     summed = d_U.sum(1) + torch.cat(at_first, dim=1)
-    if plan.family.module == "torch_gru":  # U_n acts on the hidden part, the fourth block
+    if plan.family.gradients is not None:  # the last weights act on the hidden part, the fourth block
         summed = torch.cat((summed[:, : 2 * hidden], summed[:, 3 * hidden :]), dim=1)
     return summed, d_W.sum(1) if inputs else None
 
@@ -139,15 +139,15 @@ def recurrent_tangent(
     """Tangents of all blocks that come from a tangent of U at the old states."""
     if U_dot is None:
         return None
-    hidden, module = tile.hidden, plan.family.module
+    hidden, family = tile.hidden, plan.family
     old = torch.cat((s0[:, :, None, :hidden], states[:, :, :-1, :hidden]), dim=2)
-    if not plan.family.dense:
+    if not family.dense:
         return U_dot[:, None, None] * old
     change = torch.matmul(old, U_dot.mT[:, None])
     gates, inner = change[..., : 2 * hidden], slice(2 * hidden, 3 * hidden)
-    if module == "gru":
+    if family.reset:
         r = kept[..., hidden : 2 * hidden]
         return torch.cat((gates, torch.matmul(r * old, U_dot[:, inner].mT[:, None])), dim=-1)
-    if module == "torch_gru":
+    if family.gradients is not None:
         return torch.cat((gates, torch.zeros_like(old), change[..., inner]), dim=-1)
     return change
