@@ -28,8 +28,8 @@ def whole_model_pace(plan: WholeModelPlan, begun: float) -> Pace:
     """Time the passes; set-up, since it was `begun`, is part of the work."""
     setting_up, allowance = pacing.clock() - begun, Allowance(begun)
     count, together = len(plan.block_plan.pairs), min(plan.pairs_together, len(plan.block_plan.pairs))
-    pairs, passes, took = max(1, min(MORE, together, count // SMALL)), {}, 0.0
-    pace = Pace()
+    pairs, took, pace = max(1, min(MORE, together, count // SMALL)), 0.0, Pace()
+    passes: dict[int, dict[str, float]] = {}
     with at_rest(plan.model.module):
         # one piece alone is mostly starting: where pairs are many, a second one follows in any case
         while pairs <= together and (
