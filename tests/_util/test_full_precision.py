@@ -8,6 +8,7 @@ import lagreach
 from lagreach._util.full_precision import full_precision
 from lagreach.adapters import find_views
 from lagreach.data.batch import Batch
+from tests.forecasting.models import Recurrent, data
 
 
 def test_nothing_is_rounded_inside_and_everything_is_as_it_was_afterwards(request):
@@ -24,6 +25,23 @@ def test_nothing_is_rounded_inside_and_everything_is_as_it_was_afterwards(reques
     with pytest.raises(ZeroDivisionError):
         fails_inside()
     assert (torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()) == (True, "high")
+
+
+def test_settings_that_were_made_one_by_one_are_no_hindrance(request):
+    """Torch's older settings cannot even be read then."""
+    settings = [torch.backends.cudnn.conv, torch.backends.cuda.matmul]
+    usual = [setting.fp32_precision for setting in settings]
+    request.addfinalizer(lambda: [setattr(s, "fp32_precision", v) for s, v in zip(settings, usual, strict=True)])
+    for setting, value in zip(settings, ("ieee", "tf32"), strict=True):
+        setting.fp32_precision = value
+    with pytest.raises(RuntimeError):
+        torch.backends.cudnn.allow_tf32  # noqa: B018
+    with full_precision():
+        assert torch.backends.cudnn.rnn.fp32_precision == torch.backends.cuda.matmul.fp32_precision == "ieee"
+    assert (torch.backends.cudnn.rnn.fp32_precision, torch.backends.cuda.matmul.fp32_precision) == ("tf32", "tf32")
+    model, (x, y) = Recurrent(), data()
+    assert lagreach.forecast(model, (x, y), [100], lags=[0, 2], directions=4, derivatives="backward").reach
+    assert lagreach.diagnose(model, (x, y), lags=[0, 2]).layers
 
 
 class RoundedLayer(nn.LSTM):

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 
 import torch
+
+# Torch has a setting for each library and operation (from 2.9 on) beside the older ones, which speak for several of them and
+# raise an error when they are read where these have been set apart.
+PRODUCTS = ("cuda.matmul", "mkldnn.matmul")
+LAYERS = ("cudnn.rnn", "cudnn.conv")
 
 
 @contextmanager
 def full_products() -> Iterator[None]:
     """Matrix products in the precision of their factors inside, whatever the user allows."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+    with _newer_settings(PRODUCTS) as set_apart:
+        try:
+            before = torch.get_float32_matmul_precision()
+        except RuntimeError:
+            set_apart()
+            yield
+            return
+        torch.set_float32_matmul_precision("highest")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
 
 
 @contextmanager
@@ -26,10 +38,45 @@ def full_precision() -> Iterator[None]:
     A layer that is replayed step by step differs from one that rounds like this by far more than from one that does not.
     """
     cudnn = torch.backends.cudnn
-    before = cudnn.allow_tf32
-    cudnn.allow_tf32 = False
-    try:
-        with full_products():
+    with full_products(), _newer_settings(LAYERS) as set_apart:
+        try:
+            before = cudnn.allow_tf32
+        except RuntimeError:
+            set_apart()
             yield
+            return
+        cudnn.allow_tf32 = False
+        set_apart()
+        try:
+            yield
+        finally:
+            cudnn.allow_tf32 = before
+
+
+@contextmanager
+def without_cudnn() -> Iterator[None]:
+    """Torch's own layers inside. `torch.backends.cudnn.flags` reads all the other settings, which may raise an error."""
+    before = torch.backends.cudnn.enabled
+    torch.backends.cudnn.enabled = False
+    try:
+        yield
     finally:
-        cudnn.allow_tf32 = before
+        torch.backends.cudnn.enabled = before
+
+
+@contextmanager
+def _newer_settings(names: Sequence[str]) -> Iterator[Callable[[], None]]:
+    """Leave the newer settings as they were, for the older ones change them; yields what sets them to full precision."""
+    try:
+        before = {name: attrgetter(f"{name}.fp32_precision")(torch.backends) for name in names}
+    except AttributeError:  # torch before 2.9
+        before = {}
+
+    def put(values: Mapping[str, str]) -> None:
+        for name, value in values.items():
+            attrgetter(name)(torch.backends).fp32_precision = value
+
+    try:
+        yield lambda: put(dict.fromkeys(before, "ieee"))
+    finally:
+        put(before)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lagreach._util.full_precision import without_cudnn
 from lagreach.adapters.calling import Call, agreement, as_output, replaced, untouched
 from lagreach.adapters.view import OwnUse
 from lagreach.data.batch import Batch
@@ -40,7 +41,7 @@ def run_with_own_weights(
         name: weight if weight.requires_grad else weight.detach().requires_grad_()  # frozen ones have a gradient too
         for name, weight in layer.named_parameters(remove_duplicate=False)
     }
-    with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):  # cuDNN has no gradient in evaluation mode
+    with torch.enable_grad(), without_cudnn():  # cuDNN has no gradient in evaluation mode
         copies = {name: weight.clone() for name, weight in weights.items()}
         held, exchanged = _Layer(layer, layer.forward), {f"layer.{name}": copy for name, copy in copies.items()}
 
@@ -75,7 +76,7 @@ def own_use(
 ) -> OwnUse:
     """Gradients of the losses' sum, by one backward pass through the whole model."""
     output, copies, weights = run_with_own_weights(model, path, call, batch, time)
-    with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
+    with torch.enable_grad(), without_cudnn():
         wanted = [*copies.values(), *weights.values()]
         grads = torch.autograd.grad(losses(output).sum(), wanted, materialize_grads=True)
     of_layer = dict(zip(copies, grads, strict=False))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lagreach._util.full_precision import without_cudnn
 from lagreach.errors import InputError
 from lagreach.forecasting.target_batches import Measurement
 from lagreach.gradients.optimiser_geometry import step_sizes
@@ -51,7 +52,7 @@ def mean_squared_gradients(measurement: Measurement) -> dict[str, Tensor]:
     for batch, _, _ in plan.batches(GRADIENT_BATCH):
         objective = measurement.run(batch).objective
         leaves = {name: w.detach().requires_grad_() for name, w in network.weights.items()}
-        with network.at_rest(), torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
+        with network.at_rest(), torch.enable_grad(), without_cudnn():
             loss = objective(network.output(leaves, batch)).mean()
             gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True, allow_unused=True)
         for name, gradient in zip(leaves, gradients, strict=True):

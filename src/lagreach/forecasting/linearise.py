@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from lagreach._util.full_precision import without_cudnn
 from lagreach._util.room import room
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError
@@ -61,7 +62,7 @@ class Linearisation:
         with ExitStack() as inside:
             if self.plain_kernels:
                 inside.enter_context(torch.backends.mkldnn.flags(enabled=False, allow_tf32=None))
-                inside.enter_context(torch.backends.cudnn.flags(enabled=False))
+                inside.enter_context(without_cudnn())
             yield
 
     def weights(self, network: Network) -> dict[str, torch.Tensor]:

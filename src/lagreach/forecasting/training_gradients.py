@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from lagreach._util.full_precision import without_cudnn
 from lagreach.data.batch import Batch
 from lagreach.forecasting.network import Network
 
@@ -26,7 +27,7 @@ def cut_gradients(network: Network, sample: Batch) -> str | None:
 
     try:
         # cuDNN's recurrent layers have no way back in evaluation mode
-        with network.at_rest(), torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
+        with network.at_rest(), torch.enable_grad(), without_cudnn():
             output = network.output(weights, sample)
             along = drawn(output)
             gradients = torch.autograd.grad((output * along).sum(), list(weights.values()), allow_unused=True)

@@ -19,6 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from lagreach._util.full_precision import without_cudnn
 from lagreach.adapters.calling import Call, as_output, default_call, frozen, replaced, untouched
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError
@@ -93,7 +94,7 @@ def at_rest(model: nn.Module) -> Iterator[None]:
             inside.enter_context(torch.compiler.set_stance("force_eager"))
         if any(isinstance(part, nn.RNNBase) for part in model.modules()):
             # cuDNN's recurrent layers have no way back in evaluation mode
-            inside.enter_context(torch.backends.cudnn.flags(enabled=False))
+            inside.enter_context(without_cudnn())
         for part in model.modules():
             if _checkpointed(part):
                 inside.enter_context(replaced(part, partial(checkpoint, part.forward, use_reentrant=False)))
