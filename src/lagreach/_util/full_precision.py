@@ -74,7 +74,7 @@ def _newer_settings(names: Sequence[str]) -> Iterator[Callable[[], None]]:
 
     def put(values: Mapping[str, str]) -> None:
         for name, value in values.items():
-            attrgetter(name)(torch.backends).fp32_precision = value
+            setattr(attrgetter(name)(torch.backends), "fp32_precision", value)  # noqa: B010  not in every torch
 
     try:
         yield lambda: put(dict.fromkeys(before, "ieee"))

@@ -24,14 +24,14 @@ from lagreach.adapters import View
 from lagreach.adapters.calling import Call
 from lagreach.adapters.fresh_state import from_fresh_state
 from lagreach.adapters.precision import in_single_precision, precision_note
-from lagreach.data.batch import Batch
 from lagreach.data.sequences import Sequences, as_sequences, fingerprint, telling_sample
 from lagreach.data.targets import refuse_constant_targets
 from lagreach.errors import InputError
 from lagreach.forecasting.budget import descent_time, farthest, optimiser_scale, readout_scale
+from lagreach.forecasting.dependence import dependence_of
 from lagreach.forecasting.linearise import Linearisation, choose_linearisation, sequences_together
 from lagreach.forecasting.network import MOST_FEATURES, as_network
-from lagreach.forecasting.plan import BLOCKS, ForecastPlan, make_plan, zero_beyond
+from lagreach.forecasting.plan import BLOCKS, ForecastPlan, make_plan
 from lagreach.forecasting.result import Forecast
 from lagreach.forecasting.target_batches import Measurement
 from lagreach.forecasting.training_gradients import cut_gradients
@@ -168,7 +168,11 @@ def forecast(
                 strength=strength, have=len(source),
             )  # fmt: skip
             seconds["all weights"] = time.perf_counter() - started - sum(seconds.values())
-    test = flip_test(read.dependence, flips=FLIPS, generator=np.random.default_rng(seed))
+    test = flip_test(
+        run.dependence.by_block() if run.dependence else read.dependence,
+        flips=FLIPS,
+        generator=np.random.default_rng(seed),
+    )
     return Forecast(
         read=read,
         reach=reach,
@@ -212,16 +216,11 @@ def readout_shares(
 ) -> tuple[ShareCurves | None, int]:
     """Fit the readout alone, which takes one forward pass, if it reads few features; also returned is how many they are."""
     plan = make_plan(source, lags, seed)
-    sample = _sample(plan)
+    sample = plan.sample()
     features = as_network(model, sample, call).show(sample)[1].shape[-1]
     if features > most_features:
         return None, features
     return _Run(model, plan, loss, target_steps, call, seed).readable(None), features
-
-
-def _sample(plan: ForecastPlan) -> Batch:
-    """Two sequences to look at a model with."""
-    return zero_beyond(plan.sequences.read(plan.order[:2].tolist()))
 
 
 def _counts(sequences: Iterable[int] | int) -> tuple[int, ...]:
@@ -268,7 +267,7 @@ class _Run:
     def __init__(
         self, model: nn.Module | View, plan: ForecastPlan, loss: Loss, steps: Any, call: Call | None, seed: int
     ) -> None:
-        sample = _sample(plan)
+        sample = plan.sample()
         network = as_network(model, sample, call)
         output, features, _ = network.show(sample)
         generator = torch.Generator().manual_seed(seed + 1)
@@ -288,6 +287,7 @@ class _Run:
             space = replace(space, group=2 * space.group)
         self.sample, self.seed, self.outputs, self.width = sample, seed, outputs, width
         self.measurement = Measurement(network, plan, loss, steps, space, mixing)
+        self.dependence = dependence_of(plan, loss, outputs, seed)
         self.settings: dict[str, Any] = {"sequences_used": len(plan), "readout_features": width}
         self.settings["missed"] = self.measurement.missed()
 
@@ -296,7 +296,7 @@ class _Run:
         measurement, plan = self.measurement, self.measurement.plan
         device = measurement.network.device
         moments = readable.start(BLOCKS, self.width, plan.lags, measurement.space.copies, device, plan.coding.singled)
-        measurement.add_readable(moments, tick)
+        measurement.add_readable(moments, tick, self.dependence)
         rows = len(plan) * self._anchors()
         if rows < ROWS_A_FEATURE * self.width:
             self.warnings.append(

@@ -18,7 +18,7 @@ MEANING = {
     FEW_SEQUENCES: "can be learned, but from more sequences than these",
     FEW_STEPS: "can be learned, but not in so many steps of this optimiser: train longer, or with larger steps",
     NONE_FOUND: "the targets do not depend on this lag, as far as these sequences tell",
-    UNKNOWN: "no target has an input that old, or these sequences cannot tell",
+    UNKNOWN: "no target has an input that old, or these sequences, or the directions of the weights looked at, cannot tell",
 }
 
 
@@ -28,6 +28,7 @@ def limits(
     ample: Float[np.ndarray, "lag"],
     budgeted: Float[np.ndarray, "lag"] | None,
     shown: Bool[np.ndarray, "lag"],
+    rising: Float[np.ndarray, "lag"] | None = None,
     half: float = 0.5,
 ) -> list[str]:
     """What binds at each lag, from shares at the number of sequences one has.
@@ -42,6 +43,9 @@ def limits(
         Share within so many steps; None where they are not limited.
     shown
         Whether the gradient of a dependency stands out of its noise, or the state tells at least a little of the old input.
+
+    rising
+        What all weights may recover beyond the directions of them that were looked at.
 
     Examples
     --------
@@ -64,6 +68,8 @@ def limits(
             words.append(REACHABLE)
         elif ample[i] >= half:
             words.append(FEW_SEQUENCES)
+        elif rising is not None and ample[i] + rising[i] >= half:
+            words.append(UNKNOWN)
         else:
             words.append(BLENDED if shown[i] else UNSEEN)
     return words

@@ -118,6 +118,10 @@ class ForecastPlan:
         """Return one part of the sequences; all parts together are all of them."""
         return self._at(np.arange(number, len(self), of))
 
+    def sample(self) -> Batch:
+        """Two sequences to look at a model with."""
+        return zero_beyond(self.sequences.read(self.order[:2].tolist()))
+
     def batches(self, size: int) -> Iterator[tuple[Batch, Tensor, Tensor]]:
         """Sequences, their blocks, and random numbers that choose their anchors."""
         for start in range(0, len(self), size):
@@ -227,7 +231,9 @@ def _moments(
     return mean, squares / count - torch.outer(mean, mean), time
 
 
-def _directions(covariance: Float[Tensor, "code code"], generator: torch.Generator) -> Float[Tensor, "code probe"]:
+def _directions(
+    covariance: Float[Tensor, "code code"], generator: torch.Generator, wanted: int = PROBES
+) -> Float[Tensor, "code probe"]:
     """Random directions, orthonormal once the input is whitened: all of them where there are few."""
     values, vectors = torch.linalg.eigh(covariance)
     keep = values > values.max() * 1e-10  # constant or redundant inputs carry nothing that could be planted
@@ -239,8 +245,18 @@ def _directions(covariance: Float[Tensor, "code code"], generator: torch.Generat
         )
     values, vectors = values[keep], vectors[:, keep]
     # drawn in the space of the inputs: eigenvectors are arbitrary where eigenvalues agree (one-hot inputs, say)
-    draws = vectors.T @ torch.randn(len(covariance), PROBES, generator=generator, dtype=torch.float64)
+    draws = vectors.T @ torch.randn(len(covariance), wanted, generator=generator, dtype=torch.float64)
     return (vectors / values.sqrt()) @ torch.linalg.qr(draws).Q
+
+
+def wide_coding(plan: ForecastPlan, seed: int) -> InputCoding:
+    """Values along as many directions of the inputs as there are codes of a token, in the place of the planted ones."""
+    size = max(1, READ_VALUES // max(plan.sequences.read([0]).x.numel(), 1))
+    coding = plan.coding
+    _, covariance, _ = _moments(plan.sequences, plan.order, coding.tokens, coding.table, size)
+    project = _directions(covariance, torch.Generator().manual_seed(seed), CODES)
+    wide = replace(plan, coding=replace(coding, project=project, following=None)).only(LOOKED_AT)
+    return _following(wide, size)
 
 
 def _following(plan: ForecastPlan, size: int) -> InputCoding:

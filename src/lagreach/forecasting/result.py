@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,6 +15,7 @@ from jaxtyping import Float
 from lagreach.errors import InputError
 from lagreach.forecasting.limits import NONE_FOUND, UNKNOWN, limits
 from lagreach.statistics.linear_share import AMPLE, ShareCurves, Shares, check_strength
+from lagreach.statistics.linear_share.curves import HALF
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -114,7 +116,13 @@ class Forecast:
     def needed(self) -> xr.DataArray:
         """Sequences from which half of a planted dependency is recovered, however many steps that takes."""
         parts = [numbers for name in ("readable", "reachable") if (numbers := self.takes(name)) is not None]
-        return self._by_lag("needed", _better(parts, smaller=True))
+        fewest = _better(parts, smaller=True)
+        ample = _better(
+            [curves.planted(np.array([AMPLE]), self.strength) for curves in (self.read, self.reach) if curves]
+        )
+        not_known = np.isinf(fewest.value) & (ample.value + self.rising[:, None] >= HALF)
+        known = (np.where(not_known, np.nan, part) for part in (fewest.value, fewest.low, fewest.high))
+        return self._by_lag("needed", Shares(*known))
 
     @cached_property
     def seen(self) -> xr.DataArray:
@@ -131,6 +139,17 @@ class Forecast:
         return None if curves is None else curves.needed(self.strength)
 
     # what binds
+
+    @cached_property
+    def rising(self) -> Float[np.ndarray, "lag"]:
+        """What all weights may recover beyond the random directions that were looked at: as much again for every doubling.
+
+        The second half of the directions is the last doubling that was seen. Zero where all weights were looked at.
+        """
+        directions, weights = (self.settings.get(name) for name in ("directions", "weights"))
+        if not directions or not weights or directions >= weights:
+            return np.zeros(len(self.lags))
+        return np.maximum(np.nan_to_num(self.sketch), 0.0) * math.log2(weights / directions)
 
     @property
     def found(self) -> list[bool]:
@@ -175,6 +194,7 @@ class Forecast:
             np.fmax.reduce([shares(curves, AMPLE) for curves in both]),
             None if self.within is None else shares(self.within, sequences),
             stands_out | (tells >= A_LITTLE),
+            self.rising,
         )
 
     def share(self, lag: int, sequences: int | None = None) -> dict[str, float]:

@@ -15,6 +15,7 @@ from lagreach.cells.stack import Stack
 from lagreach.data.batch import Batch
 from lagreach.errors import UnsupportedError
 from lagreach.forecasting.carried_back import all_directions
+from lagreach.forecasting.dependence import Dependence
 from lagreach.forecasting.linearise import Linearisation, sequences_together
 from lagreach.forecasting.network import Network, Shown
 from lagreach.forecasting.plan import ForecastPlan
@@ -107,13 +108,17 @@ class Measurement:
 
         return variance(targets - outputs) / of if (of := variance(targets)) > 0 else math.nan
 
-    def add_readable(self, moments: ShareMoments, tick: Tick | None = None) -> None:
-        """Add all sequences of the plan to the sums of a readout."""
+    def add_readable(
+        self, moments: ShareMoments, tick: Tick | None = None, dependence: Dependence | None = None
+    ) -> None:
+        """Add all sequences of the plan to the sums of a readout, and to those of the targets' dependence on inputs."""
         for batch, block, chance in self.plan.batches(sequences_together(self.network, 1)):
             piece = self.run(batch)
             anchors = enough_anchors(piece.times.shape[1], self.plan.total, moments.features)
             observed = self.observed(piece, block, chance[:, :anchors], readout=True)
             moments.add(readable_rows(observed, piece.features, self.plan.lags))
+            if dependence is not None:
+                dependence.add(batch, piece.objective, piece.times, block)
             if tick is not None:
                 tick(len(batch))
 

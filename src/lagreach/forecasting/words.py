@@ -226,4 +226,10 @@ def notes(forecast: Forecast) -> list[str]:
                 f"All weights: {directions} random directions of {weights:,} weights; the second half of them added "
                 f"{max(added, 0.0):.2f} to a share at most."
             )
+            reachable = forecast.takes("reachable")
+            if reachable is not None and np.isnan(forecast.needed.values[np.isinf(reachable.value[:, 0])]).any():
+                lines.append(
+                    'Where the limit is "unknown", shares still rise with the directions and are lower bounds: ask for more of '
+                    "them (directions=)."
+                )
     return [*lines, *(f"! {warning}" for warning in forecast.warnings)]

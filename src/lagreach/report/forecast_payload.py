@@ -60,6 +60,7 @@ def forecast_payload(forecast: Forecast) -> dict[str, Any]:
         "found": named,
         "untested": np.flatnonzero(np.isnan(forecast.adjusted_p[lags])),
         "notTested": NOT_TESTED,
+        "rising": forecast.rising[lags],
         "rules": _rules(forecast),
         "sliders": _sliders(forecast),
         "looks": [{"word": word, "name": BRIEFLY[word], "learned": word in LEARNED} for word in LIMITS],

@@ -148,13 +148,14 @@ const Shares = (() => {
   const smaller = (parts) => parts.reduce((a, b) => (Number.isNaN(a[0]) || b[0] < a[0] ? b : a));
 
   /* What binds at a lag. */
-  function limit(rules, { read, reach, ample, within, shown }) {
+  function limit(rules, { read, reach, ample, within, shown, rising }) {
     const bestShare = Number.isNaN(read) ? reach : Number.isNaN(reach) ? read : Math.max(read, reach);
     if (Number.isNaN(bestShare)) return "unknown";
     if (bestShare >= rules.half && within < rules.half) return "few steps";
     if (read >= rules.half) return "readable";
     if (bestShare >= rules.half) return "reachable";
     if (ample >= rules.half) return "few sequences";
+    if (ample + rising >= rules.half) return "unknown";
     return shown ? "blended" : "unseen";
   }
 
@@ -167,11 +168,12 @@ const Shares = (() => {
       const ample = both.map((curves) => planted(curves, rules, i, rules.ample, strength));
       const halves = { readable: needed(read, rules, i, strength), reachable: reach ? needed(reach, rules, i, strength) : NaN };
       const known = Object.values(halves).filter((n) => !Number.isNaN(n));
+      const half = known.length ? Math.min(...known) : NaN, most = larger(ample)[0];
       return {
-        ample: larger(ample)[0], tells: Math.max(...ample.map((part) => (Number.isNaN(part[1]) ? -Infinity : part[1]))),
+        ample: most, tells: Math.max(...ample.map((part) => (Number.isNaN(part[1]) ? -Infinity : part[1]))),
         numbers: {
           seen: visible(main, rules, i, strength), seenWithin: visibleWithin(main, rules, i), ...halves,
-          needed: known.length ? Math.min(...known) : NaN,
+          needed: half === Infinity && most + page.rising[i] >= rules.half ? NaN : half,
         },
       };
     });
@@ -190,7 +192,7 @@ const Shares = (() => {
       if (within) share = smaller([share, budget]);
       const { ample, tells, numbers } = still[i];
       const shown = numbers.seen <= sequences || tells >= rules.aLittle;
-      const word = limit(rules, { read: own[0], reach: all[0], ample, within: budget[0], shown });
+      const word = limit(rules, { read: own[0], reach: all[0], ample, within: budget[0], shown, rising: page.rising[i] });
       return { lag, share, word, ...numbers, ...inData(page, i, sequences, shown) };
     });
   }
@@ -205,7 +207,7 @@ const Shares = (() => {
     let share = larger(reach ? [own, all] : [own]);
     if (within) share = smaller([share, budget]);
     const ample = larger([read, reach].filter(Boolean).map((curves) => at(curves, rules.ample)))[0];
-    return { inData: share, wordInData: limit(rules, { read: own[0], reach: all[0], ample, within: budget[0], shown }) };
+    return { inData: share, wordInData: limit(rules, { read: own[0], reach: all[0], ample, within: budget[0], shown, rising: page.rising[i] }) };
   }
 
   /* Neighbours among the lags together: "0 to 2, 8 and 20". */
