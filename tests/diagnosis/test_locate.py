@@ -11,7 +11,6 @@ from torch import nn
 import lagreach
 from lagreach import GatedRNN
 from lagreach._util.threads import one_thread
-from lagreach.data.bands import FEW
 from lagreach.diagnosis import measure
 from lagreach.diagnosis.locate import INTERRUPTED, NOT_ALONE, NOT_APART, LookHere
 from lagreach.diagnosis.measure import MeasureSettings, measure_window, plan_measurement
@@ -74,7 +73,7 @@ def test_a_trained_network_does_not_name_the_lags_that_it_mixes_in():
 
 
 def test_lags_are_named_inside_bands(monkeypatch):
-    monkeypatch.setattr("lagreach.diagnosis.measure.EVERY", FEW)  # as where there are too many weights for every lag
+    monkeypatch.setattr("lagreach.diagnosis.measure.LITTLE", 0)  # as where there are too many weights for every lag
     x, y = delayed(300, 2, lags=(17,), time=26)
     window = measure_window(GatedRNN("diag_gate", 1, 8, 1, gate_init=0.1), (x, y), settings=SETTINGS)
     assert [16, 17] in np.stack((window.required.first, window.lags), axis=1).tolist()

@@ -85,7 +85,7 @@ class PieceLaw:
 
         >>> law = PieceLaw.fitted({(1, 0.1, 0.2): 2.0, (1, 0.5, 0.7): 3.0, (4, 0.1, 0.2): 5.0, (4, 0.5, 0.7): 9.0})
         >>> round(law.seconds(10), 6), PieceLaw.fitted({(2, 1.0, 1.0): 3.0}).seconds(6)
-        (26.4, 9.0)
+        (27.0, 9.0)
         """
         from scipy.optimize import nnls
 
