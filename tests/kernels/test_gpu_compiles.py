@@ -36,6 +36,7 @@ def compiled(cell: str, shape: Shape, kernel: str, *, hidden: int, layernorm: bo
     return triton.compile(ASTSource(function, signature, constants, {}), target=target, options=launch), tile, launch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("hidden", "layernorm"), [(20, True), (64, False)])
