@@ -110,7 +110,7 @@ def choose_linearisation(
                 way = Linearisation("forward", one_by_one=alone, plain_kernels=plain)
                 try:
                     _try_forward(network, sample, way)
-                except (NotImplementedError, RuntimeError) as error:  # torch has both for what it cannot differentiate
+                except RuntimeError as error:  # what torch cannot differentiate; NotImplementedError is one of these
                     refused = error
                 else:
                     return way
