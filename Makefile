@@ -27,7 +27,7 @@ lint: setup
 	$(BIN)/vulture
 
 QUICK := not thorough and not slow and not gpu and not browser
-APART := tests/studies tests/papers tests/browser  # nothing in them is quick: they need not be read
+APART := tests/studies tests/papers tests/browser src/lagreach/papers  # nothing in them is quick: they need not be read
 
 test: setup
 	@$(MAKE) --no-print-directory --jobs=2 lint test-quick

@@ -22,15 +22,25 @@ hypothesis.settings.register_profile("search", derandomize=False, print_blob=Tru
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
-APART = ("tests/studies", "tests/papers")  # long, and nothing else rests on them: left to make test-thorough
+APART = (
+    "tests/studies",
+    "tests/papers",
+    "src/lagreach/papers",
+)  # nothing else rests on them: left to make test-thorough
+LONG_SET_UP = "tests/kernels/test_triton.py"  # more than a minute, once for all tests of the file
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests of studies and of the papers' own parts are thorough ones."""
+    """Tests of studies and of the papers' own parts are thorough ones.
+
+    The file with a long set-up comes first: where processes steal tests from the end of each other's lists, nobody then takes
+    half of it and makes the set-up once more.
+    """
     for item in items:
         if any(item.path.is_relative_to(config.rootpath / folder) for folder in APART):
             item.add_marker(pytest.mark.thorough)
+    items.sort(key=lambda item: item.path != config.rootpath / LONG_SET_UP)
 
 
 @pytest.hookimpl(optionalhook=True)  # where xdist is installed

@@ -1,8 +1,8 @@
 """A whole diagnosis, end to end, and how much memory it takes with ten times as many sequences.
 
-An `nn.LSTM` with a linear readout, 16 inputs and 64 units, 256 steps, all lags in bands. "epoch" is what training would
-take to go over the same sequences once, forward and backward in batches of 16. For memory, batches of a small
-model are made while they are read, so that the data themselves are never in memory; every size has a process of its own.
+An `nn.LSTM` with a linear readout, 16 inputs and 64 units, 256 steps, all lags in bands, or the first 32 one by one. "epoch" is
+what training would take to go over the same sequences once, forward and backward in batches of 16. For memory, batches of a
+small model are made while they are read, so that the data themselves are never in memory; every size has a process of its own.
 """
 
 from __future__ import annotations
@@ -55,9 +55,11 @@ class Batches:
 
 
 def cases(size: str) -> list[Case]:
-    """One case, which also says how much memory is taken."""
-    shape = SHAPES[size]
-    return [Case(f"{shape['sequences']} sequences", shape, repeats={"full": 3, "quick": 1, "tiny": 1}[size])]
+    """All lags, where it is also said how much memory is taken, and single ones."""
+    shape, repeats = SHAPES[size], {"full": 3, "quick": 1, "tiny": 1}[size]
+    name, lags = f"{shape['sequences']} sequences", min(32, shape["time"] // 2)
+    alone = {key: value for key, value in shape.items() if key != "memory"} | {"lags": lags}
+    return [Case(name, shape, repeats), Case(f"{name}, lags 1 to {lags}", alone, repeats)]
 
 
 def run(case: Case) -> dict[str, Timing]:
@@ -71,7 +73,10 @@ def run(case: Case) -> dict[str, Timing]:
         for inputs, targets in zip(x.split(16), y.split(16), strict=True):
             (model(inputs) - targets).square().mean().backward()
 
-    return measure({"lagreach": lambda: diagnose(model, (x, y), progress=False), "epoch": epoch}, case.repeats)
+    lags = range(1, shape["lags"] + 1) if "lags" in shape else "auto"
+    return measure(
+        {"lagreach": lambda: diagnose(model, (x, y), lags=lags, progress=False), "epoch": epoch}, case.repeats
+    )
 
 
 def peaks(case: Case, _: Mapping[str, Timing]) -> dict[str, float]:

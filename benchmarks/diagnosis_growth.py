@@ -95,9 +95,9 @@ def exponents(case: Case, timings: Mapping[str, Timing]) -> dict[str, float]:
     time, time_half = slope(*zip(*repeated, strict=True))
     peaks = {size: peak(case.shape["call"], at(case.shape, size)) for size in sizes}
     memory, memory_half = slope(sizes, list(peaks.values()))
-    found = {"exponent of time": time, "its interval, half": time_half}
-    found |= {"exponent of memory": memory, "of memory, half": memory_half}
-    known = {name: value for name, value in found.items() if math.isfinite(value)}
+    exponents = {"exponent of time": time, "its interval, half": time_half}
+    exponents |= {"exponent of memory": memory, "of memory, half": memory_half}
+    known = {name: value for name, value in exponents.items() if math.isfinite(value)}
     return known | {f"peak MiB at {size}": value for size, value in peaks.items()}
 
 

@@ -19,10 +19,11 @@ from torch import Tensor, nn
 from benchmarks.harness import Case, Op, Timing, measure
 from lagreach import GatedRNN
 from lagreach.data.sequences import as_sequences
-from lagreach.forecasting.forecast import DIRECTIONS, forecast
+from lagreach.forecasting.forecast import forecast
 from lagreach.forecasting.linearise import Linearisation, choose_linearisation
 from lagreach.forecasting.network import as_network
 from lagreach.forecasting.plan import BLOCKS, make_plan
+from lagreach.forecasting.run import DIRECTIONS
 from lagreach.forecasting.target_batches import Measurement
 from lagreach.statistics import reachable, readable
 from lagreach.statistics.linear_share import ShareMoments, output_space, share_curves

@@ -35,8 +35,10 @@ def interval(estimate: dict[str, Any]) -> str:
 
 def trust(results: Path = RESULTS) -> str:
     """Three lines with numbers."""
-    second = results / "validation2" / "summary.json"
-    lines = _of_forecast(json.loads(second.read_text())) if second.exists() else _of_window(results)
+    second = results / "validation2"
+    summaries = [second / name for name in ("summary.json", "first_definition.json")]
+    made = all(summary.exists() for summary in summaries)
+    lines = _of_forecast(*(json.loads(s.read_text()) for s in summaries)) if made else _of_window(results)
     advice = json.loads((results / "advice" / "analysis.json").read_text())["overall"]
     cases = advice["cases"]
     lines.append(
@@ -49,10 +51,11 @@ def trust(results: Path = RESULTS) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def _of_forecast(summary: dict[str, Any]) -> list[str]:
+def _of_forecast(summary: dict[str, Any], first: dict[str, Any]) -> list[str]:
+    """The study as it is now, and by the definition of a share that it was run with."""
     auroc, linear = summary["auroc"], summary["linear_dependencies"]
     error = summary["median_share_error"]["after_5_percent"]
-    met = sum(goal["met"] for goal in summary["goals"])
+    met, met_first = (sum(goal["met"] for goal in some["goals"]) for some in (summary, first))
     return [
         f"Forecast, held against {summary['trainings']:,} trainings with known dependencies: of two lags, it puts the one that "
         f"will be learned first with a probability of {interval(auroc['before'])} before training and "
@@ -61,7 +64,10 @@ def _of_forecast(summary: dict[str, Any]) -> list[str]:
         "products of inputs and for inputs that follow from each other ([study](docs/validation/second.md)).",
         f"Share: after 5 % of the training the share it names is off by {interval(error)} in the median. {met} of "
         f"{len(summary['goals'])} goals that were set beforehand were met: use it to compare and to find what stands in the way, "
-        "not as a promise.",
+        "not as a promise. "
+        "The share of inputs that follow from each other was defined anew after this study was known; as it was run, it had "
+        f"{interval(first['auroc']['before'])} and {interval(first['auroc']['after_5_percent'])}, off by "
+        f"{interval(first['median_share_error']['after_5_percent'])}, and met {met_first} goals.",
     ]
 
 

@@ -29,6 +29,7 @@ MODULES = [
 
 # What public functions return, and settings they take.
 RECORDS = [
+    "callbacks.watched_training.WatchedTraining",
     "data.batch.Batch", "diagnosis.compare.Comparison", "advice.retention.LayerRetention", "advice.retention.Retention",
     "diagnosis.result.Diagnosis",
     "diagnosis.result.LayerDiagnosis", "diagnosis.result.NoiseSample", "forecasting.result.Forecast",

@@ -2,7 +2,8 @@
 
 from xdist.scheduler import LoadFileScheduling
 
-COMPILED = ("tests/kernels/", "tests/transport/")
+COMPILED = ("tests/kernels/", "tests/transport/", "tests/theory/")
+REPORTS = "tests/report/"  # all look at the same diagnoses
 
 
 class ByFileOrKernel(LoadFileScheduling):
@@ -14,4 +15,4 @@ class ByFileOrKernel(LoadFileScheduling):
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith(COMPILED):
             return "kernels in float32" if "float32" in nodeid else "kernels in float64"
-        return super()._split_scope(nodeid)
+        return REPORTS if nodeid.startswith(REPORTS) else super()._split_scope(nodeid)

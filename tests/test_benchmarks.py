@@ -262,10 +262,10 @@ def test_implementations_agree_and_are_timed(name):
 def test_growth_of_whole_calls_is_fitted(call):
     op = OPS["diagnosis_growth"]
     case = next(case for case in op.cases("tiny") if case.name == f"{call}, sequences")
-    found = op.derive(case, op.run(case))
+    derived = op.derive(case, op.run(case))
     sizes = case.shape["values"]
-    assert found["exponent of time"] < 2
-    assert all(found[f"peak MiB at {size}"] > 0 for size in sizes)
+    assert derived["exponent of time"] < 2
+    assert all(derived[f"peak MiB at {size}"] > 0 for size in sizes)
 
 
 def test_a_real_op_end_to_end(tmp_path, capsys):

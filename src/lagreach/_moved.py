@@ -22,6 +22,7 @@ MOVED = {
         "gradients.matched": "papers.livi.matched",
         "gradients.sequences": "data.sequences",
         "gradients.subject": "gradients.measurement_plan",
+        "initialise": "models.initialise",
         "io": "diagnosis.files",
         "measure": "diagnosis.measure",
         "model": "models.gated_rnn",
@@ -33,6 +34,12 @@ MOVED = {
         "what_if": "advice.what_if",
         "window": "diagnosis.window",
     }.items()
+}
+# what no longer exists in the form it had, and where its work is done
+LEFT = {
+    "lagreach.gradients.memory": "the passes of a diagnosis: diagnose(...).curve('memory'), and lagreach.statistics.memory",
+    "lagreach.gradients.reliance": "the passes of a diagnosis: diagnose(...).curve('reliance'), and lagreach.statistics.reliance",
+    "lagreach.study.validation": "the folder studies of the repository: python -m studies.validation",
 }
 
 
@@ -71,6 +78,8 @@ class OldPlaces(MetaPathFinder):
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
         """Forward old names; everything else is left to the finders that come later."""
         new = new_place(name)
+        if name in LEFT:
+            raise ModuleNotFoundError(f"{name} is now in {LEFT[name]}", name=name)
         if new is None:
             return None
         if name in MOVED:
@@ -86,13 +95,17 @@ def install() -> None:
 
 
 def renamed(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """Make the `__getattr__` of a module that hands out what it holds under `names` that were used before, with a warning."""
+    """Make the `__getattr__` of a module that hands out what it held under `names` that were used before, with a warning.
+
+    New names are those in the module, or with a dot those elsewhere.
+    """
 
     def old_name(name: str) -> Any:
         if name not in names:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        warn_renamed(f"{module}.{name}", f"{module}.{names[name]}")
-        return getattr(sys.modules[module], names[name])
+        place, _, new = (names[name] if "." in names[name] else f"{module}.{names[name]}").rpartition(".")
+        warn_renamed(f"{module}.{name}", f"{place}.{new}")
+        return getattr(import_module(place), new)
 
     return old_name
 

@@ -11,7 +11,7 @@ from studies.validation.bootstrap import NOT_MEASURABLE, Estimate, estimate
 from studies.validation.calibration import ABOVE, BELOW, SEEN, calibration_line, crossing, measurable
 from studies.validation.matching import Matched
 from studies.validation.predictor_scores import GROUPS, in_group
-from studies.validation.tables import NEEDED
+from studies.validation.statistics import NEEDED
 
 
 @dataclass(frozen=True)

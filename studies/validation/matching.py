@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float
 
 from lagreach.errors import InputError
 from studies.validation.bootstrap import cluster_weights
-from studies.validation.statistics import UNITS
-from studies.validation.tables import NEEDED, NEEDED_BY_FORECAST, STAGES
+from studies.validation.statistics import NEEDED, UNITS
+from studies.validation.tables import NEEDED_BY_FORECAST, STAGES
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from studies.validation.bootstrap import NOT_MEASURABLE, Estimate, estimate
 from studies.validation.matching import BASELINES, Matched
 from studies.validation.scoring import auroc, brier, out_of_task, spearman
-from studies.validation.tables import NEEDED
+from studies.validation.statistics import NEEDED
 
 LIMITS = ("samples", "optimisation", "capacity")
 NO_CAPACITY_LIMIT = "no capacity limit"

@@ -80,7 +80,7 @@ IN_DATA: dict[str, LagStatistic] = {Required.name: Required()}
 IN_SEQUENCES = PLANTED | IN_DATA
 STATISTICS = IN_SEQUENCES | {
     one.name: one
-    for one in (PaperWindow(), GradientRatio(), Lyapunov(), LongestTimeScale(), LongestHalfLife(), Units())
+    for one in (PaperWindow(), LongestTimeScale(), GradientRatio(), Lyapunov(), Units(), LongestHalfLife())
 }
 
 
@@ -95,3 +95,8 @@ def predictor_name(statistic: str) -> str:
 
 # what a predictor's values are: sequences, decimal logarithms ("log10"), natural ones ("log"), or plain sizes
 UNITS = {predictor_name(name): one.unit for name, one in STATISTICS.items()}
+# in sequences: "learned" is predicted where the value is at most N; inf says never, NaN that it was refused. The last two are
+# the data's own with another signal and another noise
+NEEDED = (*(name for name, unit in UNITS.items() if unit == "sequences"), "n_gradient", "n_lag_noise")
+# by rank: the larger the value, the sooner the lag should be learned
+RANKED = tuple(name for name in UNITS if name not in NEEDED)

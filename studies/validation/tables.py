@@ -12,20 +12,17 @@ from typing import TYPE_CHECKING, Any
 from lagreach._util.disk import Write, make_folder, read_whole, write_whole
 from lagreach.errors import InputError
 from lagreach.study.tables import Row, open_table, table_bytes
+from studies.validation.statistics import NEEDED, RANKED
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 # "pilot" and "early_20" belong to the second study: a network after a short piece of training on the planted dependency alone,
 # and after a fifth of the training
-STAGES = ("init", "pilot", "early_1", "early_5", "early_20", "end")
+STAGES = ("init", "pilot", "newton", "nudge", "early_1", "early_5", "early_20", "end")
 FIRST_STUDY = ("init", "early_1", "early_5", "end")
 FAMILIES = ("recall", "adding", "sparse", "dense", "tails", "selective", "parity", "series")
-# predictors in sequences: "learned" is predicted where the value is at most N; inf says never, NaN that it was refused
-NEEDED = ("n_probe", "n_data", "paper_window", "n_gradient", "n_lag_noise")
-NEEDED_BY_FORECAST = ("n_readable", "n_reachable", "n_forecast")  # of the second study
-# predictors by rank: the larger the value, the sooner the lag should be learned
-RANKED = ("tau_max", "gradient_ratio", "lyapunov", "capacity", "half_life")
+NEEDED_BY_FORECAST = ("n_readable", "n_reachable", "n_forecast")  # in sequences, of the second study
 PREDICTORS = NEEDED + RANKED
 
 # One row for each lag of each training.

@@ -11,7 +11,7 @@ from studies.validation.analysis import WINDOW, Analysis
 from studies.validation.bootstrap import Estimate
 from studies.validation.matching import BASELINES
 from studies.validation.predictor_scores import LIMITS, NO_CAPACITY_LIMIT, PredictorScore
-from studies.validation.tables import RANKED
+from studies.validation.statistics import RANKED
 from studies.validation.tails import TailEffect
 from studies.validation.words import label, number, shown
 

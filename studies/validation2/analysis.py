@@ -15,7 +15,7 @@ from studies.validation.calibration import SEEN
 from studies.validation.learning_curves import Curves, predicted_log_n
 from studies.validation.matching import BASELINES, Matched, match
 from studies.validation.predictor_scores import ScoredRows, difference
-from studies.validation.tables import RANKED
+from studies.validation.statistics import RANKED
 from studies.validation2.tables import load_tables
 
 PRIMARY = "forecast"

@@ -8,7 +8,7 @@ here all checkpoints of a condition and all directions run side by side, which a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lagreach.forecasting.budget import readout_scale
+from lagreach.forecasting.single_inputs import LaggedCovariances
 from lagreach.gradients.optimiser_geometry import step_sizes
 from lagreach.models.gated_rnn import GatedRNN
 from lagreach.statistics import reachable, readable
@@ -54,18 +55,36 @@ class ForecastSize:
 
 @dataclass(frozen=True)
 class Looked:
-    """Sequences that forecasts are made from, and what their targets hold."""
+    """Sequences that forecasts are made from, and what their targets hold.
+
+    `planted` are the task's parts; where inputs follow from each other, behind them what each of them alone holds.
+    """
 
     x: Float[Tensor, "seq time input"]
     y: Float[Tensor, "seq target"]
-    planted: Float[Tensor, "seq time"]
+    planted: Float[Tensor, "seq time probe"]
 
     @classmethod
     def draw(cls, task: KnownDependency, name: str, seed: int, size: ForecastSize, device: torch.device) -> Looked:
         """Draw sequences that no training has seen: the same for all checkpoints of a seed."""
         x, y = task.sample(size.for_task(task), generator_for(name, seed, "forecast"))
-        shown = [v.double().to(device) for v in (x, y[:, list(task.targets), 0], task.planted(x))]
-        return cls(*shown)
+        planted = task.planted(x)[..., None]
+        if task.follows:
+            planted = torch.cat((planted, single_inputs(x[..., :1])), dim=2)
+        return cls(*(v.double().to(device) for v in (x, y[:, list(task.targets), 0], planted)))
+
+    @property
+    def singled(self) -> bool:
+        """Whether what each input alone holds is there."""
+        return self.planted.shape[2] > 1
+
+
+def single_inputs(x: Float[Tensor, "seq time 1"]) -> Float[Tensor, "seq time 1"]:
+    """What each input alone holds, as `lagreach.forecast` takes it."""
+    inside = torch.ones(x.shape[:2], dtype=torch.bool)
+    lagged = LaggedCovariances(1, x.shape[1])
+    lagged.add(x.double(), inside)
+    return lagged.autoregression().singled(x.double(), inside)
 
 
 def unflatten(model: GatedRNN, flat: Float[Tensor, "checkpoint param"]) -> Params:
@@ -196,16 +215,18 @@ def forecast_sums(
         weights = {name: p[c] for name, p in params.items() if name not in READOUT}
         directions.append(Directions(weights, size.directions, seed, {n: scale[n].to(device) for n in weights}))
     space = output_space("mse", 1, 1, 1, generator_for(seed, "space"))
+    if looked.singled:
+        space = replace(space, group=2 * space.group)
     lags, hidden = tuple(task.lags), model.hidden_size
     sums = []
     along = tangents_side_by_side(model, params, outputs, directions, looked, targets)
     for c, change in enumerate(along):
         observed = _observed(task, looked, outputs[c], size.blocks, seed)
-        of_readout = readable.start(size.blocks, hidden, lags, space.copies, device)
+        of_readout = readable.start(size.blocks, hidden, lags, space.copies, device, looked.singled)
         of_readout.add(readable.readable_rows(observed, states[c], lags))
         root = readout_scale(scales[c], READOUT, hidden).to(device)
         count = len(directions[c])
-        of_all = reachable.start(size.blocks, count + hidden, space, lags, device)
+        of_all = reachable.start(size.blocks, count + hidden, space, lags, device, looked.singled)
         shown = outputs[c][..., None]
         rows = reachable.reachable_rows(
             observed, shown, iter([(0, change[..., None])]), count, states[c] * root, space, lags
@@ -219,12 +240,12 @@ def forecast_sums(
 
 
 def share_now(task: KnownDependency, looked: Looked, output: Float[Tensor, "seq target"]) -> Float[np.ndarray, "lag"]:
-    """Slope of the output on each lag's part, over that of the target."""
+    """Slope of the output on each lag's part, over that of the target; on what the part alone holds where parts follow."""
     slopes = []
     for lag in task.lags:
-        part = looked.planted[:, [target - lag for target in task.targets]]
-        part = part - part.mean()
-        slopes.append(float((part * output).sum() / part.square().sum()) / task.amplitude)
+        part, alone = looked.planted[:, [target - lag for target in task.targets]][..., [0, -1]].unbind(2)
+        alone = alone - alone.mean()
+        slopes.append(float((alone * output).sum() / (alone * part).sum()) / task.amplitude)
     return np.array(slopes)
 
 
@@ -238,12 +259,12 @@ def _observed(
         block=torch.arange(sequences) % blocks,
         times=torch.tensor(task.targets, device=device).expand(sequences, -1),
         shares=torch.full_like(output, 1 / count),
-        planted=looked.planted[..., None],
+        planted=looked.planted,
         residual=residual,
         towards=torch.ones(sequences, count, 1, 1, dtype=output.dtype, device=device),
         along_residual=residual,
         along_output=output[..., None],
-        along=(0,),
+        along=(0,) * looked.planted.shape[2],
         chance=torch.rand(sequences, ANCHORS, generator=generator_for(seed, "anchors"), dtype=torch.float64).to(device),
     )
 
@@ -273,7 +294,8 @@ def shares_of(sums: Sums, strength: float, sequences: tuple[int, ...], time: flo
 def _moments(sums: Sums, name: str) -> ShareMoments:
     arrays = getattr(sums, name)
     blocks, features = arrays["squares"].shape[:2]
-    made = ShareMoments(blocks, features, 1, sums.lags, (0,), torch.ones(1, 1))
+    probes = arrays["cross"].shape[3]
+    made = ShareMoments(blocks, features, 1, sums.lags, (0,) * probes, torch.ones(probes, 1), singled=probes > 1)
     for key in SUMS:
         getattr(made, key).copy_(torch.from_numpy(arrays[key]))
     return made

@@ -22,7 +22,7 @@ from studies.validation.trainings import replicas_of, weights_path
 from studies.validation2.forecasts import Sums, shares_of
 from studies.validation2.tasks import KnownDependency
 
-BEFORE = ("init", "pilot")  # stages at which the network is the same for every number of sequences
+BEFORE = ("init", "pilot", "newton", "nudge")  # stages at which the network is the same for every number of sequences
 SHARES = ("readable", "reachable", "budgeted", "forecast", "readable_data", "reachable_data", "share_now")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +15,11 @@ from studies.validation.words import STAGE_WORDS, compared, how_well, shown
 from studies.validation2 import figures
 from studies.validation2.analysis import GAIN, PRIMARY, READINGS, SHARE_PREDICTORS, Analysis
 from studies.validation2.goals import BEFORE, FIVE, judged, label
+from studies.validation2.growth_analysis import WAYS, Grown
+from studies.validation2.readme import interval
 
 ROOT = Path(__file__).parents[2]
+FIRST = ROOT / "results" / "validation2" / "first_definition.json"
 RESULTS, PAGE = ROOT / "results" / "validation2", ROOT / "docs" / "validation" / "second.md"
 
 
@@ -101,8 +106,28 @@ def needed_table(analysis: Analysis) -> str:
     )
 
 
-def render(analysis: Analysis, template: str, linear: Analysis | None = None) -> str:
-    """Fill a template in."""
+def growth_table(of_parts: Mapping[str, Sequence[Grown]]) -> str:
+    """Every way of growth, in each part of the study."""
+    rows = [
+        (WAYS[g.way], part, shown(g.auroc), shown(g.over_before), shown(g.over_pilot), shown(g.error))
+        for way in WAYS
+        for part, judged_ways in of_parts.items()
+        for g in judged_ways
+        if g.way == way
+    ]
+    return "\n".join(
+        table(("growth by", "part", "AUROC", "less before training", "less after the pilot", "median error"), rows)
+    )
+
+
+def render(
+    analysis: Analysis,
+    template: str,
+    linear: Analysis | None = None,
+    grown: Mapping[str, Sequence[Grown]] | None = None,
+) -> str:
+    """Fill a template in; `grown` are the ways of growth in each part of the study."""
+    grown = {part: ways for part, ways in (grown or {}).items() if ways}
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -117,6 +142,12 @@ def render(analysis: Analysis, template: str, linear: Analysis | None = None) ->
         analysis=analysis,
         goals=judged(analysis),
         linear=linear,
+        first=json.loads(FIRST.read_text(encoding="utf-8")) if FIRST.is_file() else None,
+        interval=interval,
+        series=_series(analysis),
+        grown=grown,
+        kept=[WAYS[w] for w in WAYS if grown and all(g.helps for ways in grown.values() for g in ways if g.way == w)],
+        growth_table=growth_table(grown),
         linear_table="" if linear is None else goal_table(linear),
         linear_families="" if linear is None else family_table(linear),
         count=lambda shown_rows, name: len(np.unique(shown_rows[name])),
@@ -146,12 +177,28 @@ def render(analysis: Analysis, template: str, linear: Analysis | None = None) ->
     return text.rstrip() + "\n"
 
 
+def _series(analysis: Analysis) -> dict[str, float]:
+    """What was said of the real series after 5 %, and what training recovered."""
+    rows, scored = analysis.rows, analysis.scored
+    of_series = (rows["task"] == "series") & np.isfinite(scored.recovered)
+    said = rows.values[FIVE, PRIMARY][of_series] if (FIVE, PRIMARY) in rows.values else np.full(of_series.sum(), np.nan)
+    recovered = np.clip(scored.recovered[of_series], 0, 1)
+    return {
+        "lags": int(of_series.sum()),
+        "learned": int(scored.learned[of_series].sum()),
+        "said": float(said.mean()) if len(said) else float("nan"),
+        "recovered": float(recovered.mean()) if len(recovered) else float("nan"),
+    }
+
+
 def write_results(analysis: Analysis, folder: Path) -> None:
     """Write RESULTS.md into the folder of the tables."""
     write_text(folder / "RESULTS.md", render(analysis, "results.md.j2"))
 
 
-def write_page(analysis: Analysis, linear: Analysis | None, page: Path = PAGE) -> None:
+def write_page(
+    analysis: Analysis, linear: Analysis | None, page: Path = PAGE, grown: Mapping[str, Sequence[Grown]] | None = None
+) -> None:
     """Write the page, and its figures beside it; `linear` is the part about linear dependencies."""
     figures.draw_all(analysis, page.parent / "figures")
-    write_text(page, render(analysis, "second.md.j2", linear))
+    write_text(page, render(analysis, "second.md.j2", linear, grown))

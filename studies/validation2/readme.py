@@ -46,7 +46,10 @@ def lines(summary: dict[str, Any]) -> list[str]:
 
 def _third(summary: dict[str, Any]) -> str:
     """Where it fails and where not; the part about linear dependencies says so, as far as it was run."""
-    fails = "It fails for products of inputs (parity) and for inputs that are correlated in time."
+    fails = (
+        "It fails for products of inputs (parity), and does not order the lags of a real series, of which hardly any were "
+        "learned."
+    )
     if "linear_dependencies" not in summary:
         return fails
     linear = summary["linear_dependencies"]

@@ -69,19 +69,20 @@ def run_study(
     workers: int = 1,
     minutes: float = float("inf"),
     resume: bool = False,
+    tasks: Sequence[str] = (),
     size: ForecastSize | None = None,
     show_progress: bool | None = None,
 ) -> RunDirectory:
-    """Run or resume; after `minutes` no further group of conditions is begun."""
+    """Run or resume; after `minutes` no further group of conditions is begun. With `tasks`, only conditions of these."""
     run = RunDirectory.create(out, config, resume=resume)
     with run.lock(), progress_bar(show_progress) as report:
         run.log(f"start: {workers} processes, device {device}, torch {torch.__version__}")
-        work = _Work(run, config, device, workers, report, size or ForecastSize())
+        work = _Work(run, config, device, workers, report, size or ForecastSize(), tasks)
         work.run_all(time.monotonic() + 60 * minutes)
     return run
 
 
-class _Pool:
+class WorkerPool:
     """Worker processes, or this one."""
 
     def __init__(self, workers: int, done: Callable[[], None]) -> None:
@@ -110,13 +111,21 @@ def _one_thread() -> None:
 
 class _Work:
     def __init__(
-        self, run: RunDirectory, config: StudyConfig, device: str, workers: int, report: Progress, size: ForecastSize
+        self,
+        run: RunDirectory,
+        config: StudyConfig,
+        device: str,
+        workers: int,
+        report: Progress,
+        size: ForecastSize,
+        tasks: Sequence[str] = (),
     ) -> None:
         self.run, self.config, self.device, self.size = run, config, device, size
         self.plan: ValidationPlan = validation_plan(config)
-        self.everything, self.seeds = conditions(self.plan, config.seed), config.seed_list()
+        self.everything = [c for c in conditions(self.plan, config.seed) if not tasks or c.plan.name in tasks]
+        self.seeds = config.seed_list()
         self._report, self._counts = report, {"training": 0, "predictors": 0}
-        self.pool = _Pool(workers, lambda: self._count("predictors", 1))
+        self.pool = WorkerPool(workers, lambda: self._count("predictors", 1))
         make_folder(run.path / "predictors")
 
     def _count(self, name: str, count: int) -> None:

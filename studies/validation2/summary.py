@@ -14,6 +14,7 @@ from lagreach._util.disk import write_text
 from studies.validation.bootstrap import Estimate
 from studies.validation2.analysis import FACTOR, PRIMARY, READINGS, SHARE_LEARNED, Analysis
 from studies.validation2.goals import is_linear, judged, not_beaten
+from studies.validation2.growth_analysis import growth
 
 STAGE_KEYS = {
     "init": "before",
@@ -104,7 +105,10 @@ def summary(analysis: Analysis) -> dict[str, Any]:
             },
         },
         "predictors": predictors,
-        "goals": [asdict(goal) for goal in judged(analysis)],
+        "goals": [
+            {"found" if name == "obtained" else name: value for name, value in asdict(goal).items()}
+            for goal in judged(analysis)
+        ],
     }
 
 
@@ -154,5 +158,16 @@ def save_summary(analysis: Analysis, path: Path) -> dict[str, Any]:
     made = summary(analysis)
     if linear := linear_part(path.parent):
         made["linear_dependencies"] = linear
+    if grown := growth(path.parent, analysis.replicates):
+        made["growth"] = {
+            g.way: {
+                "rows": g.rows,
+                "auroc": plain(g.auroc),
+                "less_before_training": plain(g.over_before),
+                "less_after_noise_free_pilot": plain(g.over_pilot),
+                "median_share_error": plain(g.error),
+            }
+            for g in grown
+        }
     write_text(path, json.dumps(made, indent=1, allow_nan=False) + "\n")
     return made

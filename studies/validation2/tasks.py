@@ -32,6 +32,7 @@ class KnownDependency(Task):
     """
 
     strength: float
+    follows: ClassVar[bool] = False  # whether inputs follow from each other in time: then each is looked at alone
 
     @property
     @abstractmethod
@@ -174,6 +175,7 @@ class RealInputs(Lagged):
     """
 
     name: ClassVar[str] = "real_inputs"
+    follows: ClassVar[bool] = True
 
     input_size: int = 1
 

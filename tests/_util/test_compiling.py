@@ -101,6 +101,7 @@ def test_another_processor_and_a_changed_neighbour_compile_anew(package):
     assert len(entries(package)) == 1  # those of older sources are of no use to anybody
 
 
+@pytest.mark.thorough
 def test_a_broken_entry_is_compiled_again(package):
     finish(start(package))
     (entry,) = entries(package)

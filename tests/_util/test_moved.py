@@ -1,12 +1,15 @@
 """Old places of modules still import, warn, and hand out the same objects."""
 
 import importlib
+import re
+import subprocess
 import sys
 
 import pytest
 
 import lagreach
-from lagreach._moved import ALIASES, MOVED
+from lagreach._moved import ALIASES, LEFT, MOVED
+from lagreach.statistics import all_statistics
 
 
 @pytest.mark.parametrize("old", sorted(MOVED))
@@ -33,6 +36,32 @@ def test_modules_below_an_alias_are_the_same_too():
     assert ntk is lagreach.convergence.ntk
 
 
+def test_what_moved_to_another_module_than_the_rest_is_said():
+    module, diagnose_step = importlib.import_module(MOVED["lagreach.pipeline"]), lagreach.diagnose_step
+    with pytest.warns(DeprecationWarning, match=r"is now lagreach\.diagnosis\.bare_step\.diagnose_step"):
+        assert module.diagnose_step is diagnose_step
+
+
+@pytest.mark.parametrize("old", sorted(LEFT))
+def test_what_no_longer_exists_as_it_was_says_where_its_work_is_done(old):
+    for name in (old, f"{old}.page"):
+        with pytest.raises(ModuleNotFoundError, match=re.escape(f"{old} is now in {LEFT[old]}")):
+            importlib.import_module(name)
+
+
+@pytest.mark.parametrize("curve", ["memory", "reliance"])
+def test_what_left_the_gradients_is_where_it_is_said_to_be(curve):
+    assert f"curve('{curve}')" in LEFT[f"lagreach.gradients.{curve}"]
+    assert all_statistics()[curve].__module__ == f"lagreach.statistics.{curve}"
+
+
+def test_the_old_command_of_the_validation_study_says_the_new_one():
+    command = [sys.executable, "-m", "lagreach.study.validation", "results/validation"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "python -m studies.validation" in done.stderr
+
+
 def test_names_that_never_were_are_still_errors():
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("lagreach.windows")
@@ -44,6 +73,7 @@ def test_names_that_never_were_are_still_errors():
         ("lagreach.adapters", "Bound", "BoundRecurrence"),
         ("lagreach.adapters", "Given", "ScanInputs"),
         ("lagreach.adapters", "Written", "AffineStep"),
+        ("lagreach.diagnosis.diagnose", "DiagnosisPlan", "DiagnosisCost"),
         ("lagreach.gradients.blocks", "directions", "block_means"),
         ("lagreach.gradients.measurement_plan", "Subject", "MeasurementPlan"),
         ("lagreach.gradients.noise", "statistics", "noise_values"),

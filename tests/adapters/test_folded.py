@@ -166,6 +166,7 @@ def test_rates_are_means_over_rows_and_lengths_belong_to_sequences(interleaved):
         torch.testing.assert_close(rates.log10_rates, expected.log10_rates, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.thorough
 def test_the_matched_statistic_has_a_value_for_each_sequence():
     x, y = data(40, 12)
     values = [

@@ -74,8 +74,8 @@ class KeepsAttention(nn.Module):
     ("make", "name"),
     [
         (lambda: Stateful("LSTM"), "model.state"),
-        (lambda: Stateful("GRU", "list"), "model.states"),
-        (KeepsAttention, "model.memory and model.calls"),
+        pytest.param(lambda: Stateful("GRU", "list"), "model.states", marks=pytest.mark.thorough),
+        pytest.param(KeepsAttention, "model.memory and model.calls", marks=pytest.mark.thorough),
     ],
 )
 def test_a_diagnosis_starts_every_sequence_without_a_state_and_says_so(make, name, generator):
@@ -113,6 +113,7 @@ def test_a_state_changed_in_place_is_told_from_nothing_at_all(generator):
         find_views(Stateful("GRU", "in place"), Batch(x, y))
 
 
+@pytest.mark.thorough
 def test_a_call_that_resets_the_state_works_and_leaves_the_training_its_state(generator):
     model = Stateful("GRU")
     x, y = data(generator)

@@ -148,6 +148,7 @@ def test_every_lag_backward_through_padding_against_copies_of_the_weights(genera
         torch.testing.assert_close(gradients["rnn.weight_ih_l0_reverse"][lag], expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.thorough
 def test_a_model_that_sorts_its_batch_is_diagnosed_as_one_that_does_not(generator):
     """Rows of the layer are in the order of the lengths, rows of the batch are not: pairs would be mixed up."""
     torch.manual_seed(0)
@@ -179,6 +180,7 @@ class Strided(nn.Module):
         return self.read(output if self.head == "steps" else output.repeat_interleave(2, 1))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("head", ["h_n", "steps", "upsampled"])
 def test_lengths_of_inputs_before_a_strided_front(head, generator):
     model = Strided(head).double()

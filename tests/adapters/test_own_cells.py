@@ -198,6 +198,7 @@ class TwoCells(nn.Module):
         return torch.stack(outputs, 1)
 
 
+@pytest.mark.thorough
 def test_of_several_cells_one_can_be_asked_for():
     torch.manual_seed(0)
     model = TwoCells()

@@ -65,6 +65,7 @@ def test_a_model_in_half_precision_is_diagnosed_as_its_weights_in_float32(name, 
         assert torch.equal(value, before[weight])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", HALF)
 def test_everything_else_takes_such_models_too(dtype):
     torch.manual_seed(0)
@@ -83,6 +84,7 @@ def test_everything_else_takes_such_models_too(dtype):
     assert lagreach.diagnose(model, (x, y), lags=[0, 1], optimizer=adam).settings["optimizer"] == "Adam"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", HALF)
 def test_bare_steps_and_finished_recurrences(dtype):
     x, y = data()

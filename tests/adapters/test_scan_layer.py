@@ -260,6 +260,7 @@ def test_what_lies_inside_a_layer_belongs_to_it():
     assert [path for path, *_ in scan_modules(nn.Sequential(Outer(), Leaky()))] == ["0", "1"]
 
 
+@pytest.mark.thorough
 def test_no_adapter_imports_the_package_it_is_for():
     """So taking a package away takes nothing else away."""
     packages = ["mambapy", "transformers", "minGRU_pytorch", "s5", "fla", "mamba_ssm", "xlstm", "einops"]

@@ -143,6 +143,7 @@ def test_identity_everywhere(combination):
     check_identity(combination)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "module", [nn.RNN(3, 4), nn.RNN(3, 4, nonlinearity="relu", bias=False), nn.GRU(3, 4), nn.LSTM(3, 4)]
 )

@@ -61,6 +61,7 @@ def data():
     return x, x[:, 23 - LAG, :1] + 0.2 * torch.randn(128, 1, generator=g)
 
 
+@pytest.mark.thorough
 def test_gates_of_a_torch_lstm_are_opened_and_the_forecast_says_what_that_brings(data):
     model = build(nn.LSTM)
     before = copy.deepcopy(model.state_dict())
@@ -76,6 +77,7 @@ def test_gates_of_a_torch_lstm_are_opened_and_the_forecast_says_what_that_brings
     torch.testing.assert_close(retained, torch.exp2(-1 / chrono(2 * LAG, 8)), rtol=1e-5, atol=0)
 
 
+@pytest.mark.thorough
 def test_a_plain_network_is_told_of_another_cell_and_of_an_orthogonal_start(data):
     advice = advise(build(nn.RNN), data, LAG, sequences=1000)
     assert advice.first.kind == "cell"
@@ -107,6 +109,7 @@ def test_weights_that_cannot_move_come_first(data, rate, steps, kind, factor):
     assert (advice.first.kind, advice.first.factor) == (kind, factor)
 
 
+@pytest.mark.thorough
 def test_adam_moves_by_its_rate_and_descent_by_the_gradient(data):
     model = build(nn.GRU).double()
     x, y = (part[:32].double() for part in data)  # one batch, so that its gradient is that of all
@@ -123,6 +126,7 @@ def test_adam_moves_by_its_rate_and_descent_by_the_gradient(data):
     assert far[1] == pytest.approx(30 * 0.01 / 0.1 * size[size > 0].mean().sqrt().item(), rel=1e-6)
 
 
+@pytest.mark.thorough
 def test_few_sequences_are_answered_with_more_of_them():
     g = torch.Generator().manual_seed(3)
     x = torch.randn(300, 20, 1, generator=g)
@@ -135,6 +139,7 @@ def test_few_sequences_are_answered_with_more_of_them():
     assert str(none.first).startswith("Only more sequences would recover this lag")
 
 
+@pytest.mark.thorough
 def test_advice_says_what_its_forecast_has_to_say():
     x, y = torch.randn(2, 40, 16, 1, generator=torch.Generator().manual_seed(0))
     advice = advise(lagreach.GatedRNN("gru", 1, 4, 1), (x, y), 2, sequences=1000)
@@ -261,6 +266,7 @@ def every_change(model):
     return [*made, nothing()]
 
 
+@pytest.mark.thorough
 def test_weights_that_cannot_move_are_not_told_to_train_on(data):
     """The forecast is of a network whose weights may move; with a rate of 1e-6 they do not, and "nothing to do" was said."""
     model = lagreach.GatedRNN("lstm", 2, 16, 1, chrono=2 * LAG, generator=torch.Generator().manual_seed(0))

@@ -1,6 +1,8 @@
 """Half-lives before and after training, and biases for a wanted lag."""
 
 import math
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from torch.testing import assert_close
 
 import lagreach
 from lagreach.advice.gates import chrono
+from lagreach.cells import Cell
 from lagreach.errors import InputError
 from tests.adapters.layers.test_mamba import Mamba
 from tests.adapters.layers.test_min_gru import MinGRU
@@ -120,3 +123,30 @@ def test_layers_without_biases_get_no_suggestion():
 def test_a_lag_must_be_positive():
     with pytest.raises(InputError, match="positive"):
         lagreach.advise_gates(MinGRU(), X, 0)
+
+
+@dataclass(frozen=True)
+class TwoBlocks(Cell):
+    """A cell with two parts of state that does not say what it retains."""
+
+    name: ClassVar[str] = "two blocks"
+    blocks: ClassVar[tuple[str, ...]] = ("h", "c")
+
+    def shapes(self, input_size, hidden_size):
+        return {"W_h": (hidden_size, input_size), "U_h": (hidden_size, hidden_size)}
+
+    def state_size(self, hidden_size):
+        return 2 * hidden_size
+
+    def step(self, x, s, params):
+        h, c = s.chunk(2, -1)
+        new = torch.tanh(nn.functional.linear(x, params["W_h"]) + nn.functional.linear(h, params["U_h"]))
+        return torch.cat((new, 0.5 * c + new), -1)
+
+
+def test_a_cell_without_retention_is_said_to_have_none():
+    """Its half-lives were printed as 0 / 0 / 0."""
+    advice = lagreach.advise_gates(lagreach.GatedRNN(TwoBlocks(), WIDTH, 4, 1), X, lag=5)
+    assert "this cell has no retention to set" in str(advice)
+    assert "0 / 0 / 0" not in str(advice)
+    assert advice.biases() == {}

@@ -105,6 +105,7 @@ def test_sequences_hold_every_lag_within_reach_and_not_only_those_found(diagnosi
     assert "Beyond lag 9, 100 sequences could not tell" in str(result)
 
 
+@pytest.mark.thorough
 def test_a_loss_at_the_end_needs_one_step_more_than_the_lag(diagnosis, generator):
     needed = [1.0] * 10 + [1e9] * 30
     result = suggest(with_numbers(diagnosis, needed, dependences=[7], anchors=1.0), sequences=100)

@@ -33,7 +33,7 @@ const words = (value) => (typeof value === "number" && !Number.isFinite(value) ?
 const plain = (values) => values.map(words);
 const numbers = ({ n, low, high, robust }) => ({ n: plain(n), low: plain(low), high: plain(high), robust: plain(robust) });
 return {
-  setting, drawn, planted: numbers(result.planted), found: numbers(result.found),
+  setting, drawn, planted: numbers(result.planted), in_data: numbers(result.inData),
   lag: result.lag, interval: result.interval, detectable: result.detectable, status: result.status,
   readout: document.getElementById("readout").textContent,
 };
@@ -87,7 +87,7 @@ def test_random_settings_give_what_python_computes(open_page, name):
         setting = {slider: values[positions[slider]] for slider, values in offered}
         assert shown["setting"] == setting
         expected = what_if(window, **setting)
-        for part, numbers in (("planted", expected.planted), ("found", expected.in_data)):
+        for part, numbers in (("planted", expected.planted), ("in_data", expected.in_data)):
             for short, long in NAMES.items():
                 np.testing.assert_allclose(as_floats(shown[part][short]), getattr(numbers, long), rtol=1e-6)
         drawn = [np.nan if value is None else value for value in shown["drawn"]]

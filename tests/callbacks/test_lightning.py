@@ -63,6 +63,7 @@ def test_without_held_out_data_it_says_so(lightning, tmp_path):
         lightning.fit([callbacks.LightningCallback(**QUICK)], tmp_path, validate=False)
 
 
+@pytest.mark.thorough
 def test_what_was_seen_before_an_exception_is_drawn(lightning, tmp_path):
     class Fails(lightning.pytorch.Callback):
         def on_train_epoch_start(self, trainer, pl_module):

@@ -46,6 +46,7 @@ def test_training_is_the_same_with_and_without_a_watch(unit, every, seen, unwatc
     assert f"{unit} {seen[0]}: With 32 sequences" in str(watched)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("_as_users_run_it")
 def test_what_will_be_learned_is_said_early_and_training_stays_the_same(unwatched, tmp_path):
     said, logged = [], []
@@ -148,6 +149,7 @@ def test_gradients_modes_buffers_and_flags_survive_an_exception():
         assert torch.equal(weight.grad, waiting[name][1])
 
 
+@pytest.mark.thorough
 def test_every_diagnosis_sees_the_same_sequences(tmp_path):
     watched = watch(Net(), torch.utils.data.DataLoader(Jittered(), batch_size=8, shuffle=True), out=tmp_path, **QUICK)
     first, second = watched.step(), watched.step()
@@ -155,6 +157,7 @@ def test_every_diagnosis_sees_the_same_sequences(tmp_path):
     assert first.required_if_present.equals(second.required_if_present)  # the model did not change either
 
 
+@pytest.mark.thorough
 def test_files_figure_and_labels(tmp_path):
     folder = tmp_path / "run"
     with watch(Net(), sequences(), every=2, out=folder, labels={"cell": "lstm"}, **QUICK) as watched:
@@ -171,6 +174,7 @@ def test_files_figure_and_labels(tmp_path):
     assert not (folder / "training.png").exists()  # drawn once
 
 
+@pytest.mark.thorough
 def test_counts_of_the_loop_itself_and_counts_that_stand_still():
     watched = watch(Net(), sequences(), every=50, **QUICK)
     assert watched.step(150) is not None
@@ -187,6 +191,7 @@ def test_a_total_budget_is_kept():
     assert "2 left out" in str(watched)
 
 
+@pytest.mark.thorough
 def test_a_budget_makes_a_subsample():
     watched = watch(Net(), sequences(256), **(QUICK | {"budget": 1e-6}))
     assert watched.step().settings["used"] == 16
@@ -209,10 +214,62 @@ def test_the_first_error_is_raised_and_later_ones_are_kept():
     assert model.training
 
 
+def broken(*_, **__):
+    raise ZeroDivisionError("a fault of ours")
+
+
+@pytest.mark.parametrize("what", ["diagnose", "Foreteller.forecast", "logger", "say", "training"])
+def test_no_error_of_any_kind_ends_a_training(what, monkeypatch, tmp_path):
+    """Errors that nobody foresaw, from the first diagnosis on; once they went through to the training."""
+    if what in ("diagnose", "Foreteller.forecast", "training"):
+        monkeypatch.setattr(f"lagreach.callbacks.watching.{what}", broken)
+    planned = 2 if what in ("Foreteller.forecast", "say") else None
+    options = {"logger": broken} if what == "logger" else {"say": broken if what == "say" else None}
+    watched = watch(Net(), sequences(), every=2, out=tmp_path, planned=planned, forecast_at=(0.5,), **options, **QUICK)
+
+    def train():
+        for step in (1, 2):
+            watched.step(step)
+        watched.close()
+
+    with pytest.warns(RuntimeWarning, match="ZeroDivisionError: a fault of ours"):
+        train()
+    assert len(watched.failures) == 1
+    assert len(watched.history) == (0 if what == "diagnose" else 1)
+    assert len(watched.forecasts) == (1 if what == "say" else 0)
+
+
+def test_what_is_refused_is_raised_at_the_first_step_and_never_later(monkeypatch):
+    watched = watch(Net(), sequences(), every=2, lags_of="nobody", **QUICK)
+    with pytest.raises(InputError, match="unknown choice of lags"):
+        watched.step()  # though no diagnosis is due
+    watched = watch(Net(), sequences(), every=2, **QUICK)
+    watched.step()
+    monkeypatch.setattr("lagreach.callbacks.watching.diagnose", refusing)
+    with pytest.warns(RuntimeWarning, match="no diagnosis at step 2: not this one"):
+        assert watched.step() is None
+
+
+def refusing(*_, **__):
+    raise InputError("not this one")
+
+
+@pytest.mark.parametrize("wanted", [KeyboardInterrupt, SystemExit])
+def test_what_is_meant_to_end_a_training_does(wanted, monkeypatch):
+    def ending(*_, **__):
+        raise wanted
+
+    watched = watch(Net(), sequences(), **QUICK)
+    monkeypatch.setattr("lagreach.callbacks.watching.diagnose", ending)
+    with pytest.raises(wanted):
+        watched.step()
+
+
 def full_disk(*_, **__):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("_as_users_run_it")
 @pytest.mark.parametrize("refused", ["os.fsync", "os.pwrite"])
 def test_a_full_disk_is_a_warning_and_the_training_stays_the_same(unwatched, tmp_path, monkeypatch, refused):
@@ -373,6 +430,7 @@ def test_metrics_are_the_numbers_of_the_diagnosis_under_documented_names():
         metrics(diagnosis, lags=[99])
 
 
+@pytest.mark.thorough
 def test_of_many_lags_powers_of_two_are_shown():
     x, y = sequences(32)
     longer = torch.cat((x, x), 1), torch.cat((y, y), 1)
@@ -380,6 +438,7 @@ def test_of_many_lags_powers_of_two_are_shown():
     assert [int(name.rsplit("_")[-1]) for name in flat if "/n_lag" in name] == [1, 2, 4, 8, 16]
 
 
+@pytest.mark.thorough
 def test_compiled_and_parallel_wrappers_are_looked_through():
     model = Net()
     watched = Watch(nn.DataParallel(model), sequences(), **QUICK)

@@ -3,8 +3,12 @@
 import subprocess
 import sys
 
+import pytest
+
 WITHOUT = """
 import sys
+
+import pytest
 sys.modules["lightning"] = sys.modules["transformers"] = None  # importing them now fails
 import lagreach
 from lagreach import callbacks
@@ -18,6 +22,7 @@ for make in (lambda: callbacks.LightningCallback(), lambda: callbacks.TrainerCal
 """
 
 
+@pytest.mark.thorough
 def test_the_callbacks_name_the_extra_to_install():
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True)
     assert "True" in done.stdout.splitlines()[0]

@@ -81,6 +81,7 @@ def test_a_cell_of_two_blocks_is_diagnosed(cell):
     assert diagnosis.layers[0].rates.rates.shape == (4, 8)
 
 
+@pytest.mark.thorough
 def test_first_order_that_no_product_gives_is_left_out():
     check_cell(BothRetain)
     diagnosis = lagreach.diagnose(lagreach.GatedRNN(BothRetain, 2, 8, 1), data(), lags=[0, 1, 3])

@@ -55,6 +55,7 @@ def told(tmp_path_factory):
     return out, printed
 
 
+@pytest.mark.thorough
 def test_it_prints_the_answer_in_a_dozen_lines_without_words_of_the_papers(told):
     _, printed = told
     assert len([line for line in printed.splitlines() if line]) <= 14
@@ -69,6 +70,7 @@ def test_it_prints_the_answer_in_a_dozen_lines_without_words_of_the_papers(told)
     assert after > rows[2][1]
 
 
+@pytest.mark.thorough
 def test_the_page_opens_with_the_picture_and_needs_nothing_else(told):
     out, _ = told
     page = (out / "demo.html").read_text()

@@ -50,7 +50,8 @@ def test_a_lag_finds_its_band():
         ([], (), "no lags"),
         ([10], (), "shorter than the sequences"),
         ("auto", [10], "shorter than the sequences"),
-        ([-1], (), "shorter than the sequences"),
+        ([-1], (), "lags count steps back"),
+        ("auto", [-3], "lags count steps back"),
         ([1.5], (), "integers"),
     ],
 )

@@ -26,3 +26,13 @@ def test_windows_start_every_stride_steps():
     x = torch.arange(40.0)[:, None]
     for stride, starts in ((None, [0, 10, 20, 30]), (15, [0, 15, 30]), (10, [0, 10, 20, 30])):
         assert cut_series(x, x, 10, stride).batch.x[:, 0, 0].tolist() == starts
+
+
+@pytest.mark.parametrize(
+    ("stride", "said"), [(True, "stride=True"), (10**9, "this stride leaves one window"), (85, "at most 84")]
+)
+def test_strides_that_make_no_windows_are_refused(stride, said):
+    series = torch.randn(100, 2)
+    with pytest.raises(InputError, match=said):
+        cut_series(series, series, 16, stride=stride)
+    assert len(cut_series(series, series, 16, stride=84)) == 2

@@ -100,6 +100,7 @@ def test_the_year_before_is_found_in_a_long_seasonal_series(generator):
     assert any("stretches of" in warning for warning in diagnosis.warnings)
 
 
+@pytest.mark.thorough
 def test_the_year_is_found_in_the_carbon_dioxide_of_mauna_loa():
     datasets = pytest.importorskip("statsmodels.api").datasets
     weekly = datasets.co2.load_pandas().data["co2"].interpolate().to_numpy()

@@ -88,6 +88,7 @@ def test_sign_test_is_the_bayes_test(alpha, d):
     np.testing.assert_allclose(bayes_error(1, d, 1.0, alpha), overlap, rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_bayes_error_at_other_odds():
     d, prior = 3.0, 0.8
     f = density(1.5)

@@ -39,6 +39,7 @@ def test_gradients_that_overflow_are_not_called_dependences():
         flip_test(np.full((8, 2, 3), np.nan), flips=99, generator=np.random.default_rng(0))
 
 
+@pytest.mark.thorough
 def test_inputs_that_saturate_everything_are_named():
     x, y = data()
     window = lagreach.diagnose(Net(), (1e30 * x, y), lags=[0, 1, 3]).layers[0].window
@@ -52,6 +53,35 @@ def test_inputs_that_saturate_everything_are_named():
     assert not any("no gradient reaches" in warning for warning in usual.warnings)
 
 
+@pytest.mark.parametrize(("kind", "seed"), [("LSTM", 1), ("LSTM", 4), ("GRU", 3)])
+def test_inputs_that_leave_gradients_at_rounding_are_named(kind, seed):
+    """They once were a sum that does not add up, for a detach() that is not there, or an OverflowError."""
+    torch.manual_seed(seed)
+    x = torch.randn(64, 16, 1)
+    y = torch.nn.functional.pad(x[:, :-3], (0, 0, 3, 0)) + 0.1 * torch.randn(64, 16, 1)
+    model = nn.Sequential(getattr(nn, kind)(1, 8, batch_first=True), First(), nn.Linear(8, 1))
+    diagnosis = lagreach.diagnose(model, (1e5 * x, y), lags=[0, 3, 8])
+    assert any("is saturated" in said and "scale the inputs to about one" in said for said in diagnosis.warnings)
+
+
+def test_targets_whose_squares_overflow_leave_no_warning_of_numpy():
+    x, y = data()
+    reliance = lagreach.diagnose(Net(), (x, 1e30 * y), lags=[0, 3]).layers[0].window.reliance
+    assert np.isnan(reliance.explained)
+
+
+class First(nn.Module):
+    def forward(self, result):
+        return result[0]
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_large_inputs_are_no_fault_where_units_follow_them(double):
+    x, y = data()
+    model = Exploding(0.5).double() if double else Exploding(0.5)
+    assert not any("saturated" in said for said in lagreach.diagnose(model, (1e5 * x, y), lags=[0, 1]).warnings)
+
+
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("where", [0, 1, 40])
 def test_inputs_that_are_no_numbers_are_named_wherever_they_are(where, value):
@@ -62,6 +92,7 @@ def test_inputs_that_are_no_numbers_are_named_wherever_they_are(where, value):
     assert f"[{where}, 5, 0]" in str(error.value)
 
 
+@pytest.mark.thorough
 def test_padding_may_hold_anything():
     x, y = data()
     lengths = torch.full((64,), 9)

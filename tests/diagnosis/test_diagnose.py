@@ -195,6 +195,7 @@ def test_series_are_accepted_with_a_warning(model):
     assert diagnosis.layers[0].window.dependences == (2,)
 
 
+@pytest.mark.thorough
 def test_correlated_inputs_are_said_to_be(model, data, diagnosis):
     x, y = data
     smooth = x.clone()
@@ -218,6 +219,7 @@ def test_carried_state(data):
     assert diagnosis.layers[0].window.dependences == (3,)
 
 
+@pytest.mark.thorough
 def test_autocast_models(data, diagnosis):
     class Half(Net):
         def forward(self, x):
@@ -292,11 +294,24 @@ def test_compare(diagnosis):
         ({"lags": [40]}, "lag 40 for T = 20"),
         ({"error": 0.7}, "below one half"),
         ({"loss": "mae"}, "unknown loss"),
+        ({"sequences": 0}, "sequences is out of range"),
     ],
 )
 def test_bad_options(model, data, options, complaint):
     with pytest.raises(LagreachError, match=complaint):
         lagreach.diagnose(model, data, **({"lags": [0, 3]} | options))
+
+
+@pytest.mark.usefixtures("_as_users_run_it")
+def test_what_is_no_number_and_no_model_is_refused_in_words(model, data):
+    with pytest.raises(InputError, match="sequences is out of range"):
+        lagreach.diagnose(model, data, sequences="5")
+    with pytest.raises(InputError, match="memory is out of range"):
+        lagreach.cost(model, data, memory="1GB")
+    with pytest.raises(InputError, match="no numbers"):
+        lagreach.diagnose(model, (data[0], "y"))
+    with pytest.raises(InputError, match="not a model"):
+        lagreach.diagnose(None, data)
 
 
 def test_bad_data(model, data):
@@ -315,6 +330,7 @@ def test_bad_data(model, data):
         lagreach.diagnose(nn.Linear(2, 1), (x, y), lags_of="layers")
 
 
+@pytest.mark.thorough
 def test_a_lag_that_never_varies_has_no_number_and_says_so(generator):
     """The input at the first step is always zero, so nothing can be said about the lag that leads there."""
     x = torch.randn(64, 20, 2, generator=generator)
@@ -332,6 +348,7 @@ def test_a_lag_that_never_varies_has_no_number_and_says_so(generator):
         assert "> nan" not in str(diagnosis)
 
 
+@pytest.mark.thorough
 def test_a_diagonal_network_is_told_where_it_stands_to_both_theories(generator, tmp_path):
     x = torch.randn(64, 16, 2, generator=generator)
     y = torch.nn.functional.pad(x[:, :-3, :1], (0, 0, 3, 0))

@@ -17,6 +17,7 @@ from lagreach.diagnosis.pacing import Pace
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.errors import InputError
 from lagreach.gradients import measurement_plan as plan_module
+from lagreach.statistics import all_statistics
 from lagreach.transport import prepare as prepare_module
 
 
@@ -41,6 +42,7 @@ def test_what_a_budget_affords():
     assert Pace(4.0, 0.0).affordable(1.0, available=1000) == 16
 
 
+@pytest.mark.thorough
 def test_a_budget_that_cannot_be_kept_is_said(model, data):
     warned = lagreach.diagnose(model, data, lags=[0, 3], budget=1e-6).warnings
     assert any("budget of 1e-06 s is too small: 16 sequences" in warning for warning in warned)
@@ -63,6 +65,7 @@ def test_memory_limit_changes_nothing_but_the_pieces(model, data, diagnosis):
         np.testing.assert_allclose(getattr(tight, name).values, getattr(diagnosis, name).values, rtol=1e-4)
 
 
+@pytest.mark.thorough
 def test_a_plan_says_what_the_memory_leaves(model, data):
     room = [lagreach.cost(model, data, lags=[0, 3], memory=memory).memory for memory in (1, 10**6, 10**12)]
     assert room[0] < room[1] < room[2]
@@ -131,7 +134,7 @@ def test_the_time_of_the_whole_is_told_from_pieces_that_take_little_of_it(
     only_lags(monkeypatch, clock.passed)
     for constant in ("SETTLING", "PER_VALUE", "PER_CUBE"):
         monkeypatch.setattr(timing, constant, 0.0)
-    pieces = timing._Pieces(plan, MeasureSettings())
+    pieces = timing._Pieces(plan, MeasureSettings(), all_statistics())
     pace = timing.measured_pace([plan], MeasureSettings(), begun=0.0)
     whole = len(many) * a_step + pieces.bundles * a_band + (pieces.bundles + pieces.chunks) / 2 * start
     assert pace.seconds(plan.block_plan.sequences) == pytest.approx(whole, rel=0.01)
@@ -155,8 +158,10 @@ def test_an_estimate_of_a_whole_model_takes_few_ways_back(data, monkeypatch):
     torch.manual_seed(0)
     causal = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
     pairs = []
-    original = whole_model_timing._passes
-    monkeypatch.setattr(whole_model_timing, "_passes", lambda plan, count: pairs.append(count) or original(plan, count))
+    original = whole_model_timing._piece
+    monkeypatch.setattr(
+        whole_model_timing, "_piece", lambda plan, count, *more: pairs.append(count) or original(plan, count, *more)
+    )
     estimated = lagreach.cost(causal, data, lags=[0, 1, 3])
     assert pairs[0] <= 4
     assert estimated.seconds > 0

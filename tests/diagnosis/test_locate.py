@@ -62,6 +62,7 @@ def trained():
     return model
 
 
+@pytest.mark.thorough
 def test_a_trained_network_does_not_name_the_lags_that_it_mixes_in():
     window = measure_window(trained(), delayed(300, 1), lags=[0, 4, 7, 8, 9, 10, 12, 16], settings=SETTINGS)
     assert window.dependences == (LAG,)
@@ -115,6 +116,7 @@ def test_inputs_that_follow_from_each_other_are_not_told_apart():
     assert NOT_APART in window.warnings
 
 
+@pytest.mark.thorough
 def test_steps_that_share_inputs_in_another_way_are_not_told_apart(monkeypatch):
     monkeypatch.setattr("lagreach.diagnosis.locate.step_input", lambda part: None)
     window = measure_window(trained(), delayed(300, 1), lags=[0, 4, 8, 10], settings=SETTINGS)
@@ -122,6 +124,7 @@ def test_steps_that_share_inputs_in_another_way_are_not_told_apart(monkeypatch):
     assert NOT_ALONE in window.warnings
 
 
+@pytest.mark.thorough
 def test_a_smooth_series_without_a_named_lag_is_no_real_no():
     window = measure_window(trained(), delayed(200, 6, smooth=0.8), lags=[0, 7, 8, 9], settings=SETTINGS)
     diagnosis = lagreach.diagnose(trained(), delayed(200, 6, smooth=0.8), lags=[0, 7, 8, 9], settings=SETTINGS)
@@ -171,12 +174,13 @@ def test_an_interrupt_while_looking_closer_keeps_the_first_pass(monkeypatch):
 
     monkeypatch.setattr(LookHere, "exchange", interrupted)
     plan = plan_measurement(trained(), delayed(200, 1), "mse", [0, 8, 10], settings=SETTINGS)
-    window, _, cut_short = measure.interruptible_window(plan, SETTINGS)
+    window, _, cut_short, _ = measure.interruptible_window(plan, SETTINGS)
     assert cut_short
     assert window.dependences == window.marginal_dependences
     assert INTERRUPTED in window.warnings
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [{"direction": "random"}, {"transport": "first-order"}, {"noise": "lag"}])
 def test_other_settings_name_lags_too(options):
     settings = replace(SETTINGS, **options)

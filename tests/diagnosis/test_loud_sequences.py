@@ -29,6 +29,7 @@ def model():
         return GatedRNN("gru", 1, 8, 1)
 
 
+@pytest.mark.thorough
 def test_kappa_is_two_and_the_interval_spans_what_is_left_open(model):
     window = measure_window(model, loud_sequences(1, 2048), lags=[LAG])
     rate, needed = window.concentration, window.required.at(LAG)

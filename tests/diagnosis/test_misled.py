@@ -95,6 +95,7 @@ def part_learned(share, sequences=300, seed=0):
     return lagreach.diagnose(model, (x, y), lags=[0, 1, 2])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("share", [0.2, 0.5, 1.0])
 def test_the_share_of_the_lag_is_said(share):
     """Of what lag 0 explains, a model that puts out a times as much has learned 2 a - a^2, whatever the noise beside it."""
@@ -114,6 +115,7 @@ def test_a_lag_that_does_more_harm_than_good_is_not_learned():
     assert window.limit(0) is not Status.LIMIT_LEARNED
 
 
+@pytest.mark.thorough
 def test_a_pooling_head_sees_old_inputs_without_the_recurrence():
     data = marked(200, 24, 15)
     pooled = lagreach.diagnose(fresh(nn.LSTM, pool=True), data, lags=[0, 8, 15])

@@ -109,6 +109,7 @@ def test_a_loss_of_ones_own_cannot_be_resumed(tmp_path):
         measured(model, data, lambda output, y, mask: (output - y).square().mean((1, 2)), tmp_path)
 
 
+@pytest.mark.thorough
 def test_recurrent_layers_are_measured_as_ever(tmp_path):
     model = made(cases.Recurrent).float()
     diagnosis = lagreach.diagnose(model, numbers(), lags=[0, LAG], measure=Resumed(tmp_path))

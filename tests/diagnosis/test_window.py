@@ -156,6 +156,7 @@ def test_it_prints_what_it_means():
     assert "5-9" in text
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("_as_users_run_it")
 def test_a_single_unit_that_holds_everything_a_little_is_bound_by_capacity(generator):
     """A leaky integrator keeps ``(1-a^2) a^2l`` of the input l steps ago: one in all, little of lag 5."""

@@ -51,12 +51,14 @@ class Doubled(nn.Module):
         return self.read(self.layer(x * (1 + self.layer.bias_hh_l0.mean()))[0])
 
 
+@pytest.mark.thorough
 def test_gradients_are_not_carried_back_where_moving_the_weights_shows_something_else():
     x, y = data(64, 24)
     assert lagreach.forecast(Recurrent(), (x, y), lags=LAGS).settings["derivatives"] == "backward"
     assert lagreach.forecast(Doubled(), (x, y), lags=LAGS).settings["derivatives"] == "difference"
 
 
+@pytest.mark.thorough
 def test_gradients_are_carried_back_through_a_model_that_is_called_in_its_own_way():
     class Named(Recurrent):
         def forward(self, *, inputs):
@@ -88,6 +90,7 @@ def test_gradients_are_carried_back_wherever_the_weights_lie():
     assert made.settings["derivatives"] == "backward"
 
 
+@pytest.mark.thorough
 def test_gradients_are_carried_back_from_classes_and_under_a_mask():
     model = lagreach.GatedRNN("lstm", 2, 4, 3, gate_init=0.3, generator=torch.Generator().manual_seed(0))
     x, _ = data(48, 10)
@@ -134,6 +137,7 @@ class SingleInside(nn.Module):
         return self.read(Rounded.apply(self.layer(x)[0]))
 
 
+@pytest.mark.thorough
 def test_a_model_without_exact_derivatives_is_said_to_be_one():
     forecast = lagreach.forecast(SingleInside(), data(96, 16), lags=LAGS, directions=16)
     assert any("three digits" in warning for warning in forecast.warnings)

@@ -16,10 +16,10 @@ from lagreach.data.sequences import as_sequences
 from lagreach.diagnosis.files import load_diagnosis
 from lagreach.errors import InputError, UnsupportedError
 from lagreach.forecasting import linearise
-from lagreach.forecasting.forecast import _Run
 from lagreach.forecasting.limits import LIMITS
 from lagreach.forecasting.linearise import choose_linearisation
 from lagreach.forecasting.plan import BLOCKS, make_plan
+from lagreach.forecasting.run import ForecastRun
 from lagreach.forecasting.words import plainly
 from lagreach.statistics import reachable, readable
 from lagreach.statistics.linear_share import AMPLE, share_curves
@@ -72,6 +72,7 @@ def test_reachable_is_readable_where_only_the_readout_is_trained():
     np.testing.assert_allclose(forecast.reachable.values, forecast.readable.values, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_all_weights_reach_more_than_the_readout():
     x, y = data(192, 24, lag=2)
     forecast = lagreach.forecast(Recurrent(), (x, y), lags=LAGS, directions=400)
@@ -131,6 +132,7 @@ def test_training_recovers_what_the_forecast_said(lag, sequences):
     assert abs(forecast.if_present.values[0, 0] - np.mean(slopes)) < 0.05 + 2 * error
 
 
+@pytest.mark.thorough
 def test_a_budget_of_steps_gives_the_share_that_descent_has_by_then():
     """Full-batch descent with many sequences, in which the linear network does what its differential equation says."""
     x, _ = data(256, 24, inputs=1)
@@ -157,6 +159,7 @@ def test_a_budget_of_steps_gives_the_share_that_descent_has_by_then():
     assert shares[-1].limits_if_present.item() == "readable"
 
 
+@pytest.mark.thorough
 def test_momentum_is_worth_larger_steps_and_adam_divides_by_its_gradients():
     x, y = data(128, 16)
     model = Recurrent()
@@ -221,6 +224,7 @@ def test_tokens_in_and_out():
     assert forecast.readable.sel(lag=0, sequences=10000) > forecast.readable.sel(lag=8, sequences=10000)
 
 
+@pytest.mark.thorough
 def test_classes_at_even_odds_have_the_shares_of_a_square():
     """Where all classes are as likely, the curvature is the same at every step, and the loss is a square in all but name."""
     x, y = data(128, 20, inputs=1)
@@ -240,6 +244,7 @@ def test_classes_at_even_odds_have_the_shares_of_a_square():
     np.testing.assert_allclose(both.reachable.values, both.readable.values, atol=0.05)
 
 
+@pytest.mark.thorough
 def test_a_bare_recurrence_is_a_model_too():
     model = lagreach.GatedRNN("gru", 2, 6, 1, generator=torch.Generator().manual_seed(0))
     options = {"lags": LAGS, "directions": 10**4}
@@ -249,6 +254,7 @@ def test_a_bare_recurrence_is_a_model_too():
     np.testing.assert_allclose(bare.at(10**6).reachable.values, whole.at(10**6).reachable.values, atol=0.02)
 
 
+@pytest.mark.thorough
 def test_what_lies_beyond_a_length_does_not_matter():
     x, y = data(96, 16)
     lengths = torch.randint(8, 17, (96,), generator=torch.Generator().manual_seed(0))
@@ -278,7 +284,7 @@ def test_order_and_batches_do_not_matter(monkeypatch):
 
 def test_shards_add_up():
     plan = make_plan(as_sequences(data(80, 20)), [0, 2], 0)
-    run = _Run(Recurrent(), plan, "mse", None, None, 0)
+    run = ForecastRun(Recurrent(), plan, "mse", None, None, 0)
     space = run.measurement.space
 
     def sums(part):
@@ -294,7 +300,7 @@ def test_shards_add_up():
 
 def test_shards_of_all_weights_add_up():
     plan = make_plan(as_sequences(data(80, 20)), [0, 2], 0)
-    run = _Run(Recurrent(), plan, "mse", None, None, 0)
+    run = ForecastRun(Recurrent(), plan, "mse", None, None, 0)
     network, space = run.measurement.network, run.measurement.space
     how = choose_linearisation(network, run.sample, "backward")
     directions = Directions({n: w for n, w in network.weights.items() if n not in network.readout}, 12, 0)
@@ -309,6 +315,7 @@ def test_shards_of_all_weights_add_up():
     np.testing.assert_allclose(share_curves(sums(plan)).share, apart.share, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_threads_do_not_matter(request):
     usual = torch.get_num_threads()
     request.addfinalizer(lambda: torch.set_num_threads(usual))
@@ -403,6 +410,7 @@ def test_a_lag_that_needs_more_sequences_is_said_with_how_many():
     assert re.search(r"lag 0 needs more sequences: about \d+; 12 is unseen: stop, or change gates", said), said
 
 
+@pytest.mark.thorough
 def test_products_of_inputs_are_said_to_be_there_though_no_lag_is():
     generator = torch.Generator().manual_seed(1)
     x = torch.sign(torch.randn(256, 24, 2, generator=generator))

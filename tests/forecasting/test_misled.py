@@ -71,6 +71,41 @@ def test_only_lags_whose_inputs_are_all_shared_cannot_be_told():
     assert np.isnan(forecast(Reads(), (x, y)).adjusted_p).tolist() == [lag > 7 for lag in range(12)]
 
 
+def with_a_shared_column(seed, strength=0.0, own=0.0):
+    """A course over time in an input and one in the targets, both the same in all sequences; the other input may matter."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(256, 24, 2, generator=generator)
+    x[..., 0] = torch.randn(1, 24, generator=generator) + own * x[..., 0]
+    y = torch.randn(1, 24, 1, generator=generator) + 0.5 * torch.randn(256, 24, 1, generator=generator)
+    y[:, 3:] += strength * x[:, :-3, 1:]
+    return x, y
+
+
+def found(data):
+    model = lagreach.GatedRNN("lstm", 2, 8, 1, generator=torch.Generator().manual_seed(0))
+    return forecast(model, data, lags=[0, 1, 3, 8], weights="readout")
+
+
+@pytest.mark.parametrize("own", [0.0, 0.5])
+def test_what_all_sequences_share_is_no_dependence_and_what_they_do_not_share_still_is(own):
+    assert not any(found(with_a_shared_column(0, own=own)).found)
+    assert found(with_a_shared_column(0, strength=0.3, own=own)).found == [False, False, True, False]
+
+
+def test_a_column_that_all_sequences_share_is_said():
+    said = "of the input's columns, 0: the same in every sequence"
+    assert any(said in warning for warning in found(with_a_shared_column(0)).warnings)
+    assert not any(said in warning for warning in found(with_a_shared_column(0, own=0.5)).warnings)
+
+
+@pytest.mark.thorough
+def test_shared_columns_are_named_no_more_often_than_the_error_allows():
+    named = sum(any(found(with_a_shared_column(seed)).found) for seed in range(40))
+    assert named <= 5  # one in twenty, and what chance adds to it in forty draws
+    assert all(found(with_a_shared_column(seed, strength=0.3)).found[2] for seed in range(10))
+
+
+@pytest.mark.thorough
 def test_copies_and_overlapping_windows_are_said():
     x, y = drawn(24)
     copies = forecast(Reads(), (x.repeat(3, 1, 1), y.repeat(3, 1, 1)))
@@ -88,6 +123,7 @@ def test_random_walks_cannot_be_told():
     assert not any(made.found)
 
 
+@pytest.mark.thorough
 def test_a_loop_that_detaches_is_said_and_one_that_does_not_is_not():
     assert CUT in forecast(Loop(detach=True), drawn()).warnings
     assert CUT not in forecast(Loop(detach=False), drawn()).warnings

@@ -40,6 +40,7 @@ def named(seed, share):
     return {lag for lag, p in zip(made.lags, made.adjusted_p, strict=True) if p <= made.error}
 
 
+@pytest.mark.thorough
 def test_tokens_that_are_copied_are_found_in_every_draw():
     assert all(2 in named(seed, 0.3) for seed in range(5))
 
@@ -69,6 +70,7 @@ def test_shares_that_rise_with_the_directions_are_no_verdict():
     assert limits(share, share, share, None, np.ones(2, dtype=bool), rising) == ["blended", "unknown"]
 
 
+@pytest.mark.thorough
 def test_half_from_never_is_said_only_where_directions_have_told_all():
     torch.manual_seed(0)
     made = lagreach.forecast(Tagger(), copied(0, 0.3), [1000], [0, 2], loss="cross_entropy", directions=24)

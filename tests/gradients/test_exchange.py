@@ -148,6 +148,7 @@ def test_masks_and_classes(generator):
     assert_is_brute_force(plan, ExchangePlan(LAGS, ALL, NOTHING), model.readout, "cross_entropy", x, y, mask)
 
 
+@pytest.mark.thorough
 def test_what_lies_beyond_a_sequence_does_not_count(generator):
     model = small_model("lstm", generator)
     x, y = data_of(generator)
@@ -208,6 +209,7 @@ def test_a_linear_network_gives_the_swap_contrast(generator):
     np.testing.assert_allclose(exchanged.data, exchanged.kept, rtol=1e-9, atol=1e-14)
 
 
+@pytest.mark.thorough
 def test_the_part_that_neighbours_predict_stays(generator):
     """Neighbours after the anchor are not used, those before the start do not exist."""
     model = small_model("lstm", generator)
@@ -298,12 +300,12 @@ def test_windows_give_what_carrying_everything_back_gives(positions, generator, 
         (normal(generator, SEQUENCES, TIME, 3), normal(generator, SEQUENCES, TIME, 2)),
         "mse", [1, 2, 4], settings=SETTINGS,
     )  # fmt: skip
-    found = []
+    means = []
     for linearised in (0, 10**6):  # as if linearising cost nothing, and as if it cost everything
         monkeypatch.setattr(exchange_module, "LINEARISED", linearised)
-        found.append(exchange(plan, ExchangePlan(LAGS[1:], positions, head_reach(plan), seed=1)))
+        means.append(exchange(plan, ExchangePlan(LAGS[1:], positions, head_reach(plan), seed=1)))
     for one in ("data", "kept"):
-        np.testing.assert_allclose(getattr(found[0], one), getattr(found[1], one), rtol=1e-9, atol=1e-15)
+        np.testing.assert_allclose(getattr(means[0], one), getattr(means[1], one), rtol=1e-9, atol=1e-15)
 
 
 def test_pieces_and_shards_do_not_matter(generator):

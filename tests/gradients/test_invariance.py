@@ -116,7 +116,7 @@ def test_a_data_loader_and_a_one_shot_generator_are_accepted(model, data):
     assert_same(whole, measure_window(model, as_dicts, settings=SETTINGS), rtol=0)
 
 
-@pytest.mark.parametrize("noise", ["gradient", "lag"])
+@pytest.mark.parametrize("noise", ["gradient", pytest.param("lag", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("shards", [[range(8)], [[4, 1], [0, 7], [5, 3, 6, 2]], [[k] for k in range(8)]])
 def test_shards_merge_to_the_same_window(model, data, shards, noise):
     settings = dataclasses.replace(SETTINGS, noise=noise)
@@ -264,6 +264,7 @@ class Recorder:
         return self.inner.read(index)
 
 
+@pytest.mark.thorough
 def test_memory_is_flat_in_the_number_of_sequences(model, generator):
     """Blocks are read in pieces of a fixed number of bytes."""
     most = []

@@ -213,3 +213,36 @@ def test_the_model_is_left_as_it_was(generator):
         assert p.requires_grad
         assert torch.equal(p, before[n])
     assert not x.requires_grad
+
+
+class Keeping(torch.nn.Module):
+    """A model that starts where the last call ended."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.read, self.state = torch.nn.GRU(2, 4, batch_first=True), torch.nn.Linear(4, 1), None
+
+    def forward(self, x):
+        output, state = self.layer(x, self.state)
+        self.state = state.detach()
+        return self.read(output)
+
+
+def test_a_model_that_keeps_its_state_starts_afresh_or_as_told(generator):
+    """It was told to pass call=, which these functions did not take."""
+    x, y = torch.randn(4, 6, 2, generator=generator), torch.randn(4, 6, 1, generator=generator)
+    model = Keeping()
+    fresh = lag_gradients(model, x, y)
+    assert "the model keeps a state between calls, in model.state" in fresh.warnings[0]
+    rates, gains = effective_rates(model, x, [0, 2]), fidelity(model, x, y, [0, 2])
+    model(x)  # now it holds a state, and whose it is nobody knows
+
+    def call(model, batch):
+        model.state = None
+        return model(batch.x)
+
+    with pytest.raises(InputError, match=r"if model\.state is a state left by an earlier call, pass call="):
+        lag_gradients(model, x, y)
+    assert_same(lag_gradients(model, x, y, call=call), fresh)
+    assert torch.equal(effective_rates(model, x, [0, 2], call=call).envelope, rates.envelope)
+    assert torch.equal(fidelity(model, x, y, [0, 2], call=call).log10_exact, gains.log10_exact)

@@ -129,6 +129,7 @@ def test_after_one_full_batch_step_of_adam_all_weights_pull_equally(noise, gener
     np.testing.assert_allclose(whole, np.sqrt(len(signs)), rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_plain_descent_gives_exactly_the_plain_window(generator):
     model, data = network(generator), sample(generator)
     plain = lagreach.diagnose(model, data, lags=LAGS, settings=SETTINGS)
@@ -169,6 +170,7 @@ class InOtherUnits(Cell):
         return 0.8 * s + 0.2 * torch.tanh(linear(x, params["W_x"] * torch.tensor(self.units, dtype=s.dtype)) + 0.3 * s)
 
 
+@pytest.mark.thorough
 def test_the_units_of_a_weight_do_not_matter_to_adam_and_do_to_plain_descent(generator):
     """The same function of the input, its weights in other units: gradients and their squares follow."""
     data = sample(generator)

@@ -143,6 +143,7 @@ def test_a_forecast_as_long_as_the_look_back_is_one_forecast(masked):
             np.testing.assert_allclose(numbers(other)[name], value, rtol=1e-4, err_msg=name)
 
 
+@pytest.mark.thorough
 def test_masked_parts_of_a_forecast_do_not_count():
     """A forecast of which the last half is masked everywhere is a forecast of the first half, seen along half of a direction."""
     generator = torch.Generator().manual_seed(0)
@@ -158,6 +159,7 @@ def test_masked_parts_of_a_forecast_do_not_count():
     assert np.isfinite(diagnoses[0].layers[0].window.probe.sequences).all()
 
 
+@pytest.mark.thorough
 def test_lengths_do_not_cut_a_forecast_made_at_the_end():
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(64, TIME, 2, generator=generator), torch.randn(64, TIME, 1, generator=generator)

@@ -64,6 +64,7 @@ def test_each_pairing_is_that_of_pairs_alone(outputs, members, transport):
     np.testing.assert_allclose(together.data, together.pairings.mean(1))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lengths", [False, True])
 def test_groups_that_do_not_fit_into_memory_give_the_same(lengths):
     x, y = planted(0, 0.5, dtype=torch.float64)
@@ -97,8 +98,8 @@ def test_turning_is_exchanging_the_targets(members):
     def contrasts(values):
         return np.stack([(source * (values - values[:, :, place ^ g])).mean((1, 2)) for g in range(1, members)], axis=1)
 
-    own = contrasts(target)
-    every = np.einsum("tp,bp...->bt...", turns_of(own.shape[1]), own)
+    unturned = contrasts(target)
+    every = np.einsum("tp,bp...->bt...", turns_of(unturned.shape[1]), unturned)
     np.testing.assert_allclose(every.sum(1), 0.0, atol=1e-12)
     for shift in range(members):
         exchanged = contrasts(target[:, :, place ^ shift]).mean(1)
@@ -110,6 +111,7 @@ def lopsided(rng, shape):
     return (rng.random(shape) < 0.1) * np.exp(1.5 * rng.normal(size=shape))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("members", [2, 4, 8])
 def test_the_test_is_exact_for_lopsided_inputs_and_targets(members):
     rng = np.random.default_rng(1)

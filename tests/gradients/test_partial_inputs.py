@@ -89,6 +89,7 @@ def test_the_order_of_the_process_is_found(generator, coefficients, order):
             assert abs(related) < 5 / left.numel() ** 0.5
 
 
+@pytest.mark.thorough
 def test_independent_inputs_are_left_alone(generator):
     """The test for correlation has a level of one in a hundred."""
     called = [fit_neighbours(moments_of(torch.randn(64, 24, 3, generator=generator))) for _ in range(200)]

@@ -34,3 +34,9 @@ def test_gates_that_share_a_tensor_with_the_rest_cannot_be_chosen():
     with pytest.raises(InputError, match="gates of this layer have no weights of their own") as caught:
         select_params(recurrence(Reads()), "gates")
     assert 'params="all"' in str(caught.value)
+
+
+@pytest.mark.parametrize("cell", ["const_gate", "elman"])
+def test_a_cell_without_weights_of_gates_says_so(cell):
+    with pytest.raises(InputError, match="no gates with weights"):
+        select_params(recurrence(GatedRNN(cell, 2, 4, 1)), "gates")

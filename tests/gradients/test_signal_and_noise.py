@@ -252,6 +252,7 @@ def autoregressive(rng, shape, memory):
     return torch.from_numpy(series)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("noise", ["gradient", "lag"])
 def test_the_design_effect_is_one_for_independent_steps_and_large_for_dependent_ones(generator, noise):
     model = GatedRNN("diag_gate", 2, 4, 1, gate_init=0.5, generator=generator, dtype=torch.float64)

@@ -75,6 +75,7 @@ def heavy_and_correlated(rng, count, lags=12, width=3):
     return sizes * noise * 10.0 ** np.linspace(0, -200, lags)[:, None]
 
 
+@pytest.mark.thorough
 def test_sign_flips_are_exact_for_heavy_tails_and_related_lags():
     rng = np.random.default_rng(4)
     runs, levels = 1500, np.array([0.05, 0.2, 0.5])

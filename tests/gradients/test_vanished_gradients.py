@@ -45,6 +45,7 @@ def test_n_is_infinite_where_the_gain_is_below_any_number(dtype, transport):
     assert "unknown" not in str(diagnosis)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_directions_of_vanished_gradients_are_right(dtype):
     """Without recurrent weights, ``g^(l) = (1-s)^l sum delta_t s sech^2 x_{t-l} u_{t-l}``: a sum that can be written down."""

@@ -344,7 +344,7 @@ def test_mixed_dtypes_are_refused_as_torch_does():
 
 
 def test_without_numba_everything_works_and_says_so_once(monkeypatch):
-    cpu._has_numba.cache_clear()
+    cpu.has_numba.cache_clear()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     model = GatedRNN("gru", 2, 3, 1)
     with pytest.warns(cpu.SlowWarning, match="numba is not installed"):
@@ -352,4 +352,4 @@ def test_without_numba_everything_works_and_says_so_once(monkeypatch):
     model(torch.zeros(1, 2, 2))  # a second warning would be an error
     with pytest.raises(UnsupportedError, match="numba is not installed"):
         choose("numba", model.cell, torch.device("cpu"), torch.float32)
-    cpu._has_numba.cache_clear()
+    cpu.has_numba.cache_clear()

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lagreach.kernels.gpu.function import MOST_REGISTERS, _options
-from lagreach.kernels.gpu.plan import FAMILIES, Plan, Shape
+from lagreach.kernels.gpu.function import _options
+from lagreach.kernels.gpu.plan import FAMILIES, MOST_REGISTERS, Plan, Shape
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.thorough

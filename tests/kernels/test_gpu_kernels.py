@@ -8,6 +8,8 @@ from lagreach.cells import Cell, all_cells
 from lagreach.kernels import choose, scan
 from lagreach.kernels.gpu import precision
 from lagreach.kernels.gpu.plan import FAMILIES, Shape, shaped
+from lagreach.kernels.gpu.readout import ReadOne, knows
+from lagreach.study.replicas import read
 
 pytestmark = [
     pytest.mark.gpu,
@@ -111,3 +113,22 @@ def test_a_replica_trains_as_it_does_alone(name):
     for r in range(3):
         for a, b in zip(together, trained(slice(r, r + 1)), strict=True):
             torch.testing.assert_close(a[r], b[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("state", "first", "last"), [(100, 0, 100), (256, 0, 128), (300, 200, 264)])
+def test_a_readout_of_one_number(state, first, last):
+    """In one pass over the states, with zeros where it has no weights."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    shapes = (3, 7, 50, state), (3, 1, last - first), (3, 1), (3, 7, 50, 1)
+    *leaves, pull = (torch.randn(shape, generator=generator, device="cuda") for shape in shapes)
+
+    def measured(dtype: torch.dtype) -> list[Tensor]:
+        states, weight, bias = (v.to(dtype).requires_grad_() for v in leaves)
+        whole = torch.nn.functional.pad(weight, (first, state - last))
+        assert knows(states, whole) == (dtype == torch.float32)
+        fused = dtype == torch.float32
+        out = ReadOne.apply(states, whole, bias, first, last) if fused else read(states, whole, bias)
+        return [out.detach(), *torch.autograd.grad(out, (states, weight, bias), pull.to(dtype))]
+
+    for got, expected in zip(measured(torch.float32), measured(torch.float64), strict=True):
+        assert float((got - expected).norm() / expected.norm()) < LIMIT

@@ -21,16 +21,19 @@ from lagreach.cells.diag_elman import DiagElman
 from lagreach.cells.diag_gate import DiagGate
 from lagreach.cells.stack import Stack
 from lagreach.errors import InputError, UnsupportedError
-from lagreach.kernels import scan, scan_tangent
+from lagreach.kernels import scan, scan_pullback, scan_tangent
 from lagreach.kernels.gpu import missing, plan, precision, products
 from lagreach.kernels.gpu.products import weight_gradients
+from lagreach.kernels.gpu.readout import ReadOne
+from lagreach.kernels.packing import products_of
+from lagreach.study.replicas import read
 
 pytestmark = pytest.mark.thorough
 
 ROOT = Path(__file__).parent.parent.parent
 CELLS = [name for name in all_cells() if name in plan.FAMILIES]
 DENSE = [name for name in CELLS if plan.FAMILIES[name].dense]
-UPRIGHT = ["const_gate", "diag_gate", "gru", "torch_gru", "lstm"]  # one cell for each of the kernels
+UNITS_FIRST = ["const_gate", "diag_gate", "gru", "torch_gru", "lstm"]  # one cell for each of the kernels
 SUMMED = ["diag_gate", "gru", "torch_gru", "lstm"]  # for each way to put their gradients together
 SMALL_SUMS = {"sums": True, "sums_tile": (16, 16, 1, 1)}
 EXACT, SINGLE = 1e-12, 2e-6  # relative errors in float64 and float32
@@ -170,6 +173,27 @@ def along_weights(cell):
     return float((got - expected).norm() / expected.norm())
 
 
+def at_blocks(cell):
+    """Errors of what `scan_pullback` says, which diagnoses ask for: gradients of inputs, and of weights by their products."""
+    inputs, params = problem(cell, 5, 3, 3, replicas=1)
+    (x, s0), params = (v[0] for v in inputs), {name: p[0] for name, p in params.items()}
+    leaves = {name: v.clone().requires_grad_() for name, v in ({"x": x} | params).items()}
+    states = scan(cell, leaves["x"], s0, {name: leaves[name] for name in params}, kernel="reference")
+    pull = torch.randn(states.shape, generator=torch.Generator().manual_seed(1), dtype=x.dtype)
+    expected = dict(zip(leaves, torch.autograd.grad(states, list(leaves.values()), pull), strict=True))
+    blocks, of_inputs = scan_pullback(cell, x, s0, params, pull, kernel="triton")
+    before = cell.output(torch.cat((s0[:, None], states.detach()[:, :-1]), dim=1))
+    got = {"x": of_inputs}
+    for bias, (of_input, of_state) in products_of(cell).items():
+        got[bias] = blocks[bias].sum((0, 1))
+        got |= {
+            name: torch.einsum("stb,stk->bk", blocks[bias], factor)
+            for name, factor in ((of_input, x), (of_state, before))
+            if name
+        }
+    return {name: float((v - expected[name]).norm() / expected[name].norm()) for name, v in got.items()}
+
+
 def broken_sequences(cell):
     """A NaN in one sequence stays there: says which of (replica, sequence, time) are finite."""
     inputs, params = problem(cell, 5, 3, 3)
@@ -219,10 +243,22 @@ def replicas_apart(cell):
     return torch.equal(together, torch.stack(alone))
 
 
+def readout():
+    """Largest differences of the readout's outputs and gradients, with states beside what it reads."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = (2, 3, 70, 12), (2, 1, 6), (2, 1), (2, 3, 70, 1)
+    states, weight, bias, pull = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
+    leaves = [v.requires_grad_() for v in (states, weight, bias)]
+    whole = torch.nn.functional.pad(weight, (4, 2))
+    outputs = ReadOne.apply(states, whole, bias, 4, 10), read(states, whole, bias)
+    got, expected = ([out, *torch.autograd.grad(out, leaves, pull, retain_graph=True)] for out in outputs)
+    return [float((a - b).detach().abs().max()) for a, b in zip(got, expected, strict=True)]
+
+
 def run_all():
     with plan.shaped():  # the kernels for any number of sequences
         results = run_usual()
-    for name in UPRIGHT:
+    for name in UNITS_FIRST:
         results[f"{name} units_first"] = units_first(name, "units_first")
         results[f"{name} alone"] = units_first(name, "alone")
     return results
@@ -237,6 +273,7 @@ def run_usual():
         results[f"{name} float32"] = errors(cell, 16, 17, 3, torch.float32, size=2.0**-70)
         results[f"{name} tangents"] = some_tangents(cell)
         results[f"{name} along weights"] = along_weights(cell)
+        results[f"{name} blocks"] = at_blocks(cell)
         results[f"{name} broken"] = broken_sequences(cell)
         results[f"{name} apart"] = replicas_apart(cell)
         results[f"{name} zeros"] = zeros_on_the_way_back(cell)
@@ -253,6 +290,7 @@ def run_usual():
     with plan.shaped(**SMALL_SUMS):
         results["wide inputs"] = wide_inputs()
     results["small rows"] = small_rows()
+    results["readout"] = readout()
     results["lstm all streamed"] = streamed(build("lstm"), 0)
     for activation in ACTIVATIONS:
         results[f"activation {activation}"] = errors(DiagElman(activation=activation), 5, 3, 2)
@@ -270,7 +308,7 @@ def results():
 
 
 @pytest.mark.parametrize("name", CELLS)
-@pytest.mark.parametrize("case", ["plain", "one step", "tangents"])
+@pytest.mark.parametrize("case", ["plain", "one step", "tangents", "blocks"])
 def test_values_gradients_and_tangents(results, name, case):
     assert max(results[f"{name} {case}"].values()) < EXACT
 
@@ -287,7 +325,7 @@ def test_layernorm_and_streamed_weights(results, name, case):
     assert max(results["lstm all streamed"].values()) < EXACT
 
 
-@pytest.mark.parametrize("name", UPRIGHT)
+@pytest.mark.parametrize("name", UNITS_FIRST)
 @pytest.mark.parametrize("way", ["units_first", "alone"])
 def test_units_first_kernels(results, name, way):
     of_cell = results[f"{name} {way}"]
@@ -305,6 +343,10 @@ def test_gradients_of_weights_in_one_pass(results, case):
 
 def test_units_with_small_gradients_keep_their_accuracy(results):
     assert results["small rows"] < SINGLE
+
+
+def test_a_readout_of_one_number(results):
+    assert max(results["readout"]) < EXACT
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -400,6 +442,22 @@ def test_shapes_are_chosen_by_size_and_by_hand():
         assert (by_hand.rows, by_hand.warps, by_hand.resident, by_hand.slice) == (32, 16, 3, 16)
     assert tile(60).units_first
     assert not tile(60).alone
+
+
+@pytest.mark.parametrize(
+    ("name", "hidden", "layernorm", "warps"),
+    [
+        ("const_gate", 128, True, 4),
+        ("const_gate", 128, False, 8),
+        ("const_gate", 64, True, 4),
+        ("diag_gate", 128, True, 8),
+    ],
+)
+def test_programs_share_a_multiprocessor_where_they_would_wait(name, hidden, layernorm, warps):
+    shape = plan.chosen_shape(plan.FAMILIES[name], hidden, 4000)
+    kernel = plan.Plan(plan.FAMILIES[name], layernorm, 0.5, "float32", shape=shape)
+    tile = kernel.tile(torch.empty(8, 500, 1, 1), torch.empty(8, hidden, hidden))
+    assert (tile.units_first, tile.alone, tile.warps) == (True, False, warps)
 
 
 def test_few_sequences_run_alone():

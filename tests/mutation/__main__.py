@@ -43,7 +43,7 @@ MEMORY = 3 * 2**30  # bytes
 PATIENCE = 5  # seconds on the clock for a second of a processor: others may use the machine as well
 QUICK = "not slow and not gpu and not browser"
 TESTS = {
-    "tails": ["src/lagreach/tails", "tests/tails", "tests/diagnosis/test_window.py"],
+    "tails": ["src/lagreach/tails", "tests/tails", "tests/testing", "tests/diagnosis/test_window.py"],
     "detection": ["src/lagreach/detection", "tests/detection", "tests/advice/test_plan.py"],
     "transport": [
         "src/lagreach/transport", "tests/transport/test_first_order_sums.py", "tests/transport/test_transport_details.py",

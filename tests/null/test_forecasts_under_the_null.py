@@ -63,7 +63,7 @@ def named(situation: str, seed: int) -> list[int]:
         warnings.simplefilter("ignore")
         made = lagreach.forecast(Reads(), data, weights="readout", error=ERROR, seed=seed, progress=False)
     assert [word not in ("none found", "unknown") for word in made.limits.values] == made.found
-    return [lag for lag, found in zip(made.lags, made.found, strict=True) if found]
+    return [lag for lag, depends in zip(made.lags, made.found, strict=True) if depends]
 
 
 def wrong(situation: str, lags: list[int]) -> list[int]:
@@ -85,10 +85,10 @@ def test_wrong_lags_are_named_at_their_nominal_rate(situation):
 
 if __name__ == "__main__":
     for chosen in sys.argv[1:] or SITUATIONS:
-        found = [named(chosen, seed) for seed in range(RUNS)]
-        named_wrongly = sum(bool(wrong(chosen, lags)) for lags in found)
+        lags_by_seed = [named(chosen, seed) for seed in range(RUNS)]
+        named_wrongly = sum(bool(wrong(chosen, lags)) for lags in lags_by_seed)
         print(
             f"{chosen}: a wrong lag in {named_wrongly} of {RUNS}, upper end {100 * upper_end(named_wrongly, RUNS):.1f} %; "
-            f"lag {TRUE} in {sum(TRUE in lags for lags in found)}",
+            f"lag {TRUE} in {sum(TRUE in lags for lags in lags_by_seed)}",
             flush=True,
         )

@@ -125,6 +125,7 @@ def test_the_raw_gradient_sees_dependences_where_there_are_none(cell):
     assert false_windows <= binom.ppf(0.9995, 4, ERROR)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("_as_users_run_it")
 @pytest.mark.parametrize("loss", ["mse", "cross_entropy"])
 @pytest.mark.parametrize("cell", CELLS)

@@ -38,22 +38,24 @@ class Net(torch.nn.Module):
     def forward(self, x):
         return self.read(self.lstm(x)[0])
 torch.manual_seed(0)
-found = lagreach.diagnose(Net(), (x, y), lags=[0, 1, 3])
-print(found.window(64).sequences)
+diagnosis = lagreach.diagnose(Net(), (x, y), lags=[0, 1, 3])
+print(diagnosis.window(64).sequences)
 """
 
 
 MISSING = """
 import torch, lagreach
-from lagreach.study.executors import make_executor
 def train(name):
     lagreach.tasks.make_task(name).sample(4, torch.Generator())
+def spread():
+    from lagreach.study.executors import make_executor  # itself part of an extra
+    make_executor("ray")
 tries = {
     "lightning": lambda: lagreach.callbacks.LightningCallback(),
     "transformers": lambda: lagreach.callbacks.TrainerCallback(None),
     "digits": lambda: train("digits"),
     "series": lambda: train("series"),
-    "ray": lambda: make_executor("ray"),
+    "ray": spread,
 }
 for name, attempt in tries.items():
     try:
@@ -70,13 +72,13 @@ def test_a_diagnosis_needs_no_packages_for_pages_and_studies(tmp_path):
     code = (
         DIAGNOSIS
         + """
-found.save("run.nc")
-print(str(lagreach.load("run.nc")) == str(found))
+diagnosis.save("run.nc")
+print(str(lagreach.load("run.nc")) == str(diagnosis))
 import lagreach.cli
 from pathlib import Path
 from lagreach.cli.demo import run_demo
 tries = {
-    "page": lambda: found.report("run.html"),
+    "page": lambda: diagnosis.report("run.html"),
     "study": lambda: lagreach.train,
     "figure": lambda: lagreach.plan(beta=1.0, sequences=1000).figure(),
     "demo": lambda: run_demo(Path("demo")),
@@ -142,10 +144,10 @@ def test_a_diagnosis_its_file_and_its_pages_without_the_extras(tmp_path):
     code = (
         DIAGNOSIS
         + """
-found.save("run.nc")
+diagnosis.save("run.nc")
 again = lagreach.load("run.nc")
 again.report("run.html")
-print(str(again) == str(found), "<html" in open("run.html").read())
+print(str(again) == str(diagnosis), "<html" in open("run.html").read())
 from lagreach.report.gallery import export
 print(len(export([again], "figures")[0]) > 0)
 """

@@ -52,6 +52,7 @@ def test_curves_far_below_float_range(law):
     np.testing.assert_allclose(fits.best.log10_predict(LAGS), log_f / np.log(10) - 400.0, rtol=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("law", PLANTED)
 def test_intervals_cover_and_aicc_picks_the_law(law):
     params, _ = PLANTED[law]
@@ -201,6 +202,15 @@ def test_power_curve_sends_the_stretched_exponent_to_its_edge():
     fit = regimes.fit_regimes(LAGS, 1 / LAGS)["stretched"]
     assert fit.status is Status.SHAPE_AT_EDGE
     assert np.isnan(fit.intervals["b"]).all()
+
+
+@pytest.mark.parametrize("seed", [55, 687])
+def test_flat_noisy_curves_leave_a_time_scale_without_bounds(seed):
+    """Warnings are errors here: an interval's end, or a step of the fit, beyond all numbers is none."""
+    rng, lags = np.random.default_rng(seed), np.arange(8) * 5
+    flat = -(10 ** rng.uniform(-4, -2)) * np.log1p(lags) + 0.02 * rng.normal(size=8)
+    low, high = regimes.fit_regimes(lags, log10_values=flat)["stretched"].intervals["tau"]
+    assert not low > high
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ TITLES = {
     "commands": "The command line",
     "attack": "What was once found broken",
     "nulls": "Dependences that are not there",
+    "kappa": "How fast means concentrate",
     "architectures": "Random architectures",
     "limits": "Time and memory",
     "faults": "Studies under fault",
@@ -38,12 +39,17 @@ or 3 (a required lag is out of reach), and never with a traceback. Studies are a
 other people's files, beside those of a run or under their names.""",
     "attack": """\
 An attack by strangers and a trial as a new user found what stands here (and deleted files, full disks and flipped bits, which
-have tables of their own). Every reproduction is run again as it was reported, with ten seeds.""",
+have tables of their own). Every reproduction is run again as it was reported, with ten seeds; the last rows reach the same faults
+by other ways in: forecasts, whole models, shards, training that is watched.""",
     "nulls": """\
 Targets that depend on nothing, in sequences that resemble each other (windows of one series, overlapping windows, copies), and
 targets that depend on some lags, seen by networks fresh, half trained and trained: how often is a lag named that is not in the
 data? The last rows of the first kind hold a dependence that must be found. Of networks, the worst lag counts. A situation is
 drawn 400 times, and again, at most four times, while the interval still reaches beyond 8 %.""",
+    "kappa": """\
+The exponent kappa of N is measured from samples of laws whose exponent is known: with a finite variance it is 2, however long the
+tails of a sample look, and N follows from the standard deviation. Of the harsher laws the interval must hold the exponent, or
+kappa be refused.""",
     "architectures": """\
 Random cells, layers, widths, lengths, masks, losses and number types, from seeds. The lag gradients must add up to
 autograd's gradient, each must agree with a loop that gives every step its own copy of the weights, and neither the order
@@ -52,7 +58,7 @@ of the sequences nor how they are batched may matter. One setting in ten makes n
 Before a diagnosis, `lagreach.cost` says how long it will take and how much memory; a `budget` limits the time. What was said is
 compared with what was used, in processes of their own: both in the processor's time, so that what else a machine does takes
 nothing from it. Asked three times, before, between and after the work, the median counts. An estimate takes less than 2 % of the
-work or half a second, whichever is larger: of a work of a few seconds no piece can be timed in 2 % of it. Work below one second,
+work or 0.4 s, whichever is larger: of a work of a few seconds no piece can be timed in 2 % of it. Work below one second,
 budgets below half of three and memory below 150 MiB are not judged.""",
     "faults": """\
 A small study is stopped by a fault, must say so in a sentence, and must end in the identical result when it is resumed:

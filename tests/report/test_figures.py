@@ -107,6 +107,7 @@ def test_figure_3_shows_the_exponent():
     assert any("slope 1.70" in name for name in lines(axes))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["png", "pdf"])
 def test_files_come_out_the_same_each_time(kind, tmp_path):
     for folder in ("a", "b"):

@@ -53,6 +53,7 @@ def test_what_these_sequences_cannot_tell_was_not_tested(tmp_path):
     assert forecast_payload(readout())["untested"].tolist() == []
 
 
+@pytest.mark.thorough
 def test_of_very_many_lags_those_in_the_data_and_some_others_are_shown():
     forecast = many_lags()
     chosen = shown_lags(forecast)

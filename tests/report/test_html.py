@@ -116,6 +116,7 @@ def test_pages_of_whole_models_open_with_shares(tmp_path):
     assert "will be learned" in page or "would be" in page
 
 
+@pytest.mark.thorough
 def test_many_diagnoses_still_make_a_small_page(tmp_path):
     assert len(written([gated()] * 60, tmp_path).encode()) < 3e6
 

@@ -44,6 +44,7 @@ def draws(law, repetition, *shape):
     return torch.from_numpy(values)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("law", ["normal", "student", "one-hot"])
 @pytest.mark.parametrize(("sequences", "time", "width"), [(96, 20, 12), (16, 10, 3), (500, 40, 2)])
 def test_independent_inputs_are_seldom_called_correlated(law, sequences, time, width):

@@ -1,6 +1,7 @@
 """The readable share as a statistic of a diagnosis: collected in its first pass, and shown wherever curves are."""
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -48,6 +49,7 @@ def test_it_shows_up_everywhere(tmp_path):
     assert back.about == diagnosis.about
 
 
+@pytest.mark.thorough
 def test_more_planned_sequences_recover_more():
     few, many = (lagreach.diagnose(network(), data(96), lags=LAGS, sequences=n) for n in (20, 20_000))
     assert (few.curve("readable").values < many.curve("readable").values).any()
@@ -82,6 +84,7 @@ def test_wide_layers_are_left_out_and_it_is_said(monkeypatch):
     assert recovered(diagnosis) is None
 
 
+@pytest.mark.thorough
 def test_a_loss_at_the_end_and_classes():
     torch.manual_seed(0)
     x = torch.randn(96, 12, 2)

@@ -57,6 +57,50 @@ class InputPower(LagStatistic):
         return self.make(sums.lags, value, value - 0.1, value + 0.1, twice=2 * value)
 
 
+class Bare(InputPower):
+    """Nothing but what every statistic must have."""
+
+    name: ClassVar[str] = "bare"
+    title: ClassVar[str] = "A bare number"
+    unit: ClassVar[str] = ""
+    column: ClassVar[str | None] = None
+    tracked: ClassVar[str | None] = None
+
+
+class PowerThatArrives(InputPower):
+    """What was collected in a pass, beside what is measured after it."""
+
+    name: ClassVar[str] = "power_that_arrives"
+    reads: ClassVar[frozenset[str]] = frozenset({"states", "gains", "rates"})
+
+    def curve(self, measured):
+        sums = measured.collected
+        assert measured.rates.lags.tolist() == list(sums.lags)
+        return self.make(measured.gains.lags.numpy(), sums.sums / sums.count * measured.gains.exact.numpy())
+
+
+class LayerNumber(LagStatistic):
+    """A number that each layer has another of: one for the first that is asked, two for the second, ..."""
+
+    name: ClassVar[str] = "layer_number"
+    title: ClassVar[str] = "Number of the layer"
+    reads: ClassVar[frozenset[str]] = frozenset({"window"})
+
+    def __init__(self):
+        self.asked = 0
+
+    def curve(self, measured):
+        self.asked += 1
+        return self.make(measured.window.lags, np.full(len(measured.window.lags), float(self.asked)))
+
+
+class Costly(LayerNumber):
+    """The same, where less is better."""
+
+    name: ClassVar[str] = "costly"
+    larger_is: ClassVar[str] = "worse"
+
+
 class Forgetful(InputSums):
     def merge(self, other):
         self.sums += other.sums  # and forgets to count
@@ -123,6 +167,89 @@ def test_a_page_of_a_study_shows_it_too(diagnosed, tmp_path):
     assert "Power of the input" in (tmp_path / "s.html").read_text()
 
 
+def test_a_bare_statistic_is_printed_tracked_and_compared(data):
+    model = GatedRNN("diag_gate", 2, 6, 1, generator=torch.Generator().manual_seed(0))
+    diagnosis = diagnose(model, data, lags=LAGS, statistics=[Bare()], progress=False)
+    value = diagnosis.curve("bare").values
+    assert "bare" in str(diagnosis)
+    assert metrics(diagnosis)["lagreach/bare_lag_3"] == pytest.approx(value[2])
+    printed = str(lagreach.compare([diagnosis, diagnosis], ["one", "two"]))
+    assert "A bare number, at lags 0, 1, 3, 8:" in printed
+    assert printed.count("  ".join(f"{v:.3g}" for v in value)) == 2
+
+
+def test_gains_and_rates_are_there_for_a_statistic_that_reads_them(data, tmp_path):
+    model = GatedRNN("diag_gate", 2, 6, 1, gate_init=0.3, generator=torch.Generator().manual_seed(0))
+    both = [InputPower(), PowerThatArrives()]
+    diagnosis = diagnose(model, data, lags=LAGS, statistics=both, progress=False)
+    curves = diagnosis.layers[0].window.curves
+    expected = curves["input_power"].value * diagnosis.gain.values
+    np.testing.assert_allclose(curves["power_that_arrives"].value, expected, rtol=1e-12)
+    diagnosis.save(tmp_path / "d.nc")
+    again = lagreach.load(tmp_path / "d.nc").curve("power_that_arrives")
+    np.testing.assert_array_equal(again.values, curves["power_that_arrives"].value)
+    assert "ok" in check_statistic(PowerThatArrives())
+
+
+def test_where_there_are_no_rates_one_that_reads_them_has_no_curve(data):
+    class Projected(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.LSTM(2, 6, proj_size=3, batch_first=True)
+            self.read = torch.nn.Linear(3, 1)
+
+        def forward(self, x):
+            return self.read(self.layer(x)[0])
+
+    torch.manual_seed(0)
+    diagnosis = diagnose(Projected(), data, lags=LAGS, statistics=[PowerThatArrives()], progress=False)
+    assert diagnosis.layers[0].rates is None
+    assert "power_that_arrives" not in diagnosis.layers[0].window.curves
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"name": "required_low"}, "required_low of 'required' and of 'required_low'"),
+        ({"curve": lambda self, _: self.make([5], np.zeros(1))}, "other lags"),
+        ({"curve": lambda self, _: 1 / 0}, "division by zero"),
+    ],
+)
+def test_a_wrong_statistic_is_left_out_and_costs_nothing_else(data, wrong, message):
+    statistic = type("Wrong", (InputPower,), wrong)()
+    model = GatedRNN("elman", 2, 3, 1, generator=torch.Generator().manual_seed(0))
+    with pytest.warns(UserWarning, match=f"(?s)was left out: .*{message}"):
+        diagnosis = diagnose(model, data, lags=LAGS, statistics=[statistic], progress=False)
+    assert statistic.name not in diagnosis.layers[0].window.curves
+    assert diagnosis.required_if_present.shape == (len(LAGS),)
+    with pytest.raises(UserWarning, match="was left out"):
+        check_statistic(statistic)
+
+
+def test_of_several_layers_a_comparison_takes_the_better_one(data):
+    torch.manual_seed(0)
+    net = GatedRNN("diag_gate", 2, 6, 1, generator=torch.Generator().manual_seed(0))
+
+    class Two(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = (torch.nn.GRU(size, 4, batch_first=True) for size in (2, 4))
+            self.read = torch.nn.Linear(4, 1)
+
+        def forward(self, x):
+            return self.read(self.second(self.first(x)[0])[0])
+
+    two = diagnose(Two(), data, lags=LAGS, statistics=[LayerNumber(), Costly()], progress=False)
+    one = diagnose(net, data, lags=LAGS, statistics=[LayerNumber(), Costly()], progress=False)
+    arrays = lagreach.compare([two, one]).to_xarray()
+    assert arrays["layer_number"].values.tolist() == [[2.0] * 4, [1.0] * 4]
+    assert arrays["costly"].values.tolist() == [[1.0] * 4, [1.0] * 4]
+    np.testing.assert_array_equal(arrays["gain"].values[0], two.gain.max("layer").values)
+    np.testing.assert_array_equal(
+        arrays["required"].sel(lag=LAGS).values[0], two.required.min("layer").sel(lag=LAGS).values
+    )
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(all_statistics()))
 def test_statistics_of_the_package_pass_their_own_kit(name):
@@ -146,6 +273,8 @@ def test_one_from_outside_passes_the_kit_and_a_wrong_one_does_not():
         ([type("Spaced", (InputPower,), {"name": "two words"})()], "word"),
         ([type("Odd", (InputPower,), {"reads": frozenset({"tea leaves"})})()], "tea leaves"),
         ([type("Taken", (InputPower,), {"name": "memory"})()], "same name"),
+        ([type("Axis", (InputPower,), {"name": "lag"})()], "another meaning"),
+        ([type("InFiles", (InputPower,), {"name": "limit"})()], "another meaning"),
     ],
 )
 def test_what_is_no_statistic_is_refused(data, statistics, message):

@@ -11,7 +11,7 @@ from lagreach.errors import ConformanceError, InputError
 from lagreach.tails import _stable_quadrature, _stable_table, concentration, ecf, hill, mcculloch, mle, stable
 from lagreach.tails._common import Estimate
 from lagreach.tails.block_means import measure_spreads
-from lagreach.tails.sketches import GRID, CharacteristicSums
+from lagreach.tails.ecf import GRID
 from lagreach.testing import check_estimator
 from tests.tails.laws import symmetric_stable
 
@@ -44,11 +44,7 @@ def test_hill_is_the_mean_log_excess_over_the_next_largest():
 @pytest.mark.parametrize("slope", [2.4, 0.1])
 def test_with_alpha_at_an_end_the_intercept_alone_fits_the_scale(slope):
     """A curve steeper than any stable law, or flatter: the scale is that of the best law with the alpha of the end."""
-    sums = CharacteristicSums(1.0)
-    sums.add([0.5, -0.5, 1.0])
-    cf = np.exp(-(np.abs(GRID) ** slope))
-    sums._sums = sums.n * np.stack([cf, np.zeros_like(cf)])
-    fit = ecf.from_sums(sums, 0.95)
+    fit = ecf.from_modulus(np.exp(-(np.abs(GRID) ** slope)), scale=1.0, n=3, level=0.95)
     assert fit.alpha != slope
     loss = optimize.minimize_scalar(
         lambda log_scale: np.sum((fit.alpha * (log_scale + np.log(GRID)) - slope * np.log(GRID)) ** 2), (-1.0, 1.0)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import integrate, special
 
 from lagreach.tails import ecf, hill, log_moment, mcculloch, mle, stable
+from lagreach.tails.ecf import GRID
 from lagreach.tails.fit import ESTIMATORS
-from lagreach.tails.sketches import GRID, CharacteristicSums
 from tests.tails.laws import NOT_STABLE, symmetric_stable
 
 FITS = ("mle", "mcculloch", "ecf", "log-moment")  # Hill is not a fit of the law
@@ -36,12 +36,17 @@ def test_quantile_ratio_of_the_cauchy_and_the_normal_law():
 
 @pytest.mark.parametrize("alpha", [0.8, 1.1, 1.5, 1.9, 2.0])
 def test_ecf_recovers_the_law_from_its_characteristic_function(alpha):
-    sums = CharacteristicSums(2.0)
-    sums.n = 1000
-    sums._sums[0] = 1000 * np.exp(-((3.0 * GRID / 2.0) ** alpha))
-    fit = ecf.from_sums(sums, 0.95)
+    fit = ecf.from_modulus(np.exp(-((3.0 * GRID / 2.0) ** alpha)), scale=2.0, n=1000, level=0.95)
     assert fit.alpha == pytest.approx(alpha, rel=1e-12)
     assert fit.scale == pytest.approx(3.0, rel=1e-12)
+
+
+def test_the_characteristic_function_ignores_the_location_and_is_summed_in_pieces(monkeypatch):
+    samples = np.asarray(stable.rvs(1.6, 2000, 0))
+    here = ecf.modulus(samples)
+    np.testing.assert_allclose(ecf.modulus(samples + 17.3), here, rtol=1e-12)
+    monkeypatch.setattr(ecf, "_CHUNK", 300)
+    np.testing.assert_allclose(ecf.modulus(samples), here, rtol=1e-12)
 
 
 @pytest.mark.parametrize("alpha", [1.1, 1.5, 1.9])
@@ -117,6 +122,7 @@ def test_maximum_is_a_maximum(name):
         assert mle._cost(other, samples)[0] >= best
 
 
+@pytest.mark.thorough
 def test_gaussian_samples_mostly_sit_at_two():
     """The maximum is exactly at 2 in 86-90 % of Gaussian samples (larger simulations); 40 samples, 99.9 % bound."""
     alphas = alphas_over_seeds(symmetric_stable(2.0), "mle", 1000, 40)
@@ -149,6 +155,7 @@ def test_bias_and_spread_on_stable_samples(method, alpha):
     assert (0.4 if capped else 0.6) * expected < alphas.std() < 1.45 * expected
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("method", "most"), [("mle", 0.004), ("ecf", 0.008), ("mcculloch", 0.05), ("log-moment", 0.09)]
 )
@@ -176,6 +183,7 @@ PSEUDO_TRUE = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", PSEUDO_TRUE)
 def test_fits_miss_the_index_of_averages_on_other_laws(name):
     draw, governs = NOT_STABLE[name]

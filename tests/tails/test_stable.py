@@ -128,6 +128,7 @@ def test_mpmath_many(alpha: float) -> None:
         check_point(alpha, x)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("alpha", "x"), [(0.5, 0.02), (0.8, 15.0), (0.99, 1.0)])
 def test_mpmath_below_one(alpha: float, x: float) -> None:
     check_point(alpha, x)

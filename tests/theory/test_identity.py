@@ -11,6 +11,8 @@ from lagreach.data.bands import Bands
 from lagreach.diagnosis.measure import plan_measurement
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.gradients.blocks import block_means
+from lagreach.gradients.lag_contrasts import lag_contrasts
+from lagreach.transport.exact import by_weight
 from tests.cases import CELLS, TOLERANCE, VARIANTS, autograd_gradient, normal, small_model
 
 SEQ, TIME, OUT = 3, 7, 2
@@ -135,24 +137,42 @@ def test_each_lag_against_brute_force(cell, generator):
             torch.testing.assert_close(result.grads[n][lag], g, **TOLERANCE[torch.float64])
 
 
-@pytest.mark.parametrize("edges", [None, [(0, 1), (2, 2), (3, 6)]], ids=["every lag", "bands"])
+def assert_flat_gradient(model, names, total, loss):
+    """A flat gradient, in the order of the names, is autograd's of the loss."""
+    expected = autograd_gradient(model, loss)
+    assert len(total) == sum(expected[name].numel() for name in names)
+    for name, part in by_weight(expected, names, torch.from_numpy(total)).items():
+        scale = max(expected[name].abs().max().item(), 1e-3)
+        torch.testing.assert_close(part / scale, expected[name] / scale, **TOLERANCE[torch.float64])
+
+
+@pytest.mark.parametrize("road", ["every lag", "bands", "every lag directly"])
 @pytest.mark.parametrize(("cell", "layernorm"), VARIANTS)
-def test_what_a_diagnosis_sums_by_block_and_band_is_autograds_gradient(cell, layernorm, edges, generator):
+def test_what_a_diagnosis_sums_by_block_and_band_is_autograds_gradient(cell, layernorm, road, generator, monkeypatch):
     """On the code that `diagnose` runs: with the mean gradient as signal, bands over all lags add up to all of it."""
     model = small_model(cell, generator, layernorm=layernorm)
     x, y = normal(generator, 16, TIME, 3), normal(generator, 16, TIME, OUT)
     settings = MeasureSettings(signal="gradient", blocks=8, probes=1)
     plan = plan_measurement(model, (x, y), "mse", range(TIME), params="all", settings=settings)
-    if edges is not None:
-        plan = replace(plan, bands=Bands(tuple(edges)))
+    if road == "bands":
+        plan = replace(plan, bands=Bands(((0, 1), (2, 2), (3, 6))))
+    if road == "every lag directly":  # as to a few lags that are far apart
+        monkeypatch.setattr("lagreach.gradients.band_gradients.jumps", lambda part, lags: True)
     means = block_means(plan)
-    total = torch.from_numpy((means.data.sum(1) * means.size[:, None]).sum(0) / means.size.sum())
-    expected = autograd_gradient(model, (model(x) - y).square().mean())
-    start = 0
-    for name in plan.names:
-        gradient = expected[name]
-        part = total[start : start + gradient.numel()].view_as(gradient)
-        start += gradient.numel()
-        scale = max(gradient.abs().max().item(), 1e-3)
-        torch.testing.assert_close(part / scale, gradient / scale, **TOLERANCE[torch.float64])
-    assert start == len(total)
+    total = (means.data.sum(1) * means.size[:, None]).sum(0) / means.size.sum()
+    assert_flat_gradient(model, plan.names, total, (model(x) - y).square().mean())
+
+
+@pytest.mark.parametrize(("cell", "layernorm"), VARIANTS)
+def test_what_a_diagnosis_sums_lag_by_lag_is_autograds_gradient(cell, layernorm, generator):
+    """The second look at single lags: their contrasts add up to the gradient of the loss less that with exchanged targets."""
+    model = small_model(cell, generator, layernorm=layernorm)
+    x, y = normal(generator, 16, TIME, 3), normal(generator, 16, TIME, OUT)
+    settings = MeasureSettings(blocks=8, probes=1)
+    plan = plan_measurement(model, (x, y), "mse", range(TIME), params="all", settings=settings)
+    total = lag_contrasts(plan, range(TIME)).data.sum(1).mean(0)  # blocks are of one size
+    first, second = torch.from_numpy(plan.block_plan.pairs).mT
+    exchanged = torch.empty_like(y)
+    exchanged[first], exchanged[second] = y[second], y[first]
+    loss = (model(x) - y).square().mean() - (model(x) - exchanged).square().mean()
+    assert_flat_gradient(model, plan.names, total, loss)

@@ -205,6 +205,7 @@ def test_a_constant_gate_needs_more_for_every_further_lag(gate, generator):
     np.testing.assert_allclose(window.required_if_present(0.2).sequences, planted.sequences / 4, rtol=1e-12)
 
 
+@pytest.mark.thorough
 def test_clipping_costs_gaussian_gradients_a_tenth(student):
     """Clipped aggregation at 1.5 stable scales keeps 91 % of the information in Gaussian noise."""
     # one long sum of products is close to Gaussian

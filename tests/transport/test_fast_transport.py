@@ -16,9 +16,9 @@ from lagreach.adapters.torch_cells import cell_of
 from lagreach.cells import Cell
 from lagreach.cells.stack import Stack
 from lagreach.gradients.band_gradients import proportions
-from lagreach.kernels.cpu import pullback
+from lagreach.kernels.cpu import kept_run, pullback
 from lagreach.papers.livi.matched import matched_statistic
-from lagreach.transport import first_order, first_order_sums, linearised
+from lagreach.transport import first_order, first_order_sums, joined
 from lagreach.transport.carry import Carry, Steps, WeightSums
 from lagreach.transport.exact import exact_transport
 from lagreach.transport.linearised import Autodiff, Closed, linearise
@@ -186,7 +186,7 @@ class TestCompiledPullbacks:
             compiled, at_once, plain = self.pulled(generator, cells, dtype)
             assert not compiled
             torch.testing.assert_close(at_once, plain)
-        monkeypatch.setattr("lagreach.kernels.cpu._has_numba", lambda: False)
+        monkeypatch.setattr("lagreach.kernels.cpu.has_numba", lambda: False)
         compiled, at_once, plain = self.pulled(generator, [shared])
         assert not compiled
         torch.testing.assert_close(at_once, plain)
@@ -216,7 +216,7 @@ class TestCompiledPullbacks:
             assert len(shown) == announced
 
 
-@pytest.mark.parametrize("name", ["shared_gate", "diag_gate"])
+@pytest.mark.parametrize("name", ["shared_gate", "diag_gate", "lstm"])
 def test_nothing_is_read_before_it_is_written(monkeypatch, generator, name):
     """Buffers are not cleared first; here they start as NaN."""
     part = rollout(GatedRNN(name, 2, 3, 1, generator=generator), torch.randn(3, 8, 2, generator=generator))
@@ -228,7 +228,8 @@ def test_nothing_is_read_before_it_is_written(monkeypatch, generator, name):
         return carried(part, delta, range(8)), passing
 
     plain = everything()
-    monkeypatch.setattr(linearised, "empty", lambda shape, dtype: np.full(shape, np.nan, dtype))
+    for module in (joined, kept_run):
+        monkeypatch.setattr(module, "empty", lambda shape, dtype: np.full(shape, np.nan, dtype))
     torch.use_deterministic_algorithms(True)  # torch.empty is then full of NaN
     try:
         assert torch.empty(3).isnan().all()
@@ -381,8 +382,8 @@ def test_the_compiled_sweep_passes_closed_gates(monkeypatch, generator, value):
 def test_what_is_proportional_is_found_and_nothing_else(generator):
     to, factor = torch.randn(3, 5, 4, generator=generator), torch.randn(3, 5, generator=generator)
     factor[0, 0] = 0.0
-    (found,) = proportions([to * factor[..., None]], to)
-    torch.testing.assert_close(found.float(), factor, rtol=1e-5, atol=1e-7)
+    (proportion,) = proportions([to * factor[..., None]], to)
+    torch.testing.assert_close(proportion.float(), factor, rtol=1e-5, atol=1e-7)
     bent = to * factor[..., None]
     bent[1, 2, 3] *= 1.001
     assert proportions([bent, to], to)[0] is None

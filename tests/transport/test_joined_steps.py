@@ -16,7 +16,7 @@ from lagreach.kernels.cpu.kept_run import KeptRun
 from lagreach.transport import carry
 from lagreach.transport.carry import Carry, Steps, WeightSums
 from lagreach.transport.exact import walk_back
-from lagreach.transport.linearised import Windows
+from lagreach.transport.joined import Windows
 from lagreach.transport.objective import make_objective
 from lagreach.transport.rollout import rollout, run
 from tests.cases import CELLS, TOLERANCE, normal, small_model
@@ -78,7 +78,7 @@ def test_what_a_run_keeps_gives_the_pullback(cell, dtype, generator):
     s0 = normal(generator, rows, cell.state_size(units), dtype=dtype)
     kept, before = KeptRun(cell, x, s0, params), s0
     for step in range(steps):
-        ours, theirs = kept.form(step), cell.pullback(x[step], before, params).form
+        ours, theirs = kept.form(slice(step, step + 1)), cell.pullback(x[step], before, params).form
         assert ours.kernel == theirs.kernel
         for a, b in zip((*ours.arrays, *ours.weights), (*theirs.arrays, *theirs.weights), strict=True):
             torch.testing.assert_close(a, b, **TOLERANCE[dtype])
@@ -92,11 +92,11 @@ def test_windows_lead_back_by_what_is_kept_or_anew(module, generator):
     part = run(as_view(model[0], batch := batch_of(generator)).bind(batch))
     x, initial = part.x.transpose(0, 1).contiguous(), part.initial
     known = part.states.transpose(0, 1).contiguous()
-    fresh, given = Windows(part.recurrence, x, initial), Windows(part.recurrence, x, initial, known)
+    fresh, with_states = Windows(part.recurrence, x, initial), Windows(part.recurrence, x, initial, known)
     torch.testing.assert_close(fresh.states, known, **TOLERANCE[torch.float64])
     starts = [normal(generator, *initial.shape) for _ in range(2)]
     for step in (0, 3):
-        for a, b in zip(fresh.back(step, starts), given.back(step, starts), strict=True):
+        for a, b in zip(fresh.back(step, starts), with_states.back(step, starts), strict=True):
             torch.testing.assert_close(a, b, **TOLERANCE[torch.float64])
 
 
@@ -115,5 +115,5 @@ def test_what_arrives_over_all_lags_is_what_autograd_finds(cell, layers, generat
         state = recurrence.stack.step(x, state, recurrence.params)
         states.append(state)
     losses = objective(recurrence.head(torch.stack(states, dim=1), recurrence.head_params))
-    found = torch.stack(torch.autograd.grad(losses.sum(), states), dim=1)
-    torch.testing.assert_close(total_adjoint(part, objective), found, rtol=1e-9, atol=1e-12)
+    expected = torch.stack(torch.autograd.grad(losses.sum(), states), dim=1)
+    torch.testing.assert_close(total_adjoint(part, objective), expected, rtol=1e-9, atol=1e-12)

@@ -9,12 +9,19 @@ from lagreach import GatedRNN, lag_gradients, rollout
 from lagreach.cells import Dual, Factors
 from lagreach.data.lags import check_lags
 from lagreach.errors import InputError
-from lagreach.transport import first_order_sums
+from lagreach.transport import carry, first_order_sums
 from lagreach.transport.cotangent import Cotangent
 from lagreach.transport.exact import exact_transport
-from lagreach.transport.first_order import _total, first_order_transport, first_order_windows
+from lagreach.transport.first_order import (
+    _total,
+    first_order_transport,
+    first_order_transports,
+    first_order_windows,
+)
 from lagreach.transport.first_order_sums import LagSums, _power_of_two, groups, steps_of
+from lagreach.transport.joined import Windows
 from lagreach.transport.rollout import chunks
+from tests.cases import normal
 
 
 @pytest.mark.parametrize("largest", [1.0, 0.75, -1.0])
@@ -104,6 +111,7 @@ def test_compiled_steps_are_used_where_they_exist(generator):
         assert (moved is not None) == known
 
 
+@pytest.mark.thorough
 def test_compiling_is_announced_once_for_each_kind_of_sweep(monkeypatch):
     shown = []
 
@@ -139,6 +147,50 @@ def test_windows_and_transports_tell_their_lags(generator):
         first = list(first_order_transport(part, delta, lags))
         assert [c.lag for c in first] == [c.lag for c, _ in exact_transport(part, delta, lags)] == lags
         torch.testing.assert_close(first[0].value() if lags[0] == 0 else delta, delta)
+
+
+@pytest.mark.parametrize("cell", ["diag_gate", "lstm"])
+def test_gradients_that_share_their_rates_arrive_as_each_does_alone(cell, generator):
+    model = GatedRNN(cell, 2, 4, 1, num_layers=2, generator=generator)
+    part = rollout(model, torch.randn(2, 40, 2, generator=generator))
+    deltas, lags = [torch.randn(part.states.shape, generator=generator) for _ in range(3)], [0, 1, 2, 5, 39]
+    together = [list(arriving) for arriving in first_order_transports(part, deltas, lags)]
+    for number, delta in enumerate(deltas):
+        for arrived, alone in zip(together, first_order_transport(part, delta, lags), strict=True):
+            assert arrived[number].lag == alone.lag
+            torch.testing.assert_close(arrived[number].double(), alone.double(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("layernorm", [False, True])
+@pytest.mark.parametrize("cell", ["const_gate", "gru", "lstm"])
+def test_windows_lead_all_gradients_back_as_each_alone(cell, layernorm, generator):
+    """On a GPU all of them go together."""
+    recurrence = rollout(
+        GatedRNN(cell, 2, 4, 1, layernorm=layernorm, generator=generator).double(), normal(generator, 3, 6, 2)
+    ).recurrence
+    windows = Windows(recurrence, normal(generator, 5, 3, 2), normal(generator, 3, recurrence.stack.state_size))
+    cotangents = [normal(generator, 3, recurrence.stack.state_size) for _ in range(4)]
+    alone = list(windows.back(2, cotangents))
+    windows.together, windows._kept = True, None
+    for one, other in zip(windows.back(2, cotangents), alone, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("layernorm", [False, True])
+@pytest.mark.parametrize("cell", ["diag_gate", "gru", "lstm"])
+def test_steps_that_are_recorded_lead_back_as_others(cell, layernorm, generator, monkeypatch):
+    """A GPU repeats what was recorded; here the step itself is taken every time."""
+    model = GatedRNN(cell, 2, 4, 1, layernorm=layernorm, generator=generator).double()
+    part = rollout(model, normal(generator, 3, 6, 2))
+    monkeypatch.setattr(carry, "recorded", lambda step: step)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    usual, again = carry.one_position_back(part), carry._recorded_step(part)
+    for position in (5, 2, 0):
+        after = normal(generator, *part.states[:, 0].shape)
+        before = torch.full_like(after, torch.nan), torch.full_like(after, torch.nan)
+        usual(position, after, before[0])
+        again(position, after, before[1])
+        torch.testing.assert_close(before[1], before[0], rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("wrong", [3, 4, -1])

@@ -69,6 +69,7 @@ def test_draws_follow_the_contents_of_the_inputs():
     assert draws[0] == draws[1]
 
 
+@pytest.mark.thorough
 def test_one_output_of_each_sequence_estimates_what_all_of_them_give():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(64, 6, INPUT, generator=generator, dtype=torch.float64)

@@ -54,6 +54,7 @@ def test_the_choice_and_why(model, of, why):
     assert bool(chosen.views) == (of == "layers")
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")
 def test_stacks_of_gated_linear_layers_get_lags_of_the_whole_model():
     pytest.importorskip("transformers")

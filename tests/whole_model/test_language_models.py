@@ -165,6 +165,7 @@ def test_an_encoder_and_a_decoder_from_loaders_of_both_kinds():
         np.testing.assert_allclose(diagnosis.layers[0].window.delta, pairs.layers[0].window.delta, rtol=1e-4)
 
 
+@pytest.mark.thorough
 def test_sequences_of_several_lengths_in_a_loader_of_dicts(gpt):
     tokens = text(count=40)
     rows = []

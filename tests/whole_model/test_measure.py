@@ -15,7 +15,7 @@ from lagreach.whole_model.exchange import measure_exchange
 from lagreach.whole_model.lag_gradients import model_lag_gradients
 from lagreach.whole_model.measure import directions_of, measure_gain, measure_model
 from lagreach.whole_model.measurement_plan import plan_model_measurement
-from lagreach.whole_model.noise import LagDirections, measure_noise
+from lagreach.whole_model.noise import LagDirections, held_directions, measure_noise
 from lagreach.whole_model.running import at_rest
 from lagreach.whole_model.signals import measure_signals
 from tests.whole_model import cases
@@ -78,7 +78,7 @@ def test_block_means_are_those_of_a_plain_loop(case):
     plan = plan_of(case)
     with at_rest(plan.model.module):
         signals = measure_signals(plan)
-    data, _ = signals.means()
+    data = signals.means()[0].mean(1)
     expected = np.zeros((plan.block_plan.count, TIME, lag_tables(case, 0, 0).shape[1]))
     for (first, second), block in zip(plan.block_plan.pairs.tolist(), plan.block_plan.blocks.tolist(), strict=True):
         for row, other in ((first, second), (second, first)):
@@ -301,9 +301,14 @@ def test_directions_from_some_of_the_sequences_where_tables_would_be_too_large()
     plan = plan_of("tokens", anchors=2)
     with at_rest(plan.model.module):
         signals = measure_signals(plan)
-        bands = [[signals.data(band)] for band in range(TIME)]
-        every = LagDirections(bands, torch.device("cpu"), torch.float64)
-        some = LagDirections(bands, torch.device("cpu"), torch.float64, limit=TIME * 8 * 8 * 20)
+        every, some = (
+            LagDirections(
+                [held_directions([signals.data(band)], limit, torch.float64) for band in range(TIME)],
+                torch.device("cpu"),
+                torch.float64,
+            )
+            for limit in (noise.TABLE_BYTES, 8 * 8 * 20)
+        )
     batch = plan.sequences.read([0, 1])
     gradients = torch.randn(2, TIME, 8, dtype=torch.float64)
     one, other = (lag_directions.along(3, batch.x, gradients) for lag_directions in (every, some))
@@ -315,6 +320,7 @@ def test_directions_from_some_of_the_sequences_where_tables_would_be_too_large()
     assert noise.TABLE_BYTES > 2**29
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_models_are_measured_in_their_own_type(dtype):
     x, y = numeric_data(count=64, time=8)

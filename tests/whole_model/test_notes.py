@@ -43,6 +43,7 @@ class Recurrent(nn.Module):
         return self.readout(self.layer(x)[0])
 
 
+@pytest.mark.thorough
 def test_copies_count_once_and_are_said():
     x, y = data(48)
     both = torch.cat((x, x[:24])), torch.cat((y, y[:24]))
@@ -124,6 +125,7 @@ def interrupted(stop, count=64, pairs=4):
         assert not any(p.requires_grad is False for p in model.parameters())
 
 
+@pytest.mark.thorough
 def test_groups_of_blocks_fill_the_memory_there_is():
     plan, _, _ = interrupted(None)
     made_of = groups(plan)
@@ -133,6 +135,7 @@ def test_groups_of_blocks_fill_the_memory_there_is():
     assert len(groups(replace(plan, memory=2**30))) == 1
 
 
+@pytest.mark.thorough
 def test_an_interrupt_keeps_the_blocks_that_are_finished():
     plan, whole, _ = interrupted(None)
     runs_of_a_group = -(-len(groups(plan)[0]) * len(plan.block_plan.pairs) // plan.block_plan.count // 4)
@@ -159,6 +162,7 @@ def test_an_interrupted_exchange_leaves_what_swapped_targets_say():
     np.testing.assert_array_equal(part.located.test.adjusted, whole.located.marginal)
 
 
+@pytest.mark.thorough
 def test_an_interrupted_noise_pass_keeps_its_finished_blocks():
     _, whole, runs = interrupted(None)
     _, part, _ = interrupted(runs - 10)  # the gain takes the last eight
@@ -166,6 +170,18 @@ def test_an_interrupted_noise_pass_keeps_its_finished_blocks():
     assert len(part.noise.data) < len(whole.noise.data)
 
 
+def test_an_interrupt_at_the_start_of_the_noise_pass_keeps_the_lags():
+    plan, whole, runs = interrupted(None)
+    noise = -(-len(plan.block_plan.pairs) // plan.pairs_together)
+    _, part, _ = interrupted(runs - 8 - noise + 2)  # the gain takes the last eight
+    assert part.cut_short
+    assert not part.noise.measured
+    assert np.isnan(part.log10_gain).all()
+    assert part.located.named == whole.located.named == (LAG,)
+    np.testing.assert_array_equal(part.test.adjusted, whole.test.adjusted)
+
+
+@pytest.mark.thorough
 def test_an_interrupt_at_the_very_end_loses_the_gain_alone():
     _, whole, runs = interrupted(None)
     _, part, _ = interrupted(runs - 1)
@@ -186,3 +202,31 @@ def test_a_diagnosis_says_that_it_was_interrupted(monkeypatch):
     assert any("interrupted: only the blocks" in note for note in diagnosis.warnings)
     assert diagnosis.settings["used"] < 64
     assert ("whole model: lags", 2, 64) in seen
+
+
+class Chunked(nn.Module):
+    """A layer that is run in chunks of four steps, between which its state, or its c alone, is cut from the graph."""
+
+    def __init__(self, cut):
+        super().__init__()
+        torch.manual_seed(0)
+        self.cut, self.layer, self.readout = cut, nn.LSTM(cases.INPUT, 6, batch_first=True), nn.Linear(6, 1)
+
+    def forward(self, x):
+        state, outputs = None, []
+        for start in range(0, x.shape[1], 4):
+            output, (h, c) = self.layer(x[:, start : start + 4], state)
+            outputs.append(output)
+            state = (h.detach() if self.cut == "state" else h, c if self.cut == "nothing" else c.detach())
+        return self.readout(torch.cat(outputs, dim=1))
+
+
+@pytest.mark.parametrize(
+    ("cut", "lags"), [("state", [0, 2, 8]), ("state", [0, 3, 4]), ("c", [0, 2, 8]), ("nothing", [8])]
+)
+def test_lags_that_training_never_gets_are_said(cut, lags):
+    """N was infinite without a word; and where h goes past a cut of c, nothing of the kind may be said."""
+    window = lagreach.diagnose(Chunked(cut), data(), lags=lags).layers[0].window
+    said = [warning for warning in window.warnings if warning.startswith("training gets lags 0 to 3 only")]
+    assert len(said) == (cut == "state")
+    assert np.isinf(window.probe.sequences[-1]) == (cut == "state")

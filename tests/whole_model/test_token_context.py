@@ -79,11 +79,11 @@ def test_distances_are_found_and_independent_tokens_have_none():
     words = text(256, 0.8, seed=0)[0].numpy()
     inside = np.ones(words.shape, dtype=bool)
     assert LAG + 1 in related_distances(words, inside, np.arange(TOKENS))
-    found = [
+    distances = [
         related_distances(tokens(64, 0.0, seed)[0].numpy(), np.ones((64, 10), bool), np.arange(TOKENS))
         for seed in range(40)
     ]
-    assert sum(map(bool, found)) <= 3
+    assert sum(map(bool, distances)) <= 3
 
 
 def test_independent_tokens_are_exchanged_as_before_and_text_is_not():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from lagreach._moved import renamed
-from lagreach.adapters.calling import Call
+from lagreach.adapters.calling import Call, refuse_scripted
 from lagreach.adapters.find import torch_views
 from lagreach.adapters.precision import in_single_precision, refuse_half
 from lagreach.adapters.scan_cell import AffineStep, ScanCell
@@ -50,15 +50,16 @@ def find_views(
     if isinstance(model, Recurrence):
         refuse_half(model.dtype)
         return [GatedView(model)]
+    refuse_scripted(model)
     model = in_single_precision(model)
     if isinstance(model, GatedRNN):
         return [gated_view(model)]
     return torch_views(model, sample, call, only)
 
 
-def as_view(model: nn.Module | Recurrence | View, sample: Batch) -> View:
-    """Return the one recurrence in a model."""
-    views = find_views(model, sample)
+def as_view(model: nn.Module | Recurrence | View, sample: Batch, call: Call | None = None) -> View:
+    """Return the one recurrence in a model; `call` as for `find_views`."""
+    views = find_views(model, sample, call)
     if len(views) > 1:
         raise InputError(
             "the model holds several recurrences",

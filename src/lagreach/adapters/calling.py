@@ -6,6 +6,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from lagreach._util.full_precision import full_precision
 from lagreach.adapters.kept import Kept, remembered
-from lagreach.adapters.view import check_finite
+from lagreach.adapters.view import check_finite, check_inputs
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError, LagreachError, UnstableModelError, UnsupportedError
 
@@ -34,7 +35,7 @@ def default_call(model: nn.Module, batch: Batch) -> Any:
         x = x.to(reference.dtype)
     if batch.state is not None:
         return model(x, _layers_first(batch.state, reference))
-    known = inspect.signature(model.forward).parameters
+    known = _parameters(model)
     if batch.others is not None:
         return _with_others(model, x, batch, reference)
     options = _known_options(batch, known, x)
@@ -55,7 +56,7 @@ def _with_others(model: nn.Module, x: Tensor, batch: Batch, reference: Tensor) -
 
     if isinstance(batch.others, tuple):
         return model(x, *(placed(value) for value in batch.others))
-    known = inspect.signature(model.forward).parameters
+    known = _parameters(model)
     named = {batch.name: x} | {name: placed(value) for name, value in batch.others.items()}
     if batch.name not in known and not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
         return model(named)
@@ -99,7 +100,23 @@ def _layers_first(state: Any, reference: Tensor) -> Any:
 
 def _takes_lengths(model: nn.Module) -> bool:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(p.kind in kinds for p in inspect.signature(model.forward).parameters.values()) >= 2
+    return sum(p.kind in kinds for p in _parameters(model).values()) >= 2
+
+
+def _parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
+    """What ``forward`` takes."""
+    kind: Any = type(model)  # which can be hashed, whatever its stubs say
+    known = None if "forward" in vars(model) else _parameters_of_class(kind)
+    return inspect.signature(model.forward).parameters if known is None else known
+
+
+@lru_cache(maxsize=64)  # asking takes as long as a small layer
+def _parameters_of_class(kind: Any) -> Mapping[str, inspect.Parameter] | None:
+    """What ``forward`` of a class takes beside the module; None where it is not a plain function."""
+    function = inspect.getattr_static(kind, "forward")
+    if not inspect.isfunction(function):
+        return None
+    return dict(list(inspect.signature(function).parameters.items())[1:])
 
 
 @contextmanager
@@ -201,14 +218,45 @@ def agreement(dtype: torch.dtype) -> float:
     return {torch.float64: 1e-8, torch.float32: 1e-4}.get(dtype, 5e-2)
 
 
+def refuse_other_objects(model: object) -> None:
+    """Only torch modules can be run and differentiated."""
+    if not isinstance(model, nn.Module):
+        raise InputError(
+            "this is not a model",
+            got=type(model).__name__,
+            expected="a torch.nn.Module",
+            fix="pass the module that a wrapper holds, such as net.module_",
+        )
+
+
 def refuse_batch_norm(model: nn.Module) -> None:
     """BatchNorm in training mode couples the sequences of a batch, so no sequence has a gradient of its own."""
     for name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
+        if not isinstance(module, nn.modules.batchnorm._BatchNorm):
+            continue
+        if module.running_mean is None:
+            raise UnsupportedError(
+                "BatchNorm without running statistics couples the sequences of a batch, in evaluation mode too",
+                got=f"{name}: {type(module).__name__}, track_running_stats=False",
+                fix="train it with track_running_stats=True, or use LayerNorm, GroupNorm or InstanceNorm",
+            )
+        if module.training:
             raise UnsupportedError(
                 "BatchNorm in training mode couples the sequences of a batch",
                 got=f"{name}: {type(module).__name__}, training",
                 fix="call model.eval() first",
+            )
+
+
+def refuse_scripted(model: nn.Module) -> None:
+    """TorchScript has no hooks and no forward of its own, so that nothing inside can be looked at."""
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise UnsupportedError(
+                "TorchScript modules cannot be looked into",
+                got=f"{name or 'the model'}: {type(module).__name__}",
+                expected="modules of Python code",
+                fix="pass the module as it was before torch.jit.script or torch.jit.trace, with load_state_dict for its weights",
             )
 
 
@@ -274,6 +322,7 @@ def _refuse_nan(model: nn.Module, output: Tensor, batch: Batch) -> None:
         wrong &= torch.arange(wrong.shape[1], device=wrong.device) < batch.lengths.to(wrong.device)[:, None]
     if not bool(wrong.any()):
         return
+    check_inputs(batch)
     for name, weight in model.named_parameters():
         check_finite(f"the weight {name}", weight.detach())
     sequence, step = wrong.nonzero()[0].tolist()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lagreach.adapters.calling import Call, as_output, captured, replaced, untouched
 from lagreach.adapters.own_cells import own_cell
-from lagreach.adapters.own_use import own_use, run_with_own_weights
+from lagreach.adapters.own_use import learns, own_use, run_with_own_weights
 from lagreach.adapters.torch_cells import ROLES, cell_of
 from lagreach.adapters.view import BoundRecurrence, OwnUse, View, bind_to, lengths_within, unbound_recurrence
 from lagreach.cells.stack import Stack
@@ -43,8 +43,8 @@ class CellCalls(Protocol):
         """What the module returns in a state."""
         ...
 
-    def in_graph(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether gradients can flow into every part of the state that a call is given."""
+    def in_graph(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[bool]:
+        """Whether gradients can flow into each part of the state that a call is given."""
         ...
 
 
@@ -77,11 +77,11 @@ class TorchCalls:
         """One tensor, or h and c."""
         return state.chunk(self._parts, dim=-1) if self._parts > 1 else state
 
-    def in_graph(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def in_graph(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[bool]:
         """Whether gradients can flow into h and c."""
         state = args[1] if len(args) > 1 else kwargs.get("hx")
         parts = state if isinstance(state, tuple) else (state,)
-        return all(isinstance(part, Tensor) and part.requires_grad for part in parts)
+        return [isinstance(part, Tensor) and part.requires_grad for part in parts]
 
 
 class CellLoopView(View):
@@ -108,6 +108,10 @@ class CellLoopView(View):
     def trained(self, batch: Batch, losses: Callable[[Tensor], Tensor]) -> OwnUse:
         """Gradients of the layer's weights, by one backward pass through the model."""
         return own_use(self._model, self._path, self._call, batch, self.bind(batch).x.shape[1], losses)
+
+    def learns(self, batch: Batch) -> bool:
+        """Whether the model's output hangs on the layer's weights, in training."""
+        return learns(self._model, self._path, self._call, batch, self.bind(batch).x.shape[1])
 
     def _run(self, batch: Batch, states: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Run the model with given states; also return the inputs that the cell was then given."""
@@ -178,20 +182,33 @@ class CellLoopView(View):
         time = self.bind(sample).x.shape[1]
         with captured([self._module]) as calls:
             run_with_own_weights(self._model, self._path, self._call, sample, time)
-        whole = [self._calls.in_graph(args, kwargs) for args, kwargs, _ in calls[self._module]]
-        cuts = [t for t, uncut in enumerate(whole) if t and not uncut]
+        if not any(self._calls.after(result).requires_grad for *_, result in calls[self._module]):
+            return  # nothing of it learns, which is no matter of lags
+        parts = [self._calls.in_graph(args, kwargs) for args, kwargs, _ in calls[self._module]]
+        cuts = [t for t, uncut in enumerate(parts) if t and not any(uncut)]
+        narrowed = [t for t, uncut in enumerate(parts) if t and not all(uncut)]
+        if not cuts and narrowed:  # gradients get past by the other part
+            raise UnsupportedError(
+                f"a part of the state of {self.name} is cut from the graph within a sequence",
+                got=f"a part without gradient (detach or no_grad) before step {_first_few(narrowed)} of {time}",
+                expected="gradients that can flow through the whole state",
+                fix="take the cut out while you diagnose; or leave lags_of out, to see what arrives in spite of it",
+            )
         if not cuts:
             return
         edges = [0, *cuts, time]
         reach = max(stop - start for start, stop in pairwise(edges))
-        shown = ", ".join(map(str, cuts[:4])) + (", ..." if len(cuts) > 4 else "")
         raise UnsupportedError(
             f"the state of {self.name} is cut from the graph within a sequence: training gets lags 0 to {reach - 1} only",
-            got=f"a state without gradient (detach or no_grad) before step {shown} of {time}",
+            got=f"a state without gradient (detach or no_grad) before step {_first_few(cuts)} of {time}",
             expected="gradients that can flow from the last step to the first",
             fix=f"give sequences of {reach} steps to see the lags that training gets; or take the cut out while you diagnose, "
             "to see what backpropagation through all steps would need",
         )
+
+
+def _first_few(steps: list[int]) -> str:
+    return ", ".join(map(str, steps[:4])) + (", ..." if len(steps) > 4 else "")
 
 
 def torch_cell_loop(model: nn.Module, path: str, module: nn.RNNCellBase, call: Call, alone: bool) -> CellLoopView:

@@ -8,9 +8,17 @@ import torch
 from torch import Tensor, nn
 
 from lagreach.adapters.calling import Call, as_output, captured, default_call, refuse_coupling, replaced, untouched
-from lagreach.adapters.own_use import own_use
+from lagreach.adapters.own_use import learns, own_use
 from lagreach.adapters.precision import in_single_precision
-from lagreach.adapters.view import BoundRecurrence, OwnUse, View, bind_to, lengths_within, unbound_recurrence
+from lagreach.adapters.view import (
+    BoundRecurrence,
+    OwnUse,
+    View,
+    bind_to,
+    check_step,
+    lengths_within,
+    unbound_recurrence,
+)
 from lagreach.cells import Cell, unroll
 from lagreach.cells.stack import Stack
 from lagreach.data.batch import Batch
@@ -48,6 +56,7 @@ class CustomView(View):
         params = {full: weights[name].detach() for name, full in names.items()}
         stack = Stack((cell,), hidden, (names,))
         self.template = unbound_recurrence(stack, params, x.shape[-1])
+        check_step(stack, params, x.shape[-1])
         replayed = stack.output(unroll(stack, x, x.new_zeros(len(x), stack.state_size), params))
         tolerance = 1e-8 if x.dtype == torch.float64 else 1e-4
         if not torch.allclose(replayed, output, rtol=tolerance, atol=tolerance):
@@ -92,6 +101,10 @@ class CustomView(View):
     def trained(self, batch: Batch, losses: Callable[[Tensor], Tensor]) -> OwnUse:
         """Gradients of the layer's weights, by one backward pass through the model."""
         return own_use(self._model, self._path, self._call, batch, self.bind(batch).x.shape[1], losses)
+
+    def learns(self, batch: Batch) -> bool:
+        """Whether the model's output hangs on the layer's weights, in training."""
+        return learns(self._model, self._path, self._call, batch, self.bind(batch).x.shape[1])
 
 
 def _form(value: object) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from lagreach.adapters.calling import Call, default_call, untouched
+from lagreach.adapters.calling import Call, default_call, refuse_scripted, untouched
 from lagreach.data.batch import Batch
 from lagreach.errors import LagreachError
 
@@ -25,6 +25,8 @@ def from_fresh_state(model: Any, sample: Batch, call: Call | None) -> tuple[Call
     Only where it keeps nothing yet: whose a state left by other batches is, nobody knows. What is wrong otherwise is said
     where models are checked.
     """
+    if isinstance(model, nn.Module):
+        refuse_scripted(model)
     if call is not None or not isinstance(model, nn.Module) or len(sample) == 0:
         return call, ()
     with torch.no_grad(), untouched(model) as kept:

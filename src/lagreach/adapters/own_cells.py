@@ -64,10 +64,9 @@ class OwnCalls:
         """What the module returns in a state."""
         return tree_unflatten(list(state.split(self.widths, dim=-1)), self.returned)
 
-    def in_graph(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether gradients can flow into every part of the state that a call is given."""
-        states = _tensors((args, kwargs))[1:]
-        return bool(states) and all(state.requires_grad for state in states)
+    def in_graph(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[bool]:
+        """Whether gradients can flow into each part of the state that a call is given."""
+        return [state.requires_grad for state in _tensors((args, kwargs))[1:]]
 
     def arguments(self, x: Tensor, state: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """What the module is called with."""

@@ -36,6 +36,31 @@ def run_with_own_weights(
     The copies hang on the weights in the graph, so gradients of both can be asked for: those of a copy come through the layer
     alone, those of a weight from everywhere.
     """
+    output, copies, weights = _run_with_own_weights(model, path, call, batch, time)
+    if not output.requires_grad:
+        raise UnsupportedError(
+            "the model's output has no gradient",
+            got="an output that is cut off from the weights",
+            fix="take out torch.no_grad, inference_mode, detach or rounding between the layer and the output",
+        )
+    named = [{f"{path}.{name}".lstrip("."): value for name, value in group.items()} for group in (copies, weights)]
+    return output, named[0], named[1]
+
+
+def learns(model: nn.Module, path: str, call: Call, batch: Batch, time: int) -> bool:
+    """Whether autograd finds a way from the model's output back to any weight of a layer, through the layer's own use of it."""
+    output, copies, _ = _run_with_own_weights(model, path, call, batch, time)
+    if not output.requires_grad:
+        return False
+    with torch.enable_grad(), without_cudnn():
+        grads = torch.autograd.grad(output.sum(), list(copies.values()), allow_unused=True)
+    return any(grad is not None for grad in grads)
+
+
+def _run_with_own_weights(
+    model: nn.Module, path: str, call: Call, batch: Batch, time: int
+) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+    """The same, also of an output without gradient, with names as the layer has them."""
     layer = model.get_submodule(path)
     weights = {
         name: weight if weight.requires_grad else weight.detach().requires_grad_()  # frozen ones have a gradient too
@@ -50,14 +75,7 @@ def run_with_own_weights(
 
         with untouched(model), _same_flat_weights(layer), replaced(layer, forward):
             output = as_output(call(model, batch), batch, time)
-    if not output.requires_grad:
-        raise UnsupportedError(
-            "the model's output has no gradient",
-            got="an output that is cut off from the weights",
-            fix="take out torch.no_grad, inference_mode, detach or rounding between the layer and the output",
-        )
-    named = [{f"{path}.{name}".lstrip("."): value for name, value in group.items()} for group in (copies, weights)]
-    return output, named[0], named[1]
+    return output, copies, weights
 
 
 @contextmanager

@@ -70,6 +70,10 @@ class SortedView(View):
         """Gradients of the weights: sums over sequences, whatever their order."""
         return self.view.trained(batch, losses)
 
+    def learns(self, batch: Batch) -> bool:
+        """Whether gradients arrive, whatever the order of sequences."""
+        return self.view.learns(batch)
+
     def bind(self, batch: Batch) -> BoundRecurrence:
         """Bind the recurrence, and put its rows back into the order of the batch."""
         bound = self.view.bind(batch)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from lagreach.adapters.calling import Call, as_output, captured, replaced, untouched
-from lagreach.adapters.own_use import own_use
+from lagreach.adapters.own_use import learns, own_use
 from lagreach.adapters.torch_cells import ROLES, cell_of
 from lagreach.adapters.view import BoundRecurrence, OwnUse, View, bind_to, lengths_within, unbound_recurrence
 from lagreach.cells.stack import Stack
@@ -78,6 +78,10 @@ class TorchRNNView(View):
     def trained(self, batch: Batch, losses: Callable[[Tensor], Tensor]) -> OwnUse:
         """Gradients of the layer's weights, by one backward pass through the model."""
         return own_use(self._model, self._path, self._call, batch, self.bind(batch).x.shape[1], losses)
+
+    def learns(self, batch: Batch) -> bool:
+        """Whether the model's output hangs on the layer's weights, in training."""
+        return learns(self._model, self._path, self._call, batch, self.bind(batch).x.shape[1])
 
     def _counted(self, layer_call: LayerCall, batch: Batch) -> Tensor | None:
         """How many of the recurrence's first steps hold data: all of them backward through padding, which comes first."""

@@ -91,6 +91,16 @@ class View(ABC):
         """
         return None
 
+    def learns(self, batch: Batch) -> bool:
+        """Whether autograd finds a way from the model's output back to the recurrence, however small what arrives may be."""
+        bound = self.bind(batch)
+        recurrence = bound.recurrence
+        size = self.template.stack.state_size
+        with torch.enable_grad():
+            states = bound.x.new_zeros(*bound.x.shape[:2], size).requires_grad_()
+            output = recurrence.head(states, {name: p.detach() for name, p in recurrence.head_params.items()})
+            return output.requires_grad and torch.autograd.grad(output.sum(), states, allow_unused=True)[0] is not None
+
 
 def unbound_recurrence(stack: Stack, params: dict[str, Tensor], input_size: int) -> Recurrence:
     """Describe a recurrence before it has met a batch, which gives it its head and initial state; check its weights."""
@@ -145,15 +155,43 @@ def gated_view(model: GatedRNN) -> GatedView:
     def head(states: Tensor, params: Params) -> Tensor:
         return nn.functional.linear(model.stack.output(states), params["readout.weight"], params["readout.bias"])
 
+    params = {n: w for n, w in weights.items() if n.startswith("layers.")}
+    check_step(model.stack, params, model.input_size)
     recurrence = Recurrence(
         stack=model.stack,
-        params={n: w for n, w in weights.items() if n.startswith("layers.")},
+        params=params,
         head=head,
         head_params={n: w for n, w in weights.items() if n.startswith("readout.")},
         initial_state=model.initial_state,
         input_size=model.input_size,
     )
     return GatedView(recurrence)
+
+
+def check_step(stack: Stack, params: Params, input_size: int) -> None:
+    """Try one step of each layer on zeros: cells of users' own may return a state of another width than they are given."""
+    if not params:
+        return
+    x = next(iter(params.values())).new_zeros(1, input_size)
+    for k, cell in enumerate(stack.cells):
+        size, name = cell.state_size(stack.hidden_size), type(cell).__name__
+        try:
+            with torch.no_grad():
+                after = cell.step(x, x.new_zeros(1, size), stack.layer_params(k, params))
+        except RuntimeError as error:
+            raise InputError(
+                f"the step of {name} does not run",
+                got=f"{type(error).__name__}: {error}, for x of width {x.shape[-1]} and a state of width {size}",
+                fix="lagreach.testing.check_cell tells what is wrong with a cell",
+            ) from error
+        if after.shape != (1, size):
+            raise InputError(
+                f"the step of {name} returns a state of another shape than it is given",
+                got=f"{tuple(after.shape)} for a state of shape (1, {size})",
+                expected=f"(1, {size}): hidden_size, or what the cell's state_size says",
+                fix="lagreach.testing.check_cell tells what is wrong with a cell",
+            )
+        x = cell.output(after)
 
 
 def check_input(recurrence: Recurrence, x: Tensor) -> Tensor:
@@ -181,20 +219,22 @@ def check_inputs(batch: Batch) -> None:
     if batch.lengths is not None and x.ndim > 1:
         inside = torch.arange(x.shape[1]) < torch.as_tensor(batch.lengths).cpu()[:, None]
         x = torch.where(inside.reshape(*inside.shape, *[1] * (x.ndim - 2)).to(x.device), x, 0)
-    check_finite("the input x", x)
+    check_finite("the input x", x, batch.numbers)
 
 
-def check_finite(what: str, values: Tensor, first: int = 0) -> None:
-    """Raise an error that names the first entry that is NaN or infinite; `first` is the number of the first row."""
-    if not values.is_floating_point() or torch.isfinite(values).all():
+def check_finite(what: str, values: Tensor, numbers: Tensor | None = None) -> None:
+    """Raise an error that names the first entry that is NaN or infinite; `numbers` are those of the rows in the data."""
+    # a sum is finite only if all its terms are, and is sooner known
+    if not values.is_floating_point() or values.sum().isfinite() or torch.isfinite(values).all():
         return
     position = (~torch.isfinite(values)).nonzero()[0].tolist()
     value = values[tuple(position)].item()
-    if first:
-        position[0] += first
+    if numbers is not None:
+        position[0] = int(numbers[position[0]])
     raise InputError(
         f"{what} holds a value that is not finite",
-        got=f"{value} at index {position}" + ("" if first else f" of shape {tuple(values.shape)}"),
+        got=f"{value} at index {position}"
+        + (" of the data" if numbers is not None else f" of shape {tuple(values.shape)}"),
         expected="finite numbers",
         fix="clean the data or the checkpoint; nothing was computed",
     )

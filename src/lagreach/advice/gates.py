@@ -28,6 +28,10 @@ NO_GATES = (
     "no gates to set: a plain recurrence. An orthogonal start (torch.nn.init.orthogonal_ on the recurrent weights) carries old "
     "inputs farther; an LSTM or a GRU has gates"
 )
+NO_RETENTION = (
+    "this cell has no retention to set: nothing of its state is kept by a factor that it names. Describe it by `retention` and "
+    "`retention_bias` (CONTRIBUTING.md), and half-lives are told"
+)
 
 
 @dataclass(frozen=True)
@@ -77,8 +81,9 @@ class GateAdvice:
                 for stage in (layer.before, layer.after)
                 if stage is not None
             )
-            if NO_GATES in layer.warnings:
-                lines.append(f"{layer.name}: {NO_GATES}")
+            nothing = [text for text in layer.warnings if text in (NO_GATES, NO_RETENTION)]
+            if nothing:
+                lines.append(f"{layer.name}: {nothing[0]}")
                 continue
             lines.append(f"{layer.name}: {numbers}; {layer.holds:.0%} of the decays hold lag {self.lag}")
             if layer.biases:
@@ -144,8 +149,10 @@ def _advise(
     current = after or layer
     warnings = []
     _, high, longest = quantiles = _three(current)
-    if layer.family in PLAIN:
-        return LayerAdvice(layer.name, _three(layer), None if after is None else quantiles, 0.0, {}, (NO_GATES,))
+    silent = bool(torch.isneginf(current.log_decay).all())
+    if layer.family in PLAIN or silent:
+        said = NO_GATES if layer.family in PLAIN else NO_RETENTION
+        return LayerAdvice(layer.name, _three(layer), None if after is None else quantiles, 0.0, {}, (said,))
     if high < SHORT:
         warnings.append(
             f"collapsed: nine in ten decays lose half within {high:.2g} steps; products of decays vanish within a few steps"

@@ -18,8 +18,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from lagreach._util.arrays import finite_or_none
-from lagreach.detection.law import exp, moved
+from lagreach.detection.law import exp, moved, reach
 from lagreach.diagnosis.result import Diagnosis
 from lagreach.diagnosis.window import band_of
 from lagreach.errors import InputError
@@ -117,8 +119,9 @@ def suggest(diagnosis: Diagnosis, lags: Iterable[int] | None = None, *, sequence
     far = {one: n for one, n in wanted.items() if not n <= count}
     if far:
         reasons.append(f"No length brings these within reach of {count:,.0f} sequences: {_needs(far)}.")
-    reach = max([lag for lag, n in (visible | wanted).items() if n <= count], default=None)
-    reasons += _beyond(diagnosis, reach, truncation, length, count)
+    numbers = visible | wanted
+    farthest = reach(np.array(list(numbers)), np.array(list(numbers.values())), count)
+    reasons += _beyond(diagnosis, farthest, truncation, length, count)
     return Suggestion(
         truncation=truncation,
         sequence_length=length,
@@ -203,7 +206,7 @@ def _wanted(
     return dependences or dict(visible), reasons
 
 
-def _beyond(diagnosis: Diagnosis, reach: int | None, truncation: int, length: int, count: float) -> list[str]:
+def _beyond(diagnosis: Diagnosis, farthest: int | None, truncation: int, length: int, count: float) -> list[str]:
     """What longer chunks would bring."""
     last = _examined(diagnosis)[-1]
     sentences = []
@@ -212,14 +215,15 @@ def _beyond(diagnosis: Diagnosis, reach: int | None, truncation: int, length: in
         sentences.append(f"After {truncation} steps back, {left:.2g} of the loss gradient is left.")
     if length > truncation:
         sentences.append(
-            f"Sequences of {length} steps hold every lag, up to {reach}, that {count:,.0f} of them can tell."
+            f"Sequences of {length} steps hold every lag, up to {farthest}, that {count:,.0f} of them can tell."
         )
-    if reach == last:
+    if farthest == last:
         sentences.append(
-            f"The window reaches lag {reach}, the longest examined: diagnose longer sequences to see whether more is to be had."
+            f"The window reaches lag {farthest}, the longest examined: "
+            "diagnose longer sequences to see whether more is to be had."
         )
-    elif reach is not None:
-        sentences.append(f"Beyond lag {reach}, {count:,.0f} sequences could not tell even if something were there.")
+    elif farthest is not None:
+        sentences.append(f"Beyond lag {farthest}, {count:,.0f} sequences could not tell even if something were there.")
     if any(one.local for one in diagnosis.layers):
         sentences.append("Lags are steps within a layer: what several layers carry together may reach farther.")
     return sentences

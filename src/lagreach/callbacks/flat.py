@@ -86,7 +86,7 @@ def _tracked(diagnosis: Diagnosis, lag: int) -> dict[str, float]:
         place = band_of(one.window.required, lag)
         for curve in one.window.curves.values():
             if curve.tracked and place is not None:
-                value = float(curve.linear().value[place])
+                value = float(curve.linear().value[place])  # curves have a value for every band, in their order
                 values[curve.tracked] = curve.better(values.get(curve.tracked, math.nan), value)
     return values
 

@@ -18,7 +18,7 @@ from lagreach.forecasting.words import plainly
 
 EARLY = (0.01, 0.05)  # parts of the planned steps after which a forecast is made
 # what `diagnose` and `forecast` both take, and what the latter calls otherwise
-SHARED = ("loss", "lags", "strength", "error", "seed", "call", "require")
+SHARED = ("loss", "lags", "strength", "error", "seed", "call", "require", "outputs")
 RENAMED = {"steps": "target_steps"}
 
 

@@ -8,10 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from lagreach.callbacks.watching import Watch
-from lagreach.diagnosis.result import Diagnosis
+from lagreach.callbacks.watched_training import WatchedTraining
 from lagreach.errors import InputError, UnsupportedError
-from lagreach.forecasting.result import Forecast
 
 try:
     from lightning.pytorch.callbacks import Callback
@@ -21,7 +19,7 @@ except ImportError:  # without Lightning the class only says what is missing
 _Base: Any = object if Callback is None else Callback
 
 
-class LightningCallback(_Base):
+class LightningCallback(WatchedTraining, _Base):
     """Diagnose held-out data every so many epochs (or steps) of a Lightning training.
 
     Only the first process measures; in others, and under sharded strategies that leave no process with whole weights, there
@@ -55,19 +53,8 @@ class LightningCallback(_Base):
         if Callback is None:
             raise UnsupportedError("LightningCallback needs Lightning", fix='pip install "lagreach[lightning]"')
         super().__init__()
-        self.watch: Watch | None = None
         self._data, self._find, self._optimizer = data, find, optimizer
         self._options = {"every": every, "unit": unit, **options}
-
-    @property
-    def history(self) -> list[Diagnosis]:
-        """The diagnoses so far."""
-        return [] if self.watch is None else self.watch.history
-
-    @property
-    def forecasts(self) -> list[Forecast]:
-        """What was forecast after 1 % and 5 % of the planned steps."""
-        return [] if self.watch is None else self.watch.forecasts
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Set up, once the loaders and optimisers are there."""
@@ -86,9 +73,7 @@ class LightningCallback(_Base):
         if "planned" not in options:
             planned = trainer.estimated_stepping_batches
             options["planned"] = int(planned) if math.isfinite(planned) and planned > 0 else None
-        model = pl_module if self._find is None else self._find(pl_module)
-        self.watch = Watch(model, self._held_out(trainer), **options)
-        self.watch.check()
+        self._begin(pl_module, self._held_out(trainer), options)
 
     def _held_out(self, trainer: Any) -> Any:
         loaders = trainer.val_dataloaders if self._data is None else self._data
@@ -111,8 +96,7 @@ class LightningCallback(_Base):
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Draw the figure."""
-        if self.watch is not None:
-            self.watch.close()
+        self._end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Draw what there is."""

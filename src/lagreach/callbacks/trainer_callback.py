@@ -7,10 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from lagreach.callbacks.watching import Watch
-from lagreach.diagnosis.result import Diagnosis
+from lagreach.callbacks.watched_training import WatchedTraining
 from lagreach.errors import UnsupportedError
-from lagreach.forecasting.result import Forecast
 
 try:
     from transformers import TrainerCallback as Callback
@@ -20,7 +18,7 @@ except ImportError:  # without transformers the class only says what is missing
 _Base: Any = object if Callback is None else Callback
 
 
-class TrainerCallback(_Base):
+class TrainerCallback(WatchedTraining, _Base):
     """Diagnose held-out data every so many steps (or epochs) of a `transformers.Trainer`.
 
     Only the first process measures. Models of transformers take named arguments; say how to run yours with
@@ -55,19 +53,8 @@ class TrainerCallback(_Base):
         if Callback is None:
             raise UnsupportedError("TrainerCallback needs transformers", fix='pip install "lagreach[transformers]"')
         super().__init__()
-        self.watch: Watch | None = None
         self._data, self._find, self._optimizer = data, find, optimizer
         self._options = {"every": every, "unit": unit, **options}
-
-    @property
-    def history(self) -> list[Diagnosis]:
-        """The diagnoses so far."""
-        return [] if self.watch is None else self.watch.history
-
-    @property
-    def forecasts(self) -> list[Forecast]:
-        """What was forecast after 1 % and 5 % of the planned steps."""
-        return [] if self.watch is None else self.watch.forecasts
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         """Set up, once the model and the optimiser are there."""
@@ -77,9 +64,7 @@ class TrainerCallback(_Base):
         if self._optimizer:
             options["optimizer"] = objects["optimizer"]
         options.setdefault("planned", state.max_steps if state.max_steps > 0 else None)
-        model = objects["model"] if self._find is None else self._find(objects["model"])
-        self.watch = Watch(model, self._data, **options)
-        self.watch.check()
+        self._begin(objects["model"], self._data, options)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         """Count optimiser steps."""
@@ -93,5 +78,4 @@ class TrainerCallback(_Base):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         """Draw the figure."""
-        if self.watch is not None:
-            self.watch.close()
+        self._end()

@@ -12,7 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import torch
 from torch import nn
 
 from lagreach._util.disk import make_folder
@@ -41,7 +40,7 @@ class Watch:
     history
         The diagnoses so far, labelled with their step or epoch.
     failures
-        What went wrong later than the first time, or with the disk: (step or epoch, message). Training goes on.
+        What went wrong, whatever it was: (step or epoch, message). Training goes on.
     skipped
         How many diagnoses were left out because the total budget was spent.
     seconds
@@ -93,7 +92,7 @@ class Watch:
         self._written: set[Path] = set()
         self._labels, self._log_lags, self._options = dict(labels or {}), log_lags, options
         self._count = dict.fromkeys(UNITS, 0)
-        self._closed = False
+        self._closed, self._checked = False, False
         self.forecasts: list[Forecast] = []
         self._say = say
         self._foreteller = None if planned is None or not forecast_at else Foreteller(planned, forecast_at, options)
@@ -102,6 +101,20 @@ class Watch:
         """Read the data and try the model on a few sequences: what does not fit is then said before training starts."""
         with training_untouched(self._model, self._data):
             check_diagnosable(self._model, self._read(), **self._options)
+        self._checked = True
+
+    def _check_once(self) -> None:
+        """Raise at the first call what `lagreach.diagnose` refuses: a mistake is then known before hours of training."""
+        if self._checked:
+            return
+        try:
+            self.check()
+        except RunError:  # what the disk refuses is said by every diagnosis
+            self._checked = True
+        except LagreachError:
+            raise
+        except Exception:  # no fault of the arguments; a diagnosis will say it
+            self._checked = True
 
     def step(self, count: int | None = None) -> Diagnosis | None:
         """Say that a training step is done; returns a diagnosis if one was due.
@@ -117,6 +130,7 @@ class Watch:
     def _advance(self, unit: str, count: int | None) -> Diagnosis | None:
         before = self._count[unit]
         self._count[unit] = before + 1 if count is None else count
+        self._check_once()
         if unit == "step" and self._foreteller is not None and self._foreteller.due(before, self._count[unit]):
             self.forecast()
         if unit != self.unit or self._count[unit] == before or self._count[unit] % self._every:
@@ -127,19 +141,18 @@ class Watch:
         return self.diagnose()
 
     def diagnose(self) -> Diagnosis | None:
-        """Diagnose now. The first time errors are raised; later ones become warnings, and training goes on.
+        """Diagnose now. What goes wrong is a warning, and training goes on.
 
-        What the disk refuses is never more than a warning.
+        Only the first call of all raises, where `lagreach.diagnose` would refuse the model, the data or the options.
         """
+        self._check_once()
         now = self._count[self.unit]
         started = time.perf_counter()
         try:
             with training_untouched(self._model, self._data):
                 diagnosis = self._measure(now)
-        except (LagreachError, torch.OutOfMemoryError) as error:
-            if not self.history and not isinstance(error, RunError):
-                raise
-            self._fail(now, f"no diagnosis at {self.unit} {now}: {error}")
+        except Exception as error:  # whatever it is, it is no reason to lose the training
+            self._fail(now, f"no diagnosis at {self.unit} {now}: {_said(error)}")
             return None
         finally:
             self.seconds += time.perf_counter() - started
@@ -160,21 +173,27 @@ class Watch:
         try:
             with training_untouched(self._model, self._data):
                 made = self._foreteller.forecast(self._model, self._read(), now, self._budget)
-        except (LagreachError, torch.OutOfMemoryError) as error:
-            self._fail(now, f"no forecast at step {now}: {error}")
+        except Exception as error:
+            self._fail(now, f"no forecast at step {now}: {_said(error)}")
             return None
         finally:
             self.seconds += time.perf_counter() - started
         made = replace(made, labels={**self._labels, "step": now})
         self.forecasts.append(made)
-        if self._say is not None:
-            self._say(self._foreteller.say(made, now))
-        for what, keep in (("saved", self._save_forecast), ("logged", self._log_forecast)):
+        for what, keep in (
+            ("said", self._say_forecast),
+            ("saved", self._save_forecast),
+            ("logged", self._log_forecast),
+        ):
             try:
                 keep(made, now)
-            except (RunError, OSError) as error:
-                self._fail(now, f"the forecast at step {now} was not {what}: {error}")
+            except Exception as error:
+                self._fail(now, f"the forecast at step {now} was not {what}: {_said(error)}")
         return made
+
+    def _say_forecast(self, made: Forecast, now: int) -> None:
+        if self._say is not None and self._foreteller is not None:
+            self._say(self._foreteller.say(made, now))
 
     def _save_forecast(self, made: Forecast, now: int) -> None:
         if self._out is not None:  # in a folder of its own: those beside it are diagnoses
@@ -192,8 +211,8 @@ class Watch:
         for what, keep in (("saved", self._save), ("logged", self._log)):
             try:
                 keep(diagnosis, now)
-            except (RunError, OSError) as error:  # the diagnosis itself is in the history
-                self._fail(now, f"the diagnosis at {self.unit} {now} was not {what}: {error}")
+            except Exception as error:  # the diagnosis itself is in the history
+                self._fail(now, f"the diagnosis at {self.unit} {now} was not {what}: {_said(error)}")
         return diagnosis
 
     def _save(self, diagnosis: Diagnosis, now: int) -> None:
@@ -237,8 +256,8 @@ class Watch:
             with training_untouched(self._model):
                 make_folder(self._out)
                 save(training(self.history), self._unused("training", ".png"))
-        except (RunError, OSError) as error:
-            self._fail(self._count[self.unit], f"the window over training was not drawn: {error}")
+        except Exception as error:
+            self._fail(self._count[self.unit], f"the window over training was not drawn: {_said(error)}")
 
     def __enter__(self) -> Watch:
         return self
@@ -305,6 +324,11 @@ def watch(model: nn.Module, data: Any, *, every: int = 1, unit: str = "step", **
     [5, 10]
     """
     return Watch(model, data, every=every, unit=unit, **options)
+
+
+def _said(error: Exception) -> str:
+    """The text of an error, with its kind where it is not one of ours, which say what is wrong."""
+    return str(error) if isinstance(error, (LagreachError, OSError)) else f"{type(error).__name__}: {error}"
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:

@@ -4,7 +4,20 @@ A cell that offers one (`Cell.pullback`) is transported by matrix products and a
 cell autodiff does the same. Rows are steps, of any sequence and time: all of them are independent.
 
 A gradient is first *spread* to what the weights make, the pre-activations ``W x + U h + b``; from there matrix products
-lead on. Weights then have gradients ``spread^T [x, 1, h]``, a column block each.
+lead on. Weights then have gradients ``spread^T [x, 1, h]``, a column block each. A row of the GRU, whose pre-activations
+are those of candidate, update gate and reset gate::
+
+    lambda at h_t    (row, h)        what arrives after the step
+       |  times slopes
+       v
+    spread           (row, 3 h)      [ candidate | z | r ]
+       |         |            |
+       | @ U     | @ W        | ^T @ [x, 1, h]
+       v         v            v
+    + (1 - z) lambda          dW_h  dW_z  dW_r, db_..., dU_...    (uses: which columns, which factor)
+    = at h_t-1   at x_t
+
+`RowForm` is the same picture for a compiled kernel: slopes and ``1 - z`` are its arrays, U its weights.
 """
 
 from __future__ import annotations
@@ -27,6 +40,7 @@ class Use(NamedTuple):
 class RowForm(NamedTuple):
     """What a compiled kernel must know to do the same: its name, arrays with one row per step, and weights.
 
+    ``RowForm("gru", (slope of candidate, slope of z, slope of r, r, 1 - z), (U_h, [U_z; U_r]))``, all arrays (row, h).
     The kernels are in `lagreach.kernels.cpu.pullback`, with what each of them takes.
     """
 

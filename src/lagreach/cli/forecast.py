@@ -14,7 +14,7 @@ from torch import nn
 from lagreach._util.arrays import finite_or_none
 from lagreach._util.disk import make_folder, refuse_others
 from lagreach._util.extras import require_extra
-from lagreach.cli.diagnose import load_data, load_model, load_weights, parse_lags
+from lagreach.cli.diagnose import load_data, load_model, load_weights, parse_lags, parse_steps
 from lagreach.errors import InputError
 from lagreach.forecasting.forecast import forecast
 from lagreach.forecasting.limits import MEANING
@@ -73,6 +73,8 @@ def run_forecast(
     require_share: float,
     optimiser: str | None,
     steps: int | None,
+    target_steps: str | None,
+    outputs: str | None,
     directions: int | None,
     budget: float | None,
     seed: int,
@@ -101,6 +103,8 @@ def run_forecast(
         loss=loss,
         optimiser=None if optimiser is None else parse_optimiser(optimiser, built),
         steps=steps,
+        target_steps=parse_steps(target_steps),
+        outputs=outputs,
         require=require,
         directions=directions,
         budget=budget,

@@ -14,6 +14,7 @@ from lagreach._version import __version__
 from lagreach.cli.convergence import app as convergence
 from lagreach.cli.settings import with_settings
 from lagreach.cli.study import app as study
+from lagreach.diagnosis.settings import default
 
 app = typer.Typer(
     name="lagreach",
@@ -97,7 +98,7 @@ def plan(
     signal: Annotated[float, typer.Option(help="Signal at full envelope.")] = 1.0,
     alpha: Annotated[float | None, typer.Option(help="Tail index of stable noise, in (1, 2].")] = None,
     kappa: Annotated[float | None, typer.Option(help="Measured concentration exponent, instead of --alpha.")] = None,
-    error: Annotated[float, typer.Option(help="Error probability of the test.")] = 0.05,
+    error: Annotated[float, typer.Option(help="Error probability of the test.")] = default("error"),
     sequences: Annotated[int | None, typer.Option(help="Number of sequences: also print the window.")] = None,
     figure: Annotated[Path | None, typer.Option(help="Draw the plan into this file (png, svg or pdf).")] = None,
     as_json: Json = False,
@@ -189,7 +190,9 @@ def forecast(
     fit: Annotated[str, typer.Option(help='Weights that training moves: "all", or "readout".')] = "all",
     loss: Annotated[str, typer.Option(help="mse or cross_entropy.")] = "mse",
     lags: Annotated[str, typer.Option(help='"auto", or lags such as 1,2,4 or 0:64.')] = "auto",
-    strength: Annotated[float, typer.Option(help="Share of the target that a dependency explains.")] = 0.05,
+    strength: Annotated[float, typer.Option(help="Share of the target that a dependency explains.")] = default(
+        "strength"
+    ),
     require_lag: Annotated[
         list[int] | None, typer.Option(help="Exit with 3 if too little of this lag is recovered.")
     ] = None,
@@ -198,9 +201,13 @@ def forecast(
         str | None, typer.Option(help="Optimiser and learning rate, such as adam:0.001; needs --steps.")
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Steps that training will take; needs --optimiser.")] = None,
+    target_steps: Annotated[str | None, typer.Option(help='Steps that targets belong to: "last", or 3,7,11.')] = None,
+    outputs: Annotated[
+        str | None, typer.Option(help='Whether outputs belong to each step or to the end: "per step" or "at the end".')
+    ] = None,
     directions: Annotated[int | None, typer.Option(help="Random directions of the weights to look at.")] = None,
     budget: Annotated[float | None, typer.Option(help="Seconds to stay within, about.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of blocks, probes and directions.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of blocks, probes and directions.")] = default("seed"),
     out: Annotated[Path | None, typer.Option(help="Folder for forecast.nc.")] = None,
     report: Annotated[Path | None, typer.Option(help="Page to write: the figure, with sliders.")] = None,
     as_json: Json = False,
@@ -217,8 +224,9 @@ def forecast(
     raise typer.Exit(
         run_forecast(
             model, data, weights=weights, fit=fit, loss=loss, lags=lags, sequences=sequences, strength=strength,
-            require=require_lag or [], require_share=require_share, optimiser=optimiser, steps=steps, directions=directions,
-            budget=budget, seed=seed, out=out, report=report, as_json=as_json,
+            require=require_lag or [], require_share=require_share, optimiser=optimiser, steps=steps,
+            target_steps=target_steps, outputs=outputs, directions=directions, budget=budget, seed=seed, out=out, report=report,
+            as_json=as_json,
         )
     )  # fmt: skip
 

@@ -20,11 +20,17 @@ def check_lags(lags: Iterable[int], time: int) -> list[int]:
         raise InputError("lags must be a sequence of integers", got=repr(lags), fix="pass lags=range(T)") from error
     if not wanted:
         raise InputError("no lags were asked for", expected=f"some of 0..{time - 1}")
-    if wanted[0] < 0 or wanted[-1] >= time:
-        bad = wanted[0] if wanted[0] < 0 else wanted[-1]
+    if wanted[0] < 0:
+        raise InputError(
+            "lags count steps back, from an output to an input before it",
+            got=f"lag {wanted[0]}",
+            expected=f"0 <= lag <= {time - 1}",
+            fix="leave out what lies ahead; lag 0 is the input at the output's own step",
+        )
+    if wanted[-1] >= time:
         raise InputError(
             "lags must be shorter than the sequences",
-            got=f"lag {bad} for T = {time} steps",
+            got=f"lag {wanted[-1]} for T = {time} steps",
             expected=f"0 <= lag <= {time - 1}",
             fix="drop the longer lags, or pass longer sequences",
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -52,6 +53,18 @@ class BlockPlan:
     def groups(self) -> np.ndarray:
         """Numbers of sequences, (group, member)."""
         return self.pairs.reshape(-1, self.members)
+
+    def partners(self, numbers: np.ndarray) -> np.ndarray:
+        """Whom each of these sequences meets in every pairing, (pairing, sequence)."""
+        order, ranked = self._order
+        group, place = np.divmod(order[np.searchsorted(ranked, numbers)], self.members)
+        return np.stack([self.groups[group, place ^ shift] for shift in range(1, self.members)])
+
+    @cached_property
+    def _order(self) -> tuple[np.ndarray, np.ndarray]:
+        """Places of the sequences in `pairs`, in the order of their numbers, and these numbers."""
+        order = np.argsort(self.pairs, axis=None)
+        return order, self.pairs.ravel()[order]
 
     def paired(self, shift: int) -> BlockPlan:
         """The same groups and blocks in another pairing: member i meets member i XOR `shift`, 1 .. members - 1."""

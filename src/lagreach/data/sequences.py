@@ -15,7 +15,7 @@ import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -50,7 +50,7 @@ class TensorSequences:
         return len(self.batch)
 
     def read(self, index: Sequence[int]) -> Batch:
-        return self.batch.select(index)
+        return replace(self.batch.select(index), numbers=torch.as_tensor(list(index)))
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,18 @@ def cut_series(x: Any, y: Any, length: int, stride: int | None = None) -> Series
             expected=f"a whole number of steps, at most {len(x)}, for the length",
         )
     step = length if stride is None else stride
-    if not isinstance(step, Integral) or step < 1:
+    if isinstance(step, bool) or not isinstance(step, Integral) or step < 1:
         raise InputError(
             "stride is the number of steps between the starts of two windows",
             got=f"stride={stride!r}",
             expected="a whole number, 1 or more",
+            fix=f"leave it out for windows that touch each other (stride={length})",
+        )
+    if stride is not None and step > len(x) - length > 0:
+        raise InputError(
+            "this stride leaves one window",
+            got=f"stride={stride}, for {len(x)} steps in windows of {length}",
+            expected=f"at most {len(x) - length}, for two windows; a diagnosis takes many",
             fix=f"leave it out for windows that touch each other (stride={length})",
         )
     starts = range(0, len(x) - length + 1, int(step))
@@ -205,13 +212,13 @@ class SpooledSequences:
         x, y = self._field(index, 0), self._field(index, 1)
         assert x is not None
         assert y is not None
-        steps = torch.tensor([len(one) for one in x])
+        steps, numbers = torch.tensor([len(one) for one in x]), torch.as_tensor(list(index))
         mask, lengths = self._field(index, 2), self._field(index, 3)
         declared = None if lengths is None else torch.stack(lengths)
         if self._longest is None:
             weights = None if mask is None else torch.stack(mask)
             others = self._read_others(index)
-            return Batch(torch.stack(x), torch.stack(y), weights, declared, others=others, name=self._name)
+            return Batch(torch.stack(x), torch.stack(y), weights, declared, None, others, self._name, numbers)
         per_step = all(one.ndim > 0 and len(one) == n for one, n in zip(y, steps.tolist(), strict=True))
         return Batch(
             x=_padded(x, self._longest),
@@ -220,6 +227,7 @@ class SpooledSequences:
             lengths=steps if declared is None else declared,
             others=self._read_others(index),
             name=self._name,
+            numbers=numbers,
         )
 
 
@@ -252,7 +260,12 @@ def _padded(values: list[Tensor], length: int) -> Tensor:
 
 def _as_numbers(values: Any) -> Tensor:
     """Tensors as they are; types that numpy does not know, such as bfloat16, as float32."""
-    tensor = torch.as_tensor(values)
+    try:
+        tensor = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            "these are no numbers", got=type(values).__name__, expected="tensors, arrays or lists of numbers"
+        ) from error
     known = (torch.float16, torch.float32, torch.float64)
     return tensor.float() if tensor.is_floating_point() and tensor.dtype not in known else tensor
 

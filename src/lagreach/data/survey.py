@@ -14,7 +14,7 @@ from lagreach.data.windows import Windows, find_windows
 
 IGNORED = -100  # torch's convention for class targets that do not count
 ROUGHLY = 512  # sequences that stand for all, where only the time that they take is asked for
-SKETCH = {"x": 16, "y": 8}  # numbers that stand for a sequence when near copies are looked for
+SKETCH = {"x": 64, "y": 8}  # numbers that stand for a sequence when near copies are looked for
 # correlation, and standard errors of it, from which sequences may be pieces of one recording
 CONTINUED, SURE = 0.3, 5.0
 CONTINUE = "each sequence seems to go on where the one before it ended: "
@@ -50,18 +50,21 @@ def survey(sequences: Sequences) -> Survey:
         return Survey(np.arange(count), windows=Windows.consecutive(count, stride))
     inputs: list[bytes] = []
     contents: list[bytes] = []
+    targets: list[bytes] = []
     lengths: list[int] = []
     masks: set[bytes] = set()
     sketches = {name: Sketch(size, seed) for seed, (name, size) in enumerate(SKETCH.items())}
-    edges = _Edges()
+    edges, one_number = _Edges(), True
     for batch in batches(sequences):
         x, y = plain(batch.x), plain(batch.y)
         row_lengths = [x.shape[1] if x.ndim > 1 else 1] * len(x) if batch.lengths is None else batch.lengths.tolist()
         mask, classes = None if batch.mask is None else plain(batch.mask), not batch.y.is_floating_point()
+        one_number = one_number and y[0].size == 1 and bool((y == np.round(y)).all())
         for row, length in enumerate(row_lengths):
             target = y[row][:length] if y.ndim > 1 and x.ndim > 1 and y.shape[1] == x.shape[1] else np.asarray(y[row])
             weight = np.ones(0) if mask is None else mask[row][:length]
             inputs.append(digest(x[row][:length] if x.ndim > 1 else x[row]))
+            targets.append(digest(target, weight))
             contents.append(digest(np.frombuffer(inputs[-1], np.uint8), target, weight, *_state(batch.state, row)))
             if mask is not None or classes:
                 uneven, left_out = (
@@ -87,11 +90,13 @@ def survey(sequences: Sequences) -> Survey:
         )
     else:
         order = np.argsort([inputs[number] + contents[number] for number in kept], kind="stable")
-        new = without_near_copies(sketches["x"].take()[kept], sketches["y"].take()[kept], order)
+        of_kept = [targets[number] for number in kept]
+        of_x, of_y = (sketches[name].take()[kept] for name in ("x", "y"))
+        new = without_near_copies(of_x, of_y, order, of_kept, classes=one_number)
         if len(new) < len(kept):
             notes.append(
-                f"{len(kept) - len(new)} of {len(kept)} sequences are nearly copies of others (inputs and targets less than a "
-                f"tenth of the usual distance apart): {len(new)} are left, and each counts once"
+                f"{len(kept) - len(new)} of {len(kept)} sequences are nearly copies of others (inputs and targets much closer to "
+                f"each other than to all the rest, as augmentation makes them): {len(new)} are left, and each counts once"
             )
         kept = kept[new]
         if edges.continued():

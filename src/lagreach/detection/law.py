@@ -1,5 +1,7 @@
 """The law of N: ``N = m (R_m / delta)^kappa``. Every number of sequences in this package comes from here.
 
+The formula itself is in `lagreach.tails.law_of_n`, where measured exponents can use it too, and is handed on here.
+
 delta is the size of a signal, R_m the range ``q_{1-eps} - q_eps`` of means of m sequences, and kappa says how fast it falls:
 means of N sequences have the range ``R_m (N / m)^(-1/kappa)``, and N is where that is delta. What changes a setting moves the
 ratio R_m / delta or turns kappa: a planted signal grows as the square root of its share of the target, a chunk keeps a
@@ -15,29 +17,31 @@ import numpy as np
 from lagreach._util.arrays import Floats, Numbers
 from lagreach.tails.block_means import two_sided
 from lagreach.tails.concentration import Concentration
+from lagreach.tails.law_of_n import exp, log_ratio, log_sequences
+
+__all__ = [
+    "block_size",
+    "exp",
+    "log_n",
+    "log_ratio",
+    "log_sequences",
+    "mean_range",
+    "measured_range",
+    "moved",
+    "reach",
+    "robust",
+    "strength_shift",
+    "turned",
+]
 
 CLIP = 1.5  # in units of the robust scale, for clipped aggregation
 NORMAL_QUARTILE = 0.6744897501960817
 
 
-def log_sequences(log_ratio: Numbers, kappa: Numbers, log_start: Numbers = 0.0) -> Floats:
-    """Logarithm of N from that of ``R_m / delta``; `log_start` is log m.
-
-    >>> round(float(np.exp(log_sequences(np.log(2 * 1.6448536 / 0.1), 2.0))), 1)  # 5 % error, sd 1, signal 0.1
-    1082.2
-    """
-    return np.asarray(log_start + np.asarray(kappa) * np.asarray(log_ratio))
-
-
-def log_ratio(log_n: Numbers, kappa: Numbers, log_start: Numbers = 0.0) -> Floats:
-    """Logarithm of ``R_m / delta`` at which log N sequences are needed: the inverse of `log_sequences`."""
-    return np.asarray((np.asarray(log_n) - log_start) / kappa)
-
-
 def moved(log_n: Numbers, kappa: Numbers, shift: Numbers) -> Floats:
-    """Logarithm of N after ``log(R_m / delta)`` moved by `shift`."""
+    """Logarithm of N after ``log(R_m / delta)`` moved by `shift`: N itself is what the law starts from."""
     with np.errstate(invalid="ignore"):  # a refused kappa is infinite, and N is then not known
-        return np.asarray(log_n + np.asarray(kappa) * shift)
+        return log_sequences(shift, kappa, log_n)
 
 
 def turned(log_n: Numbers, measured: Numbers, kappa: Numbers, log_start: Numbers = 0.0) -> Floats:
@@ -106,9 +110,3 @@ def robust(square: np.ndarray, values: np.ndarray, error: float) -> np.ndarray:
     clipped = np.minimum(np.square(centred), cut**2).mean(0)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(square > 0, np.square(two_sided(error)) * clipped / (inside**2 * square), np.inf)
-
-
-def exp(log_n: Numbers) -> Floats:
-    """Exponential; what leaves the float range is infinite for any purpose."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.asarray(np.exp(log_n))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lagreach.data.bands import Bands
 from lagreach.detection.law import exp, log_n, mean_range, measured_range, robust
-from lagreach.diagnosis.passes import BetweenPasses, FirstPass, SecondPass, Statistics, between_passes
+from lagreach.diagnosis.passes import BetweenPasses, Collected, FirstPass, SecondPass, Statistics, between_passes
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.diagnosis.window import Requirement, Window
 from lagreach.gradients.blocks import BlockMeans
@@ -31,6 +31,19 @@ from lagreach.statistics.memory import Memory
 from lagreach.statistics.reliance import NO_RELIANCE, Reliance
 from lagreach.tails.concentration import Concentration, concentration
 from lagreach.types import Status
+
+INTERRUPTED = (
+    "interrupted before the noise was measured: what the data depend on is told, how many sequences it takes is not"
+)
+
+
+class MeasuredWindow(NamedTuple):
+    """A window, a sample of the noise, whether an interrupt cut it short, and what statistics collected, by name."""
+
+    window: Window
+    noise_sample: np.ndarray
+    cut_short: bool
+    collected: Collected
 
 
 def assemble(
@@ -71,8 +84,7 @@ def assemble(
         left=between.left,
         planned=plan.planned,
     )
-    collected = first.collected | second.collected
-    return replace(window, curves=draw_curves(statistics, Measured(window), collected))
+    return replace(window, curves=draw_curves(statistics, Measured(window), first.collected | second.collected))
 
 
 def window_from(
@@ -95,15 +107,20 @@ def window_from(
     """
     noise = _noise_scale(values, settings.unit)
     rate = _concentration(values, settings)
+    if not values.measured:
+        rate = replace(rate, status=Status.INTERRUPTED, n=0)
     shared: dict[str, Any] = {"value_block": values.block, "blocks": means.block, "rate": rate, "settings": settings}
     data = _requirement(bands, signal, values.data, noise=noise[0], test=test, **shared)
     per_probe = [
         _requirement(bands, means.probe[:, p], values.probe[:, p], noise=noise[1 + p], test=None, times=times, **shared)
         for p, times in enumerate(means.planted_scale(group))
     ]
+    required, probe = data, _geometric_mean(per_probe)
+    if not values.measured:
+        required, probe = (untold(one, np.zeros(len(bands), bool), Status.INTERRUPTED) for one in (required, probe))
     return Window(
-        required=data,
-        probe=_geometric_mean(per_probe),
+        required=required,
+        probe=probe,
         adjusted_p=test.adjusted,
         delta=test.delta,
         noise=noise[0],
@@ -277,6 +294,8 @@ def _dependence_notes(
 
 
 def _warnings(values: NoiseValues, rate: Concentration, settings: MeasureSettings) -> tuple[str, ...]:
+    if not values.measured:
+        return (INTERRUPTED,)
     notes = []
     if len(values.data) < 500:
         notes.append(f"only {len(values.data)} sequences: tails and intervals are rough; 500 or more are better")

@@ -10,7 +10,6 @@ from torch import nn
 from lagreach._util.threads import one_thread
 from lagreach.adapters import View
 from lagreach.adapters.calling import Call
-from lagreach.adapters.custom import custom_views
 from lagreach.adapters.fresh_state import from_fresh_state
 from lagreach.cells import Cell
 from lagreach.data.sequences import as_sequences, telling_sample
@@ -56,5 +55,3 @@ def check_diagnosable(
             call=call,
             inputs=choice.inputs,
         )
-    elif cell is not None and isinstance(model, nn.Module):
-        custom_views(model, cell, sample, call)

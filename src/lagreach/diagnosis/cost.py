@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from lagreach.diagnosis.measure import GROUP
 from lagreach.diagnosis.pacing import FEWEST, Pace
+from lagreach.diagnosis.passes import Statistics
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.diagnosis.timing import measured_pace
-from lagreach.errors import InputError
 from lagreach.gradients.measurement_plan import MeasurementPlan
 from lagreach.statistics.memory import memory_bytes
 
@@ -49,13 +49,13 @@ def within_budget(
     *,
     begun: float,
     timed: bool = False,
+    statistics: Statistics | None = None,
 ) -> tuple[list[MeasurementPlan], Pace]:
     """Fix a fair subsample before anything is measured; also return the time that sequences take, if they were `timed`.
 
     `begun` is when setting up was, by `pacing.clock`.
     """
-    check_budget(budget)
-    pace = measured_pace(plans, settings, begun) if budget is not None or timed else Pace()
+    pace = measured_pace(plans, settings, begun, statistics) if budget is not None or timed else Pace()
     planned = available if budget is None else pace.affordable(budget, available)
     return [replace(one, block_plan=one.block_plan.subsample(planned), memory=memory) for one in plans], pace
 
@@ -68,17 +68,6 @@ def beyond_budget(budget: float | None, pace: Pace, sequences: int) -> tuple[str
         f"the budget of {budget:g} s is too small: {sequences} sequences, the fewest that can be measured, take about "
         f"{pace.seconds(sequences):.0f} s here; fewer lags or shorter sequences take less",
     )
-
-
-def check_budget(budget: float | None) -> None:
-    """Refuse a budget that is no time."""
-    if budget is not None and not budget > 0:
-        raise InputError(
-            "a budget is a time",
-            got=f"budget={budget}",
-            expected="seconds, more than 0",
-            fix="leave it out for no limit",
-        )
 
 
 def memory_needed(plan: MeasurementPlan) -> int:

@@ -5,35 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from torch import nn
 
+from lagreach._moved import renamed
 from lagreach._util.about import about
+from lagreach._util.bounds import check_bounds
+from lagreach._util.interrupts import despite_interrupt
 from lagreach._util.progress import Progress, progress_bar
 from lagreach._util.threads import one_thread
 from lagreach._version import __version__
-from lagreach.adapters import View, find_views
+from lagreach.adapters import View
 from lagreach.adapters.calling import Call
-from lagreach.adapters.custom import custom_views
 from lagreach.adapters.fresh_state import from_fresh_state
 from lagreach.cells import Cell
-from lagreach.data.batch import Batch
 from lagreach.data.pairs import check_enough
 from lagreach.data.sequences import as_sequences, fingerprint, telling_sample
 from lagreach.data.survey import rough_survey, survey
 from lagreach.data.targets import check_time_axis, refuse_constant_targets
 from lagreach.diagnosis import pacing
+from lagreach.diagnosis.assemble import MeasuredWindow
 from lagreach.diagnosis.cost import DiagnosisCost, beyond_budget, memory_needed, within_budget
 from lagreach.diagnosis.layer import anchors_of, convergence_of, diagnose_layer
 from lagreach.diagnosis.measure import MeasureSettings, interruptible_window, plan_measurement
 from lagreach.diagnosis.notes import how_measured, notes_on
 from lagreach.diagnosis.passes import Statistics
-from lagreach.diagnosis.result import Diagnosis
+from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis
 from lagreach.diagnosis.settings import with_arguments
 from lagreach.diagnosis.whole_model import Spreads, diagnose_whole_model, whole_model_cost
-from lagreach.diagnosis.window import Window
 from lagreach.errors import InputError
 from lagreach.gradients.measurement_plan import MeasurementPlan
 from lagreach.gradients.optimiser_geometry import optimiser_name, update_scale
@@ -42,10 +42,16 @@ from lagreach.gradients.selection import Selection
 from lagreach.statistics import LagStatistic, all_statistics, check_statistics
 from lagreach.transport.objective import Loss
 from lagreach.transport.rollout import run
+from lagreach.types import Status
 from lagreach.whole_model.choice import choose_lags
 from lagreach.whole_model.language_models import aligned_labels
 
-Measure = Callable[[MeasurementPlan, MeasureSettings, Progress | None, Statistics], tuple[Window, np.ndarray, bool]]
+if not TYPE_CHECKING:  # names of `lagreach.pipeline`, which is this module
+    __getattr__ = renamed(
+        __name__, {"DiagnosisPlan": "DiagnosisCost", "diagnose_step": "lagreach.diagnosis.bare_step.diagnose_step"}
+    )
+
+Measure = Callable[[MeasurementPlan, MeasureSettings, Progress | None, Statistics], MeasuredWindow]
 
 
 @one_thread()  # steps of recurrent layers are small: several threads only get in each other's way
@@ -166,12 +172,9 @@ def diagnose(
         raise InputError(
             "diagnose always returns a diagnosis",
             got="dry_run=True",
-            fix="ask lagreach.cost(...), with the same arguments",
+            fix="ask lagreach.cost(...), with the same arguments (but progress and measure)",
         )
-    if sequences is not None and sequences < 1:
-        raise InputError(
-            "sequences must be a positive number", got=sequences, fix="leave it out to plan for the data's own"
-        )
+    check_bounds(sequences=sequences, budget=budget, memory=memory)
     check_statistics([*(built_in := all_statistics()).values(), *statistics])
     measured_statistics = built_in | {one.name: one for one in statistics}
     source, loss, said = aligned_labels(model, as_sequences(data), loss, call)
@@ -193,20 +196,32 @@ def diagnose(
         cell=cell, call=call, optimizer=optimizer, views=choice.views,
     )  # fmt: skip
     available, measurable = plans[0].block_plan.available, plans[0].block_plan.sequences
-    plans, pace = within_budget(plans, chosen, measurable, budget, memory, begun=started)
+    plans, pace = within_budget(
+        plans, chosen, measurable, budget, memory, begun=started, statistics=measured_statistics
+    )
     plans = [replace(plan, planned=sequences or available) for plan in plans]
     used = plans[0].block_plan.sequences
     notes = (*said, *notes_on(plans, sample), *beyond_budget(budget, pace, used))
-    layers, partial = [], False
+    layers: list[LayerDiagnosis] = []
     seconds = {"setting up": pacing.clock() - started}
+    partial = False
     for plan in plans:
         begun = pacing.clock()
-        with progress_bar(progress if isinstance(progress, bool) else None) as bar:
-            shown = progress if callable(progress) else bar
-            window, noise_sample, cut_short = measure(plan, chosen, _named(shown, plan.view.name), measured_statistics)
-            layers.append(diagnose_layer(plan, window, noise_sample))
-        partial = partial or cut_short
+        try:
+            with progress_bar(progress if isinstance(progress, bool) else None) as bar:
+                shown = _named(progress if callable(progress) else bar, plan.view.name)
+                measured = measure(plan, chosen, shown, measured_statistics)
+                layer, cut_last = despite_interrupt(diagnose_layer, plan, measured, measured_statistics)
+                layers.append(layer)
+                partial = measured.cut_short or cut_last or layer.fidelity.status is Status.INTERRUPTED
+        except KeyboardInterrupt:
+            if not layers:
+                raise
+            partial = True  # the layers before are there
         seconds[plan.view.name] = pacing.clock() - begun
+        if partial:
+            break
+    plans, missing = plans[: len(layers)], plans[len(layers) :]
     return Diagnosis(
         layers=tuple(layers),
         sequences=sequences or available,
@@ -220,7 +235,7 @@ def diagnose(
         fingerprint=fingerprint(source),
         seconds=seconds,
         partial=partial,
-        warnings=(*how_measured(model, used < measurable, partial, plans), *notes),
+        warnings=(*how_measured(model, used < measurable, partial, plans, missing), *notes),
         convergence=convergence_of(model, source, loss),
         about=about(model, source, plans[0].time),
     )
@@ -233,6 +248,13 @@ def cost(
     loss: Loss = "mse",
     lags: str | Iterable[int] = "auto",
     *,
+    sequences: int | None = None,
+    strength: float | None = None,
+    transport: str | None = None,
+    signal: str | None = None,
+    noise: str | None = None,
+    error: float | None = None,
+    seed: int | None = None,
     settings: MeasureSettings | None = None,
     budget: float | None = None,
     memory: int | None = None,
@@ -242,13 +264,15 @@ def cost(
     outputs: str | None = None,
     cell: Mapping[str, Cell] | None = None,
     call: Call | None = None,
+    optimizer: Any = None,
+    statistics: Sequence[LagStatistic] = (),
     lags_of: str = "auto",
     inputs: str | None = None,
     only: str | None = None,
 ) -> DiagnosisCost:
     """Say what `diagnose` with these arguments would do here, and what it would cost, from timing a few sequences.
 
-    Time and memory are meant to a factor of 1.5. The estimate takes less than 2 % of the work, or half a second if that is more:
+    Time and memory are meant to a factor of 1.5. The estimate takes less than 2 % of the work, or 0.4 s if that is more:
     of a work of a few seconds no piece can be timed in 2 % of it. docs/reliability.md has both, measured.
 
     Examples
@@ -260,8 +284,11 @@ def cost(
     (64, '0, 1, 3')
     """
     started = pacing.clock()
+    check_bounds(sequences=sequences, budget=budget, memory=memory)
+    check_statistics([*(built_in := all_statistics()).values(), *statistics])
     source, loss, _ = aligned_labels(model, as_sequences(data), loss, call)
-    chosen = settings or MeasureSettings()
+    chosen = with_arguments(settings or MeasureSettings(), signal=signal, noise=noise, transport=transport, strength=strength,
+                            error=error, seed=seed)  # fmt: skip
     sample = telling_sample(source)
     check_time_axis(sample)
     call, _ = from_fresh_state(model, sample, call)
@@ -269,14 +296,16 @@ def cost(
     if choice.of == "model":
         return whole_model_cost(
             model, source, loss, lags, settings=chosen, why=choice.why, only_of_layers={"params": params}, require=require,
-            steps=steps, outputs=outputs, call=call, inputs=choice.inputs, memory=memory, budget=budget,
+            steps=steps, outputs=outputs, call=call, inputs=choice.inputs, memory=memory, budget=budget, optimizer=optimizer,
         )  # fmt: skip
     plans = diagnosis_plans(
         model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, outputs=outputs,
-        cell=cell, call=call, views=choice.views, roughly=True,
+        cell=cell, call=call, optimizer=optimizer, views=choice.views, roughly=True,
     )  # fmt: skip
-    whole = plans[0].block_plan.sequences
-    plans, pace = within_budget(plans, chosen, whole, budget, memory, begun=started, timed=True)
+    plans, pace = within_budget(
+        plans, chosen, plans[0].block_plan.sequences, budget, memory, begun=started, timed=True,
+        statistics=built_in | {one.name: one for one in statistics},
+    )  # fmt: skip
     return DiagnosisCost(
         layers=tuple(plan.view.name for plan in plans),
         available=plans[0].block_plan.available,
@@ -315,7 +344,7 @@ def diagnosis_plans(
         refuse_constant_targets(source)
     sample = telling_sample(source)
     if not views:
-        views = find_views(model, sample, call) if cell is None else _custom(model, cell, sample, call)
+        views = choose_lags(model, sample, lags_of="layers", cell=cell, call=call).views
     which = decide([run(view.bind(source.read([0]))) for view in views], outputs) if steps is None else None
     shared = {
         "params": params,
@@ -330,14 +359,6 @@ def diagnosis_plans(
     if optimizer is None:
         return plans
     return [replace(plan, scale=update_scale(optimizer, model, plan.names)) for plan in plans]
-
-
-def _custom(model: nn.Module | View, cell: Mapping[str, Cell], sample: Batch, call: Call | None) -> list[View]:
-    if not isinstance(model, nn.Module):
-        raise InputError(
-            "cell= describes layers of a torch module", got=type(model).__name__, expected="a torch.nn.Module"
-        )
-    return custom_views(model, cell, sample, call)
 
 
 def _named(progress: Progress, name: str) -> Progress:

@@ -7,17 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from lagreach.adapters import View
 from lagreach.adapters.folded import by_row
 from lagreach.cells.diag_elman import DiagElman
 from lagreach.data.sequences import Sequences
+from lagreach.diagnosis.assemble import MeasuredWindow
 from lagreach.diagnosis.curves import with_curves
 from lagreach.diagnosis.notes import POOLED
 from lagreach.diagnosis.pacing import SHOWN
+from lagreach.diagnosis.passes import Statistics
 from lagreach.diagnosis.result import LayerDiagnosis, NoiseSample
-from lagreach.diagnosis.window import Window
 from lagreach.errors import LagreachError, UnsupportedError
 from lagreach.gradients.head_reach import pools
 from lagreach.gradients.measurement_plan import MeasurementPlan
@@ -28,17 +30,25 @@ from lagreach.tails.fit import fit_tail
 from lagreach.transport.fidelity import Fidelity, fidelity
 from lagreach.transport.first_order import EffectiveRates, effective_rates
 from lagreach.transport.objective import Loss, output_gradient
+from lagreach.types import Status
 
 
-def diagnose_layer(plan: MeasurementPlan, window: Window, noise_sample: np.ndarray) -> LayerDiagnosis:
-    """Add gains, rates, their shape and the tail fit to a window."""
-    gains, rates = gains_and_rates(plan)
+def diagnose_layer(plan: MeasurementPlan, measured: MeasuredWindow, statistics: Statistics) -> LayerDiagnosis:
+    """Add gains, rates, their shape and the tail fit to a window; an interrupt leaves gains and rates out."""
+    window, noise_sample = measured.window, measured.noise_sample
+    try:
+        gains, rates = gains_and_rates(plan)
+    except KeyboardInterrupt:  # the window is there
+        lags = torch.tensor(plan.bands.lags)
+        unknown = torch.full((len(lags),), torch.nan, dtype=torch.float64)
+        by_lag = (Status.INTERRUPTED,) * len(lags)
+        gains, rates = Fidelity(lags, unknown, unknown, Status.INTERRUPTED, by_lag), None
     if not plan.view.local and pools(plan):
         window = replace(window, warnings=(*window.warnings, POOLED), settings={**window.settings, "pooled": True})
     return LayerDiagnosis(
         name=plan.view.name.replace("\0", "\\0"),  # which files cannot hold
         local=plan.view.local,
-        window=with_curves(window, gains, rates),
+        window=with_curves(window, gains, rates, statistics, measured.collected),
         fidelity=gains,
         rates=rates,
         tail=fit_tail(noise_sample),

@@ -39,7 +39,7 @@ INTERRUPTED = "interrupted before lags were told apart: dependences are marginal
 
 
 @runtime_checkable
-class Look(Protocol):
+class SecondLook(Protocol):
     """How the sequences are looked at again: here, or spread over machines."""
 
     def contrasts(self, lags: Sequence[int], neighbours: Neighbours | None) -> LagContrasts:
@@ -88,7 +88,7 @@ def locate(
     settings: MeasureSettings,
     *,
     inputs: InputMoments | None = None,
-    look: Look | None = None,
+    look: SecondLook | None = None,
     project: Callable[[np.ndarray, Sequence[int]], np.ndarray] = lambda vectors, bands: vectors,
 ) -> Located:
     """Look into the bands that the marginal test names, and name lags.
@@ -146,7 +146,7 @@ class _Closer:
 
     plan: MeasurementPlan
     settings: MeasureSettings
-    look: Look
+    look: SecondLook
     neighbours: Neighbours | None
     project: Callable[[np.ndarray, Sequence[int]], np.ndarray]
     means: BlockMeans

@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch import nn
 
+from lagreach._util.interrupts import despite_interrupt
 from lagreach._util.progress import Progress, ticks
 from lagreach.adapters import Recurrence, View, as_view
 from lagreach.adapters.folded import by_sequence
-from lagreach.adapters.view import check_finite
+from lagreach.adapters.view import check_inputs
 from lagreach.data.bands import EVERY, FEW, GROWTH, Bands, make_bands
 from lagreach.data.pairs import check_enough, plan_blocks
 from lagreach.data.sequences import Sequences, as_sequences, telling_sample
 from lagreach.data.survey import Survey
-from lagreach.diagnosis.assemble import assemble
+from lagreach.diagnosis.assemble import MeasuredWindow, assemble
 from lagreach.diagnosis.locate import INTERRUPTED, LookHere
 from lagreach.diagnosis.passes import FirstPass, SecondPass, Statistics, between_passes, first_pass, second_pass
 from lagreach.diagnosis.settings import MeasureSettings, check_settings
@@ -27,6 +27,7 @@ from lagreach.gradients.blocks import LIMIT_BYTES
 from lagreach.gradients.contrast import make_probe
 from lagreach.gradients.input_spread import InputSpread
 from lagreach.gradients.measurement_plan import MeasurementPlan
+from lagreach.gradients.noise import NoiseValues
 from lagreach.gradients.output_anchors import AT_THE_END, decide
 from lagreach.gradients.selection import Selection, select_params
 from lagreach.statistics import all_statistics
@@ -84,11 +85,10 @@ def interruptible_window(
     settings: MeasureSettings,
     progress: Progress | None = None,
     statistics: Statistics | None = None,
-) -> tuple[Window, np.ndarray, bool]:
+) -> MeasuredWindow:
     """Measure a window block by block; an interrupt keeps the blocks that are finished.
 
-    Returns the window, a sample of the noise, and whether it was cut short. An interrupt before eight blocks of a pass are
-    done goes through.
+    An interrupt before eight blocks of the first pass are done goes through; one before eight of the second leaves N unknown.
     """
     chosen = all_statistics() if statistics is None else statistics
     tick = ticks(progress, "directions", plan.block_plan.sequences)
@@ -103,10 +103,15 @@ def interruptible_window(
         between = between_passes(plan, first.means, settings, first.inputs)
         between, cut_short = replace(between, notes=(INTERRUPTED,)), True
     tick = ticks(progress, "noise", plan.block_plan.sequences)
-    later, cut_later = _by_groups(plan, lambda blocks: second_pass(plan, between, chosen, settings, blocks, tick))
-    second = SecondPass.merge(later)
-    window = assemble(plan, first, between, second, settings, chosen)
-    return window, second.noise.sample, cut_short or cut_later
+    try:
+        later, cut_later = _by_groups(plan, lambda blocks: second_pass(plan, between, chosen, settings, blocks, tick))
+        second = SecondPass.merge(later)
+    except KeyboardInterrupt:  # the lags are told, without N
+        sizes = plan.block_plan.count, len(plan.probe.group), len(plan.bands)
+        second, cut_later = SecondPass(NoiseValues.unmeasured(*sizes)), True
+    window, cut_last = despite_interrupt(assemble, plan, first, between, second, settings, chosen)
+    cut_short = cut_short or cut_later or cut_last
+    return MeasuredWindow(window, second.noise.sample, cut_short, first.collected | second.collected)
 
 
 def _by_groups(plan: MeasurementPlan, measure: Callable[[range], Part]) -> tuple[list[Part], bool]:
@@ -214,8 +219,7 @@ def _input_spread(view: View, sequences: Sequences, read: int, count: int) -> In
     spread, count = InputSpread(), min(count, len(sequences))
     for start in range(0, count, read):
         batch = sequences.read(range(start, min(start + read, count)))
-        if batch.lengths is None:
-            check_finite("the input x", batch.x, start)
+        check_inputs(batch)
         bound = view.bind(batch)
         spread.add(bound.x, bound.lengths)
     return spread

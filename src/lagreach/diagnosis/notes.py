@@ -9,7 +9,9 @@ from lagreach.adapters.precision import precision_note
 from lagreach.data.batch import Batch
 from lagreach.gradients.identity import identity_notes
 from lagreach.gradients.measurement_plan import MeasurementPlan
+from lagreach.gradients.saturation import saturation_note
 from lagreach.statistics.readable import why_not_readable
+from lagreach.transport.rollout import run
 
 POOLED = (
     "the readout looks at the states of many steps (it pools, or attends): an input also arrives by way of the state of its own "
@@ -20,14 +22,19 @@ POOLED = (
 def notes_on(plans: list[MeasurementPlan], sample: Batch) -> tuple[str, ...]:
     """Check that lag gradients add up to those of training; say what a reader should know of weights and padding."""
     notes = [note for one in plans for note in identity_notes(one.view, sample, one.loss, one.steps)]
+    notes += [note for one in plans if (note := saturation_note(one.view.name, run(one.view.bind(sample)))) is not None]
     notes += [note for one in plans if (note := why_not_readable(one)) is not None]
     return tuple(dict.fromkeys(notes))
 
 
 def how_measured(
-    model: nn.Module | View, subsample: bool, partial: bool, plans: list[MeasurementPlan]
+    model: nn.Module | View,
+    subsample: bool,
+    partial: bool,
+    plans: list[MeasurementPlan],
+    missing: list[MeasurementPlan],
 ) -> tuple[str, ...]:
-    """Say in which mode and type the model was, how many sequences took part, and what lags and numbers are of."""
+    """Say in which mode and type the model was, how many sequences took part, what lags and numbers are of, what is `missing`."""
     block_plan = plans[0].block_plan
     notes = list(block_plan.notes)
     if isinstance(model, nn.Module) and any(isinstance(m, nn.Dropout) and m.training for m in model.modules()):
@@ -41,6 +48,8 @@ def how_measured(
         )
     if partial:
         notes.append("interrupted: only the blocks that were finished are in this result")
+    if missing:
+        notes.append(f"interrupted: {', '.join(plan.view.name for plan in missing)} not measured")
     if any(plan.scale is not None for plan in plans):
         notes.append("signal and noise are those of the optimiser's steps, not of plain gradients")
     if any(plan.view.local for plan in plans):

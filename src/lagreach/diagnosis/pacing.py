@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ FEWEST = 16  # sequences that a plan has
 SHOWN = 64  # sequences whose gains are measured besides
 SPENT = 0.8  # share of a budget that is planned with: the estimate is a rough one
 OWN_SHARE = 0.014  # of the time expected, up to which pieces are timed: together with the rest it stays below 2 %,
-OWN_SECONDS = 0.4  # or up to so many seconds: no piece of a short work takes less than 2 % of it
+OWN_SECONDS = 0.25  # or up to so many seconds: no piece of a short work takes less than 2 % of it
 MORE = 4  # times as many pairs in every further piece
 
 
@@ -87,14 +88,29 @@ class PieceLaw:
         >>> round(law.seconds(10), 6), PieceLaw.fitted({(2, 1.0, 1.0): 3.0}).seconds(6)
         (27.0, 9.0)
         """
-        from scipy.optimize import nnls
-
         pieces = np.array(list(timed), dtype=float)
         seconds = np.maximum(list(timed.values()), 1e-9)
         pairs, bands, steps = pieces.T
         differ = [len(set(pairs)) > 1, len(set(pairs)) > 1 and len(set(bands)) > 1, True, len(set(steps)) > 1]
         parts = np.stack((np.ones(len(pieces)), bands, pairs, pairs * steps), axis=1) * differ
-        return cls(*nnls(parts / seconds[:, None], np.ones(len(pieces)))[0].tolist())
+        return cls(*_not_negative(parts / seconds[:, None], np.flatnonzero(differ)).tolist())
+
+
+def _not_negative(parts: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Weights of some columns, none negative, whose sum is closest to one in every row.
+
+    The best of all choices of columns whose plain least squares are not negative. There are at most fifteen, and scipy's nnls
+    fails before 1.16 where columns nearly follow from each other.
+    """
+    best, closest = np.zeros(parts.shape[1]), np.inf
+    for size in range(1, len(columns) + 1):
+        for chosen in itertools.combinations(columns, size):
+            weights = np.zeros(parts.shape[1])
+            weights[list(chosen)] = np.linalg.lstsq(parts[:, chosen], np.ones(len(parts)), rcond=None)[0]
+            distance = float(np.linalg.norm(parts @ weights - 1))
+            if (weights >= 0).all() and distance < closest:
+                best, closest = weights, distance
+    return best
 
 
 def timed(work: Callable[[], object]) -> float:

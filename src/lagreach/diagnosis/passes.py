@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from lagreach.diagnosis.locate import Look, locate
+from lagreach.diagnosis.locate import SecondLook, locate
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.gradients.blocks import BlockMeans, BlockSums
 from lagreach.gradients.lag_sketch import bands_test
@@ -97,7 +97,7 @@ def between_passes(
     means: BlockMeans,
     settings: MeasureSettings,
     inputs: InputMoments | None = None,
-    look: Look | None = None,
+    look: SecondLook | None = None,
 ) -> BetweenPasses:
     """Test every band, name lags by looking closer, and fix the directions that the second pass looks along.
 

@@ -23,10 +23,10 @@ from torch import Tensor
 from lagreach._util.disk import make_folder, write_whole
 from lagreach._util.progress import Progress, ticks
 from lagreach.data.sequences import fingerprint
+from lagreach.diagnosis.assemble import MeasuredWindow
 from lagreach.diagnosis.measure import interruptible_window
 from lagreach.diagnosis.passes import Statistics
 from lagreach.diagnosis.settings import MeasureSettings
-from lagreach.diagnosis.window import Window
 from lagreach.errors import UnsupportedError
 from lagreach.gradients.measurement_plan import MeasurementPlan
 from lagreach.gradients.noise import NoiseValues
@@ -39,7 +39,7 @@ from lagreach.whole_model.signals import SignalPart
 from lagreach.whole_model.spread import FEWEST, Spread, Work, until_interrupted
 
 KEPT = (SignalPart, ExchangePart, NoiseValues, PartialMoments, Factors, InputMoments)
-FORMAT = 2  # of the files; others are not read
+FORMAT = 3  # of the files; others are not read
 
 
 class Resumed:
@@ -55,7 +55,7 @@ class Resumed:
 
     def __call__(
         self, plan: MeasurementPlan, settings: MeasureSettings, progress: Progress | None, statistics: Statistics
-    ) -> tuple[Window, np.ndarray, bool]:
+    ) -> MeasuredWindow:
         """Recurrent layers are measured within minutes, and kept nowhere."""
         return interruptible_window(plan, settings, progress, statistics)
 
@@ -102,7 +102,7 @@ def described(plan: WholeModelPlan) -> tuple[Any, ...]:
     return (
         fingerprint(plan.sequences), sums, repr(plan.model.module), called, plan.loss, plan.bands.edges,
         plan.anchors, plan.source.name, plan.outputs, plan.signal, plan.seed, plan.output,
-        plan.block_plan.pairs, plan.block_plan.blocks, repr(plan.steps), plan.weighting,
+        plan.block_plan.pairs, plan.block_plan.blocks, plan.block_plan.members, repr(plan.steps), plan.weighting,
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """How long a diagnosis takes: a little of the work is done and timed, and its time is fitted (`pacing.py`).
 
 Pieces of the passes over the data are some pairs of sequences, carried back over some bands of lags. The first are one pair
-over few lags; larger ones follow as long as all timing stays below 2 % of the time that is then expected, or half a second.
+over few lags; the largest follows that keeps all timing below 2 % of the time that is then expected, or a quarter of a second.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lagreach.diagnosis import pacing
 from lagreach.diagnosis.layer import gains_and_rates
 from lagreach.diagnosis.measure import GROUP
 from lagreach.diagnosis.pacing import MORE, Allowance, Pace, PieceLaw, timed
-from lagreach.diagnosis.passes import first_pass
+from lagreach.diagnosis.passes import Statistics, first_pass
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.gradients.measurement_plan import GROUP_ROWS, MeasurementPlan
 from lagreach.gradients.noise import noise_values
@@ -24,7 +24,6 @@ from lagreach.statistics import all_statistics
 from lagreach.statistics.memory import directions_read
 
 FEW = 1 / 10  # of the steps that are carried back, in the first pieces
-GROWS = 1.5  # times that few lags take longer than one, or code was still being loaded for the first piece
 ODD = 8  # times as long as the first pass, from which on another piece of work is timed once more for the same reason
 STARTING = 2  # times that several pairs take longer than one, at most, if most of that is starting
 MISSES = 1.25  # times as long as few lags tell it: the sums of all of them lie in no cache
@@ -35,33 +34,38 @@ PER_VALUE = 4e-8  # for every value of block gradients and covariances, which th
 PER_CUBE = 1.5e-10  # and for the directions of every covariance, which take the cube of its size
 
 
-def measured_pace(plans: list[MeasurementPlan], settings: MeasureSettings, begun: float) -> Pace:
+def measured_pace(
+    plans: list[MeasurementPlan], settings: MeasureSettings, begun: float, statistics: Statistics | None = None
+) -> Pace:
     """Time pieces of the recurrences, one after the other; set-up, since it was `begun`, is part of the work."""
     total = Pace(pacing.clock() - begun)
     for number, plan in enumerate(plans, 1):
-        total = total + _pace(plan, settings, Allowance(begun, number / len(plans)))
+        pieces = _Pieces(plan, settings, all_statistics() if statistics is None else statistics)
+        total = total + _pace(pieces, Allowance(begun, number / len(plans)))
     return total
 
 
-def _pace(plan: MeasurementPlan, settings: MeasureSettings, allowance: Allowance) -> Pace:
-    pieces = _Pieces(plan, settings)
+def _pace(pieces: _Pieces, allowance: Allowance) -> Pace:
+    plan = pieces.plan
     few, every = pieces.few, len(plan.bands)
-    lags = {(1, 1): pieces.lags(1, 1), (1, few): pieces.lags(1, few)}
-    if lags[1, few] < GROWS * lags[1, 1]:
+    lags = {(1, bands): pieces.lags(1, bands) for bands in dict.fromkeys((1, few))}
+    if lags[1, few] <= lags[1, 1]:  # code was still being loaded for the first piece
         lags[1, 1] = pieces.lags(1, 1)
     noise_pairs = 1
     if pieces.together >= MORE:
-        lags |= {(MORE, bands): pieces.lags(MORE, bands) for bands in (1, few)}
+        lags |= {(MORE, bands): pieces.lags(MORE, bands) for bands in dict.fromkeys((1, few))}
         starting = lags[MORE, 1] < STARTING * lags[1, 1]  # is most of it: more pairs take hardly longer
         noise_pairs = min(2 * MORE if starting else MORE, plan.pairs_together)
     noise = {noise_pairs: _warm(lambda: pieces.noise(noise_pairs), ODD * lags[1, few])}
     gains = lags[1, few]  # which take about as long, if there is no time to see
     if gains <= allowance.left(pieces.pace(lags, noise, gains).seconds(plan.block_plan.sequences)):
         gains = _warm(lambda: pieces.gains(few), ODD * lags[1, few])
-    for pairs, bands in _larger(pieces.together, few, every):
-        expected = pieces.pace(lags, noise, gains).seconds(plan.block_plan.sequences)
-        if pieces.law(lags).seconds(pairs, *pieces.shares(bands)) <= allowance.left(expected):
-            lags[pairs, bands] = pieces.lags(pairs, bands)
+    left = allowance.left(pieces.pace(lags, noise, gains).seconds(plan.block_plan.sequences))
+    law = pieces.law(lags)
+    for pairs in _larger(pieces.together):
+        if law.seconds(pairs, *pieces.shares(every)) <= left:
+            lags[pairs, every] = pieces.lags(pairs, every)
+            break
     return pieces.pace(lags, noise, gains)
 
 
@@ -71,12 +75,11 @@ def _warm(work: Callable[[], float], longest: float) -> float:
     return seconds if seconds <= longest else min(seconds, work())
 
 
-def _larger(most: int, few: int, every: int) -> Iterator[tuple[int, int]]:
-    """Further pieces, from the one that tells most: numbers of pairs and of bands."""
-    pairs = 1
-    while pairs <= most:
-        yield from ((pairs, bands) for bands in ((every, few) if pairs > MORE else (every,)))
-        pairs *= MORE
+def _larger(most: int) -> Iterator[int]:
+    """Numbers of pairs of a last piece over all lags, the most that are carried back together first: it tells most."""
+    while most:
+        yield most
+        most //= MORE
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ class _Pieces:
 
     plan: MeasurementPlan
     settings: MeasureSettings
+    statistics: Statistics
 
     @property
     def few(self) -> int:
@@ -141,7 +145,7 @@ class _Pieces:
     def lags(self, pairs: int, bands: int) -> float:
         """Seconds of the first pass."""
         small = self._small(pairs, bands)
-        return timed(lambda: first_pass(small, all_statistics(), [0]))
+        return timed(lambda: first_pass(small, self.statistics, [0]))
 
     def noise(self, pairs: int) -> float:
         """Seconds of the noise, along any directions."""

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from lagreach._util.about import about
+from lagreach._util.interrupts import despite_interrupt
 from lagreach._util.progress import Progress, progress_bar
 from lagreach._util.threads import threads_of_user
 from lagreach._version import __version__
@@ -22,7 +23,7 @@ from lagreach.data.sequences import Sequences, as_sequences, fingerprint, tellin
 from lagreach.data.targets import refuse_constant_targets
 from lagreach.diagnosis import pacing
 from lagreach.diagnosis.assemble import untold, window_from
-from lagreach.diagnosis.cost import DiagnosisCost, check_budget
+from lagreach.diagnosis.cost import DiagnosisCost
 from lagreach.diagnosis.curves import with_curves
 from lagreach.diagnosis.pacing import Pace
 from lagreach.diagnosis.readout_shares import with_readout_shares
@@ -43,6 +44,7 @@ from lagreach.whole_model.factors import IN_MEMORY
 from lagreach.whole_model.language_models import aligned_labels
 from lagreach.whole_model.measure import ModelMeasurement, measure_model
 from lagreach.whole_model.measurement_plan import WholeModelPlan, plan_model_measurement, subsample
+from lagreach.whole_model.reach import reach_note
 from lagreach.whole_model.spread import Spread
 
 NAME = "whole model"
@@ -94,9 +96,9 @@ def diagnose_whole_model(
             shown(f"{NAME}: {stage}", done, of)
 
         measured = measure_model(plan, flips=settings.flips, error=settings.error, progress=named, spread=spread)
-    layer = _layer(measured, settings, why)
+    layer, interrupted = despite_interrupt(_layer, measured, settings, why)
     block_plan = measured.plan.block_plan
-    cut_short = measured.cut_short
+    cut_short = measured.cut_short or interrupted
     if not cut_short:
         planned, how = (
             sequences or block_plan.available,
@@ -171,7 +173,6 @@ def _planned(
     """
     begun = pacing.clock()
     check_settings(settings)
-    check_budget(budget)
     _refuse_choices(settings, only_of_layers, why)
     check_enough(len(source))
     if settings.signal == "dependence":
@@ -297,6 +298,8 @@ def _warnings(measured: ModelMeasurement) -> tuple[str, ...]:
             f"outputs also look at later inputs ({share}): lags count steps back from an output's own step, and say nothing "
             'of what lies ahead. If all outputs are a forecast made at the end, pass outputs="at the end"'
         )
+    if (note := reach_note(measured.plan, measured.log10_gain)) is not None:
+        notes.append(note)
     return tuple(notes)
 
 

@@ -5,6 +5,7 @@ Ways back are most of the work, and there are several from every sequence: piece
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -21,57 +22,83 @@ GROWS = (1 + MORE) / 2  # times that the next piece takes, if half of a piece is
 SMALL = 8  # the first piece has at most that part of all pairs
 SETTLING = 0.6  # seconds of tests and fits afterwards
 READOUT = 0.3  # of the time of the noise, for the shares that a readout recovers
-GAINS = "gains"
+FORWARD, SIGNALS, EXCHANGE, NOISE, GAINS = "forward", "signals", "exchange", "noise", "gains"
+
+Seconds = dict[str, float]  # of each pass over a piece, with one way back from a sequence
 
 
 def whole_model_pace(plan: WholeModelPlan, begun: float) -> Pace:
     """Time the passes; set-up, since it was `begun`, is part of the work."""
     setting_up, allowance = pacing.clock() - begun, Allowance(begun)
     count, together = len(plan.block_plan.pairs), min(plan.pairs_together, len(plan.block_plan.pairs))
-    pairs, took, pace = max(1, min(MORE, together, count // SMALL)), 0.0, Pace()
-    passes: dict[int, dict[str, float]] = {}
+    pairs, took, pieces = max(1, min(MORE, together, count // SMALL)), 0.0, dict[int, Seconds]()
+
+    def pace_of(pieces: dict[int, Seconds]) -> Pace:
+        return _put_together(plan, pieces) + Pace(setting_up + SETTLING)
+
+    def left(pieces: dict[int, Seconds]) -> float:
+        return allowance.left(pace_of(pieces).seconds(2 * count))
+
     with at_rest(plan.model.module):
         # one piece alone is mostly starting: where pairs are many, a second one follows in any case
         while pairs <= together and (
-            not passes
-            or (len(passes) == 1 and pairs <= count // SMALL)
-            or GROWS * took <= allowance.left(pace.seconds(2 * count))
+            not pieces or (len(pieces) == 1 and pairs <= count // SMALL) or GROWS * took <= left(pieces)
         ):
             started = pacing.clock()
-            passes[pairs] = _passes(plan, pairs)
+            pieces[pairs] = _piece(plan, pairs, pieces, left)
             took, pairs = pacing.clock() - started, MORE * pairs
-            pace = _put_together(plan, passes) + Pace(setting_up + SETTLING)
-    return pace
+    return pace_of(pieces)
 
 
-def _put_together(plan: WholeModelPlan, passes: dict[int, dict[str, float]]) -> Pace:
+def _put_together(plan: WholeModelPlan, pieces: dict[int, Seconds]) -> Pace:
     """Fit each pass on its own."""
     chunks = -(-len(plan.block_plan.pairs) // plan.pairs_together)
+    ways = {SIGNALS: plan.anchors, EXCHANGE: min(MOST_ANCHORS, plan.anchors), NOISE: 1, GAINS: plan.anchors}
     total = Pace()
-    for name in next(iter(passes.values())):
-        law = PieceLaw.fitted({(pairs, 1.0, 1.0): seconds[name] for pairs, seconds in passes.items()})
+    for name, anchors in ways.items():
+        seconds = {
+            pairs: one[name] + (anchors - 1) * max(0.0, one[name] - one[FORWARD]) for pairs, one in pieces.items()
+        }
+        if name == EXCHANGE:  # beside the anchors that it exchanges at, all others are carried back once
+            more = {pairs: max(0.0, one[NOISE] - one[FORWARD]) for pairs, one in pieces.items()}
+            seconds = {pairs: taken + (plan.anchors - anchors) * more[pairs] for pairs, taken in seconds.items()}
+        law = PieceLaw.fitted({(pairs, 1.0, 1.0): taken for pairs, taken in seconds.items()})
         if name == GAINS:
             total = total + Pace(law.start, per_shown=law.a_pair() / 2)
         else:
-            total = total + Pace(chunks * law.start, law.a_pair() / 2)
+            times = 1 + READOUT * (name == NOISE)
+            total = total + Pace(times * chunks * law.start, times * law.a_pair() / 2)
     return total
 
 
-def _passes(plan: WholeModelPlan, pairs: int) -> dict[str, float]:
-    """Seconds of each pass over so many pairs: signals, the exchange at one lag, noise with what a readout shows, gains."""
-    alone = replace(plan.block_plan, pairs=plan.block_plan.pairs[:pairs], blocks=np.zeros(pairs, dtype=int), count=1)
+def _piece(
+    plan: WholeModelPlan, pairs: int, before: dict[int, Seconds], left: Callable[[dict[int, Seconds]], float]
+) -> Seconds:
+    """Seconds of the passes over so many pairs: the first is timed; so are the others as long as there is time `left`.
+
+    Else they are taken to grow like the first since the piece before, or to take as long as their runs and ways back.
+    """
+    some = plan.block_plan.pairs[:pairs]
+    alone = replace(plan.block_plan, pairs=some, blocks=np.zeros(pairs, dtype=int), count=1, members=2)
     few, made = replace(plan, block_plan=alone, anchors=1), list[Signals]()
     forward = timed(lambda: few.run(alone.pairs.ravel()))
     signals = timed(lambda: made.append(measure_signals(few)))
-    lag, noise = plan.bands.lags[len(plan.bands) // 2], directions_of(made[0], {})
-
-    def ways_back(seconds: float, anchors: int) -> float:
-        return seconds + (anchors - 1) * max(0.0, seconds - forward)
-
-    exchange = timed(lambda: ExchangeWork(((lag, lag),))(few, (0,)))
-    return {
-        "signals": ways_back(signals, plan.anchors),
-        "exchange": ways_back(exchange, min(MOST_ANCHORS, plan.anchors)),
-        "noise": (1 + READOUT) * timed(lambda: noise(few, (0,))),
-        GAINS: ways_back(timed(lambda: measure_gain(few)), plan.anchors),
+    several = plan.output.shape[1] > 1
+    back = max(0.0, signals - forward) / (len(plan.output) + several)  # for planted targets, and for the data's own
+    once = forward + back
+    signals += several * (plan.pairings - 1) * back  # pairs alone were timed, and every pairing is a way back
+    seconds = {FORWARD: forward, SIGNALS: signals, EXCHANGE: 2 * once, NOISE: once, GAINS: once}
+    if before:
+        last = before[max(before)]
+        grown = signals / last[SIGNALS]
+        seconds |= {name: grown * last[name] for name in (EXCHANGE, NOISE, GAINS)}
+    lag = plan.bands.lags[len(plan.bands) // 2]
+    works: dict[str, Callable[[], object]] = {
+        EXCHANGE: lambda: ExchangeWork(((lag, lag),))(few, (0,)),
+        NOISE: lambda: directions_of(made[0], {})(few, (0,)),
+        GAINS: lambda: measure_gain(few),
     }
+    for name, work in works.items():
+        if seconds[name] <= left(before | {pairs: seconds}):
+            seconds[name] = timed(work)
+    return seconds

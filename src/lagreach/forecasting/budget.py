@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,12 +18,14 @@ GRADIENT_BATCH = 32  # sequences of a batch whose gradient tells what Adam divid
 GRADIENT_BATCHES = 4
 
 
-def optimiser_scale(measurement: Measurement, optimiser: Any, model: object) -> dict[str, Tensor]:
-    """Step size of each weight; zero for weights that the optimiser does not move."""
+def optimiser_scale(
+    measurement: Measurement, optimiser: Any, model: object, squared: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """Step size of each weight, from its mean squared gradient; zero for weights that the optimiser does not move."""
     if not isinstance(model, nn.Module):
         raise InputError("optimiser= needs the torch module whose weights it moves", got=type(model).__name__)
     weights = measurement.network.weights
-    sizes = step_sizes(optimiser, model, mean_squared_gradients(measurement))
+    sizes = step_sizes(optimiser, model, squared)
     if not set(sizes) & set(weights):
         raise InputError(
             "the optimiser does not move any weight of this model",
@@ -32,19 +35,19 @@ def optimiser_scale(measurement: Measurement, optimiser: Any, model: object) -> 
     return {name: sizes.get(name, torch.zeros(w.shape, dtype=torch.float64)) for name, w in weights.items()}
 
 
-def farthest(measurement: Measurement, scale: Mapping[str, Tensor], steps: int) -> float:
+def farthest(scale: Mapping[str, Tensor], squared: Mapping[str, Tensor], steps: int) -> float:
     """Root mean square of the distance that weights move in so many steps, if all steps went the same way.
 
     Adam moves a weight by its learning rate at a step, whatever the gradient; SGD by the gradient's own size. Training
     that cannot move weights by a good part of one has hardly begun.
     """
-    gradients = mean_squared_gradients(measurement)
-    moved = torch.cat([(scale[name].square() * gradients[name].to(scale[name])).flatten() for name in scale])
+    moved = torch.cat([(scale[name].square() * squared[name].to(scale[name])).flatten() for name in scale])
     return float(steps * moved[moved > 0].mean().sqrt()) if bool((moved > 0).any()) else 0.0
 
 
-def mean_squared_gradients(measurement: Measurement) -> dict[str, Tensor]:
-    """Mean over a few batches of the squared gradient of the mean loss."""
+def mean_squared_gradients(measurement: Measurement, seconds: float | None = None) -> dict[str, Tensor]:
+    """Mean over a few batches of the squared gradient of the mean loss; fewer, once so many seconds are over."""
+    begun = time.perf_counter()
     network = measurement.network
     plan = measurement.plan.only(GRADIENT_BATCH * GRADIENT_BATCHES)
     totals: dict[str, Tensor] = {}
@@ -58,6 +61,8 @@ def mean_squared_gradients(measurement: Measurement) -> dict[str, Tensor]:
         for name, gradient in zip(leaves, gradients, strict=True):
             totals[name] = totals.get(name, torch.zeros_like(gradient)) + gradient.square()
         count += 1
+        if seconds is not None and time.perf_counter() - begun > seconds:
+            break
     return {name: total / count for name, total in totals.items()}
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import copy
-import math
 import operator
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lagreach._util.about import about
-from lagreach._util.progress import Progress, Tick, progress_bar, ticks
+from lagreach._util.bounds import check_bounds
+from lagreach._util.progress import Progress, progress_bar, ticks
 from lagreach._util.seeds import check_seed
 from lagreach._util.threads import one_thread
 from lagreach._version import __version__
@@ -27,31 +25,22 @@ from lagreach.adapters.precision import in_single_precision, precision_note
 from lagreach.data.sequences import Sequences, as_sequences, fingerprint, telling_sample
 from lagreach.data.targets import refuse_constant_targets
 from lagreach.errors import InputError
-from lagreach.forecasting.budget import descent_time, farthest, optimiser_scale, readout_scale
-from lagreach.forecasting.dependence import dependence_of
-from lagreach.forecasting.linearise import Linearisation, choose_linearisation, sequences_together
-from lagreach.forecasting.network import MOST_FEATURES, as_network
-from lagreach.forecasting.plan import BLOCKS, ForecastPlan, make_plan
+from lagreach.forecasting.budget import farthest, mean_squared_gradients, optimiser_scale
+from lagreach.forecasting.network import as_network
+from lagreach.forecasting.pacing import Budget
+from lagreach.forecasting.plan import ForecastPlan, make_plan
 from lagreach.forecasting.result import Forecast
-from lagreach.forecasting.target_batches import Measurement
-from lagreach.forecasting.training_gradients import cut_gradients
+from lagreach.forecasting.run import ForecastRun
 from lagreach.gradients.optimiser_geometry import optimiser_name
 from lagreach.gradients.significance import flip_test
-from lagreach.statistics import reachable, readable
-from lagreach.statistics.linear_share import ANCHORS, ShareCurves, output_space, rounding_floor, share_curves
-from lagreach.statistics.reachable import Directions
+from lagreach.statistics.linear_share import ShareCurves
 from lagreach.transport.objective import Loss
 from lagreach.whole_model.language_models import aligned_labels
 
 Train = Callable[[nn.Module, int], Any]
-DIRECTIONS = 256
-FEWEST_DIRECTIONS = 16
-READOUT_WEIGHTS = 512  # of these at most, every one is a feature; else a few directions of the output are looked at
-ROWS_A_FEATURE = 4  # at least so many anchors for each feature, or fewer directions are taken
-AMPLE_ROWS = 32  # anchors for each feature: more sequences are not looked at for all weights
-FEWEST_SEQUENCES = 256
 MEMORY = 2**29  # bytes of the sums
 FLIPS = 2000
+GRADIENTS = 0.05  # share of a budget after which no further batch tells the size of gradients
 
 
 @one_thread()  # steps of recurrent layers are small: several threads only get in each other's way
@@ -76,6 +65,7 @@ def forecast(
     budget: float | None = None,
     memory: int = MEMORY,
     target_steps: Any = None,
+    outputs: str | None = None,
     call: Call | None = None,
     progress: Progress | bool | None = None,
 ) -> Forecast:
@@ -111,12 +101,19 @@ def forecast(
         on a copy. Your model stays as it is.
     directions
         Random directions of the weights; 256, or fewer where `memory` (bytes), `budget` (seconds) or the data allow no more.
+    budget
+        Seconds to stay within, about: fewer directions (also than those asked for) and sequences are looked at, and it is said
+        where even the fewest take longer.
     derivatives
         How derivatives along the directions are taken: "backward" (gradients carried back from the outputs looked at, for one
         recurrent layer with a readout), "difference" (one run of the model in double precision for each), "forward" (forward
         mode, some ten times slower), or "auto": the first of these that the model allows.
     target_steps
-        Which steps targets belong to: "last", or a list of time indices, one a target; by their shape if None.
+        Which steps of x targets belong to: "last", or a list of time indices, one a target; by their shape if None. Outputs of
+        a coarser rhythm than x (behind a front with a stride) need the list.
+    outputs
+        Whether outputs belong to each step ("per step") or, as in a forecast of several steps, all to the end ("at the end");
+        found from gradients if None, and asked where these cannot tell.
     call
         How to run the model on a batch, if ``model(x)`` is not it: a function of the model and a batch.
 
@@ -138,7 +135,7 @@ def forecast(
             "a budget is an optimiser and a number of steps", got="one of them", fix="pass optimiser= and steps="
         )
     check_seed(seed)
-    _check_limits(error=error, directions=directions, budget=budget, memory=memory, pilot=pilot)
+    check_bounds(error=error, directions=directions, budget=budget, memory=memory, pilot=pilot)
     numbers = _counts(sequences)
     source, loss, said = aligned_labels(model, as_sequences(data), loss, call)
     if pilot:
@@ -153,18 +150,22 @@ def forecast(
     seconds = {"reading": time.perf_counter() - started}
     with progress_bar(progress if isinstance(progress, bool) else None) as bar:
         shown = progress if callable(progress) else bar
-        run = _Run(model, plan, loss, target_steps, call, seed)
+        run = ForecastRun(model, plan, loss, target_steps, call, seed, outputs)
         run.warnings += [*said, *reset]
+        if budget is not None:
+            run.within(Budget(budget, started))
         read = run.readable(ticks(shown, "readout", len(plan)))
         seconds["readout"] = time.perf_counter() - started - sum(seconds.values())
         reach = within = None
         sketch = np.full(len(plan.lags), np.nan)
+        scale = None
+        if optimiser is not None and steps is not None:
+            squared = mean_squared_gradients(run.measurement, None if budget is None else GRADIENTS * budget)
+            scale = optimiser_scale(run.measurement, optimiser, trained, squared)
+            run.settings["farthest"] = farthest(scale, squared, steps)
         if weights == "all":
-            scale = None if optimiser is None else optimiser_scale(run.measurement, optimiser, trained)
-            if scale is not None and steps is not None:
-                run.settings["farthest"] = farthest(run.measurement, scale, steps)
             reach, within, sketch = run.reachable(
-                scale, steps, shown, directions=directions, derivatives=derivatives, budget=budget, memory=memory,
+                scale, steps, shown, directions=directions, derivatives=derivatives, memory=memory,
                 strength=strength, have=len(source),
             )  # fmt: skip
             seconds["all weights"] = time.perf_counter() - started - sum(seconds.values())
@@ -220,7 +221,7 @@ def readout_shares(
     features = as_network(model, sample, call).show(sample)[1].shape[-1]
     if features > most_features:
         return None, features
-    return _Run(model, plan, loss, target_steps, call, seed).readable(None), features
+    return ForecastRun(model, plan, loss, target_steps, call, seed).readable(None), features
 
 
 def _counts(sequences: Iterable[int] | int) -> tuple[int, ...]:
@@ -231,21 +232,6 @@ def _counts(sequences: Iterable[int] | int) -> tuple[int, ...]:
     except TypeError as error:
         some = "such as (100, 1000, 10000)"
         raise InputError("sequences are positive numbers", got=repr(sequences), expected=some) from error
-
-
-def _check_limits(**limits: float | None) -> None:
-    """Refuse errors, numbers, times and bytes that are none."""
-    expected = {
-        "error": ("between 0 and 1", lambda value: 0 < value < 1),
-        "directions": ("a positive whole number", lambda value: value >= 1 and value == int(value)),
-        "budget": ("seconds, more than 0", lambda value: value > 0),
-        "memory": ("bytes, more than 0", lambda value: value > 0),
-        "pilot": ("steps, 0 or more", lambda value: value >= 0),
-    }
-    for name, value in limits.items():
-        words, fits = expected[name]
-        if value is not None and not (isinstance(value, (int, float)) and not math.isnan(value) and fits(value)):
-            raise InputError(f"{name} is out of range", got=f"{name}={value!r}", expected=words)
 
 
 def _after_pilot(model: nn.Module | View, train: Train | None, pilot: int) -> nn.Module:
@@ -259,149 +245,6 @@ def _after_pilot(model: nn.Module | View, train: Train | None, pilot: int) -> nn
     trained = copy.deepcopy(model)
     train(trained, pilot)
     return trained
-
-
-class _Run:
-    """The passes of one forecast, and what is to be said about them."""
-
-    def __init__(
-        self, model: nn.Module | View, plan: ForecastPlan, loss: Loss, steps: Any, call: Call | None, seed: int
-    ) -> None:
-        sample = plan.sample()
-        network = as_network(model, sample, call)
-        output, features, _ = network.show(sample)
-        generator = torch.Generator().manual_seed(seed + 1)
-        width, mixing = features.shape[-1], None
-        self.warnings = list(network.notes)
-        if width > MOST_FEATURES:
-            draws = torch.randn(width, MOST_FEATURES, generator=generator, dtype=torch.float64)
-            mixing, width = torch.linalg.qr(draws).Q, MOST_FEATURES
-            self.warnings.append(
-                f"a readout of {features.shape[-1]} features: {width} random combinations of them are judged"
-            )
-            network.readout = ()
-        outputs = output.shape[-1]
-        probes = plan.coding.project.shape[1]
-        space = output_space(loss, outputs, max(1, READOUT_WEIGHTS // width), probes, generator)
-        if plan.coding.singled:
-            space = replace(space, group=2 * space.group)
-        self.sample, self.seed, self.outputs, self.width = sample, seed, outputs, width
-        self.measurement = Measurement(network, plan, loss, steps, space, mixing)
-        self.dependence = dependence_of(plan, loss, outputs, seed)
-        self.settings: dict[str, Any] = {"sequences_used": len(plan), "readout_features": width}
-        self.settings["missed"] = self.measurement.missed()
-
-    def readable(self, tick: Tick) -> ShareCurves:
-        """Fit the readout."""
-        measurement, plan = self.measurement, self.measurement.plan
-        device = measurement.network.device
-        moments = readable.start(BLOCKS, self.width, plan.lags, measurement.space.copies, device, plan.coding.singled)
-        measurement.add_readable(moments, tick, self.dependence)
-        rows = len(plan) * self._anchors()
-        if rows < ROWS_A_FEATURE * self.width:
-            self.warnings.append(
-                f"only {rows} targets were looked at for {self.width} features of the readout: shares for more sequences than "
-                "these are lower bounds; more data, or targets at more steps, would tell"
-            )
-        return share_curves(moments, floor=rounding_floor(measurement.network.dtype))
-
-    def _anchors(self) -> int:
-        """Anchors of a typical sequence."""
-        weights = self.measurement.run(self.sample).objective.weights
-        return min(ANCHORS, int((weights > 0).sum(1).float().mean().ceil()))
-
-    def reachable(
-        self,
-        scale: dict[str, Tensor] | None,
-        steps: int | None,
-        shown: Progress,
-        *,
-        directions: int | None,
-        derivatives: str,
-        budget: float | None,
-        memory: int,
-        strength: float,
-        have: int,
-    ) -> tuple[ShareCurves, ShareCurves | None, np.ndarray]:
-        """Fit all weights; also within a number of steps, and with half the directions."""
-        measurement, space = self.measurement, self.measurement.space
-        network = measurement.network
-        if (cut := cut_gradients(network, self.sample)) is not None:
-            self.warnings.append(cut)
-        all_outputs = space.basis.shape[1] == self.outputs
-        looked_at: int | None = space.basis.shape[1] * self._anchors()
-        if not all_outputs or (directions or DIRECTIONS) < (looked_at or 0):  # a run a direction is then cheaper
-            looked_at = None
-        how = choose_linearisation(network, self.sample, derivatives, looked_at)
-        if how.note:
-            self.warnings.append(how.note)
-        moved = {n: w for n, w in how.weights(network).items() if not (all_outputs and n in network.readout)}
-        beside = space.basis.shape[1] * self.width if network.readout else 0
-        count = self._count(directions, beside, memory, budget, how, moved)
-        chosen = Directions(moved, count, self.seed, None if scale is None else {n: scale[n] for n in moved})
-        features = len(chosen) + beside
-        wanted = max(FEWEST_SEQUENCES, math.ceil(AMPLE_ROWS * features / self._anchors()))
-        part = measurement.plan.only(wanted)
-        measurement = replace(measurement, plan=part)
-        moments = reachable.start(BLOCKS, features, space, part.lags, network.device, part.coding.singled)
-        of_readout = None if scale is None or not beside else readout_scale(scale, network.readout, self.width)
-        measurement.add_reachable(moments, chosen, how, of_readout, ticks(shown, "all weights", len(part)))
-        floor = rounding_floor(None if how.note else network.dtype)
-        curves = share_curves(moments, floor=floor)
-        within = None
-        if steps is not None:
-            within = share_curves(moments, floor=floor, budget=descent_time(space.loss, self.outputs, steps))
-        self.settings |= {
-            "directions": len(chosen), "weights": chosen.size, "derivatives": how.method, "sequences_for_all_weights": len(part),
-        }  # fmt: skip
-        if chosen.exact:
-            return curves, within, np.zeros(len(part.lags))
-        kept = np.concatenate((np.arange(len(chosen) // 2), np.arange(len(chosen), features)))
-        fewer = share_curves(moments, floor=floor, features=kept)
-        both = [one.planted(np.array([float(have)]), strength).value[:, 0] for one in (curves, fewer)]
-        return curves, within, both[0] - both[1]
-
-    def _count(
-        self,
-        asked: int | None,
-        beside: int,
-        memory: int,
-        budget: float | None,
-        how: Linearisation,
-        moved: dict[str, Tensor],
-    ) -> int:
-        """Directions that memory, time and the number of targets allow."""
-        if asked is not None:
-            return asked
-        rows = len(self.measurement.plan) * self._anchors()
-        by_rows = rows // ROWS_A_FEATURE - beside
-        by_memory = int((memory / (2 * BLOCKS * 8)) ** 0.5) - beside
-        count = min(DIRECTIONS, by_rows, by_memory)
-        if budget is not None:
-            count = min(count, self._affordable(budget, how, moved))
-        if count < FEWEST_DIRECTIONS:
-            self.warnings.append(
-                f"only {FEWEST_DIRECTIONS} directions of the weights are looked at: targets, memory or time allow no more; the "
-                "share that all weights reach is a lower bound"
-            )
-        return max(FEWEST_DIRECTIONS, count)
-
-    def _affordable(self, budget: float, how: Linearisation, moved: dict[str, Tensor]) -> int:
-        """Directions that the time allows, from timing a few of them on one batch."""
-        measurement = self.measurement
-        size = sequences_together(measurement.network, how.alive)
-        few = measurement.plan.only(size)
-        trial = replace(measurement, plan=few)
-        beside = measurement.space.basis.shape[1] * self.width if measurement.network.readout else 0
-        together = how.together if how.carried is None else DIRECTIONS  # which then cost about the same
-        taken = Directions(moved, together, self.seed)
-        sums = reachable.start(
-            BLOCKS, len(taken) + beside, measurement.space, few.lags, measurement.network.device, few.coding.singled
-        )
-        begun = time.perf_counter()
-        trial.add_reachable(sums, taken, how)
-        each = (time.perf_counter() - begun) / (len(taken) * len(few))
-        return int(budget / (each * min(len(measurement.plan), FEWEST_SEQUENCES)))
 
 
 def _warnings(plan: ForecastPlan, model: object) -> list[str]:

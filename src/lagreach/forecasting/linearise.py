@@ -19,6 +19,7 @@ from lagreach.statistics.reachable import METHODS, Directions, difference_step, 
 
 TOGETHER = 16  # directions that are taken together
 ROOM = 2**28  # bytes of activations that may be alive at a time on a processor
+IN_CACHE = 2**22  # numbers of the largest activation that a processor runs at a time, where their sums follow
 MOST_SEQUENCES = 128
 ALIVE = 6  # activations of the largest size that are alive at a time
 AGREE = 1e-3  # how closely differences over two distances must agree
@@ -188,3 +189,8 @@ def sequences_together(network: Network, runs: int) -> int:
     """Sequences that run together, so that activations stay within bounds."""
     allowed = room(network.device, ROOM)
     return max(1, min(MOST_SEQUENCES, allowed // (ALIVE * network.values * runs * network.dtype.itemsize)))
+
+
+def sequences_in_cache(network: Network) -> int:
+    """Sequences that run together on a processor, so that what they leave is summed from its cache; all on other devices."""
+    return max(1, IN_CACHE // network.inside) if network.device.type == "cpu" else MOST_SEQUENCES

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -25,11 +26,12 @@ from lagreach.adapters.calling import (
     first_call,
     refuse_batch_norm,
     refuse_coupling,
+    refuse_other_objects,
     untouched,
 )
 from lagreach.adapters.kept import remembered
 from lagreach.data.batch import Batch
-from lagreach.errors import InputError, UnsupportedError
+from lagreach.errors import UnsupportedError
 from lagreach.kernels import scan_stack
 from lagreach.transport.rollout import run
 
@@ -51,6 +53,11 @@ class Network(ABC):
     readout: tuple[str, ...] = ()  # names of those of the last linear layer, where the model ends in one
     notes: tuple[str, ...] = ()
     values: int = 1  # numbers in its largest activation, a sequence
+    inside: int = 1  # the same, with what torch's recurrent layers make for all steps before they begin
+
+    @abstractmethod
+    def recurrences(self, sample: Batch) -> list[View]:
+        """Recurrent layers of the model that are known; refuses a model without any."""
 
     @abstractmethod
     def show(self, batch: Batch) -> Shown:
@@ -79,12 +86,22 @@ class Network(ABC):
 class _Called(nn.Module):
     """A model and the way to call it, so that `functional_call` replaces its weights whatever the call does."""
 
-    def __init__(self, model: nn.Module, call: Call) -> None:
+    def __init__(self, model: nn.Module, call: Call, in_one: bool) -> None:
         super().__init__()
-        self.model, self._call = model, call
+        self.model, self._call, self._in_one = model, call, in_one
+        self._coarse = False  # whether outputs are fewer than the steps of any sequence, behind a front with a stride
+
+    def look(self, sample: Batch) -> None:
+        """Tell a coarser rhythm from sequences that are unpacked to the longest of them: as if all were as long as x."""
+        if sample.lengths is not None:
+            longest = replace(sample, lengths=torch.full_like(sample.lengths, _steps(sample)))
+            output = as_output(self._call(self.model, longest), replace(sample, lengths=None), _steps(sample))
+            self._coarse = output.shape[1] < _steps(sample)
 
     def forward(self, batch: Batch) -> Tensor:
-        return as_output(self._call(self.model, batch), batch, _steps(batch))
+        arranged = replace(batch, lengths=None) if self._coarse else batch  # lengths would fill up what is missing
+        output = as_output(self._call(self.model, batch), arranged, _steps(batch))
+        return output.flatten(1)[:, None] if self._in_one else output
 
 
 def _steps(batch: Batch) -> int:
@@ -94,13 +111,18 @@ def _steps(batch: Batch) -> int:
 class ModuleNetwork(Network):
     """A torch module."""
 
-    def __init__(self, model: nn.Module, sample: Batch, call: Call | None = None) -> None:
+    def __init__(self, model: nn.Module, sample: Batch, call: Call | None = None, *, in_one: bool = False) -> None:
         self._model, self._call, self._given_call = model, call or default_call, call
-        self._called = _Called(model, self._call)
+        self._called = _Called(model, self._call, in_one)
+        self._found: list[View] | None = None
+        self._resting = False
+        self._keeps = False  # whether modules keep something from one call to the next, as known by now
         refuse_batch_norm(model)
         with self.at_rest():
             first_call(model, sample, self._call)
             refuse_coupling(model, self._call, sample, _steps(sample))
+            with torch.no_grad():
+                self._called.look(sample)
         named = {name: p for name, p in model.named_parameters() if p.is_floating_point()}
         trained = {name: p for name, p in named.items() if p.requires_grad} or named
         if not trained:
@@ -121,11 +143,17 @@ class ModuleNetwork(Network):
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
-        with ExitStack() as inside:
-            inside.enter_context(untouched(self._model))
-            inside.enter_context(remembered(self._model))
-            inside.enter_context(full_precision())
-            yield
+        if self._resting:  # around several runs: each begins as the first did
+            with remembered(self._model) if self._keeps else nullcontext():
+                yield
+            return
+        with untouched(self._model) as kept, full_precision():
+            self._resting = True
+            try:
+                yield
+            finally:
+                self._keeps = self._keeps or bool(kept.changed())
+                self._resting = False
 
     def output(self, weights: Mapping[str, Tensor], batch: Batch) -> Tensor:
         named = {**self.weights, **weights}
@@ -145,9 +173,20 @@ class ModuleNetwork(Network):
         assert self._arranged is not None
         return Shown(output, ARRANGED[self._arranged](features, *output.shape[:2]), False)
 
+    @property
+    def model(self) -> nn.Module:
+        """The module itself."""
+        return self._model
+
+    @property
+    def call(self) -> Call | None:
+        """How it is called, if in a way of its own."""
+        return self._given_call
+
     def recurrences(self, sample: Batch) -> list[View]:
-        """Recurrent layers of the model that are known; refuses a model without any."""
-        return find_views(self._model, sample, self._given_call)
+        if self._found is None:
+            self._found = find_views(self._model, sample, self._given_call)
+        return self._found
 
     def last_weight(self) -> Float[Tensor, "out feature"]:
         """Weights of the linear layer that the model ends in."""
@@ -166,8 +205,14 @@ class ModuleNetwork(Network):
             output = self._called(batch)
             if not self._views:
                 return Shown(output, output, False)
-            states = [run(view.bind(batch)).states for view in self._views if "backward" not in view.name]
-        return Shown(output, torch.cat(states, dim=2), True)
+            parts = [run(view.bind(batch)).states for view in self._views if "backward" not in view.name]
+        steps = {part.shape[1] for part in parts}
+        longest = _steps(batch) if batch.lengths is None else int(batch.lengths.max())
+        if min(steps) >= longest:
+            return Shown(output, torch.cat(parts, dim=2), True)
+        if steps == {output.shape[1]}:  # layers behind a front that makes fewer steps, as the outputs do
+            return Shown(output, torch.cat(parts, dim=2), False)
+        return Shown(output, output, False)
 
     def _last_linear(self, sample: Batch) -> tuple[nn.Linear | None, bool]:
         """The linear layer that was called last, if its result has the shape of the output, and whether it is the output."""
@@ -184,6 +229,9 @@ class ModuleNetwork(Network):
         parts = [part for layer_calls in calls.values() for args, _, result in layer_calls for part in (*args, result)]
         sizes = [part.numel() for part in parts if isinstance(part, Tensor)]
         self.values = max([output.numel(), *sizes]) // len(sample)
+        layers = [module for module in modules if isinstance(module, nn.RNNBase)]
+        gates = [len(getattr(layer, "weight_hh_l0")) for layer in layers]  # noqa: B009  not in torch's stubs
+        self.inside = max([self.values, *(_steps(sample) * gate for gate in gates)])
         name, same = _arrangement(calls[order[-1]], output) if order else (None, False)
         self._arranged = name
         last = order[-1] if name is not None else None
@@ -224,11 +272,11 @@ def _arrangement(calls: Calls, output: Tensor) -> tuple[str | None, bool]:
 class ViewNetwork(Network):
     """A recurrence with its head, such as `diagnose_step` takes: the states of its top layer are what a readout reads."""
 
-    def __init__(self, view: View, sample: Batch) -> None:
-        self._view = view
+    def __init__(self, view: View, sample: Batch, *, in_one: bool = False) -> None:
+        self._view, self._in_one = view, in_one
         recurrence = view.bind(sample).recurrence
         self.weights = {name: p.detach() for name, p in {**recurrence.params, **recurrence.head_params}.items()}
-        self.values = _steps(sample) * recurrence.stack.state_size
+        self.values = self.inside = _steps(sample) * recurrence.stack.state_size
 
     def output(self, weights: Mapping[str, Tensor], batch: Batch) -> Tensor:
         bound = self._view.bind(batch)
@@ -237,17 +285,22 @@ class ViewNetwork(Network):
         named = {name: weight.to(kind) for name, weight in named.items()}
         x, initial = bound.x.to(kind), recurrence.initial_state(bound.x).to(kind)
         states = scan_stack(recurrence.stack, x, initial, {name: named[name] for name in recurrence.params})
-        return recurrence.head(states, {name: named[name] for name in recurrence.head_params})
+        return self._as_given(recurrence.head(states, {name: named[name] for name in recurrence.head_params}))
 
     def show(self, batch: Batch) -> Shown:
         part = run(self._view.bind(batch))
-        return Shown(part.output, part.recurrence.stack.output(part.states), True)
+        return Shown(self._as_given(part.output), part.recurrence.stack.output(part.states), True)
+
+    def recurrences(self, sample: Batch) -> list[View]:
+        return [self._view]
+
+    def _as_given(self, output: Tensor) -> Tensor:
+        return output.flatten(1)[:, None] if self._in_one else output
 
 
-def as_network(model: nn.Module | View, sample: Batch, call: Call | None = None) -> Network:
-    """See a model as a function of its weights."""
+def as_network(model: nn.Module | View, sample: Batch, call: Call | None = None, *, in_one: bool = False) -> Network:
+    """See a model as a function of its weights; with `in_one`, all of its outputs as the values of one at the end."""
     if isinstance(model, View):
-        return ViewNetwork(model, sample)
-    if not isinstance(model, nn.Module):
-        raise InputError("this is not a model", got=type(model).__name__, expected="a torch.nn.Module")
-    return ModuleNetwork(model, sample, call)
+        return ViewNetwork(model, sample, in_one=in_one)
+    refuse_other_objects(model)
+    return ModuleNetwork(model, sample, call, in_one=in_one)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lagreach.adapters.view import check_finite
@@ -18,6 +18,7 @@ from lagreach.data.sequences import Sequences
 from lagreach.data.targets import check_time_axis
 from lagreach.errors import InputError
 from lagreach.forecasting.single_inputs import Autoregression, LaggedCovariances
+from lagreach.gradients.input_spread import InputSpread
 from lagreach.statistics.linear_share import anchor_chance
 from lagreach.statistics.memory import Autocorrelation
 from lagreach.transport.objective import valid_steps
@@ -31,6 +32,11 @@ EVERY_LAG = 256  # lags below this are all looked at: one more costs next to not
 SHARED = (
     "inputs at these lags are the same in every sequence, so that nothing in the data tells what depends on them: {}"
 )
+SHARED_COLUMNS = (
+    "of the input's columns, {}: the same in every sequence: whether the target depends on it cannot be told, and nothing is "
+    "planted there"
+)
+MOST_NAMED = 8  # columns
 LOOKED_AT = 256  # sequences that tell whether inputs depend on earlier ones
 
 
@@ -38,13 +44,16 @@ LOOKED_AT = 256  # sequences that tell whether inputs depend on earlier ones
 class InputCoding:
     """How inputs become planted values: numbers as they are, tokens by random codes; then whitened, along random directions.
 
-    `table` holds the codes of tokens (token, code), or combinations of very many inputs (input, code), or is None. `following`
-    says how inputs follow from those before, where they do.
+    `table` holds the codes of tokens (token, code), or combinations of very many inputs (input, code), or is None. `mean` is that
+    of every step where sequences share something (a calendar, a stimulus): it would pass for a dependence wherever targets have a
+    course of their own. `covariance` is that of what is left. `following` says how inputs follow from those before, where they
+    do.
     """
 
     tokens: bool
     table: Tensor | None
-    mean: Float[Tensor, "code"]
+    mean: Float[Tensor, "time code"]
+    covariance: Float[Tensor, "code code"]
     project: Float[Tensor, "code probe"]
     following: Autoregression | None = None
 
@@ -59,11 +68,10 @@ class InputCoding:
         Where inputs follow from each other, behind them what each input alone holds (`Autoregression.singled`).
         """
         values = _coded(batch, self.tokens, self.table)
-        project, offset = self.project.T.to(values), -(self.mean @ self.project).to(values)
+        offset = (self.mean[: values.shape[1]] @ self.project).T.to(values)  # (probe, time)
         # steps of a probe side by side: what follows reads them along time
-        planted = (
-            torch.addmm(offset[:, None], project, values.flatten(0, 1).T).unflatten(1, values.shape[:2]).movedim(0, 2)
-        )
+        by_probe = (self.project.T.to(values) @ values.flatten(0, 1).T).unflatten(1, values.shape[:2])
+        planted = by_probe.sub_(offset[:, None]).movedim(0, 2)
         if batch.lengths is None and self.following is None:
             return planted
         inside = valid_steps(batch.lengths, len(batch), values.shape[1], values.device)
@@ -156,8 +164,9 @@ def make_plan(sequences: Sequences, lags: str | Iterable[int], seed: int, requir
     tokens = not first.x.is_floating_point()
     size = max(1, READ_VALUES // max(first.x.numel(), 1))
     table = _table(sequences, order, first, tokens, size, generator)
-    mean, covariance, time = _moments(sequences, order, tokens, table, size)
-    coding = InputCoding(tokens, table, mean, _directions(covariance, generator))
+    mean, covariance, differs = _moments(sequences, order, tokens, table, size)
+    coding = InputCoding(tokens, table, mean, covariance, _directions(covariance, generator))
+    time = len(differs)
     plan = ForecastPlan(
         sequences=sequences,
         order=order,
@@ -169,24 +178,16 @@ def make_plan(sequences: Sequences, lags: str | Iterable[int], seed: int, requir
         seed=seed,
         total=len(order),
     )
-    some = plan.only(LOOKED_AT)
-    told, notes = _told(some, size), dealt.notes
+    # what does not vary between sequences cannot be told from a constant
+    told, notes = np.array([bool(differs[: time - lag].any()) for lag in plan.lags]), dealt.notes
+    alike = (~differs.any(0)).nonzero().flatten().tolist()
     if shared := [str(lag) for lag, yes in zip(plan.lags, told, strict=True) if not yes]:
         notes = (*notes, SHARED.format(", ".join(shared)))
+    elif alike:
+        more = f" and {len(alike) - MOST_NAMED} more" if len(alike) > MOST_NAMED else ""
+        notes = (*notes, SHARED_COLUMNS.format(", ".join(map(str, alike[:MOST_NAMED])) + more))
     told = told & (not dealt.untold)
-    return replace(plan, coding=_following(some, size), told=told, notes=notes)
-
-
-def _told(plan: ForecastPlan, size: int) -> np.ndarray:
-    """Lags at which inputs differ between sequences: what does not vary cannot be told from a constant."""
-    first: Tensor | None = None
-    differs = torch.zeros(plan.time, dtype=torch.bool)
-    for batch in _read(plan.sequences, plan.order, size):
-        x = batch.x.detach().cpu().flatten(2) if batch.x.ndim > 2 else batch.x.detach().cpu()[..., None]
-        first = x[:1] if first is None else first
-        steps = min(first.shape[1], x.shape[1])  # of sequences that end sooner, as far as they go
-        differs[:steps] |= (x[:, :steps] != first[:, :steps]).any(-1).any(0)
-    return np.array([bool(differs[: plan.time - lag].any()) for lag in plan.lags])
+    return replace(plan, coding=_following(plan.only(LOOKED_AT), size), told=told, notes=notes)
 
 
 def _table(
@@ -212,23 +213,43 @@ def _read(sequences: Sequences, order: np.ndarray, size: int) -> Iterator[Batch]
 
 def _moments(
     sequences: Sequences, order: np.ndarray, tokens: bool, table: Tensor | None, size: int
-) -> tuple[Tensor, Tensor, int]:
-    """Mean and covariance of the coded inputs over valid steps, and the longest sequence."""
-    total: Tensor | None = None
-    squares: Tensor | None = None
-    count, time = 0, 0
+) -> tuple[Float[Tensor, "time code"], Float[Tensor, "code code"], Bool[Tensor, "time input"]]:
+    """Mean of the coded inputs at every step, covariance of what is left, and which inputs differ between sequences.
+
+    The mean is the same at every step, unless sequences share something that changes.
+    """
+    spread, extremes = InputSpread(), Extremes()
     for batch in _read(sequences, order, size):
-        check_finite("the input x", batch.x)
-        values = _coded(batch, tokens, table)
-        time = max(time, values.shape[1])
-        rows = values[valid_steps(batch.lengths, len(batch), values.shape[1], values.device)].double()
-        count += len(rows)
-        total = rows.sum(0) if total is None else total + rows.sum(0)
-        squares = rows.T @ rows if squares is None else squares + rows.T @ rows
-    assert total is not None
-    assert squares is not None
-    mean = total / count
-    return mean, squares / count - torch.outer(mean, mean), time
+        check_finite("the input x", batch.x, batch.numbers)
+        spread.add(_coded(batch, tokens, table), batch.lengths)
+        extremes.add(batch)
+    return spread.mean.expand(spread.time, -1), spread.covariance, extremes.differ
+
+
+class Extremes:
+    """Smallest and largest input at every step, over the sequences that are that long."""
+
+    def __init__(self) -> None:
+        self._low, self._high = torch.zeros(0, 0), torch.zeros(0, 0)
+
+    def add(self, batch: Batch) -> None:
+        """Take in some sequences."""
+        x = batch.x.detach().cpu().reshape(*batch.x.shape[:2], -1).double()
+        inside = valid_steps(batch.lengths, len(x), x.shape[1], x.device)[..., None]
+        low, high = (torch.where(inside, sign * x, torch.inf).amin(0) for sign in (1, -1))
+        if len(low) > len(self._low):
+            missing = low.new_full((len(low) - len(self._low), low.shape[1]), torch.inf)
+            self._low, self._high = (
+                torch.cat((part.reshape(-1, low.shape[1]), missing)) for part in (self._low, self._high)
+            )
+        steps = slice(len(low))
+        self._low[steps] = torch.minimum(self._low[steps], low)
+        self._high[steps] = torch.minimum(self._high[steps], high)
+
+    @property
+    def differ(self) -> Bool[Tensor, "time input"]:
+        """Whether sequences differ in an input at a step."""
+        return -self._high > self._low
 
 
 def _directions(
@@ -253,8 +274,7 @@ def wide_coding(plan: ForecastPlan, seed: int) -> InputCoding:
     """Values along as many directions of the inputs as there are codes of a token, in the place of the planted ones."""
     size = max(1, READ_VALUES // max(plan.sequences.read([0]).x.numel(), 1))
     coding = plan.coding
-    _, covariance, _ = _moments(plan.sequences, plan.order, coding.tokens, coding.table, size)
-    project = _directions(covariance, torch.Generator().manual_seed(seed), CODES)
+    project = _directions(coding.covariance, torch.Generator().manual_seed(seed), CODES)
     wide = replace(plan, coding=replace(coding, project=project, following=None)).only(LOOKED_AT)
     return _following(wide, size)
 

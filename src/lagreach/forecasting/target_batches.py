@@ -4,39 +4,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from lagreach._util.progress import Tick
-from lagreach.adapters.view import unbound_recurrence
-from lagreach.cells.stack import Stack
 from lagreach.data.batch import Batch
 from lagreach.errors import UnsupportedError
 from lagreach.forecasting.carried_back import all_directions
 from lagreach.forecasting.dependence import Dependence
-from lagreach.forecasting.linearise import Linearisation, sequences_together
+from lagreach.forecasting.linearise import Linearisation, sequences_in_cache, sequences_together
 from lagreach.forecasting.network import Network, Shown
+from lagreach.forecasting.output_steps import in_one_output
 from lagreach.forecasting.plan import ForecastPlan
-from lagreach.statistics.linear_share import Observed, OutputSpace, ShareMoments, enough_anchors
+from lagreach.statistics.linear_share import Observed, OutputSpace, ShareMoments, choose_anchors, enough_anchors
 from lagreach.statistics.reachable import Directions, Sketched, sketched, sketched_rows, tangents
-from lagreach.statistics.readable import readable_rows
-from lagreach.transport.objective import Loss, Objective, make_objective, valid_steps
+from lagreach.statistics.readable import Read, read_features, read_rows
+from lagreach.transport.objective import Loss, Objective, objective_of, valid_steps
 
 FEW = 64  # sequences that tell how much of the targets the model knows already
 
 
 @dataclass(frozen=True)
 class TargetBatch:
-    """Some sequences, run: outputs and features of the readout at the targets, and the objective that weighs them."""
+    """Some sequences, run: outputs at the targets, and the objective that weighs them."""
 
     batch: Batch
     objective: Objective
     times: Tensor  # (seq, target), step of the input that a target belongs to
     positions: Tensor  # (seq, target), position of the output
+    shares: Tensor  # (seq, target), share of a target in the loss of its sequence
     output: Tensor  # (seq, target, out)
-    features: Tensor  # (seq, target, feature)
+    apart: Tensor  # (seq, target, out), what it misses of the targets
 
     def at_targets(self, output: Tensor) -> Tensor:
         """Pick the targets' positions of an output (seq, position, out)."""
@@ -47,7 +49,8 @@ class TargetBatch:
 class Measurement:
     """What is measured: a network on sequences, with a loss, in some coordinates of the output.
 
-    `mixing` (feature, kept) are the combinations that stand for very many features of a readout.
+    `mixing` (feature, kept) are the combinations that stand for very many features of a readout. With `at_end`, all outputs of a
+    sequence belong to its last step.
     """
 
     network: Network
@@ -56,32 +59,67 @@ class Measurement:
     steps: object
     space: OutputSpace
     mixing: Tensor | None = None
+    at_end: bool = False
 
     def run(self, batch: Batch) -> TargetBatch:
         """Run the network on some sequences."""
+        return self.run_with_features(batch)[0]
+
+    def run_with_features(self, batch: Batch) -> tuple[TargetBatch, Float[Tensor, "seq target feature"]]:
+        """Run the network; also what its readout reads at the targets."""
+        shown = self._show(batch)
+        where = self._targets(shown.output, batch)
+        output, features = _of_targets(shown, where.times, where.positions)
+        return TargetBatch(batch, *where, output, self.space.apart(output, where.objective)), features
+
+    def _targets(self, output: Tensor, batch: Batch) -> Targets:
+        given = in_one_output(batch, output.shape[2]) if self.at_end and output.shape[1] == 1 else batch
+        return targets(output, given, self.loss, self.steps, at_end=self.at_end)
+
+    def _show(self, batch: Batch) -> Shown:
         shown = _at_least_single(self.network.show(batch))
-        objective, times, positions = targets(shown, batch, self.loss, self.steps)
-        features = shown.features if self.mixing is None else shown.features @ self.mixing.to(shown.features)
-        place = times if shown.by_step else positions
-        return TargetBatch(
-            batch=batch,
-            objective=objective,
-            times=times,
-            positions=positions,
-            output=_at(shown.output, positions),
-            features=_at(features, place),
+        return (
+            shown if self.mixing is None else shown._replace(features=shown.features @ self.mixing.to(shown.features))
         )
+
+    def _read(self, batch: Batch, chance: Tensor, features: int) -> tuple[TargetBatch, Tensor, Read]:
+        """Run the network, some sequences at a time, and keep of its features only what a fit of the readout needs.
+
+        So they are still in the cache when they are summed. With lengths, what runs together may decide how long outputs are.
+        """
+        size = len(batch) if batch.lengths is not None else sequences_in_cache(self.network)
+        outputs, aparts, reads = [], [], []
+        where: Targets | None = None
+        with self.network.at_rest():
+            for first in range(0, len(batch), size):
+                some = slice(first, first + size)
+                shown = self._show(batch if size >= len(batch) else batch.select(some))
+                if where is None:
+                    whole = shown.output[:1].expand(len(batch), -1, -1)  # outputs of all have its shape
+                    where = self._targets(whole, batch)
+                    chance = chance[:, : enough_anchors(where.times.shape[1], self.plan.total, features)]
+                    chance = chance.to(shown.output.device)
+                    anchors, _ = choose_anchors(where.shares, chance)
+                output, read = _of_targets(shown, where.times[some], where.positions[some])
+                apart, root = self.space.apart(output, where.objective.select(some)), self.space.curvature_root(output)
+                residual = self.space.readout_residual(output, apart)
+                outputs.append(output)
+                aparts.append(apart)
+                reads.append(read_features(read, anchors[some], where.shares[some], root[..., 0], residual))
+        assert where is not None
+        of_all = Read(*(torch.cat(parts) for parts in zip(*reads, strict=True)))
+        return TargetBatch(batch, *where, torch.cat(outputs), torch.cat(aparts)), chance, of_all
 
     def observed(self, piece: TargetBatch, block: Tensor, chance: Tensor, *, readout: bool) -> Observed:
         """Everything but the features, in the coordinates of a readout or of all weights."""
-        space, output, objective = self.space, piece.output, piece.objective
-        along_residual, along_output = space.along(output, objective)
+        space, output, apart = self.space, piece.output, piece.apart
+        along_residual, along_output = space.along(output, apart)
         return Observed(
             block=block,
             times=piece.times,
-            shares=objective.weights / objective.weights.sum(1, keepdim=True),
+            shares=piece.shares,
             planted=self.plan.coding.planted(piece.batch).to(output),
-            residual=(space.readout_residual if readout else space.residual)(output, objective),
+            residual=(space.readout_residual if readout else space.residual)(output, apart),
             towards=space.curvature_root(output) if readout else space.towards(output),
             along_residual=along_residual,
             along_output=along_output,
@@ -112,11 +150,10 @@ class Measurement:
         self, moments: ShareMoments, tick: Tick | None = None, dependence: Dependence | None = None
     ) -> None:
         """Add all sequences of the plan to the sums of a readout, and to those of the targets' dependence on inputs."""
-        for batch, block, chance in self.plan.batches(sequences_together(self.network, 1)):
-            piece = self.run(batch)
-            anchors = enough_anchors(piece.times.shape[1], self.plan.total, moments.features)
-            observed = self.observed(piece, block, chance[:, :anchors], readout=True)
-            moments.add(readable_rows(observed, piece.features, self.plan.lags))
+        for batch, block, most in self.plan.batches(sequences_together(self.network, 1)):
+            piece, chance, read = self._read(batch, most, moments.features)
+            observed = self.observed(piece, block, chance, readout=True)
+            moments.add(read_rows(observed, read, self.plan.lags))
             if dependence is not None:
                 dependence.add(batch, piece.objective, piece.times, block)
             if tick is not None:
@@ -138,8 +175,8 @@ class Measurement:
         network = self.network
         sketch = self._sketch(directions, how)
         for batch, block, chance in self.plan.batches(sequences_together(network, how.alive)):
-            piece = self.run(batch)
-            features = piece.features if readout_scale is None else piece.features * readout_scale.to(piece.features)
+            piece, features = self.run_with_features(batch)
+            features = features if readout_scale is None else features * readout_scale.to(features)
             with network.at_rest(), how.flags(), torch.no_grad():
                 observed = self.observed(piece, block, chance, readout=False)
                 rows = sketched_rows(
@@ -186,29 +223,62 @@ def _at(values: Tensor, index: Tensor) -> Tensor:
     return values.gather(1, index[..., None].expand(-1, -1, values.shape[-1]))
 
 
-def targets(shown: Shown, batch: Batch, loss: Loss, steps: object) -> tuple[Objective, Tensor, Tensor]:
-    """Which positions of the output have targets, how much each counts, and which step of the input it belongs to."""
-    seq, positions, out = shown.output.shape
-    time = batch.x.shape[1]
-    # only the type and the place of its weights are read
-    bare = unbound_recurrence(Stack((), 0, ()), {"": shown.output.new_zeros(1)}, -1)
-    objective = make_objective(
+class Targets(NamedTuple):
+    """Where targets are; see `TargetBatch`."""
+
+    objective: Objective
+    times: Tensor
+    positions: Tensor
+    shares: Tensor
+
+
+def _of_targets(shown: Shown, times: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Output, and features of the readout, at the targets."""
+    return _at(shown.output, positions), _at(shown.features, times if shown.by_step else positions)
+
+
+def targets(output: Tensor, batch: Batch, loss: Loss, steps: object, *, at_end: bool = False) -> Targets:
+    """Which positions of an output (seq, position, out) have targets, how much each counts, and which step it belongs to.
+
+    With `at_end`, all of them belong to the last step of the sequence.
+    """
+    seq, positions, out = output.shape
+    time, device = batch.x.shape[1], output.device
+    inside = valid_steps(batch.lengths, seq, time, device)
+    listed = None if at_end or positions in (1, time) else _own_steps(steps, positions, time, device)
+    objective = objective_of(
         loss,
-        batch,
-        bare,
+        batch if not at_end and listed is None else replace(batch, lengths=None),  # they count steps, not such outputs
         (seq, positions, out),
         input_time=time,
-        steps=steps,  # type: ignore[arg-type]
+        steps=steps if listed is None else None,  # type: ignore[arg-type]
+        device=device,
+        dtype=output.dtype,
+        named="target_steps",
     )
-    device = shown.output.device
     index = torch.arange(positions, device=device).expand(seq, -1) if objective.steps is None else objective.steps
-    if positions == time:
-        return objective, index, index
-    if positions > 1:
+    if listed is not None and objective.steps is None:
+        times = listed.expand(seq, -1)
+        objective = replace(objective, weights=objective.weights * inside.gather(1, times))
+    elif positions == time and not at_end:
+        times = index
+    elif positions == 1 or at_end:
+        times = (inside.sum(1, keepdim=True) - 1).expand_as(index)
+    else:
         raise UnsupportedError(
             "the model has neither one output a step nor one a sequence, so it is not known which step an output belongs to",
             got=f"{positions} outputs for {time} steps",
-            fix="pass call=lambda model, batch: ... that returns an output for every step, or one",
+            expected=f"target_steps= with {positions} steps of x, the one that each output belongs to",
+            fix=f"pass target_steps={list(range(0, time, max(1, time // positions)))[:3]} and so on, as the model's front makes "
+            "its steps",
         )
-    last = valid_steps(batch.lengths, seq, time, device).sum(1, keepdim=True) - 1
-    return objective, last.expand_as(index), index
+    return Targets(objective, times, index, objective.weights / objective.weights.sum(1, keepdim=True))
+
+
+def _own_steps(steps: object, positions: int, time: int, device: torch.device) -> Tensor | None:
+    """Steps of the input that outputs of a coarser rhythm belong to, where the user lists one for each output."""
+    if steps is None or isinstance(steps, str):
+        return None
+    listed = torch.as_tensor(steps, dtype=torch.long, device=device)
+    fits = listed.shape == (positions,) and bool(((listed >= 0) & (listed < time)).all())
+    return listed if fits else None

@@ -104,12 +104,9 @@ def _from_arrivals(
     planted: list[Tensor],
     inputs: list[Tensor],
 ) -> Carried:
-    arrivals = [plan.carry(part, start, plan.bands.lags) for start in planted]
-    totals = [band_cotangents(plan, part, signal, kept=True) for signal in signals]
-    for band in zip(*totals, *arrivals, strict=True):
-        data, cotangents = band[: len(signals)], band[len(signals) :]
-        probes = [_weights(steps, c.kept(), reached) for c, reached in zip(cotangents, inputs, strict=True)]
-        yield [_weights(steps, total) for total in data], probes, []
+    for totals, arrived in band_cotangents(plan, part, signals, planted, kept=True):
+        probes = [_weights(steps, carried, reached) for carried, reached in zip(arrived, inputs, strict=True)]
+        yield [_weights(steps, total) for total in totals], probes, []
 
 
 def _weights(steps: Steps, carried: Tensor, reached: Tensor | None = None) -> Tensor:

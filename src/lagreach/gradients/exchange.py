@@ -35,9 +35,10 @@ from lagreach.gradients.step_inputs import PartReading, StepInput, part_reading,
 from lagreach.kernels import scan_stack
 from lagreach.transport.carry import Carry, Steps, WeightSums
 from lagreach.transport.exact import walk_back
+from lagreach.transport.joined import Windows
 from lagreach.transport.linear_scan import jumped, only_scan
-from lagreach.transport.linearised import Windows, linearise
-from lagreach.transport.scaled import size_in_powers_of_two
+from lagreach.transport.linearised import linearise
+from lagreach.transport.scaled import sizes_in_powers_of_two
 
 FEWEST = 32  # positions of a pair, if it has so many
 VALUES_TOGETHER = 2**21  # of the states of windows that are worked on at once
@@ -352,9 +353,9 @@ class _Adder:
         for step in range(lags[-1], 0, -1):
             if step in lags:
                 carried[step] = starts[lags.index(step)]
-            if step % RESCALE_EVERY == 0:
-                for lag, values in carried.items():
-                    size = size_in_powers_of_two(values)
+            if step % RESCALE_EVERY == 0 and carried:
+                sizes = sizes_in_powers_of_two(list(carried.values()))
+                for (lag, values), size in zip(carried.items(), sizes, strict=True):
                     carried[lag], power[lag] = values / size, power[lag] * size
             led_on = windows.back(step, [values.contiguous() for values in carried.values()])
             carried = dict(zip(carried, led_on, strict=True))

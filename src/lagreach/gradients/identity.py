@@ -18,6 +18,7 @@ from lagreach.adapters import Recurrence, View
 from lagreach.cells import unroll
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError
+from lagreach.gradients.saturation import saturation_note
 from lagreach.gradients.sequence_gradients import total_adjoint
 from lagreach.transport.carry import Steps, weights_of
 from lagreach.transport.exact import by_weight, exact_transport
@@ -29,11 +30,17 @@ Gradients = dict[str, Tensor]
 CHEAP = 2**28  # products up to which every lag is carried; beyond, the same sum is taken by its recursion
 APART = {torch.float64: 1e-7, torch.float32: 1e-3}  # relative; lower precision: 0.1
 SMALL = 1e-3  # weights with a gradient so much smaller than the largest are compared with that
+UNSURE = 10  # times what double precision changes
 ROUNDING = 100  # times what a change of the inputs by their rounding does
 
+PART_OF_IT = "do not add up to the whole gradient"
 _TIED = (
     "{} also used outside the recurrence, or under another name, or a hook changes the gradient: lag gradients are those of "
-    "the use in the recurrence, and do not add up to the whole gradient"
+    f"the use in the recurrence, and {PART_OF_IT}"
+)
+_ROUNDING = (
+    "gradients of {} are at the level of rounding in {}, as with saturated or dead units: what is said of its lags is not to be "
+    "trusted. Scale its inputs to about one, or run the model in float64: model.double()"
 )
 _PADDING = (
     "the loss depends on what stands behind the lengths of short sequences: {} runs over the padding, or something in front of "
@@ -57,14 +64,28 @@ def identity_notes(view: View, batch: Batch, loss: Loss, steps: Any = None) -> t
     trained = view.trained(batch, objective)
     if trained is None:
         delta = output_gradient(part.recurrence, objective, part.states)[0]
-        ours, theirs = (gradients(*_last_steps(part, delta)) for gradients in (sum_over_lags, through_steps))
-        _compare(
-            view.name, ours, theirs, part.recurrence.dtype, lambda: sum_over_lags(*_last_steps(run(nudged), delta))
+        piece, at_states = _last_steps(part, delta)
+        notes += _compare(
+            view.name,
+            sum_over_lags(piece, at_states),
+            through_steps(piece, at_states),
+            part.recurrence.dtype,
+            lambda: sum_over_lags(*_last_steps(run(nudged), delta)),
+            piece,
+            at_states,
         )
         return (*notes, *_tied(_of_one_tensor(part.recurrence)))
     theirs = {name: trained.grads[name] for name in part.recurrence.params}
     coarser = min((trained.dtype, part.recurrence.dtype), key=lambda dtype: dtype.itemsize)
-    _compare(view.name, _whole_sum(part, objective), theirs, coarser, lambda: _whole_sum(run(nudged), objective))
+    notes += _compare(
+        view.name,
+        _whole_sum(part, objective),
+        theirs,
+        coarser,
+        lambda: _whole_sum(run(nudged), objective),
+        part,
+        output_gradient(part.recurrence, objective, part.states)[0],
+    )
     return (*notes, *_tied([name for name in trained.elsewhere if name in part.recurrence.params]))
 
 
@@ -122,27 +143,55 @@ def _nudged(x: Tensor) -> Tensor:
     return x * (1 + torch.finfo(x.dtype).eps * noise)
 
 
+def _above_rounding(part: Rollout, delta: Tensor, apart: dict[str, float]) -> bool:
+    """Whether any of these differences is more than what double precision changes in a plain loop over the steps.
+
+    Of units that are nearly saturated, single precision leaves hardly more than its own rounding.
+    """
+    recurrence = part.recurrence
+    precise = replace(recurrence, params={name: _double(weight) for name, weight in recurrence.params.items()})
+    doubled = replace(part, recurrence=precise, x=_double(part.x), initial=_double(part.initial))
+    single, double = through_steps(part, delta), through_steps(doubled, _double(delta))
+    return any(apart[weight] > UNSURE * _norm(_double(single[weight]) - double[weight]) for weight in apart)
+
+
+def _double(values: Tensor) -> Tensor:
+    return values.to(torch.promote_types(values.dtype, torch.float64))
+
+
 def _compare(
-    name: str, ours: Gradients, theirs: Gradients, dtype: torch.dtype, of_nudged: Callable[[], Gradients]
-) -> None:
-    """Refuse gradients that differ by more than rounding explains; `of_nudged` gives ours for inputs nudged by rounding."""
+    name: str,
+    ours: Gradients,
+    theirs: Gradients,
+    dtype: torch.dtype,
+    of_nudged: Callable[[], Gradients],
+    part: Rollout,
+    delta: Tensor,
+) -> list[str]:
+    """Refuse gradients that differ by more than rounding explains; say so where they are nothing but rounding.
+
+    `of_nudged` gives ours for inputs nudged by rounding; `delta` are the gradients at the states of `part`.
+    """
     apart = {weight: _norm(ours[weight].double() - theirs[weight].double()) for weight in theirs}
     sizes = {weight: max(_norm(ours[weight]), _norm(theirs[weight])) for weight in theirs}
     largest, allowed = max(sizes.values()), APART.get(dtype, 0.1)
     wrong = [weight for weight in theirs if apart[weight] > allowed * max(sizes[weight], SMALL * largest)]
     if not wrong or not math.isfinite(sum(sizes.values())):
-        return  # what is not finite is refused elsewhere, by name
+        return []  # what is not finite is refused elsewhere, by name
     moved = of_nudged()  # chaotic networks blow rounding up
     wrong = [weight for weight in wrong if apart[weight] > ROUNDING * _norm(moved[weight] - ours[weight])]
-    if wrong:
-        worst = max(wrong, key=lambda weight: apart[weight] / sizes[weight])
-        raise InputError(
-            f"the lag gradients of {name} do not add up to the gradient that training gets",
-            got=f"for {worst} they are {apart[worst] / sizes[worst]:.2g} times its size apart",
-            expected=f"at most {allowed:g}, for rounding",
-            fix="something inside the layer changes gradients but no output: detach(), no_grad, scaled gradients, a backward "
-            "hook? Take it out while you diagnose, or describe the whole step as a Cell and use GatedRNN",
-        )
+    if not wrong:
+        return []
+    if saturation_note(name, part) is not None or not _above_rounding(part, delta, {w: apart[w] for w in wrong}):
+        return [_ROUNDING.format(name, str(dtype).removeprefix("torch."))]
+    worst = max(wrong, key=lambda weight: apart[weight] / sizes[weight])
+    raise InputError(
+        f"the lag gradients of {name} do not add up to the gradient that training gets",
+        got=f"for {worst} they are {apart[worst] / sizes[worst]:.2g} times its size apart",
+        expected=f"at most {allowed:g}, for rounding",
+        fix="something inside the layer changes gradients but no output: detach(), no_grad, scaled gradients, a backward "
+        "hook? Take it out while you diagnose, or describe the whole step as a Cell and use GatedRNN",
+    )
 
 
 def _norm(values: Tensor) -> float:

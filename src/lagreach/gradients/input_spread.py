@@ -62,7 +62,10 @@ class InputSpread:
         """Covariance between sequences at the same step, over all steps."""
         kept = self._squares - self._sums.T @ self._steps
         freedom = (self._count - 1).clamp(min=0).sum()
-        return (kept + kept.T) / 2 / freedom.clamp(min=1)
+        between = (kept + kept.T) / 2 / freedom.clamp(min=1)
+        differs = between.diagonal() > ROUNDING * self._whole[1].diagonal()
+        # what all sequences share leaves rounding, not spread
+        return torch.where(differs & differs[:, None], between, 0.0)
 
     @property
     def _whole(self) -> tuple[Float[Tensor, "input"], Float[Tensor, "input input"]]:

@@ -19,6 +19,7 @@ from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch, sele
 from lagreach.gradients.partial_inputs import Neighbours
 from lagreach.gradients.step_inputs import part_reading
 from lagreach.transport.carry import Carry, Steps, WeightSums
+from lagreach.transport.exact import walk_back
 from lagreach.transport.rollout import Rollout
 
 
@@ -114,8 +115,7 @@ def _by_lag(
 ) -> Iterator[tuple[int, Tensor]]:
     """Yield each lag with its gradients (group, param)."""
     steps = Steps(part, names, groups)
-    carry, sums = Carry(steps, signal), WeightSums(steps)
-    for lag in range(lags[-1] + 1):
-        carry.step([sums] if lag in lags else [], go_on=lag < lags[-1])
+    sums = WeightSums(steps)
+    for lag, _ in walk_back([Carry(steps, signal)], lags[-1], lambda lag, _: [sums] if lag in lags else []):
         if lag in lags:
             yield lag, sums.take()[:, 0]

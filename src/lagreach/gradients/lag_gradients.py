@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +12,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lagreach.adapters import Recurrence, View
+from lagreach.adapters.calling import Call
 from lagreach.data.batch import sample_of
 from lagreach.data.lags import check_lags
 from lagreach.errors import InputError, TooLargeError
-from lagreach.gradients.identity import identity_notes
+from lagreach.gradients.identity import PART_OF_IT, identity_notes
 from lagreach.transport.carry import Steps, weights_of
 from lagreach.transport.exact import by_weight, exact_transport
 from lagreach.transport.first_order import first_order_transport
@@ -56,6 +58,9 @@ class LagGradients:
             )
         if self.reduction == "norm":
             raise InputError("norms of lag gradients do not add", fix="leave reduce out, or pass a direction")
+        for said in self.warnings:
+            if PART_OF_IT in said:
+                warnings.warn(said, RuntimeWarning, stacklevel=2)
         return {name: g.sum(0) for name, g in self.grads.items()}
 
     def __str__(self) -> str:
@@ -80,6 +85,7 @@ def lag_gradients(
     direction: Mapping[str, Tensor] | None = None,
     state: Any = None,
     chunk: int | None = None,
+    call: Call | None = None,
 ) -> LagGradients:
     """Split the gradient of the loss by the number of steps it travelled back.
 
@@ -103,6 +109,8 @@ def lag_gradients(
         Initial state to hand to the model, sequences first.
     chunk
         Sequences per pass; chosen by memory if None. It does not change the result.
+    call
+        How to run the model on a batch, if ``model(x)`` is not it: a function of the model and a batch.
 
     Examples
     --------
@@ -115,7 +123,7 @@ def lag_gradients(
     >>> all(torch.allclose(total[name], p.grad) for name, p in model.named_parameters())
     True
     """
-    prepared = prepare(model, x, y, mask=mask, lengths=lengths, state=state)
+    prepared = prepare(model, x, y, mask=mask, lengths=lengths, state=state, call=call)
     recurrence, time = prepared.view.template, prepared.time
     wanted = check_lags(range(time) if lags is None else lags, time)
     if transport not in TRANSPORTS:
@@ -150,7 +158,7 @@ def lag_gradients(
         time=time,
         transport=transport,
         reduction="direction" if direction is not None else reduce,
-        warnings=notes,
+        warnings=(*prepared.notes, *notes),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,7 +22,7 @@ from lagreach.gradients.contrast import Probe
 from lagreach.gradients.lag_sketch import LagSketch, coordinates_of, inside_lags
 from lagreach.transport.cotangent import Cotangent
 from lagreach.transport.exact import exact_transport
-from lagreach.transport.first_order import first_order_transport
+from lagreach.transport.first_order import first_order_transports
 from lagreach.transport.objective import Loss, Objective, make_objective
 from lagreach.transport.rollout import Rollout, run
 
@@ -115,11 +116,12 @@ class MeasurementPlan:
         weights = torch.stack([one.weights for one in (piece.objective, *every)]).amin(0)
         return every, weights
 
-    def carry(self, part: Rollout, delta: Tensor, lags: list[int]) -> Iterator[Cotangent]:
-        """Carry gradients back to each of the lags, exactly or to first order."""
+    def carry(self, part: Rollout, deltas: Sequence[Tensor], lags: list[int]) -> Iterator[Iterator[Cotangent]]:
+        """Carry gradients back to each of the lags, exactly or to first order; at a lag, one after the other."""
         if self.transport == "exact":
-            return (cotangent for cotangent, _ in exact_transport(part, delta, lags))
-        return first_order_transport(part, delta, lags)
+            walks = [exact_transport(part, delta, lags) for delta in deltas]
+            return ((next(walk)[0] for walk in walks) for _ in lags)
+        return first_order_transports(part, deltas, lags)
 
     @property
     def room(self) -> int:
@@ -212,16 +214,31 @@ def select(part: Rollout, rows: slice) -> Rollout:
     return replace(part, x=part.x[rows], initial=part.initial[rows], states=part.states[rows], lengths=lengths)
 
 
-def band_cotangents(plan: MeasurementPlan, part: Rollout, delta: Tensor, *, kept: bool = False) -> Iterator[Tensor]:
-    """Sum of the carried gradients over the lags of each band, by position reached, in float64; see `Cotangent.kept`."""
-    ends = set(plan.bands.lags)
-    total: Tensor | None = None
-    for cotangent in plan.carry(part, delta, plan.bands.examined):
-        carried = cotangent.kept() if kept else cotangent.double()
-        if total is None:
-            total = carried.clone()
+def band_cotangents(
+    plan: MeasurementPlan,
+    part: Rollout,
+    signals: Sequence[Tensor],
+    planted: Sequence[Tensor] = (),
+    *,
+    kept: bool = False,
+) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+    """Sum each signal's carried gradients over the lags of a band, by position reached, in float64; see `Cotangent.kept`.
+
+    Beside the sums what is planted, carried to the far edge of the band.
+    """
+    edges = set(plan.bands.lags)
+    totals: list[Tensor] = []
+    for lag, arriving in zip(
+        plan.bands.examined, plan.carry(part, [*signals, *planted], plan.bands.examined), strict=True
+    ):
+        values = (cotangent.kept() if kept else cotangent.double() for cotangent in arriving)
+        here = itertools.islice(values, len(signals))
+        if totals:
+            for total, carried in zip(totals, here, strict=True):
+                total[:, : carried.shape[1]] += carried
         else:
-            total[:, : carried.shape[1]] += carried
-        if cotangent.lag in ends:
-            yield total
-            total = None
+            totals = [carried.clone() for carried in here]
+        at_edge = list(values)  # at every lag, edge or not: exact transport goes on to the next lag when it is read
+        if lag in edges:
+            yield totals, at_edge
+            totals = []

@@ -16,18 +16,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from lagreach._moved import renamed
 from lagreach.errors import InputError
 from lagreach.gradients.blocks import BlockMeans
 from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch, band_cotangents
 from lagreach.gradients.overflow import check_gradients
-from lagreach.gradients.sequence_gradients import SequenceLinearisation, total_adjoint
+from lagreach.gradients.sequence_gradients import (
+    SequenceGradients,
+    SequenceLinearisation,
+    ThroughStates,
+    whole_gradients,
+)
 from lagreach.transport.exact import by_weight
 from lagreach.transport.objective import output_gradient, valid_steps
 from lagreach.transport.rollout import Rollout
-from lagreach.transport.sensitivity import immediate_sensitivity
 from lagreach.types import DIRECTIONS, NOISES, UNITS
 
 if not TYPE_CHECKING:
@@ -73,10 +76,21 @@ class NoiseValues:
             step_sums=np.concatenate([p.step_sums for p in all_parts])[by_block],
         )
 
+    @classmethod
+    def unmeasured(cls, blocks: int, probes: int, bands: int) -> NoiseValues:
+        """Stand in for values that were not measured, with nothing for every block."""
+        numbers, data = np.arange(blocks), np.zeros((blocks, 1 + probes, bands))
+        return cls(numbers, numbers, data[:, 0], data[:, 1:], numbers[:0], np.empty((0, 1 + probes, bands, 3)))
+
+    @property
+    def measured(self) -> bool:
+        """Whether these are values of sequences at all."""
+        return len(self.step_block) > 0
+
     @property
     def sample(self) -> np.ndarray:
         """Values at the middle band, for the first probe: one sample of the noise, to fit tails to and to draw."""
-        return self.probe[:, 0, self.probe.shape[2] // 2]
+        return self.probe[: len(self.probe) if self.measured else 0, 0, self.probe.shape[2] // 2]
 
     def step_spread(self) -> np.ndarray:
         """Standard deviation of the step-by-step values, (1 + probe, band); NaN where they were not measured."""
@@ -146,20 +160,21 @@ class NoiseSums:
     def add(self, piece: PairBatch) -> None:
         """Measure the sequences of some pairs."""
         plan, part, along = self._plan, piece.part, self._directions
-        adjoint = total_adjoint(part, piece.objective)
-        weights = SequenceLinearisation(part, plan.names)
         rows = np.array([self._row_of[number] for number in piece.block])
         add_steps = partial(_add_steps, plan, part, plan.scaled(along[0]), rows, self._step_sums)
         if self._noise == "gradient":
-            self._values.append(_along(plan.scaled(weights.pull(adjoint)), along, piece.block))
-            add_steps(adjoint.double(), self._measured, probes=self._by_step)
+            gradients = whole_gradients(part, piece.objective, plan.names)
+            self._values.append(_along(plan.scaled(gradients.by_sequence()), along, piece.block))
+            add_steps(gradients, self._measured, probes=self._by_step)
         else:
+            linearisation = SequenceLinearisation(part, plan.names)
             delta = output_gradient(part.recurrence, piece.objective, part.states)[0]
             by_band = []
-            for band, arrived in enumerate(band_cotangents(plan, part, delta)):
-                by_band.append(_along(plan.scaled(weights.pull(arrived)), along[:, :, [band]], piece.block))
+            for band, ([arrived], _) in enumerate(band_cotangents(plan, part, [delta])):
+                gradients = ThroughStates(linearisation, arrived)
+                by_band.append(_along(plan.scaled(gradients.by_sequence()), along[:, :, [band]], piece.block))
                 if band in self._measured:
-                    add_steps(arrived, [band], probes=self._by_step)
+                    add_steps(gradients, [band], probes=self._by_step)
             self._values.append(np.concatenate(by_band, axis=2))
         self._index.append(piece.number)
         self._block.append(piece.block)
@@ -207,26 +222,25 @@ def _add_steps(
     directions: np.ndarray,
     rows: np.ndarray,
     sums: np.ndarray,
-    arrived: Tensor,
+    gradients: SequenceGradients,
     bands: Iterable[int],
     *,
     probes: bool,
 ) -> None:
     """Add count, sum and squares of the values by step; a sequence's value is the mean of its steps' values.
 
-    `arrived` is what is carried to each step, for all of these bands. One direction (that of the first block)
-    serves all sequences here: only a spread is wanted.
+    The `gradients` are those of all of these bands. One direction (that of the first block) serves all sequences here: only a
+    spread is wanted.
     """
     time = part.x.shape[1]
     inside = valid_steps(part.lengths, len(part.x), time, part.x.device)
     for signal in range(len(directions)) if probes else [0]:
         for band in bands:
             direction = by_weight(part.recurrence.params, plan.names, torch.tensor(directions[signal, band]))
-            moved = immediate_sensitivity(part, direction).double()
-            reached = arrived.shape[1]
-            counted = inside[:, time - reached :]  # positions that an anchor within the length reaches
+            values = gradients.by_step(direction)
+            counted = inside[:, time - values.shape[1] :]  # positions that an anchor within the length reaches
             count = counted.sum(1, keepdim=True)
-            steps = count * (arrived * moved[:, :reached]).sum(-1) * counted
+            steps = count * values * counted
             new = torch.cat((count, steps.sum(1, keepdim=True), steps.square().sum(1, keepdim=True)), 1).cpu().numpy()
             place = sums[:, signal, band]
             place[np.unique(rows)] = np.nan_to_num(place[np.unique(rows)])

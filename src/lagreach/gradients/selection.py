@@ -35,7 +35,8 @@ def select_params(recurrence: Recurrence, params: Selection = "input") -> list[s
             "unknown selection of weights", got=repr(params), expected=", ".join(SELECTIONS) + " or a function"
         )
     names = [name for *_, name in weights]
-    if not chosen and params == "gates" and any(cell.gate_names for _, cell, *_ in weights):
+    of_torch = any(short.startswith("weight_") for _, _, short, _ in weights)
+    if not chosen and params == "gates" and of_torch and any(cell.gate_names for _, cell, *_ in weights):
         raise InputError(
             "the gates of this layer have no weights of their own: one tensor holds those of all gates and of the rest",
             got=f"params='gates', for {', '.join(names)}",
@@ -46,6 +47,8 @@ def select_params(recurrence: Recurrence, params: Selection = "input") -> list[s
             "the selection holds no weights",
             got=f"params={params!r}",
             expected=f"some of {', '.join(names)}",
-            fix='for a cell whose input weights have other names, pass params=lambda name: name.endswith("...")',
+            fix='this cell has no gates with weights: pass params="all"'
+            if params == "gates"
+            else 'for a cell whose input weights have other names, pass params=lambda name: name.endswith("...")',
         )
     return chosen

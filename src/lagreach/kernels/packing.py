@@ -28,3 +28,17 @@ BLOCKS: dict[type[Cell], tuple[str, ...]] = {
 def blocks_of(cell: Cell) -> tuple[str, ...] | None:
     """Suffixes of the cell's blocks in order; None for a cell (or a subclass) that this package does not know."""
     return BLOCKS.get(type(cell))
+
+
+def products_of(cell: Cell) -> dict[str, tuple[str | None, str | None]]:
+    """Weights that multiply the input and the state before a step, in each block, by the name of the block's bias.
+
+    None where there is no such weight, or where it multiplies something else: GRU's ``r h``, one unit of DiagElman's.
+
+    >>> products_of(GRU())
+    {'b_z': ('W_z', 'U_z'), 'b_r': ('W_r', 'U_r'), 'b_h': ('W_h', None)}
+    """
+    products: dict[str, tuple[str | None, str | None]] = {f"b_{k}": (f"W_{k}", f"U_{k}") for k in BLOCKS[type(cell)]}
+    if isinstance(cell, TorchGRU):  # a fourth block holds U_n h + c_n, which the reset gate multiplies
+        return products | {"b_n": ("W_n", None), "c_n": (None, "U_n")}
+    return products | {"b_h": ("W_h", None)} if isinstance(cell, GRU | DiagElman) else products

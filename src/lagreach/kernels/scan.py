@@ -110,6 +110,28 @@ def scan_tangent(
     return tangent
 
 
+def scan_pullback(
+    cell: Cell,
+    x: Float[Tensor, "seq time input"],
+    s0: Float[Tensor, "seq state"],
+    params: Params,
+    gradient: Float[Tensor, "seq time state"],
+    *,
+    kernel: str = "auto",
+) -> tuple[dict[str, Tensor], Float[Tensor, "seq time input"]] | None:
+    """Lead gradients at the states back through all of time, to what the weights make; None where no fused kernel can.
+
+    Returns the gradients at the pre-activations (seq, time, width) of each block, by the name of its bias, and at the inputs.
+    """
+    known, plain = cell.plain(params)
+    fused = _fused(kernel, known, x, s0, plain)
+    if fused is None or not hasattr(fused, "scan_pullback"):
+        return None
+    one = {name: p.detach()[None] for name, p in plain.items()}
+    blocks, inputs = fused.scan_pullback(known, x.detach()[None], s0.detach()[None], one, gradient[None])
+    return {name: d[0] for name, d in blocks.items()}, inputs[0]
+
+
 def _fused(kernel: str, cell: Cell, x: Tensor, s0: Tensor, params: Params) -> Kernel | None:
     """Choose a kernel; mixed dtypes and empty inputs are left to the reference loop, whose errors torch words."""
     tensors = (x, s0, *params.values())

@@ -22,7 +22,7 @@ from lagreach.regimes.laws import (
     find_law,
     window_growth,
 )
-from lagreach.regimes.least_squares import FITTERS, Curve, Interval, read_curve
+from lagreach.regimes.least_squares import FITTERS, FitPoints, Interval, read_curve
 from lagreach.types import Status
 
 
@@ -214,7 +214,7 @@ def _unfitted(law: Law, status: Status = Status.TOO_FEW_POINTS) -> LawFit:
     return LawFit(law.name, law.formula, blank, dict.fromkeys(blank, (np.nan, np.nan)), np.nan, np.inf, 0.0, status)
 
 
-def _fit_law(law: Law, curve: Curve, confidence: Number) -> LawFit:
+def _fit_law(law: Law, curve: FitPoints, confidence: Number) -> LawFit:
     n, n_estimated = curve.lags.size, _estimated(law)
     nothing = _unfitted(law, Status.NO_DECAY)
     # Below this the residuals are rounding of log f and do not tell laws apart.

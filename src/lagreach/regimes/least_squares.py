@@ -20,7 +20,7 @@ _STRETCH_RANGE = (0.05, 4.0)
 
 
 @dataclass(frozen=True)
-class Curve:
+class FitPoints:
     """The points that enter a fit (axis ``lag``), as log f with weights, and counts of those that do not."""
 
     lags: Array
@@ -37,7 +37,7 @@ def read_curve(
     log10_values: Numbers | None,
     errors: Numbers | None,
     floor: Numbers | None,
-) -> Curve:
+) -> FitPoints:
     """Set aside what is not signal; arguments as in `lagreach.regimes.fit_regimes`."""
     log_f = log_values(values, log10_values, "values")
     if log_f.ndim != 1:
@@ -60,7 +60,7 @@ def read_curve(
         weights = 1.0 / relative**2
         above &= shown > 2 * spread if values is not None else relative < 0.5
     kept = finite & above & (checked > 0)
-    return Curve(
+    return FitPoints(
         checked[kept],
         log_f[kept],
         weights[kept],
@@ -77,13 +77,13 @@ def _per_lag(values: Numbers, like: Array, name: str) -> Array:
     return np.broadcast_to(spread, like.shape)
 
 
-def _straight_line(curve: Curve, regressor: Array, confidence: Number) -> tuple[Array, Array]:
+def _straight_line(curve: FitPoints, regressor: Array, confidence: Number) -> tuple[Array, Array]:
     """Weighted least squares of log f on (1, regressor): coefficients and half widths of their intervals."""
     design = np.stack([np.ones_like(regressor), regressor], axis=1)
     return _least_squares(curve, design, curve.log_f, confidence)
 
 
-def _least_squares(curve: Curve, design: Array, response: Array, confidence: Number) -> tuple[Array, Array]:
+def _least_squares(curve: FitPoints, design: Array, response: Array, confidence: Number) -> tuple[Array, Array]:
     from scipy.special import stdtrit
 
     root = np.sqrt(curve.weights)
@@ -100,7 +100,7 @@ def _log10_interval(log_c: float, half_width: float) -> Interval:
     return float((log_c - half_width) / LN10), float((log_c + half_width) / LN10)
 
 
-def _fit_exponential(curve: Curve, confidence: Number) -> Fitted:
+def _fit_exponential(curve: FitPoints, confidence: Number) -> Fitted:
     (log_c, slope), (dc, ds) = _straight_line(curve, curve.lags, confidence)
     if slope >= 0:
         return {}, {}, Status.NO_DECAY
@@ -110,7 +110,7 @@ def _fit_exponential(curve: Curve, confidence: Number) -> Fitted:
     return params, intervals, Status.OK
 
 
-def _fit_power(curve: Curve, confidence: Number) -> Fitted:
+def _fit_power(curve: FitPoints, confidence: Number) -> Fitted:
     (log_c, slope), (dc, ds) = _straight_line(curve, np.log(curve.lags), confidence)
     if slope >= 0:
         return {}, {}, Status.NO_DECAY
@@ -119,13 +119,13 @@ def _fit_power(curve: Curve, confidence: Number) -> Fitted:
     return params, intervals, Status.OK
 
 
-def _fit_logarithmic(curve: Curve, confidence: Number) -> Fitted:
+def _fit_logarithmic(curve: FitPoints, confidence: Number) -> Fitted:
     response = curve.log_f + np.log(np.log1p(curve.lags))
     (log_c,), (dc,) = _least_squares(curve, np.ones((curve.lags.size, 1)), response, confidence)
     return {"log10_c": float(log_c / LN10)}, {"log10_c": _log10_interval(log_c, dc)}, Status.OK
 
 
-def _fit_stretched(curve: Curve, confidence: Number) -> Fitted:
+def _fit_stretched(curve: FitPoints, confidence: Number) -> Fitted:
     """Profile the exponent on a grid, then polish (log c, log tau, log b) by Gauss-Newton."""
     top = curve.lags.max()
     grid = np.geomspace(*_STRETCH_RANGE, 120)
@@ -150,11 +150,12 @@ def _fit_stretched(curve: Curve, confidence: Number) -> Fitted:
         return params, dict.fromkeys(params, (np.nan, np.nan)), Status.SHAPE_AT_EDGE
     model, jacobian = _stretched_model(curve.lags, theta)
     _, (dc, dt, db) = _least_squares(curve, jacobian, curve.log_f - model, confidence)
-    intervals = {
-        "log10_c": _log10_interval(log_c, dc),
-        "tau": (float(np.exp(log_tau - dt)), float(np.exp(log_tau + dt))),
-        "b": (float(np.exp(log_b - db)), float(np.exp(log_b + db))),
-    }
+    with np.errstate(over="ignore"):  # an end beyond all numbers is infinite
+        intervals = {
+            "log10_c": _log10_interval(log_c, dc),
+            "tau": (float(np.exp(log_tau - dt)), float(np.exp(log_tau + dt))),
+            "b": (float(np.exp(log_b - db)), float(np.exp(log_b + db))),
+        }
     return params, intervals, Status.OK
 
 
@@ -166,11 +167,12 @@ def _stretched_model(lags: Array, theta: Array) -> tuple[Array, Array]:
     return theta[0] - depth, np.stack([np.ones_like(lags), b * depth, -b * log_ratio * depth], axis=1)
 
 
-def _polish(curve: Curve, theta: Array) -> Array:
+def _polish(curve: FitPoints, theta: Array) -> Array:
     root = np.sqrt(curve.weights)
 
     def misfit(at: Array) -> float:
-        return float(np.sum((root * (curve.log_f - _stretched_model(curve.lags, at)[0])) ** 2))
+        with np.errstate(over="ignore"):  # a step too far misfits without bounds, and is halved
+            return float(np.sum((root * (curve.log_f - _stretched_model(curve.lags, at)[0])) ** 2))
 
     current = misfit(theta)
     for _ in range(60):

@@ -57,7 +57,7 @@ def forecast_payload(forecast: Forecast) -> dict[str, Any]:
     named = np.flatnonzero(forecast.adjusted_p[lags] <= forecast.error)
     return {
         "lags": [forecast.lags[i] for i in lags],
-        "found": named,
+        "dependences": named,
         "untested": np.flatnonzero(np.isnan(forecast.adjusted_p[lags])),
         "notTested": NOT_TESTED,
         "rising": forecast.rising[lags],

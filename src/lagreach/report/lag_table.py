@@ -13,7 +13,7 @@ from lagreach.types import Status
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A number in the words of its unit; `ends` is its interval, or the bound where there is no number."""
 
     head: str
@@ -35,30 +35,30 @@ def in_unit(curve: LagCurve, number: float) -> str:
     return brief(number) if curve.unit == "sequences" else f"{number:.3g}"
 
 
-def cells(curves: Sequence[LagCurve], lag: int) -> list[Cell]:
+def cells(curves: Sequence[LagCurve], lag: int) -> list[TableCell]:
     """One row of the table. A reason that stands in one cell is not said again in the next."""
-    row: list[Cell] = []
+    row: list[TableCell] = []
     said: set[Status] = set()
     for curve in curves:
         at = curve.lags.tolist().index(lag) if lag in curve.lags else None
-        row.append(Cell(curve.column, "", "") if at is None else _cell(curve, at, said))
+        row.append(TableCell(curve.column, "", "") if at is None else _cell(curve, at, said))
     return row
 
 
-def _cell(curve: LagCurve, i: int, said: set[Status]) -> Cell:
+def _cell(curve: LagCurve, i: int, said: set[Status]) -> TableCell:
     value, low, high = (float(numbers[i]) for numbers in (curve.value, curve.low, curve.high))
     status = curve.status[i]
     if math.isfinite(value):
         percent = " %" if curve.unit == "share" else ""
         known = not (math.isnan(low) or math.isnan(high))
         ends = f"({in_unit(curve, low)} to {in_unit(curve, high)})" if known else ""
-        return Cell(curve.column, in_unit(curve, value) + percent, ends)
+        return TableCell(curve.column, in_unit(curve, value) + percent, ends)
     bound = f"(more than {in_unit(curve, low)})" if math.isfinite(low) else ""
     if status is Status.NOT_SIGNIFICANT:
-        return Cell(curve.column, "none found", bound)
+        return TableCell(curve.column, "none found", bound)
     unknown = math.isnan(value)
     words = "unknown" if unknown else "no number suffices" if curve.unit == "sequences" else in_unit(curve, value)
     if status is Status.OK or (unknown and status in said):
-        return Cell(curve.column, words, bound)
+        return TableCell(curve.column, words, bound)
     said.add(status)
-    return Cell(curve.column, f"{words}: {status}", bound, reason=True)
+    return TableCell(curve.column, f"{words}: {status}", bound, reason=True)

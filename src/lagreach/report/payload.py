@@ -149,10 +149,10 @@ def _layer(diagnosis: Diagnosis, layer: LayerDiagnosis, errors: list[float], kep
         "start": math.log(block_size(rate)),
         "logQuantiles": _log_quantiles(kappa, errors),
         "planted": _requirement(window.probe),
-        "found": _requirement(window.required),
+        "inData": _requirement(window.required),
         "dependence": {
             "p": window.adjusted_p,
-            "found": window.adjusted_p <= window.error,
+            "significant": window.adjusted_p <= window.error,
             "lags": window.lags_of_bands,
         },
         "curves": [_curve(curve) for curve in window.curves.values()],

@@ -5,11 +5,22 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from lagreach.statistics._statistic import Accumulator, LagCurve, LagStatistic, Look, Measured, check_statistics
+from lagreach.errors import InputError
+from lagreach.statistics._statistic import (
+    GAINS,
+    RATES,
+    Accumulator,
+    LagCurve,
+    LagStatistic,
+    Look,
+    Measured,
+    check_statistics,
+)
 
 __all__ = [
     "Accumulator", "LagCurve", "LagStatistic", "Look", "Measured", "all_statistics", "check_statistics", "draw_curves",
@@ -36,8 +47,40 @@ def draw_curves(
     statistics: Mapping[str, LagStatistic], measured: Measured, collected: Mapping[str, Any]
 ) -> dict[str, LagCurve]:
     """Draw every curve that what was measured allows; `collected` holds the accumulators by name."""
-    drawn = {
-        name: statistic.curve(replace(measured, collected=collected.get(name)))
-        for name, statistic in statistics.items()
-    }
-    return {name: curve for name, curve in drawn.items() if curve is not None}
+    missing = {source for source, values in ((GAINS, measured.gains), (RATES, measured.rates)) if values is None}
+    curves: dict[str, LagCurve] = {}
+    for name, statistic in statistics.items():
+        if statistic.reads & missing:
+            continue
+        outside = not type(statistic).__module__.startswith(__name__)
+        try:
+            curve = statistic.curve(replace(measured, collected=collected.get(name)))
+            if curve is not None:
+                if outside:
+                    _check_place(curve, curves, measured.window.lags.tolist())
+                curves[name] = curve
+        except Exception as error:
+            if not outside:
+                raise
+            # a fault in a number of the user's own must not cost the rest, which may have taken hours
+            warnings.warn(f"the statistic {name!r} was left out: {error or type(error).__name__}", stacklevel=2)
+    return curves
+
+
+def _check_place(curve: LagCurve, others: Mapping[str, LagCurve], lags: list[int]) -> None:
+    """Refuse a curve over other lags than those examined, and numbers that would overwrite others in a file."""
+    if curve.lags.tolist() != lags:
+        raise InputError(
+            f"the curve of {curve.name!r} has other lags than were examined",
+            got=f"lags {curve.lags.tolist()}",
+            expected=f"one value for each of {lags}: NaN where there is none",
+            fix="plan.bands.lags in start(), or measured.window.lags in curve(), are the lags examined",
+        )
+    for other in others.values():
+        same = curve.numbers.keys() & other.numbers.keys()
+        if same:
+            raise InputError(
+                "two statistics have numbers of the same name",
+                got=f"{', '.join(sorted(same))} of {other.name!r} and of {curve.name!r}",
+                fix="rename yours",
+            )

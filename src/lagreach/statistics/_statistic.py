@@ -23,6 +23,8 @@ from lagreach.types import Status
 STATES, DEPENDENCES = "states", "dependences"  # what the first and the second pass over the data offer
 WINDOW, GAINS, RATES = "window", "gains", "rates"  # what a diagnosis has measured besides
 SOURCES = frozenset({STATES, DEPENDENCES, WINDOW, GAINS, RATES})
+# axes and arrays that a file has beside the numbers per lag
+TAKEN = frozenset({"layer", "lag", "unit", "N", "first_lag", "limit", "log10_rate", "window", "record"})
 MARKS = ("diamond", "line", "bar")  # in the order in which rows of a picture are drawn
 
 
@@ -143,7 +145,7 @@ class LagStatistic(ABC):
     larger_is
         "better" or "worse".
     column, tracked
-        Head of the column in the printed table, and name in trackers; not shown there if empty.
+        Head of the column in the printed table, and name in trackers; its name if None, not shown there if empty.
     look
         The picture that it shares with other numbers; each has one of its own besides.
     """
@@ -154,8 +156,8 @@ class LagStatistic(ABC):
     reads: ClassVar[frozenset[str]] = frozenset({STATES})
     larger_is: ClassVar[str] = "better"
     log10: ClassVar[bool] = False
-    column: ClassVar[str] = ""
-    tracked: ClassVar[str] = ""
+    column: ClassVar[str | None] = None
+    tracked: ClassVar[str | None] = None
     look: ClassVar[Look | None] = None
 
     def start(self, plan: MeasurementPlan, dependences: Sequence[int]) -> Accumulator | None:
@@ -181,12 +183,13 @@ class LagStatistic(ABC):
         """Put a curve together under this statistic's name; without a status, values that are NaN are not known."""
         values = np.asarray(value, dtype=float)
         missing = np.full(len(values), np.nan)
+        column, tracked = (self.name if shown is None else shown for shown in (self.column, self.tracked))
         if status is None:
             status = [Status.NO_ANCHOR if np.isnan(v) else Status.OK for v in values]
         return LagCurve(
             name=self.name, title=self.title, lags=np.asarray(lags), value=values,
             low=missing if low is None else low, high=missing if high is None else high, status=tuple(status),
-            unit=self.unit, larger_is=self.larger_is, log10=self.log10, column=self.column, tracked=self.tracked,
+            unit=self.unit, larger_is=self.larger_is, log10=self.log10, column=column, tracked=tracked,
             more={name: np.asarray(numbers, dtype=float) for name, numbers in more.items()}, look=self.look,
         )  # fmt: skip
 
@@ -203,6 +206,13 @@ def check_statistics(statistics: Sequence[LagStatistic]) -> None:
             )
         if not one.name.isidentifier():
             raise InputError("the name of a statistic is a word", got=repr(one.name), expected="letters, digits and _")
+        if one.name in TAKEN:
+            raise InputError(
+                "this name has another meaning in files",
+                got=repr(one.name),
+                expected="a name of its own",
+                fix="rename yours",
+            )
         unknown = one.reads - SOURCES
         if unknown:
             raise InputError(

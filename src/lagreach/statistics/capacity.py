@@ -16,6 +16,8 @@ class Capacity(LagStatistic):
     title: ClassVar[str] = "Largest linear memory at this lag"
     unit: ClassVar[str] = "R^2"
     reads: ClassVar[frozenset[str]] = frozenset({WINDOW})
+    column: ClassVar[str] = ""
+    tracked: ClassVar[str] = ""
 
     def curve(self, measured: Measured) -> LagCurve | None:
         """From the size of the state; none where there is no state of one size."""

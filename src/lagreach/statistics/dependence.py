@@ -18,6 +18,7 @@ class AdjustedP(LagStatistic):
     reads: ClassVar[frozenset[str]] = frozenset({WINDOW})
     larger_is: ClassVar[str] = "worse"
     tracked: ClassVar[str] = "p"
+    column: ClassVar[str] = ""
 
     def curve(self, measured: Measured) -> LagCurve:
         """As the window has it."""
@@ -30,6 +31,8 @@ class Signal(LagStatistic):
     name: ClassVar[str] = "signal"
     title: ClassVar[str] = "Size of the signal in the data"
     reads: ClassVar[frozenset[str]] = frozenset({WINDOW})
+    column: ClassVar[str] = ""
+    tracked: ClassVar[str] = ""
     look: ClassVar[Look | None] = Look(
         HELD_AND_USED,
         "Dependence: size of the signal of each lag in the data, on a logarithmic axis; a filled diamond where it is "
@@ -50,6 +53,8 @@ class Noise(LagStatistic):
     title: ClassVar[str] = "Gradient noise along the lag's direction"
     reads: ClassVar[frozenset[str]] = frozenset({WINDOW})
     larger_is: ClassVar[str] = "worse"
+    column: ClassVar[str] = ""
+    tracked: ClassVar[str] = ""
 
     def curve(self, measured: Measured) -> LagCurve:
         """As the window has it."""

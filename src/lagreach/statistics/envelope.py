@@ -16,6 +16,8 @@ class Envelope(LagStatistic):
     title: ClassVar[str] = "First-order envelope"
     reads: ClassVar[frozenset[str]] = frozenset({RATES})
     log10: ClassVar[bool] = True
+    column: ClassVar[str] = ""
+    tracked: ClassVar[str] = ""
     look: ClassVar[Look | None] = Look(
         ARRIVES,
         "The envelope is the paper's, beside its first value.",

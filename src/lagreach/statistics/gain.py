@@ -20,6 +20,7 @@ class Gain(LagStatistic):
     reads: ClassVar[frozenset[str]] = frozenset({GAINS})
     log10: ClassVar[bool] = True
     tracked: ClassVar[str] = "gain"
+    column: ClassVar[str] = ""
     look: ClassVar[Look | None] = Look(
         ARRIVES,
         "Exact gain: root-mean-square size of the loss gradient after travelling back, relative to where it started; first "
@@ -44,6 +45,8 @@ class Growth(LagStatistic):
     title: ClassVar[str] = "Growth of the gradient per step"
     unit: ClassVar[str] = "log10 per step"
     reads: ClassVar[frozenset[str]] = frozenset({GAINS})
+    column: ClassVar[str] = ""
+    tracked: ClassVar[str] = ""
 
     def curve(self, measured: Measured) -> LagCurve | None:
         """Gain over lag; NaN at lag 0, over which nothing grows."""
@@ -61,6 +64,8 @@ class GradientRatio(LagStatistic):
     title: ClassVar[str] = "Gradient beside that of the shortest lag"
     unit: ClassVar[str] = "log10"
     reads: ClassVar[frozenset[str]] = frozenset({GAINS})
+    column: ClassVar[str] = ""
+    tracked: ClassVar[str] = ""
 
     def curve(self, measured: Measured) -> LagCurve | None:
         """Gain less the first one."""

@@ -18,6 +18,8 @@ class HalfLife(LagStatistic):
     name: ClassVar[str] = "half_life"
     title: ClassVar[str] = "Longest half-life, in lags"
     reads: ClassVar[frozenset[str]] = frozenset({RATES})
+    column: ClassVar[str] = ""
+    tracked: ClassVar[str] = ""
 
     def curve(self, measured: Measured) -> LagCurve | None:
         """From the time scales of the first-order rates; inf if some rate does not fall, 0 if nothing is retained."""

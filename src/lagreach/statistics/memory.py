@@ -120,6 +120,8 @@ class MemoryCurve(LagStatistic):
     title: ClassVar[str] = "Linear memory of the input"
     unit: ClassVar[str] = "R^2"
     reads: ClassVar[frozenset[str]] = frozenset({STATES})
+    column: ClassVar[str] = ""
+    tracked: ClassVar[str] = ""
     look: ClassVar[Look | None] = Look(
         HELD_AND_USED,
         "Memory: share of an input's variance that can be read linearly from the state that many steps later.",

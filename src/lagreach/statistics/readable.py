@@ -10,11 +10,11 @@ output stands for all. For classes, the loss is a square near the model's own pr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch
@@ -26,6 +26,8 @@ from lagreach.statistics.linear_share import (
     ShareCurves,
     ShareMoments,
     anchor_chance,
+    at_anchors,
+    compiled_sums,
     enough_anchors,
     output_space,
     rounding_floor,
@@ -51,17 +53,39 @@ def start(
     return ShareMoments(blocks, features, 1, lags, (0,) * len(copies), copies, device, singled)
 
 
-def readable_rows(observed: Observed, features: Float[Tensor, "seq target feature"], lags: Sequence[int]) -> Rows:
-    """Features of a readout as a linear fit sees them.
+class Read(NamedTuple):
+    """All that a fit of the readout needs of its features: what they are at the anchors, and the gradient of each sequence."""
 
-    `observed.towards` (one row, one group) is ``sqrt(h_t)``, and `observed.residual` the residual over it: one and the residual
-    itself for the squared loss.
+    at_anchors: Float[Tensor, "seq anchor feature"]
+    gradient: Float[Tensor, "seq copy feature"]
+
+
+def read_features(
+    features: Float[Tensor, "seq target feature"],
+    index: Int[Tensor, "seq anchor"],
+    shares: Float[Tensor, "seq target"],
+    root: Float[Tensor, "seq target 1"],
+    residual: Float[Tensor, "seq target copy"],
+) -> Read:
+    """Reduce features, which are many, to what a fit needs of them.
+
+    `root` is ``sqrt(h_t)`` and `residual` the residual over it: one and the residual itself for the squared loss.
     """
+    weighted = (shares[..., None] * root) * residual
+    return Read(at_anchors(features, index) * at_anchors(root, index), _gradient(weighted, features).double())
+
+
+def readable_rows(observed: Observed, features: Float[Tensor, "seq target feature"], lags: Sequence[int]) -> Rows:
+    """Features of a readout as a linear fit sees them; `observed.towards` (one row, one group) is the root of `read_features`."""
     root = observed.towards[..., 0]
-    weighted = (observed.shares[..., None] * root) * observed.residual
-    gradient = _gradient(weighted, features).double()
-    scaled = observed.at_anchors(features) * observed.at_anchors(root)
-    return observed.rows(scaled[:, :, None], gradient, lags)
+    return read_rows(
+        observed, read_features(features, observed.anchors[0], observed.shares, root, observed.residual), lags
+    )
+
+
+def read_rows(observed: Observed, read: Read, lags: Sequence[int]) -> Rows:
+    """What a fit needs of the features, beside what was observed."""
+    return observed.rows(read.at_anchors[:, :, None], read.gradient, lags)
 
 
 def _gradient(
@@ -69,8 +93,7 @@ def _gradient(
 ) -> Float[Tensor, "seq copy feature"]:
     """Sum over the targets; of fused layers, which keep time first, in the order of memory."""
     by_time = features.transpose(0, 1)
-    fused = features.device.type == "cpu" and features.dtype in (torch.float32, torch.float64)
-    if weighted.shape[2] > 1 or not fused or not by_time.is_contiguous():
+    if weighted.shape[2] > 1 or not compiled_sums(features) or not by_time.is_contiguous():
         return weighted.mT @ features
     from lagreach.kernels.cpu.weighted_sums import weighted_sums  # late: it brings a compiler along
 
@@ -126,7 +149,8 @@ class ReadableSums:
         both = ((part.output, index), (states, times))
         output, features = (_picked(values.to(self.dtype), at) for values, at in both)  # autocast makes them coarser
         planted = self.probe.planted(part.x).permute(1, 2, 0)
-        along_residual, along_output = space.along(output, objective)
+        apart = space.apart(output, objective)
+        along_residual, along_output = space.along(output, apart)
         rank = np.repeat(2 * piece.pair, 2) + np.tile([0, 1], len(piece.pair))
         anchors = enough_anchors(times.shape[1], self.sequences, features.shape[-1])
         observed = Observed(
@@ -134,7 +158,7 @@ class ReadableSums:
             times=times,
             shares=objective.weights / objective.weights.sum(1, keepdim=True),
             planted=torch.where(inside[..., None], planted, 0.0).to(output),
-            residual=space.readout_residual(output, objective),
+            residual=space.readout_residual(output, apart),
             towards=space.curvature_root(output),
             along_residual=along_residual,
             along_output=along_output,

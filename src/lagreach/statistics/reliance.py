@@ -98,7 +98,8 @@ class RelianceSums:
             return reliance
         loss, *nothing = np.concatenate(self.levels)[order].mean(0)
         constant = best_constant(str(self.loss), nothing[0], np.array(nothing[1:]))
-        return replace(reliance, explained=float(1 - loss / constant) if constant > 0 else float("nan"))
+        known = np.isfinite(loss) and 0 < constant < np.inf  # squares of huge targets overflow
+        return replace(reliance, explained=float(1 - loss / constant) if known else float("nan"))
 
 
 def best_constant(loss: str, at_zero: float, slope: Float[np.ndarray, "out"]) -> float:
@@ -142,6 +143,8 @@ class RelianceCurve(LagStatistic):
     title: ClassVar[str] = "Rise of the loss when the input is replaced"
     unit: ClassVar[str] = "share of the loss"
     reads: ClassVar[frozenset[str]] = frozenset({DEPENDENCES})
+    column: ClassVar[str] = ""
+    tracked: ClassVar[str] = ""
     look: ClassVar[Look | None] = Look(
         HELD_AND_USED,
         "Reliance: how much the loss rises when the input at a lag is replaced, for the dependences found.",

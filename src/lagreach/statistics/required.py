@@ -17,6 +17,7 @@ class Required(LagStatistic):
     reads: ClassVar[frozenset[str]] = frozenset({WINDOW})
     larger_is: ClassVar[str] = "worse"
     column: ClassVar[str] = "N in the data"
+    tracked: ClassVar[str] = ""
 
     def curve(self, measured: Measured) -> LagCurve:
         """As the window has it."""

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from lagreach._util.disk import make_folder
+from lagreach._util.room import give_back
 from lagreach.diagnosis.diagnose import diagnose
 from lagreach.diagnosis.files import diagnosis_from_bytes, to_bytes
 from lagreach.diagnosis.measure import MeasureSettings
@@ -177,7 +178,8 @@ class VariantTraining:
         for r, seed in enumerate(self.config.seed_list()):
             x, y = task.sample(self.config.test_sequences, generator_for(seed, "test"))
             with torch.no_grad():
-                scores = task.recovered(x, y, trainer.replicas.model(r)(x))
+                model = trainer.replicas.model(r).to(trainer.alive.device)
+                scores = task.recovered(x, y, model(x.to(trainer.alive.device)).cpu())
             self.scores.extend(
                 {"epoch": trainer.epoch, "seed": seed, "lag": lag, "recovered": float(score)}
                 for lag, score in zip(task.lags, scores.tolist(), strict=True)
@@ -189,6 +191,11 @@ class VariantTraining:
 
 def train_variants(job: TrainJob) -> None:
     """Train until the last epoch, saving states on the way and weights at the epochs to be diagnosed."""
+    _train(job)
+    give_back()  # for the diagnoses, which other processes make
+
+
+def _train(job: TrainJob) -> None:
     run = RunDirectory(job.run)
     config = run.config()
     left = [config.variant(name) for name in job.variants if not is_trained(run, config, config.variant(name))]

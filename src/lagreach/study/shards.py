@@ -19,7 +19,7 @@ from lagreach._util.progress import Progress
 from lagreach._util.threads import one_thread, threads_of_user
 from lagreach.adapters.fresh_state import from_fresh_state
 from lagreach.data.sequences import as_sequences, fingerprint, telling_sample
-from lagreach.diagnosis.assemble import assemble
+from lagreach.diagnosis.assemble import MeasuredWindow, assemble
 from lagreach.diagnosis.diagnose import diagnose, diagnosis_plans
 from lagreach.diagnosis.passes import (
     BetweenPasses,
@@ -33,7 +33,6 @@ from lagreach.diagnosis.passes import (
 from lagreach.diagnosis.result import Diagnosis
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.diagnosis.whole_model import model_plan
-from lagreach.diagnosis.window import Window
 from lagreach.errors import InputError
 from lagreach.gradients.exchange import Exchanged, ExchangePlan, exchange
 from lagreach.gradients.lag_contrasts import LagContrasts, lag_contrasts
@@ -189,7 +188,7 @@ class Sharded:
 
     def __call__(
         self, plan: MeasurementPlan, chosen: MeasureSettings, progress: Progress | None, statistics: Statistics
-    ) -> tuple[Window, np.ndarray, bool]:
+    ) -> MeasuredWindow:
         """Measure the window of the next recurrence."""
         self.layer += 1
         parts = [
@@ -202,7 +201,8 @@ class Sharded:
         between = between_passes(plan, first.means, chosen, first.inputs, look)
         tick = counting(progress, "noise", len(parts))
         second = SecondPass.merge(self.executor.map(measure_second, [(p, between) for p in parts], on_result=tick))
-        return assemble(plan, first, between, second, chosen, statistics), second.noise.sample, False
+        window = assemble(plan, first, between, second, chosen, statistics)
+        return MeasuredWindow(window, second.noise.sample, False, first.collected | second.collected)
 
 
 def diagnose_sharded(

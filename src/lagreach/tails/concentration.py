@@ -32,6 +32,7 @@ from lagreach.tails.block_means import (
     three_sizes,
     two_sided,
 )
+from lagreach.tails.law_of_n import exp, log, log_sequences
 from lagreach.types import Status
 
 TAIL_COUNT = 25  # values beyond each quantile that an estimate of kappa needs: 500 sequences at error = 0.05
@@ -82,8 +83,8 @@ class Concentration:
         bootstrap): as slow as measured. The upper end is 1/2 unless the samples show that 1/kappa stays below as
         means grow; see `concentration`.
     status
-        ``OK`` (measured, and larger than 2), ``KAPPA_TWO``, ``KAPPA_NOT_ESTIMABLE``, ``KAPPA_REFUSED`` or
-        ``NO_SPREAD``.
+        ``OK`` (measured, and larger than 2), ``KAPPA_TWO``, ``KAPPA_NOT_ESTIMABLE``, ``KAPPA_REFUSED``,
+        ``NO_SPREAD`` or ``INTERRUPTED``.
     blocks
         The two block sizes m, M that gave 1/kappa.
     sizes, spreads
@@ -121,8 +122,8 @@ class Concentration:
 
     @property
     def exponent(self) -> float:
-        """The exponent that `required` extrapolates with: ``kappa``, or 2 as an assumption when not estimable."""
-        return 2.0 if self.status is Status.KAPPA_NOT_ESTIMABLE else self.kappa
+        """The exponent that `required` extrapolates with: ``kappa``, or 2 as an assumption when not estimable or measured."""
+        return 2.0 if self.status in (Status.KAPPA_NOT_ESTIMABLE, Status.INTERRUPTED) else self.kappa
 
     @property
     def left_open(self) -> bool:
@@ -164,11 +165,12 @@ class Concentration:
             return RequiredN(delta, needed, needed, Status.N_MEASURED)
         if self.status is Status.KAPPA_REFUSED:
             return RequiredN(delta, math.nan, math.nan, self.status)
-        ratio, start = float(spreads[-1]) / delta, float(sizes[-1])
-        with np.errstate(over="ignore"):  # an N beyond the float range is infinite for any purpose
-            needed, worst = (float(start * np.power(ratio, k)) for k in (self.exponent, self.kappa_pessimistic))
-            if self.exponent == 2.0 and not math.isnan(self.sd):
-                needed = _from_sd(delta, two_sided(self.error) * self.sd, start, needed)
+        log_ratio, start = log(float(spreads[-1]) / delta), float(sizes[-1])
+        needed, worst = (
+            float(exp(log_sequences(log_ratio, kappa, log(start)))) for kappa in (self.exponent, self.kappa_pessimistic)
+        )
+        if self.exponent == 2.0 and not math.isnan(self.sd):
+            needed = _from_sd(delta, two_sided(self.error) * self.sd, start, needed)
         worst = max(worst, needed)  # stays NaN where kappa is not estimable
         known = self.status is not Status.KAPPA_NOT_ESTIMABLE
         return RequiredN(delta, needed, worst, Status.N_EXTRAPOLATED if known else self.status)
@@ -328,9 +330,7 @@ def _from_sd(delta: float, range_of_one: float, start: float, from_start: float)
     series), which makes N the larger root of a quadratic equation, and N = start where R was measured, unless
     R_m^2 m has not yet come half way there.
     """
-    limit = (range_of_one / delta) * (
-        range_of_one / delta
-    )  # infinite beyond the float range, where a power would raise
+    limit = float(exp(log_sequences(log(range_of_one / delta), 2.0)))
     if math.isinf(limit):
         return limit
     return 0.5 * limit * (1.0 + math.sqrt(max(0.0, 1.0 - 4.0 * (1.0 - from_start / limit) * start / limit)))

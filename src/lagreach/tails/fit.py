@@ -22,7 +22,6 @@ from lagreach.tails._common import (
     half_spread,
     require_level,
 )
-from lagreach.tails.sketches import CharacteristicSums, QuantileSketch
 from lagreach.types import Status
 
 MIN_SAMPLES = 50
@@ -100,8 +99,7 @@ def fit_tail(
     ----------
     samples
         Independent values, one-dimensional (numpy array, torch tensor or list): one per sequence, not one per
-        step. A `CharacteristicSums` is accepted with ``method="ecf"`` and a `QuantileSketch` with
-        ``method="mcculloch"``; they cannot be checked for stability.
+        step.
     method
         ``"mle"`` (most efficient), ``"mcculloch"`` (quantiles), ``"ecf"`` (characteristic function),
         ``"log-moment"`` (closed form), ``"hill"`` (tail index, a diagnostic only; not clipped at 2). Or an estimator of
@@ -136,8 +134,6 @@ def fit_tail(
     estimate = ESTIMATORS[method] if isinstance(method, str) else method
     name = method if isinstance(method, str) else getattr(method, "__name__", type(method).__name__)
     level = require_level(level)
-    if isinstance(samples, CharacteristicSums | QuantileSketch):
-        return _fit_summary(samples, name, level)
     values = as_samples(samples)
     rng = as_generator(generator)
     n = values.size
@@ -149,29 +145,6 @@ def fit_tail(
         return _nothing(n, name, level, Status.NO_SPREAD)
     checks = support.check_support(centred, rng) if check and n >= support.MIN_SAMPLES else ()
     return _assemble(estimate(centred, level), location, n, name, level, checks)
-
-
-def _fit_summary(summary: CharacteristicSums | QuantileSketch, method: str, level: float) -> TailFit:
-    """Fit from an accumulator, which stands in for the samples in the one estimator that it serves."""
-    expected = "ecf" if isinstance(summary, CharacteristicSums) else "mcculloch"
-    if method != expected:
-        raise InputError(
-            f"{type(summary).__name__} cannot serve this estimator",
-            got=f'method="{method}"',
-            expected=f'method="{expected}"',
-        )
-    if summary.n < MIN_SAMPLES:
-        return _nothing(summary.n, method, level, Status.TOO_FEW_SAMPLES)
-    if isinstance(summary, CharacteristicSums):
-        if summary.modulus.max() >= 1.0:
-            return _nothing(summary.n, method, level, Status.NO_SPREAD)
-        # the modulus does not know the location
-        return _assemble(ecf.from_sums(summary, level), math.nan, summary.n, method, level, ())
-    quantiles = summary.quantile(np.array(mcculloch.LEVELS))
-    if quantiles[1] == quantiles[2]:
-        return _nothing(summary.n, method, level, Status.NO_SPREAD)
-    fitted = mcculloch.from_quantiles(quantiles, summary.n, level)
-    return _assemble(fitted, float(summary.quantile(0.5)), summary.n, method, level, ())
 
 
 def _nothing(n: int, method: str, level: float, status: Status) -> TailFit:

@@ -40,7 +40,7 @@ def estimate(centred: FloatArray, level: float) -> Estimate:
 
 
 def from_quantiles(quantiles: FloatArray, n: int, level: float) -> Estimate:
-    """Alpha and scale from the four quantiles at `LEVELS`, wherever they come from (samples or a sketch).
+    """Alpha and scale from the four quantiles at `LEVELS`.
 
     alpha solves (q95 - q05) / (q75 - q25) = nu(alpha), the scale is (q75 - q25) / (2 q75(alpha)). The interval
     carries the sampling error of the two ranges, by the delta method under the fitted law. nu is nearly flat as

@@ -19,6 +19,8 @@ from lagreach.tails._common import (
 
 _TOP = ALPHA_CEILING - 1e-7  # slopes in alpha diverge at 2, which is compared separately
 _SCORES = ("logpdf", "score", "alpha_score")
+_MARGIN = math.log(1e3)
+_SCALED_MOST = math.log(1e100)  # of samples in units of the scale: their squares are finite
 _KNOT_STEP, _KNOT_ZOOM = 0.015, 20.0  # below alpha = 1 the density has a narrow peak
 
 
@@ -65,7 +67,7 @@ def maximise(samples: FloatArray) -> tuple[float, float]:
         args=(samples,),
         jac=True,
         method="L-BFGS-B",
-        bounds=((ALPHA_FLOOR, _TOP), (None, None)),
+        bounds=((ALPHA_FLOOR, _TOP), _scale_bounds(samples)),
         options={"ftol": 1e-15, "gtol": 1e-9},
     )
     with np.errstate(over="ignore"):  # an infinite mean square speaks against the Gaussian law, as it should
@@ -82,9 +84,12 @@ def likelihood_interval(samples: FloatArray, alpha: float, log_scale: float, lev
     n = samples.size
     best = _cost_of_scale(log_scale, alpha, samples)[0]
     allowed = 0.5 * normal_width(level) ** 2
+    bounds = _scale_bounds(samples)
 
     def excess(other: float) -> float:
-        fit = minimize(_cost_of_scale, (log_scale,), args=(other, samples), jac=True, method="L-BFGS-B")
+        fit = minimize(
+            _cost_of_scale, (log_scale,), args=(other, samples), jac=True, method="L-BFGS-B", bounds=[bounds]
+        )
         return n * (float(fit.fun) - best) - allowed
 
     low, step = ALPHA_FLOOR, 1.0 / math.sqrt(n)
@@ -98,6 +103,17 @@ def likelihood_interval(samples: FloatArray, alpha: float, log_scale: float, lev
     if alpha < ALPHA_CEILING and excess(ALPHA_CEILING) > 0.0:
         high = float(brentq(excess, alpha, ALPHA_CEILING, xtol=fine))
     return low, high
+
+
+def _scale_bounds(samples: FloatArray) -> tuple[float, float]:
+    """Log scales that are looked at: well around all sizes that occur.
+
+    Where many samples are one and the same value, the likelihood grows without end as the scale shrinks around it.
+    """
+    sizes = np.abs(samples[samples != 0.0])
+    largest = math.log(float(sizes.max()))
+    lowest = max(math.log(float(sizes.min())) - _MARGIN, largest - _SCALED_MOST)
+    return min(lowest, 0.0), max(largest + _MARGIN, 0.0)  # the search starts at zero
 
 
 def _cost(point: FloatArray, samples: FloatArray) -> tuple[float, FloatArray]:

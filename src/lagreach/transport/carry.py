@@ -14,9 +14,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lagreach._util.recorded import recorded
 from lagreach._util.threads import Workers
 from lagreach.transport.cotangent import SAFE_EXPONENT, Cotangent
-from lagreach.transport.linearised import Joined, Linearised, linearise
+from lagreach.transport.joined import Joined
+from lagreach.transport.linearised import Closed, Linearised, linearise
 from lagreach.transport.rollout import Rollout
 from lagreach.transport.scaled import LOWEST, lift, times_power_of_two
 
@@ -82,7 +84,8 @@ class WeightSums:
 
     def take(self) -> Float[Tensor, "group k param"]:
         """Return what was collected, and start anew."""
-        gradients = torch.stack([self._steps.flat(sums) for sums in self._total])
+        by_group = [self._steps.flat(sums) for sums in self._total]
+        gradients = by_group[0][None] if len(by_group) == 1 else torch.stack(by_group)
         self._total = []
         return gradients
 
@@ -103,17 +106,46 @@ def one_position_back(part: Rollout) -> Callable[[int, Tensor, Tensor], None]:
     cell, all steps are linearised beforehand, many at once.
     """
     count, time = part.x.shape[:2]
-    if linearised(part, slice(0, 1), ()).compiled:
+    first = linearised(part, slice(0, 1), ())
+    if first.compiled:
         size = max(1, ROWS // count)
         pieces = (linearised(part, slice(t, min(t + size, time)), ()) for t in range(0, time, size))
-        joined = Joined(pieces, count * time)
+        joined = Joined.of_pieces(pieces, count * time)
         return lambda position, after, before: joined.back(after, before, None, first=position * count)
+
+    if part.x.is_cuda and isinstance(first, Closed):
+        return _recorded_step(part)
 
     def alone(position: int, after: Tensor, before: Tensor) -> None:
         step = linearised(part, slice(position, position + 1), ())
         step.back(after, after.new_empty(count, step.width), before)
 
     return alone
+
+
+def _recorded_step(part: Rollout) -> Callable[[int, Tensor, Tensor], None]:
+    """Linearise and pull back, recorded: from Python, each of the many small kernels takes longer to start than to run."""
+    x, s, after = (
+        torch.empty_like(v[:, 0], memory_format=torch.contiguous_format) for v in (part.x, part.states, part.states)
+    )
+    before = torch.empty_like(after)
+
+    def step() -> None:
+        linear = linearise(part.recurrence, x, s, ())
+        linear.back(after, after.new_empty(len(x), linear.width), before)
+
+    def back(position: int, cotangent: Tensor, out: Tensor) -> None:
+        x.copy_(part.x[:, position])
+        s.copy_(part.states[:, position - 1] if position else part.initial)
+        after.copy_(cotangent)
+        again()
+        out.copy_(before)
+
+    for buffer in (x, s, after):
+        buffer.zero_()
+    with torch.cuda.device(x.device):
+        again = recorded(step)
+    return back
 
 
 class Steps:
@@ -133,7 +165,8 @@ class Steps:
         self.count, self.time = part.x.shape[:2]
         self.groups = [slice(0, self.count)] if groups is None else list(groups)
         self.x, self.total, self.state_size = part.x, self.count * self.time, part.states.shape[2]
-        compiled, one_thread = linearised(part, slice(0, 1), names).compiled, torch.get_num_threads() == 1
+        first, one_thread = linearised(part, slice(0, 1), names), torch.get_num_threads() == 1
+        compiled = first.compiled
         by_torch = names and not one_thread  # see `Closed.back`
         size = max(1, self._rows_of_block(compiled and not by_torch, bool(names)) // self.count)
         places = [slice(t, min(t + size, self.time)) for t in range(0, self.time, size)]
@@ -141,7 +174,9 @@ class Steps:
         self.joined: Joined | None = None
         self.blocks: list[tuple[Linearised, slice]] = []
         if compiled and one_thread and (not names or self.groups == [slice(0, self.count)]):
-            self.joined = Joined(made, self.total)
+            # Without weights, what is carried is the same to the last bit on any number of threads: linearised as there.
+            run = (first, part.recurrence, part.x.transpose(0, 1), part.initial)
+            self.joined = (Joined.of_run(*run) if names else None) or Joined.of_pieces(made, self.total)
         else:
             rows = [slice(place.start * self.count, place.stop * self.count) for place in places]
             self.blocks = list(zip(made, rows, strict=True))

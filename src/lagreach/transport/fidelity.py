@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lagreach.adapters import Recurrence, View
+from lagreach.adapters.calling import Call
 from lagreach.data.lags import check_lags
 from lagreach.errors import UnsupportedError
 from lagreach.transport.exact import exact_transport
@@ -86,8 +87,11 @@ def fidelity(
     others: Any = None,
     name: str = "x",
     chunk: int | None = None,
+    call: Call | None = None,
 ) -> Fidelity:
     """Compare the first-order gain of the loss gradient with the exact one at the given lags.
+
+    `call` is how to run the model on a batch, if ``model(x)`` is not it.
 
     Examples
     --------
@@ -97,7 +101,7 @@ def fidelity(
     >>> fidelity(model, x, y, lags=[1, 2, 4]).verdict
     "first order is exact for this cell: the step's Jacobian is diagonal"
     """
-    prepared = prepare(model, x, y, mask=mask, lengths=lengths, state=state, others=others, name=name)
+    prepared = prepare(model, x, y, mask=mask, lengths=lengths, state=state, others=others, name=name, call=call)
     kind = prepared.view.template.stack.first_order
     wanted = check_lags(lags, prepared.time)
     objective = prepared.objective(loss, steps)

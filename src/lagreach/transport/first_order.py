@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from lagreach.adapters import Recurrence, View
+from lagreach.adapters.calling import Call
 from lagreach.cells import Dual, Factors
 from lagreach.cells.lstm import LSTM
 from lagreach.cells.stack import Layer
@@ -84,6 +85,7 @@ def effective_rates(
     others: Any = None,
     name: str = "x",
     chunk: int | None = None,
+    call: Call | None = None,
 ) -> EffectiveRates:
     """Effective learning rates ``mu = lr (gamma0 + gamma1)`` of every unit at the given lags.
 
@@ -100,6 +102,8 @@ def effective_rates(
         Number of valid steps of each sequence; anchors beyond it do not count.
     state
         Initial state to hand to the model, sequences first.
+    call
+        How to run the model on a batch, if ``model(x)`` is not it: a function of the model and a batch.
 
     Examples
     --------
@@ -111,7 +115,7 @@ def effective_rates(
     >>> effective_rates(model, torch.zeros(1, 9, 2), lags=[1, 2, 4]).envelope
     tensor([2.2500, 1.6875, 0.9492], dtype=torch.float64)
     """
-    prepared = prepare(model, x, lengths=lengths, state=state, others=others, name=name)
+    prepared = prepare(model, x, lengths=lengths, state=state, others=others, name=name, call=call)
     recurrence = prepared.view.template
     wanted = check_lags(lags, prepared.time)
     _check_form(recurrence, form)
@@ -170,25 +174,34 @@ def first_order_transport(
     In a stack each layer keeps to itself. For an LSTM the rates lead from the gradient at h to the block of c,
     and everything else is zero.
     """
+    return (next(arriving) for arriving in first_order_transports(part, [delta], lags))
+
+
+def first_order_transports(
+    part: Rollout, deltas: Sequence[Float[Tensor, "seq time state"]], lags: Sequence[int]
+) -> Iterator[Iterator[Cotangent]]:
+    """`first_order_transport` of several gradients: at each lag one after the other, all by the same rates."""
     layers = _layers(part)
-    seen = [
-        layer.cell.output(gradient).double()
-        for layer, gradient in zip(layers, part.recurrence.stack.split(delta), strict=True)
-    ]
     sweeps = [first_order_windows(layer, lags) for layer in layers]
     for lag, *products in zip(lags, *sweeps, strict=True):
-        if lag == 0:
-            yield Cotangent(0, delta)
-            continue
-        values, exponents = [], []
-        for layer, gradient, window in zip(layers, seen, products, strict=True):
-            moved = window.rate() * gradient[:, lag:]
-            for block in layer.cell.blocks:
-                kept = block == layer.cell.rate_block
-                values.append(moved if kept else torch.zeros_like(moved))
-                known = kept and window.exponent is not None
-                exponents.append(window.exponent if known else torch.zeros_like(moved, dtype=torch.int32))
-        yield Cotangent.aligned(lag, torch.cat(values, -1), torch.cat(exponents, -1))
+        yield (_arrived(part, layers, products, delta) if lag > 0 else Cotangent(0, delta) for delta in deltas)
+
+
+def _arrived(part: Rollout, layers: list[Layer], products: list[LagProduct], delta: Tensor) -> Cotangent:
+    """What is left of gradients after windows of one lag."""
+    lag = products[0].lag
+    values, exponents, scaled = [], [], False
+    for layer, gradient, window in zip(layers, part.recurrence.stack.split(delta), products, strict=True):
+        moved = window.rate() * layer.cell.output(gradient)[:, lag:].double()
+        for block in layer.cell.blocks:
+            carried = block == layer.cell.rate_block
+            values.append(moved if carried else torch.zeros_like(moved))
+            exponents.append(window.exponent if carried else None)
+        scaled |= window.exponent is not None
+    if not scaled:
+        return Cotangent(lag, torch.cat(values, -1))
+    known = [torch.zeros_like(v, dtype=torch.int32) if e is None else e for v, e in zip(values, exponents, strict=True)]
+    return Cotangent.aligned(lag, torch.cat(values, -1), torch.cat(known, -1))
 
 
 def first_order_norms(part: Rollout, delta: Float[Tensor, "seq time state"], lags: Sequence[int]) -> list[ScaledSum]:

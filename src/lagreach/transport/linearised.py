@@ -7,10 +7,8 @@ else, and every weight that a closed form leaves out, goes through autodiff, whi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from itertools import chain
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
@@ -18,12 +16,7 @@ from torch import Tensor
 
 from lagreach.adapters import Recurrence
 from lagreach.cells._pullback import Pullback, RowForm
-from lagreach.kernels import scan_stack
-from lagreach.kernels.cpu import missing, row_pass
-from lagreach.kernels.cpu.buffers import empty
-
-if TYPE_CHECKING:
-    from lagreach.kernels.cpu.kept_run import KeptRun
+from lagreach.kernels.cpu import row_pass
 
 
 class Linearised(ABC):
@@ -88,68 +81,6 @@ def linearise(
     return Closed(recurrence, layers, names)
 
 
-class Windows:
-    """Rows that run for a few steps, each step linearised when gradients are led back over it.
-
-    Where a kernel keeps what it computes on the way, that is used again.
-
-    Parameters
-    ----------
-    states
-        States after each step but the last, if they are known already; else they are run.
-    """
-
-    def __init__(
-        self,
-        recurrence: Recurrence,
-        x: Float[Tensor, "step row input"],
-        initial: Float[Tensor, "row state"],
-        states: Float[Tensor, "known row state"] | None = None,
-    ) -> None:
-        self._recurrence, self._x, self._initial = recurrence, x, initial
-        self._kept = None if states is not None else _kept_run(recurrence, x, initial)
-        if self._kept is not None:
-            self.states = self._kept.states
-        elif states is None:
-            with torch.no_grad():
-                run = scan_stack(recurrence.stack, x.transpose(0, 1), initial, recurrence.params)
-            self.states = run.transpose(0, 1)
-        else:
-            self.states = states
-
-    def back(self, step: int, cotangents: Iterable[Float[Tensor, "row state"]]) -> Iterator[Tensor]:
-        """Lead gradients after a step on to the states before it."""
-        compiled = None if self._kept is None else row_pass(self._kept.form(step))
-        if compiled is not None:
-            spread = self._x.new_empty(compiled.rows_in_work, compiled.width)
-            for after in cotangents:
-                before = torch.empty_like(after)
-                compiled(after, spread, before, whole=False, sizes=None)
-                yield before
-            return
-        linear = linearise(self._recurrence, self._x[step], self.states[step - 1] if step else self._initial, ())
-        spread = self._x.new_empty(self._x.shape[1], linear.width)
-        for after in cotangents:
-            before = torch.empty_like(after)
-            linear.back(after, spread, before, whole=False)
-            yield before
-
-
-def _kept_run(recurrence: Recurrence, x: Tensor, initial: Tensor) -> KeptRun | None:
-    """Run by a kernel that keeps what linearising needs; None if there is none for this recurrence, here and now."""
-    if len(recurrence.stack.cells) > 1:
-        return None
-    cell, params = recurrence.stack.cells[0].plain(recurrence.stack.layer_params(0, recurrence.params))
-    tensors = (x, initial, *params.values())
-    if any(v.dtype != x.dtype or v.device != x.device or v.numel() == 0 for v in tensors):
-        return None
-    if missing(cell, x.device, x.dtype) is not None:
-        return None
-    from lagreach.kernels.cpu.kept_run import KeptRun, knows  # which load numba
-
-    return KeptRun(cell, x, initial, params) if knows(cell) else None
-
-
 class Closed(Linearised):
     """Matrix products. The spread holds the layers' own spreads side by side, then the full gradients of lower layers."""
 
@@ -212,6 +143,11 @@ class Closed(Linearised):
         """Return what the weights multiply, times each set of row weights, layers side by side."""
         return torch.cat([(by[:, :, None] * factor[:, None, :]).flatten(1) for factor in self.factors], dim=1)
 
+    @property
+    def factor_names(self) -> list[list[str]]:
+        """Names of what the weights of each layer multiply."""
+        return [list(layer.places(used)) for layer, used in zip(self._layers, self._used, strict=True) if used]
+
     @cached_property
     def factors(self) -> list[Tensor]:
         """What the weights of each layer multiply."""
@@ -227,62 +163,23 @@ class Closed(Linearised):
 
     def flat(self, sums: Tensor) -> Tensor:
         """Pick factors and columns of each weight."""
-        places = [layer.places(used) for layer, used in zip(self._layers, self._used, strict=True)]
-        sizes = [max((place.stop for place in short.values()), default=0) for short in places]
+        places, sizes = self._places
         sets = len(sums) // sum(sizes)
         flattened = []
         for k, short in self._names:
             use, start, behind = self._layers[k].uses[short], sets * sum(sizes[:k]), sum(self._parts[:k])
             products = sums[start : start + sets * sizes[k], behind:].unflatten(0, (sets, sizes[k]))
-            mine = torch.cat([products[..., columns] for columns in use.columns], dim=2)[:, places[k][use.factor]]
+            products = products[:, places[k][use.factor]]
+            blocks = [products[..., columns] for columns in use.columns]
+            mine = blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=2)
             flattened.append(mine.transpose(1, 2).flatten(1))
-        return torch.cat(flattened, dim=1)
+        return flattened[0] if len(flattened) == 1 else torch.cat(flattened, dim=1)
 
-
-class Joined:
-    """Any number of steps that a kernel pulls back in one call, with sums of weights' gradients if they are asked for.
-
-    The steps come in pieces, so that what else it takes to linearise them is needed for a piece at a time.
-    """
-
-    def __init__(self, pieces: Iterator[Linearised], rows: int) -> None:
-        first = next(pieces)
-        assert isinstance(first, Closed), "only what has a closed form can be joined"
-        known = first.form
-        assert known is not None, "only what a kernel knows can be joined"
-        arrays = [_room_for(rows, array) for array in known.arrays]
-        factors = [_room_for(rows, factor) for factor in first.factors]  # of one layer: at most one
-        start = 0
-        for piece in chain([first], pieces):
-            assert isinstance(piece, Closed)
-            assert piece.form is not None
-            end = start + len(piece.form.arrays[0])
-            for whole, array in zip((*arrays, *factors), (*piece.form.arrays, *piece.factors), strict=True):
-                whole[start:end] = array
-            start = end
-        compiled = row_pass(known._replace(arrays=tuple(arrays)))
-        assert compiled is not None
-        self._row_pass, self._spread = compiled, arrays[0].new_empty(compiled.rows_in_work, first.width)
-        self._factors, self._columns, self.flat = factors, first.columns, first.flat
-
-    def back(self, cotangent: Tensor, out: Tensor, sizes: Tensor | None, first: int = 0) -> None:
-        """Pull back rows from the first one on, as many as the cotangent has; see `Linearised.back`."""
-        self._row_pass(cotangent, self._spread, out, whole=False, sizes=sizes, first=first)
-
-    def back_and_sums(self, cotangent: Tensor, out: Tensor, sizes: Tensor | None, by: Tensor) -> Tensor:
-        """Pull back the first rows, and return the sums over them of weights' gradients; see `Linearised.weights`."""
-        from lagreach.kernels.cpu.pullback import Collect  # which loads numba
-
-        factor = self._factors[0][: len(cotangent)]
-        total = torch.zeros(by.shape[1] * factor.shape[1], self._columns, dtype=torch.float64)
-        collect = Collect(by, factor, total)
-        self._row_pass(cotangent, self._spread, out, whole=False, sizes=sizes, collect=collect)
-        return total
-
-
-def _room_for(rows: int, like: Tensor) -> Tensor:
-    """So many rows of the same kind, in memory that is used again and again."""
-    return torch.from_numpy(empty((rows, like.shape[1]), like.numpy().dtype))
+    @cached_property
+    def _places(self) -> tuple[list[dict[str, slice]], list[int]]:
+        """Where the factors of each layer stand, and how many columns they take."""
+        places = [layer.places(used) for layer, used in zip(self._layers, self._used, strict=True)]
+        return places, [max((place.stop for place in short.values()), default=0) for short in places]
 
 
 class Autodiff(Linearised):

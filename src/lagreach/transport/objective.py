@@ -95,8 +95,12 @@ def objective_of(
     steps: str | Sequence[int] | Tensor | None = None,
     device: torch.device,
     dtype: torch.dtype,
+    named: str = "steps",
 ) -> Objective:
-    """Do as `make_objective` does, for outputs of any model on a device and in a floating type."""
+    """Do as `make_objective` does, for outputs of any model on a device and in a floating type.
+
+    `named` is what the user knows `steps` by.
+    """
     seq, time, out = output_shape
     mask, lengths = batch.mask, _lengths_of_outputs(batch, time, input_time)
     y = torch.as_tensor(batch.y, device=device)
@@ -115,12 +119,12 @@ def objective_of(
                 got=f"shape {tuple(mask.shape)}",
                 expected=f"({seq}, {time}), bool or nonnegative",
             )
-        check_finite("the mask", mask)
+        check_finite("the mask", mask, batch.numbers)
     per_step = valid.to(dtype) if mask is None else valid * mask.to(dtype)
 
     if callable(loss):
         _check_some_weight(per_step)
-        check_finite("the target y", y)
+        check_finite("the target y", y, batch.numbers)
         if y.is_floating_point():
             y = y.to(dtype)
         return Objective(loss, y, per_step)
@@ -140,7 +144,7 @@ def objective_of(
 
     y, times = (_mse_targets if loss == "mse" else _class_targets)(y, (seq, time, out), steps)
     y = y.to(dtype) if loss == "mse" else y.long()
-    index = _step_indices(steps, times, valid)
+    index = _step_indices(steps, times, valid, named)
     weights = per_step if index is None else per_step.gather(1, index)
     if loss == "cross_entropy":
         weights = weights * (y != IGNORE_INDEX)
@@ -154,7 +158,7 @@ def objective_of(
     else:
         y = torch.where(weights[..., None] > 0, y, 0)  # what does not count may be anything, also NaN
     _check_some_weight(weights)
-    check_finite("the target y", y)
+    check_finite("the target y", y, batch.numbers)
     return Objective(loss, y, weights, index)
 
 
@@ -213,6 +217,7 @@ def _step_indices(
     steps: str | Sequence[int] | Tensor | None,
     targets: int | None,
     valid: Tensor,
+    named: str,
 ) -> Tensor | None:
     """Time index of each target, (seq, target); None when there is a target at every step."""
     if steps is None and targets is None:
@@ -220,18 +225,18 @@ def _step_indices(
     seq, time = valid.shape
     if (steps is None and targets == 1) or (isinstance(steps, str) and steps == "last"):
         if targets != 1:
-            raise InputError('steps="last" needs one target per sequence', got=f"{targets} targets")
+            raise InputError(f'{named}="last" needs one target per sequence', got=f"{targets} targets")
         return valid.sum(1, keepdim=True) - 1
     if steps is None or isinstance(steps, str):
         raise InputError(
             "which steps do these targets belong to?",
-            got=f"{targets} targets for {time} steps, steps={steps!r}",
-            fix='pass steps="last" or a list of time indices, one per target',
+            got=f"{targets} targets for {time} steps, {named}={steps!r}",
+            fix=f'pass {named}="last" or a list of time indices, one per target',
         )
     index = torch.as_tensor(steps, device=valid.device, dtype=torch.long)
     if index.ndim != 1 or len(index) != targets or (index < 0).any() or (index >= time).any():
         raise InputError(
-            "steps must list one time index per target",
+            f"{named} must list one time index per target",
             got=f"{index.tolist()} for {targets} targets",
             expected=f"{targets} indices in 0..{time - 1}",
         )
@@ -259,7 +264,7 @@ def _check_some_weight(weights: Tensor) -> None:
     if len(empty):
         raise InputError(
             "a sequence has no step that counts",
-            got=f"sequence {empty[0].item()} (and {len(empty) - 1} more)",
+            got=f"sequence {empty[0].item()}" + (f" and {len(empty) - 1} more" if len(empty) > 1 else ""),
             fix="drop such sequences, or correct the mask, lengths or ignored targets",
         )
 

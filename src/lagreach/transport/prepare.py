@@ -11,7 +11,9 @@ from jaxtyping import Bool
 from torch import Tensor, nn
 
 from lagreach.adapters import Recurrence, View, as_view
+from lagreach.adapters.calling import Call
 from lagreach.adapters.folded import FoldedView, by_sequence, row_order
+from lagreach.adapters.fresh_state import from_fresh_state
 from lagreach.adapters.view import check_finite
 from lagreach.data.batch import Batch, check_steps, sample_of
 from lagreach.errors import InputError
@@ -21,12 +23,16 @@ from lagreach.transport.rollout import Rollout, chunks, run
 
 @dataclass(frozen=True)
 class Prepared:
-    """A model and checked data: the sequences, their number of steps, and the shape of one sequence's output."""
+    """A model and checked data: the sequences, their number of steps, and the shape of one sequence's output.
+
+    `notes` say how the model is run, where that is not plain.
+    """
 
     view: View
     batch: Batch
     time: int
     output_shape: tuple[int, int]
+    notes: tuple[str, ...] = ()
 
     def parts(self, chunk: int | None = None) -> Iterator[tuple[slice, Rollout]]:
         """Run the model on chunks of sequences."""
@@ -66,8 +72,13 @@ def prepare(
     state: Any = None,
     others: Any = None,
     name: str = "x",
+    call: Call | None = None,
 ) -> Prepared:
-    """Check a model and its data before anything is computed; `others` are inputs beside x, among which x is called `name`."""
+    """Check a model and its data before anything is computed.
+
+    `others` are inputs beside x, among which x is called `name`. A model that keeps a state between calls is run from a fresh
+    one, or as `call` says.
+    """
     x = torch.as_tensor(x)
     if x.ndim < 2 or 0 in x.shape[:2]:
         raise InputError(
@@ -88,7 +99,8 @@ def prepare(
         )
     checked_lengths = None if lengths is None else valid.sum(1)
     batch = Batch(x, targets, None if mask is None else torch.as_tensor(mask), checked_lengths, state, others, name)
-    view = as_view(model, sample_of(batch))
+    call, notes = from_fresh_state(model, sample_of(batch), call)
+    view = as_view(model, sample_of(batch), call)
     sample = run(view.bind(batch.select(slice(0, 1))))
     positions, out = sample.output.shape[1:]
-    return Prepared(view, batch, sample.x.shape[1], (positions, out))
+    return Prepared(view, batch, sample.x.shape[1], (positions, out), notes)

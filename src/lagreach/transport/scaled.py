@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 LOG10_2 = math.log10(2.0)
-KEPT = -960  # power of two at which a gradient is held whose direction still matters: N there is beyond any number
+# A gradient too small for float64 is held at this power of two: its direction can still be told, and N is out of all reach
+KEPT = -960
 LOWEST = torch.iinfo(torch.int32).min // 4  # exponent of an exact zero: it must not set the scale of a sum
 
 
@@ -26,7 +27,13 @@ def times_power_of_two(x: Tensor, exponent: Tensor) -> Tensor:
 
 def size_in_powers_of_two(values: Tensor) -> float:
     """Return the power of two just above the largest entry (1 if all are zero): what to divide by, so that float32 holds them."""
-    return 2.0 ** torch.frexp(values.abs().max()).exponent.item()
+    return sizes_in_powers_of_two([values])[0]
+
+
+def sizes_in_powers_of_two(every: Sequence[Tensor]) -> list[float]:
+    """`size_in_powers_of_two` of each; a GPU is waited for once."""
+    exponents = torch.frexp(torch.stack([values.abs().max() for values in every])).exponent
+    return [2.0**exponent for exponent in exponents.tolist()]
 
 
 def lift(largest: Tensor, exponent: int) -> int:

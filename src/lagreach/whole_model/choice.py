@@ -9,7 +9,8 @@ from typing import Any
 from torch import nn
 
 from lagreach.adapters import View, find_views
-from lagreach.adapters.calling import Call, default_call, refuse_batch_norm
+from lagreach.adapters.calling import Call, default_call, refuse_batch_norm, refuse_other_objects
+from lagreach.adapters.custom import custom_views
 from lagreach.adapters.families import scan_modules
 from lagreach.adapters.own_cells import own_cell_paths, reads_own_steps
 from lagreach.data.batch import Batch
@@ -19,6 +20,10 @@ from lagreach.models.gated_rnn import GatedRNN
 from lagreach.whole_model.running import unwrapped
 
 CHOICES = ("auto", "layers", "model")
+NO_WAY_BACK = (
+    "{0} is left out: it gets no gradient, because to autograd the loss does not depend on its weights. Its output is cut "
+    "off by detach() or torch.no_grad, or nothing uses it"
+)
 MIXES_STEPS = ("attention", "attn", "conv1d")  # in names of classes that look at several steps
 
 
@@ -72,18 +77,42 @@ def choose_lags(
             got=f'inputs={inputs!r} with lags_of="layers"',
             fix='leave one of them out; lags_of="model" measures lags of the whole model',
         )
+    if not isinstance(model, View):
+        refuse_other_objects(model)
     if only is not None:
         return _part(model, sample, lags_of, inputs, cell, call, only)
     if lags_of == "model" or inputs is not None:
         _refuse_described(model, cell)
         return LagChoice("model", "as asked for", inputs=inputs)
     if cell is not None:
-        return LagChoice("layers", "cell= describes its recurrence")
+        return _of_layers("cell= describes its recurrence", _described(model, cell, sample, call), sample)
     if lags_of == "layers":
-        return LagChoice("layers", "as asked for", tuple(find_views(model, sample, call)))
+        return _of_layers("as asked for", find_views(model, sample, call), sample)
     if not isinstance(model, nn.Module) or isinstance(model, GatedRNN):
         return LagChoice("layers", "its recurrence is known step by step", tuple(find_views(model, sample, call)))
     return _by_looking(model, sample, call)
+
+
+def _of_layers(why: str, views: Sequence[View], sample: Batch, notes: tuple[str, ...] = ()) -> LagChoice:
+    """Lags of the recurrences that training reaches; of the others, names and the reason."""
+    learning = tuple(view for view in views if view.learns(sample))
+    cut_off = list(dict.fromkeys(view.name for view in views if view not in learning))
+    if not learning:
+        raise InputError(
+            "no recurrent layer of the model gets a gradient",
+            got=f"an output that does not hang on the weights of {', '.join(cut_off)}",
+            expected="a way back from the loss to a recurrent layer",
+            fix="take out detach(), torch.no_grad or rounding behind the layer, or let the output use it",
+        )
+    return LagChoice("layers", why, learning, notes=(*notes, *(NO_WAY_BACK.format(name) for name in cut_off)))
+
+
+def _described(model: Any, cell: Mapping[str, Any], sample: Batch, call: Call | None) -> list[View]:
+    if not isinstance(model, nn.Module):
+        raise InputError(
+            "cell= describes layers of a torch module", got=type(model).__name__, expected="a torch.nn.Module"
+        )
+    return custom_views(model, cell, sample, call)
 
 
 def _by_looking(model: nn.Module, sample: Batch, call: Call | None) -> LagChoice:
@@ -109,7 +138,7 @@ def _by_looking(model: nn.Module, sample: Batch, call: Call | None) -> LagChoice
         raise
     except UnsupportedError as error:
         return LagChoice("model", _refusal(error))
-    return LagChoice("layers", "its recurrence is carried back step by step, exactly", tuple(views))
+    return _of_layers("its recurrence is carried back step by step, exactly", views, sample)
 
 
 def _part(
@@ -136,7 +165,7 @@ def _part(
     if lags_of == "model":
         return LagChoice("model", "as asked for", inputs=only)
     try:
-        views = tuple(find_views(whole, sample, call, only))
+        views = find_views(whole, sample, call, only)
     except UnstableModelError:
         raise
     except UnsupportedError as error:
@@ -147,7 +176,7 @@ def _part(
     recurrent = recurrent or own_cell_paths(whole, sample, call or default_call)
     others = [path for path in recurrent if not f"{path}.".startswith(f"{only}.")]
     note = f"only {only} was looked at, as asked for" + (f"; left out: {', '.join(others)}" if others else "")
-    return LagChoice("layers", f"of {only} alone, as asked for", views, notes=(note,))
+    return _of_layers(f"of {only} alone, as asked for", views, sample, (note,))
 
 
 def _own_cells(model: nn.Module, sample: Batch, call: Call | None) -> LagChoice:
@@ -166,7 +195,7 @@ def _own_cells(model: nn.Module, sample: Batch, call: Call | None) -> LagChoice:
         return LagChoice("model", _refusal(error))
     if not reads_own_steps(model, cells[0], sample, call or default_call) or _looks_around(model, cells[0]):
         return LagChoice("model", f"the steps of {cells[0]} are not those of the input, or are mixed elsewhere as well")
-    return LagChoice("layers", f"its cell {cells[0]} is carried back step by step, exactly", tuple(views))
+    return _of_layers(f"its cell {cells[0]} is carried back step by step, exactly", views, sample)
 
 
 def _paths(model: nn.Module, modules: Sequence[nn.Module]) -> list[str]:

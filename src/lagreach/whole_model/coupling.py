@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lagreach.adapters.calling import first_call
+from lagreach.adapters.view import check_inputs
 from lagreach.data.batch import Batch
 from lagreach.errors import LagreachError, UnsupportedError
 from lagreach.transport.objective import Objective
@@ -28,6 +29,7 @@ def check_model(model: WholeModel, sample: Batch) -> None:
     with torch.no_grad():
         first, again, beside = _runs(model, sample)
     if not torch.isfinite(first).all():
+        check_inputs(sample)
         raise UnsupportedError(
             "the model's output is not finite",
             got=f"{int((~torch.isfinite(first)).sum())} of {first.numel()} outputs are nan or infinite",

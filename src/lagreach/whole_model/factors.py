@@ -12,6 +12,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lagreach._util.threads import one_thread
+
 IN_MEMORY = 2**28  # bytes of factors that are held in memory; more lie on disk
 GRAM_BYTES = 2**26  # of block means that are filled in at once
+EVERYTHING = slice(None)
+WORTH_THREADS = 2e7  # products of one gram; with fewer, threads mostly wait for each other
 
 
 class Factors:
@@ -87,9 +93,14 @@ class Factors:
         self.read[:, rows] = values.transpose(0, 1).cpu().numpy()
         self.filled = rows.stop
 
-    def part(self, slot: int, signal: int, coefficient: np.ndarray | None = None) -> tuple[Tensor, Tensor]:
-        """Factors of one slot and signal: what was read (row, ...) and what arrived (row, width), times a coefficient."""
-        arrived = torch.from_numpy(np.ascontiguousarray(self.arrived[slot, signal, : self.filled])).double()
+    def part(
+        self, slot: int, signal: int, coefficient: np.ndarray | None = None, columns: slice = EVERYTHING
+    ) -> tuple[Tensor, Tensor]:
+        """Factors of one slot and signal: what was read (row, ...) and what arrived (row, width), times a coefficient.
+
+        Of all that arrived, or of some `columns` of its width.
+        """
+        arrived = torch.from_numpy(np.ascontiguousarray(self.arrived[slot, signal, : self.filled, columns])).double()
         if coefficient is not None:
             arrived = arrived * torch.from_numpy(np.ascontiguousarray(coefficient))[:, None]
         return torch.from_numpy(np.ascontiguousarray(self.read[slot, : self.filled])), arrived
@@ -110,17 +121,28 @@ class Products:
 
     @classmethod
     def of(
-        cls, factors: Factors, slots: list[int], signal: int, coefficients: list[np.ndarray] | None = None
+        cls,
+        factors: Factors,
+        slots: list[int],
+        signal: int,
+        coefficients: list[np.ndarray] | None = None,
+        columns: slice = EVERYTHING,
     ) -> Products:
         """Put the slots of a band together, each times its coefficient."""
         scales = [None] * len(slots) if coefficients is None else coefficients
-        parts = [factors.part(slot, signal, c) for slot, c in zip(slots, scales, strict=True)]
+        parts = [factors.part(slot, signal, c, columns) for slot, c in zip(slots, scales, strict=True)]
         block = torch.from_numpy(factors.blocks.copy()).repeat(len(slots))
         return cls(torch.cat([read for read, _ in parts]), torch.cat([arrived for _, arrived in parts]), block)
 
     def select(self, rows: Tensor) -> Products:
         """Keep some rows."""
         return Products(self.read[rows], self.arrived[rows], self.block[rows])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Products], *, apart: bool = False) -> Products:
+        """Put several sums together; `apart`, those of a block count as blocks of their own, one after the other."""
+        block = [one.block * len(parts) + number if apart else one.block for number, one in enumerate(parts)]
+        return cls(torch.cat([one.read for one in parts]), torch.cat([one.arrived for one in parts]), torch.cat(block))
 
     @property
     def tokens(self) -> bool:
@@ -141,7 +163,9 @@ def block_gram(
         return np.zeros((len(size), len(size)))
     scaled = Products(products.read, arrived / scale, products.block)  # squares of 1e-200 would underflow
     gram_of = _gram_of_tokens if products.tokens else _gram_of_numbers
-    return (gram_of(scaled, len(size), weighting) / np.outer(size, size)) * scale**2
+    inputs = 1 if products.tokens else products.read.shape[1]
+    with nullcontext() if arrived.numel() * inputs > WORTH_THREADS else one_thread():
+        return (gram_of(scaled, len(size), weighting) / np.outer(size, size)) * scale**2
 
 
 def _gram_of_tokens(products: Products, blocks: int, weighting: Tensor | None) -> np.ndarray:
@@ -172,18 +196,39 @@ def _gram_of_numbers(products: Products, blocks: int, weighting: Tensor | None) 
     """Fill in the block means, some of the inputs at a time."""
     inputs, width = products.read.shape[1], products.arrived.shape[1]
     gram = torch.zeros(blocks, blocks, dtype=torch.float64)
-    order = torch.argsort(products.block, stable=True)
-    read, arrived = products.read[order].double(), products.arrived[order]
-    ends = torch.bincount(products.block, minlength=blocks).cumsum(0).tolist()
-    starts = [0, *ends[:-1]]
+    by_block = _by_block(products, blocks)
     chunk = max(1, GRAM_BYTES // (8 * blocks * width))
     for first in range(0, inputs, chunk):
         some = slice(first, first + chunk)
-        filled = torch.stack([read[a:b, some].T @ arrived[a:b] for a, b in zip(starts, ends, strict=True)])
+        filled = torch.stack([read[:, some].T @ arrived for read, arrived in by_block])
         if weighting is not None:
             filled = filled * weighting[some]
         gram += filled.flatten(1) @ filled.flatten(1).T
     return gram.numpy()
+
+
+def _by_block(products: Products, blocks: int) -> list[tuple[Tensor, Tensor]]:
+    """What was read and what arrived, block after block."""
+    order = torch.argsort(products.block, stable=True)
+    sizes = torch.bincount(products.block, minlength=blocks).tolist()
+    read, arrived = products.read[order].double(), products.arrived[order]
+    return list(zip(read.split(sizes), arrived.split(sizes), strict=True))
+
+
+def summed_by_block(products: Products) -> Products:
+    """The same sums of numbers in fewer rows, if there are fewer: one for each block and input.
+
+    >>> read, block = torch.rand(9, 2), torch.tensor([0, 1] * 4 + [0])
+    >>> few = summed_by_block(Products(read, torch.ones(9, 3).double(), block))
+    >>> few.block.tolist(), bool(torch.allclose(few.read.T @ few.arrived, (read.T @ torch.ones(9, 3)).double()))
+    ([0, 0, 1, 1], True)
+    """
+    inputs, blocks = products.read.shape[1], int(products.block.max()) + 1 if len(products.block) else 0
+    if len(products.block) <= blocks * inputs:
+        return products
+    sums = torch.cat([read.T @ arrived for read, arrived in _by_block(products, blocks)])
+    one_input = torch.eye(inputs, dtype=torch.float64).repeat(blocks, 1)
+    return Products(one_input, sums, torch.arange(blocks).repeat_interleave(inputs))
 
 
 def coordinates(gram: Float[np.ndarray, "*lag block block"]) -> Float[np.ndarray, "*lag block axis"]:

@@ -33,7 +33,7 @@ class ModelLagSketch:
         lags = inside_lags(plan.bands)
         if not lags:
             return None
-        return cls(lags, min(MOST, coordinates_of(plan.block_plan.count, len(lags))), plan.seed)
+        return cls(lags, min(MOST, coordinates_of(plan.block_plan.count * plan.pairings, len(lags))), plan.seed)
 
     def __call__(
         self, piece: PairBatch, stand: Tensor, weight: Tensor, gradient: Float[Tensor, "seq time width"]

@@ -146,7 +146,7 @@ def _inside(plan: WholeModelPlan, bands: list[int], inside: Mapping[int, float],
 def _judged(marginal: Located, candidates: list[_Candidate], exchanged: Exchanged, flips: int, error: float) -> Located:
     """Put the exchange in the place of swapped targets: the best lag's signal of a band, and the largest of its p-values."""
     seed = exchanged.plan.seed
-    means = exchanged.means()
+    means, signals = exchanged.controlled()
     alone = flip_test(means, flips=flips, generator=np.random.default_rng(seed))
     largest = np.maximum(alone.adjusted, [one.p for one in candidates])
     data = marginal.data.copy()
@@ -155,8 +155,9 @@ def _judged(marginal: Located, candidates: list[_Candidate], exchanged: Exchange
     for band in sorted({one.band for one in candidates}):
         in_band = [i for i, one in enumerate(candidates) if one.band == band]
         best = min(in_band, key=lambda i: (largest[i], -alone.square[i]))
-        data[:, band] = means[:, best]
-        products[band], asked[band] = exchanged.data(best), best
+        data[:, band] = 0.0  # vectors have an axis for every block here, and one for every pairing of it there
+        data[:, band, : means.shape[2]] = means[:, best]
+        products[band], asked[band] = signals[best], best
         for name in ("square", "null_spread"):
             parts[name][band] = getattr(alone, name)[best]
         parts["p_value"][band] = max(parts["p_value"][band], alone.p_value[best])

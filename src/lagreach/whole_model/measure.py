@@ -25,7 +25,7 @@ from lagreach.whole_model.anchors import draw_anchors, pair_streams
 from lagreach.whole_model.factors import Products
 from lagreach.whole_model.locate import Located, locate
 from lagreach.whole_model.measurement_plan import WholeModelPlan, subsample
-from lagreach.whole_model.noise import NoiseWork, measure_noise
+from lagreach.whole_model.noise import TABLE_BYTES, NoiseWork, held_directions, measure_noise
 from lagreach.whole_model.outputs import cotangents
 from lagreach.whole_model.running import at_rest
 from lagreach.whole_model.signals import Signals, measure_signals
@@ -71,17 +71,19 @@ def measure_model(
     with at_rest(plan.model.module):
         signals = measure_signals(plan, progress, spread)
         plan, cut_short = signals.plan, signals.plan.block_plan.count < plan.block_plan.count
-        data, probe = signals.means()
-        sketch = None if signals.sketch is None else signals.sketch[:, None]
+        pairings, probe = signals.means()
+        data = pairings.mean(1)
         draw = np.random.default_rng(plan.seed)
-        test = bands_test(plan.bands, data[:, None], sketch, flips=flips, generator=draw)
+        test = bands_test(plan.bands, pairings, signals.sketch, flips=flips, generator=draw)
         located = locate(signals, data, test, flips=flips, error=error, progress=progress, spread=spread)
         noise = measure_noise(plan, directions_of(signals, located.products), progress, spread)
         cut_short = cut_short or located.cut_short or len(noise.step_block) < plan.block_plan.count
-        try:
-            gain = measure_gain(subsample(plan, GAIN_SEQUENCES))
-        except KeyboardInterrupt:  # all else is there
-            gain, cut_short = np.full(len(plan.bands), np.nan), True
+        gain = np.full(len(plan.bands), np.nan)
+        if noise.measured:
+            try:
+                gain = measure_gain(subsample(plan, GAIN_SEQUENCES))
+            except KeyboardInterrupt:  # all else is there
+                cut_short = True
     blocks = np.arange(plan.block_plan.count)
     return ModelMeasurement(
         plan=plan,
@@ -99,11 +101,15 @@ def measure_model(
 def directions_of(signals: Signals, exchanged: Mapping[int, Products]) -> NoiseWork:
     """Directions of the data and of the probes, band by band; of the exchange where it was made."""
     plan = signals.plan
-    bands = [
-        [exchanged.get(band) or signals.data(band), *(signals.probe(p, band) for p in range(len(plan.group)))]
-        for band in range(len(plan.bands))
-    ]
-    return NoiseWork(bands, torch.float64 if signals.factors.arrived.dtype == np.float64 else torch.float32)
+    dtype = torch.float64 if signals.factors.arrived.dtype == np.float64 else torch.float32
+
+    def held(band: int) -> list[Products]:
+        probes = [signals.probe(p, band) for p in range(len(plan.group))]
+        return held_directions(
+            [exchanged.get(band) or signals.data(band), *probes], TABLE_BYTES // len(plan.bands), dtype
+        )
+
+    return NoiseWork([held(band) for band in range(len(plan.bands))], dtype)
 
 
 def measure_gain(plan: WholeModelPlan) -> Float[np.ndarray, "lag"]:

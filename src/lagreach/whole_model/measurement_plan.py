@@ -37,11 +37,15 @@ from lagreach.whole_model.outputs import (
 )
 from lagreach.whole_model.running import WholeModel, at_rest, whole_model
 
-ROOM = 2**29  # bytes that the sequences run together take on a processor
+ROOM = (
+    2**26
+)  # bytes that the sequences run together take on a processor: with more they leave its caches, and take longer
 GPU_SHARE = 0.5  # that part of a GPU's free memory instead
 COPIES_OF_ARRIVED = 3  # of what arrives at the lags, at the peak: as it comes, put together, and turned
 OUTPUTS_ALIVE = 8  # copies of the outputs at the peak: losses, their gradients, swapped targets
 SAMPLE = 3  # sequences that the model is tried on
+MEMBERS = 8  # of a group that exchange targets: with one output, one way back serves all of its pairings
+MEMBERS_OF_MANY = 4  # with several outputs, where every pairing is a way back of its own
 USED_SAMPLE = 16  # sequences that show which outputs a loss function looks at
 
 Result = TypeVar("Result")
@@ -79,6 +83,28 @@ class WholeModelPlan:
     weighting: Float[Tensor, "row width"] | None = None
 
     @property
+    def pairings(self) -> int:
+        """Pairings in which the data's signal is measured; the raw gradient knows no partners."""
+        return self.block_plan.members - 1 if self.signal == "dependence" else 1
+
+    def exchanged(self, rows: np.ndarray, piece: PairBatch) -> tuple[list[Objective], Tensor | None]:
+        """The losses with the targets of each row's partner in every pairing, and the steps that all of a group share.
+
+        A group that does not fit into memory lies in several pieces; then the partners' targets are read once more.
+        """
+        if self.pairings == 1:
+            return [piece.swapped], None
+        place, time = {int(number): row for row, number in enumerate(rows)}, piece.reading.inputs.shape[1]
+        every = []
+        for partners in self.block_plan.partners(rows).tolist():
+            if all(partner in place for partner in partners):
+                index = torch.tensor([place[partner] for partner in partners], device=piece.output.device)
+                every.append(piece.objective.select(index))
+            else:
+                every.append(objective_for(self.loss, self.sequences.read(partners), piece.output, time, self.steps))
+        return every, torch.stack([one.weights for one in (piece.objective, *every)]).amin(0)
+
+    @property
     def pairs_together(self) -> int:
         """Pairs of sequences that are run together."""
         room = self.memory
@@ -93,7 +119,7 @@ class WholeModelPlan:
         reading, output = read(self.model, self.source, batch, exchange=exchange)
         inside = input_steps(batch, reading)
         if reading.inputs.is_floating_point():  # what lies beyond the ends of sequences may hold anything
-            check_finite("the input x", torch.where(inside[..., None], reading.inputs, 0.0))
+            check_finite("the input x", torch.where(inside[..., None], reading.inputs, 0.0), batch.numbers)
         objective = objective_for(self.loss, batch, output, reading.inputs.shape[1], self.steps)
         stand = output_steps(inside, output.shape[1], after=self.outputs == AT_THE_END)
         return PairBatch(batch, reading, output, objective, inside, stand)
@@ -106,11 +132,12 @@ class WholeModelPlan:
     ) -> Iterator[Result]:
         """Run `work(sequences, blocks)` on pairs that fit into memory together; fewer of them where it runs out.
 
-        On all pairs, or on those of some blocks.
+        On all pairs, or on those of some blocks; those of a group stay together if they can.
         """
         wanted = slice(None) if blocks is None else np.isin(self.block_plan.blocks, np.asarray(blocks))
         pairs, homes = self.block_plan.pairs[wanted], self.block_plan.blocks[wanted]
-        chunk, start = self.pairs_together, 0
+        chunk, start, group = self.pairs_together, 0, self.block_plan.members // 2
+        chunk = chunk // group * group or chunk
         while start < len(pairs):
             part = slice(start, start + chunk)
             rows, home = pairs[part].ravel(), np.repeat(homes[part], 2)
@@ -196,7 +223,7 @@ def plan_model_measurement(
         raise InputError("anchors counts outputs of a sequence", got=anchors, expected="1 or more")
     whole = whole_model(model, call)
     refuse_batch_norm(whole.module)
-    block_plan = plan_blocks(sequences, blocks, seed)
+    block_plan = plan_blocks(sequences, blocks, seed, members=MEMBERS if signal == "dependence" else 2)
     few = block_plan.pairs.ravel()[:USED_SAMPLE].tolist()
     sample = sequences.read(few[:SAMPLE])
     with at_rest(whole.module):
@@ -216,9 +243,12 @@ def plan_model_measurement(
     generator = torch.Generator().manual_seed(seed)
     groups = 1 if out == 1 else min(2, probes)
     direction = torch.randn(groups, out, generator=generator, dtype=torch.float64)
+    if out > 1:
+        block_plan = replace(block_plan, members=min(block_plan.members, MEMBERS_OF_MANY))
+    own = 1 if out == 1 else block_plan.members - 1  # ways back for the data, beside those for what is planted
     slots = make_slots(bands.edges)
     anchors = anchors_per_sequence(time, positions) if anchors is None else min(anchors, positions)
-    anchor_bytes = len(slots) * (1 + groups) * width * torch.float32.itemsize
+    anchor_bytes = len(slots) * (own + groups) * width * torch.float32.itemsize
     return WholeModelPlan(
         model=whole,
         source=source,

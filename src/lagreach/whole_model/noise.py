@@ -7,7 +7,7 @@ direction used for a sequence comes from the other blocks, so that it owes nothi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lagreach._util.progress import Progress, Tick
 from lagreach.gradients.noise import NoiseValues
-from lagreach.whole_model.factors import Products
+from lagreach.whole_model.factors import Products, summed_by_block
 from lagreach.whole_model.measurement_plan import WholeModelPlan
 from lagreach.whole_model.outputs import cotangents
 from lagreach.whole_model.spread import Here, Spread
@@ -37,10 +37,9 @@ class LagDirections:
         bands: Sequence[Sequence[Products]],
         device: torch.device,
         dtype: torch.dtype,
-        limit: int = TABLE_BYTES,
         weighting: Tensor | None = None,
     ) -> None:
-        self._parts = [list(_thinned(signals, limit // len(bands), dtype)) for signals in bands]
+        self._parts = bands
         self._rows = [_rows_of(signals) for signals in self._parts]
         self._rows = [None if rows is None else rows.to(device) for rows in self._rows]
         signals, width = len(bands[0]), self._parts[0][0].arrived.shape[1]
@@ -116,19 +115,24 @@ def _rows_of(signals: Sequence[Products]) -> Tensor | None:
     return torch.unique(torch.cat([one.read for one in signals]))
 
 
-def _thinned(signals: Sequence[Products], limit: int, dtype: torch.dtype) -> Sequence[Products]:
-    """Every so many rows, if tables of all would be too large; scaled, so that nothing underflows."""
-    width, rows = signals[0].arrived.shape[1], max(len(one.arrived) for one in signals)
+def held_directions(signals: Sequence[Products], limit: int, dtype: torch.dtype) -> list[Products]:
+    """The signals of a band in few rows and of size one, so that nothing underflows.
+
+    Of numbers, what a block read is summed up; of tokens, every so many rows are kept if tables of all would be too large.
+    """
     if signals[0].tokens:
+        width, rows = signals[0].arrived.shape[1], max(len(one.arrived) for one in signals)
         every = max(1, -(-rows * len(signals) * width * dtype.itemsize // limit))
         signals = [one.select(torch.arange(0, len(one.arrived), every)) for one in signals]
+    else:
+        signals = [summed_by_block(one) for one in signals]
     scales = [max(float(one.arrived.abs().max()), 1e-300) if len(one.arrived) else 1.0 for one in signals]
-    return [Products(one.read, one.arrived / scale, one.block) for one, scale in zip(signals, scales, strict=True)]
+    return [replace(one, arrived=(one.arrived / scale).to(dtype)) for one, scale in zip(signals, scales, strict=True)]
 
 
 @dataclass
 class NoiseWork:
-    """The last pass on some blocks, along the directions of these signals (band, signal)."""
+    """The last pass on some blocks, along the directions of these signals (band, signal), as `held_directions` has them."""
 
     bands: list[list[Products]]
     dtype: torch.dtype
@@ -149,8 +153,11 @@ class NoiseWork:
 def measure_noise(
     plan: WholeModelPlan, work: NoiseWork, progress: Progress | None = None, spread: Spread | None = None
 ) -> NoiseValues:
-    """Have the last pass done, and put its parts together."""
-    return NoiseValues.merge((spread or Here()).parts(plan, work, progress))
+    """Have the last pass done, and put its parts together; interrupted before that says something, it is not measured."""
+    try:
+        return NoiseValues.merge((spread or Here()).parts(plan, work, progress))
+    except KeyboardInterrupt:
+        return NoiseValues.unmeasured(plan.block_plan.count, len(plan.group), len(plan.bands))
 
 
 def noise_along(

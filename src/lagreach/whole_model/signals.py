@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lagreach._util.progress import Progress, Tick
-from lagreach.gradients.contrast import step_weights, swapped
+from lagreach.gradients.contrast import step_weights
 from lagreach.gradients.partial_inputs import InputMoments as PartialMoments
 from lagreach.gradients.partial_inputs import neighbour_products
 from lagreach.whole_model.anchors import draw_anchors, draw_lags, pair_streams
@@ -24,17 +24,18 @@ from lagreach.whole_model.lag_sketch import ModelLagSketch
 from lagreach.whole_model.measurement_plan import PairBatch, WholeModelPlan
 from lagreach.whole_model.outputs import cotangents
 from lagreach.whole_model.spread import Here, Spread
+from lagreach.whole_model.swapped_targets import both, swaps_of
 
 
 @dataclass(frozen=True)
 class Signals:
     """Factors of the lag gradients of all anchors, what the probes plant there, and the spread of the targets.
 
-    `contrast` (row,) weights the planted factors where the data's signal is a multiple of them (one output); it is None
-    where the data have factors of their own, the first ones. `spread` (block, group, 2) are sums whose ratio is the variance
-    of the target part; `sketch` (block, lag, coordinate) holds the lags inside bands one by one (`ModelLagSketch`). `followed`
-    says how numbers follow each other in time (None for tokens), and `ahead` is the share of the square gradient that reached
-    inputs behind their outputs.
+    The data have a signal for every pairing of the sequences. `contrast` (pairing, row) weights the planted factors where it
+    is a multiple of them (one output); it is None where the data have factors of their own, the first ones. `spread` (block,
+    group, 2) are sums whose ratio is the variance of the target part; `sketch` (block, pairing, lag, coordinate) holds the
+    lags inside bands one by one (`ModelLagSketch`). `followed` says how numbers follow each other in time (None for tokens),
+    and `ahead` is the share of the square gradient that reached inputs behind their outputs.
     """
 
     plan: WholeModelPlan
@@ -49,15 +50,40 @@ class Signals:
     sketch: np.ndarray | None = None
 
     def data(self, band: int) -> Products:
-        """The data's signal at a band of lags."""
-        slots = np.flatnonzero(self.plan.slots.band == band).tolist()
-        coefficients = None if self.contrast is None else [self.contrast] * len(slots)
-        return Products.of(self.factors, slots, 0, coefficients)
+        """The data's signal at a band of lags: the mean over pairings."""
+        slots, pairings = self._slots(band), self.plan.pairings
+        if self.contrast is not None:
+            return Products.of(self.factors, slots, 0, [self.contrast.mean(0)] * len(slots))
+        parts = [Products.of(self.factors, slots, pairing) for pairing in range(pairings)]
+        return replace(parts[0], arrived=sum((one.arrived for one in parts[1:]), parts[0].arrived) / pairings)
+
+    def _pairings(self, band: int) -> Float[np.ndarray, "place place"]:
+        """Inner products of the block means of all pairings; those of a block follow each other.
+
+        Of some columns of the width at a time, so that all pairings take no more memory than one.
+        """
+        slots, pairings = self._slots(band), self.plan.pairings
+        width, size = self.factors.arrived.shape[-1], np.repeat(self.size, pairings)
+        total, together = np.zeros((len(size), len(size))), -(-width // pairings)
+        for first in range(0, width, together):
+            columns = slice(first, first + together)
+            parts = [self._pairing(slots, pairing, columns) for pairing in range(pairings)]
+            weighting = None if self.plan.weighting is None else self.plan.weighting[:, columns]
+            total += block_gram(Products.joined(parts, apart=True), size, weighting)
+        return total
+
+    def _pairing(self, slots: list[int], pairing: int, columns: slice) -> Products:
+        if self.contrast is None:
+            return Products.of(self.factors, slots, pairing, columns=columns)
+        return Products.of(self.factors, slots, 0, [self.contrast[pairing]] * len(slots), columns)
+
+    def _slots(self, band: int) -> list[int]:
+        return np.flatnonzero(self.plan.slots.band == band).tolist()
 
     def probe(self, number: int, band: int) -> Products:
         """A probe's signal at the far edge of a band, for a planted share of one."""
         slot = int(self.plan.slots.edge[band])
-        signal = self.plan.group[number] + (self.contrast is None)
+        signal = self.plan.group[number] + (self.plan.pairings if self.contrast is None else 0)
         return Products.of(self.factors, [slot], signal, [self.planted[number, slot]])
 
     @property
@@ -68,15 +94,15 @@ class Signals:
         return np.array([differs[self.plan.slots.band == band].any() for band in range(len(self.plan.bands))])
 
     def means(self) -> tuple[np.ndarray, np.ndarray]:
-        """Block means of the data's signal (block, band, axis) and of the probes' (block, probe, band, axis).
+        """Block means of the data's signal (block, pairing, band, axis) and of the probes' (block, probe, band, axis).
 
         In coordinates with the same inner products as the gradients themselves.
         """
         bands, probes = range(len(self.plan.bands)), range(len(self.plan.group))
         weighting = self.plan.weighting
-        data = np.stack([block_gram(self.data(band), self.size, weighting) for band in bands])
+        data = np.moveaxis(coordinates(np.stack([self._pairings(band) for band in bands])), 0, 1)
         planted = np.stack([[block_gram(self.probe(p, band), self.size, weighting) for band in bands] for p in probes])
-        return np.moveaxis(coordinates(data), 0, 1), np.moveaxis(coordinates(planted), 2, 0)
+        return data.reshape(len(self.size), -1, *data.shape[1:]), np.moveaxis(coordinates(planted), 2, 0)
 
 
 @dataclass(frozen=True)
@@ -86,12 +112,12 @@ class _Rows:
     block: np.ndarray
     arrived: list[Tensor]
     read: list[Tensor]
-    contrast: list[Tensor]
+    contrast: list[Tensor]  # (pairing, row)
     spread: np.ndarray
     ahead: tuple[float, float]
     inputs: Tensor
     inside: Tensor
-    sketch: np.ndarray | None  # (seq, lag * coordinate)
+    sketch: dict[int, np.ndarray]  # sums of a block, (pairing, lag, coordinate)
 
 
 @dataclass(frozen=True)
@@ -119,11 +145,11 @@ class SignalWork:
         place = {block: number for number, block in enumerate(blocks)}
         rows = 2 * int(np.isin(plan.block_plan.blocks, blocks).sum()) * plan.anchors
         factors: Factors | None = None
-        contrast, moments = np.zeros(rows), InputMoments(plan.source.reads_tokens)
+        contrast, moments = np.zeros((plan.pairings, rows)), InputMoments(plan.source.reads_tokens)
         spread = np.zeros((len(blocks), len(plan.output), 2))
         ahead, followed = np.zeros(2), _Followed(blocks)
         lag_sketch = ModelLagSketch.of(plan)
-        shape = None if lag_sketch is None else (len(blocks), len(lag_sketch.lags), lag_sketch.size)
+        shape = None if lag_sketch is None else (len(blocks), plan.pairings, len(lag_sketch.lags), lag_sketch.size)
         sketch = None if shape is None else np.zeros(shape)
         for piece in plan.each(lambda rows, home: _rows(plan, rows, home, lag_sketch), tick, blocks):
             for arrived, read, coefficient in zip(piece.arrived, piece.read, piece.contrast, strict=True):
@@ -131,11 +157,12 @@ class SignalWork:
                     factors = Factors(rows, arrived, read)
                 start = factors.filled
                 factors.append(piece.block, arrived, read)
-                contrast[start : factors.filled] = coefficient.cpu().numpy()
+                contrast[:, start : factors.filled] = coefficient.cpu().numpy()
             homes = [place[block] for block in piece.block.tolist()]
             np.add.at(spread, homes, piece.spread)
-            if sketch is not None and piece.sketch is not None:
-                sketch += np.tensordot(np.eye(len(blocks))[homes], piece.sketch, (0, 0))
+            for block, inside in piece.sketch.items():
+                assert sketch is not None
+                sketch[place[block]] += inside
             ahead += piece.ahead
             moments.add(piece.inputs, piece.inside)
             if not plan.source.reads_tokens:
@@ -175,14 +202,14 @@ def measure_signals(
     return Signals(
         plan=plan,
         factors=factors,
-        contrast=np.concatenate([part.contrast for part in parts]) if plan.output.shape[1] == 1 else None,
+        contrast=np.concatenate([part.contrast for part in parts], axis=1) if plan.output.shape[1] == 1 else None,
         size=size,
         spread=np.concatenate([part.spread for part in parts]),
         moments=moments,
         planted=_planted(plan, factors, moments),
         followed=PartialMoments.merge(followed) if followed else None,
         ahead=float(ahead[0] / ahead[1]) if ahead[1] > 0 else 0.0,
-        sketch=np.concatenate(sketch) / size[:, None, None] if sketch else None,
+        sketch=np.concatenate(sketch) / size[:, None, None, None] if sketch else None,
     )
 
 
@@ -227,43 +254,44 @@ def _planted(plan: WholeModelPlan, factors: Factors, moments: InputMoments) -> n
 def _rows(plan: WholeModelPlan, rows: np.ndarray, blocks: np.ndarray, lag_sketch: ModelLagSketch | None) -> _Rows:
     """Run one piece, and carry its anchors back."""
     piece = plan.run(rows)
-    with_own, with_other, shared = swapped(piece.objective, piece.swapped)
-    swap = cotangents(lambda output: with_own(output) - with_other(output), piece.output)[0] * shared[:, None, None]
-    field = swap if plan.signal == "dependence" else cotangents(piece.objective, piece.output)[0]
-    positions = piece.output.shape[1]
-    shares = step_weights(piece.objective, positions)
-    common = step_weights(with_own, positions) * shared[:, None]
+    swaps, common = swaps_of(piece, *plan.exchanged(rows, piece))
+    fields = swaps if plan.signal == "dependence" else [cotangents(piece.objective, piece.output)[0]]
+    shares = step_weights(piece.objective, piece.output.shape[1])
     usable = (common > 0)[::2] & plan.used.to(common.device)
     streams = pair_streams(piece.batch.x, piece.batch.lengths, plan.seed)
     anchors = draw_anchors(usable, plan.anchors, streams)
     lags = draw_lags(plan.slots, plan.anchors, streams)
-    arrived, read, contrast, inside = [], [], [], []
-    ahead = np.zeros(2)
+    arrived, read, contrast, ahead = [], [], [], np.zeros(2)
+    inside: dict[int, np.ndarray] = {}
     for number in range(anchors.count):
-        position = _both(torch.from_numpy(anchors.position[:, number]), piece)
-        weight = _both(torch.from_numpy(anchors.weight[:, number]), piece)
-        new = _carried(plan, piece, position, weight, _both(lags[:, number], piece), field, shares, lag_sketch)
+        position = both(torch.from_numpy(anchors.position[:, number]), piece)
+        weight = both(torch.from_numpy(anchors.weight[:, number]), piece)
+        new = _carried(plan, piece, position, weight, both(lags[:, number], piece), fields, shares, lag_sketch)
         arrived.append(new[0])
         read.append(new[1])
         contrast.append(new[2])
         ahead += new[3]
-        inside += [] if new[4] is None else [new[4]]
+        for block in np.unique(blocks).tolist() if new[4] else ():
+            inside[block] = inside.get(block, 0.0) + _summed(new[4], new[2], torch.from_numpy(blocks == block))
     return _Rows(
         block=blocks,
         arrived=arrived,
         read=read,
         contrast=contrast,
-        spread=_spread(plan, swap, common),
+        spread=np.sum([_spread(plan, swap, common) for swap in swaps], axis=0),
         ahead=(float(ahead[0]), float(ahead[1])),
         inputs=piece.reading.inputs,
         inside=piece.inside,
-        sketch=torch.stack(inside).sum(0).cpu().numpy() if inside else None,
+        sketch=inside,
     )
 
 
-def _both(values: Tensor, piece: PairBatch) -> Tensor:
-    """Give what belongs to a pair to both of its sequences."""
-    return values.repeat_interleave(2, dim=0).to(piece.output.device)
+def _summed(inside: list[Tensor], contrast: Tensor, rows: Tensor) -> np.ndarray:
+    """Coordinates (seq, lag, coordinate) of some rows, summed up for every pairing: each its own, or one times a contrast."""
+    rows = rows.to(contrast.device)
+    if len(inside) > 1:
+        return torch.stack([one[rows].sum(0) for one in inside]).cpu().numpy()
+    return torch.tensordot(contrast[:, rows].double(), inside[0][rows], 1).cpu().numpy()
 
 
 def _carried(
@@ -272,13 +300,14 @@ def _carried(
     position: Tensor,
     weight: Tensor,
     lags: Tensor,
-    field: Tensor,
+    fields: list[Tensor],
     shares: Tensor,
     lag_sketch: ModelLagSketch | None,
-) -> tuple[Tensor, Tensor, Tensor, np.ndarray, Tensor | None]:
-    """What arrives at the slots from one anchor of each sequence, what stands there, and the coefficient of the data.
+) -> tuple[Tensor, Tensor, Tensor, np.ndarray, list[Tensor]]:
+    """What arrives at the slots from one anchor of each sequence, what stands there, and the data's coefficient by pairing.
 
-    Then what of it reached inputs behind the output, and the data's gradients inside bands, in random coordinates.
+    With one output, one way back serves all pairings. Then what of it reached inputs behind the output, and the data's
+    gradients inside bands, in random coordinates.
     """
     seq = torch.arange(len(position), device=position.device)
     time = piece.reading.inputs.shape[1]
@@ -286,21 +315,23 @@ def _carried(
     step = stand[:, None] - lags
     seen = (step >= 0) & piece.inside[seq[:, None], step.clamp(0, time - 1)]
     step = step.clamp(0, time - 1)
-    planted = [shares[seq, position, None] * direction.to(field) for direction in plan.output]
-    alone = len(planted) == 1 and field.shape[2] == 1
-    starts = planted if alone else [field[seq, position], *planted]
+    planted = [shares[seq, position, None] * direction.to(shares) for direction in plan.output]
+    alone = len(planted) == 1 and fields[0].shape[2] == 1
+    at_anchor = [field[seq, position] for field in fields]
+    starts = planted if alone else [*at_anchor, *planted]
     factor = weight[:, None] * torch.from_numpy(plan.slots.width).to(weight) * seen
     share = planted[0][:, 0]
-    coefficient = field[seq, position, 0] / torch.where(share != 0, share, 1.0) if alone else torch.ones_like(weight)
-    parts, ahead, inside = [], np.zeros(2), None
-    for start in starts:
+    coefficient = torch.stack([start[:, 0] / torch.where(share != 0, share, 1.0) for start in at_anchor])
+    coefficient = coefficient if alone else torch.ones_like(coefficient)
+    parts, ahead, inside = [], np.zeros(2), list[Tensor]()
+    for number, start in enumerate(starts):
         gradient = piece.pull(position, start)
         later = torch.arange(time, device=position.device) > stand[:, None]
         square = gradient.double().square().sum(-1)
         ahead += (float((square * later).sum()), float(square.sum()))
         parts.append(gradient[seq[:, None], step] * factor[..., None].to(gradient))
-        if inside is None and lag_sketch is not None:  # the data's gradient comes first
-            inside = lag_sketch(piece, stand, weight * coefficient, gradient)
+        if lag_sketch is not None and number < len(fields):  # the data's gradients come first
+            inside.append(lag_sketch(piece, stand, weight, gradient))
     return torch.stack(parts, dim=2), piece.reading.inputs[seq[:, None], step], coefficient, ahead, inside
 
 

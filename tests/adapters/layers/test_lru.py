@@ -100,6 +100,7 @@ def test_first_order_is_refused_and_the_exact_gain_is_not(model):
     assert torch.isfinite(gains.log10_exact).all()
 
 
+@pytest.mark.thorough
 def test_diagnose():
     torch.manual_seed(0)
     model = Wrapped(LRU())

@@ -138,6 +138,7 @@ def test_all_weights_with_the_path_beside_the_scan_taken_off(kind, monkeypatch):
         assert_close(total, whole[name] - beside[name], rtol=1e-8, atol=1e-14)
 
 
+@pytest.mark.thorough
 def test_language_model_of_transformers():
     transformers = pytest.importorskip("transformers")
     config = transformers.MambaConfig(vocab_size=11, hidden_size=8, state_size=4, num_hidden_layers=2)
@@ -161,14 +162,14 @@ def test_layers_that_loop_over_time_are_replayed_beside_the_one_in_question():
     batch = Batch(words, words)
     views = find_views(model, batch)
     middle, layers = views[1], [view.layer for view in views]
-    found = []
+    replays = []
     for beside in ([], layers):
         middle.replay_beside(beside)
         bound = middle.bind(batch)
         states = torch.zeros(2, 12, middle.template.stack.state_size).requires_grad_()
         output = bound.recurrence.head(states, {})
-        found.append((bound.x, output, torch.autograd.grad(output.square().sum(), states)[0]))
-    for plain, replayed in zip(*found, strict=True):
+        replays.append((bound.x, output, torch.autograd.grad(output.square().sum(), states)[0]))
+    for plain, replayed in zip(*replays, strict=True):
         assert_close(replayed, plain, rtol=1e-4, atol=1e-5)
     args, kwargs, _ = middle._called(batch)
     assert many_operations(layers[1].module(*args, **kwargs), most=2 * 12)

@@ -111,6 +111,7 @@ def test_the_forget_gate_is_reported_as_one_path(model):
     assert_close(layer.log_decay[:, :1], expected.detach())
 
 
+@pytest.mark.thorough
 def test_exact_gains_and_windows(model):
     assert lagreach.fidelity(model, X, Y, [1, 3]).status is Status.FIRST_ORDER_UNAVAILABLE
     diagnosis = lagreach.diagnose(

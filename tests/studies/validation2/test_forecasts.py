@@ -16,12 +16,14 @@ from studies.validation2.forecasts import (
     Looked,
     forecast_sums,
     run_side_by_side,
+    share_now,
     shares_of,
     tangents_side_by_side,
     unflatten,
 )
+from studies.validation2.growth import newton
 from studies.validation2.marked_tasks import SelectiveCopy
-from studies.validation2.tasks import Lagged
+from studies.validation2.tasks import Lagged, RealInputs
 
 CPU = torch.device("cpu")
 ADAMW = OptimiserSettings(optimiser="adamw", lr=0.003)
@@ -128,3 +130,34 @@ def test_a_clean_pilot_learns_a_short_lag():
     scale = task.strength**0.5  # the pilot's target has variance one
     assert sums[1].now[0] * scale > 0.8
     assert sums[1].now[0] > sums[0].now[0]
+
+
+def test_shares_of_inputs_that_follow_from_each_other_are_those_of_the_one_input():
+    """An output that has one input and none of its neighbours has a share of one at its lag, and of none beside it."""
+    task = RealInputs(lags=[2, 3], strength=0.2, asked=1, length=12)
+    looked = Looked.draw(task, "test", 0, ForecastSize(sequences=4096, sequences_several_targets=4096), CPU)
+    assert looked.singled
+    alone = looked.x[:, [task.length - 1 - 2], 0]
+    now = share_now(task, looked, task.amplitude * alone)
+    np.testing.assert_allclose(now, [1.0, 0.0], atol=0.12)
+    together = looked.planted[:, [task.length - 1 - 3], 0]
+    slope = float((together * alone).sum() / together.square().sum())
+    assert abs(slope) > 0.3  # of the contribution, for which the neighbour stands in
+
+
+def test_newton_steps_lower_the_loss_on_the_planted_dependency():
+    task = Lagged(lags=[1, 3], strength=0.5, asked=2, input_size=1, length=8)
+    model = network(task, hidden=6)
+    before = flat(model)
+    after = newton(task, "test", model, before, 0, SIZE, CPU)
+    x = task.inputs(512, generator_for(5))
+    y = (task.clean(x)[:, list(task.targets)] / task.strength**0.5).double()
+
+    def loss(weights):
+        shown, _ = run_side_by_side(
+            model, unflatten(model, weights[None].double()), x.double(), task.targets, states=False
+        )
+        return float((shown[0] - y).square().mean())
+
+    assert loss(after) < 0.7 * loss(before)
+    torch.testing.assert_close(flat(model), before)

@@ -22,7 +22,7 @@ from lagreach.kernels.packing import blocks_of
 if TYPE_CHECKING:
     from lagreach.kernels.cpu.pullback import RowPass
 
-__all__ = ["SlowWarning", "missing", "row_pass", "scan", "scan_blocks", "scan_tangent"]
+__all__ = ["SlowWarning", "has_numba", "missing", "row_pass", "scan", "scan_blocks", "scan_pullback", "scan_tangent"]
 
 
 class SlowWarning(UserWarning):
@@ -47,13 +47,14 @@ def missing(cell: Cell, device: torch.device, dtype: torch.dtype) -> str | None:
         return "forward-mode differentiation is at work"
     if torch.is_autocast_enabled("cpu"):
         return "autocast is on"
-    if not _has_numba():
+    if not has_numba():
         return "numba is not installed"
     return None
 
 
 @functools.cache
-def _has_numba() -> bool:
+def has_numba() -> bool:
+    """Whether anything can be compiled; warns if not."""
     installed = importlib.util.find_spec("numba") is not None
     if not installed:
         warnings.warn(
@@ -85,6 +86,15 @@ def scan_tangent(cell: Cell, x: Tensor, s0: Tensor, params: Params, direction: P
     return tangent(cell, x, s0, params, direction)
 
 
+def scan_pullback(
+    cell: Cell, x: Tensor, s0: Tensor, params: Params, gradient: Tensor
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Gradients at the pre-activations of each block, by the name of its bias, and at the inputs."""
+    from lagreach.kernels.cpu.function import pullback
+
+    return pullback(cell, x, s0, params, gradient)
+
+
 def row_pass(form: RowForm | None) -> RowPass | None:
     """Return the compiled pullback of this form; None if it has none here."""
     if form is None:
@@ -92,7 +102,7 @@ def row_pass(form: RowForm | None) -> RowPass | None:
     tensors, dtype = (*form.arrays, *form.weights), form.arrays[0].dtype
     if any(v.device.type != "cpu" or v.dtype != dtype or not v.is_contiguous() for v in tensors):
         return None
-    if dtype not in (torch.float32, torch.float64) or not _has_numba():
+    if dtype not in (torch.float32, torch.float64) or not has_numba():
         return None
     from lagreach.kernels.cpu.pullback import RowPass
 

@@ -19,11 +19,22 @@ from lagreach._util.compiling import kept_on_disk
 
 LINE = 64  # bytes in a line of the cache
 ORDER_FREE = {"contract", "reassoc", "nsz", "arcp"}  # sums may be regrouped, so that loops vectorise
+OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": ORDER_FREE, "no_cfunc_wrapper": True}
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile on first use, per dtype."""
-    return kept_on_disk(njit(nogil=True, error_model="numpy", fastmath=ORDER_FREE)(function))
+    return kept_on_disk(njit(**OPTIONS)(function))
+
+
+def part(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile for other compiled functions alone: what Python would need to call it takes long to compile, too."""
+    return kept_on_disk(njit(**{**OPTIONS, "no_cpython_wrapper": True})(function))
+
+
+def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Write the function out wherever a compiled one calls it: compiling it by itself, with its own way in, takes longer."""
+    return njit(**OPTIONS, inline="always")(function)
 
 
 @intrinsic
@@ -43,7 +54,7 @@ def use_whole_registers(typing_context):
     return types.void(), call
 
 
-@compiled
+@inlined
 @no_type_check
 def aligned(rows, columns, like):
     """Room for rows of numbers that starts at a line of the cache: a vector that lies in two lines takes twice as long."""

@@ -12,13 +12,12 @@ for whatever is asked: one who waits for one kind of sum seldom wants no other.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, no_type_check
+from typing import no_type_check
 
 import numpy as np
-from numba import njit, uintp
+from numba import uintp
 
-from lagreach._util.compiling import kept_on_disk
+from lagreach.kernels.cpu.compiled import compiled, part
 
 ANCHORS = 1024  # of a block
 PAD = 64  # loops run over multiples of this many anchors, so that none ends in single steps
@@ -41,13 +40,7 @@ SQUARE, PLAIN, WEIGHTED, TERMS = 3, 4, 5, 6  # of a lag: three sizes, a square a
 UNSET = np.iinfo(np.int64).min // 4  # exponent of a sum without terms
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile on first use, per dtype."""
-    options: Any = {"nogil": True, "error_model": "numpy", "fastmath": {"contract", "reassoc", "nsz", "arcp"}}
-    return kept_on_disk(njit(**options)(function))
-
-
-@compiled
+@part
 @no_type_check
 def _lay_out(values, n, first, many, scale, k, rows):
     """Copy some units of a sequence (time, unit), scaled, into rows k of their own, (unit, k, zeros + time + zeros)."""
@@ -66,7 +59,7 @@ def _lay_out(values, n, first, many, scale, k, rows):
 # the step that it meets. Indices are unsigned: a check for negative ones would keep loops from being vectorised.
 
 
-@compiled
+@part
 @no_type_check
 def _grow(real, slope, low, high, factor, slant, older):
     """Put two older steps behind each window."""
@@ -79,7 +72,7 @@ def _grow(real, slope, low, high, factor, slant, older):
         real[i], slope[i] = x * a, x * b + y * a
 
 
-@compiled
+@part
 @no_type_check
 def _grow_and_sum(
     real, slope, low, high, factor, slant, ends, end, end_slant, older, delta, anchor, moved,
@@ -134,7 +127,7 @@ def _grow_and_sum(
     terms[two, PLAIN], terms[two, WEIGHTED] = plain_2, weighted_2
 
 
-@compiled
+@part
 @no_type_check
 def _rescaled(real, slope, low, high, exponent, large, least, padded):
     """Bring a block of windows back to order one when it has drifted.
@@ -161,14 +154,14 @@ def _rescaled(real, slope, low, high, exponent, large, least, padded):
     return exponent + shift, size, lost > expected
 
 
-@compiled
+@part
 @no_type_check
 def _scaled(value, exponent):
     """``value * 2**exponent``; the exponent is seldom anything but zero."""
     return value if exponent == 0 or value == 0 else math.ldexp(value, max(exponent, -5000))
 
 
-@compiled
+@part
 @no_type_check
 def _add(sums, exponents, terms, powers, columns):
     """Add terms ``* 2**powers`` to the sums of the first columns (lags): sizes if there are three, else squares."""
@@ -190,7 +183,7 @@ def _add(sums, exponents, terms, powers, columns):
                 sums[column, k] = _scaled(sums[column, k], before - top) + added
 
 
-@compiled
+@part
 @no_type_check
 def _follow(large, least, start, stop, lags, real, slope, rows, ends, sizes, squares, products, terms, powers):
     """Follow the windows of one unit, anchored at the steps from `start` on, through all lags.
@@ -248,7 +241,7 @@ def _follow(large, least, start, stop, lags, real, slope, rows, ends, sizes, squ
     return column
 
 
-@compiled
+@part
 @no_type_check
 def _follow_each(start, stop, lags, rows, uniform, terms, powers):
     """Do what `_follow` does, lag by lag, with a power of two for every window: however unequal they are.
@@ -287,7 +280,7 @@ def _follow_each(start, stop, lags, rows, uniform, terms, powers):
     return column
 
 
-@compiled
+@part
 @no_type_check
 def _sum_each(real, slope, exponents, low, stop, rows, end, older, anchor, reached, terms, column):
     """Sum windows with powers of two of their own, closed by the factors `end`; return the power of two of the sums."""

@@ -11,7 +11,8 @@ from torch import Tensor
 from lagreach.cells import Cell, Params
 from lagreach.kernels.cpu import passes
 from lagreach.kernels.cpu.compiled import Run
-from lagreach.kernels.entry import check_scan
+from lagreach.kernels.cpu.packing import names_of
+from lagreach.kernels.entry import check_arrays, check_scan
 from lagreach.kernels.reference import reference
 
 
@@ -104,3 +105,14 @@ def tangent(cell: Cell, x: Tensor, s0: Tensor, params: Params, direction: Params
     done = passes.forward(cell, x, s0, params, keep=True)
     h_dot, c_dot = (torch.from_numpy(a).transpose(1, 2) for a in passes.tangent(done, direction))
     return torch.cat((h_dot, c_dot), dim=-1) if len(cell.blocks) > 1 else h_dot
+
+
+def pullback(cell: Cell, x: Tensor, s0: Tensor, params: Params, gradient: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    """Gradients at the pre-activations of each block, by the name of its bias, and at the inputs, in the layout of `scan`."""
+    check_arrays(f"the way back through {cell.name}", {"the gradient": (gradient, (*x.shape[:3], s0.shape[-1]))})
+    done = passes.forward(cell, x, s0, params, keep=True)
+    dh, *dc = (block.detach().transpose(1, 2).contiguous().numpy() for block in cell.split(gradient))
+    d, dx = passes.pullback(done, dh, dc[0] if dc else None)
+    biases = names_of(cell).b
+    widths = [params[name].shape[-1] for name in biases]
+    return dict(zip(biases, d[..., : sum(widths)].split(widths, dim=-1), strict=True)), dx

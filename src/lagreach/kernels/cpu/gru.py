@@ -50,14 +50,14 @@ def forward(x, w, h0, c0, run, lo, hi):
 
 @compiled
 @no_type_check
-def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
+def backward(x, w, h0, c0, run, dh_out, dc_out, into, room, dh0, dc0, dx, lo, hi):
     """``da_z = dh (g-h) z(1-z)``, ``da_h = dh z (1-g^2)``, and with ``q = U_h^T da_h``: ``da_r = q h r(1-r)``."""
     use_whole_registers()
     units = h0.shape[1]
     n = np.uint64(units)
     one = h0.dtype.type(1)
     dh = dh0[lo:hi]
-    recent = some_steps(hi - lo, w.b)
+    recent = some_steps(room, hi - lo, w.b.size)
     through_reset, nothing = aligned(hi - lo, units, h0), np.zeros(units, h0.dtype)
     for t in range(x.shape[0] - 1, -1, -1):
         d = recent[t % recent.shape[0]]

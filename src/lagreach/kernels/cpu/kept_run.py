@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -15,7 +18,7 @@ KNOWN = ("lstm", "torch_gru")  # without LayerNorm, which mixes units
 
 
 class KeptRun:
-    """States (step, row, state) of a cell that a kernel knows, and the form of each step's pullback."""
+    """A run of a cell that a kernel knows: its states, and the form of its steps' pullback."""
 
     def __init__(
         self, cell: Cell, x: Float[Tensor, "step row input"], s0: Float[Tensor, "row state"], params: Params
@@ -25,20 +28,41 @@ class KeptRun:
         self._cell, self._run, self._h0, self._c0 = cell, done.run, done.h0[0], done.c0[0]
         gates = "ifgo" if cell.name == "lstm" else "rzn"
         self._recurrent = torch.cat([params[f"U_{gate}"].detach() for gate in gates])
-        blocks = [torch.from_numpy(block[0]) for block in (done.run.h, done.run.c)[: len(cell.blocks)]]
-        self.states = torch.cat(blocks, dim=-1) if len(blocks) > 1 else blocks[0]
 
-    def form(self, step: int) -> RowForm:
-        """What leads gradients back over a step, as `Cell.pullback` would have it."""
-        h, c, act = self._run.h[0], self._run.c[0], self._run.act[0, step]
+    @cached_property
+    def states(self) -> Float[Tensor, "step row state"]:
+        """States after each step."""
+        blocks = [torch.from_numpy(block[0]) for block in (self._run.h, self._run.c)[: len(self._cell.blocks)]]
+        return torch.cat(blocks, dim=-1) if len(blocks) > 1 else blocks[0]
+
+    @property
+    def outputs_before(self) -> Float[Tensor, "step row unit"]:
+        """Outputs before each step."""
+        h = torch.from_numpy(self._run.h[0])
+        return torch.cat((torch.from_numpy(self._h0)[None], h[:-1]))
+
+    def form(self, steps: slice) -> RowForm:
+        """What leads gradients back over some steps, as `Cell.pullback` would have it; rows are ordered by step."""
+        h, c, act = self._run.h[0], self._run.c[0], self._run.act[0]
         rows, units = h.shape[1:]
-        if self._cell.name == "lstm":
-            arrays = [empty((rows, units), h.dtype) for _ in range(6)]
-            lstm.slopes(act, c[step - 1] if step else self._c0, c[step], *arrays)
-            return RowForm("lstm", tuple(torch.from_numpy(array) for array in arrays), (self._recurrent,))
-        slopes, retained = (empty((rows, width * units), h.dtype) for width in (4, 1))
-        torch_gru.slopes(act, h[step - 1] if step else self._h0, slopes, retained)
-        return elementwise(torch.from_numpy(slopes), self._recurrent, torch.from_numpy(retained))
+        lstm_cell = self._cell.name == "lstm"
+        states, initial = (c, self._c0) if lstm_cell else (h, self._h0)
+        sizes = [units] * 6 if lstm_cell else [4 * units, units]
+        arrays = [empty(((steps.stop - steps.start) * rows, size), h.dtype) for size in sizes]
+        for some in (slice(steps.start, min(1, steps.stop)), slice(max(1, steps.start), steps.stop)):
+            if some.stop > some.start:
+                before = initial if some.start == 0 else _rows(states[some.start - 1 : some.stop - 1])
+                place = slice((some.start - steps.start) * rows, (some.stop - steps.start) * rows)
+                here = _rows(act[some]), before, *([_rows(c[some])] if lstm_cell else [])
+                (lstm if lstm_cell else torch_gru).slopes(*here, *(array[place] for array in arrays))
+        tensors = [torch.from_numpy(array) for array in arrays]
+        if lstm_cell:
+            return RowForm("lstm", tuple(tensors), (self._recurrent,))
+        return elementwise(tensors[0], self._recurrent, tensors[1])
+
+
+def _rows(steps: np.ndarray) -> np.ndarray:
+    return steps.reshape(-1, steps.shape[-1])
 
 
 def knows(cell: Cell) -> bool:

@@ -48,14 +48,14 @@ def forward(x, w, h0, c0, run, lo, hi):
 
 @compiled
 @no_type_check
-def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
+def backward(x, w, h0, c0, run, dh_out, dc_out, into, room, dh0, dc0, dx, lo, hi):
     """``da = dh s (1-g^2)``."""
     use_whole_registers()
     units = h0.shape[1]
     n = np.uint64(units)
     one = h0.dtype.type(1)
     dh = dh0[lo:hi]
-    recent = some_steps(hi - lo, w.b)
+    recent = some_steps(room, hi - lo, w.b.size)
     for t in range(x.shape[0] - 1, -1, -1):
         d = recent[t % recent.shape[0]]
         act, out = run.act[t, lo:hi], dh_out[t, lo:hi]

@@ -51,14 +51,14 @@ def forward(x, w, h0, c0, run, lo, hi):
 
 @compiled
 @no_type_check
-def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
+def backward(x, w, h0, c0, run, dh_out, dc_out, into, room, dh0, dc0, dx, lo, hi):
     """``da_o = dh tanh(c') o(1-o)``; with ``e = dc + dh o (1 - tanh(c')^2)``: ``e g i(1-i)``, ``e c f(1-f)``, ``e i (1-g^2)``."""
     use_whole_registers()
     units = h0.shape[1]
     n = np.uint64(units)
     one = h0.dtype.type(1)
     dh = dh0[lo:hi]
-    recent = some_steps(hi - lo, w.b)
+    recent = some_steps(room, hi - lo, w.b.size)
     dc = dc0[lo:hi]
     squashed, nothing = aligned(hi - lo, units, h0), np.zeros(units, h0.dtype)
     for t in range(x.shape[0] - 1, -1, -1):
@@ -144,7 +144,7 @@ def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
 @compiled
 @no_type_check
 def slopes(act, c_before, c_now, output, i_slope, f_slope, g_slope, o_slope, forget):
-    """What `pullback.lstm` takes, of one step that has been run."""
+    """What `pullback.lstm` takes, of steps that have been run."""
     use_whole_registers()
     n = np.uint64(c_now.shape[1])
     one = c_now.dtype.type(1)

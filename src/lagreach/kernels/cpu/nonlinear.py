@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
-from lagreach.kernels.cpu.compiled import compiled, use_whole_registers
+from lagreach.kernels.cpu.compiled import inlined, use_whole_registers
 
 # The reduction of the argument depends on the order of its operations, so nothing may be regrouped here.
 OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy"}
@@ -57,10 +57,11 @@ def _functions(real: type, integer: type) -> dict[str, Callable[[Any], Any]]:
     coefficients = tuple(real(c) for c in (SINGLE if single else DOUBLE))
     terms = len(coefficients)
     shift, bias = integer(digits), integer((127 if single else 1023) << digits)
-    one, two = real(1), real(2)
+    zero, one, two = real(0), real(1), real(2)
     tanh_is_one = real(20 if single else 42)  # from this value of 2 |x| on
-    # Beyond this a gate counts as shut: 1e-38 and 1e-304 are normal numbers, never zero, so that folding keeps its sign.
-    gate_is_shut = real(87 if single else 700)
+    # Beyond this a gate is shut: 1e-38 and 1e-304 are normal numbers, never zero, so that folding keeps its sign. Unfolded, such
+    # a gate and its slope are exactly zero, as torch has them: inputs of 1e30 would make something of 1e-38.
+    gate_is_shut, shut = real(87 if single else 700), real(2e-38 if single else 2e-304)
 
     @njit(**OPTIONS)
     def split(u):
@@ -87,10 +88,10 @@ def _functions(real: type, integer: type) -> dict[str, Callable[[Any], Any]]:
         return -small if a > 0 else small
 
     def sigmoid_(folded):
-        return folded if folded > 0 else one + folded
+        return one + folded if folded < 0 else folded if folded > shut else zero
 
     def one_minus_sigmoid_(folded):
-        return one - folded if folded > 0 else -folded
+        return one - folded if folded > 0 else -folded if folded < -shut else zero
 
     return {"tanh": tanh_, "fold": fold_, "sigmoid_of": sigmoid_, "one_minus_sigmoid_of": one_minus_sigmoid_}
 
@@ -112,13 +113,13 @@ def _fold(a):
 
 @overload(sigmoid_of, jit_options=OPTIONS)
 @no_type_check
-def _opened(folded):
+def _sigmoid_of_folded(folded):
     return _BUILT[folded]["sigmoid_of"]
 
 
 @overload(one_minus_sigmoid_of, jit_options=OPTIONS)
 @no_type_check
-def _closed(folded):
+def _one_minus_sigmoid_of_folded(folded):
     return _BUILT[folded]["one_minus_sigmoid_of"]
 
 
@@ -126,7 +127,7 @@ def _closed(folded):
 # unsigned for the same reason: a signed index might count from the end.
 
 
-@compiled
+@inlined
 @no_type_check
 def activate(a, lo, hi):
     """``a[:, lo:hi] = tanh(a[:, lo:hi])``."""
@@ -137,7 +138,7 @@ def activate(a, lo, hi):
             a[i, start + j] = tanh(a[i, start + j])
 
 
-@compiled
+@inlined
 @no_type_check
 def activate_gates(a, lo, hi):
     """``a[:, lo:hi] = sigmoid(a[:, lo:hi])``, folded."""

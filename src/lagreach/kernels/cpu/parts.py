@@ -2,7 +2,8 @@
 
 The gradient of a weight is a sum over rows and steps. One step has few rows, so the gradients of pre-activations are kept
 for some steps (`some_steps`) and the products are made for all of them at once (`add_gradients`): then the sums are
-long enough to stay in registers. `lo` and `hi` choose rows, `first` and `last` columns, that is, a group of blocks.
+long enough to stay in registers. Who wants these gradients themselves gives room for those of all steps.
+`lo` and `hi` choose rows, `first` and `last` columns, that is, a group of blocks.
 """
 
 from __future__ import annotations
@@ -12,28 +13,26 @@ from typing import no_type_check
 import numpy as np
 
 from lagreach.cells._candidate import EPS
-from lagreach.kernels.cpu.compiled import aligned, compiled
+from lagreach.kernels.cpu.compiled import inlined
 from lagreach.kernels.cpu.tiles import sum_of_products
 
-TERMS = 128  # rows times steps in one product; so many parts of rows of d stay in the first cache
 
-
-@compiled
+@inlined
 @no_type_check
 def step_of(a, t, lo, hi):
     """Rows of step t, or of the nearest step there is."""
     return a[min(max(t, 0), a.shape[0] - 1), lo:hi]
 
 
-@compiled
+@inlined
 @no_type_check
-def some_steps(rows, b):
-    """Room for the gradients of pre-activations (step, row, column) of a few steps."""
-    steps = max(1, TERMS // rows)
-    return aligned(steps * rows, b.size, b).reshape(steps, rows, b.size)
+def some_steps(room, rows, width):
+    """The gradients of pre-activations (step, row, column) of as many steps as there is room for."""
+    steps = room.size // (rows * width)
+    return room[: steps * rows * width].reshape(steps, rows, width)
 
 
-@compiled
+@inlined
 @no_type_check
 def add_state_gradients(h, h0, d, t, lo, hi, dUt, first, last):
     """Add the gradients of U over the steps from t on that `d` holds; each step saw the state before it."""
@@ -47,7 +46,7 @@ def add_state_gradients(h, h0, d, t, lo, hi, dUt, first, last):
         sum_of_products(dUt, dUt, ((initial[:, 0 : hi - lo], d[:1]),), first, last)
 
 
-@compiled
+@inlined
 @no_type_check
 def add_input_gradients(x, d, t, lo, hi, W, dWt, db, dx):
     """Add the gradients of W, b and, if `dx` is not empty, of the input over the steps from t on that `d` holds."""
@@ -61,7 +60,7 @@ def add_input_gradients(x, d, t, lo, hi, W, dWt, db, dx):
             sum_of_products(dx[t + k, lo:hi], dx[t + k, lo:hi], ((d[k, :, :width], W),), 0, dx.shape[2])
 
 
-@compiled
+@inlined
 @no_type_check
 def normalise(a, lo, gain, shift, normal, inverse):
     """LayerNorm of ``a[:, lo:lo+units]`` in place; keep the normalised values and one over the standard deviation."""
@@ -81,7 +80,7 @@ def normalise(a, lo, gain, shift, normal, inverse):
             a[i, lo + j] = gain[j] * normal[i, j] + shift[j]
 
 
-@compiled
+@inlined
 @no_type_check
 def normalise_backward(d, lo, gain, normal, inverse, d_gain, d_shift):
     """Turn the gradient of the LayerNorm's result in ``d[:, lo:lo+units]`` into that of its argument."""
@@ -93,7 +92,7 @@ def normalise_backward(d, lo, gain, normal, inverse, d_gain, d_shift):
     normalise_slope(d, lo, normal, inverse)
 
 
-@compiled
+@inlined
 @no_type_check
 def normalise_tangent(da, lo, gain, normal, inverse, gain_dot, shift_dot):
     """Push a tangent in ``da[:, lo:lo+units]`` through the LayerNorm, in place."""
@@ -103,7 +102,7 @@ def normalise_tangent(da, lo, gain, normal, inverse, gain_dot, shift_dot):
             da[i, lo + j] = gain[j] * da[i, lo + j] + gain_dot[j] * normal[i, j] + shift_dot[j]
 
 
-@compiled
+@inlined
 @no_type_check
 def normalise_slope(v, lo, normal, inverse):
     """Multiply ``v[:, lo:lo+units]`` by the derivative of the normalised values, which is symmetric, in place."""

@@ -28,6 +28,9 @@ from lagreach.kernels.entry import check_arrays, check_scan
 
 ROWS = 32  # sequences in a block
 STEPS = 1024  # at least so many steps in a block, if there are so many
+TERMS = (
+    128  # rows times steps in one product of the gradients of weights; so many parts of rows stay in the first cache
+)
 SHARES = 16  # at most so many sums of gradients per replica
 WORTH_THREADS = 2e7  # multiplications
 MODULES = {"const_gate": "leaky", "elman": "leaky"}  # the other kernels are named like their cells
@@ -116,9 +119,36 @@ def backward(
     wants_x: bool,
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor | None]:
     """Gradients of the weights by name, of the initial state, and (if wanted) of the inputs, in the layout of `scan`."""
+    sums, dh0, dc0, dx = _walk_back(done, dh, dc, wants_x=wants_x)
+    gradients = [Gradients(*(reduce(np.add, parts) for parts in zip(*of_replica, strict=True))) for of_replica in sums]
+    ds0 = np.concatenate((dh0, dc0), axis=-1) if done.c0.size else dh0
+    inputs = torch.from_numpy(dx).transpose(1, 2) if wants_x else None
+    return unpack(done.cell, gradients, shapes), torch.from_numpy(ds0), inputs
+
+
+def pullback(done: Forward, dh: np.ndarray, dc: np.ndarray | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gradients of the pre-activations (replica, seq, time, width), blocks in the kernel's order, and of the inputs."""
+    replica, time, seq, _ = done.x.shape
+    width = done.weights[0].b.size
+    room = empty((replica, seq * time * width), done.x.dtype)
+    dx = _walk_back(done, dh, dc, wants_x=True, whole=room)[-1]
+    rows = [
+        room[:, lo * time * width : hi * time * width].reshape(replica, time, -1, width) for lo, hi in _blocks(done)
+    ]
+    d = rows[0] if len(rows) == 1 else np.concatenate(rows, axis=2)
+    return torch.from_numpy(d).transpose(1, 2), torch.from_numpy(dx).transpose(1, 2)
+
+
+def _walk_back(
+    done: Forward, dh: np.ndarray | None, dc: np.ndarray | None, *, wants_x: bool, whole: np.ndarray | None = None
+) -> tuple[list[list[Gradients]], np.ndarray, np.ndarray, np.ndarray]:
+    """Sums of the weights' gradients by replica and share, and gradients of h0, c0 and x.
+
+    `whole` (replica, seq * time * width) takes the gradients of all pre-activations, one block of rows after the other.
+    """
     _check_kept(done)
-    cell, dtype = done.cell, done.x.dtype
-    replica, _, seq, _ = done.x.shape
+    cell, dtype, width = done.cell, done.x.dtype, done.weights[0].b.size
+    replica, time, seq, _ = done.x.shape
     cotangents = {"the gradient of h": (dh, done.run.h.shape), "the gradient of c": (dc, done.run.c.shape)}
     check_arrays(f"the way back through {cell.name}", cotangents, dtype=dtype)
     if dh is None:
@@ -134,13 +164,14 @@ def backward(
 
     def one_share(r: int, k: int) -> None:
         for lo, hi in shares[k]:
-            kernel(*done.of(r), dh[r], dc[r], sums[r][k], dh0[r], dc0[r], dx[r], lo, hi)
+            if whole is None:
+                room = empty((max(TERMS, hi - lo) * width,), dtype)
+            else:
+                room = whole[r, lo * time * width : hi * time * width]
+            kernel(*done.of(r), dh[r], dc[r], sums[r][k], room, dh0[r], dc0[r], dx[r], lo, hi)
 
     _spread([partial(one_share, r, k) for r in range(replica) for k in range(len(shares))], 2 * done.work)
-    gradients = [Gradients(*(reduce(np.add, parts) for parts in zip(*of_replica, strict=True))) for of_replica in sums]
-    ds0 = np.concatenate((dh0, dc0), axis=-1) if done.c0.size else dh0
-    inputs = torch.from_numpy(dx).transpose(1, 2) if wants_x else None
-    return unpack(cell, gradients, shapes), torch.from_numpy(ds0), inputs
+    return sums, dh0, dc0, dx
 
 
 def tangent(done: Forward, direction: Params) -> tuple[np.ndarray, np.ndarray]:

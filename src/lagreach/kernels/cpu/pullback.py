@@ -23,7 +23,7 @@ from torch import Tensor
 from lagreach._util.progress import waiting
 from lagreach.cells._pullback import RowForm
 from lagreach.errors import InputError
-from lagreach.kernels.cpu.compiled import aligned, compiled, use_whole_registers
+from lagreach.kernels.cpu.compiled import aligned, compiled, inlined, use_whole_registers
 from lagreach.kernels.cpu.tiles import sum_of_products
 from lagreach.kernels.entry import check_arrays
 
@@ -31,7 +31,7 @@ ROWS = 64  # in work at a time
 SUMMED = 512  # rows whose products are summed before the sum goes on in double precision
 
 
-@compiled
+@inlined
 @no_type_check
 def _places(lo, rows, whole):
     """Where the rows in work end, where the next ones are, and where the spread of these goes."""
@@ -40,7 +40,7 @@ def _places(lo, rows, whole):
     return hi, slice(hi, min(hi + ROWS, rows)), slice(start, start + hi - lo)
 
 
-@compiled
+@inlined
 @no_type_check
 def _measure(values, lo, hi, sizes):
     """Largest absolute value of some rows. Bits of positive numbers are in their order, and whole numbers are faster."""
@@ -55,14 +55,14 @@ def _measure(values, lo, hi, sizes):
         sizes[i] = largest
 
 
-@compiled
+@inlined
 @no_type_check
 def _room(by, total):
     """Room for the weighted factors of the rows in work, and for sums over some rows."""
     return np.empty((1, ROWS, total.shape[0]), by.dtype), np.zeros(total.shape, by.dtype)
 
 
-@compiled
+@inlined
 @no_type_check
 def _collect(d, lo, hi, by, factor, weighted, sums, total):
     """Add the products of the rows in work to the sums, and now and then the sums to the total."""

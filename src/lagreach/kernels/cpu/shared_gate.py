@@ -9,7 +9,7 @@ from typing import no_type_check
 
 import numpy as np
 
-from lagreach.kernels.cpu.compiled import aligned, compiled, use_whole_registers
+from lagreach.kernels.cpu.compiled import aligned, compiled, inlined, use_whole_registers
 from lagreach.kernels.cpu.nonlinear import activate, activate_gates, one_minus_sigmoid_of, sigmoid_of
 from lagreach.kernels.cpu.parts import (
     add_input_gradients,
@@ -23,7 +23,7 @@ from lagreach.kernels.cpu.parts import (
 from lagreach.kernels.cpu.tiles import sum_of_products
 
 
-@compiled
+@inlined
 @no_type_check
 def _gate(x, h, w, a, column):
     """``a[:, column] = b + W x + U h`` for the gate."""
@@ -62,13 +62,13 @@ def forward(x, w, h0, c0, run, lo, hi):
 
 @compiled
 @no_type_check
-def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
+def backward(x, w, h0, c0, run, dh_out, dc_out, into, room, dh0, dc0, dx, lo, hi):
     """``da_s = s(1-s) sum_j dh_j (g_j - h_j)``, ``da_h = dh s (1-g^2)``."""
     use_whole_registers()
     units = h0.shape[1]
     zero, one = h0.dtype.type(0), h0.dtype.type(1)
     dh = dh0[lo:hi]
-    recent = some_steps(hi - lo, w.b)
+    recent = some_steps(room, hi - lo, w.b.size)
     recent[:] = 0  # what fills the rows up stays zero
     d_row = np.zeros(units, h0.dtype)  # of the gate's U
     for t in range(x.shape[0] - 1, -1, -1):

@@ -24,7 +24,7 @@ from numba.core.itanium_mangler import mangle
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
-from lagreach.kernels.cpu.compiled import LINE, compiled
+from lagreach.kernels.cpu.compiled import LINE, inlined
 
 # what numba compiles for: this machine, or what a variable of the environment says
 _CHOSEN: str | None = getattr(config, "CPU_FEATURES", None)
@@ -256,18 +256,10 @@ class _Code:
 
 
 _many_wide, _one_wide = (_tiles(rows, VECTORS, masked=False) for rows in (ROWS, 1))
-_many_narrow, _one_narrow = (_tiles(rows, 1, masked=True) for rows in (TALL_ROWS, 1))
+_narrow = _tiles(TALL_ROWS, 1, masked=True)
 
 
-@compiled
-@no_type_check
-def _in_tiles(rows, size):
-    """How many rows to make in tiles of this size: not the last ones if they are so few that they are faster one by one."""
-    rest = rows % size
-    return rows - rest if rest <= size // 4 else rows
-
-
-@compiled
+@inlined
 @no_type_check
 def sum_of_products(C, start, pairs, first, last, prefetch=()):
     """``C = start + sum A W`` over the pairs (A, W), in the columns from first to last alone.
@@ -280,12 +272,9 @@ def sum_of_products(C, start, pairs, first, last, prefetch=()):
     narrow = first + (last - first) // wide * wide
     line = 0
     if first < narrow:
-        alone = _in_tiles(rows, ROWS)
+        alone = rows - rows % ROWS if rows % ROWS <= ROWS // 4 else rows  # so few are faster one by one
         line = _many_wide(C, start, pairs, 0, alone, first, narrow, prefetch, line)
         if alone < rows:
             line = _one_wide(C, start, pairs, alone, rows, first, narrow, prefetch, line)
     if narrow < last:
-        alone = _in_tiles(rows, TALL_ROWS)
-        line = _many_narrow(C, start, pairs, 0, alone, narrow, last, prefetch, line)
-        if alone < rows:
-            _one_narrow(C, start, pairs, alone, rows, narrow, last, prefetch, line)
+        _narrow(C, start, pairs, 0, rows, narrow, last, prefetch, line)  # one row takes as long as eight: sums wait

@@ -50,14 +50,14 @@ def forward(x, w, h0, c0, run, lo, hi):
 
 @compiled
 @no_type_check
-def backward(x, w, h0, c0, run, dh_out, dc_out, into, dh0, dc0, dx, lo, hi):
+def backward(x, w, h0, c0, run, dh_out, dc_out, into, room, dh0, dc0, dx, lo, hi):
     """``da_z = dh (h-n) z(1-z)``, ``da_n = dh (1-z)(1-n^2)``, ``da_r = da_n c r(1-r)``, ``dc = da_n r``."""
     use_whole_registers()
     units = h0.shape[1]
     n = np.uint64(units)
     one = h0.dtype.type(1)
     dh = dh0[lo:hi]
-    recent = some_steps(hi - lo, w.b)
+    recent = some_steps(room, hi - lo, w.b.size)
     for t in range(x.shape[0] - 1, -1, -1):
         d = recent[t % recent.shape[0]]
         before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
@@ -123,7 +123,7 @@ def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
 @compiled
 @no_type_check
 def slopes(act, before, into, retained):
-    """What `pullback.elementwise` takes, of one step that has been run: slopes of n, r, z and of the hidden part of n."""
+    """What `pullback.elementwise` takes, of steps that have been run: slopes of n, r, z and of the hidden part of n."""
     use_whole_registers()
     n = np.uint64(before.shape[1])
     one = before.dtype.type(1)

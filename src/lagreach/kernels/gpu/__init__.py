@@ -25,7 +25,7 @@ from lagreach.cells.activations import ACTIVATIONS, Activation, get_activation
 from lagreach.kernels.entry import check_scan
 from lagreach.kernels.gpu.plan import Plan, check_precision, chosen_shape, current_precision, family_of, precision
 
-__all__ = ["check_precision", "current_precision", "missing", "precision", "scan", "scan_tangent"]
+__all__ = ["check_precision", "current_precision", "missing", "precision", "scan", "scan_pullback", "scan_tangent"]
 
 
 def missing(cell: Cell, device: torch.device, dtype: torch.dtype) -> str | None:
@@ -67,6 +67,21 @@ def scan_tangent(cell: Cell, x: Tensor, s0: Tensor, params: Params, direction: P
         after = Recurrence.forward(plan, x, W, b, U, s0, *vectors)
         moved = (None, *stacked(cell, direction), None, *_vectors(direction))  # inputs and first state stay
         return tangent_of(plan, (x, W, U, s0, *vectors, *after), moved)
+
+
+def scan_pullback(
+    cell: Cell, x: Tensor, s0: Tensor, params: Params, gradient: Tensor
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Gradients at the pre-activations of each block, by the name of its bias, and at the inputs, in the layout of `scan`."""
+    from lagreach.kernels.gpu.function import Pullback, Recurrence
+    from lagreach.kernels.gpu.packing import by_block, stacked
+
+    check_scan(cell, x, s0, params)
+    plan, vectors, (W, b, U) = _plan(cell, s0), _vectors(params), stacked(cell, params)
+    with torch.no_grad():
+        after = Recurrence.forward(plan, x, W, b, U, s0, *vectors)
+        d = Pullback.apply(plan, plan.tile(x, U), gradient, U, s0, *vectors, *after)[0]
+        return by_block(cell, d), torch.matmul(d[..., : W.shape[1]], W[:, None])
 
 
 def _plan(cell: Cell, s0: Tensor) -> Plan:

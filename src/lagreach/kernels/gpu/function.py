@@ -18,7 +18,6 @@ from lagreach.kernels.gpu.products import (
 )
 
 PACKED_ROWS = 16  # of weights in a program that packs them
-MOST_REGISTERS = 255  # of a thread
 
 
 class Recurrence(torch.autograd.Function):
@@ -249,8 +248,7 @@ def _options(plan: Plan, tile: Tile, like: Tensor) -> dict[str, Any]:
         "num_warps": tile.warps,
         "num_stages": 1,  # the kernels fetch ahead themselves
         "enable_fp_fusion": True,
-        # Else the compiler saves registers for the sake of more programs at once, and loads too late.
-        **({"maxnreg": MOST_REGISTERS} if tile.alone else {}),
+        **({"maxnreg": tile.registers} if tile.registers is not None else {}),
     }
 
 

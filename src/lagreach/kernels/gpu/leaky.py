@@ -11,7 +11,6 @@ import triton.language as tl
 
 from lagreach.kernels.gpu.parts import (
     candidate,
-    columns,
     jit,
     largest,
     load,
@@ -27,6 +26,7 @@ from lagreach.kernels.gpu.parts import (
     stage,
     staged,
     store,
+    whereabouts,
 )
 
 
@@ -37,12 +37,7 @@ def forward(
     """States after each step, and what the slopes need."""
     N: tl.constexpr = 2 if K.GATED else 1
     STAGED: tl.constexpr = K.RESIDENT < N
-    replica = tl.program_id(1).to(tl.int64)
-    rows, cols = tl.program_id(0) * K.ROWS + tl.arange(0, K.ROWS), columns(K)[None, :]
-    real = cols < K.H
-    keep = (rows < B)[:, None] & real
-    line = (replica * B + rows)[:, None]
-    program = replica * tl.num_programs(0) + tl.program_id(0)
+    replica, rows, cols, real, keep, line, program = whereabouts(B, K)
     at_pre, at_kept = pre + line * T * (N * K.H) + cols, kept + line * T * (N * K.H) + cols
     at_h = states + line * T * K.H + cols
     slot = staging + program * (2 * K.ROWS * K.HP)
@@ -113,12 +108,7 @@ def backward(
     """Gradients of the blocks, of the first state and of the biases (a share of each program), from those of the states."""
     N: tl.constexpr = 2 if K.GATED else 1
     STAGED: tl.constexpr = K.RESIDENT < N
-    replica = tl.program_id(1).to(tl.int64)
-    rows, cols = tl.program_id(0) * K.ROWS + tl.arange(0, K.ROWS), columns(K)[None, :]
-    real = cols < K.H
-    keep = (rows < B)[:, None] & real
-    line = (replica * B + rows)[:, None]
-    program = replica * tl.num_programs(0) + tl.program_id(0)
+    replica, rows, cols, real, keep, line, program = whereabouts(B, K)
     last = (T - 1).to(tl.int64)
     at_kept, at_d = kept + line * T * (N * K.H) + cols, d_all + line * T * (N * K.H) + cols
     at_h, at_grad = states + line * T * K.H + cols, grad + line * T * K.H + cols
@@ -213,12 +203,7 @@ def tangent(
     """Tangents of the states; `known` holds everything that is known before the loop."""
     N: tl.constexpr = 2 if K.GATED else 1
     STAGED: tl.constexpr = K.RESIDENT < N
-    replica = tl.program_id(1).to(tl.int64)
-    rows, cols = tl.program_id(0) * K.ROWS + tl.arange(0, K.ROWS), columns(K)[None, :]
-    real = cols < K.H
-    keep = (rows < B)[:, None] & real
-    line = (replica * B + rows)[:, None]
-    program = replica * tl.num_programs(0) + tl.program_id(0)
+    replica, rows, cols, real, keep, line, program = whereabouts(B, K)
     at_known, at_kept = known + line * T * (N * K.H) + cols, kept + line * T * (N * K.H) + cols
     at_h, at_dot = states + line * T * K.H + cols, states_dot + line * T * K.H + cols
     slot = staging + program * (2 * K.ROWS * K.HP)

@@ -31,8 +31,8 @@ from lagreach.kernels.gpu.units_first_parts import (
     put,
     put_scale,
     scale_of,
-    sequences,
     settled,
+    whereabouts,
     whole,
 )
 
@@ -43,11 +43,7 @@ def forward(
 ):
     """States after each step, and what the slopes need."""
     N: tl.constexpr = 2 if K.GATED else 1
-    replica = tl.program_id(1).to(tl.int64)
-    units, rows = tl.arange(0, K.HP)[:, None], sequences(K)
-    real = units < K.H
-    keep = real & (rows < B)
-    line = replica * B + rows
+    replica, units, rows, real, keep, line, _program = whereabouts(B, K)
     weights += replica * (N * K.PLANES * K.HP * K.HP)
     U_h = high_part(weights, N - 1, 1, K)
     b_h = column(bias + (N - 1) * K.H, N * replica, K)
@@ -124,12 +120,7 @@ def backward(
 ):
     """Gradients of the blocks, of the first state and of the biases (a share of each program), from those of the states."""
     N: tl.constexpr = 2 if K.GATED else 1
-    replica = tl.program_id(1).to(tl.int64)
-    units, rows = tl.arange(0, K.HP)[:, None], sequences(K)
-    real = units < K.H
-    keep = real & (rows < B)
-    line = replica * B + rows
-    program = replica * tl.num_programs(0) + tl.program_id(0)
+    replica, units, _rows, real, keep, line, program = whereabouts(B, K)
     last = (T - 1).to(tl.int64)
     weights += replica * (N * K.PLANES * K.HP * K.HP)
     weights_bound = tl.load(bound + replica)

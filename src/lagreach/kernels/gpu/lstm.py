@@ -10,7 +10,6 @@ import triton.language as tl
 
 from lagreach.kernels.gpu.parts import (
     candidate,
-    columns,
     jit,
     largest,
     load,
@@ -27,6 +26,7 @@ from lagreach.kernels.gpu.parts import (
     staged,
     store,
     tanh,
+    whereabouts,
 )
 
 
@@ -36,12 +36,7 @@ def forward(
 ):
     """States [h; c] after each step, and what the slopes need."""
     STAGED: tl.constexpr = K.RESIDENT < 4
-    replica = tl.program_id(1).to(tl.int64)
-    rows, cols = tl.program_id(0) * K.ROWS + tl.arange(0, K.ROWS), columns(K)[None, :]
-    real = cols < K.H
-    keep = (rows < B)[:, None] & real
-    line = (replica * B + rows)[:, None]
-    program = replica * tl.num_programs(0) + tl.program_id(0)
+    replica, rows, cols, real, keep, line, program = whereabouts(B, K)
     at_kept, at_h = kept + line * T * (4 * K.H) + cols, states + line * T * (2 * K.H) + cols
     slot = staging + program * (2 * K.ROWS * K.HP)
     weights += replica * (4 * K.PLANES * K.HP * K.HP)
@@ -121,12 +116,7 @@ def backward(
 ):
     """Gradients of the blocks, of the first state and of the biases (a share of each program), from those of the states."""
     STAGED: tl.constexpr = K.RESIDENT < 4
-    replica = tl.program_id(1).to(tl.int64)
-    rows, cols = tl.program_id(0) * K.ROWS + tl.arange(0, K.ROWS), columns(K)[None, :]
-    real = cols < K.H
-    keep = (rows < B)[:, None] & real
-    line = (replica * B + rows)[:, None]
-    program = replica * tl.num_programs(0) + tl.program_id(0)
+    replica, rows, cols, real, keep, line, program = whereabouts(B, K)
     last = (T - 1).to(tl.int64)
     at_kept, at_d = kept + line * T * (4 * K.H) + cols, d_all + line * T * (4 * K.H) + cols
     at_c, at_grad = states + line * T * (2 * K.H) + K.H + cols, grad + line * T * (2 * K.H) + cols
@@ -236,12 +226,7 @@ def tangent(
 ):
     """Tangents of the states; `known` holds everything that is known before the loop."""
     STAGED: tl.constexpr = K.RESIDENT < 4
-    replica = tl.program_id(1).to(tl.int64)
-    rows, cols = tl.program_id(0) * K.ROWS + tl.arange(0, K.ROWS), columns(K)[None, :]
-    real = cols < K.H
-    keep = (rows < B)[:, None] & real
-    line = (replica * B + rows)[:, None]
-    program = replica * tl.num_programs(0) + tl.program_id(0)
+    replica, rows, cols, real, keep, line, program = whereabouts(B, K)
     at_known, at_kept = known + line * T * (4 * K.H) + cols, kept + line * T * (4 * K.H) + cols
     at_c, at_dot = states + line * T * (2 * K.H) + K.H + cols, states_dot + line * T * (2 * K.H) + cols
     slot = staging + program * (2 * K.ROWS * K.HP)

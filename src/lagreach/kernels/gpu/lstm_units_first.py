@@ -31,8 +31,8 @@ from lagreach.kernels.gpu.units_first_parts import (
     put,
     put_scale,
     scale_of,
-    sequences,
     settled,
+    whereabouts,
     whole,
 )
 
@@ -42,11 +42,7 @@ def forward(
     pre, bias, weights, bound, s0, gain, shift, extra, states, kept, scales, staging, fixed, B, T, K: tl.constexpr
 ):
     """States [h; c] after each step, and what the slopes need."""
-    replica = tl.program_id(1).to(tl.int64)
-    units, rows = tl.arange(0, K.HP)[:, None], sequences(K)
-    real = units < K.H
-    keep = real & (rows < B)
-    line = replica * B + rows
+    replica, units, rows, real, keep, line, _program = whereabouts(B, K)
     weights += replica * (4 * K.PLANES * K.HP * K.HP)
     U_i, U_f = high_part(weights, 0, 1, K), high_part(weights, 1, 1, K)
     U_g, U_o = high_part(weights, 2, 1, K), high_part(weights, 3, 1, K)
@@ -153,12 +149,7 @@ def backward(
     K: tl.constexpr,
 ):
     """Gradients of the blocks, of the first state and of the biases (a share of each program), from those of the states."""
-    replica = tl.program_id(1).to(tl.int64)
-    units, rows = tl.arange(0, K.HP)[:, None], sequences(K)
-    real = units < K.H
-    keep = real & (rows < B)
-    line = replica * B + rows
-    program = replica * tl.num_programs(0) + tl.program_id(0)
+    replica, units, _rows, real, keep, line, program = whereabouts(B, K)
     last = (T - 1).to(tl.int64)
     weights += replica * (4 * K.PLANES * K.HP * K.HP)
     weights_bound = tl.load(bound + replica)

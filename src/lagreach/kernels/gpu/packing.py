@@ -8,7 +8,7 @@ from torch import Tensor
 from lagreach.cells import Cell, Params
 from lagreach.cells.diag_elman import DiagElman
 from lagreach.cells.shared_gate import SharedGate
-from lagreach.kernels.packing import BLOCKS
+from lagreach.kernels.packing import BLOCKS, products_of
 
 
 def stacked(cell: Cell, params: Params) -> tuple[Tensor, Tensor, Tensor]:
@@ -28,3 +28,10 @@ def _stacked(kind: str, cell: Cell, params: Params) -> Tensor:
     if isinstance(cell, SharedGate):  # one gate for all units: a gate for each, all with the same weights
         each[0] = each[0].expand_as(each[1])
     return torch.cat(each, dim=1)
+
+
+def by_block(cell: Cell, stacked_gradients: Tensor) -> dict[str, Tensor]:
+    """Gradients at the pre-activations (..., width) of each block, by the name of its bias."""
+    biases = list(products_of(cell))
+    blocks = dict(zip(biases, stacked_gradients.chunk(len(biases), dim=-1), strict=True))
+    return blocks | {"b_s": blocks["b_s"].sum(-1, keepdim=True)} if isinstance(cell, SharedGate) else blocks

@@ -160,6 +160,16 @@ def columns(K: tl.constexpr):
 
 
 @jit
+def whereabouts(B, K: tl.constexpr):
+    """What a program works on: its replica, sequences and units of its tiles, which exist, lines of the tensors; its number."""
+    replica = tl.program_id(1).to(tl.int64)
+    rows, cols = tl.program_id(0) * K.ROWS + tl.arange(0, K.ROWS), columns(K)[None, :]
+    real = cols < K.H
+    keep, line = (rows < B)[:, None] & real, (replica * B + rows)[:, None]
+    return replica, rows, cols, real, keep, line, replica * tl.num_programs(0) + tl.program_id(0)
+
+
+@jit
 def settle(a, WIDTH: tl.constexpr, K: tl.constexpr):
     """Leave the layout of the tensor cores for that of loads and stores.
 

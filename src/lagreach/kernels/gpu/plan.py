@@ -31,6 +31,8 @@ UNITS_FIRST_SIZES = (64, 128)  # hidden sizes where they were measured to be fas
 COPIES = 2  # of a sequence that is alone: threads for each unit
 ALONE_WIDEST = 256  # units of all blocks of a sequence alone: half as many weights stay in the registers of a thread
 ALONE_MOST = 132 << 15  # weights of all sequences up to which each runs alone: what 132 multiprocessors hold at once
+# Else the compiler saves registers for the sake of more programs at once, and loads too late.
+MOST_REGISTERS = 255  # of a thread
 STREAMED_SLICE = 32  # of weights that are streamed: so much of the axis that is summed over at a time
 WIDEST = 512  # largest hidden size of any kernel, padded to a power of two
 
@@ -73,6 +75,7 @@ class Shape:
     units_first : tiles of units x sequences (`units_first_parts`), where the cell has such kernels and its weights fit
     alone : one sequence in a program of these kernels, likewise
     rows, warps : sequences and warps of a program
+    registers : of a thread, at most; with fewer, more programs share a multiprocessor
     resident, slice : blocks of weights that stay in shared memory; how much of the summed axis is streamed at once
     sums : the gradients of the weights by `weight_sums` rather than by float32 products of torch
     sums_tile : units, times, warps and stages of its programs
@@ -82,6 +85,7 @@ class Shape:
     alone: bool = False
     rows: int | None = None
     warps: int | None = None
+    registers: int | None = None
     resident: int | None = None
     slice: int | None = None
     sums: bool = False
@@ -198,12 +202,16 @@ class Plan:
         block_bytes = self.planes * 2 * padded * padded
         blocks = self.family.blocks
         fits = blocks * block_bytes <= RESIDENT_BYTES
-        upright = self.family.dense and padded <= UNITS_FIRST_WIDEST
-        alone = upright and shape.alone and blocks * padded <= ALONE_WIDEST
-        units_first = alone or (upright and shape.units_first and blocks * block_bytes <= UNITS_FIRST_BYTES)
+        narrow = self.family.dense and padded <= UNITS_FIRST_WIDEST
+        alone = narrow and shape.alone and blocks * padded <= ALONE_WIDEST
+        units_first = alone or (narrow and shape.units_first and blocks * block_bytes <= UNITS_FIRST_BYTES)
         resident = shape.resident if shape.resident is not None else blocks if fits else STREAMING_BYTES // block_bytes
         resident = blocks if units_first else resident
         usual = padded // 16 if units_first or padded <= 32 else 8 if padded < WIDEST else 16
+        if units_first and not alone and blocks == 1 and padded == UNITS_FIRST_WIDEST and self.layernorm:
+            # A thread holds twice as many weights, and two programs share a multiprocessor: while one waits for the sums of
+            # the LayerNorm, the other goes on. Without them, half as many threads are slower.
+            usual //= 2
         rows = 1 if alone else UNITS_FIRST_ROWS if units_first else ROWS
         return Tile(
             replica,
@@ -218,6 +226,7 @@ class Plan:
             slice=shape.slice or min(STREAMED_SLICE if padded < WIDEST else STREAMED_SLICE // 2, padded),
             units_first=units_first,
             alone=alone,
+            registers=shape.registers or (MOST_REGISTERS if alone else None),
         )
 
 
@@ -255,6 +264,7 @@ class Tile:
     slice: int  # of the summed axis that is streamed at once
     units_first: bool
     alone: bool  # whether a sequence has a program of its own, and COPIES columns of its tiles
+    registers: int | None  # of a thread, at most; as the compiler likes if None
 
     @property
     def grid(self) -> tuple[int, int]:

@@ -107,6 +107,16 @@ def sequences(K: tl.constexpr):
 
 
 @jit
+def whereabouts(B, K: tl.constexpr):
+    """What a program works on: its replica, units and sequences of its tiles, which exist, lines of the tensors; its number."""
+    replica = tl.program_id(1).to(tl.int64)
+    units, rows = tl.arange(0, K.HP)[:, None], sequences(K)
+    real = units < K.H
+    keep, line = real & (rows < B), replica * B + rows
+    return replica, units, rows, real, keep, line, replica * tl.num_programs(0) + tl.program_id(0)
+
+
+@jit
 def first_of(a, b):
     """The first of two."""
     return a

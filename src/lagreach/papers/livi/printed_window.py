@@ -13,6 +13,7 @@ import numpy as np
 from torch import nn
 
 from lagreach.data.batch import Batch
+from lagreach.detection.law import reach
 from lagreach.detection.sequences import paper_requirement
 from lagreach.papers.livi.matched import rates_and_matched_statistic
 from lagreach.tails.fit import fit_tail
@@ -34,8 +35,8 @@ class PaperWindow:
 
     def window(self, sequences: float) -> float:
         """The largest lag that needs at most so many sequences; 0 if there is none, as the paper counts."""
-        visible = self.lags[self.sequences <= sequences]
-        return float(visible.max()) if len(visible) else 0.0
+        lag = reach(self.lags, self.sequences, sequences)
+        return 0.0 if lag is None else float(lag)
 
 
 def paper_window(

@@ -58,9 +58,9 @@ const Charts = (() => {
   function needed(layer, result, setting) {
     const [blue, vermilion, green] = colours();
     const x = layer.lags.map(place);
-    const seen = layer.lags.map((_, i) => i).filter((i) => layer.dependence.found[i]);
+    const seen = layer.lags.map((_, i) => i).filter((i) => layer.dependence.significant[i]);
     const { n, low, high } = result.planted;
-    const all = finite([...n, ...low, ...high, ...seen.flatMap((i) => [result.found.n[i], result.found.low[i]]), setting.sequences]);
+    const all = finite([...n, ...low, ...high, ...seen.flatMap((i) => [result.inData.n[i], result.inData.low[i]]), setting.sequences]);
     const top = Math.min(Math.max(...all), Math.max(Math.min(...all), setting.sequences) * MOST_ABOVE) * 3;
     const bottom = Math.max(Math.min(...all), 0.3) / 2;
     const words = (numbers) => layer.lags.map((_, i) =>
@@ -77,15 +77,15 @@ const Charts = (() => {
         line: { color: green, width: 2, dash: "dot" }, text: result.planted.robust.map((n) => `${count(n)} sequences with clipping`),
       },
     ];
-    const arm = (ends, i) => (Number.isFinite(ends[i]) ? Math.abs(ends[i] - result.found.n[i]) : 0);
+    const arm = (ends, i) => (Number.isFinite(ends[i]) ? Math.abs(ends[i] - result.inData.n[i]) : 0);
     if (seen.length) traces.push({
-      x: seen.map((i) => x[i]), y: seen.map((i) => drawable(result.found.n)[i]), mode: "markers", name: "found in the data",
+      x: seen.map((i) => x[i]), y: seen.map((i) => drawable(result.inData.n)[i]), mode: "markers", name: "found in the data",
       marker: { color: vermilion, size: 11, symbol: "diamond", line: { color: style("--paper"), width: 1.5 } },
       error_y: {
         type: "data", symmetric: false, color: vermilion, thickness: 1.5, width: 4,
-        array: seen.map((i) => arm(result.found.high, i)), arrayminus: seen.map((i) => arm(result.found.low, i)),
+        array: seen.map((i) => arm(result.inData.high, i)), arrayminus: seen.map((i) => arm(result.inData.low, i)),
       },
-      text: seen.map((i) => words(result.found)[i]),
+      text: seen.map((i) => words(result.inData)[i]),
     });
     const lost = layer.lags.map((_, i) => i).filter((i) => !Number.isFinite(result.planted.n[i]));
     if (lost.length) traces.push({
@@ -193,7 +193,7 @@ const Charts = (() => {
     const [blue, vermilion, green] = colours();
     const rows = picture.curves.filter(({ lines }) => lines.some(({ values }) => values.some(Number.isFinite)));
     if (!rows.length) return null;
-    const { found, p } = layer.dependence;
+    const { significant, p } = layer.dependence;
     const gap = 0.08, height = (1 - gap * (rows.length - 1)) / rows.length;
     const traces = [], axes = {};
     rows.forEach(({ lags, lines, mark, unit, ends }, row) => {
@@ -206,10 +206,10 @@ const Charts = (() => {
         if (mark === "diamond") traces.push({
           ...shared, y: values.map((v) => (v > 0 ? v : null)), mode: "markers",
           marker: {
-            color: found.map((yes) => (yes ? vermilion : style("--faint"))), size: found.map((yes) => (yes ? 11 : 8)),
-            symbol: found.map((yes) => (yes ? "diamond" : "circle-open")),
+            color: significant.map((yes) => (yes ? vermilion : style("--faint"))), size: significant.map((yes) => (yes ? 11 : 8)),
+            symbol: significant.map((yes) => (yes ? "diamond" : "circle-open")),
           },
-          text: layer.lags.map((_, k) => `lag ${layer.spans[k]}: ${Number.isFinite(p[k]) ? `${found[k] ? "found" : "not found"}, p = ${p[k].toPrecision(2)}` : "cannot be told"}`),
+          text: layer.lags.map((_, k) => `lag ${layer.spans[k]}: ${Number.isFinite(p[k]) ? `${significant[k] ? "found" : "not found"}, p = ${p[k].toPrecision(2)}` : "cannot be told"}`),
         });
         else if (mark === "bar") traces.push({
           ...shared, y: drawable(values), type: "bar", width: 0.12, marker: { color: row % 2 ? blue : green }, text: said,

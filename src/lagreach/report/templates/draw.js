@@ -69,12 +69,12 @@ const Draw = (() => {
   /* Values that an axis has to show. */
   function shownOn(traces, key, name, which) {
     return traces.filter((trace) => (trace[which] ?? key) === name).flatMap((trace) => {
-      const own = [...trace[key]];
+      const numbers = [...trace[key]];
       if (key === "x" && trace.type === "bar") return trace.x.flatMap((v) => [v - trace.width / 2, v + trace.width / 2]);
-      if (key !== "y") return own;
-      if (trace.type === "bar") own.push(0);
-      if (trace.error_y) own.push(...ends(trace).flat());
-      return own;
+      if (key !== "y") return numbers;
+      if (trace.type === "bar") numbers.push(0);
+      if (trace.error_y) numbers.push(...ends(trace).flat());
+      return numbers;
     });
   }
 

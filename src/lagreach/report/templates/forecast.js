@@ -32,7 +32,7 @@ const ForecastPage = (() => {
   function bars() {
     const { result, page } = state;
     return Bars.figure(page.looks, result.map((row) => ({ name: String(row.lag), share: row.share, word: row.word, text: words(row) })),
-      page.found.map((i) => ({ at: i, value: result[i].inData[0], text: words(result[i]) })), "in your data");
+      page.dependences.map((i) => ({ at: i, value: result[i].inData[0], text: words(result[i]) })), "in your data");
   }
 
   /* Sequences from which a lag is seen, half of it readable, half of it reachable. */
@@ -57,7 +57,7 @@ const ForecastPage = (() => {
 
   function advice() {
     const { page, result } = state;
-    const inData = page.found.length > 0, lines = [];
+    const inData = page.dependences.length > 0, lines = [];
     page.remedies.forEach(([word, remedy, counted]) => {
       const chosen = result.map((row) => (inData ? row.wordInData : row.word) === word);
       if (!chosen.some(Boolean)) return;
@@ -72,9 +72,9 @@ const ForecastPage = (() => {
     const { page, setting, result } = state;
     const said = (key) => Shares.sentence(page.lags, result.map((row) => row[key]), page.said, page.neighbours);
     element("answer").textContent = `From ${whole(setting.sequences)} sequences, ${said("word")}.`;
-    if (page.found.length) {
-      const there = result.map((_, i) => page.found.includes(i));
-      const lags = `${page.found.length > 1 ? "lags" : "lag"} ${Shares.spans(page.lags, there, page.neighbours)}`;
+    if (page.dependences.length) {
+      const there = result.map((_, i) => page.dependences.includes(i));
+      const lags = `${page.dependences.length > 1 ? "lags" : "lag"} ${Shares.spans(page.lags, there, page.neighbours)}`;
       element("in-data").textContent = `Your targets depend on ${lags} (diamonds): ${said("wordInData")}.`;
     }
     element("to-do").replaceChildren(...advice().map((line) => { const item = document.createElement("li"); item.textContent = line; return item; }));
@@ -82,7 +82,7 @@ const ForecastPage = (() => {
       const cell = (name) => element(`${name}-${i}`);
       cell("share").textContent = percent(row.share[0]);
       cell("range").textContent = range(row.share[1], row.share[2]);
-      cell("data").textContent = page.found.includes(i) ? percent(row.inData[0]) : page.untested.includes(i) ? page.notTested : row.wordInData;
+      cell("data").textContent = page.dependences.includes(i) ? percent(row.inData[0]) : page.untested.includes(i) ? page.notTested : row.wordInData;
       cell("seen").textContent = count(row.seen);
       cell("needed").textContent = count(row.needed);
       cell("word").textContent = row.word;
@@ -114,12 +114,12 @@ const ForecastPage = (() => {
   function listen() {
     const { page } = state;
     let asked = null; // many moves of a slider are one drawing
-    const soon = () => { asked ??= requestAnimationFrame(() => { asked = null; update(); }); };
+    const updateWithNextFrame = () => { asked ??= requestAnimationFrame(() => { asked = null; update(); }); };
     page.sliders.forEach(({ name }) => element(`s-${name}`).addEventListener("input", () => {
       if (name === "sequences") element("exact-sequences").value = "";
-      soon();
+      updateWithNextFrame();
     }));
-    element("exact-sequences").addEventListener("input", soon);
+    element("exact-sequences").addEventListener("input", updateWithNextFrame);
     element("reset").addEventListener("click", () => {
       page.sliders.forEach(({ name, start }) => { element(`s-${name}`).value = start; });
       element("exact-sequences").value = "";

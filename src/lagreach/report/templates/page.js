@@ -45,8 +45,8 @@ const Report = (() => {
     const { sequences, strength } = state.setting;
     const start = `With ${Charts.count(sequences)} sequences,`;
     const what = `a dependency explaining ${say("strength", strength)} of the target would be noticed`;
-    const found = result.detectable.length ? result.detectable.join(", ") : "none";
-    const tail = ` Lags found in the data and within reach: ${found}.`;
+    const detectable = result.detectable.length ? result.detectable.join(", ") : "none";
+    const tail = ` Lags found in the data and within reach: ${detectable}.`;
     if (result.lag === null) {
       const empty = result.status === page.status.empty;
       return `${start} ${empty ? `${what} at no examined lag` : `how far back ${what} cannot be said`}: ${result.status}.${tail}`;
@@ -80,7 +80,7 @@ const Report = (() => {
     state.results.forEach((result, i) => {
       element(`reach-${i}`).textContent = result.lag === null ? "no lag" : `lag ${result.lag}`;
       element(`ends-${i}`).textContent = result.interval.map((lag) => lag ?? "none").join(" to ");
-      element(`found-${i}`).textContent = result.detectable.join(", ") || "none";
+      element(`detectable-${i}`).textContent = result.detectable.join(", ") || "none";
       element(`status-${i}`).textContent = result.status;
     });
   }

@@ -20,12 +20,12 @@ const Shares = (() => {
     for (let i = n - 2; i >= 2; i -= 1) second[i] = rest[i] - (i < n - 2 ? share[i] * second[i + 1] : 0);
     second[0] = 2 * second[1] - second[2];
     second[n] = 2 * second[n - 1] - second[n - 2];
-    const found = new Float64Array(between * n + 1);
-    for (let k = 0; k < found.length; k += 1) {
+    const finerValues = new Float64Array(between * n + 1);
+    for (let k = 0; k < finerValues.length; k += 1) {
       const i = Math.min(Math.floor(k / between), n - 1), b = k / between - i, a = 1 - b;
-      found[k] = a * values[i] + b * values[i + 1] + ((a ** 3 - a) * second[i] + (b ** 3 - b) * second[i + 1]) / 6;
+      finerValues[k] = a * values[i] + b * values[i + 1] + ((a ** 3 - a) * second[i] + (b ** 3 - b) * second[i + 1]) / 6;
     }
-    return found;
+    return finerValues;
   }
 
   /* Whole numbers, written as differences along the last axis and from the first fit, as they were. */
@@ -41,7 +41,7 @@ const Shares = (() => {
     const rows = (fits) => undo(fits, rules.digits).map(smooth);
     const exact = (cube) => { // (fit, lag, amount) by lag and back
       const byLag = cube[0].map((_, lag) => rows(cube.map((fit) => fit[lag])));
-      return cube.map((_, fit) => byLag.map((own) => own[fit]));
+      return cube.map((_, fit) => byLag.map((fits) => fits[fit]));
     };
     return {
       share: exact(curves.share), fitted: exact(curves.fitted), noise: curves.noise.map(smooth), present: curves.present,
@@ -60,12 +60,12 @@ const Shares = (() => {
   const clip = (v) => Math.min(1, Math.max(0, v));
 
   function gain(explained, noise, count) {
-    const found = new Float64Array(explained.length);
-    for (let k = 0; k < found.length; k += 1) {
-      const own = noise[k] / count;
-      found[k] = own < 1 ? 1 - (1 - explained[k]) / (1 - own) : -Infinity;
+    const held = new Float64Array(explained.length);
+    for (let k = 0; k < held.length; k += 1) {
+      const byChance = noise[k] / count;
+      held[k] = byChance < 1 ? 1 - (1 - explained[k]) / (1 - byChance) : -Infinity;
     }
-    return found;
+    return held;
   }
 
   function largest(values) {
@@ -79,13 +79,13 @@ const Shares = (() => {
     const places = gains.map(largest);
     const values = places.map((place, fit) => share[fit][place]);
     const half = quantile * spread(values.slice(1));
-    const chosen = places[0], behind = gains.map((own) => {
-      const top = own[chosen];
-      return own.map((v) => { const apart = top - v; return Number.isFinite(apart) ? apart : Infinity; });
+    const chosen = places[0], behind = gains.map((ofFit) => {
+      const top = ofFit[chosen];
+      return ofFit.map((v) => { const apart = top - v; return Number.isFinite(apart) ? apart : Infinity; });
     });
     let low = Infinity, high = -Infinity;
     for (let k = 0; k < share[0].length; k += 1) {
-      const doubt = spread(behind.slice(1).map((own) => own[k]));
+      const doubt = spread(behind.slice(1).map((ofFit) => ofFit[k]));
       if (behind[0][k] <= quantile * (Number.isNaN(doubt) ? 0 : doubt)) {
         low = Math.min(low, share[0][k]);
         high = Math.max(high, share[0][k]);
@@ -187,27 +187,27 @@ const Shares = (() => {
     const still = unmoved(page, strength);
     return page.lags.map((lag, i) => {
       const at = (curves) => (curves ? planted(curves, rules, i, sequences, strength) : unknown);
-      const [own, all, budget] = [at(read), at(reach), at(within)];
-      let share = larger(reach ? [own, all] : [own]);
+      const [byReadout, all, budget] = [at(read), at(reach), at(within)];
+      let share = larger(reach ? [byReadout, all] : [byReadout]);
       if (within) share = smaller([share, budget]);
       const { ample, tells, numbers } = still[i];
       const shown = numbers.seen <= sequences || tells >= rules.aLittle;
-      const word = limit(rules, { read: own[0], reach: all[0], ample, within: budget[0], shown, rising: page.rising[i] });
+      const word = limit(rules, { read: byReadout[0], reach: all[0], ample, within: budget[0], shown, rising: page.rising[i] });
       return { lag, share, word, ...numbers, ...inData(page, i, sequences, shown) };
     });
   }
 
   /* Share of the dependency in the data, and what binds there. */
   function inData(page, i, sequences, shown) {
-    const place = page.found.indexOf(i);
+    const place = page.dependences.indexOf(i);
     if (place < 0) return { inData: unknown, wordInData: page.untested.includes(i) ? "unknown" : "none found" };
     const { rules, read, reach, within } = page;
     const at = (curves, count) => (curves ? data(curves, rules, place, i, count) : unknown);
-    const [own, all, budget] = [at(read, sequences), at(reach, sequences), at(within, sequences)];
-    let share = larger(reach ? [own, all] : [own]);
+    const [byReadout, all, budget] = [at(read, sequences), at(reach, sequences), at(within, sequences)];
+    let share = larger(reach ? [byReadout, all] : [byReadout]);
     if (within) share = smaller([share, budget]);
     const ample = larger([read, reach].filter(Boolean).map((curves) => at(curves, rules.ample)))[0];
-    return { inData: share, wordInData: limit(rules, { read: own[0], reach: all[0], ample, within: budget[0], shown, rising: page.rising[i] }) };
+    return { inData: share, wordInData: limit(rules, { read: byReadout[0], reach: all[0], ample, within: budget[0], shown, rising: page.rising[i] }) };
   }
 
   /* Neighbours among the lags together: "0 to 2, 8 and 20". */

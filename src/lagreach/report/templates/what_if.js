@@ -1,4 +1,4 @@
-/* N(l) and the window for the settings of the sliders: line by line the rule of lagreach/what_if.py. */
+/* N(l) and the window for the settings of the sliders: line by line the rule of lagreach/advice/what_if.py, by the law of N in lagreach/detection/law.py. */
 "use strict";
 
 const WhatIf = (() => {
@@ -68,7 +68,7 @@ const WhatIf = (() => {
     const normal = shift(page, page.logQuantiles[0], layer, setting);
     const share = 0.5 * Math.log(setting.strength);
     const planted = rescaled(layer.planted, layer, setting.kappa, moved - share, normal - share);
-    const found = rescaled(layer.found, layer, setting.kappa, moved, normal);
+    const inData = rescaled(layer.inData, layer, setting.kappa, moved, normal);
     const lag = reach(layer.lags, planted.n, setting.sequences);
     let status = page.status.ok;
     if (lag === null) {
@@ -78,9 +78,9 @@ const WhatIf = (() => {
       status = page.status.censored;
     }
     return {
-      planted, found, lag, status,
+      planted, inData, lag, status,
       interval: [reach(layer.lags, planted.high, setting.sequences), reach(layer.lags, planted.low, setting.sequences)],
-      detectable: layer.dependence.lags.filter((_, i) => found.n[i] <= setting.sequences).flat(),
+      detectable: layer.dependence.lags.filter((_, i) => inData.n[i] <= setting.sequences).flat(),
     };
   }
 

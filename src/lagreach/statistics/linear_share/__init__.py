@@ -8,11 +8,19 @@ from __future__ import annotations
 
 from lagreach.statistics.linear_share.curves import AMPLE, HALF, ShareCurves, Shares, check_strength
 from lagreach.statistics.linear_share.fit import rounding_floor, share_curves
-from lagreach.statistics.linear_share.moments import Rows, ShareMoments
-from lagreach.statistics.linear_share.observed import ANCHORS, Observed, anchor_chance, enough_anchors
+from lagreach.statistics.linear_share.moments import Rows, ShareMoments, compiled_sums
+from lagreach.statistics.linear_share.observed import (
+    ANCHORS,
+    Observed,
+    anchor_chance,
+    at_anchors,
+    choose_anchors,
+    enough_anchors,
+)
 from lagreach.statistics.linear_share.output_space import OutputSpace, output_space
 
 __all__ = [
     "AMPLE", "ANCHORS", "HALF", "Observed", "OutputSpace", "Rows", "ShareCurves", "ShareMoments", "Shares", "anchor_chance",
-    "check_strength", "enough_anchors", "output_space", "rounding_floor", "share_curves",
+    "at_anchors", "check_strength", "choose_anchors", "compiled_sums", "enough_anchors", "output_space", "rounding_floor",
+    "share_curves",
 ]  # fmt: skip

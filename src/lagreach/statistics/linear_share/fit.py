@@ -229,8 +229,8 @@ def _judge(fit: _Fold, fresh: _Fold, grid: Array, copies: Tensor, *, descent: bo
         return torch.stack([(fitted * part).sum(0).mean(1) for part in (other, along)]).numpy()
 
     def both(values: Sequence[Tensor], by: Tensor) -> tuple[Array, Array]:
-        held_out, own = ((value @ by.T).numpy() for value in values)
-        return held_out, own
+        held_out, in_sample = ((value @ by.T).numpy() for value in values)
+        return held_out, in_sample
 
     return _Judged(
         share=both(crossed, weight),

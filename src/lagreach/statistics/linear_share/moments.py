@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from lagreach._util.full_precision import full_products
 from lagreach.errors import InputError
+from lagreach.kernels.cpu import has_numba
 
 PIECE = 256  # rows whose products are summed in single precision
 SUMS = (
@@ -171,9 +173,8 @@ class ShareMoments:
         self.sequences: Tensor = zeros()
         self.squares: Tensor = zeros(features, features)  # sum of w phi phi'
         self.means: Tensor = zeros(rows, features)  # of w phi, by row
-        self.cross: Tensor = zeros(features, lag, probe).transpose(
-            1, 2
-        )  # of w phi z, along the probe's output direction
+        # of w phi z, along the probe's output direction; in memory as it is summed
+        self.cross: Tensor = zeros(features, probe, lag).permute(0, 3, 1, 2)
         self.planted: Tensor = zeros(rows, lag, probe)  # of w z, likewise
         self.power: Tensor = zeros(lag, probe)  # of w z^2
         self.present: Tensor = zeros(lag)  # of w, where there is an input l steps before
@@ -195,30 +196,35 @@ class ShareMoments:
         is summed about the features' means, some rows at a time in the precision of the inputs.
         """
         blocks = InBlocks.of(rows.block, rows.features.device)
-        at, phi, towards = blocks.numbers, blocks(rows.features).double(), blocks(rows.towards).double()
-        weights, gradient = blocks.counted(rows.weights).double(), blocks.counted(rows.gradient).double()
+        at, phi, towards = blocks.numbers, blocks(rows.features), blocks(rows.towards)
+        weights, gradient = blocks.counted(rows.weights), blocks.counted(rows.gradient).double()
         times, planted = blocks(rows.times), blocks(rows.planted)
-        features, outputs = phi.shape[4], phi.shape[3]
-        weighted = phi * weights[..., None, None]
+        kind, (features, outputs) = planted.dtype, (phi.shape[4], phi.shape[3])
+        exact = phi.double()
+        weighted = exact * weights.double()[..., None, None]
         self.sequences[at] += blocks.counts.sum(1)
-        self.squares[at] += weighted.flatten(1, 3).mT @ phi.flatten(1, 3)
+        self.squares[at] += weighted.flatten(1, 3).mT @ exact.flatten(1, 3)
         self.means[at] += weighted.sum((1, 2))
-        self.present[at] += _from_each(times.flatten(1), weights.flatten(1), self.lags)
-        about = phi.mean((1, 2))  # (block, row, feature)
+        self.present[at] += _from_each(times.flatten(1), weights.double().flatten(1), self.lags)
+        about = exact.mean((1, 2)).to(phi.dtype)  # (block, row, feature): what is subtracted, as it was rounded
         groups = len(set(self.group))
         for group in range(groups):
             probes = slice(group, None, groups)  # groups take turns
             along = towards[..., group]
-            pull = along * weights[..., None]  # (block, member, anchor, row)
-            psi = ((phi - about[:, None, None]) * pull[..., None]).sum(3)
-            ours = torch.cat((psi, pull), dim=3).flatten(1, 2)
-            size = (weights * along.square().sum(3)).flatten(1)
-            products, power = _with_old_inputs(ours, size, planted[..., probes], times, self.lags)
+            pull = (along * weights[..., None]).to(kind)  # (block, member, anchor, row)
+            ours = pull.new_empty(*pull.shape[:3], features + outputs)
+            torch.sum((phi - about[:, None, None]) * pull[..., None], dim=3, out=ours[..., :features])
+            ours[..., features:] = pull
+            size = (weights * along.square().sum(3)).flatten(1).to(kind)
+            products, power = _with_old_inputs(ours.flatten(1, 2), size, planted[..., probes], times, self.lags)
             cross, old = products.split((features, outputs), dim=1)
-            led = (about.mT @ old.double().flatten(2)).unflatten(2, old.shape[2:])
-            self.cross.transpose(1, 2)[at, :, :, probes] += led.add_(cross)
-            self.planted[at, :, :, probes] += old
-            self.power[at, :, probes] += power
+            total = self.cross.permute(0, 2, 3, 1)[at, :, probes].add_(cross)
+            for row in range(outputs):
+                total.addcmul_(about[:, row, :, None, None].double(), old[:, row, None].double())
+            if not isinstance(at, slice):  # blocks lie apart: it is a copy
+                self.cross.permute(0, 2, 3, 1)[at, :, probes] = total
+            self.planted.transpose(2, 3)[at, :, probes] += old
+            self.power.transpose(1, 2)[at, probes] += power
         self.gradients[at] += gradient.flatten(1, 2).mT @ gradient.flatten(1, 2)
         self.gradient[at] += gradient.sum(1)
         for name in ("residual", "concentration"):
@@ -244,44 +250,68 @@ class ShareMoments:
         return self
 
 
+def compiled_sums(values: Tensor) -> bool:
+    """Whether there are compiled sums for such values."""
+    return values.device.type == "cpu" and values.dtype in (torch.float32, torch.float64) and has_numba()
+
+
+def _old_inputs(values: Float[Tensor, "probe seq time"], lags: Sequence[int]) -> Any:
+    if not compiled_sums(values):
+        return _Gathered(values, lags)
+    from lagreach.kernels.cpu.lagged_sums import OldInputs  # late: it brings a compiler along
+
+    return OldInputs(values, lags)
+
+
+class _Gathered:
+    """What `lagreach.kernels.cpu.lagged_sums.OldInputs` is on a processor, for other devices and types."""
+
+    def __init__(self, values: Float[Tensor, "probe seq time"], lags: Sequence[int]) -> None:
+        self._values, self._lags = values, torch.as_tensor(lags, device=values.device)
+
+    def before(
+        self, sequence: Int[Tensor, "row"], times: Int[Tensor, "row"], weights: Float[Tensor, "row"]
+    ) -> tuple[Float[Tensor, "row probe lag"], Float[Tensor, "probe lag"]]:
+        at = times[:, None] - self._lags
+        old = torch.where(at >= 0, self._values[:, sequence[:, None], at.clamp(min=0)], 0.0).movedim(0, 1)
+        return old, (weights @ old.square().flatten(1)).view(old.shape[1:])
+
+    def sorted(self, values: Tensor) -> Tensor:
+        return values
+
+
 def _with_old_inputs(
     ours: Float[Tensor, "block row ours"],
     size: Float[Tensor, "block row"],
     planted: Float[Tensor, "block member time probe"],
     times: Int[Tensor, "block member anchor"],
     lags: Sequence[int],
-) -> tuple[Float[Tensor, "block ours lag probe"], Float[Tensor, "block lag probe"]]:
+) -> tuple[Float[Tensor, "block ours probe lag"], Float[Tensor, "block probe lag"]]:
     """``sum ours z`` and ``sum size z^2`` over rows, with the inputs z that lie l steps before each; zero where there is none.
 
-    In the inputs' precision over `PIECE` rows, in double beyond them. Backward in time, the inputs before a step stand together:
-    those of neighbouring lags are one piece of memory.
+    In the inputs' precision over `PIECE` rows, in double beyond them.
     """
-    blocks, members, time, probes = planted.shape
-    reach = time + max(lags) + 1
-    backward = planted.new_zeros(blocks * members, reach, probes)
-    backward[:, :time] = planted.flatten(0, 1).flip(1)
-    starts = torch.arange(blocks * members, device=times.device)[:, None] * reach + time - 1
-    newest = (starts - times.flatten(0, 1)).view(blocks, -1)
-    near = next((i for i, lag in enumerate(lags) if lag != lags[0] + i), len(lags))
-    neighbours = backward.as_strided((blocks * members * reach - near + 1, near * probes), (probes, 1))
-    steps, far = backward.flatten(0, 1), torch.as_tensor(lags[near:], device=times.device)
+    values = planted.flatten(0, 1).movedim(2, 0)  # (probe, seq, time)
+    blocks, anchors = len(times), times.shape[2]
+    sequence = torch.arange(values.shape[1], device=times.device).repeat_interleave(anchors).view(blocks, -1)
+    inputs = _old_inputs(values, lags)
     single = ours.shape[1] <= PIECE
-    kind = planted.dtype if single else torch.float64
-    products = ours.new_zeros(blocks, ours.shape[2], len(lags) * probes, dtype=kind)
-    power = ours.new_zeros(blocks, len(lags) * probes, dtype=kind)
-    ours, size = ours.to(planted.dtype), size.to(planted.dtype)
+    kind = values.dtype if single else torch.float64
+    products = ours.new_empty(blocks, ours.shape[2], len(values) * len(lags), dtype=kind)
+    power = ours.new_empty(blocks, len(values), len(lags), dtype=kind)
     with full_products():
         for block in range(blocks):
-            for mine, weight, at in zip(*(part[block].split(PIECE) for part in (ours, size, newest)), strict=True):
-                olds = [neighbours.index_select(0, at + lags[0])]
-                if len(far):
-                    olds.append(steps.index_select(0, (at[:, None] + far).flatten()).view(len(at), -1))
-                first = 0
-                for old in olds:
-                    columns = slice(first, first := first + old.shape[1])
-                    products[block, :, columns] += mine.T @ old
-                    power[block, columns] += weight @ old.square()
-    return products.unflatten(2, (len(lags), probes)), power.unflatten(1, (len(lags), probes))
+            rows = (sequence[block], times[block].flatten(), size[block], ours[block])
+            if single:
+                old, power[block] = inputs.before(*rows[:3])
+                torch.mm(rows[3].T, old.flatten(1), out=products[block])
+                continue
+            products[block], power[block] = 0, 0
+            for place, at, weight, mine in zip(*(part.split(PIECE) for part in rows), strict=True):
+                old, squares = inputs.before(place, at, weight)
+                products[block] += mine.T @ old.flatten(1)
+                power[block] += squares
+    return inputs.sorted(products.unflatten(2, (len(values), len(lags)))), inputs.sorted(power)
 
 
 def _from_each(

@@ -8,10 +8,10 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
-from lagreach.statistics.linear_share.moments import InBlocks, Rows
+from lagreach.statistics.linear_share.moments import InBlocks, Rows, compiled_sums
 
 ANCHORS = 64  # steps of a sequence at which features are looked at; all of them where there are fewer
 FEWEST_ANCHORS = 16
@@ -45,6 +45,34 @@ def _scrambled(numbers: np.ndarray) -> np.ndarray:
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         numbers = (numbers ^ (numbers >> np.uint64(shift))) * np.uint64(factor)
     return numbers ^ (numbers >> np.uint64(31))
+
+
+def choose_anchors(
+    shares: Float[Tensor, "seq target"], chance: Float[Tensor, "seq most"]
+) -> tuple[Int[Tensor, "seq anchor"], Float[Tensor, "seq anchor"]]:
+    """Targets that features are looked at, and their weights: all, or a fair choice.
+
+    Of many targets, one is drawn from each of equal parts of a sequence's weight: sums over them are unbiased, and no rhythm in
+    the data can hide between them.
+    """
+    targets, most = shares.shape[1], chance.shape[1]
+    if targets <= most:
+        return torch.arange(targets, device=shares.device).expand_as(shares), shares
+    level = (torch.arange(most, device=chance.device) + chance) / most
+    if bool((shares == 1 / targets).all()):  # all count alike
+        chosen = (level * targets).long()
+    else:
+        chosen = torch.searchsorted(shares.double().cumsum(1), level.double())
+    return chosen.clamp(max=targets - 1), torch.full_like(shares[:, :most], 1 / most)
+
+
+def at_anchors(
+    values: Float[Tensor, "seq target value"], index: Int[Tensor, "seq anchor"]
+) -> Float[Tensor, "seq anchor value"]:
+    """Pick the anchors among the targets."""
+    if index.shape[1] == values.shape[1]:  # all of them
+        return values
+    return values[torch.arange(len(index), device=index.device)[:, None], index]
 
 
 @dataclass(frozen=True)
@@ -86,27 +114,12 @@ class Observed:
 
     @cached_property
     def anchors(self) -> tuple[Int[Tensor, "seq anchor"], Float[Tensor, "seq anchor"]]:
-        """Targets that features are looked at, and their weights: all, or a fair choice.
-
-        Of many targets, one is drawn from each of equal parts of a sequence's weight: sums over them are unbiased, and no
-        rhythm in the data can hide between them.
-        """
-        targets, most = self.shares.shape[1], self.chance.shape[1]
-        if targets <= most:
-            return torch.arange(targets, device=self.shares.device).expand_as(self.shares), self.shares
-        level = (torch.arange(most, device=self.chance.device) + self.chance) / most
-        if bool((self.shares == 1 / targets).all()):  # all count alike
-            chosen = (level * targets).long()
-        else:
-            chosen = torch.searchsorted(self.shares.double().cumsum(1), level.double())
-        return chosen.clamp(max=targets - 1), torch.full_like(self.shares[:, :most], 1 / most)
+        """Targets that features are looked at, and their weights."""
+        return choose_anchors(self.shares, self.chance)
 
     def at_anchors(self, values: Float[Tensor, "seq target value"]) -> Float[Tensor, "seq anchor value"]:
         """Pick the anchors among the targets."""
-        if self.shares.shape[1] <= self.chance.shape[1]:
-            return values
-        index = self.anchors[0]
-        return values[torch.arange(len(index), device=index.device)[:, None], index]
+        return at_anchors(values, self.anchors[0])
 
     def rows(
         self,
@@ -137,28 +150,61 @@ class Observed:
         ``sum_t w_t r_t z_{t-l}`` for all lags at once is a correlation, hence a product of Fourier transforms; those of a block
         are added up before they are turned back.
         """
-        time, directions = self.planted.shape[1], self.along_residual.shape[2]
-        kinds = [torch.ones_like(self.along_residual), self.along_residual, self.along_output]
-        factors = torch.cat([kind.mT for kind in kinds], dim=1) * self.shares[:, None]  # (seq, kind direction, target)
-        by_step = factors
-        every = torch.arange(time, device=factors.device)
-        if self.times.shape[1] != time or not bool((self.times == every).all()):
-            by_step = factors.new_zeros(*factors.shape[:2], time)
-            by_step.scatter_add_(2, self.times[:, None].expand_as(factors), factors)
-        by_step = by_step.unflatten(1, (3, directions))
-        length = 2 * time  # zeros behind, so that the end does not meet the beginning
-        blocks = InBlocks.of(self.block, by_step.device)
-        by_step, planted = (
-            blocks.counted(by_step),
-            blocks(self.planted.mT),
-        )  # (block, member, kind, direction or probe, step)
-        ours, theirs = torch.fft.rfft(by_step, length), torch.fft.rfft(planted, length).conj()
-        spectra = ours.new_empty(blocks.count, 3, *theirs.shape[2:])
-        for group in range(directions):  # probes take turns among the directions
-            for ours_here, theirs_here, summed in zip(ours[..., group, None, :], theirs, spectra, strict=True):
-                summed[:, group::directions] = (ours_here * theirs_here[:, None, group::directions]).sum(0)
-        at = torch.as_tensor(list(lags), device=by_step.device)
-        products = torch.fft.irfft(spectra, length)[..., at].double()  # (block, kind, probe, lag)
-        since = by_step.sum(1, dtype=torch.float64).flip(3).cumsum(3).flip(3)[..., at]  # from each lag on
-        turns = torch.arange(products.shape[2], device=at.device) % directions
-        return torch.stack((since[:, :, turns], products), dim=2).flatten(1, 2).mT
+        time, device = self.planted.shape[1], self.shares.device
+        blocks, at = InBlocks.of(self.block, device), torch.as_tensor(list(lags), device=device)
+        every = torch.arange(time, device=device)
+        at_every_step = self.times.shape[1] == time and bool((self.times == every).all())
+
+        def by_step(kinds: list[Tensor]) -> Float[Tensor, "block member kind direction time"]:
+            factors = torch.stack([kind.mT for kind in kinds], dim=1).mul_(self.shares[:, None, None])
+            if at_every_step:
+                return blocks.counted(factors)
+            spread = factors.new_zeros(*factors.shape[:3], time)
+            spread.scatter_add_(3, self.times[:, None, None].expand_as(factors), factors)
+            return blocks.counted(spread)
+
+        planted = blocks(self.planted.mT)  # (block, member, probe, step)
+        ours, steps = (
+            by_step([self.along_residual, self.along_output]),
+            by_step([torch.ones_like(self.shares[..., None])]),
+        )
+        products = _correlations(ours, planted, at)  # (block, kind, probe, lag)
+        if at_every_step and blocks.index is None and bool((self.shares == self.shares[0, 0]).all()):
+            counted = planted.sum(1).double().cumsum(2)[..., time - 1 - at] * self.shares[0, 0]
+        else:
+            counted = _correlations(steps, planted, at)[:, 0]
+        probes, directions = planted.shape[2], ours.shape[3]
+        turns = torch.arange(probes, device=device) % directions
+        since = [
+            part.sum(1, dtype=torch.float64).flip(3).cumsum(3).flip(3)[..., at] for part in (steps, ours)
+        ]  # from each lag on
+        alone = torch.cat((since[0].expand(-1, -1, probes, -1), since[1][:, :, turns]), dim=1)
+        return torch.stack((alone, torch.cat((counted[:, None], products), dim=1)), dim=2).flatten(1, 2).mT
+
+
+def _correlations(
+    ours: Float[Tensor, "block member kind direction time"],
+    theirs: Float[Tensor, "block member probe time"],
+    lags: Int[Tensor, "lag"],
+) -> Float[Tensor, "block kind probe lag"]:
+    """Sums over steps and members of ours with theirs some lags before; probes take turns among the directions."""
+    length = 2 * ours.shape[-1]  # zeros behind, so that the end does not meet the beginning
+    spectra = [
+        _summed_spectra(*(torch.fft.rfft(part, length) for part in pair))
+        for pair in zip(ours, theirs, strict=True)  # what one block needs stays in the cache
+    ]
+    return torch.fft.irfft(torch.stack(spectra), length)[..., lags].double()
+
+
+def _summed_spectra(
+    ours: Complex[Tensor, "member kind direction f"], theirs: Complex[Tensor, "member probe f"]
+) -> Complex[Tensor, "kind probe f"]:
+    """Spectra times the conjugates of others, summed over members; probes take turns among the directions."""
+    kind = torch.promote_types(ours.dtype, theirs.dtype)
+    ours, theirs = ours.to(kind), theirs.to(kind)
+    if compiled_sums(ours.real):
+        from lagreach.kernels.cpu.lagged_sums import summed_spectra  # late: it brings a compiler along
+
+        return summed_spectra(ours, theirs)
+    turns = torch.arange(theirs.shape[1], device=theirs.device) % ours.shape[2]
+    return (ours[:, :, turns] * theirs[:, None].conj()).sum(0)

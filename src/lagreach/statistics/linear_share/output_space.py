@@ -40,12 +40,11 @@ class OutputSpace:
         p = output.softmax(-1)
         return (p.sqrt() * (change - (p * change).sum(-1, keepdim=True))) @ self.basis.to(change)
 
-    def residual(self, output: Tensor, objective: Objective) -> Float[Tensor, "seq target row"]:
-        """What the target pulls with, in these coordinates."""
-        apart = self._apart(output, objective)
+    def residual(self, output: Tensor, apart: Tensor) -> Float[Tensor, "seq target row"]:
+        """What the target pulls with, in these coordinates; `apart` comes from `apart`."""
         if self.loss == "cross_entropy":
             apart = apart / output.softmax(-1).clamp(min=RAREST).sqrt()
-        return apart @ self.basis.to(apart)
+        return _turned(apart, self.basis)
 
     def towards(self, output: Float[Tensor, "seq target out"]) -> Float[Tensor, "seq target row group"]:
         """Coordinates of the probes' output directions."""
@@ -55,22 +54,22 @@ class OutputSpace:
     def curvature_root(self, output: Float[Tensor, "seq target out"]) -> Float[Tensor, "seq target 1 1"]:
         """Root of the mean curvature over outputs: how much a step counts for a readout."""
         if self.loss == "mse":
-            return output.new_ones(*output.shape[:2], 1, 1)
+            return output.new_ones(1).expand(*output.shape[:2], 1, 1)
         p = output.softmax(-1)
         mean = (1 - p.square().sum(-1)) / output.shape[-1]
         return mean.clamp(min=RAREST / output.shape[-1]).sqrt()[..., None, None]
 
-    def readout_residual(self, output: Tensor, objective: Objective) -> Float[Tensor, "seq target row"]:
+    def readout_residual(self, output: Tensor, apart: Tensor) -> Float[Tensor, "seq target row"]:
         """Target minus output over the root of the mean curvature."""
-        return self._apart(output, objective) @ self.basis.to(output) / self.curvature_root(output)[..., 0]
+        turned = _turned(apart, self.basis)
+        return turned if self.loss == "mse" else turned / self.curvature_root(output)[..., 0]
 
-    def along(self, output: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
+    def along(self, output: Tensor, apart: Tensor) -> tuple[Tensor, Tensor]:
         """Target minus output, and the output, along the planted directions: (seq, target, group)."""
-        directions = self.direction.T.to(output)
         shown = output if self.loss == "mse" else output.softmax(-1)
-        return self._apart(output, objective) @ directions, shown @ directions
+        return _turned(apart, self.direction.T), _turned(shown, self.direction.T)
 
-    def _apart(self, output: Tensor, objective: Objective) -> Float[Tensor, "seq target out"]:
+    def apart(self, output: Tensor, objective: Objective) -> Float[Tensor, "seq target out"]:
         """Target minus output; for classes, minus the probabilities. Zero where a target does not count."""
         if self.loss == "mse":
             apart = objective.y - output
@@ -78,6 +77,13 @@ class OutputSpace:
             classes = objective.y.clamp(min=0)
             apart = torch.nn.functional.one_hot(classes, output.shape[-1]).to(output) - output.softmax(-1)
         return torch.where(objective.weights[..., None] > 0, apart, 0.0)
+
+
+def _turned(
+    values: Float[Tensor, "seq target out"], matrix: Float[Tensor, "out row"]
+) -> Float[Tensor, "seq target row"]:
+    """Values in other coordinates; a single output is its own."""
+    return values if matrix.shape == (1, 1) and float(matrix) == 1 else values @ matrix.to(values)
 
 
 def output_space(loss: Loss, outputs: int, most: int, probes: int, generator: torch.Generator) -> OutputSpace:

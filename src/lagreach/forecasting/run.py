@@ -1,0 +1,248 @@
+"""The passes of one forecast: the readout, then all weights, as far as memory, time and the targets allow."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lagreach._util.progress import Progress, Tick, ticks
+from lagreach.adapters import View
+from lagreach.adapters.calling import Call
+from lagreach.forecasting.budget import descent_time, readout_scale
+from lagreach.forecasting.dependence import dependence_of
+from lagreach.forecasting.linearise import Linearisation, choose_linearisation
+from lagreach.forecasting.network import MOST_FEATURES, as_network
+from lagreach.forecasting.output_steps import which_outputs
+from lagreach.forecasting.pacing import (
+    FEATURES,
+    FEWEST_DIRECTIONS,
+    FEWEST_SEQUENCES,
+    ROWS_A_FEATURE,
+    Affordable,
+    Budget,
+    affordable,
+    clock,
+    measured_pace,
+    timed,
+    too_small,
+)
+from lagreach.forecasting.plan import BLOCKS, ForecastPlan
+from lagreach.forecasting.target_batches import Measurement
+from lagreach.forecasting.training_gradients import cut_gradients
+from lagreach.gradients.output_anchors import AT_THE_END
+from lagreach.statistics import reachable, readable
+from lagreach.statistics.linear_share import ANCHORS, ShareCurves, output_space, rounding_floor, share_curves
+from lagreach.statistics.reachable import Directions
+from lagreach.transport.objective import Loss
+
+DIRECTIONS = 256
+READOUT_WEIGHTS = 512  # of these at most, every one is a feature; else a few directions of the output are looked at
+AMPLE_ROWS = 32  # anchors for each feature: more sequences are not looked at for all weights
+ENOUGH_SEQUENCES = 256
+READOUT_TAKES = 2.0  # times the model's own run, with the sums
+FOR_READOUT = 0.3  # share of a budget for that
+SMALLER = "within the budget, the readout and the data's dependences are judged by {} of {:,} sequences"
+ROUGH = "within the budget, what all weights reach is judged by {} of {:,} sequences, and is rough"
+
+
+class ForecastRun:
+    """The passes of one forecast, and what is to be said about them."""
+
+    def __init__(
+        self,
+        model: nn.Module | View,
+        plan: ForecastPlan,
+        loss: Loss,
+        steps: Any,
+        call: Call | None,
+        seed: int,
+        which: str | None = None,
+    ) -> None:
+        sample = plan.sample()
+        network = as_network(model, sample, call)
+        output, features, _ = network.show(sample)
+        which = which_outputs(network, sample, output, which) if steps is None else None
+        if (
+            which == AT_THE_END and loss == "mse" and sample.mask is None
+        ):  # one output of many values, whatever its shape
+            network = as_network(model, sample, call, in_one=True)
+            output, features, _ = network.show(sample)
+        generator = torch.Generator().manual_seed(seed + 1)
+        width, mixing = features.shape[-1], None
+        self.warnings = list(network.notes)
+        if width > MOST_FEATURES:
+            draws = torch.randn(width, MOST_FEATURES, generator=generator, dtype=torch.float64)
+            mixing, width = torch.linalg.qr(draws).Q, MOST_FEATURES
+            self.warnings.append(
+                f"a readout of {features.shape[-1]} features: {width} random combinations of them are judged"
+            )
+            network.readout = ()
+        outputs = output.shape[-1]
+        probes = plan.coding.project.shape[1]
+        space = output_space(loss, outputs, max(1, READOUT_WEIGHTS // width), probes, generator)
+        if plan.coding.singled:
+            space = replace(space, group=2 * space.group)
+        self.sample, self.seed, self.outputs, self.width = sample, seed, outputs, width
+        self.measurement = Measurement(network, plan, loss, steps, space, mixing, which == AT_THE_END)
+        self.dependence = dependence_of(plan, loss, outputs, seed)
+        self.settings: dict[str, Any] = {"sequences_used": len(plan), "readout_features": width, "outputs": which}
+        self.settings["missed"] = self.measurement.missed()
+        self.budget: Budget | None = None
+        self._fit_seconds = 0.0
+
+    def within(self, budget: Budget) -> None:
+        """Stay within a budget: of very many sequences, take a fair part."""
+        self.budget, plan = budget, self.measurement.plan
+        few = next(plan.only(FEWEST_SEQUENCES).batches(FEWEST_SEQUENCES))[0]
+        each = READOUT_TAKES * timed(lambda: self.measurement.run(few)) / len(few)
+        count = max(ENOUGH_SEQUENCES, int(FOR_READOUT * budget.left / max(each, 1e-9)))
+        if count < len(plan):
+            self.warnings.append(SMALLER.format(count, len(plan)))
+            self.measurement = replace(self.measurement, plan=plan.only(count))
+            self.settings["sequences_used"] = count
+
+    def readable(self, tick: Tick) -> ShareCurves:
+        """Fit the readout."""
+        measurement, plan = self.measurement, self.measurement.plan
+        device = measurement.network.device
+        moments = readable.start(BLOCKS, self.width, plan.lags, measurement.space.copies, device, plan.coding.singled)
+        measurement.add_readable(moments, tick, self.dependence)
+        rows = len(plan) * self._anchors()
+        if rows < ROWS_A_FEATURE * self.width:
+            self.warnings.append(
+                f"only {rows} targets were looked at for {self.width} features of the readout: shares for more sequences than "
+                "these are lower bounds; more data, or targets at more steps, would tell"
+            )
+        begun = clock()
+        curves = share_curves(moments, floor=rounding_floor(measurement.network.dtype))
+        self._fit_seconds = (clock() - begun) / max(1.0, self.width / FEATURES) ** 2
+        return curves
+
+    def _anchors(self) -> int:
+        """Anchors of a typical sequence."""
+        weights = self.measurement.run(self.sample).objective.weights
+        return min(ANCHORS, int((weights > 0).sum(1).float().mean().ceil()))
+
+    def reachable(
+        self,
+        scale: dict[str, Tensor] | None,
+        steps: int | None,
+        shown: Progress,
+        *,
+        directions: int | None,
+        derivatives: str,
+        memory: int,
+        strength: float,
+        have: int,
+    ) -> tuple[ShareCurves, ShareCurves | None, np.ndarray]:
+        """Fit all weights; also within a number of steps, and with half the directions."""
+        measurement, space = self.measurement, self.measurement.space
+        network = measurement.network
+        if (cut := cut_gradients(network, self.sample)) is not None:
+            self.warnings.append(cut)
+        all_outputs = space.basis.shape[1] == self.outputs
+        looked_at: int | None = space.basis.shape[1] * self._anchors()
+        if not all_outputs or (directions or DIRECTIONS) < (looked_at or 0):  # a run a direction is then cheaper
+            looked_at = None
+        how = choose_linearisation(network, self.sample, derivatives, looked_at)
+        fixed = network.readout if all_outputs else ()  # every weight of the readout is a feature of its own
+        beside = space.basis.shape[1] * self.width if network.readout else 0
+        count, most = self._count(directions, beside, memory), len(measurement.plan)
+        if self.budget is not None and len(fixed) < len(network.weights):
+            found = self._within(self.budget, how, count, beside, fixed, derivatives == "auto")
+            how, count, most = found.how, found.directions, found.sequences
+        if how.note:
+            self.warnings.append(how.note)
+        moved = {n: w for n, w in how.weights(network).items() if n not in fixed}
+        chosen = Directions(moved, count, self.seed, None if scale is None else {n: scale[n] for n in moved})
+        features = len(chosen) + beside
+        wanted = max(ENOUGH_SEQUENCES, math.ceil(AMPLE_ROWS * features / self._anchors()))
+        part = measurement.plan.only(min(wanted, most))
+        measurement = replace(measurement, plan=part)
+        moments = reachable.start(BLOCKS, features, space, part.lags, network.device, part.coding.singled)
+        of_readout = None if scale is None or not beside else readout_scale(scale, network.readout, self.width)
+        measurement.add_reachable(moments, chosen, how, of_readout, ticks(shown, "all weights", len(part)))
+        floor = rounding_floor(None if how.note else network.dtype)
+        curves = share_curves(moments, floor=floor)
+        within = None
+        if steps is not None:
+            within = share_curves(moments, floor=floor, budget=descent_time(space.loss, self.outputs, steps))
+        self.settings |= {
+            "directions": len(chosen), "weights": chosen.size, "derivatives": how.method, "sequences_for_all_weights": len(part),
+        }  # fmt: skip
+        if chosen.exact:
+            return curves, within, np.zeros(len(part.lags))
+        kept = np.concatenate((np.arange(len(chosen) // 2), np.arange(len(chosen), features)))
+        fewer = share_curves(moments, floor=floor, features=kept)
+        both = [one.planted(np.array([float(have)]), strength).value[:, 0] for one in (curves, fewer)]
+        return curves, within, both[0] - both[1]
+
+    def _count(self, asked: int | None, beside: int, memory: int) -> int:
+        """Directions that memory and the number of targets allow."""
+        if asked is not None:
+            return asked
+        by_rows = len(self.measurement.plan) * self._anchors() // ROWS_A_FEATURE - beside
+        by_memory = int((memory / (2 * BLOCKS * 8)) ** 0.5) - beside
+        count = min(DIRECTIONS, by_rows, by_memory)
+        if count < FEWEST_DIRECTIONS:
+            self.warnings.append(
+                f"only {FEWEST_DIRECTIONS} directions of the weights are looked at: targets or memory allow no more; the share "
+                "that all weights reach is a lower bound"
+            )
+        return max(FEWEST_DIRECTIONS, count)
+
+    def _within(
+        self,
+        budget: Budget,
+        how: Linearisation,
+        most: int,
+        beside: int,
+        fixed: tuple[str, ...],
+        any_way: bool,
+    ) -> Affordable:
+        """Sequences and directions that the time allows, and what is to be said of them.
+
+        Gradients that are carried back cost the same for few directions as for many: where there is no time for them, a run of
+        the model for each of a few directions may be cheaper.
+        """
+        network, available = self.measurement.network, len(self.measurement.plan)
+        found = self._affordable(budget, how, most, beside, fixed)
+        if any_way and how.carried is not None and found.sequences < min(available, ENOUGH_SEQUENCES):
+            by_runs = choose_linearisation(network, self.sample, "difference")
+            if not by_runs.note:
+                other = self._affordable(budget, by_runs, most, beside, fixed)
+                quicker = other.worth == found.worth and other.seconds < found.seconds
+                found = other if other.worth > found.worth or quicker else found
+        if found.seconds > budget.left and (
+            small := too_small(budget, found.seconds, found.sequences, found.directions)
+        ):
+            self.warnings.append(small)
+        elif found.sequences < min(available, ENOUGH_SEQUENCES):
+            self.warnings.append(ROUGH.format(found.sequences, available))
+        return found
+
+    def _affordable(
+        self, budget: Budget, how: Linearisation, most: int, beside: int, fixed: tuple[str, ...]
+    ) -> Affordable:
+        """Sequences and directions by one way of taking derivatives."""
+        measurement, available = self.measurement, len(self.measurement.plan)
+        moved = {n: w for n, w in how.weights(measurement.network).items() if n not in fixed}
+        most = min(most, sum(weight.numel() for weight in moved.values()))
+        pace = measured_pace(
+            measurement, moved, how, most=most, beside=beside, fit=self._fit_seconds, seed=self.seed, left=budget.left
+        )
+        left, fewest = budget.left, min(most, FEWEST_DIRECTIONS)
+        enough = min(available, ENOUGH_SEQUENCES)
+        sequences, count = affordable(
+            pace, left, most=most, fewest=fewest, beside=beside, anchors=self._anchors(), available=enough
+        )
+        if sequences == enough:  # and more, if there is time
+            once = pace.seconds(0, count, beside)
+            each = max(pace.seconds(1, count, beside) - once, 1e-12)
+            sequences = min(available, max(enough, int((left - once) / each)))
+        return Affordable(how, sequences, count, pace.seconds(sequences, count, beside))

@@ -1,0 +1,75 @@
+"""What changes at a model's outputs when sequences swap their targets, and what of it is carried back everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lagreach.gradients.contrast import step_weights, swapped
+from lagreach.transport.objective import Objective
+from lagreach.whole_model.anchors import draw_anchors, pair_streams
+from lagreach.whole_model.measurement_plan import PairBatch, WholeModelPlan
+from lagreach.whole_model.outputs import cotangents
+
+Rows = tuple[Tensor, Tensor]  # of factors: what arrived (row, slot, signal, width), and what was read (row, slot, ...)
+
+
+def swaps_of(
+    piece: PairBatch, others: Sequence[Objective], weights: Tensor | None
+) -> tuple[list[Float[Tensor, "seq position out"]], Float[Tensor, "seq position"]]:
+    """What changes at the outputs with the targets of each partner, and the shares of the steps that all of them have."""
+    swaps = []
+    for other in others:
+        with_own, with_other, shared = swapped(piece.objective, other, weights)
+        change = cotangents(partial(_difference, with_own, with_other), piece.output)[0]
+        swaps.append(change * shared[:, None, None])
+    return swaps, step_weights(with_own, piece.output.shape[1]) * shared[:, None]
+
+
+def _difference(one: Objective, other: Objective, output: Tensor) -> Tensor:
+    return one(output) - other(output)
+
+
+def both(values: Tensor, piece: PairBatch) -> Tensor:
+    """Give what belongs to a pair to both of its sequences."""
+    return values.repeat_interleave(2, dim=0).to(piece.output.device)
+
+
+class SwapControl:
+    """The swap contrast of a piece at single lags: at the anchors of an exchange, and at all those of the first pass.
+
+    Both have the same mean, whatever the data, and what they differ by is chance that an exchange at the former shares. So a
+    multiple of the difference can be taken off the exchange (`Exchanged.controlled`). `reads` are, for each lag, the
+    inputs, or what their neighbours leave of them.
+    """
+
+    def __init__(self, plan: WholeModelPlan, piece: PairBatch, rows: np.ndarray, lags: Sequence[int]) -> None:
+        self._plan, self._piece, self._lags = plan, piece, lags
+        swaps, self._common = swaps_of(piece, *plan.exchanged(rows, piece))
+        self.pair = swaps[0]
+        # of other lengths than the partner's, others may have other targets too
+        self._group = torch.stack(swaps).mean(0) if piece.batch.lengths is None else swaps[0]
+
+    def everywhere(self, reads: Sequence[Tensor]) -> list[list[Rows]]:
+        """Rows of factors for each lag, from all anchors of the first pass, with a minus sign."""
+        plan, piece = self._plan, self._piece
+        seq, time = torch.arange(len(piece.batch), device=piece.output.device), piece.inside.shape[1]
+        usable = (self._common > 0)[::2] & plan.used.to(self._common.device)
+        anchors = draw_anchors(usable, plan.anchors, pair_streams(piece.batch.x, piece.batch.lengths, plan.seed))
+        made: list[list[Rows]] = [[] for _ in self._lags]
+        for number in range(anchors.count):
+            position = both(torch.from_numpy(anchors.position[:, number]), piece)
+            weight = both(torch.from_numpy(anchors.weight[:, number]), piece)
+            gradient = piece.pull(position, self._group[seq, position])
+            for rows, lag, read in zip(made, self._lags, reads, strict=True):
+                step = piece.stand[seq, position] - lag
+                reached = step.clamp(0, time - 1)
+                seen = (step >= 0) & piece.inside[seq, reached]
+                factor = -(weight * (seen & seen[piece.partner])).to(gradient)
+                rows.append(((factor[:, None] * gradient[seq, reached])[:, None, None], read[seq, reached][:, None]))
+        return made
