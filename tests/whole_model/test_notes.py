@@ -130,7 +130,9 @@ def test_groups_of_blocks_fill_the_memory_there_is():
     plan, _, _ = interrupted(None)
     made_of = groups(plan)
     assert list(itertools.chain(*made_of)) == list(range(plan.block_plan.count))
-    assert all(len(blocks) >= FEWEST for blocks in made_of[:-1])
+    assert len(made_of[0]) == FEWEST
+    of_block = np.bincount(plan.block_plan.blocks)
+    assert all(of_block[list(blocks)].sum() == plan.pairs_together for blocks in made_of[1:])
     assert len(made_of) > 2
     assert len(groups(replace(plan, memory=2**30))) == 1
 
@@ -138,14 +140,15 @@ def test_groups_of_blocks_fill_the_memory_there_is():
 @pytest.mark.thorough
 def test_an_interrupt_keeps_the_blocks_that_are_finished():
     plan, whole, _ = interrupted(None)
-    runs_of_a_group = -(-len(groups(plan)[0]) * len(plan.block_plan.pairs) // plan.block_plan.count // 4)
+    first, second, *_ = groups(plan)
+    pairs = np.isin(plan.block_plan.blocks, (*first, *second)).sum()
     with pytest.raises(KeyboardInterrupt):
         interrupted(1)
-    _, part, _ = interrupted(2 * runs_of_a_group + 1)  # in the third group of the first pass
+    _, part, _ = interrupted(pairs // plan.pairs_together + 1)  # in the third group of the first pass
     assert part.cut_short
     assert not whole.cut_short
     kept = part.plan.block_plan
-    assert kept.count == 2 * FEWEST
+    assert kept.count == len(first) + len(second)
     alone = measure_model(replace(plan, block_plan=kept), flips=199, error=0.05)
     np.testing.assert_allclose(part.noise.data, alone.noise.data, rtol=1e-4, atol=1e-9)
     np.testing.assert_allclose(part.means.data, alone.means.data, rtol=1e-4, atol=1e-7)

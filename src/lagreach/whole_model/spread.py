@@ -64,11 +64,11 @@ def until_interrupted(made_of: Iterable[tuple[int, ...]], make: Callable[[tuple[
 
 
 def groups(plan: WholeModelPlan) -> list[tuple[int, ...]]:
-    """Blocks that are measured together: eight, or as many as run at once."""
+    """Blocks that are measured together: first as many as an answer needs, then as few as fill the memory there is."""
     pairs = np.bincount(plan.block_plan.blocks, minlength=plan.block_plan.count)
     together, made = plan.pairs_together, [[0]]
     for block in range(1, plan.block_plan.count):
-        if len(made[-1]) >= FEWEST and pairs[made[-1]].sum() >= together:
+        if block >= FEWEST and pairs[made[-1]].sum() >= together:
             made.append([])
         made[-1].append(block)
     return [tuple(blocks) for blocks in made]
