@@ -104,9 +104,8 @@ def share_curves(
 def _selected(sums: Sums, features: Tensor) -> Sums:
     """The sums of some features only."""
     rows, count = sums["means"].shape[1:]
-    behind = torch.cat(
-        (features, count + torch.arange(rows))
-    )  # gradients carry the rows' residuals behind the features
+    # gradients carry the rows' residuals behind the features
+    behind = torch.cat((features, count + torch.arange(rows)))
     return sums | {
         "squares": sums["squares"][:, features][:, :, features],
         "means": sums["means"][:, :, features],
