@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -95,15 +96,16 @@ def scan_pullback(
     return pullback(cell, x, s0, params, gradient)
 
 
-def row_pass(form: RowForm | None) -> RowPass | None:
-    """Return the compiled pullback of this form; None if it has none here."""
-    if form is None:
+def row_pass(forms: Sequence[RowForm | None]) -> RowPass | None:
+    """Return the compiled pullback through layers of these forms, the lowest first; None if there is none here."""
+    known = [form for form in forms if form is not None]
+    if len(known) < len(forms):
         return None
-    tensors, dtype = (*form.arrays, *form.weights), form.arrays[0].dtype
+    dtype, tensors = known[0].arrays[0].dtype, [v for form in known for v in (*form.arrays, *form.weights, form.reads)]
     if any(v.device.type != "cpu" or v.dtype != dtype or not v.is_contiguous() for v in tensors):
         return None
     if dtype not in (torch.float32, torch.float64) or not has_numba():
         return None
     from lagreach.kernels.cpu.pullback import RowPass
 
-    return RowPass(form)
+    return RowPass(known)

@@ -122,17 +122,16 @@ def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
 
 @compiled
 @no_type_check
-def slopes(act, before, into, retained):
-    """What `pullback.elementwise` takes, of steps that have been run: slopes of n, r, z and of the hidden part of n."""
+def slopes(act, before, into, retained, through):
+    """What `pullback.elementwise` takes, of steps that have been run: slopes of n and z, and from n to r and its hidden part."""
     use_whole_registers()
     n = np.uint64(before.shape[1])
     one = before.dtype.type(1)
     for row in range(before.shape[0]):
         for j in range(n):
             r, z, g, hidden = act[row, j], act[row, n + j], act[row, n + n + j], act[row, n + n + n + j]
-            slope = one_minus_sigmoid_of(z) * (one - g * g)
-            into[row, j] = slope
-            into[row, n + j] = slope * hidden * sigmoid_of(r) * one_minus_sigmoid_of(r)
-            into[row, n + n + j] = (before[row, j] - g) * sigmoid_of(z) * one_minus_sigmoid_of(z)
-            into[row, n + n + n + j] = slope * sigmoid_of(r)
+            into[row, j] = one_minus_sigmoid_of(z) * (one - g * g)
+            into[row, n + j] = (before[row, j] - g) * sigmoid_of(z) * one_minus_sigmoid_of(z)
+            through[row, j] = hidden * sigmoid_of(r) * one_minus_sigmoid_of(r)
+            through[row, n + j] = sigmoid_of(r)
             retained[row, j] = sigmoid_of(z)
