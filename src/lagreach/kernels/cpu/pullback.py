@@ -130,12 +130,14 @@ def elementwise(
     gates = slopes.shape[1] + through.shape[1] + (1 if shared.shape[1] else 0)
     n, start, zero = np.uint64(units), np.uint64(at), after.dtype.type(0)
     blocks, passed = np.uint64(slopes.shape[1] // units), np.uint64(through.shape[1] // units)
-    nothing, below = np.zeros(units, after.dtype), np.zeros(onward.shape[1], after.dtype)
+    below, alone = np.zeros((ROWS, onward.shape[1]), after.dtype), before.shape[1] == units
     led, room = aligned(ROWS, units, after), aligned(ROWS, units, after)
     weighted, sums = _room(by, total)
     for lo in range(0, after.shape[0], ROWS):
         hi, then, spread_rows = _places(lo, after.shape[0], whole)
         to, d = led[: hi - lo], spread[spread_rows]
+        if alone:
+            to = before[lo:hi]
         here = _arrived(after, start, fed, lo, hi, room)
         for i in range(hi - lo):
             for k in range(blocks):
@@ -146,6 +148,15 @@ def elementwise(
                 for j in range(n):
                     row_sum += here[i, j] * shared[lo + i, j]
                 d[i, gates - 1] = row_sum
+            if kept == 0:
+                for j in range(n):
+                    to[i, j] = zero
+            elif kept == 1:
+                for j in range(n):
+                    to[i, j] = here[i, j] * retained[lo + i, 0]
+            else:
+                for j in range(n):
+                    to[i, j] = here[i, j] * retained[lo + i, j]
         if gain.size:
             _normalised(d, 0, gates, normal, inverse, gain, lo, hi)
         for i in range(hi - lo):
@@ -153,20 +164,14 @@ def elementwise(
                 for j in range(n):
                     d[i, (blocks + k) * n + j] = d[i, j] * through[lo + i, k * n + j]
         prefetch = after[then], slopes[then], shared[then], retained[then], through[then], normal[then], before[then]
-        sum_of_products(to, nothing, ((d[:, gates - recurrent.shape[0] : gates], recurrent),), 0, units, prefetch)
-        for i in range(hi - lo):
-            if kept == 0:
+        sum_of_products(to, to, ((d[:, gates - recurrent.shape[0] : gates], recurrent),), 0, units, prefetch)
+        if not alone:
+            for i in range(hi - lo):
                 for j in range(n):
                     before[lo + i, start + j] = to[i, j]
-            elif kept == 1:
-                for j in range(n):
-                    before[lo + i, start + j] = here[i, j] * retained[lo + i, 0] + to[i, j]
-            else:
-                for j in range(n):
-                    before[lo + i, start + j] = here[i, j] * retained[lo + i, j] + to[i, j]
         if onward.shape[1]:
             read = d[:, : reads.shape[0]]
-            sum_of_products(onward[lo:hi], below, ((read, reads),), 0, onward.shape[1], prefetch)
+            sum_of_products(onward[lo:hi], below[: hi - lo], ((read, reads),), 0, onward.shape[1], prefetch)
         _measure(before, lo, hi, sizes)
         _collect(d, lo, hi, by, factor, weighted, sums, total)
 
@@ -221,19 +226,24 @@ def lstm(
     units = output.shape[1]
     n, start = np.uint64(units), np.uint64(at)
     nothing, below = np.zeros(units, after.dtype), np.zeros(onward.shape[1], after.dtype)
-    led, room = aligned(ROWS, units, after), aligned(ROWS, 2 * units, after)
+    led, new, room = aligned(ROWS, units, after), aligned(ROWS, units, after), aligned(ROWS, 2 * units, after)
     weighted, sums = _room(by, total)
     for lo in range(0, after.shape[0], ROWS):
         hi, then, spread_rows = _places(lo, after.shape[0], whole)
         d, dh = spread[spread_rows], led[: hi - lo]
         here = _arrived(after, start, fed, lo, hi, room)
-        for i in range(lo, hi):
+        for i in range(lo, hi):  # several loops, because the compiler does not make vectors of one with so many arrays
             for j in range(n):
-                h = here[i - lo, j]
-                c = here[i - lo, n + j] + h * output[i, j]
-                d[i - lo, j], d[i - lo, n + j] = c * i_slope[i, j], c * f_slope[i, j]
-                d[i - lo, n + n + j], d[i - lo, n + n + n + j] = c * g_slope[i, j], h * o_slope[i, j]
-                before[i, start + n + j] = c * forget[i, j]
+                new[i - lo, j] = here[i - lo, n + j] + here[i - lo, j] * output[i, j]
+            for j in range(n):
+                c = new[i - lo, j]
+                d[i - lo, j], d[i - lo, n + j], d[i - lo, n + n + j] = (
+                    c * i_slope[i, j],
+                    c * f_slope[i, j],
+                    c * g_slope[i, j],
+                )
+            for j in range(n):
+                d[i - lo, n + n + n + j] = here[i - lo, j] * o_slope[i, j]
         if gain.size:
             _normalised(d, 2 * units, 4 * units, normal, inverse, gain, lo, hi)
         slopes = i_slope[then], f_slope[then], g_slope[then], o_slope[then]
@@ -242,6 +252,8 @@ def lstm(
         for i in range(hi - lo):
             for j in range(n):
                 before[lo + i, start + j] = dh[i, j]
+            for j in range(n):
+                before[lo + i, start + n + j] = new[i, j] * forget[lo + i, j]
         if onward.shape[1]:
             sum_of_products(onward[lo:hi], below, ((d[:, : 4 * units], reads),), 0, onward.shape[1], prefetch)
         _measure(before, lo, hi, sizes)
