@@ -23,7 +23,20 @@ from lagreach.kernels.packing import blocks_of
 if TYPE_CHECKING:
     from lagreach.kernels.cpu.pullback import RowPass
 
-__all__ = ["SlowWarning", "has_numba", "missing", "row_pass", "scan", "scan_blocks", "scan_pullback", "scan_tangent"]
+__all__ = [
+    "SlowWarning",
+    "has_numba",
+    "missing",
+    "row_pass",
+    "scan",
+    "scan_blocks",
+    "scan_pullback",
+    "scan_read",
+    "scan_tangent",
+]
+
+
+MOST_READ = 4  # outputs that `scan_read` is good for, a row at a time; more are better read by one product afterwards
 
 
 class SlowWarning(UserWarning):
@@ -78,6 +91,13 @@ def scan_blocks(cell: Cell, x: Tensor, s0: Tensor, params: Params) -> tuple[Tens
     from lagreach.kernels.cpu.function import blocks
 
     return blocks(cell, x, s0, params)
+
+
+def scan_read(cell: Cell, x: Tensor, s0: Tensor, params: Params, weight: Tensor, bias: Tensor) -> Tensor:
+    """``weight h + bias`` of the output h of each step, time before sequences; with or without replicas."""
+    from lagreach.kernels.cpu.function import read
+
+    return read(cell, x, s0, params, weight, bias)
 
 
 def scan_tangent(cell: Cell, x: Tensor, s0: Tensor, params: Params, direction: Params) -> Tensor:
