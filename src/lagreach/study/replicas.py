@@ -78,10 +78,10 @@ class Replicas:
         """Outputs of every model on its own sequences."""
         s0 = x.new_zeros(*x.shape[:2], self.stack.state_size)
         weight, bias = (self.params[name] for name in READOUT)
-        in_one_pass = scan_readout(self.stack, x, s0, self.params, weight, bias, kernel=self.kernel)
-        if in_one_pass is not None:
-            return in_one_pass
         with precision(self.precision):
+            in_one_pass = scan_readout(self.stack, x, s0, self.params, weight, bias, kernel=self.kernel)
+            if in_one_pass is not None:
+                return in_one_pass
             states = scan_stack(self.stack, x, s0, self.params, kernel=self.kernel)
         # the readout reads the whole state, with zeros where it has no weights: cheaper than cutting the state up
         whole = torch.nn.functional.pad(weight, self._beside_output)

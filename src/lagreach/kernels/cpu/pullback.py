@@ -309,8 +309,6 @@ class Collect(NamedTuple):
 class RowPass:
     """A pullback through one layer or several, from the top one down, each in one compiled call."""
 
-    rows_in_work = ROWS  # of the spread, unless it is wanted whole
-
     def __init__(self, forms: Sequence[RowForm]) -> None:
         self._kernels, self._dtype = [form.kernel for form in forms], forms[0].arrays[0].dtype
         self._rows = len(forms[0].arrays[0])
