@@ -51,7 +51,7 @@ def check_diagnosable(
             probes=1,
             seed=0,
             steps=steps,
-            outputs=outputs,
+            outputs=outputs or choice.outputs,
             call=call,
             inputs=choice.inputs,
         )
