@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lagreach.errors import TooLargeError
+from lagreach.errors import InputError, TooLargeError
 
 MOST_STEPS = 10**6  # of one sequence: its states are held a dozen times over while gradients are carried back
 
@@ -79,6 +79,18 @@ def check_steps(x: Tensor) -> None:
             expected=f"at most {MOST_STEPS} steps, sequences on the first axis",
             fix="cut them into windows with lagreach.cut_series",
         )
+
+
+def as_numbers(values: Any) -> Tensor:
+    """Tensors as they are; types that numpy does not know, such as bfloat16, as float32."""
+    try:
+        tensor = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            "these are no numbers", got=type(values).__name__, expected="tensors, arrays or lists of numbers"
+        ) from error
+    known = (torch.float16, torch.float32, torch.float64)
+    return tensor.float() if tensor.is_floating_point() and tensor.dtype not in known else tensor
 
 
 def _take(value: Any, index: Any) -> Any:
