@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lagreach.data.batch import Batch, as_numbers, check_steps, counted_steps, sample_of, telling_rows
+from lagreach.data.batch import Batch, as_numbers, check_mask, check_steps, counted_steps, sample_of, telling_rows
 from lagreach.data.named_inputs import holds_named, named_batch
 from lagreach.errors import InputError, RunError
 
@@ -293,6 +293,7 @@ def as_batch(batch: object, where: str = "the data") -> Batch:
     named = named_batch(batch, where)
     if named is not None:
         check_steps(named.x)
+        check_mask(named.mask, where)
         return named
     names = ("x", "y", "mask", "lengths")
     if isinstance(batch, dict):
@@ -311,6 +312,7 @@ def as_batch(batch: object, where: str = "the data") -> Batch:
     state = batch.get("state") if isinstance(batch, dict) else None
     assert x is not None
     assert y is not None
+    check_mask(mask, where)
     if x.ndim == 0:
         raise InputError(f"x of {where} is a single number", expected="(seq, time, input)")
     if len(x) and 0 in x.shape:

@@ -113,17 +113,18 @@ def objective_of(
     valid = valid_steps(lengths, seq, time, device)
     if mask is not None:
         mask = torch.as_tensor(mask, device=device)
-        if tuple(mask.shape) != (seq, time) or (mask.is_floating_point() and (mask < 0).any()):
+        wrong = mask.is_complex() or bool((mask < 0).any())
+        if tuple(mask.shape) != (seq, time) or wrong:
             raise InputError(
                 "mask must weight each step of each sequence",
-                got=f"shape {tuple(mask.shape)}",
+                got=f"shape {tuple(mask.shape)}" + (" with complex or negative values" if wrong else ""),
                 expected=f"({seq}, {time}), bool or nonnegative",
             )
         check_finite("the mask", mask, batch.numbers)
     per_step = valid.to(dtype) if mask is None else valid * mask.to(dtype)
 
     if callable(loss):
-        _check_some_weight(per_step)
+        _check_some_weight(per_step, batch)
         check_finite("the target y", y, batch.numbers)
         if y.is_floating_point():
             y = y.to(dtype)
@@ -157,7 +158,7 @@ def objective_of(
             )
     else:
         y = torch.where(weights[..., None] > 0, y, 0)  # what does not count may be anything, also NaN
-    _check_some_weight(weights)
+    _check_some_weight(weights, batch)
     check_finite("the target y", y, batch.numbers)
     return Objective(loss, y, weights, index)
 
@@ -259,12 +260,13 @@ def valid_steps(
     return torch.arange(time, device=device) < checked[:, None]
 
 
-def _check_some_weight(weights: Tensor) -> None:
-    empty = (weights.sum(-1) <= 0).nonzero()
+def _check_some_weight(weights: Tensor, batch: Batch) -> None:
+    empty = (weights.sum(-1) <= 0).nonzero().flatten().cpu()
     if len(empty):
+        numbers = empty if batch.numbers is None else batch.numbers[empty]
         raise InputError(
             "a sequence has no step that counts",
-            got=f"sequence {empty[0].item()}" + (f" and {len(empty) - 1} more" if len(empty) > 1 else ""),
+            got=f"sequence {int(numbers[0])}" + (f" and {len(empty) - 1} more" if len(empty) > 1 else ""),
             fix="drop such sequences, or correct the mask, lengths or ignored targets",
         )
 
