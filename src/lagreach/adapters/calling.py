@@ -78,7 +78,7 @@ def first_call(model: nn.Module, sample: Batch, call: Call) -> None:
         call(model, sample)
     except LagreachError:
         raise
-    except Exception as error:  # whatever the user's model raises
+    except (Exception, SystemExit) as error:  # whatever the user's model raises
         fix = "see the error above, or pass call=lambda model, batch: ... if the model takes something else"
         held = Kept(model).held()
         if held:

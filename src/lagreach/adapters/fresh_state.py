@@ -50,7 +50,7 @@ def from_fresh_state(model: Any, sample: Batch, call: Call | None) -> tuple[Call
             kept.restore()
             if not _equal(first, _tensors(default_call(model, sample))):
                 return call, ()
-        except Exception:  # whatever the user's model raises is said where models are checked
+        except (Exception, SystemExit):  # whatever the user's model raises is said where models are checked
             return call, ()
         kept.restore()
         before = [(name.rpartition("."), _attribute(model, name)) for name in empty]

@@ -6,7 +6,7 @@ over the steps that count (all, the last one, chosen ones, those a mask or the l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,10 +17,7 @@ from torch.nn.functional import cross_entropy
 from lagreach.adapters.view import Recurrence, check_finite
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError
-
-Loss = str | Callable[[Tensor, Tensor, Tensor], Tensor]
-LOSSES = ("mse", "cross_entropy")
-IGNORE_INDEX = -100  # torch's convention for class targets that do not count
+from lagreach.transport.losses import IGNORE_INDEX, Loss, as_loss, losses_of
 
 
 @dataclass(frozen=True)
@@ -46,16 +43,7 @@ class Objective:
     def __call__(self, output: Float[Tensor, "seq time out"]) -> Float[Tensor, "seq"]:
         """Return L_n for every sequence."""
         if callable(self.loss):
-            value = self.loss(output, self.y, self.weights > 0)
-            if not isinstance(value, Tensor) or value.shape != output.shape[:1]:
-                got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-                raise InputError(
-                    "a loss function must return one value per sequence",
-                    got=got,
-                    expected=f"shape ({output.shape[0]},)",
-                    fix="reduce over time and outputs, but not over sequences",
-                )
-            return value
+            return losses_of(self.loss, output, self.y, self.weights > 0)
         if self.steps is not None:
             output = output.gather(1, self.steps[..., None].expand(-1, -1, output.shape[-1]))
         if self.loss == "mse":
@@ -101,6 +89,7 @@ def objective_of(
 
     `named` is what the user knows `steps` by.
     """
+    loss = as_loss(loss)
     seq, time, out = output_shape
     mask, lengths = batch.mask, _lengths_of_outputs(batch, time, input_time)
     y = torch.as_tensor(batch.y, device=device)
@@ -136,13 +125,6 @@ def objective_of(
             expected="real numbers or classes",
             fix="pass torch.view_as_real(y).flatten(-2), and a model with twice as many outputs",
         )
-    if loss not in LOSSES:
-        raise InputError(
-            "unknown loss",
-            got=repr(loss),
-            expected='"mse", "cross_entropy" or a function (output, y, mask) -> (seq,)',
-        )
-
     y, times = (_mse_targets if loss == "mse" else _class_targets)(y, (seq, time, out), steps)
     y = y.to(dtype) if loss == "mse" else y.long()
     index = _step_indices(steps, times, valid, named)

@@ -17,7 +17,8 @@ from lagreach.adapters.fresh_state import from_fresh_state
 from lagreach.adapters.view import check_finite
 from lagreach.data.batch import Batch, check_steps, check_values, sample_of
 from lagreach.errors import InputError
-from lagreach.transport.objective import Loss, Objective, make_objective, valid_steps
+from lagreach.transport.losses import Loss
+from lagreach.transport.objective import Objective, make_objective, valid_steps
 from lagreach.transport.rollout import Rollout, chunks, run
 
 
