@@ -72,7 +72,7 @@ def test_an_interrupt_keeps_the_window_before_gains_and_the_layers_before(data, 
         return original(plan)
 
     monkeypatch.setattr(layer_module, "gains_and_rates", stop_at_the_second)
-    partial = lagreach.diagnose(model, data, lags=[0, 3])
+    partial = lagreach.diagnose(model, data, lags=[0, 3], lags_of="layers")
     assert partial.partial
     assert [one.fidelity.status is Status.INTERRUPTED for one in partial.layers] == [False, True]
     assert np.isfinite(partial.layers[1].window.probe.sequences).all()
@@ -85,7 +85,7 @@ def test_an_interrupt_keeps_the_window_before_gains_and_the_layers_before(data, 
     monkeypatch.setattr(layer_module, "gains_and_rates", original)
     first_pass = measure_module.first_pass
     monkeypatch.setattr(measure_module, "first_pass", stop)
-    partial = lagreach.diagnose(model, data, lags=[0, 3])
+    partial = lagreach.diagnose(model, data, lags=[0, 3], lags_of="layers")
     assert partial.partial
     assert [one.name for one in partial.layers] == ["first"]
     assert "interrupted: second not measured" in partial.warnings

@@ -153,7 +153,7 @@ def test_lags_that_are_no_list_are_refused_by_name(ask, value):
 def test_lags_may_be_iterated_over_once():
     """The second of two layers found none left."""
     model = nn.Sequential(Recurrent(), nn.Linear(1, 2), Recurrent())
-    once = lagreach.diagnose(model, series(), lags=iter([0, 2]), require=iter([5]))
+    once = lagreach.diagnose(model, series(), lags=iter([0, 2]), require=iter([5]), lags_of="layers")
     assert len(once.layers) == 2
     assert all(layer.window.required.lags.tolist() == [0, 2, 5] for layer in once.layers)
 

@@ -47,7 +47,7 @@ def as_loss(loss: Any) -> Loss:
         )
     if isinstance(loss, str) or not callable(loss):
         raise InputError("unknown loss", got=repr(loss), expected=f'"mse", "cross_entropy" or {_FORM}')
-    return loss  # type: ignore[no-any-return]
+    return loss
 
 
 def _refuse_options(loss: Any, word: str) -> None:
