@@ -86,7 +86,7 @@ def _coded(batch: Batch, tokens: bool, table: Tensor | None) -> Float[Tensor, "s
     x = x.reshape(*x.shape[:2], -1)
     if tokens:
         assert table is not None
-        return table[x].flatten(2)
+        return table[x.long()].flatten(2)  # bytes would be taken for a mask
     return x if table is None else x.to(table) @ table
 
 

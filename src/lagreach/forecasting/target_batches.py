@@ -23,7 +23,8 @@ from lagreach.forecasting.plan import ForecastPlan
 from lagreach.statistics.linear_share import Observed, OutputSpace, ShareMoments, choose_anchors, enough_anchors
 from lagreach.statistics.reachable import Directions, Sketched, sketched, sketched_rows, tangents
 from lagreach.statistics.readable import Read, read_features, read_rows
-from lagreach.transport.objective import Loss, Objective, objective_of, valid_steps
+from lagreach.transport.losses import Loss
+from lagreach.transport.objective import Objective, objective_of, valid_steps
 
 FEW = 64  # sequences that tell how much of the targets the model knows already
 

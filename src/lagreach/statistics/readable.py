@@ -33,7 +33,8 @@ from lagreach.statistics.linear_share import (
     rounding_floor,
     share_curves,
 )
-from lagreach.transport.objective import LOSSES, valid_steps
+from lagreach.transport.losses import LOSSES
+from lagreach.transport.objective import valid_steps
 
 BLOCKS = 16  # of sequences, each left out in turn
 FEWEST_BLOCKS = 3
