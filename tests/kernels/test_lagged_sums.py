@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lagreach.errors import InputError
-from lagreach.kernels.cpu.lagged_sums import OldInputs, summed_spectra
+from lagreach.kernels.cpu.lagged_sums import OldInputs, add_about, summed_spectra
 
 
 @pytest.mark.parametrize("lags", [[0, 1, 2, 3], [0, 2, 9], [3, 4, 5, 11, 40], [7]])
@@ -13,8 +13,10 @@ def test_old_inputs_are_those_before_and_zero_where_there_are_none(lags):
     values = torch.randn(2, 5, 12, generator=generator)
     sequence, times = (torch.randint(0, most, (30,), generator=generator) for most in (5, 12))
     weights = torch.rand(30, generator=generator)
-    inputs = OldInputs(values, lags)
-    old, power = (inputs.sorted(part) for part in inputs.before(sequence, times, weights))
+    inputs = OldInputs(values, lags, sequence, times, weights)
+    inputs.before(0, 30)  # what it leaves behind does not show
+    old, power = inputs.before(3, 30)
+    sequence, times, weights = sequence[3:], times[3:], weights[3:]
     then = times[:, None] - torch.tensor(lags)
     expected = torch.where(then >= 0, values[:, sequence[:, None], then.clamp(min=0)], 0.0).movedim(0, 1)
     torch.testing.assert_close(old, expected, rtol=0, atol=0)
@@ -22,16 +24,33 @@ def test_old_inputs_are_those_before_and_zero_where_there_are_none(lags):
 
 
 def test_what_lies_outside_is_refused():
-    inputs = OldInputs(torch.zeros(1, 2, 5), [0, 1])
-    row = torch.zeros(1, dtype=torch.long)
+    values, row = torch.zeros(1, 2, 5), torch.zeros(1, dtype=torch.long)
     with pytest.raises(InputError, match="these steps are not there"):
-        inputs.before(row, row + 5, torch.ones(1))
+        OldInputs(values, [0, 1], row, row + 5, torch.ones(1))
     with pytest.raises(InputError, match="these sequences are not there"):
-        inputs.before(row + 2, row, torch.ones(1))
+        OldInputs(values, [0, 1], row + 2, row, torch.ones(1))
     with pytest.raises(InputError, match="lags are not in order"):
-        OldInputs(torch.zeros(1, 2, 5), [1, 0])
+        OldInputs(values, [1, 0], row, row, torch.ones(1))
     with pytest.raises(InputError, match="do not fit together"):
-        inputs.before(row, row, torch.ones(1, dtype=torch.float64))
+        OldInputs(values, [0, 1], row, row, torch.ones(1, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("probes", [slice(0, None, 1), slice(1, None, 2)])
+def test_products_about_means_are_added_as_products_of_the_features(probes):
+    generator = torch.Generator().manual_seed(0)
+    cross, old = (torch.randn(count, 4, 5, generator=generator, dtype=torch.float64) for count in (3, 2))
+    products = torch.randn(3 + 2, len(range(4)[probes]), 5, generator=generator)
+    about = torch.randn(2, 3, generator=generator)
+    expected, others = cross.clone(), old.clone()
+    expected[:, probes] += products[:3] + torch.einsum("rf,rpl->fpl", about.double(), products[3:].double())
+    others[:, probes] += products[3:]
+    add_about(products, about, cross, old, probes)
+    torch.testing.assert_close(cross, expected)
+    torch.testing.assert_close(old, others)
+    with pytest.raises(InputError, match="do not fit together"):
+        add_about(products[1:], about, cross, old, probes)
+    with pytest.raises(InputError, match="not contiguous"):
+        add_about(products, about, cross.mT.contiguous().mT, old, probes)
 
 
 def test_spectra_are_multiplied_with_conjugates_and_summed():
