@@ -1,10 +1,10 @@
-"""Products with old inputs and sums of spectra in compiled passes are those of torch."""
+"""Products with old inputs in compiled passes are those of torch."""
 
 import pytest
 import torch
 
 from lagreach.errors import InputError
-from lagreach.kernels.cpu.lagged_sums import OldInputs, add_about, summed_spectra
+from lagreach.kernels.cpu.lagged_sums import OldInputs, add_about
 
 
 @pytest.mark.parametrize("lags", [[0, 1, 2, 3], [0, 2, 9], [3, 4, 5, 11, 40], [7]])
@@ -51,13 +51,3 @@ def test_products_about_means_are_added_as_products_of_the_features(probes):
         add_about(products[1:], about, cross, old, probes)
     with pytest.raises(InputError, match="not contiguous"):
         add_about(products, about, cross.mT.contiguous().mT, old, probes)
-
-
-def test_spectra_are_multiplied_with_conjugates_and_summed():
-    generator = torch.Generator().manual_seed(0)
-    ours = torch.randn(3, 2, 2, 9, generator=generator, dtype=torch.complex64)
-    theirs = torch.randn(3, 4, 9, generator=generator, dtype=torch.complex64)
-    turned = ours[:, :, torch.arange(4) % 2]
-    torch.testing.assert_close(summed_spectra(ours, theirs), (turned * theirs[:, None].conj()).sum(0))
-    with pytest.raises(InputError, match="do not fit together"):
-        summed_spectra(ours, theirs.to(torch.complex128))

@@ -59,6 +59,11 @@ class Read(NamedTuple):
     at_anchors: Float[Tensor, "seq anchor feature"]
     gradient: Float[Tensor, "seq copy feature"]
 
+    @classmethod
+    def joined(cls, parts: Sequence[Read]) -> Read:
+        """Put sequences behind each other."""
+        return cls(*(torch.cat(values) for values in zip(*parts, strict=True)))
+
 
 def read_features(
     features: Float[Tensor, "seq target feature"],
@@ -97,7 +102,7 @@ def _gradient(
         return weighted.mT @ features
     from lagreach.kernels.cpu.weighted_sums import weighted_sums  # late: it brings a compiler along
 
-    return weighted_sums(weighted[..., 0].T, by_time)[:, None]
+    return weighted_sums(weighted[..., 0], by_time)[:, None]
 
 
 def why_not_readable(plan: MeasurementPlan) -> str | None:

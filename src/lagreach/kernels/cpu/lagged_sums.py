@@ -1,6 +1,6 @@
-"""Products of steps with the inputs some lags before, for `lagreach.statistics.linear_share`.
+"""Products of features with the inputs some lags before, for `lagreach.statistics.linear_share`.
 
-torch would write every old input once more before it squares it, and every product of spectra before it adds them up.
+torch would write every old input once more before it squares it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import no_type_check
 
 import numpy as np
 import torch
-from jaxtyping import Complex, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lagreach.errors import InputError
@@ -129,29 +129,3 @@ def add_about(
         raise InputError("these sums are not contiguous", got=f"strides {cross.stride()} and {old.stride()}")
     arrays = (products.contiguous(), about.contiguous(), cross, old)
     _add_about(*(part.detach().numpy() for part in arrays), first, apart)
-
-
-@compiled
-@no_type_check
-def _add_products(ours, theirs, out):
-    members, kinds, directions, width = ours.shape
-    probes = theirs.shape[1]
-    for m in range(members):
-        for k in range(kinds):
-            for p in range(probes):
-                one, other, total = ours[m, k, p % directions], theirs[m, p], out[k, p]
-                for f in range(np.uint64(width // 2)):
-                    a, b, c, d = one[2 * f], one[2 * f + 1], other[2 * f], other[2 * f + 1]
-                    total[2 * f] += a * c + b * d
-                    total[2 * f + 1] += b * c - a * d
-
-
-def summed_spectra(
-    ours: Complex[Tensor, "member kind direction f"], theirs: Complex[Tensor, "member probe f"]
-) -> Complex[Tensor, "kind probe f"]:
-    """Spectra times the conjugates of others, summed over members; probes take turns among the directions."""
-    members, kinds, _, width = ours.shape
-    check_arrays("sums of spectra", {"the others": (theirs, (members, theirs.shape[1], width))}, dtype=ours.dtype)
-    out = torch.zeros(kinds, *theirs.shape[1:], dtype=ours.dtype)
-    _add_products(*(torch.view_as_real(part.contiguous()).flatten(-2).numpy() for part in (ours, theirs, out)))
-    return out

@@ -27,21 +27,21 @@ def _add_up(weights, values, out):
         part[:] = 0
         for t in range(start, min(start + STRETCH, time)):
             for s in range(seq):
-                weight = weights[t, s]
+                weight = weights[s, t]
                 for k in range(np.uint64(width)):
                     part[s, k] += weight * values[t, s, k]
         out += part
 
 
 def weighted_sums(
-    weights: Float[Tensor, "time seq"], values: Float[Tensor, "time seq value"]
+    weights: Float[Tensor, "seq time"], values: Float[Tensor, "time seq value"]
 ) -> Float[Tensor, "seq value"]:
     """``sum_t w_t v_t`` for each sequence; both contiguous.
 
-    >>> weighted_sums(torch.ones(3, 2), torch.ones(3, 2, 4)).shape
+    >>> weighted_sums(torch.ones(2, 3), torch.ones(3, 2, 4)).shape
     torch.Size([2, 4])
     """
-    check_arrays("sums over steps", {"the weights": (weights, tuple(values.shape[:2]))}, dtype=values.dtype)
+    check_arrays("sums over steps", {"the weights": (weights, (values.shape[1], values.shape[0]))}, dtype=values.dtype)
     out = torch.zeros(values.shape[1:], dtype=values.dtype)
     _add_up(*(part.detach().contiguous().numpy() for part in (weights, values)), out.numpy())
     return out

@@ -119,6 +119,13 @@ class InBlocks:
         first = self.numbers
         return [*range(first.start, first.stop)] if isinstance(first, slice) else first.tolist()
 
+    @property
+    def members(self) -> Int[Tensor, "block member"]:
+        """Sequences of each block, and -1 for what was filled up."""
+        counts = self.counts > 0
+        index = torch.arange(counts.numel(), device=counts.device).view_as(counts) if self.index is None else self.index
+        return torch.where(counts, index, -1)
+
     def __call__(self, values: Tensor) -> Tensor:
         """Sort values (seq, ...) to (block, member, ...)."""
         return values.unflatten(0, (self.count, -1)) if self.index is None else values[self.index]
@@ -217,6 +224,7 @@ class ShareMoments:
         groups, values = len(set(self.group)), planted.flatten(0, 1).movedim(2, 0)  # (probe, seq, time)
         old = exact.new_zeros(blocks.count, outputs, len(self.group), len(self.lags))
         powers = torch.zeros_like(old[:, 0])
+        crosses = [self.cross[number].permute(1, 2, 0) for number in blocks.each]
         for group in range(groups):
             probes = slice(group, None, groups)  # groups take turns
             along = towards[..., group]
@@ -227,8 +235,7 @@ class ShareMoments:
             size = (weights * along.square().sum(3)).flatten(1).to(kind)
             pieces = _with_old_inputs(ours.flatten(1, 2), size, values[probes], times, self.lags)
             for block, products, power in pieces:
-                cross = self.cross[blocks.each[block]].permute(1, 2, 0)
-                _add_about(products, about[block], cross, old[block], probes)
+                _add_about(products, about[block], crosses[block], old[block], probes)
                 powers[block, probes] += power
         self.planted[at] += old.mT
         self.power[at] += powers.mT
