@@ -38,16 +38,17 @@ def test_what_lies_outside_is_refused():
 @pytest.mark.parametrize("probes", [slice(0, None, 1), slice(1, None, 2)])
 def test_products_about_means_are_added_as_products_of_the_features(probes):
     generator = torch.Generator().manual_seed(0)
-    cross, old = (torch.randn(count, 4, 5, generator=generator, dtype=torch.float64) for count in (3, 2))
-    products = torch.randn(3 + 2, len(range(4)[probes]), 5, generator=generator)
+    cross, old, powers = torch.randn(6, 4, 5, generator=generator, dtype=torch.float64).split((3, 2, 1))
+    products, power = torch.randn(6, len(range(4)[probes]), 5, generator=generator).split((5, 1))
     about = torch.randn(2, 3, generator=generator)
-    expected, others = cross.clone(), old.clone()
-    expected[:, probes] += products[:3] + torch.einsum("rf,rpl->fpl", about.double(), products[3:].double())
-    others[:, probes] += products[3:]
-    add_about(products, about, cross, old, probes)
-    torch.testing.assert_close(cross, expected)
-    torch.testing.assert_close(old, others)
+    expected = [part.clone() for part in (cross, old, powers)]
+    expected[0][:, probes] += products[:3] + torch.einsum("rf,rpl->fpl", about.double(), products[3:].double())
+    expected[1][:, probes] += products[3:]
+    expected[2][:, probes] += power
+    add_about(products, power[0], about, cross, old, powers[0], probes)
+    for ours, theirs in zip((cross, old, powers), expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
     with pytest.raises(InputError, match="do not fit together"):
-        add_about(products[1:], about, cross, old, probes)
+        add_about(products, power[0].double(), about, cross, old, powers[0], probes)
     with pytest.raises(InputError, match="not contiguous"):
-        add_about(products, about, cross.mT.contiguous().mT, old, probes)
+        add_about(products, power[0], about, cross.mT.contiguous().mT, old, powers[0], probes)

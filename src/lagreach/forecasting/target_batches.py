@@ -144,8 +144,8 @@ class Measurement:
                 if tick is not None:
                     tick(len(batch))
                 if len(waiting) * size >= together or done * size >= len(self.plan):
-                    observed, read = (kind.joined(parts) for kind, parts in zip((Observed, Read), zip(*waiting)))
-                    moments.add(read_rows(observed, read, self.plan.lags))
+                    all_seen, all_kept = zip(*waiting, strict=True)
+                    moments.add(read_rows(Observed.joined(all_seen), Read.joined(all_kept), self.plan.lags))
                     waiting = []
 
     def add_reachable(

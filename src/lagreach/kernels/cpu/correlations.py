@@ -84,7 +84,8 @@ def _add_products(spectra, directions, out):
         for p in range(probes):
             other = spectra[m, 2 * directions + p]
             for k in range(kinds):
-                one, total = spectra[m, k * directions + p % directions if k < 2 else 2 * directions + probes], out[k, p]
+                series = k * directions + p % directions if k < 2 else 2 * directions + probes
+                one, total = spectra[m, series], out[k, p]
                 for f in range(np.uint64(width // 2)):
                     a, b, c, d = one[2 * f], one[2 * f + 1], other[2 * f], other[2 * f + 1]
                     total[2 * f] += a * c + b * d
@@ -119,12 +120,10 @@ def correlations(
     arrays = [part.detach().contiguous().numpy() for part in (times, shares, first, second, inputs)]
     room = torch.zeros(members.shape[1], series, max(length, time), dtype=inputs.dtype)
     since = np.zeros((len(members), series, time))
-    apart = np.zeros((len(members), kinds, probes, len(lags) - near))
+    far, apart = np.array(lags[near:], np.int64), np.zeros((len(members), kinds, probes, len(lags) - near))
     spectra = torch.zeros(len(members), kinds, probes, length // 2 + 1, dtype=inputs.dtype.to_complex())
     for block, some in enumerate(members.contiguous().numpy()):
-        _place(
-            some, arrays[0], every, *arrays[1:], np.array(lags[near:], np.int64), room.numpy(), since[block], apart[block]
-        )
+        _place(some, arrays[0], every, *arrays[1:], far, room.numpy(), since[block], apart[block])
         if near:
             of_members = torch.view_as_real(torch.fft.rfft(room)).flatten(-2)
             _add_products(of_members.numpy(), directions, torch.view_as_real(spectra[block]).flatten(-2).numpy())
@@ -133,7 +132,8 @@ def correlations(
         together = torch.fft.irfft(spectra, length)[..., at[:near]].double()
         products = torch.cat((together, products), dim=3)
     turns, sums = torch.arange(probes) % directions, torch.from_numpy(since)
-    after = sums.flip(2).cumsum(2).flip(2)[..., at]
+    ours = sums[:, : 2 * directions] if alike else sums[:, [*range(2 * directions), -1]]
+    after = ours.flip(2).cumsum(2).flip(2)[..., at]
     if alike:
         counts = (members >= 0).sum(1).double()[:, None] * shares[0, 0].double() * (time - at)
         counted = sums[:, 2 * directions :].cumsum(2)[..., time - 1 - at] * shares[0, 0].double()

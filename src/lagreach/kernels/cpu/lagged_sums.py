@@ -68,7 +68,8 @@ class OldInputs:
         self._lags = np.asarray(lags, dtype=np.int64)
         if self._lags[0] < 0 or (np.diff(self._lags) <= 0).any():
             raise InputError("lags are not in order", got=str(list(lags)), expected="rising lags, from 0 on")
-        self._near = int((np.diff(self._lags) == 1).cumprod().sum()) + 1  # lags that follow each other from the first on
+        # lags that follow each other from the first on
+        self._near = int((np.diff(self._lags) == 1).cumprod().sum()) + 1
         self._arrays = [part.detach().contiguous().numpy() for part in (values, sequence, times, weights)]
         self._room = np.empty((0, probes, len(lags)), self._arrays[0].dtype)
 
@@ -88,8 +89,10 @@ class OldInputs:
 
 @compiled
 @no_type_check
-def _add_about(products, about, cross, old, first, apart):
+def _add_about(products, power, about, cross, old, powers, first, apart):
     features, rows, probes = cross.shape[0], len(about), products.shape[1]
+    for p in range(probes):
+        powers[first + p * apart] += power[p]
     for f in range(features + rows):
         for p in range(probes):
             mine = products[f, p]
@@ -104,28 +107,26 @@ def _add_about(products, about, cross, old, first, apart):
 
 def add_about(
     products: Float[Tensor, "feature_and_row probe lag"],
+    power: Float[Tensor, "probe lag"],
     about: Float[Tensor, "row feature"],
     cross: Float[Tensor, "feature every_probe lag"],
     old: Float[Tensor, "row every_probe lag"],
+    powers: Float[Tensor, "every_probe lag"],
     probes: slice,
 ) -> None:
     """Add products of features about their means, and of rows, with old inputs: to the sums of the features themselves.
 
-    Sums are contiguous and in double precision; those of `probes` are added to.
+    `power` is added to `powers` as it is. Sums are contiguous and in double precision; those of `probes` are added to.
     """
-    (rows, features), (count, lags) = about.shape, products.shape[1:]
-    first, last, apart = probes.indices(cross.shape[1])
-    check_arrays(
-        "sums of products",
-        {
-            "the products": (products, (features + rows, len(range(first, last, apart)), lags)),
-            "the means": (about, (rows, features)),
-        },
-        dtype=products.dtype,
-    )
-    sums = {"the sums": (cross, (features, cross.shape[1], lags)), "the others": (old, (rows, cross.shape[1], lags))}
-    check_arrays("sums of products", sums, dtype=torch.float64)
-    if not (cross.is_contiguous() and old.is_contiguous()):
-        raise InputError("these sums are not contiguous", got=f"strides {cross.stride()} and {old.stride()}")
-    arrays = (products.contiguous(), about.contiguous(), cross, old)
+    (rows, features), lags, every = about.shape, products.shape[2], cross.shape[1]
+    first, last, apart = probes.indices(every)
+    count = len(range(first, last, apart))
+    new = {"the products": (products, (features + rows, count, lags)), "the squares": (power, (count, lags))}
+    check_arrays("sums of products", {**new, "the means": (about, (rows, features))}, dtype=products.dtype)
+    shapes = {"the sums": (cross, (features, every, lags)), "the others": (old, (rows, every, lags))}
+    check_arrays("sums of products", {**shapes, "their squares": (powers, (every, lags))}, dtype=torch.float64)
+    sums = (cross, old, powers)
+    if not all(part.is_contiguous() for part in sums):
+        raise InputError("these sums are not contiguous", got=f"strides {[part.stride() for part in sums]}")
+    arrays = (*(part.contiguous() for part in (products, power, about)), *sums)
     _add_about(*(part.detach().numpy() for part in arrays), first, apart)

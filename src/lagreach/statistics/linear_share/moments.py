@@ -235,8 +235,7 @@ class ShareMoments:
             size = (weights * along.square().sum(3)).flatten(1).to(kind)
             pieces = _with_old_inputs(ours.flatten(1, 2), size, values[probes], times, self.lags)
             for block, products, power in pieces:
-                _add_about(products, about[block], crosses[block], old[block], probes)
-                powers[block, probes] += power
+                _add_about(products, power, about[block], crosses[block], old[block], powers[block], probes)
         self.planted[at] += old.mT
         self.power[at] += powers.mT
         self.gradients[at] += gradient.flatten(1, 2).mT @ gradient.flatten(1, 2)
@@ -325,21 +324,24 @@ def _with_old_inputs(
 
 def _add_about(
     products: Float[Tensor, "feature_and_row probe lag"],
+    power: Float[Tensor, "probe lag"],
     about: Float[Tensor, "row feature"],
     cross: Float[Tensor, "feature every_probe lag"],
     old: Float[Tensor, "row every_probe lag"],
+    powers: Float[Tensor, "every_probe lag"],
     probes: slice,
 ) -> None:
     """Add products with old inputs to the sums of some probes: of features about their means, as sums of the features."""
     if compiled_sums(products) and cross.is_contiguous():
         from lagreach.kernels.cpu.lagged_sums import add_about  # late: it brings a compiler along
 
-        add_about(products, about, cross, old, probes)
+        add_about(products, power, about, cross, old, powers, probes)
         return
     of_features, of_rows = products.split((len(cross), len(old)))
     cross[:, probes] += of_features
     cross[:, probes] += torch.einsum("rf,rpl->fpl", about.double(), of_rows.double())
     old[:, probes] += of_rows
+    powers[probes] += power
 
 
 def _from_each(

@@ -143,7 +143,8 @@ class Observed:
         """Put features at the anchors, and the gradient over all targets, beside what was observed."""
         index, weights = self.anchors
         weighted = self.shares[..., None] * self.residual
-        offset = weighted.sum(1).unflatten(1, (gradient.shape[1], features.shape[2]))  # one row and many copies, or the reverse
+        # one row and many copies, or the reverse
+        offset = weighted.sum(1).unflatten(1, (gradient.shape[1], features.shape[2]))
         return Rows(
             block=self.block,
             features=features,
@@ -192,7 +193,8 @@ def _correlations(
     are added up before they are turned back.
     """
     (probes, _, time), directions = inputs.shape, first.shape[1]
-    length, at = time + max(lags), torch.as_tensor(list(lags), device=inputs.device)  # the end does not meet the beginning
+    length = time + max(lags)  # zeros behind, so that the end does not meet the beginning
+    at = torch.as_tensor(list(lags), device=inputs.device)
     turns = torch.arange(probes, device=inputs.device) % directions
     factors = torch.cat((shares[:, None], first * shares[:, None], second * shares[:, None]), dim=1)
     ours = factors.new_zeros(*factors.shape[:2], time).scatter_add_(2, times[:, None].expand_as(factors), factors)
