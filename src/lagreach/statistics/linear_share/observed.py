@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, reduce
 
@@ -162,12 +162,16 @@ class Observed:
         """Sums over all targets that have an input l steps before, by block; see `Rows.lagged`."""
         blocks = InBlocks.of(self.block, self.shares.device)
         times = self.times[:1] if self.times.stride(0) == 0 else self.times
-        parts = (self.shares, self.along_residual.mT, self.along_output.mT, self.planted.movedim(2, 0))
-        kind = reduce(torch.promote_types, (part.dtype for part in parts))
-        parts, correlations = tuple(part.to(kind) for part in parts), _correlations
-        if compiled_sums(parts[0]):
-            from lagreach.kernels.cpu.correlations import correlations  # late: it brings a compiler along
-        return torch.stack(correlations(blocks.members, times, *parts, lags), dim=2).flatten(1, 2).mT
+        given = (self.shares, self.along_residual.mT, self.along_output.mT, self.planted.movedim(2, 0))
+        kind = reduce(torch.promote_types, (part.dtype for part in given))
+        shares, residual, output, planted = (part.to(kind) for part in given)
+        correlations: Callable[..., tuple[Tensor, Tensor]] = _correlations
+        if compiled_sums(planted):
+            from lagreach.kernels.cpu import correlations as compiled  # late: it brings a compiler along
+
+            correlations = compiled.correlations
+        both = correlations(blocks.members, times, shares, residual, output, planted, lags)
+        return torch.stack(both, dim=2).flatten(1, 2).mT
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
