@@ -92,7 +92,9 @@ class OldInputs:
 def _add_about(products, power, about, cross, old, powers, first, apart):
     features, rows, probes = cross.shape[0], len(about), products.shape[1]
     for p in range(probes):
-        powers[first + p * apart] += power[p]
+        total, mine = powers[first + p * apart], power[p]
+        for j in range(np.uint64(len(mine))):
+            total[j] += mine[j]
     for f in range(features + rows):
         for p in range(probes):
             mine = products[f, p]
