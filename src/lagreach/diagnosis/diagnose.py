@@ -201,9 +201,9 @@ def diagnose(
     if choice.of == "model":
         return diagnose_whole_model(
             model, source, loss, lags, settings=chosen, why=choice.why, require=require, steps=steps,
-            outputs=outputs or choice.outputs, call=call, inputs=choice.inputs, memory=memory, budget=budget, sequences=sequences, notes=said, statistics=statistics,
-            progress=progress, spread=measure.spread(chosen) if isinstance(measure, Spreads) else None, optimizer=optimizer,
-            only_of_layers=only_of_layers,
+            outputs=outputs or choice.outputs, call=call, inputs=choice.inputs, memory=memory, budget=budget,
+            sequences=sequences, notes=said, statistics=statistics, optimizer=optimizer, only_of_layers=only_of_layers,
+            progress=progress, spread=measure.spread(chosen) if isinstance(measure, Spreads) else None,
         )  # fmt: skip
     plans = diagnosis_plans(
         model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, outputs=outputs,
@@ -315,7 +315,8 @@ def cost(
     if choice.of == "model":
         return whole_model_cost(
             model, source, loss, lags, settings=chosen, why=choice.why, only_of_layers={"params": params}, require=require,
-            steps=steps, outputs=outputs or choice.outputs, call=call, inputs=choice.inputs, memory=memory, budget=budget, optimizer=optimizer,
+            steps=steps, outputs=outputs or choice.outputs, call=call, inputs=choice.inputs, memory=memory, budget=budget,
+            optimizer=optimizer,
         )  # fmt: skip
     plans = diagnosis_plans(
         model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, outputs=outputs,
