@@ -28,6 +28,7 @@ from lagreach.gradients.sequence_gradients import (
     ThroughStates,
     whole_gradients,
 )
+from lagreach.kernels.cpu.buffers import empty
 from lagreach.transport.exact import by_weight
 from lagreach.transport.objective import output_gradient, valid_steps
 from lagreach.transport.rollout import Rollout
@@ -115,11 +116,10 @@ def unit_directions(
     shape = (len(means.block), 1 + means.probe.shape[1], *means.data.shape[1:])
     if kind == "random":
         return np.broadcast_to(_normalised(generator.normal(size=shape[1:])), shape)
-    others = np.empty(shape)  # the largest array of a diagnosis: worked on in place
-    others[:, 0] = means.data if data is None else data
-    others[:, 1:] = means.probe
-    others[:, 1:] *= means.planted_scale(group)[None, :, None, None]
-    others *= means.size[:, None, None, None]
+    others = empty(shape, np.dtype(np.float64))  # one of the largest arrays of a diagnosis: worked on in place
+    scale = means.size[:, None] * np.concatenate(([1.0], means.planted_scale(group)))  # (block, signal)
+    np.multiply(means.data if data is None else data, scale[:, 0, None, None], out=others[:, 0])
+    np.multiply(means.probe, scale[:, 1:, None, None], out=others[:, 1:])
     np.subtract(others.sum(0), others, out=others)
     return _normalised(others)
 

@@ -69,10 +69,13 @@ class Joined:
     ) -> Joined | None:
         """Join the steps of a run by a kernel that keeps what linearising needs; None if there is none."""
         kept = _kept_run(recurrence, x, initial) if isinstance(like, Closed) else None
-        if kept is None:
-            return None
+        return None if kept is None else cls._of_kept(like, kept, x)
+
+    @classmethod
+    def _of_kept(cls, like: Linearised, kept: KeptRun, x: Float[Tensor, "step row input"]) -> Joined:
+        """Join the first steps of a run, as many as there are inputs."""
         assert isinstance(like, Closed)
-        before = {"x": x, "1": x.new_ones(*x.shape[:2], 1), "h": kept.outputs_before}
+        before = {"x": x, "1": x.new_ones(*x.shape[:2], 1), "h": kept.outputs_before[: len(x)]}
         factors = [torch.cat([before[name] for name in names], dim=2).flatten(0, 1) for names in like.factor_names]
         return cls(like, kept.form(slice(0, len(x))), factors)
 
@@ -153,6 +156,18 @@ class Windows:
             before = torch.empty_like(after)
             linear.back(after, spread, before, whole=False)
             yield before
+
+    def first_step_sums(
+        self, names: Sequence[str], cotangents: Iterable[Float[Tensor, "row state"]], by: Float[Tensor, "row k"]
+    ) -> list[Float[Tensor, "k param"]] | None:
+        """Sums over rows, weighted in k ways, of what the weights get at the first step; None if no kernel has run the rows."""
+        if self._kept is None:
+            return None
+        joined = Joined._of_kept(
+            linearise(self._recurrence, self._x[0, :1], self._initial[:1], names), self._kept, self._x[:1]
+        )
+        led_on = torch.empty_like(self._initial)
+        return [joined.flat(joined.back_and_sums(after, led_on, None, by)) for after in cotangents]
 
 
 def _kept_run(recurrence: Recurrence, x: Tensor, initial: Tensor) -> KeptRun | None:

@@ -72,7 +72,8 @@ class ScaledSum:
     @classmethod
     def of_squares(cls, values: Tensor) -> ScaledSum:
         """Sum the squares of all values."""
-        return cls.of(values.to(torch.float64).square(), None, dim=tuple(range(values.ndim)))
+        squares = torch.linalg.vector_norm(values, dim=-1, dtype=torch.float64).square()  # without a copy in float64
+        return cls.of(squares, None, dim=tuple(range(squares.ndim)))
 
     @classmethod
     def stack(cls, sums: Sequence[ScaledSum]) -> ScaledSum:
