@@ -170,7 +170,7 @@ class Closed(Linearised):
             use, start, behind = self._layers[k].uses[short], sets * sum(sizes[:k]), sum(self._parts[:k])
             products = sums[start : start + sets * sizes[k], behind:].unflatten(0, (sets, sizes[k]))
             products = products[:, places[k][use.factor]]
-            blocks = [products[..., columns] for columns in use.columns]
+            blocks = [products[..., columns] for columns in _joined(use.columns)]
             mine = blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=2)
             flattened.append(mine.transpose(1, 2).flatten(1))
         return flattened[0] if len(flattened) == 1 else torch.cat(flattened, dim=1)
@@ -180,6 +180,17 @@ class Closed(Linearised):
         """Where the factors of each layer stand, and how many columns they take."""
         places = [layer.places(used) for layer, used in zip(self._layers, self._used, strict=True)]
         return places, [max((place.stop for place in short.values()), default=0) for short in places]
+
+
+def _joined(columns: Sequence[slice]) -> list[slice]:
+    """The same columns in fewer slices: those that follow each other are one."""
+    joined = list(columns[:1])
+    for one in columns[1:]:
+        if one.start == joined[-1].stop:
+            joined[-1] = slice(joined[-1].start, one.stop)
+        else:
+            joined.append(one)
+    return joined
 
 
 class Autodiff(Linearised):
