@@ -178,6 +178,5 @@ def test_lengths_do_not_cut_a_forecast_made_at_the_end():
     one, other = (
         lagreach.diagnose(Net("h_n"), inputs, lags=[0, 1], call=call).layers[0].window for inputs in (data, changed)
     )
-    assert not np.allclose(
-        one.delta, other.delta
-    )  # what lies beyond the lengths of the inputs is forecast all the same
+    # what lies beyond the lengths of the inputs is forecast all the same
+    assert not np.allclose(one.delta, other.delta)

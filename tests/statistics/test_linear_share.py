@@ -189,6 +189,15 @@ def test_a_gradient_is_seen_from_the_sequences_that_its_law_says():
     assert needed[1] > 3200
 
 
+@pytest.mark.parametrize("size", [1, 12])
+def test_what_no_gradient_holds_is_never_seen_but_by_chance(size):
+    """Lags beyond a delay line: half of them had a number, of sequences that would show nothing."""
+    lags = list(range(size, 31))
+    made = [curves("delay", lags, sequences=160, time=32, size=size, seed=seed) for seed in range(10)]
+    seen = np.isfinite([fitted.visible(0.05, 0.05).value[:, 0] for fitted in made])
+    assert seen.mean() < 0.04
+
+
 def test_order_batches_and_shards_do_not_matter():
     generator = torch.Generator().manual_seed(0)
     x, states = reservoir("random", 96, 100, 6, generator)

@@ -231,9 +231,8 @@ def test_of_correlated_inputs_only_what_neighbours_leave_is_exchanged():
     window = lagreach.diagnose(made(cases.CausalTransformer, inputs=1).float(), (x, y), lags=range(8)).layers[0].window
     assert window.dependences == (LAG,)
     assert {LAG - 1, LAG, LAG + 1} <= set(window.marginal_dependences)
-    assert window.left == pytest.approx(
-        0.36 / 1.64, rel=0.1
-    )  # of an AR(1) with 0.8, given both neighbours: (1 - a^2) / (1 + a^2)
+    # of an AR(1) with 0.8, given both neighbours: (1 - a^2) / (1 + a^2)
+    assert window.left == pytest.approx(0.36 / 1.64, rel=0.1)
     assert any("dependences are partial" in note for note in window.warnings)
 
 

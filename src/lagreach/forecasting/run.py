@@ -154,8 +154,8 @@ class ForecastRun:
         beside = space.basis.shape[1] * self.width if network.readout else 0
         count, most = self._count(directions, beside, memory), len(measurement.plan)
         if self.budget is not None and len(fixed) < len(network.weights):
-            found = self._within(self.budget, how, count, beside, fixed, derivatives == "auto")
-            how, count, most = found.how, found.directions, found.sequences
+            allowed = self._within(self.budget, how, count, beside, fixed, derivatives == "auto")
+            how, count, most = allowed.how, allowed.directions, allowed.sequences
         if how.note:
             self.warnings.append(how.note)
         moved = {n: w for n, w in how.weights(network).items() if n not in fixed}
@@ -211,20 +211,20 @@ class ForecastRun:
         the model for each of a few directions may be cheaper.
         """
         network, available = self.measurement.network, len(self.measurement.plan)
-        found = self._affordable(budget, how, most, beside, fixed)
-        if any_way and how.carried is not None and found.sequences < min(available, ENOUGH_SEQUENCES):
+        allowed = self._affordable(budget, how, most, beside, fixed)
+        if any_way and how.carried is not None and allowed.sequences < min(available, ENOUGH_SEQUENCES):
             by_runs = choose_linearisation(network, self.sample, "difference")
             if not by_runs.note:
                 other = self._affordable(budget, by_runs, most, beside, fixed)
-                quicker = other.worth == found.worth and other.seconds < found.seconds
-                found = other if other.worth > found.worth or quicker else found
-        if found.seconds > budget.left and (
-            small := too_small(budget, found.seconds, found.sequences, found.directions)
+                quicker = other.worth == allowed.worth and other.seconds < allowed.seconds
+                allowed = other if other.worth > allowed.worth or quicker else allowed
+        if allowed.seconds > budget.left and (
+            small := too_small(budget, allowed.seconds, allowed.sequences, allowed.directions)
         ):
             self.warnings.append(small)
-        elif found.sequences < min(available, ENOUGH_SEQUENCES):
-            self.warnings.append(ROUGH.format(found.sequences, available))
-        return found
+        elif allowed.sequences < min(available, ENOUGH_SEQUENCES):
+            self.warnings.append(ROUGH.format(allowed.sequences, available))
+        return allowed
 
     def _affordable(
         self, budget: Budget, how: Linearisation, most: int, beside: int, fixed: tuple[str, ...]

@@ -23,6 +23,7 @@ from lagreach.forecasting.result import Forecast
 
 NO_LAG = "In the data no lag was found that the target depends on (linearly, one lag at a time)"
 SOMETHING = 0.05  # part of the targets that a fit must explain to be spoken of
+NOT_SEEN = "not seen"  # in the gradients of these sequences; more of them might show it
 LESS_THAN_ONE = "less than one"
 ROWS = 8  # lags in the printed table
 NEIGHBOURS = 0.2  # share of a lag that the next one looked at may lie beyond it
@@ -130,7 +131,7 @@ def spans(lags: Sequence[int], chosen: Iterable[bool]) -> str:
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
 
 
-def count(number: float) -> str:
+def count(number: float, endless: str = "never") -> str:
     """A number of sequences as people write it.
 
     >>> count(1234.0), count(3.2e7), count(float("inf")), count(0.5), count(float("nan"))
@@ -139,7 +140,7 @@ def count(number: float) -> str:
     if math.isnan(number):
         return "-"
     if math.isinf(number):
-        return "never"
+        return endless
     if number < 1:
         return LESS_THAN_ONE
     if number >= 1e6:
@@ -195,9 +196,8 @@ def _table(forecast: Forecast) -> list[str]:
         of_data = (
             "" if np.isnan(data[i, -1]) else f"; in the data {data[i, -1]:.2f} with {count(forecast.sequences[-1])}"
         )
-        lines.append(
-            f"{forecast.lags[i]:>6} {count(seen[i]):>13} {count(needed[i]):>13}  {'  '.join(cells)}  {words[i]}{of_data}"
-        )
+        numbers = f"{forecast.lags[i]:>6} {count(seen[i], NOT_SEEN):>13} {count(needed[i]):>13}"
+        lines.append(f"{numbers}  {'  '.join(cells)}  {words[i]}{of_data}")
     return lines
 
 

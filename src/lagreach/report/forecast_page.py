@@ -11,7 +11,7 @@ import numpy as np
 from lagreach._util.extras import require_extra
 from lagreach.forecasting.limits import LIMITS, MEANING, NONE_FOUND
 from lagreach.forecasting.result import Forecast
-from lagreach.forecasting.words import count, in_words, notes, nothing_found, sentence, spans, to_do
+from lagreach.forecasting.words import NOT_SEEN, count, in_words, notes, nothing_found, sentence, spans, to_do
 from lagreach.report.forecast_figure import LEARNED
 from lagreach.report.forecast_payload import NOT_TESTED, forecast_payload, packed, shown_lags
 from lagreach.report.payload import two_digits
@@ -74,7 +74,7 @@ def _rows(forecast: Forecast, chosen: np.ndarray) -> list[dict[str, Any]]:
             "share": share_in_words(shares.values[i, 0]),
             "range": range_in_words(shares.low.values[i, 0], shares.high.values[i, 0]),
             "in_data": share_in_words(data.values[i, 0]) if now.found[i] else str(otherwise[i]),
-            "seen": count(seen[i]),
+            "seen": count(seen[i], NOT_SEEN),
             "needed": count(needed[i]),
             "word": words[i],
             "light": "good" if words[i] in LEARNED else "bad",

@@ -14,7 +14,7 @@ import numpy as np
 
 from lagreach.forecasting.limits import FEW_SEQUENCES, LIMITS
 from lagreach.forecasting.result import A_LITTLE, Forecast
-from lagreach.forecasting.words import NEIGHBOURS, NOTHING_TO_DO, REMEDY, SAID
+from lagreach.forecasting.words import NEIGHBOURS, NOT_SEEN, NOTHING_TO_DO, REMEDY, SAID
 from lagreach.report.forecast_figure import BRIEFLY, LEARNED, SURE
 from lagreach.report.payload import to_json, two_digits
 from lagreach.statistics.linear_share import AMPLE, ShareCurves
@@ -60,6 +60,7 @@ def forecast_payload(forecast: Forecast) -> dict[str, Any]:
         "dependences": named,
         "untested": np.flatnonzero(np.isnan(forecast.adjusted_p[lags])),
         "notTested": NOT_TESTED,
+        "notSeen": NOT_SEEN,
         "rising": forecast.rising[lags],
         "rules": _rules(forecast),
         "sliders": _sliders(forecast),

@@ -296,9 +296,8 @@ def _check_extent(node: yaml.Node | None, seen: dict[int, int], deepest: int) ->
     if deepest == 0:
         raise TooLargeError("this study is nested too deeply", expected=f"at most {DEEPEST} levels")
     if id(node) not in seen:
-        seen[id(node)] = (
-            MOST_VALUES + 1
-        )  # until it is counted: a node inside itself, by reference, is endless and must be refused
+        # until it is counted: a node inside itself, by reference, is endless and must be refused
+        seen[id(node)] = MOST_VALUES + 1
         parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
         below = parts if isinstance(node, yaml.CollectionNode) else []
         seen[id(node)] = 1 + sum(_check_extent(part, seen, deepest - 1) for part in below)

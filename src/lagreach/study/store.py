@@ -124,9 +124,8 @@ class RunDirectory:
                 self._list_what_is_there()
             elif not self.manifest.exists:
                 self.log(f"{MANIFEST} is missing or damaged: nothing can be compared with it, and all is made again")
-        self.manifest.tidy(
-            lines_kept=2
-        )  # a file's checksum, and the one it was to get when a process ended before it was written
+        # a file's checksum, and the one it was to get when a process ended before it was written
+        self.manifest.tidy(lines_kept=2)
         for name in self.manifest.checksums():
             if name not in FILES and not self.wrote(name):
                 self.log(f"{name} is damaged: it is made again")

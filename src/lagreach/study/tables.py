@@ -35,9 +35,8 @@ def table_bytes(table: pa.Table, **options: Any) -> bytes:
     words = (table.schema.metadata or {}) | {SEALED: "by a line before the footer"}
     pq.write_table(table.replace_schema_metadata(words), made, **options)
     content = bytes(made.getvalue())
-    footer = (
-        int.from_bytes(content[-8:-4], "little") + 8
-    )  # with its size and magic number; nothing else in a Parquet file has a fixed place
+    # with its size and magic number; nothing else in a Parquet file has a fixed place
+    footer = int.from_bytes(content[-8:-4], "little") + 8
     return seal(content, len(content) - footer)
 
 

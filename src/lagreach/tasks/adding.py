@@ -61,9 +61,8 @@ class Adding(Task):
         return x, y
 
     def score(self, x: Tensor, y: Tensor, output: Tensor) -> Float[Tensor, "lag"]:
-        marked = ((x[..., 0] - 0.5) * x[..., 1]).flip(
-            1
-        )  # by distance from the end, centred so that bins are uncorrelated
+        # by distance from the end, centred so that bins are uncorrelated
+        marked = ((x[..., 0] - 0.5) * x[..., 1]).flip(1)
         which = torch.arange(self.length, device=x.device) * self.bins // self.length
         binned = torch.zeros(len(x), self.bins, dtype=x.dtype, device=x.device).index_add_(1, which, marked)
         return slopes(binned, output[:, -1, 0])

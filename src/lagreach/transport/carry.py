@@ -236,9 +236,8 @@ class Carry:
         self._now[count:].unflatten(0, (steps.time, count)).copy_(delta.transpose(0, 1))
         self._exponent: Tensor | None = None  # by anchor, not by position: then it need not move
         pieces = self._now.split(GPU_ROWS if self._now.is_cuda else ROWS)
-        self._sizes = torch.cat(
-            [rows.abs().amax(1) for rows in pieces]
-        )  # of rows; measured again only by steps after which `_rescale` looks at them
+        # of rows; measured again only by steps after which `_rescale` looks at them
+        self._sizes = torch.cat([rows.abs().amax(1) for rows in pieces])
         self._rescale()
 
     @property

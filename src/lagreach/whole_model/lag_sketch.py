@@ -52,9 +52,8 @@ class ModelLagSketch:
         if not inputs.is_floating_point():
             return self._signs(KINDS, "read").to(inputs.device)[inputs % KINDS]
         signs = self._signs(inputs.shape[-1], "read").to(inputs.device)
-        numbers = torch.nan_to_num(
-            inputs.double(), nan=0.0, posinf=0.0, neginf=0.0
-        )  # beyond the ends there may be anything
+        # beyond the ends there may be anything
+        numbers = torch.nan_to_num(inputs.double(), nan=0.0, posinf=0.0, neginf=0.0)
         return numbers @ signs
 
     def _signs(self, rows: int, of: str) -> Float[Tensor, "row coordinate"]:

@@ -37,9 +37,8 @@ from lagreach.whole_model.outputs import (
 )
 from lagreach.whole_model.running import WholeModel, at_rest, whole_model
 
-ROOM = (
-    2**26
-)  # bytes that the sequences run together take on a processor: with more they leave its caches, and take longer
+# bytes that the sequences run together take on a processor: with more they leave its caches, and take longer
+ROOM = 2**26
 GPU_SHARE = 0.5  # that part of a GPU's free memory instead
 COPIES_OF_ARRIVED = 3  # of what arrives at the lags, at the peak: as it comes, put together, and turned
 OUTPUTS_ALIVE = 8  # copies of the outputs at the peak: losses, their gradients, swapped targets
@@ -245,10 +244,10 @@ def plan_model_measurement(
     direction = torch.randn(groups, out, generator=generator, dtype=torch.float64)
     if out > 1:
         block_plan = replace(block_plan, members=min(block_plan.members, MEMBERS_OF_MANY))
-    own = 1 if out == 1 else block_plan.members - 1  # ways back for the data, beside those for what is planted
+    of_data = 1 if out == 1 else block_plan.members - 1  # ways back for the data, beside those for what is planted
     slots = make_slots(bands.edges)
     anchors = anchors_per_sequence(time, positions) if anchors is None else min(anchors, positions)
-    anchor_bytes = len(slots) * (own + groups) * width * torch.float32.itemsize
+    anchor_bytes = len(slots) * (of_data + groups) * width * torch.float32.itemsize
     return WholeModelPlan(
         model=whole,
         source=source,
@@ -335,7 +334,6 @@ def _pair_bytes(model: WholeModel, source: InputModule, pair: Batch) -> tuple[in
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
         reading, output = read(model, source, pair)
     outputs = OUTPUTS_ALIVE * output.numel() * output.element_size()
-    times = (
-        2 if model.device.type == "cuda" else 3
-    )  # the way back takes as much again; a processor's allocator keeps more
+    # the way back takes as much again; a processor's allocator keeps more
+    times = 2 if model.device.type == "cuda" else 3
     return max(1, times * sum(kept.values()) + outputs), reading.width, reading.inputs.shape[1]

@@ -237,9 +237,8 @@ class _Followed:
         """Sums by block."""
         steps = np.stack([np.sum([some for some, _ in sums], axis=0) for sums in self._sums.values()])
         products = np.stack([np.sum([some for _, some in sums], axis=0) for sums in self._sums.values()])
-        told = np.ones(
-            (len(self._sums), 0), dtype=bool
-        )  # left empty: `Signals.told` has the answer by band, which this class does not know
+        # left empty: `Signals.told` has the answer by band, which this class does not know
+        told = np.ones((len(self._sums), 0), dtype=bool)
         change, apart = np.stack([np.any(moves, axis=0) for moves in self._moves.values()], axis=1)
         return PartialMoments(np.array(list(self._sums)), steps, products, told, change & ~apart)
 

@@ -44,9 +44,8 @@ def test_reference_requirements(case):
         (case["thm1_printed"]["m"], case["thm1_printed"]["tau"]), rel=1e-5
     )
     requirement = bounds.theorem2("tanh", **settings, y_max=cruder)
-    assert requirement.m == pytest.approx(
-        case["thm2_cert"]["m"], rel=3e-3
-    )  # the reference searched gaps on a coarser grid
+    # the reference searched gaps on a coarser grid
+    assert requirement.m == pytest.approx(case["thm2_cert"]["m"], rel=3e-3)
     assert requirement.m <= case["thm2_cert"]["m"] + 2
     assert requirement.tau == pytest.approx(case["thm2_cert"]["tau"], rel=3e-3)
     requirement = bounds.theorem2("tanh", **settings, form="printed")

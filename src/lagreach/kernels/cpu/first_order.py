@@ -30,9 +30,8 @@ RANGES = {  # a block is rescaled beyond 2**+-first; windows below 2**-second ar
     np.dtype(np.float64): (2.0**300, 2.0**-500),
 }
 EACH = (2.0**-100, 2.0**100)  # a window with a power of two of its own is rescaled outside
-SINGLE = (
-    2.0**-100
-)  # a range whose second number is above is float32's: there, an exact zero may be a window that was lost
+# a range whose second number is above is float32's: there, an exact zero may be a window that was lost
+SINGLE = 2.0**-100
 # Rows of a unit; factors have two, real and slope. With a type: for a literal, what is called is compiled once more.
 ZERO = np.int64(0)
 MIDDLE, NEWEST, OLDEST, ONLY, DELTA, MOVED = (ZERO + row for row in (0, 2, 4, 6, 8, 9))

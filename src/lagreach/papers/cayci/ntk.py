@@ -269,9 +269,8 @@ def _weighted(
         for t, (mine, its) in enumerate(zip(ours, theirs, strict=False)):
             a = (root * mine.g).flatten(1)
             total[t] += a @ (a if its is None else (root * its.g).flatten(1)).T
-    return (
-        (total + total.mT) / 2 if x2 is None else total
-    )  # a product with its own transpose may miss symmetry by a bit
+    # a product with its own transpose may miss symmetry by a bit
+    return (total + total.mT) / 2 if x2 is None else total
 
 
 def _weighted_full(nodes: Nodes, x: Tensor, sigma: Activation, chunk: int | None) -> Tensor:

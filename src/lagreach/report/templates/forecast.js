@@ -83,7 +83,7 @@ const ForecastPage = (() => {
       cell("share").textContent = percent(row.share[0]);
       cell("range").textContent = range(row.share[1], row.share[2]);
       cell("data").textContent = page.dependences.includes(i) ? percent(row.inData[0]) : page.untested.includes(i) ? page.notTested : row.wordInData;
-      cell("seen").textContent = count(row.seen);
+      cell("seen").textContent = row.seen === Infinity ? page.notSeen : count(row.seen);
       cell("needed").textContent = count(row.needed);
       cell("word").textContent = row.word;
       cell("word").className = `light ${page.looks.find(({ word }) => word === row.word).learned ? "good" : "bad"}`;

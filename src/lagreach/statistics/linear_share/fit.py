@@ -34,6 +34,7 @@ MOST_SHRINKAGE = 1e4  # in units of the largest eigenvalue
 DIGITS = 9  # of shares that are kept, so that files stay small
 FLOORS = {torch.float64: 1e-14, torch.float32: 1e-12}  # variances below this part of the largest are rounding
 COARSE_FLOOR = 1e-6  # for half precision, and for differences
+CHANCE = 0.99  # quantile that a lag's mean gradient must exceed to count as one
 LEAST = 1e-6  # eigenvalues below this part of the largest do not count for the design effect
 
 
@@ -104,9 +105,8 @@ def share_curves(
 def _selected(sums: Sums, features: Tensor) -> Sums:
     """The sums of some features only."""
     rows, count = sums["means"].shape[1:]
-    behind = torch.cat(
-        (features, count + torch.arange(rows))
-    )  # gradients carry the rows' residuals behind the features
+    # gradients carry the rows' residuals behind the features
+    behind = torch.cat((features, count + torch.arange(rows)))
     return sums | {
         "squares": sums["squares"][:, features][:, :, features],
         "means": sums["means"][:, :, features],
@@ -288,15 +288,19 @@ def _in_data(folds: list[_Judged], size: Array) -> Array:
 
 
 def _seen(folds: list[_Judged], size: Array, power: Array, present: Array) -> Float[Array, "fit lag"]:
-    """``power c' Gamma c / (present |c|^4)``: inf where nothing of a lag is in the mean gradient."""
+    """``power c' Gamma c / (present |c|^4)``: inf where the mean gradient holds no more of a lag than chance leaves there."""
+    from scipy.special import stdtrit
 
     def needed(square: Array, along: Array, own_power: Array) -> Array:
         usable = (square > 0) & (along > 0) & (present > 0)
         lower = np.where(usable, present * np.square(square), 1.0)
         return np.where(usable, own_power * along / lower, np.inf)
 
-    square, along = sum(part * fold.seen[0] for part, fold in zip(size, folds, strict=True))
-    value = needed(square, along, power)
+    by_block = np.stack([part * fold.seen[0] for part, fold in zip(size, folds, strict=True)])
+    square, along = by_block.sum(0)
+    blocks = len(folds)  # every pair of them counts in two: hence twice the variance of independent terms
+    chance = stdtrit(blocks - 1, CHANCE) * np.sqrt(2 * blocks) * by_block[:, 0].std(0, ddof=1)
+    value = np.where(square > chance, needed(square, along, power), np.inf)
     inside = np.stack([needed(fold.seen[1][0], fold.seen[1][1], fold.power) for fold in folds])
     with np.errstate(invalid="ignore", divide="ignore"):
         logs = np.log(inside)
