@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -120,14 +121,19 @@ class Windows:
         self._recurrence, self._x, self._initial = recurrence, x, initial
         self.together = x.is_cuda  # all gradients in one call: starting a kernel there takes longer than what it does
         self._kept = None if states is not None else _kept_run(recurrence, x, initial)
+        self._known = states
+
+    @cached_property
+    def _states(self) -> Float[Tensor, "known row state"]:
+        """States after each step but the last, or after all of them."""
+        if self._known is not None:
+            return self._known
         if self._kept is not None:
-            self.states = self._kept.states
-        elif states is None:
-            with torch.no_grad():
-                run = scan_stack(recurrence.stack, x.transpose(0, 1), initial, recurrence.params)
-            self.states = run.transpose(0, 1)
-        else:
-            self.states = states
+            return self._kept.states
+        recurrence = self._recurrence
+        with torch.no_grad():
+            run = scan_stack(recurrence.stack, self._x.transpose(0, 1), self._initial, recurrence.params)
+        return run.transpose(0, 1)
 
     def back(self, step: int, cotangents: Iterable[Float[Tensor, "row state"]]) -> Iterator[Tensor]:
         """Lead gradients after a step on to the states before it."""
@@ -139,7 +145,7 @@ class Windows:
                 compiled(after, spread, before, whole=False, sizes=None)
                 yield before
             return
-        x, s = self._x[step], self.states[step - 1] if step else self._initial
+        x, s = self._x[step], self._states[step - 1] if step else self._initial
         if self.together:
             after = torch.cat(list(cotangents))
             many = len(after) // len(x)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -28,12 +29,12 @@ class Rollout:
     states: Float[Tensor, "seq time state"]
     lengths: Tensor | None = None
 
-    @property
+    @cached_property
     def previous(self) -> Float[Tensor, "seq time state"]:
         """States before each step."""
         return torch.cat((self.initial[:, None], self.states[:, :-1]), dim=1)
 
-    @property
+    @cached_property
     def output(self) -> Tensor:
         """What the head makes of the states."""
         with torch.no_grad():
