@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import hashlib
 import os
 import pickle
@@ -30,6 +31,7 @@ def kept_on_disk(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     if not hasattr(function, "enable_caching"):  # NUMBA_DISABLE_JIT leaves the plain function
         return function
+    function.compile = _without_collector(function.compile)  # type: ignore[attr-defined]
     try:
         function.enable_caching()
     except RuntimeError:
@@ -39,6 +41,22 @@ def kept_on_disk(function: Callable[..., Any]) -> Callable[..., Any]:
     sources = _digest_of_sources(Path(cache._py_func.__code__.co_filename).parent)
     cache._cache_file = Entries(Path(cache.cache_path), cache._impl.filename_base, sources)
     return function
+
+
+def _without_collector(compile_types: Callable[..., Any]) -> Callable[..., Any]:
+    """Python looks for garbage again and again while numba makes millions of objects: a tenth of the time, for nothing."""
+
+    @functools.wraps(compile_types)
+    def paused(*arguments: Any) -> Any:
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            return compile_types(*arguments)
+        finally:
+            if collecting:
+                gc.enable()
+
+    return paused
 
 
 class Entries:

@@ -9,10 +9,13 @@ from typing import Any
 from torch import Tensor, nn
 
 TORCHS_OWN = frozenset(vars(nn.Module())) - {"_buffers"}  # weights, parts and hooks, which are not states
+PLAIN = frozenset({bool, int, float, str})
 
 
 def _holds_tensors(value: Any) -> bool:
     """Whether a value may be a state: tensors, or lists, tuples and dicts of them; None and empty lists may become one."""
+    if type(value) in PLAIN:  # most attributes are; every run of a model asks
+        return False
     if value is None or isinstance(value, Tensor):
         return True
     parts = value.values() if isinstance(value, dict) else value

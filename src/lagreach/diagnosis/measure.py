@@ -23,7 +23,7 @@ from lagreach.diagnosis.locate import INTERRUPTED, LookHere
 from lagreach.diagnosis.passes import FirstPass, SecondPass, Statistics, between_passes, first_pass, second_pass
 from lagreach.diagnosis.settings import MeasureSettings, check_settings
 from lagreach.diagnosis.window import Window
-from lagreach.gradients.blocks import LIMIT_BYTES
+from lagreach.gradients.blocks import LIMIT_BYTES, BlockSums
 from lagreach.gradients.contrast import make_probe
 from lagreach.gradients.input_spread import InputSpread
 from lagreach.gradients.measurement_plan import MeasurementPlan
@@ -92,10 +92,11 @@ def interruptible_window(
     """
     chosen = all_statistics() if statistics is None else statistics
     tick = ticks(progress, "directions", plan.block_plan.sequences)
-    parts, cut_short = _by_groups(plan, lambda blocks: first_pass(plan, chosen, blocks, tick))
+    sums = BlockSums(plan, list(range(plan.block_plan.count)))
+    parts, cut_short = _by_groups(plan, lambda blocks: first_pass(plan, chosen, blocks, tick, sums))
     if cut_short:
         plan = replace(plan, block_plan=plan.block_plan.only(range(GROUP * len(parts))))
-    first = FirstPass.merge(parts)
+    first = FirstPass.merge(parts, sums.means(range(plan.block_plan.count)))
     look = LookHere(plan, ticks(progress, "lags", plan.block_plan.sequences))
     try:
         between = between_passes(plan, first.means, settings, first.inputs, look)

@@ -43,11 +43,11 @@ class FirstPass:
     inputs: InputMoments | None = None
 
     @classmethod
-    def merge(cls, parts: Sequence[FirstPass]) -> FirstPass:
-        """Put parts of the data together."""
+    def merge(cls, parts: Sequence[FirstPass], means: BlockMeans | None = None) -> FirstPass:
+        """Put parts of the data together; `means` are those of all parts, where they already lie in one place."""
         inputs = [part.inputs for part in parts if part.inputs is not None]
-        means = BlockMeans.merge(part.means for part in parts)
-        return cls(means, merged([part.collected for part in parts]), InputMoments.merge(inputs) if inputs else None)
+        whole = BlockMeans.merge(part.means for part in parts) if means is None else means
+        return cls(whole, merged([part.collected for part in parts]), InputMoments.merge(inputs) if inputs else None)
 
 
 @dataclass(frozen=True)
@@ -82,14 +82,22 @@ class BetweenPasses:
 
 
 def first_pass(
-    plan: MeasurementPlan, statistics: Statistics, blocks: Iterable[int] | None = None, tick: Tick = None
+    plan: MeasurementPlan,
+    statistics: Statistics,
+    blocks: Iterable[int] | None = None,
+    tick: Tick = None,
+    sums: BlockSums | None = None,
 ) -> FirstPass:
-    """Feed the blocks (all by default) to the block means and to the statistics that read states."""
+    """Feed the blocks (all by default) to the block means and to the statistics that read states.
+
+    `sums` may be those of more blocks than these.
+    """
     numbers = _numbers(plan, blocks)
-    means, inputs = BlockSums(plan, numbers), InputSums(plan, numbers)
+    sums, inputs = BlockSums(plan, numbers) if sums is None else sums, InputSums(plan, numbers)
     collected = _started(plan, statistics, STATES, ())
-    plan.feed([means, inputs, *collected.values()], numbers, tick)
-    return FirstPass(means.result(), collected, inputs.result())
+    plan.feed([sums, inputs, *collected.values()], numbers, tick)
+    sums.finish(numbers)
+    return FirstPass(sums.means(numbers), collected, inputs.result())
 
 
 def between_passes(

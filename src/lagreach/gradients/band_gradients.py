@@ -21,6 +21,7 @@ from lagreach.transport.linear_scan import jumps
 from lagreach.transport.rollout import Rollout
 from lagreach.transport.scaled import size_in_powers_of_two
 
+TOGETHER = 4  # sequences whose products in float64 lie in a cache
 Found = Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None]]
 Carried = Iterator[tuple[list[Tensor], list[Tensor], list[Tensor]]]
 
@@ -121,7 +122,10 @@ def proportions(signals: Sequence[Tensor], to: Float[Tensor, "seq time state"]) 
     square = double.square().sum(-1)
     factors: list[Tensor | None] = []
     for values in signals:
-        factor = (values * double).sum(-1) / torch.where(square > 0, square, 1.0)
+        along = [
+            (part * whole).sum(-1) for part, whole in zip(values.split(TOGETHER), double.split(TOGETHER), strict=True)
+        ]
+        factor = torch.cat(along) / torch.where(square > 0, square, 1.0)
         wrong = torch.addcmul(values, factor[..., None].to(values), to, value=-1).abs_().amax(-1)
         same = wrong <= 64 * torch.finfo(values.dtype).eps * values.abs().amax(-1)
         factors.append(factor if bool(same.all()) else None)

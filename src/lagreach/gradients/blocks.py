@@ -7,7 +7,7 @@ merge by putting their blocks together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -21,8 +21,10 @@ from lagreach.gradients.band_gradients import band_gradients
 from lagreach.gradients.contrast import planted_gradient, signal_gradients, target_spread
 from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch, select
 from lagreach.gradients.overflow import check_gradients
+from lagreach.kernels.cpu.buffers import zeros
 
 LIMIT_BYTES = 2**30
+DOUBLE = np.dtype(np.float64)
 
 
 if not TYPE_CHECKING:
@@ -75,7 +77,10 @@ class BlockMeans:
 
 
 class BlockSums:
-    """Signal gradients of some blocks while they are summed; `result` divides by the numbers of sequences."""
+    """Signal gradients of some blocks while they are summed; `result` divides by the numbers of sequences.
+
+    The arrays are the largest of a diagnosis: their memory is that of the one before.
+    """
 
     def __init__(self, plan: MeasurementPlan, numbers: list[int]) -> None:
         probes, pairings = len(plan.probe.group), plan.pairings
@@ -87,11 +92,12 @@ class BlockSums:
                 fix='ask for fewer lags, blocks or probes, or for fewer weights with params="input" or a function',
             )
         self._plan, self._numbers = plan, numbers
-        self._data = np.zeros((len(numbers), pairings, len(plan.bands), plan.width))
-        self._probe = np.zeros((len(numbers), probes, len(plan.bands), plan.width))
+        self._data = zeros((len(numbers), pairings, len(plan.bands), plan.width), DOUBLE)
+        self._probe = zeros((len(numbers), probes, len(plan.bands), plan.width), DOUBLE)
         self._spread = np.zeros((len(numbers), len(plan.probe.output), 2))
         sketch = plan.sketch
-        self._sketch = None if sketch is None else np.zeros((len(numbers), pairings, len(sketch.lags), sketch.size))
+        sketched = None if sketch is None else (len(numbers), pairings, len(sketch.lags), sketch.size)
+        self._sketch = None if sketched is None else zeros(sketched, DOUBLE)
         self._size = np.zeros(len(numbers), dtype=int)
         self._row_of = {number: row for row, number in enumerate(numbers)}
 
@@ -121,13 +127,25 @@ class BlockSums:
         np.add.at(self._sketch[:, :, first : first + sketches.shape[2]], rows, sketches)
 
     def result(self) -> BlockMeans:
-        """Means by block; the sums, the largest arrays of a pass, are used up."""
-        size = self._size[:, None, None, None]
-        for sums in (self._data, self._probe, *(() if self._sketch is None else (self._sketch,))):
+        """Means by block; the sums are used up."""
+        self.finish(self._numbers)
+        return self.means(self._numbers)
+
+    def finish(self, blocks: Sequence[int]) -> None:
+        """Divide the sums of these blocks, which follow each other, once nothing will be added to them."""
+        means = self.means(blocks)
+        size = means.size[:, None, None, None]
+        for sums in (means.pairings, means.probe, *(() if means.sketch is None else (means.sketch,))):
             np.divide(sums, size, out=sums)
-        for gradients in (self._data, self._probe, self._spread):
+        for gradients in (means.pairings, means.probe, means.spread):
             check_gradients(self._plan, "lag gradients", gradients)
-        return BlockMeans(np.array(self._numbers), self._size, self._data, self._probe, self._spread, self._sketch)
+
+    def means(self, blocks: Sequence[int]) -> BlockMeans:
+        """Finished blocks, which follow each other; nothing is copied."""
+        rows = slice(self._row_of[blocks[0]], self._row_of[blocks[-1]] + 1)
+        sketch = None if self._sketch is None else self._sketch[rows]
+        of_rows = self._size[rows], self._data[rows], self._probe[rows], self._spread[rows]
+        return BlockMeans(np.array(self._numbers[rows]), *of_rows, sketch)
 
 
 def block_means(

@@ -69,7 +69,7 @@ def signal_gradients(
             with_own, with_other, shared = swapped(objective, other, weights)
             difference = with_own(output) - with_other(output)
             (contrast,) = torch.autograd.grad(difference.sum(), leaves, retain_graph=True)
-            gradients.append(contrast * shared[:, None, None])
+            gradients.append(contrast if shared.all() else contrast * shared[:, None, None])
     return gradients
 
 

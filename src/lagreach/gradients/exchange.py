@@ -244,7 +244,8 @@ class _Work:
         index = torch.arange(rows.start, rows.stop, device=positions.device).expand_as(positions)
         steps = torch.arange(self.lags[-1] + 1, device=positions.device)[:, None, None]
         x = self.x[index, positions + steps].flatten(1, 2)
-        before = self.before[index, positions + (steps[:1] if self.scan else steps)].flatten(1, 2)
+        looked_at = steps if as_it_is and not self.scan else steps[:1]  # windows with an exchange have other states
+        before = self.before[index, positions + looked_at].flatten(1, 2)
         starts = self._at_lags(self.starts, index, positions).flatten(1, 2)
         weights = self.weights[draws, rows].flatten()
         add = _Adder(self.names, weights, [group for _, group in groups], rows.stop - rows.start)
@@ -342,7 +343,18 @@ class _Adder:
             carried, power = jumped(recurrence, x, dict(zip(lags, starts, strict=True)))
         else:
             carried, power = self._step_by_step(windows, starts, lags)
+            rows = [carried[lag].contiguous() for lag in sorted(carried)]
+            sums = windows.first_step_sums(self.names, rows, self._weights_by_group)
+            if sums is not None:
+                return torch.stack([one * power[lag] for one, lag in zip(sums, sorted(carried), strict=True)])
         return self._collected(recurrence, x[0], before, carried, power)
+
+    @property
+    def _weights_by_group(self) -> Float[Tensor, "row group"]:
+        """Weights of the rows, zero in all groups but their own."""
+        place = torch.arange(len(self.weights), device=self.weights.device) % self.count
+        mine = [(group.start <= place) & (place < group.stop) for group in self.groups]
+        return torch.stack([torch.where(inside, self.weights, 0.0) for inside in mine], dim=1)
 
     def _step_by_step(
         self, windows: Windows, starts: Float[Tensor, "lag row state"], lags: list[int]

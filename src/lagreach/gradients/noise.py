@@ -9,6 +9,7 @@ The direction used for a sequence comes from the other blocks, so that it owes n
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +29,7 @@ from lagreach.gradients.sequence_gradients import (
     ThroughStates,
     whole_gradients,
 )
+from lagreach.kernels.cpu.buffers import empty
 from lagreach.transport.exact import by_weight
 from lagreach.transport.objective import output_gradient, valid_steps
 from lagreach.transport.rollout import Rollout
@@ -115,13 +117,13 @@ def unit_directions(
     shape = (len(means.block), 1 + means.probe.shape[1], *means.data.shape[1:])
     if kind == "random":
         return np.broadcast_to(_normalised(generator.normal(size=shape[1:])), shape)
-    others = np.empty(shape)  # the largest array of a diagnosis: worked on in place
-    others[:, 0] = means.data if data is None else data
-    others[:, 1:] = means.probe
-    others[:, 1:] *= means.planted_scale(group)[None, :, None, None]
-    others *= means.size[:, None, None, None]
-    np.subtract(others.sum(0), others, out=others)
-    return _normalised(others)
+    others = empty(shape, np.dtype(np.float64))  # one of the largest arrays of a diagnosis
+    scale = means.size[:, None] * np.concatenate(([1.0], means.planted_scale(group)))  # (block, signal)
+    signals = [means.data if data is None else data, *np.moveaxis(means.probe, 1, 0)]
+    for (signal, values), band in itertools.product(enumerate(signals), range(shape[2])):  # what fits into a cache
+        sums = values[:, band] * scale[:, signal, None]
+        _normalised(np.subtract(sums.sum(0), sums, out=others[:, signal, band]))
+    return others
 
 
 def _normalised(vectors: np.ndarray) -> np.ndarray:

@@ -132,8 +132,10 @@ def neighbour_products(
     time, inputs = difference.shape[1:]
     kept = torch.where(valid[..., None], difference.double(), 0.0)
     kept = kept[:, :, None] if inputs <= JOINT_INPUTS else kept[..., None]
+    # groups and time first: a few steps later or earlier is then one piece of memory
+    kept = kept.permute(2, 1, 0, 3).contiguous()
     distances = range(1 + 2 * max(orders_for(time), default=0))
-    products = [torch.einsum("ptgi,ptgj->gij", kept[:, h:], kept[:, : time - h]) for h in distances]
+    products = [kept[:, h:].flatten(1, 2).mT @ kept[:, : time - h].flatten(1, 2) for h in distances]
     steps = [valid[:, h:].sum() for h in distances]
     return torch.stack(steps).double().cpu().numpy(), torch.stack(products).cpu().numpy()
 

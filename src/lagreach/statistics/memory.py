@@ -234,11 +234,11 @@ class _Moments:
         # time first: from a lag on, and up to a lag before the end, are then contiguous
         s = torch.cat((inside[..., None].to(states), states), dim=2).transpose(0, 1).contiguous()
         x = inputs.transpose(0, 1).contiguous()
-        squares = x.square()
+        counted, squares = s[..., 0].contiguous(), x.square()
         for i, lag in enumerate(self.lags):
             between = s[lag : time if i == last else self.lags[i + 1]].flatten(0, 1)
             self.states[i] += (between.T @ between).cpu()
-            self.inputs[i] += (s[lag:, :, 0].flatten() @ squares[: time - lag].flatten(0, 1)).cpu()
+            self.inputs[i] += (counted[lag:].flatten() @ squares[: time - lag].flatten(0, 1)).cpu()
         together = max(1, COLUMNS // x.shape[2])
         for first in range(0, len(self.lags), together):
             self.cross[first : first + together] += _products(s, x, self.lags[first : first + together]).cpu()

@@ -124,8 +124,8 @@ def best_constant(loss: str, at_zero: float, slope: Float[np.ndarray, "out"]) ->
 def _levels(piece: PairBatch) -> np.ndarray:
     """Per pair: the loss, the loss of a constant output 0, and the slope of that in the constant."""
     part, objective = piece.part, piece.objective
+    output = part.output
     with torch.no_grad():
-        output = part.recurrence.head(part.states, part.recurrence.head_params)
         loss = objective(output).double()
     constant = output.new_zeros(len(output), 1, output.shape[-1]).requires_grad_()
     with torch.enable_grad():
@@ -182,8 +182,8 @@ def _rise(piece: PairBatch, lag: int, scores: Tensor) -> Float[Tensor, "value pa
     best = scores.topk(count, dim=1)
     anchors = (best.indices + lag).repeat_interleave(2, dim=0)  # (seq, anchor)
     counted = (best.values > 0).repeat_interleave(2, dim=0)
+    output = part.output
     with torch.no_grad():
-        output = part.recurrence.head(part.states, part.recurrence.head_params)
         before = objective(output)
         rise, level, bend = torch.zeros(3, *anchors.shape, dtype=torch.float64)
         rows = torch.arange(len(anchors))

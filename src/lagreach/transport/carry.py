@@ -20,7 +20,7 @@ from lagreach.transport.cotangent import SAFE_EXPONENT, Cotangent
 from lagreach.transport.joined import Joined
 from lagreach.transport.linearised import Closed, Linearised, linearise
 from lagreach.transport.rollout import Rollout
-from lagreach.transport.scaled import LOWEST, lift, times_power_of_two
+from lagreach.transport.scaled import LOWEST, lift, times_power_of_two, times_two_to_the
 
 ROWS = 1024  # of a block; more where a kernel is compiled, which keeps fewer rows in the cache by itself
 GPU_ROWS = 2**22  # there, starting a kernel costs more than what a cache could save
@@ -77,7 +77,7 @@ class WeightSums:
         if top and self._kept:
             top += lift(torch.stack([sums.abs().max() for sums in sums_of_groups]).max(), top)
         if top:
-            sums_of_groups = [times_power_of_two(sums, torch.tensor(top)) for sums in sums_of_groups]
+            sums_of_groups = [times_two_to_the(top, sums) for sums in sums_of_groups]
         self._total = (
             [a.add_(b) for a, b in zip(self._total, sums_of_groups, strict=True)] if self._total else sums_of_groups
         )

@@ -42,7 +42,7 @@ class Cotangent:
 
     def square_norm(self) -> ScaledSum:
         """Sum over sequences and anchors of ``|lambda|^2``."""
-        squares = self.mantissa.to(torch.float64).square().sum(-1)
+        squares = torch.linalg.vector_norm(self.mantissa, dim=-1, dtype=torch.float64).square()  # without a copy
         return ScaledSum.of(squares, None if self.exponent is None else 2 * self.exponent[..., 0], dim=(0, 1))
 
     @classmethod

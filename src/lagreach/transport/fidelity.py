@@ -111,7 +111,7 @@ def fidelity(
         delta = output_gradient(part.recurrence, objective.select(rows), part.states)[0]
         exact = [c.square_norm() for c, _ in exact_transport(part, delta, wanted)]
         first = exact if kind == "exact" else _first_order_norms(part, delta, wanted)
-        start = [ScaledSum.of_squares(delta[:, lag:]) for lag in wanted]
+        start = _start_norms(delta, wanted)
         new = [exact, first, start]
         sums = (
             new
@@ -122,6 +122,12 @@ def fidelity(
     gains = (log_exact - log_start) / 2, (log_first - log_start) / 2
     by_lag = tuple(_status(kind, *triple) for triple in zip(wanted, *(g.tolist() for g in gains), strict=True))
     return Fidelity(torch.tensor(wanted), *gains, _overall(kind, by_lag), by_lag)
+
+
+def _start_norms(delta: Float[Tensor, "seq time state"], lags: Sequence[int]) -> list[ScaledSum]:
+    """Sums of squares over the anchors that reach back so many steps."""
+    squares = torch.linalg.vector_norm(delta, dim=-1, dtype=torch.float64).square()
+    return [ScaledSum.of(squares[:, lag:], None, dim=(0, 1)) for lag in lags]
 
 
 def _first_order_norms(part: Rollout, delta: Tensor, lags: list[int]) -> list[ScaledSum]:

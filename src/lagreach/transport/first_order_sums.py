@@ -114,7 +114,11 @@ class LagSums:
         shown = nullcontext() if key in _ready else waiting("compiling the sweep over lags for this machine, once ...")
         _ready.add(key)
         with shown:
-            compiled.sweep(*how, *sums, self._exponents, products)
+            unequal = np.zeros((count, units, -(-time // compiled.ANCHORS)), dtype=bool)
+            room = compiled.scratch(middle[0].dtype, time, len(self._lags))
+            for each in (None, True):  # the second way is for what the first one leaves out
+                if each is None or unequal.any():
+                    compiled.sweep(*how, *sums, self._exponents, products, unequal, each, room)
         if products is None:
             return np.zeros((2, count, 0, units))
         return products.transpose(3, 0, 2, 1) * (scales[0] * scales[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -70,14 +71,16 @@ class Joined:
     ) -> Joined | None:
         """Join the steps of a run by a kernel that keeps what linearising needs; None if there is none."""
         kept = _kept_run(recurrence, x, initial) if isinstance(like, Closed) else None
-        if kept is None:
-            return None
-        assert isinstance(like, Closed)
+        return cls._of_kept(like, kept, x) if kept is not None and isinstance(like, Closed) else None
+
+    @classmethod
+    def _of_kept(cls, like: Closed, kept: Sequence[KeptRun], x: Float[Tensor, "step row input"]) -> Joined:
+        """Join the first steps of a run, as many as there are inputs."""
         factors, inputs, one = [], x, x.new_ones(*x.shape[:2], 1)
         for layer, names in zip(kept, like.factor_names, strict=True):
-            before = {"x": inputs, "1": one, "h": layer.outputs_before}
+            before = {"x": inputs, "1": one, "h": layer.outputs_before[: len(x)]}
             factors.append(torch.cat([one[..., :0], *(before[name] for name in names)], dim=2).flatten(0, 1))
-            inputs = layer.outputs
+            inputs = layer.outputs[: len(x)]
         return cls(like, [layer.form(slice(0, len(x))) for layer in kept], factors)
 
     def back(self, cotangent: Tensor, out: Tensor, sizes: Tensor | None, first: int = 0) -> None:
@@ -128,15 +131,20 @@ class Windows:
         self._recurrence, self._x, self._initial = recurrence, x, initial
         self.together = x.is_cuda  # all gradients in one call: starting a kernel there takes longer than what it does
         self._kept = None if states is not None else _kept_run(recurrence, x, initial)
+        self._known = states
+
+    @cached_property
+    def _states(self) -> Float[Tensor, "known row state"]:
+        """States after each step but the last, or after all of them."""
+        if self._known is not None:
+            return self._known
         if self._kept is not None:
             layers = [layer.states for layer in self._kept]
-            self.states = torch.cat(layers, dim=-1) if len(layers) > 1 else layers[0]
-        elif states is None:
-            with torch.no_grad():
-                run = scan_stack(recurrence.stack, x.transpose(0, 1), initial, recurrence.params)
-            self.states = run.transpose(0, 1)
-        else:
-            self.states = states
+            return torch.cat(layers, dim=-1) if len(layers) > 1 else layers[0]
+        recurrence = self._recurrence
+        with torch.no_grad():
+            run = scan_stack(recurrence.stack, self._x.transpose(0, 1), self._initial, recurrence.params)
+        return run.transpose(0, 1)
 
     def back(self, step: int, cotangents: Iterable[Float[Tensor, "row state"]]) -> Iterator[Tensor]:
         """Lead gradients after a step on to the states before it."""
@@ -149,7 +157,7 @@ class Windows:
                 compiled(after, spreads, before, whole=False, sizes=None)
                 yield before
             return
-        x, s = self._x[step], self.states[step - 1] if step else self._initial
+        x, s = self._x[step], self._states[step - 1] if step else self._initial
         if self.together:
             after = torch.cat(list(cotangents))
             many = len(after) // len(x)
@@ -166,6 +174,17 @@ class Windows:
             before = torch.empty_like(after)
             linear.back(after, spread, before, whole=False)
             yield before
+
+    def first_step_sums(
+        self, names: Sequence[str], cotangents: Iterable[Float[Tensor, "row state"]], by: Float[Tensor, "row k"]
+    ) -> list[Float[Tensor, "k param"]] | None:
+        """Sums over rows, weighted in k ways, of what the weights get at the first step; None if no kernel has run the rows."""
+        like = None if self._kept is None else linearise(self._recurrence, self._x[0, :1], self._initial[:1], names)
+        if self._kept is None or not isinstance(like, Closed):
+            return None
+        joined = Joined._of_kept(like, self._kept, self._x[:1])
+        led_on = torch.empty_like(self._initial)
+        return [joined.flat(joined.back_and_sums(after, led_on, None, by)) for after in cotangents]
 
 
 def _kept_run(recurrence: Recurrence, x: Tensor, initial: Tensor) -> list[KeptRun] | None:

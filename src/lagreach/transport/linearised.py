@@ -180,7 +180,7 @@ class Closed(Linearised):
         for k, short in self._names:
             use = self._layers[k].uses[short]
             products = parts[k].unflatten(1, (sizes[k], self.columns[k]))[:, self.factor_names[k][use.factor]]
-            blocks = [products[..., columns] for columns in use.columns]
+            blocks = [products[..., columns] for columns in _joined(use.columns)]
             mine = blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=2)
             flattened.append(mine.transpose(1, 2).flatten(1))
         return flattened[0] if len(flattened) == 1 else torch.cat(flattened, dim=1)
@@ -189,6 +189,17 @@ class Closed(Linearised):
 def _of_group(group: slice, count: int, rows: Tensor) -> Tensor:
     """Rows of some of so many sequences, at all positions."""
     return rows.unflatten(0, (-1, count))[:, group].flatten(0, 1)
+
+
+def _joined(columns: Sequence[slice]) -> list[slice]:
+    """The same columns in fewer slices: those that follow each other are one."""
+    joined = list(columns[:1])
+    for one in columns[1:]:
+        if one.start == joined[-1].stop:
+            joined[-1] = slice(joined[-1].start, one.stop)
+        else:
+            joined.append(one)
+    return joined
 
 
 class Autodiff(Linearised):

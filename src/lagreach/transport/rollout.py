@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -28,12 +29,12 @@ class Rollout:
     states: Float[Tensor, "seq time state"]
     lengths: Tensor | None = None
 
-    @property
+    @cached_property
     def previous(self) -> Float[Tensor, "seq time state"]:
         """States before each step."""
         return torch.cat((self.initial[:, None], self.states[:, :-1]), dim=1)
 
-    @property
+    @cached_property
     def output(self) -> Tensor:
         """What the head makes of the states."""
         with torch.no_grad():
@@ -61,18 +62,19 @@ def run(bound: BoundRecurrence, chunk: int | None = None) -> Rollout:
     recurrence, x = bound.recurrence, bound.x
     with torch.no_grad():
         initial = recurrence.initial_state(x)
-        states = torch.cat(
-            [
-                scan_stack(recurrence.stack, x[rows], initial[rows], recurrence.params)
-                for rows in chunks(recurrence, x.shape, chunk)
-            ]
-        )
+        parts = [
+            scan_stack(recurrence.stack, x[rows], initial[rows], recurrence.params)
+            for rows in chunks(recurrence, x.shape, chunk)
+        ]
+        states = parts[0] if len(parts) == 1 else torch.cat(parts)
     _check_states(states, bound.lengths)
     return Rollout(recurrence, x, initial, states, bound.lengths)
 
 
 def _check_states(states: Float[Tensor, "seq time state"], lengths: Tensor | None) -> None:
     """Refuse states that have left the range of numbers within their sequences."""
+    if torch.isfinite(states.sum()):  # a sum of something else is no number either
+        return
     finite = torch.isfinite(states)
     if finite.all():
         return

@@ -25,6 +25,17 @@ def times_power_of_two(x: Tensor, exponent: Tensor) -> Tensor:
     return x * torch.exp2(half.to(x.dtype)) * torch.exp2((exponent - half).to(x.dtype))
 
 
+def times_two_to_the(exponent: int, x: Tensor) -> Tensor:
+    """The same for one exponent.
+
+    >>> times_two_to_the(-1100, torch.tensor(2.0**1000, dtype=torch.float64)).log2()
+    tensor(-100., dtype=torch.float64)
+    """
+    half = exponent // 2
+    first, second = (math.inf if part > 1023 else math.ldexp(1.0, part) for part in (half, exponent - half))
+    return x * first * second
+
+
 def size_in_powers_of_two(values: Tensor) -> float:
     """Return the power of two just above the largest entry (1 if all are zero): what to divide by, so that float32 holds them."""
     return sizes_in_powers_of_two([values])[0]
@@ -72,7 +83,8 @@ class ScaledSum:
     @classmethod
     def of_squares(cls, values: Tensor) -> ScaledSum:
         """Sum the squares of all values."""
-        return cls.of(values.to(torch.float64).square(), None, dim=tuple(range(values.ndim)))
+        squares = torch.linalg.vector_norm(values, dim=-1, dtype=torch.float64).square()  # without a copy in float64
+        return cls.of(squares, None, dim=tuple(range(squares.ndim)))
 
     @classmethod
     def stack(cls, sums: Sequence[ScaledSum]) -> ScaledSum:

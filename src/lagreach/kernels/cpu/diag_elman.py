@@ -45,10 +45,11 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, room, dh0, dc0, dx, lo, hi
             for j in range(units):
                 d[i, j] = dh[i, j] * (one - now[i, j] * now[i, j])
                 dh[i, j] = d[i, j] * w.U[0, j]
-        for i in range(hi - lo):
-            for j in range(units):
-                into.Ut[0, j] += d[i, j] * before[i, j]
-        if t % recent.shape[0] == 0:
+        if into is not None:
+            for i in range(hi - lo):
+                for j in range(units):
+                    into.Ut[0, j] += d[i, j] * before[i, j]
+        if into is not None and t % recent.shape[0] == 0:
             add_input_gradients(x, recent, t, lo, hi, w.W, into.Wt, into.b, dx)
 
 

@@ -67,11 +67,11 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, room, dh0, dc0, dx, lo, hi
                 d[i, j] = total * sigmoid_of(s) * one_minus_sigmoid_of(s) * (g - before[i, j])
                 d[i, n + j] = total * sigmoid_of(s) * (one - g * g)
                 dh[i, j] = total * one_minus_sigmoid_of(s)
-        if w.gain.size:
+        if into is not None and w.gain.size:
             normalise_backward(d, units, w.gain, run.normal[t, lo:hi], run.inverse[t, lo:hi], into.gain, into.shift)
         prefetch = step_of(run.act, t - 1, lo, hi), step_of(run.h, t - 2, lo, hi), step_of(dh_out, t - 1, lo, hi)
         sum_of_products(dh, dh, ((d[:, : 2 * units], w.U),), 0, units, prefetch)
-        if t % recent.shape[0] == 0:
+        if into is not None and t % recent.shape[0] == 0:
             add_state_gradients(run.h, h0, recent, t, lo, hi, into.Ut, 0, 2 * units)
             add_input_gradients(x, recent, t, lo, hi, w.W, into.Wt, into.b, dx)
 

@@ -5,14 +5,14 @@ per pass and is summed while it lies in the nearest cache. A block carries one p
 overflows. Should the products of a block differ by more than their type can hold (a gate that is wide open for a while),
 the block is followed again in float64, with a power of two for each window.
 
-What is not asked for is passed as None, and numba compiles the loop over anchors without it. All else is compiled once,
-for whatever is asked: one who waits for one kind of sum seldom wants no other.
+What is not asked for is passed as None, and numba compiles without it. Sizes and squares are compiled together: one who waits
+for one kind of sum seldom wants no other.
 """
 
 from __future__ import annotations
 
 import math
-from typing import no_type_check
+from typing import Any, no_type_check
 
 import numpy as np
 from numba import uintp
@@ -305,9 +305,18 @@ def _sum_each(real, slope, exponents, low, stop, rows, end, older, anchor, reach
     return 0 if top == UNSET else top
 
 
+def scratch(dtype: np.dtype[Any], time: int, lags: int) -> tuple[np.ndarray, ...]:
+    """Room for a sweep: rows of units, windows, terms of lags and their powers. Made here, it needs no compiling."""
+    sizes = (UNITS, 10, BEFORE + time + PAD), (2, ANCHORS), (lags + 1, TERMS)
+    dtypes = dtype, dtype, np.float64
+    return *(np.zeros(size, kind) for size, kind in zip(sizes, dtypes, strict=True)), np.zeros(lags + 1, np.int64)
+
+
 @compiled
 @no_type_check
-def sweep(large, least, middle, ends, delta, moved, scales, lags, lengths, sums, squared, exponents, products):
+def sweep(
+    large, least, middle, ends, delta, moved, scales, lags, lengths, sums, squared, exponents, products, unequal, each, room
+):  # fmt: skip
     """Sum over anchors what first-order windows say at ascending lags >= 1.
 
     Parameters
@@ -331,17 +340,15 @@ def sweep(large, least, middle, ends, delta, moved, scales, lags, lengths, sums,
         (unit, lag): powers of two of `sums`.
     products
         (seq, unit, lag, 2): sums of zeta = delta moved and of rate zeta, or None.
-
-    Returns
-    -------
-    The number of blocks whose windows were too unequal to share one power of two.
+    unequal, each
+        (seq, unit, block): where windows are too unequal to share one power of two. While `each` is None these blocks are marked
+        and left out; a second call with anything else adds them. It is seldom needed, and compiled when it is.
+    room
+        From `scratch`.
     """
-    count, time, units = middle[0].shape
-    long = BEFORE + time + PAD
-    rows = np.zeros((UNITS, 10, long), middle[0].dtype)
-    real, slope = np.zeros(ANCHORS, middle[0].dtype), np.zeros(ANCHORS, middle[0].dtype)
-    many_terms = len(lags) + 1
-    terms, powers, unequal = np.zeros((many_terms, TERMS)), np.zeros(many_terms, np.int64), 0
+    count, _, units = middle[0].shape
+    rows, windows, terms, powers = room
+    real, slope = windows[0], windows[1]
     for n in range(count):
         for first in range(0, units, UNITS):
             many = min(UNITS, units - first)
@@ -359,21 +366,23 @@ def sweep(large, least, middle, ends, delta, moved, scales, lags, lengths, sums,
                 unit = first + q
                 for start in range(0, lengths[n], ANCHORS):
                     stop = min(ANCHORS, lengths[n] - start)
-                    if products is not None:
-                        reached = _follow(
-                            large, least, start, stop, lags, real, slope, rows[q], ends, sums, None, products, terms, powers
-                        )  # fmt: skip
-                    elif squared:
-                        reached = _follow(
-                            large, least, start, stop, lags, real, slope, rows[q], ends, None, True, None, terms, powers
-                        )  # fmt: skip
-                    else:
-                        reached = _follow(
-                            large, least, start, stop, lags, real, slope, rows[q], ends, True, None, None, terms, powers
-                        )  # fmt: skip
-                    if reached < 0:
-                        unequal += 1
+                    block = start // ANCHORS
+                    if each is not None:
+                        if not unequal[n, unit, block]:
+                            continue
                         reached = _follow_each(start, stop, lags, rows[q], ends is None, terms, powers)
+                    else:
+                        if products is not None:
+                            reached = _follow(
+                                large, least, start, stop, lags, real, slope, rows[q], ends, sums, None, products, terms, powers
+                            )  # fmt: skip
+                        else:  # sizes or squares: for both, what takes long to compile is compiled once
+                            reached = _follow(
+                                large, least, start, stop, lags, real, slope, rows[q], ends, True, True, None, terms, powers
+                            )  # fmt: skip
+                        if reached < 0:
+                            unequal[n, unit, block] = True
+                            continue
                     if products is not None:
                         for column in range(reached):
                             products[n, unit, column, 0] += terms[column, PLAIN]
@@ -382,4 +391,3 @@ def sweep(large, least, middle, ends, delta, moved, scales, lags, lengths, sums,
                         powers *= 2
                     if sums is not None:
                         _add(sums[unit], exponents[unit], terms, powers, reached)
-    return unequal

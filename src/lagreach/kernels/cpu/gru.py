@@ -75,7 +75,7 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, room, dh0, dc0, dx, lo, hi
                 z, g, total = act[i, j], act[i, n + n + j], dh[i, j]
                 d[i, j] = total * sigmoid_of(z) * one_minus_sigmoid_of(z) * (g - before[i, j])
                 dh[i, j] = total * one_minus_sigmoid_of(z)
-        if w.gain.size:
+        if into is not None and w.gain.size:
             normalise_backward(d, 2 * units, w.gain, run.normal[t, lo:hi], run.inverse[t, lo:hi], into.gain, into.shift)
         prefetch = (
             step_of(run.act, t - 1, lo, hi),
@@ -90,7 +90,7 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, room, dh0, dc0, dx, lo, hi
                 d[i, n + j] = q * before[i, j] * sigmoid_of(r) * one_minus_sigmoid_of(r)
                 dh[i, j] += q * sigmoid_of(r)
         sum_of_products(dh, dh, ((d[:, : 2 * units], w.U[: 2 * units]),), 0, units, prefetch)
-        if t % recent.shape[0] == 0:
+        if into is not None and t % recent.shape[0] == 0:
             steps = min(recent.shape[0], x.shape[0] - t)
             add_state_gradients(run.h, h0, recent, t, lo, hi, into.Ut, 0, 2 * units)
             sum_of_products(into.Ut, into.Ut, ((run.rh[t : t + steps, lo:hi], recent[:steps]),), 2 * units, 3 * units)

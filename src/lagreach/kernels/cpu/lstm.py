@@ -91,7 +91,7 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, room, dh0, dc0, dx, lo, hi
                     dc[i, j] * c_before[i, j] * sigmoid_of(act[i, n + j]) * one_minus_sigmoid_of(act[i, n + j])
                 )
                 dc[i, j] *= sigmoid_of(act[i, n + j])
-        if w.gain.size:
+        if into is not None and w.gain.size:
             normalise_backward(d, 2 * units, w.gain, run.normal[t, lo:hi], run.inverse[t, lo:hi], into.gain, into.shift)
         prefetch = (
             step_of(run.act, t - 1, lo, hi),
@@ -100,7 +100,7 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, room, dh0, dc0, dx, lo, hi
             step_of(dh_out, t - 1, lo, hi),
         )
         sum_of_products(dh, nothing, ((d, w.U),), 0, units, prefetch)
-        if t % recent.shape[0] == 0:
+        if into is not None and t % recent.shape[0] == 0:
             add_state_gradients(run.h, h0, recent, t, lo, hi, into.Ut, 0, 4 * units)
             add_input_gradients(x, recent, t, lo, hi, w.W, into.Wt, into.b, dx)
 

@@ -140,14 +140,14 @@ def backward(
 def pullback(done: Forward, dh: np.ndarray, dc: np.ndarray | None) -> tuple[torch.Tensor, torch.Tensor]:
     """Gradients of the pre-activations (replica, seq, time, width), blocks in the kernel's order, and of the inputs."""
     replica, time, seq, _ = done.x.shape
-    width = done.weights[0].b.size
+    width, W = done.weights[0].b.size, torch.from_numpy(np.stack([weights.W for weights in done.weights]))
     room = empty((replica, seq * time * width), done.x.dtype)
-    dx = _walk_back(done, dh, dc, wants_x=True, whole=room)[-1]
+    _walk_back(done, dh, dc, wants_x=False, whole=room)
     rows = [
         room[:, lo * time * width : hi * time * width].reshape(replica, time, -1, width) for lo, hi in _blocks(done)
     ]
-    d = rows[0] if len(rows) == 1 else np.concatenate(rows, axis=2)
-    return torch.from_numpy(d).transpose(1, 2), torch.from_numpy(dx).transpose(1, 2)
+    d = torch.from_numpy(rows[0] if len(rows) == 1 else np.concatenate(rows, axis=2)).transpose(1, 2)
+    return d, d[..., : W.shape[1]] @ W[:, None]
 
 
 def _walk_back(
@@ -155,7 +155,8 @@ def _walk_back(
 ) -> tuple[list[list[Gradients]], np.ndarray, np.ndarray, np.ndarray]:
     """Sums of the weights' gradients by replica and share, and gradients of h0, c0 and x.
 
-    `whole` (replica, seq * time * width) takes the gradients of all pre-activations, one block of rows after the other.
+    `whole` (replica, seq * time * width) takes the gradients of all pre-activations, one block of rows after the other. Who
+    gives it wants no more, and unless a LayerNorm needs their sums, kernels are compiled without those of the weights.
     """
     _check_kept(done)
     cell, dtype, width = done.cell, done.x.dtype, done.weights[0].b.size
@@ -169,11 +170,12 @@ def _walk_back(
     dc = np.empty((replica, 0, 0, 0), dtype) if dc is None else dc
     dh0, dc0 = zeros(done.h0.shape, dtype), zeros(done.c0.shape, dtype)
     dx = zeros(done.x.shape, dtype) if wants_x else np.empty((replica, 1, seq, 0), dtype)
-    kernel = _kernel(cell, "backward", dtype)
+    kernel = _kernel(cell, "backward", dtype, alone=whole is not None)
     blocks = _blocks(done)
     ends = [len(blocks) * k // SHARES for k in range(SHARES + 1)] if len(blocks) > SHARES else range(len(blocks) + 1)
     shares = [blocks[start:end] for start, end in pairwise(ends)]
     sums = [[gradients_like(done.weights[r]) for _ in shares] for r in range(replica)]
+    summed = whole is None or done.weights[0].gain.size > 0
 
     def one_share(r: int, k: int) -> None:
         for lo, hi in shares[k]:
@@ -181,7 +183,7 @@ def _walk_back(
                 room = empty((max(TERMS, hi - lo) * width,), dtype)
             else:
                 room = whole[r, lo * time * width : hi * time * width]
-            kernel(*done.of(r), dh[r], dc[r], sums[r][k], room, dh0[r], dc0[r], dx[r], lo, hi)
+            kernel(*done.of(r), dh[r], dc[r], sums[r][k] if summed else None, room, dh0[r], dc0[r], dx[r], lo, hi)
 
     _spread([partial(one_share, r, k) for r in range(replica) for k in range(len(shares))], 2 * done.work)
     return sums, dh0, dc0, dx
@@ -208,13 +210,13 @@ def _blocks(done: Forward) -> list[tuple[int, int]]:
     return [(start, min(start + rows, seq)) for start in range(0, seq, rows)]
 
 
-_ready: dict[tuple[str, str, np.dtype[Any]], Callable[..., None]] = {}  # kernels that this process has called
+_ready: dict[tuple[str, str, np.dtype[Any], bool], Callable[..., None]] = {}  # kernels that this process has called
 
 
-def _kernel(cell: Cell, which: str, dtype: np.dtype[Any]) -> Callable[..., None]:
-    """Look a kernel up; its first call, which may compile it, says so on the terminal."""
+def _kernel(cell: Cell, which: str, dtype: np.dtype[Any], *, alone: bool = False) -> Callable[..., None]:
+    """Look a kernel up; its first call, which may compile it (`alone`: without sums of weights), says so on the terminal."""
     name = MODULES.get(cell.name, cell.name)
-    key = (name, which, dtype)
+    key = (name, which, dtype, alone)
     if key in _ready:
         return _ready[key]
     function: Callable[..., None] = getattr(importlib.import_module(f"lagreach.kernels.cpu.{name}"), which)

@@ -88,18 +88,20 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, room, dh0, dc0, dx, lo, hi
                 d[i, j] = total * s * (one - g * g)
                 dh[i, j] = total * kept
             d[i, units] = toward_gate * s * kept
-        if w.gain.size:
+        if into is not None and w.gain.size:
             normalise_backward(d, 0, w.gain, run.normal[t, lo:hi], run.inverse[t, lo:hi], into.gain, into.shift)
         prefetch = step_of(run.act, t - 1, lo, hi), step_of(run.h, t - 2, lo, hi), step_of(dh_out, t - 1, lo, hi)
         sum_of_products(dh, dh, ((d[:, : units + 1], w.U[: units + 1]),), 0, units, prefetch)
-        for i in range(hi - lo):
-            for j in range(units):
-                d_row[j] += d[i, units] * before[i, j]
-        if t % recent.shape[0] == 0:
+        if into is not None:
+            for i in range(hi - lo):
+                for j in range(units):
+                    d_row[j] += d[i, units] * before[i, j]
+        if into is not None and t % recent.shape[0] == 0:
             add_state_gradients(run.h, h0, recent, t, lo, hi, into.Ut, 0, units)
             add_input_gradients(x, recent, t, lo, hi, w.W, into.Wt, into.b, dx)
-    for j in range(units):
-        into.Ut[j, units] += d_row[j]
+    if into is not None:
+        for j in range(units):
+            into.Ut[j, units] += d_row[j]
 
 
 @compiled

@@ -24,7 +24,7 @@ from numba.core.itanium_mangler import mangle
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
-from lagreach.kernels.cpu.compiled import LINE, inlined
+from lagreach.kernels.cpu.compiled import LINE
 
 # what numba compiles for: this machine, or what a variable of the environment says
 _CHOSEN: str | None = getattr(config, "CPU_FEATURES", None)
@@ -38,8 +38,8 @@ TALL_ROWS = 2 * ROWS
 
 
 @no_type_check
-def _tiles(rows: int, vectors: int, masked: bool) -> Callable[..., int]:
-    """Build the function that makes the tiles in the rows from `top` to `bottom`, columns from `left` to `right`.
+def _tiles(rows: int, vectors: int, masked: bool) -> Callable[..., Any]:
+    """Return what calls the function that makes the tiles in the rows from `top` to `bottom`, columns from `left` to `right`.
 
     Unless `masked`, the columns must be a whole number of tiles.
     Rows beyond the last one are the last one again: they end up with the same numbers, so that storing them is harmless.
@@ -47,18 +47,13 @@ def _tiles(rows: int, vectors: int, masked: bool) -> Callable[..., int]:
     next one; a tile asks for lines of one array alone, since looking for the array at every term would cost too much.
     """
 
-    @intrinsic
-    def tiles(typing_context, C, start, pairs, top, bottom, left, right, prefetch, line):
-        if any(array.layout != "C" for array in (C, start, *prefetch, *(W for _, W in pairs))):
-            raise TypingError("all arrays but A must be contiguous")
-        if any(A.layout == "F" for A, _ in pairs):
-            raise TypingError("the last axis of A must be contiguous")
-        if any(array.dtype != C.dtype for array in (start, *(array for pair in pairs for array in pair))):
-            raise TypingError("all arrays must have the same dtype")
-        return types.intp(C, start, pairs, *[types.intp] * 4, prefetch, types.intp), call
-
-    def call(context, builder, signature, arguments):
+    def call(context, builder, types_of_arrays, arrays, *numbers):
         """A function of its own, which is not copied to where it is called: that would take long to compile."""
+        C, start, pairs, prefetch = arrays
+        *places, line = numbers
+        arguments = [C, start, pairs, *places, prefetch, line]
+        C_type, start_type, pairs_type, prefetch_type = types_of_arrays
+        signature = types.intp(C_type, start_type, pairs_type, *[types.intp] * 4, prefetch_type, types.intp)
         name = mangle(f"tiles_{rows}_{vectors}_{masked}", signature.args)
         kind = ir.FunctionType(cgutils.intp_t, [value.type for value in arguments])
         function = cgutils.get_or_insert_function(builder.module, kind, name)
@@ -123,7 +118,7 @@ def _tiles(rows: int, vectors: int, masked: bool) -> Callable[..., int]:
         (line,) = code.for_all(counts, [line], one_tile)
         return line
 
-    return tiles
+    return call
 
 
 class _Array:
@@ -259,22 +254,45 @@ _many_wide, _one_wide = (_tiles(rows, VECTORS, masked=False) for rows in (ROWS, 
 _narrow = _tiles(TALL_ROWS, 1, masked=True)
 
 
-@inlined
+@intrinsic
 @no_type_check
-def sum_of_products(C, start, pairs, first, last, prefetch=()):
+def sum_of_products(typing_context, C, start, pairs, first, last, prefetch=()):
     """``C = start + sum A W`` over the pairs (A, W), in the columns from first to last alone.
 
     A is (row, term) and W (term, column), or A is (term, term, row) and W (term, term, column), summed over both axes of
     terms. A may be any view whose last axis is contiguous, all else is contiguous.
     `start` is one row, or of the shape of C, and may be C itself. `prefetch` are arrays that will be needed next.
+    Written in LLVM's own instructions, too: numba takes longer over a few lines of Python wherever they are called.
     """
-    rows, wide = C.shape[0], VECTORS * VECTOR_BYTES // C.itemsize
-    narrow = first + (last - first) // wide * wide
-    line = 0
-    if first < narrow:
-        alone = rows - rows % ROWS if rows % ROWS <= ROWS // 4 else rows  # so few are faster one by one
-        line = _many_wide(C, start, pairs, 0, alone, first, narrow, prefetch, line)
-        if alone < rows:
-            line = _one_wide(C, start, pairs, alone, rows, first, narrow, prefetch, line)
-    if narrow < last:
-        _narrow(C, start, pairs, 0, rows, narrow, last, prefetch, line)  # one row takes as long as eight: sums wait
+    if any(array.layout != "C" for array in (C, start, *prefetch, *(W for _, W in pairs))):
+        raise TypingError("all arrays but A must be contiguous")
+    if any(A.layout == "F" for A, _ in pairs):
+        raise TypingError("the last axis of A must be contiguous")
+    if any(array.dtype != C.dtype for array in (start, *(array for pair in pairs for array in pair))):
+        raise TypingError("all arrays must have the same dtype")
+
+    soon_type = (
+        prefetch if isinstance(prefetch, types.BaseTuple) else types.Tuple(())
+    )  # numba leaves a default as it is
+
+    def call(context, builder, signature, arguments):
+        C_value, start_value, pairs_value, left, right, soon = arguments
+        code = _Code(context, builder, C.dtype)
+        made = context, builder, (C, start, pairs, soon_type), (C_value, start_value, pairs_value, soon)
+        rows, none = code.array(C, C_value).shape[0], code.integer(0)
+        wide = code.integer(VECTORS * code.width)
+        whole = builder.mul(builder.sdiv(builder.sub(right, left), wide), wide)
+        narrow = builder.add(left, whole)
+        line = cgutils.alloca_once_value(builder, none)
+        with builder.if_then(builder.icmp_signed("<", left, narrow)):
+            odd = builder.srem(rows, code.integer(ROWS))
+            few = builder.icmp_signed("<=", odd, code.integer(ROWS // 4))  # so few are faster one by one
+            alone = builder.select(few, builder.sub(rows, odd), rows)
+            builder.store(_many_wide(*made, none, alone, left, narrow, builder.load(line)), line)
+            with builder.if_then(builder.icmp_signed("<", alone, rows)):
+                builder.store(_one_wide(*made, alone, rows, left, narrow, builder.load(line)), line)
+        with builder.if_then(builder.icmp_signed("<", narrow, right)):
+            _narrow(*made, none, rows, narrow, right, builder.load(line))  # one row takes as long as eight: sums wait
+        return context.get_dummy_value()
+
+    return types.void(C, start, pairs, types.intp, types.intp, soon_type), call

@@ -72,7 +72,7 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, room, dh0, dc0, dx, lo, hi
                 d[i, n + j] = total * sigmoid_of(z) * one_minus_sigmoid_of(z) * (before[i, j] - g)
                 d[i, n + n + j] = total * one_minus_sigmoid_of(z) * (one - g * g)
                 dh[i, j] = total * sigmoid_of(z)
-        if w.gain.size:
+        if into is not None and w.gain.size:
             normalise_backward(d, 2 * units, w.gain, run.normal[t, lo:hi], run.inverse[t, lo:hi], into.gain, into.shift)
         for i in range(hi - lo):
             for j in range(n):
@@ -83,7 +83,7 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, room, dh0, dc0, dx, lo, hi
         prefetch = step_of(run.act, t - 1, lo, hi), step_of(run.h, t - 2, lo, hi), step_of(dh_out, t - 1, lo, hi)
         sum_of_products(dh, dh, ((d[:, : 2 * units], w.U[: 2 * units]),), 0, units, prefetch)
         sum_of_products(dh, dh, ((d[:, 3 * units :], w.U[3 * units :]),), 0, units, prefetch)
-        if t % recent.shape[0] == 0:
+        if into is not None and t % recent.shape[0] == 0:
             add_state_gradients(run.h, h0, recent, t, lo, hi, into.Ut, 0, 2 * units)
             add_state_gradients(run.h, h0, recent, t, lo, hi, into.Ut, 3 * units, 4 * units)
             add_input_gradients(x, recent, t, lo, hi, w.W, into.Wt, into.b, dx)
