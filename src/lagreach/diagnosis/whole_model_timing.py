@@ -12,7 +12,8 @@ import numpy as np
 
 from lagreach.diagnosis import pacing
 from lagreach.diagnosis.pacing import MORE, Allowance, Pace, PieceLaw, timed
-from lagreach.whole_model.exchange import MOST_ANCHORS, ExchangeWork
+from lagreach.whole_model.exchange import ExchangeWork
+from lagreach.whole_model.exchange_rounds import MOST_ANCHORS
 from lagreach.whole_model.measure import directions_of, measure_gain
 from lagreach.whole_model.measurement_plan import WholeModelPlan
 from lagreach.whole_model.running import at_rest
@@ -94,7 +95,7 @@ def _piece(
         seconds |= {name: grown * last[name] for name in (EXCHANGE, NOISE, GAINS)}
     lag = plan.bands.lags[len(plan.bands) // 2]
     works: dict[str, Callable[[], object]] = {
-        EXCHANGE: lambda: ExchangeWork(((lag, lag),))(few, (0,)),
+        EXCHANGE: lambda: ExchangeWork((lag,))(few, (0,)),
         NOISE: lambda: directions_of(made[0], {})(few, (0,)),
         GAINS: lambda: measure_gain(few),
     }

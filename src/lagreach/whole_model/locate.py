@@ -111,8 +111,7 @@ def _looked_into(
     candidates = _inside(plan, bands, inside, error)
     contexts = [follow.at(one.lag) for one in candidates] if isinstance(follow, TokenContexts) else []
     neighbours = follow if isinstance(follow, Neighbours) else None
-    edges = [(one.lag, one.lag) for one in candidates]
-    exchanged = measure_exchange(plan, edges, neighbours, progress, spread, contexts)
+    exchanged = measure_exchange(plan, [one.lag for one in candidates], neighbours, progress, spread, contexts)
     if contexts and isinstance(follow, TokenContexts):
         left = min(context.left for context in contexts)
         note = PARTIAL_TOKENS.format(distances=", ".join(map(str, follow.distances)), left=100 * left)
