@@ -106,9 +106,13 @@ class ExchangeWork:
     contexts: tuple[TokenContext, ...] = ()  # of each lag, where tokens follow each other
     stage: str = "exchange"
 
+    def rounds(self, plan: WholeModelPlan) -> Rounds:
+        """How runs are dealt to the lags; tokens that follow each other have no control."""
+        return Rounds.planned(plan, len(self.lags), controlled=not self.contexts)
+
     def __call__(self, plan: WholeModelPlan, blocks: tuple[int, ...], tick: Tick = None) -> ExchangePart:
         """Run the model on every pair as it is, and in every round once for each anchor with inputs exchanged."""
-        rounds = Rounds.planned(plan, len(self.lags))
+        rounds = self.rounds(plan)
         pairs = np.flatnonzero(np.isin(plan.block_plan.blocks, blocks))
         place = {int(plan.block_plan.pairs[pair, 0]): number for number, pair in enumerate(pairs)}
         rows_of = rounds.rows(pairs)
@@ -174,9 +178,10 @@ def measure_exchange(
     pairs = len(plan.block_plan.pairs)
     rises = np.full((3, pairs, len(lags)), np.nan)
     store, controls = list[Factors](), list[Factors]()
-    rows_of = Rounds.planned(plan, len(lags)).rows(np.arange(pairs))
+    work = ExchangeWork(tuple(lags), neighbours, tuple(contexts))
+    rows_of = work.rounds(plan).rows(np.arange(pairs))
     seen = 0
-    for part in (spread or Here()).parts(plan, ExchangeWork(tuple(lags), neighbours, tuple(contexts)), progress):
+    for part in (spread or Here()).parts(plan, work, progress):
         rises[:, part.pairs] = part.rises
         _take_in(store, part.factors, [2 * rows for rows in rows_of])
         _take_in(controls, part.controls, [rows + 2 * pairs * plan.anchors for rows in rows_of])

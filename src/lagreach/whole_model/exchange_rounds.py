@@ -10,7 +10,13 @@ from jaxtyping import Float, Int
 from lagreach.whole_model.measurement_plan import WholeModelPlan
 
 MOST_ANCHORS = 4  # of a pair, for each lag: every one of them is a run of its own
-RUNS = 4  # with inputs exchanged that a pair takes part in, for all lags together
+MORE_RUNS = 4  # times as many runs of a pair as one lag has, for all lags together,
+MORE_UNCONTROLLED = 6  # or so many, where swapped targets do not take off what few pairs say by chance
+
+
+def runs_of_a_lag(plan: WholeModelPlan) -> int:
+    """Runs with inputs exchanged that a pair takes part in if there is one lag alone: one for each of its anchors."""
+    return min(MOST_ANCHORS, plan.anchors)
 
 
 @dataclass(frozen=True)
@@ -26,23 +32,29 @@ class Rounds:
     scale: Float[np.ndarray, "pair lag"]
 
     @classmethod
-    def planned(cls, plan: WholeModelPlan, lags: int) -> Rounds:
+    def planned(cls, plan: WholeModelPlan, lags: int, *, controlled: bool = True) -> Rounds:
         """Deal the lags: by a pair's place in its block alone, so that neither targets nor shards decide."""
-        blocks, most = plan.block_plan.blocks, min(MOST_ANCHORS, plan.anchors)
+        blocks, most = plan.block_plan.blocks, runs_of_a_lag(plan)
         size = np.bincount(blocks, minlength=plan.block_plan.count)
-        fewest = max(RUNS, -(-lags // max(1, int(size[size > 0].min()))))  # so that every block has every lag
-        if lags <= fewest:
+        allowed = (MORE_RUNS if controlled else MORE_UNCONTROLLED) * most
+        runs = max(allowed, -(-lags // max(1, int(size[size > 0].min()))))  # so that every block has every lag
+        if lags <= runs:
             columns = np.repeat(np.arange(lags)[:, None], len(blocks), axis=1)
-            return cls(columns, max(1, min(most, RUNS // lags)), np.ones((len(blocks), lags)))
+            return cls(columns, max(1, min(most, allowed // lags)), np.ones((len(blocks), lags)))
         order = np.argsort(blocks, kind="stable")
         place = np.empty(len(blocks), dtype=np.int64)
         place[order] = np.arange(len(blocks)) - np.repeat(np.cumsum(size) - size, size)
-        columns = (place * fewest + np.arange(fewest)[:, None]) % lags
+        columns = (place * runs + np.arange(runs)[:, None]) % lags
         takes_part = np.zeros((len(blocks), lags))
         takes_part[np.arange(len(blocks)), columns] = 1.0
         counted = np.zeros((len(size), lags))
         np.add.at(counted, blocks, takes_part)
         return cls(columns, 1, takes_part * (size[:, None] / np.maximum(counted, 1))[blocks])
+
+    @property
+    def part(self) -> float:
+        """Part of the pairs that exchange inputs at a lag."""
+        return float((self.scale > 0).mean())
 
     def rows(self, pairs: np.ndarray) -> list[int]:
         """Anchors of both sequences of some pairs, at each lag."""
