@@ -33,7 +33,13 @@ from lagreach.diagnosis.notes import how_measured, notes_on
 from lagreach.diagnosis.passes import Statistics
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis
 from lagreach.diagnosis.settings import with_arguments
-from lagreach.diagnosis.whole_model import Spreads, diagnose_whole_model, whole_model_cost
+from lagreach.diagnosis.whole_model import (
+    Spreads,
+    choices_of_layers,
+    collecting,
+    diagnose_whole_model,
+    whole_model_cost,
+)
 from lagreach.errors import InputError
 from lagreach.gradients.measurement_plan import MeasurementPlan
 from lagreach.gradients.optimiser_geometry import optimiser_name, update_scale
@@ -92,9 +98,9 @@ def diagnose(
     ----------
     model
         Any differentiable torch module, or a `GatedRNN`. Recurrent ones (`nn.LSTM`, `nn.GRU`, `nn.RNN`, a loop over their cells
-        or one of your own, one gated linear layer; see docs/adapters.md) are carried back step by step; of any other (a
-        Transformer, a stack of Mamba layers, a hybrid, a convolution, an encoder and a decoder) lags are those of the whole
-        model. It is run in evaluation mode and left as it was.
+        or one of your own, one gated linear layer; see docs/adapters.md) are carried back step by step; of any other (several
+        recurrent layers in a row that are not one module, a Transformer, a stack of Mamba layers, a hybrid, a convolution, an
+        encoder and a decoder) lags are those of the whole model. It is run in evaluation mode and left as it was.
     data
         ``(x, y)`` tensors, sequences first (also ``(x, y, mask)``, ``(x, y, mask, lengths)``, or a dict with these names and
         ``state``), or an iterable of such batches, such as a data loader. Also batches as libraries have them:
@@ -181,15 +187,21 @@ def diagnose(
     sample = telling_sample(source)
     check_time_axis(sample)
     call, reset = from_fresh_state(model, sample, call)
-    choice = choose_lags(model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call, only=only)
+    only_of_layers = {
+        "params": params,
+        "measure": not isinstance(measure, Spreads) and measure is not interruptible_window,
+    }
+    of_layers = bool(choices_of_layers(chosen, only_of_layers) or collecting(statistics))
+    choice = choose_lags(
+        model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call, only=only, of_layers=of_layers
+    )
     said = (*said, *reset, *choice.notes)
     if choice.of == "model":
         return diagnose_whole_model(
             model, source, loss, lags, settings=chosen, why=choice.why, require=require, steps=steps, outputs=outputs,
             call=call, inputs=choice.inputs, memory=memory, budget=budget, sequences=sequences, notes=said, statistics=statistics,
             progress=progress, spread=measure.spread(chosen) if isinstance(measure, Spreads) else None, optimizer=optimizer,
-            only_of_layers={"params": params,
-                            "measure": not isinstance(measure, Spreads) and measure is not interruptible_window},
+            only_of_layers=only_of_layers,
         )  # fmt: skip
     plans = diagnosis_plans(
         model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, outputs=outputs,
@@ -294,7 +306,10 @@ def cost(
     sample = telling_sample(source)
     check_time_axis(sample)
     call, _ = from_fresh_state(model, sample, call)
-    choice = choose_lags(model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call, only=only)
+    of_layers = bool(choices_of_layers(chosen, {"params": params}) or collecting(statistics))
+    choice = choose_lags(
+        model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call, only=only, of_layers=of_layers
+    )
     if choice.of == "model":
         return whole_model_cost(
             model, source, loss, lags, settings=chosen, why=choice.why, only_of_layers={"params": params}, require=require,

@@ -43,11 +43,12 @@ def diagnose_layer(plan: MeasurementPlan, measured: MeasuredWindow, statistics: 
         unknown = torch.full((len(lags),), torch.nan, dtype=torch.float64)
         by_lag = (Status.INTERRUPTED,) * len(lags)
         gains, rates = Fidelity(lags, unknown, unknown, Status.INTERRUPTED, by_lag), None
-    if not plan.view.local and pools(plan):
+    pooled = not plan.view.local and pools(plan)
+    if pooled:
         window = replace(window, warnings=(*window.warnings, POOLED), settings={**window.settings, "pooled": True})
     return LayerDiagnosis(
         name=plan.view.name.replace("\0", "\\0"),  # which files cannot hold
-        local=plan.view.local,
+        local=plan.view.local or pooled,
         window=with_curves(window, gains, rates, statistics, measured.collected),
         fidelity=gains,
         rates=rates,

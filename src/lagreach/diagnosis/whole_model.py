@@ -209,13 +209,17 @@ def model_plan(
     )  # fmt: skip
 
 
-def _refuse_choices(settings: MeasureSettings, only_of_layers: Mapping[str, Any], why: str) -> None:
+def choices_of_layers(settings: MeasureSettings, only_of_layers: Mapping[str, Any]) -> list[str]:
+    """What is asked for that recurrent layers alone have."""
     usual = {"params": "input", "measure": False}
-    wrong = [f"{name}={getattr(settings, name)!r}" for name, only in ONLY.items() if getattr(settings, name) != only]
-    wrong += [
+    asked = [f"{name}={getattr(settings, name)!r}" for name, only in ONLY.items() if getattr(settings, name) != only]
+    return asked + [
         f"{name}={value!r}" for name, value in only_of_layers.items() if value != usual[name] and not callable(value)
     ]
-    if wrong:
+
+
+def _refuse_choices(settings: MeasureSettings, only_of_layers: Mapping[str, Any], why: str) -> None:
+    if wrong := choices_of_layers(settings, only_of_layers):
         raise UnsupportedError(
             "lags of the whole model do not have this choice",
             got=f"{', '.join(wrong)}; lags of the whole model, because {why}",
@@ -224,13 +228,16 @@ def _refuse_choices(settings: MeasureSettings, only_of_layers: Mapping[str, Any]
         )
 
 
+def collecting(statistics: Sequence[LagStatistic]) -> list[str]:
+    """Names of statistics that collect something of a recurrence's states, which a whole model does not have."""
+    return [one.name for one in statistics if one.reads & {STATES, DEPENDENCES}]
+
+
 def _refuse_collecting(statistics: Sequence[LagStatistic]) -> None:
-    """Refuse statistics that collect something of a recurrence's states, which a whole model does not have."""
-    collecting = [one.name for one in statistics if one.reads & {STATES, DEPENDENCES}]
-    if collecting:
+    if names := collecting(statistics):
         raise UnsupportedError(
             "these statistics read the states of a recurrence",
-            got=f"{', '.join(collecting)}, for lags of the whole model",
+            got=f"{', '.join(names)}, for lags of the whole model",
             fix='let them read "window" or "gains", or ask for lags_of="layers"',
         )
 
