@@ -27,7 +27,8 @@ PER_VALUE = (
     3e-8  # and for every value of what arrived from an anchor, in each pairing: block means are made of all of them
 )
 READOUT = 0.3  # of the time of the noise, for the shares that a readout recovers
-FORWARD, SIGNALS, EXCHANGE, NOISE, GAINS = "forward", "signals", "exchange", "noise", "gains"
+FORWARD, BACK, SIGNALS, EXCHANGE, NOISE, GAINS = "forward", "back", "signals", "exchange", "noise", "gains"
+NO_TIME = Pace()
 
 Seconds = dict[str, float]  # of each pass over a piece, with one way back from a sequence
 
@@ -36,8 +37,8 @@ Seconds = dict[str, float]  # of each pass over a piece, with one way back from 
 class WholeModelPace:
     """Of the work that is always done, and of exchanges: none if no lag shows anything, else the same for however many."""
 
-    always: Pace = Pace()
-    exchange: Pace = Pace()
+    always: Pace = NO_TIME
+    exchange: Pace = NO_TIME
 
     @property
     def whole(self) -> Pace:
@@ -79,25 +80,32 @@ def _values(plan: WholeModelPlan) -> float:
 def _put_together(plan: WholeModelPlan, pieces: dict[int, Seconds]) -> WholeModelPace:
     """Fit each pass on its own."""
     chunks = -(-len(plan.block_plan.pairs) // plan.pairs_together)
+
+    def law(name: str, anchors: int) -> PieceLaw:
+        return PieceLaw.fitted(
+            {
+                (pairs, 1.0, 1.0): one[name] + (anchors - 1) * max(0.0, one[name] - one[FORWARD])
+                for pairs, one in pieces.items()
+            }
+        )
+
+    always = Pace()
+    for name, anchors, times in ((SIGNALS, plan.anchors, 1.0), (NOISE, 1, 1 + READOUT)):
+        one = law(name, anchors)
+        always = always + Pace(times * chunks * one.start, times * one.a_pair() / 2)
+    gains = law(GAINS, plan.anchors)
+    exchange = PieceLaw.fitted({(pairs, 1.0, 1.0): _exchanging(plan, one) for pairs, one in pieces.items()})
+    return WholeModelPace(
+        always=always + Pace(gains.start, per_shown=gains.a_pair() / 2),
+        exchange=Pace(chunks * exchange.start, exchange.a_pair() / 2),
+    )
+
+
+def _exchanging(plan: WholeModelPlan, piece: Seconds) -> float:
+    """Seconds of all exchanges of a piece: one run was timed, with one anchor that is carried back for its control."""
     runs = MORE_RUNS**0.5 * runs_of_a_lag(plan)  # as far from those of one lag as from those of many
-    ways = {SIGNALS: plan.anchors, EXCHANGE: runs, NOISE: 1, GAINS: plan.anchors}
-    always, exchange = Pace(), Pace()
-    for name, anchors in ways.items():
-        seconds = {
-            pairs: one[name] + (anchors - 1) * max(0.0, one[name] - one[FORWARD]) for pairs, one in pieces.items()
-        }
-        if name == EXCHANGE:  # beside its runs, which were timed with one anchor carried back, all anchors are
-            more = {pairs: max(0.0, one[NOISE] - one[FORWARD]) for pairs, one in pieces.items()}
-            seconds = {pairs: taken + (plan.anchors - anchors) * more[pairs] for pairs, taken in seconds.items()}
-        law = PieceLaw.fitted({(pairs, 1.0, 1.0): taken for pairs, taken in seconds.items()})
-        if name == GAINS:
-            always = always + Pace(law.start, per_shown=law.a_pair() / 2)
-        elif name == EXCHANGE:
-            exchange = Pace(chunks * law.start, law.a_pair() / 2)
-        else:
-            times = 1 + READOUT * (name == NOISE)
-            always = always + Pace(times * chunks * law.start, times * law.a_pair() / 2)
-    return WholeModelPace(always, exchange)
+    a_run = max(0.0, piece[EXCHANGE] - piece[FORWARD] - piece[BACK])
+    return piece[FORWARD] + runs * a_run + plan.anchors * piece[BACK]
 
 
 def _piece(
@@ -116,7 +124,7 @@ def _piece(
     back = max(0.0, signals - forward) / (len(plan.output) + several)  # for planted targets, and for the data's own
     once = forward + back
     signals += several * (plan.pairings - 1) * back  # pairs alone were timed, and every pairing is a way back
-    seconds = {FORWARD: forward, SIGNALS: signals, EXCHANGE: 2 * once, NOISE: once, GAINS: once}
+    seconds = {FORWARD: forward, BACK: back, SIGNALS: signals, EXCHANGE: 2 * once, NOISE: once, GAINS: once}
     if before:
         last = before[max(before)]
         grown = signals / last[SIGNALS]
