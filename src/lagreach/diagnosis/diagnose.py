@@ -20,6 +20,7 @@ from lagreach.adapters import View
 from lagreach.adapters.calling import Call
 from lagreach.adapters.fresh_state import from_fresh_state
 from lagreach.cells import Cell
+from lagreach.data.lags import listed_lags
 from lagreach.data.pairs import check_enough
 from lagreach.data.sequences import as_sequences, fingerprint, telling_sample
 from lagreach.data.survey import rough_survey, survey
@@ -46,7 +47,7 @@ from lagreach.gradients.optimiser_geometry import optimiser_name, update_scale
 from lagreach.gradients.output_anchors import decide
 from lagreach.gradients.selection import Selection
 from lagreach.statistics import LagStatistic, all_statistics, check_statistics
-from lagreach.transport.objective import Loss
+from lagreach.transport.losses import Loss
 from lagreach.transport.rollout import run
 from lagreach.types import Status
 from lagreach.whole_model.choice import choose_lags
@@ -106,7 +107,8 @@ def diagnose(
         ``state``), or an iterable of such batches, such as a data loader. Also batches as libraries have them:
         ``{"input_ids", "attention_mask", "labels"}``, ``((source, target), y)``, ``(inputs by name, y)``.
     loss
-        "mse", "cross_entropy" or a function ``loss(output, y, mask) -> (seq,)``.
+        "mse", "cross_entropy" (or torch's `nn.MSELoss()`, `nn.CrossEntropyLoss()`), or a function
+        ``loss(output, y, mask) -> (seq,)``.
     lags
         "auto" (contiguous bands over all lags), or the lags to look at; `require` lags are always included.
     sequences
@@ -198,10 +200,10 @@ def diagnose(
     said = (*said, *reset, *choice.notes)
     if choice.of == "model":
         return diagnose_whole_model(
-            model, source, loss, lags, settings=chosen, why=choice.why, require=require, steps=steps, outputs=outputs,
-            call=call, inputs=choice.inputs, memory=memory, budget=budget, sequences=sequences, notes=said, statistics=statistics,
-            progress=progress, spread=measure.spread(chosen) if isinstance(measure, Spreads) else None, optimizer=optimizer,
-            only_of_layers=only_of_layers,
+            model, source, loss, lags, settings=chosen, why=choice.why, require=require, steps=steps,
+            outputs=outputs or choice.outputs, call=call, inputs=choice.inputs, memory=memory, budget=budget,
+            sequences=sequences, notes=said, statistics=statistics, optimizer=optimizer, only_of_layers=only_of_layers,
+            progress=progress, spread=measure.spread(chosen) if isinstance(measure, Spreads) else None,
         )  # fmt: skip
     plans = diagnosis_plans(
         model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, outputs=outputs,
@@ -212,8 +214,8 @@ def diagnose(
         plans, chosen, measurable, budget, memory, begun=started, statistics=measured_statistics
     )
     plans = [replace(plan, planned=sequences or available) for plan in plans]
-    used = plans[0].block_plan.sequences
-    notes = (*said, *notes_on(plans, sample), *beyond_budget(budget, pace, used))
+    taken = used = plans[0].block_plan.sequences
+    notes = (*said, *notes_on(plans, sample), *beyond_budget(budget, pace, taken))
     layers: list[LayerDiagnosis] = []
     seconds = {"setting up": pacing.clock() - started}
     partial = False
@@ -225,6 +227,7 @@ def diagnose(
                 measured = measure(plan, chosen, shown, measured_statistics)
                 layer, cut_last = despite_interrupt(diagnose_layer, plan, measured, measured_statistics)
                 layers.append(layer)
+                used = min(used, measured.sequences)
                 partial = measured.cut_short or cut_last or layer.fidelity.status is Status.INTERRUPTED
         except KeyboardInterrupt:
             if not layers:
@@ -242,12 +245,13 @@ def diagnose(
         | {"optimizer": None if optimizer is None else optimiser_name(optimizer)}
         | {"time": plans[0].time, "anchors": anchors_of(plans[0])}
         | {"lags_of": "layers", "lags_of_why": choice.why}
+        | ({"partial": True} if partial else {})
         | dict(layers[0].window.settings),
         versions={"lagreach": __version__} | {name: version(name) for name in ("torch", "numpy", "scipy")},
         fingerprint=fingerprint(source),
         seconds=seconds,
         partial=partial,
-        warnings=(*how_measured(model, used < measurable, partial, plans, missing), *notes),
+        warnings=(*how_measured(model, taken < measurable, partial, plans, missing), *notes),
         convergence=convergence_of(model, source, loss),
         about=about(model, source, plans[0].time),
     )
@@ -313,7 +317,8 @@ def cost(
     if choice.of == "model":
         return whole_model_cost(
             model, source, loss, lags, settings=chosen, why=choice.why, only_of_layers={"params": params}, require=require,
-            steps=steps, outputs=outputs, call=call, inputs=choice.inputs, memory=memory, budget=budget, optimizer=optimizer,
+            steps=steps, outputs=outputs or choice.outputs, call=call, inputs=choice.inputs, memory=memory, budget=budget,
+            optimizer=optimizer,
         )  # fmt: skip
     plans = diagnosis_plans(
         model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, outputs=outputs,
@@ -356,6 +361,10 @@ def diagnosis_plans(
 
     `roughly` is for plans that are only timed, see `plan_measurement`.
     """
+    lags = (
+        lags if isinstance(lags, str) else listed_lags(lags)
+    )  # which may be iterated over once, and layers be several
+    require = listed_lags(require, "require")
     source = as_sequences(data)
     check_enough(len(source))
     if settings.signal == "dependence":

@@ -29,7 +29,8 @@ from lagreach.regimes import fit_regimes
 from lagreach.tails.fit import fit_tail
 from lagreach.transport.fidelity import Fidelity, fidelity
 from lagreach.transport.first_order import EffectiveRates, effective_rates
-from lagreach.transport.objective import Loss, output_gradient
+from lagreach.transport.losses import Loss
+from lagreach.transport.objective import output_gradient
 from lagreach.types import Status
 
 

@@ -37,7 +37,7 @@ from lagreach.statistics._statistic import DEPENDENCES, STATES
 from lagreach.statistics.memory import Memory
 from lagreach.tails.fit import fit_tail
 from lagreach.transport.fidelity import Fidelity
-from lagreach.transport.objective import Loss
+from lagreach.transport.losses import Loss
 from lagreach.types import Status
 from lagreach.whole_model.factors import IN_MEMORY
 from lagreach.whole_model.language_models import aligned_labels
@@ -121,6 +121,7 @@ def diagnose_whole_model(
         | {"used": block_plan.sequences}
         | {"optimizer": None if options.get("optimizer") is None else optimiser_name(options["optimizer"])}
         | {"time": plan.time, "anchors": float(plan.used.sum())}
+        | ({"partial": True} if cut_short else {})
         | dict(layer.window.settings),
         versions={"lagreach": __version__} | {name: version(name) for name in ("torch", "numpy", "scipy")},
         fingerprint=fingerprint(source),
@@ -331,5 +332,5 @@ def _how_measured(model: nn.Module, whole: int, measured: ModelMeasurement) -> t
     if measured.plan.weighting is not None:
         notes.append("signal and noise are those of the optimiser's steps, not of plain gradients")
     if measured.cut_short:
-        notes.append("interrupted: only the blocks that were finished are in this result")
+        notes.append("interrupted: only the blocks that were finished are in this result, which is partial")
     return tuple(notes)

@@ -6,17 +6,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from lagreach.adapters import View, find_views
-from lagreach.adapters.calling import Call, default_call, refuse_batch_norm, refuse_other_objects
+from lagreach.adapters.calling import (
+    Call,
+    captured,
+    default_call,
+    refuse_batch_norm,
+    refuse_other_objects,
+    untouched,
+)
 from lagreach.adapters.custom import custom_views
 from lagreach.adapters.families import scan_modules
 from lagreach.adapters.own_cells import own_cell_paths, reads_own_steps
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError, LagreachError, UnstableModelError, UnsupportedError
+from lagreach.gradients.output_anchors import decide
 from lagreach.gradients.selection import select_params
 from lagreach.models.gated_rnn import GatedRNN
+from lagreach.transport.rollout import run
 from lagreach.whole_model.find_input import find_input_module
 from lagreach.whole_model.running import at_rest, unwrapped, whole_model
 
@@ -34,13 +44,15 @@ MIXES_STEPS = (*ATTENDS, "conv1d")  # and of those that do so for a few
 class LagChoice:
     """Whose lags are measured ("layers" or "model"), why, and the recurrences that were found.
 
-    `inputs` is the module that reads the input, if that is known already; `notes` say what was left out.
+    `inputs` is the module that reads the input, and `outputs` whether there is one a step, where these are known already; `notes`
+    say what was left out.
     """
 
     of: str
     why: str
     views: tuple[View, ...] = ()
     inputs: str | None = None
+    outputs: str | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -147,11 +159,13 @@ def _by_looking(model: nn.Module, sample: Batch, call: Call | None, of_layers: b
     choice = _of_layers("its recurrence is carried back step by step, exactly", views, sample)
     if of_layers or not recurrent or len(choice.views) < len(views):  # of a model that is cut, what is left
         return choice
-    mixed = _mixed_steps(inside, recurrent)
-    return choice if mixed is None or not _can_be_read(model, sample, call) else LagChoice("model", mixed)
+    mixed = _mixed_steps(inside, recurrent, sample, call or default_call)
+    if mixed is None or not _can_be_read(model, sample, call):
+        return choice
+    return LagChoice("model", mixed, outputs=_told_by_states(views, sample))
 
 
-def _mixed_steps(model: nn.Module, recurrent: Sequence[nn.Module]) -> str | None:
+def _mixed_steps(model: nn.Module, recurrent: Sequence[nn.Module], sample: Batch, call: Call) -> str | None:
     """Say why steps within the layers are no lags of the model: others carry inputs over time as well; None where they are."""
     first, *others = recurrent
     if others:
@@ -159,9 +173,18 @@ def _mixed_steps(model: nn.Module, recurrent: Sequence[nn.Module]) -> str | None
     (path,) = _paths(model, recurrent)
     if isinstance(first, nn.RNNBase) and first.bidirectional and first.num_layers > 1:
         return f"steps within each layer of {path or 'a bidirectional stack'} are no lags of the model{LOOK_INSIDE}"
-    if _looks_around(model, path, by=ATTENDS):
-        return f"steps are mixed outside {path} as well, by attention{LOOK_INSIDE}"
-    return None
+    attending = [module for module in _around(model, path, by=ATTENDS) if module is not model]
+    with untouched(model), torch.no_grad(), captured(attending) as calls:
+        call(model, sample)
+    return f"steps are mixed outside {path} as well, by attention{LOOK_INSIDE}" if any(calls.values()) else None
+
+
+def _told_by_states(views: Sequence[View], sample: Batch) -> str | None:
+    """Whether outputs belong to a step each, by the states that feed them; None where these do not tell."""
+    try:
+        return decide([run(view.bind(sample)) for view in views])
+    except InputError:
+        return None
 
 
 def _can_be_read(model: nn.Module, sample: Batch, call: Call | None) -> bool:
@@ -236,13 +259,18 @@ def _paths(model: nn.Module, modules: Sequence[nn.Module]) -> list[str]:
     return [path for path, module in model.named_modules() if any(module is wanted for wanted in modules)]
 
 
-def _looks_around(model: nn.Module, *layers: str, by: Sequence[str] = MIXES_STEPS) -> bool:
+def _looks_around(model: nn.Module, *layers: str) -> bool:
     """Whether something outside some layers mixes steps, by the names of classes."""
+    return bool(_around(model, *layers, by=MIXES_STEPS))
+
+
+def _around(model: nn.Module, *layers: str, by: Sequence[str]) -> list[nn.Module]:
+    """Modules outside some layers whose classes have such a name."""
     inside = tuple(f"{path}." for path in layers)
     outside = [
         module for path, module in model.named_modules() if "" not in layers and not f"{path}.".startswith(inside)
     ]
-    return any(word in type(module).__name__.lower() for module in outside for word in by)
+    return [module for module in outside if any(word in type(module).__name__.lower() for word in by)]
 
 
 def _refusal(error: LagreachError) -> str:
