@@ -38,8 +38,23 @@ LAYERS = {
     "two Mamba layers of transformers, as a whole": ("mamba(2)", 64, 48, 0, {"loss": "cross_entropy"}),
     "a Transformer of two layers": ("Encoder()", 1000, 64, 8, {}),
     "a small GPT-2 of transformers": ("gpt2()", 512, 64, 0, {"loss": "cross_entropy"}),
+    "a Transformer, ten dependences": ("Small()", 1200, 40, 1, {"lags_of": "model"}),
+    "a Transformer, nothing to find": ("Small()", 1200, 40, 1, {"lags_of": "model"}),
+    "two LSTM layers of 16 units, both ways": (
+        "Reads(nn.LSTM(1, 16, 2, batch_first=True, bidirectional=True))",
+        400,
+        40,
+        1,
+        {"outputs": "per step"},
+    ),
     "two LSTM layers of 24 units, short": ("Reads(nn.LSTM(2, 24, 2, batch_first=True))", 128, 32, 2, {}),
     "an LSTM of 128 units, 128 steps, long": ("Reads(nn.LSTM(8, 128, batch_first=True))", 400, 128, 8, {}),
+}
+# (lag, strength) of what targets depend on; on the input three steps before where nothing stands here
+PLANTED = {
+    "a Transformer, ten dependences": [(lag, 1.2) for lag in range(0, 30, 3)],
+    "a Transformer, nothing to find": [],
+    "two LSTM layers of 16 units, both ways": [(lag, 1.2) for lag in range(0, 30, 3)],
 }
 TINY = {"a small GRU": ("Reads(nn.GRU(2, 6, batch_first=True))", 64, 16, 2, {"lags": [0, 1, 4]})}
 PROGRAM = """
@@ -61,6 +76,18 @@ class Encoder(nn.Module):
     def forward(self, x):
         mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
         return self.out(self.layers(self.into(x) + self.where[: x.shape[1]], mask=mask, is_causal=True))
+
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.into, self.out = nn.Linear(1, 16), nn.Linear(16, 1)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=True, dropout=0.0)
+        self.layers = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        self.where = nn.Parameter(0.5 * torch.randn(40, 16))
+
+    def forward(self, x):
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        return self.out(self.layers(self.into(x) + self.where, mask=mask, is_causal=True))
 
 class Loop(nn.Module):
     def __init__(self):
@@ -100,7 +127,8 @@ model = eval(case["model"])
 if case["input"]:
     x = torch.randn(case["sequences"], case["time"], case["input"])
     y = torch.randn(case["sequences"], case["time"], 1)
-    y[:, 3:] += x[:, :-3, :1]
+    for lag, strength in case["planted"]:
+        y[:, lag:] += strength * x[:, : case["time"] - lag, :1]
 else:
     x = torch.randint(0, 64, (case["sequences"], case["time"]))
     y = x.roll(3, 1)
@@ -116,7 +144,8 @@ allowed, _ = timed(lambda: lagreach.diagnose(model, (x, y), progress=False, budg
 trials.append(estimate())  # between the works, since a machine is not always equally fast
 share = sorted(seconds for seconds, _ in trials)[1]
 plan = sorted((plan for _, plan in trials), key=lambda plan: plan.seconds)[1]
-print(json.dumps({"estimated": plan.seconds, "seconds": seconds, "estimating": share, "used": used,
+expected = plan.seconds if case["planted"] else plan.seconds_if_nothing
+print(json.dumps({"estimated": expected, "seconds": seconds, "estimating": share, "used": used,
                   "planned": plan.memory / 2**20, "budget": seconds / 2, "within": allowed}))
 """
 
@@ -125,6 +154,7 @@ def measure(name: str, size: Size) -> dict[str, float]:
     """Run one case in a fresh process."""
     model, sequences, time, width, options = (TINY if size == "quick" else LAYERS)[name]
     case = {"model": model, "sequences": sequences, "time": time, "input": width, "options": options}
+    case["planted"] = PLANTED.get(name, [(3, 1.0)])
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", PROGRAM, json.dumps(case)],
         capture_output=True,

@@ -61,7 +61,7 @@ def test_draws_follow_the_contents_of_the_inputs():
     assert [s.random() for s in pair_streams(x.double(), None, 0)] == first  # whatever their type
     assert [s.random() for s in pair_streams(x[2:4], None, 0)] == first[1:2]  # and beside whatever others
     assert pair_streams(x, None, 1)[0].random() != first[0]
-    assert pair_streams(x, None, 0, purpose=1)[0].random() != first[0]
+    assert pair_streams(x, None, 0, purpose=[1] * (len(x) // 2))[0].random() != first[0]
     lengths = torch.tensor([9, 9, 4, 4, 9, 9])
     other = x.clone()
     other[2:4, 4:] = 7.0  # padding may hold anything

@@ -188,7 +188,7 @@ def test_exchanging_the_inputs_of_a_lag_alone():
     )
     assert plan.anchors == time
     with at_rest(plan.model.module):
-        exchanged = measure_exchange(plan, [(lag, lag)])
+        exchanged = measure_exchange(plan, [lag])
     model = plan.model.module
     expected = np.zeros((plan.block_plan.count, INPUT * 8))
     for pair, (numbers, block) in enumerate(
@@ -238,7 +238,7 @@ def test_exchanged_inputs_are_counted_back_from_the_ends_of_both():
     reads = []
     handle = plan.model.module.read.register_forward_hook(lambda _, args, __: reads.append(args[0].clone()))
     with at_rest(plan.model.module):
-        measure_exchange(plan, [(1, 1)])
+        measure_exchange(plan, [1])
     handle.remove()
     whole, changed = reads[0], reads[1]
     numbers = plan.block_plan.pairs.ravel()[: len(whole)]

@@ -119,7 +119,7 @@ def test_the_control_of_an_exchange_is_what_swapped_targets_say_too_much():
     plan = plan_of("one output")
     with at_rest(plan.model.module):
         signals = measure_signals(plan)
-        exchanged = measure_exchange(plan, [(LAG, LAG)])
+        exchanged = measure_exchange(plan, [LAG])
     _, products = products_of(plan, 2)
     control = Products.of(exchanged.controls[0], [0], 0)
     pairings, count = plan.pairings, plan.block_plan.count

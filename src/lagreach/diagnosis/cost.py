@@ -15,7 +15,10 @@ from lagreach.statistics.memory import memory_bytes
 
 @dataclass(frozen=True)
 class DiagnosisCost:
-    """What a diagnosis would do, and what it would cost here."""
+    """What a diagnosis would do, and what it would cost here.
+
+    `seconds` are those of one that finds dependences; `seconds_if_nothing`, of one that finds none and needs no exchanges.
+    """
 
     layers: tuple[str, ...]
     available: int
@@ -23,18 +26,21 @@ class DiagnosisCost:
     lags: str
     weights: int
     seconds: float
+    seconds_if_nothing: float
     memory: int
 
     def __str__(self) -> str:
         widening = (self.available / self.sequences) ** 0.5
         cost = "" if self.sequences == self.available else f" (intervals {widening:.2f} times as wide as with all)"
+        most, least = f"{self.seconds:.0f} s", f"{self.seconds_if_nothing:.0f} s"
+        either = "" if most == least else f" if dependences are found, {least} if none are"
         return "\n".join(
             [
                 f"recurrences: {', '.join(self.layers)}",
                 f"sequences:   {self.sequences} of {self.available}{cost}",
                 f"lags:        {self.lags}",
                 f"weights:     {self.weights} looked at",
-                f"time:        about {self.seconds:.0f} s",
+                f"time:        about {most}{either}",
                 f"memory:      about {self.memory / 2**20:.0f} MiB on top of the model",
             ]
         )

@@ -42,6 +42,10 @@ class Pace:
         rate = self.per_sequence if beyond > 0 else self.per_sequence + self.per_shown
         return max(FEWEST, int(SHOWN + beyond / rate + 1e-9)) if rate > 0 else FEWEST
 
+    def times(self, factor: float) -> Pace:
+        """Of work that takes so many times as long."""
+        return Pace(factor * self.fixed, factor * self.per_sequence, factor * self.per_shown)
+
     def __add__(self, other: Pace) -> Pace:
         return Pace(self.fixed + other.fixed, self.per_sequence + other.per_sequence, self.per_shown + other.per_shown)
 

@@ -37,15 +37,28 @@ PER_CUBE = 1.5e-10  # and for the directions of every covariance, which take the
 def measured_pace(
     plans: list[MeasurementPlan], settings: MeasureSettings, begun: float, statistics: Statistics | None = None
 ) -> Pace:
-    """Time pieces of the recurrences, one after the other; set-up, since it was `begun`, is part of the work."""
-    total = Pace(pacing.clock() - begun)
+    """Time pieces of the recurrences, one after the other; set-up, since it was `begun`, is part of the work.
+
+    Where that has taken its time already, of further recurrences one piece is timed, and all of their work is taken to be as
+    much slower than that of the one before.
+    """
+    total, before = Pace(pacing.clock() - begun), list[tuple[Pace, float]]()
     for number, plan in enumerate(plans, 1):
         pieces = _Pieces(plan, settings, all_statistics() if statistics is None else statistics)
-        total = total + _pace(pieces, Allowance(begun, number / len(plans)))
+        allowance = Allowance(begun, number / len(plans))
+        if before and allowance.left(number / (number - 1) * total.seconds(plan.block_plan.sequences)) <= 0:
+            pace, seconds = before[-1]
+            now = pieces.lags(1, pieces.few)
+            made = pace.times(now / seconds), now
+        else:
+            made = _pace(pieces, allowance)
+        before.append(made)
+        total = total + made[0]
     return total
 
 
-def _pace(pieces: _Pieces, allowance: Allowance) -> Pace:
+def _pace(pieces: _Pieces, allowance: Allowance) -> tuple[Pace, float]:
+    """What was timed of a recurrence, put together, and the seconds of a piece of one pair over few lags."""
     plan = pieces.plan
     few, every = pieces.few, len(plan.bands)
     lags = {(1, bands): pieces.lags(1, bands) for bands in dict.fromkeys((1, few))}
@@ -66,7 +79,7 @@ def _pace(pieces: _Pieces, allowance: Allowance) -> Pace:
         if law.seconds(pairs, *pieces.shares(every)) <= left:
             lags[pairs, every] = pieces.lags(pairs, every)
             break
-    return pieces.pace(lags, noise, gains)
+    return pieces.pace(lags, noise, gains), lags[1, few]
 
 
 def _warm(work: Callable[[], float], longest: float) -> float:

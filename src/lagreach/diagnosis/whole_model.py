@@ -25,11 +25,10 @@ from lagreach.diagnosis import pacing
 from lagreach.diagnosis.assemble import untold, window_from
 from lagreach.diagnosis.cost import DiagnosisCost
 from lagreach.diagnosis.curves import with_curves
-from lagreach.diagnosis.pacing import Pace
 from lagreach.diagnosis.readout_shares import with_readout_shares
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis, NoiseSample
 from lagreach.diagnosis.settings import MeasureSettings, check_settings
-from lagreach.diagnosis.whole_model_timing import whole_model_pace
+from lagreach.diagnosis.whole_model_timing import WholeModelPace, whole_model_pace
 from lagreach.errors import UnsupportedError
 from lagreach.gradients.optimiser_geometry import optimiser_name
 from lagreach.regimes import fit_regimes
@@ -146,7 +145,8 @@ def whole_model_cost(
         sequences=plan.block_plan.sequences,
         lags=str(plan.bands),
         weights=_weights(plan),
-        seconds=pace.seconds(plan.block_plan.sequences),
+        seconds=pace.whole.seconds(plan.block_plan.sequences),
+        seconds_if_nothing=pace.always.seconds(plan.block_plan.sequences),
         # what arrived is kept of each group of blocks and of all together; beyond a bound it lies on disk
         memory=together * plan.pair_bytes
         + 2 * min(IN_MEMORY, plan.block_plan.sequences * plan.anchors * plan.anchor_bytes),
@@ -165,7 +165,7 @@ def _planned(
     budget: float | None = None,
     timed: bool = False,
     **options: Any,
-) -> tuple[WholeModelPlan, int, Pace]:
+) -> tuple[WholeModelPlan, int, WholeModelPace]:
     """Try the model, fix what is measured, and how much of it.
 
     Also returned are how many sequences could be measured, and the time that they take, if `timed`.
@@ -182,9 +182,9 @@ def _planned(
         model, source, loss, lags, blocks=settings.blocks, probes=settings.probes, seed=settings.seed,
         signal=settings.signal, params=only_of_layers.get("params", "input"), **options,
     )  # fmt: skip
-    pace = whole_model_pace(plan, begun) if budget is not None or timed else Pace()
+    pace = whole_model_pace(plan, begun) if budget is not None or timed else WholeModelPace()
     whole = plan.block_plan.sequences
-    planned = whole if budget is None else pace.affordable(budget, whole)
+    planned = whole if budget is None else pace.whole.affordable(budget, whole)
     return subsample(plan, planned), whole, pace
 
 

@@ -6,13 +6,15 @@ Ways back are most of the work, and there are several from every sequence: piece
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
 from lagreach.diagnosis import pacing
 from lagreach.diagnosis.pacing import MORE, Allowance, Pace, PieceLaw, timed
-from lagreach.whole_model.exchange import MOST_ANCHORS, ExchangeWork
+from lagreach.whole_model.exchange import ExchangeWork
+from lagreach.whole_model.exchange_rounds import MORE_RUNS, runs_of_a_lag
 from lagreach.whole_model.measure import directions_of, measure_gain
 from lagreach.whole_model.measurement_plan import WholeModelPlan
 from lagreach.whole_model.running import at_rest
@@ -20,24 +22,42 @@ from lagreach.whole_model.signals import Signals, measure_signals
 
 GROWS = (1 + MORE) / 2  # times that the next piece takes, if half of a piece is starting
 SMALL = 8  # the first piece has at most that part of all pairs
-SETTLING = 0.6  # seconds of tests and fits afterwards
+SETTLING = 0.6  # seconds of tests and fits afterwards,
+PER_VALUE = (
+    3e-8  # and for every value of what arrived from an anchor, in each pairing: block means are made of all of them
+)
 READOUT = 0.3  # of the time of the noise, for the shares that a readout recovers
-FORWARD, SIGNALS, EXCHANGE, NOISE, GAINS = "forward", "signals", "exchange", "noise", "gains"
+FORWARD, BACK, SIGNALS, EXCHANGE, NOISE, GAINS = "forward", "back", "signals", "exchange", "noise", "gains"
+NO_TIME = Pace()
 
 Seconds = dict[str, float]  # of each pass over a piece, with one way back from a sequence
 
 
-def whole_model_pace(plan: WholeModelPlan, begun: float) -> Pace:
+@dataclass(frozen=True)
+class WholeModelPace:
+    """Of the work that is always done, and of exchanges: none if no lag shows anything, else the same for however many."""
+
+    always: Pace = NO_TIME
+    exchange: Pace = NO_TIME
+
+    @property
+    def whole(self) -> Pace:
+        """Of a diagnosis that finds something."""
+        return self.always + self.exchange
+
+
+def whole_model_pace(plan: WholeModelPlan, begun: float) -> WholeModelPace:
     """Time the passes; set-up, since it was `begun`, is part of the work."""
     setting_up, allowance = pacing.clock() - begun, Allowance(begun)
     count, together = len(plan.block_plan.pairs), min(plan.pairs_together, len(plan.block_plan.pairs))
     pairs, took, pieces = max(1, min(MORE, together, count // SMALL)), 0.0, dict[int, Seconds]()
 
-    def pace_of(pieces: dict[int, Seconds]) -> Pace:
-        return _put_together(plan, pieces) + Pace(setting_up + SETTLING)
+    def pace_of(pieces: dict[int, Seconds]) -> WholeModelPace:
+        made = _put_together(plan, pieces)
+        return replace(made, always=made.always + Pace(setting_up + SETTLING, PER_VALUE * _values(plan)))
 
     def left(pieces: dict[int, Seconds]) -> float:
-        return allowance.left(pace_of(pieces).seconds(2 * count))
+        return allowance.left(pace_of(pieces).whole.seconds(2 * count))
 
     with at_rest(plan.model.module):
         # one piece alone is mostly starting: where pairs are many, a second one follows in any case
@@ -50,25 +70,42 @@ def whole_model_pace(plan: WholeModelPlan, begun: float) -> Pace:
     return pace_of(pieces)
 
 
-def _put_together(plan: WholeModelPlan, pieces: dict[int, Seconds]) -> Pace:
+def _values(plan: WholeModelPlan) -> float:
+    """Values that arrive from the anchors of a sequence at all lags, of all pairings."""
+    several = plan.output.shape[1] > 1
+    signals = len(plan.output) + (plan.pairings if several else 1)
+    return plan.anchors * plan.anchor_bytes / torch.float32.itemsize / signals * plan.pairings
+
+
+def _put_together(plan: WholeModelPlan, pieces: dict[int, Seconds]) -> WholeModelPace:
     """Fit each pass on its own."""
     chunks = -(-len(plan.block_plan.pairs) // plan.pairs_together)
-    ways = {SIGNALS: plan.anchors, EXCHANGE: min(MOST_ANCHORS, plan.anchors), NOISE: 1, GAINS: plan.anchors}
-    total = Pace()
-    for name, anchors in ways.items():
-        seconds = {
-            pairs: one[name] + (anchors - 1) * max(0.0, one[name] - one[FORWARD]) for pairs, one in pieces.items()
-        }
-        if name == EXCHANGE:  # beside the anchors that it exchanges at, all others are carried back once
-            more = {pairs: max(0.0, one[NOISE] - one[FORWARD]) for pairs, one in pieces.items()}
-            seconds = {pairs: taken + (plan.anchors - anchors) * more[pairs] for pairs, taken in seconds.items()}
-        law = PieceLaw.fitted({(pairs, 1.0, 1.0): taken for pairs, taken in seconds.items()})
-        if name == GAINS:
-            total = total + Pace(law.start, per_shown=law.a_pair() / 2)
-        else:
-            times = 1 + READOUT * (name == NOISE)
-            total = total + Pace(times * chunks * law.start, times * law.a_pair() / 2)
-    return total
+
+    def law(name: str, anchors: int) -> PieceLaw:
+        return PieceLaw.fitted(
+            {
+                (pairs, 1.0, 1.0): one[name] + (anchors - 1) * max(0.0, one[name] - one[FORWARD])
+                for pairs, one in pieces.items()
+            }
+        )
+
+    always = Pace()
+    for name, anchors, times in ((SIGNALS, plan.anchors, 1.0), (NOISE, 1, 1 + READOUT)):
+        one = law(name, anchors)
+        always = always + Pace(times * chunks * one.start, times * one.a_pair() / 2)
+    gains = law(GAINS, plan.anchors)
+    exchange = PieceLaw.fitted({(pairs, 1.0, 1.0): _exchanging(plan, one) for pairs, one in pieces.items()})
+    return WholeModelPace(
+        always=always + Pace(gains.start, per_shown=gains.a_pair() / 2),
+        exchange=Pace(chunks * exchange.start, exchange.a_pair() / 2),
+    )
+
+
+def _exchanging(plan: WholeModelPlan, piece: Seconds) -> float:
+    """Seconds of all exchanges of a piece: one run was timed, with one anchor that is carried back for its control."""
+    runs = MORE_RUNS**0.5 * runs_of_a_lag(plan)  # as far from those of one lag as from those of many
+    a_run = max(0.0, piece[EXCHANGE] - piece[FORWARD] - piece[BACK])
+    return piece[FORWARD] + runs * a_run + plan.anchors * piece[BACK]
 
 
 def _piece(
@@ -87,14 +124,14 @@ def _piece(
     back = max(0.0, signals - forward) / (len(plan.output) + several)  # for planted targets, and for the data's own
     once = forward + back
     signals += several * (plan.pairings - 1) * back  # pairs alone were timed, and every pairing is a way back
-    seconds = {FORWARD: forward, SIGNALS: signals, EXCHANGE: 2 * once, NOISE: once, GAINS: once}
+    seconds = {FORWARD: forward, BACK: back, SIGNALS: signals, EXCHANGE: 2 * once, NOISE: once, GAINS: once}
     if before:
         last = before[max(before)]
         grown = signals / last[SIGNALS]
         seconds |= {name: grown * last[name] for name in (EXCHANGE, NOISE, GAINS)}
     lag = plan.bands.lags[len(plan.bands) // 2]
     works: dict[str, Callable[[], object]] = {
-        EXCHANGE: lambda: ExchangeWork(((lag, lag),))(few, (0,)),
+        EXCHANGE: lambda: ExchangeWork((lag,))(few, (0,)),
         NOISE: lambda: directions_of(made[0], {})(few, (0,)),
         GAINS: lambda: measure_gain(few),
     }

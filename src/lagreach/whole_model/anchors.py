@@ -86,14 +86,21 @@ def make_slots(edges: Sequence[tuple[int, int]]) -> Slots:
     return Slots(first_lag, last_lag, band_of, np.array(edge))
 
 
-def pair_streams(x: Tensor, lengths: Tensor | None, seed: int, purpose: int = 0) -> list[np.random.Generator]:
-    """A stream of random numbers for each pair (rows 2i and 2i + 1), from the contents of its inputs within their lengths."""
+def pair_streams(
+    x: Tensor, lengths: Tensor | None, seed: int, purpose: Sequence[int] | None = None
+) -> list[np.random.Generator]:
+    """A stream of random numbers for each pair (rows 2i and 2i + 1), from the contents of its inputs within their lengths.
+
+    Another `purpose` of a pair has another stream.
+    """
     values = x.detach().cpu()
     values = values.double() if values.is_floating_point() else values.long()  # the type of x must not decide
     steps = [len(one) for one in values] if lengths is None else lengths.tolist()
     rows = [np.ascontiguousarray(one[:step].numpy()).tobytes() for one, step in zip(values, steps, strict=True)]
-    salt = (seed % 2**64).to_bytes(8, "little") + purpose.to_bytes(8, "little")
-    keys = [hashlib.blake2b(rows[i] + rows[i + 1], digest_size=16, salt=salt).digest() for i in range(0, len(rows), 2)]
+    pairs = [one + other for one, other in zip(rows[::2], rows[1::2], strict=True)]
+    of_seed, purposes = (seed % 2**64).to_bytes(8, "little"), [0] * len(pairs) if purpose is None else purpose
+    salts = [of_seed + number.to_bytes(8, "little") for number in purposes]
+    keys = [hashlib.blake2b(one, digest_size=16, salt=salt).digest() for one, salt in zip(pairs, salts, strict=True)]
     return [np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little"))) for key in keys]
 
 

@@ -4,8 +4,9 @@ Swapping targets tests whether targets depend on any input. It is not specific t
 at one lag also carries products of inputs at others. So at each anchor t the partners of a pair exchange their inputs at
 ``t - l`` and nothing else, and the lag's gradient is compared with what it was. If the target does not depend on that input
 given the rest, exchanging the two turns the difference into its negative, whatever the network, for inputs that are
-independent in time; sign flips are then exact. An exchange costs a run for every lag and output, so few outputs are looked at;
-by how much these say more than all outputs do, by chance, swapped targets tell, and it is taken off. Of numbers that follow
+independent in time; sign flips are then exact. An exchange costs a run for every lag and output, so few outputs are looked at,
+and where lags are many, each at some of the pairs alone (`exchange_rounds.py`); by how much these say more than all do, by
+chance, swapped targets tell, and it is taken off. Of numbers that follow
 each other in time, only what their neighbours do not predict is exchanged (`lagreach.gradients.partial_inputs`); tokens that do
 are exchanged as fairly as they fit into each other's places (`token_context.py`). The rise of the loss at t in the same runs is
 the model's reliance on the lag.
@@ -23,44 +24,44 @@ from torch import Tensor
 from lagreach._util.progress import Progress, Tick
 from lagreach.gradients.contrast import step_weights
 from lagreach.gradients.partial_inputs import Neighbours
-from lagreach.whole_model.anchors import draw_anchors, draw_lags, make_slots, pair_streams
+from lagreach.whole_model.anchors import draw_anchors, pair_streams
+from lagreach.whole_model.exchange_rounds import Rounds
 from lagreach.whole_model.factors import Factors, Products, block_gram, coordinates
 from lagreach.whole_model.input_module import OtherInputs, PartnerSteps
 from lagreach.whole_model.measurement_plan import PairBatch, WholeModelPlan
 from lagreach.whole_model.outputs import cotangents
 from lagreach.whole_model.spread import Here, Spread
-from lagreach.whole_model.swapped_targets import Rows, SwapControl
+from lagreach.whole_model.swapped_targets import Rows, SwapControl, both
 from lagreach.whole_model.token_context import TokenContext
-
-MOST_ANCHORS = 4  # of a pair, for each band: every one of them is a run of its own
 
 
 @dataclass(frozen=True)
 class Exchanged:
     """What exchanging the inputs at some lags changes.
 
-    `factors` hold, for each of the `edges` (first and last lag), the gradients as they were and, behind them with the other
-    sign, after the exchange; `controls`, of mean zero, what swapped targets say at the same outputs and, with the other sign,
-    at all that were carried back (none for tokens that follow each other). `rises` (value, pair, edge) are the rise of the
-    loss at the anchors, the loss itself and its bend (`lagreach.statistics.reliance`), NaN where no anchor reaches back so far.
+    `factors` hold, for each of the `lags`, the gradients as they were and, behind them with the other sign, after the
+    exchange; `controls`, of mean zero, what swapped targets say at the same outputs and, with the other sign, at all that
+    were carried back (none for tokens that follow each other). `rises` (value, pair, lag) are the rise of the loss at the
+    anchors, the loss itself and its bend (`lagreach.statistics.reliance`), NaN where no anchor reaches back so far or a
+    pair exchanged nothing at the lag.
     """
 
     plan: WholeModelPlan
-    edges: tuple[tuple[int, int], ...]
+    lags: tuple[int, ...]
     factors: tuple[Factors, ...]
     controls: tuple[Factors, ...]
     size: np.ndarray
     rises: np.ndarray
 
     def data(self, number: int) -> Products:
-        """The signal at one of the edges, by its number."""
+        """The signal at one of the lags, by its number."""
         factors = self.factors[number]
         return Products.of(factors, list(range(factors.arrived.shape[0])), 0)
 
     def means(self) -> np.ndarray:
-        """Block means of the signal (block, edge, axis), in coordinates with the gradients' inner products."""
+        """Block means of the signal (block, lag, axis), in coordinates with the gradients' inner products."""
         weighting = self.plan.weighting
-        grams = np.stack([block_gram(self.data(i), self.size, weighting) for i in range(len(self.edges))])
+        grams = np.stack([block_gram(self.data(i), self.size, weighting) for i in range(len(self.lags))])
         return np.moveaxis(coordinates(grams), 0, 1)
 
     def controlled(self) -> tuple[np.ndarray, list[Products]]:
@@ -70,7 +71,7 @@ class Exchanged:
         flipped: sign flips stay valid.
         """
         if not self.controls:
-            return self.means(), [self.data(i) for i in range(len(self.edges))]
+            return self.means(), [self.data(i) for i in range(len(self.lags))]
         grams, signals, count = [], [], len(self.size)
         for number, control in enumerate(self.controls):
             parts = [self.data(number), Products.of(control, [0], 0)]
@@ -95,72 +96,79 @@ class ExchangePart:
 
 @dataclass(frozen=True)
 class ExchangeWork:
-    """The exchange at some lags, on some blocks; with `neighbours`, of what they do not predict, at single lags.
+    """The exchange at some lags, on some blocks; with `neighbours`, of what they do not predict.
 
-    Tokens that follow each other are exchanged as fairly as their `contexts` say, at single lags too.
+    Tokens that follow each other are exchanged as fairly as their `contexts` say.
     """
 
-    edges: tuple[tuple[int, int], ...]
+    lags: tuple[int, ...]
     neighbours: Neighbours | None = None
-    contexts: tuple[TokenContext, ...] = ()  # of each edge, where tokens follow each other
+    contexts: tuple[TokenContext, ...] = ()  # of each lag, where tokens follow each other
     stage: str = "exchange"
 
+    def rounds(self, plan: WholeModelPlan) -> Rounds:
+        """How runs are dealt to the lags; tokens that follow each other have no control."""
+        return Rounds.planned(plan, len(self.lags), controlled=not self.contexts)
+
     def __call__(self, plan: WholeModelPlan, blocks: tuple[int, ...], tick: Tick = None) -> ExchangePart:
-        """Run the model on every pair as it is, and once for each of the edges and anchors with inputs exchanged."""
-        anchors = min(MOST_ANCHORS, plan.anchors)
+        """Run the model on every pair as it is, and in every round once for each anchor with inputs exchanged."""
+        rounds = self.rounds(plan)
         pairs = np.flatnonzero(np.isin(plan.block_plan.blocks, blocks))
         place = {int(plan.block_plan.pairs[pair, 0]): number for number, pair in enumerate(pairs)}
-        store, controls = _Rows(2 * len(pairs) * anchors * 2), _Rows(2 * len(pairs) * (anchors + plan.anchors))
-        rises = np.full((3, len(pairs), len(self.edges)), np.nan)
+        rows_of = rounds.rows(pairs)
+        store = _Rows([2 * rows for rows in rows_of])
+        controls = _Rows([rows + 2 * len(pairs) * plan.anchors for rows in rows_of])
+        rises = np.full((3, len(pairs), len(self.lags)), np.nan)
 
-        def exchange(rows: np.ndarray, home: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[_Edge]]:
-            piece = plan.run(rows)
-            if self.contexts:  # an exchange then weighs as much as it is fair, which swapped targets are not
-                numbers = (rows, home)
-                each = zip(self.edges, self.contexts, strict=True)
-                return *numbers, [_exchange_at(plan, piece, numbers, edge, anchors, None, fair) for edge, fair in each]
-            reads = [_read(piece, first, self.neighbours) for first, _ in self.edges]
-            control = SwapControl(plan, piece, rows, [first for first, _ in self.edges])
-            made = [
-                _exchange_at(plan, piece, (rows, home), edge, anchors, self.neighbours, None, control.pair, read)
-                for edge, read in zip(self.edges, reads, strict=True)
-            ]
-            for edge, everywhere in zip(made, control.everywhere(reads), strict=True):
-                edge.control.extend(everywhere)
-            return rows, home, made
+        def exchange(rows: np.ndarray, home: np.ndarray) -> _Exchanges:
+            piece, numbers = plan.run(rows), np.array([place[int(row)] for row in rows[::2]])
+            reads = [_read(piece, lag, self.neighbours) for lag in self.lags]
+            # an exchange of tokens weighs as much as it is fair, which swapped targets are not
+            control = None if self.contexts else SwapControl(plan, piece, rows, self.lags)
+            made = []
+            for columns in rounds.columns[:, pairs[numbers]]:
+                scale = rounds.scale[pairs[numbers], columns]
+                swap = None if control is None else control.pair
+                made.append(
+                    _exchange(plan, piece, rows, home, self, _Dealt(columns, scale, rounds.anchors), reads, swap)
+                )
+            return _Exchanges(numbers, home, made, [] if control is None else control.everywhere(reads))
 
-        for rows, home, made in plan.each(exchange, tick, blocks):
-            numbers = [place[int(row)] for row in rows[::2]]
-            for column, edge in enumerate(made):
-                rises[:, numbers, column] = edge.rise
-                store.add(column, home, edge.rows)
-                controls.add(column, home, edge.control)
+        for piece in plan.each(exchange, tick, blocks):
+            for one in piece.made:
+                rises[:, piece.numbers, one.columns] = one.rise
+                for column in np.unique(one.columns).tolist():
+                    store.add(column, piece.home, one.rows, one.columns == column)
+                    controls.add(column, piece.home, one.control, one.columns == column)
+            for column, everywhere in enumerate(piece.everywhere):
+                controls.add(column, piece.home, everywhere)
         return ExchangePart(pairs, store.held, controls.held, rises)
 
 
 class _Rows:
-    """Factors of several edges while their rows come in."""
+    """Factors of several lags while their rows come in."""
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: list[int]) -> None:
         self._rows = rows
         self._held: dict[int, Factors] = {}
 
-    def add(self, edge: int, home: np.ndarray, made: Sequence[Rows]) -> None:
-        """Add rows of an edge."""
+    def add(self, column: int, home: np.ndarray, made: Sequence[Rows], pairs: np.ndarray | None = None) -> None:
+        """Add rows of a lag: of all pairs, or of some."""
+        chosen = np.arange(len(home)) if pairs is None else np.flatnonzero(np.repeat(pairs, 2))
         for arrived, read in made:
-            if edge not in self._held:
-                self._held[edge] = Factors(self._rows, arrived, read)
-            self._held[edge].append(home, arrived, read)
+            if column not in self._held:
+                self._held[column] = Factors(self._rows[column], arrived, read)
+            self._held[column].append(home[chosen], arrived[chosen], read[chosen])
 
     @property
     def held(self) -> tuple[Factors, ...]:
-        """What has come in, edge by edge."""
-        return tuple(self._held[edge] for edge in sorted(self._held))
+        """What has come in, lag by lag."""
+        return tuple(self._held[column] for column in sorted(self._held))
 
 
 def measure_exchange(
     plan: WholeModelPlan,
-    edges: Sequence[tuple[int, int]],
+    lags: Sequence[int],
     neighbours: Neighbours | None = None,
     progress: Progress | None = None,
     spread: Spread | None = None,
@@ -168,98 +176,108 @@ def measure_exchange(
 ) -> Exchanged:
     """Have inputs exchanged at some lags, and put the parts together; all blocks take part, or it counts as interrupted."""
     pairs = len(plan.block_plan.pairs)
-    rises = np.full((3, pairs, len(edges)), np.nan)
+    rises = np.full((3, pairs, len(lags)), np.nan)
     store, controls = list[Factors](), list[Factors]()
-    anchors = min(MOST_ANCHORS, plan.anchors)
+    work = ExchangeWork(tuple(lags), neighbours, tuple(contexts))
+    rows_of = work.rounds(plan).rows(np.arange(pairs))
     seen = 0
-    for part in (spread or Here()).parts(plan, ExchangeWork(tuple(edges), neighbours, tuple(contexts)), progress):
+    for part in (spread or Here()).parts(plan, work, progress):
         rises[:, part.pairs] = part.rises
-        _take_in(store, part.factors, 2 * pairs * anchors * 2)
-        _take_in(controls, part.controls, 2 * pairs * (anchors + plan.anchors))
+        _take_in(store, part.factors, [2 * rows for rows in rows_of])
+        _take_in(controls, part.controls, [rows + 2 * pairs * plan.anchors for rows in rows_of])
         seen += len(part.pairs)
     if seen < pairs:
         raise KeyboardInterrupt
     size = np.bincount(plan.block_plan.blocks, minlength=plan.block_plan.count) * 2
-    return Exchanged(plan, tuple(edges), tuple(store), tuple(controls), size, rises)
+    return Exchanged(plan, tuple(lags), tuple(store), tuple(controls), size, rises)
 
 
-def _take_in(store: list[Factors], parts: Sequence[Factors], rows: int) -> None:
-    """Add the rows of each edge to those that are there; of one part with all rows nothing is copied."""
-    if not store:
-        store.extend(new if new.filled == rows else Factors.like(rows, new) for new in parts)
+def _take_in(store: list[Factors], parts: Sequence[Factors], rows_of: list[int]) -> None:
+    """Add the rows of each lag to those that are there; of one part with all rows nothing is copied."""
+    if not store and parts:
+        each = zip(parts, rows_of, strict=True)
+        store.extend(new if new.filled == rows else Factors.like(rows, new) for new, rows in each)
     for factors, new in zip(store, parts, strict=True):
         if factors is not new:
             factors.extend(new)
 
 
 @dataclass(frozen=True)
-class _Edge:
+class _Dealt:
+    """What the pairs of a piece do in a round: the number of each one's lag, and the pairs of its block that it stands for."""
+
+    columns: np.ndarray
+    scale: np.ndarray
+    anchors: int
+
+
+@dataclass(frozen=True)
+class _Round:
     """Rows of factors, before and after the exchange at each anchor, and of its control; rise, loss and bend (value, pair)."""
 
+    columns: np.ndarray
     rows: list[Rows]
     control: list[Rows]
     rise: np.ndarray
 
 
-def _exchange_at(
+@dataclass(frozen=True)
+class _Exchanges:
+    """The rounds of a piece, with the numbers of its pairs and the blocks of its sequences, and the rest of each control."""
+
+    numbers: np.ndarray
+    home: np.ndarray
+    made: list[_Round]
+    everywhere: list[list[Rows]]
+
+
+def _exchange(
     plan: WholeModelPlan,
     piece: PairBatch,
-    numbers: tuple[np.ndarray, np.ndarray],
-    edge: tuple[int, int],
-    most: int,
-    neighbours: Neighbours | None,
-    context: TokenContext | None,
-    swap: Tensor | None = None,
-    read: Tensor | None = None,
-) -> _Edge:
-    """Exchange inputs at some anchors; `numbers` are those of the sequences and of their blocks.
+    rows: np.ndarray,
+    home: np.ndarray,
+    work: ExchangeWork,
+    dealt: _Dealt,
+    reads: Sequence[Tensor],
+    swap: Tensor | None,
+) -> _Round:
+    """Exchange the inputs of each pair at its lag, at some anchors; `reads` are, for each lag, what is exchanged.
 
-    With `swap`, what swapped targets change at the outputs, also what they say at these anchors, of what is `read`.
+    With `swap`, what swapped targets change at the outputs, also what they say at these anchors.
     """
-    first, _ = edge
-    rows, half = numbers[0], torch.from_numpy(numbers[1] % 2)
-    slots = make_slots([edge])
     seq, time = piece.inside.shape
-    device = piece.output.device
-    positions = piece.output.shape[1]
-    shares = step_weights(piece.objective, positions)
-    both = torch.minimum(shares, shares[piece.partner])
-    reach = (piece.stand >= first) & (piece.stand[piece.partner] >= first)
-    usable = ((both > 0) & reach)[::2] & plan.used.to(device)
-    streams = pair_streams(piece.batch.x, piece.batch.lengths, plan.seed, purpose=1 + first)
+    device, most = piece.output.device, dealt.anchors
+    lags = np.array(work.lags)[dealt.columns]
+    lag, row = both(torch.from_numpy(lags), piece), torch.arange(seq, device=device)
+    shares = step_weights(piece.objective, piece.output.shape[1])
+    reach = (piece.stand >= lag[:, None]) & (piece.stand[piece.partner] >= lag[:, None])
+    usable = ((torch.minimum(shares, shares[piece.partner]) > 0) & reach)[::2] & plan.used.to(device)
+    streams = pair_streams(piece.batch.x, piece.batch.lengths, plan.seed, purpose=(1 + lags).tolist())
     anchors = draw_anchors(usable, most, streams)
-    lags = draw_lags(slots, most, streams).repeat_interleave(2, dim=0).to(device)
-    width = torch.from_numpy(slots.width).to(device)
-    row = torch.arange(seq, device=device)
     field, before = cotangents(piece.objective, piece.output)
-    weight = torch.from_numpy(anchors.weight).repeat_interleave(2, dim=0).to(device)
+    weight = both(torch.from_numpy(anchors.weight * dealt.scale[:, None]), piece)
+    read = _each_its_own(reads, dealt.columns)
     rise, bend = torch.zeros(2, seq, most, dtype=torch.float64, device=device)
     made, control = list[Rows](), list[Rows]()
     for number in range(most):
-        position = torch.from_numpy(anchors.position[:, number]).repeat_interleave(2).to(device)
-        stand = piece.stand[row, position]
-        there = _partner_steps(piece, position, edge, weight[:, number] > 0)
-        exchange = PartnerSteps(there) if neighbours is None else _unpredicted(piece, there >= 0, first, neighbours)
+        position = both(torch.from_numpy(anchors.position[:, number]), piece)
+        step = piece.stand[row, position] - lag
+        there = _partner_steps(piece, position, lag, weight[:, number] > 0)
+        exchange = PartnerSteps(there) if work.neighbours is None else _unpredicted(piece, there >= 0, read)
         changed = plan.run(rows, exchange=exchange)
-        step = stand[:, None] - lags[:, number]
-        seen = (step >= 0) & (there[row[:, None], step.clamp(0, time - 1)] >= 0)
-        step = step.clamp(0, time - 1)
-        factor = (weight[:, number, None] * width * seen)[..., None]
-        if context is not None:
-            fair = context.fairness(piece.reading.inputs, piece.inside, stand - first, half.to(device))
-            factor = factor * fair[:, None, None].to(factor)
+        here = (row, step.clamp(0, time - 1))
+        factor = weight[:, number] * ((step >= 0) & (there[here] >= 0))
+        if work.contexts:
+            factor = factor * _fairness(work.contexts, dealt.columns, piece, step, home).to(factor)
         replaced = piece.output.detach().clone()
         replaced[row, position] = changed.output.detach()[row, position]
         after_field, after = cotangents(piece.objective, replaced)
         starts = [one[row, position] for one in (field, *(() if swap is None else (swap,)))]
-        here = (row[:, None], step)
         as_it_was, *swapped = (gradient[here] for gradient in _pulled(piece, position, starts))
         exchanged = changed.pull(position, after_field[row, position])[here]
         for one, arrived, sign in ((piece, as_it_was, 1.0), (changed, exchanged, -1.0)):
-            made.append(((sign * factor.to(arrived) * arrived)[:, :, None], one.reading.inputs[here]))
-        for arrived in swapped:
-            assert read is not None
-            control.append(((factor.to(arrived) * arrived)[:, :, None], read[here]))
+            made.append(_as_rows(sign * factor, arrived, one.reading.inputs[here]))
+        control.extend(_as_rows(factor, arrived, read[here]) for arrived in swapped)
         with torch.no_grad():
             middle = piece.objective((piece.output.detach() + replaced) / 2)
         share = shares[row, position].double()
@@ -271,7 +289,34 @@ def _exchange_at(
     none = torch.full_like(some, torch.nan)
     each = torch.stack((rise, before.double()[:, None].expand_as(rise), bend))
     sums = (each * counted).view(3, -1, 2 * most).sum(2)
-    return _Edge(made, control, torch.where(per_pair > 0, sums / some, none).cpu().numpy())
+    return _Round(dealt.columns, made, control, torch.where(per_pair > 0, sums / some, none).cpu().numpy())
+
+
+def _as_rows(factor: Tensor, arrived: Tensor, read: Tensor) -> Rows:
+    """Rows of factors with one slot and one signal."""
+    return (factor[:, None].to(arrived) * arrived)[:, None, None], read[:, None]
+
+
+def _each_its_own(values: Sequence[Tensor], columns: np.ndarray) -> Tensor:
+    """From each of several tensors with a row for every sequence, the rows of the pairs that have its number."""
+    own, of_row = values[columns[0]], np.repeat(columns, 2)
+    for column in set(columns.tolist()) - {int(columns[0])}:
+        chosen = torch.from_numpy(of_row == column).to(own.device)
+        own = torch.where(chosen.view(-1, *[1] * (own.ndim - 1)), values[column], own)
+    return own
+
+
+def _fairness(
+    contexts: Sequence[TokenContext], columns: np.ndarray, piece: PairBatch, step: Tensor, home: np.ndarray
+) -> Tensor:
+    """How fair it is to exchange the tokens at a step of each sequence, by the context of its lag."""
+    half = torch.from_numpy(home % 2).to(step.device)
+    fair = torch.zeros(len(step), dtype=torch.float64, device=step.device)
+    for column in set(columns.tolist()):
+        chosen = torch.from_numpy(np.flatnonzero(np.repeat(columns, 2) == column)).to(step.device)
+        of = (piece.reading.inputs, piece.inside, step, half)
+        fair[chosen] = contexts[column].fairness(*(one[chosen] for one in of))
+    return fair
 
 
 def _pulled(piece: PairBatch, position: Tensor, starts: list[Tensor]) -> list[Tensor]:
@@ -282,8 +327,8 @@ def _pulled(piece: PairBatch, position: Tensor, starts: list[Tensor]) -> list[Te
     return [once * start[..., None].to(once) for start in starts]
 
 
-def _partner_steps(piece: PairBatch, position: Tensor, edge: tuple[int, int], wanted: Tensor) -> Tensor:
-    """The partner's step that each step of a range of lags reads instead of its own, (seq, time); -1 elsewhere.
+def _partner_steps(piece: PairBatch, position: Tensor, lag: Tensor, wanted: Tensor) -> Tensor:
+    """The partner's step that the step of a sequence's lag reads instead of its own, (seq, time); -1 elsewhere.
 
     Steps are counted back from where the output stands in each of the two, so that the exchange is its own inverse.
     """
@@ -292,8 +337,7 @@ def _partner_steps(piece: PairBatch, position: Tensor, edge: tuple[int, int], wa
     step = torch.arange(time, device=position.device)
     stand = piece.stand[row, position]
     there = step + (stand[piece.partner] - stand)[:, None]
-    back = stand[:, None] - step
-    chosen = (back >= edge[0]) & (back <= edge[1]) & wanted[:, None] & (there >= 0) & (there < time)
+    chosen = (stand[:, None] - step == lag[:, None]) & wanted[:, None] & (there >= 0) & (there < time)
     chosen = chosen & piece.inside & piece.inside[piece.partner][row[:, None], there.clamp(0, time - 1)]
     return torch.where(chosen, there, -1)
 
@@ -306,8 +350,6 @@ def _read(piece: PairBatch, lag: int, neighbours: Neighbours | None) -> Tensor:
     return torch.where(piece.inside[..., None], neighbours.unpredicted(inputs, lag), 0.0)
 
 
-def _unpredicted(piece: PairBatch, chosen: Tensor, lag: int, neighbours: Neighbours) -> OtherInputs:
-    """Inputs with what their neighbours, up to the anchor, do not predict exchanged between partners."""
-    inputs = piece.reading.inputs.double()
-    left = neighbours.unpredicted(inputs - inputs[piece.partner], lag)
-    return OtherInputs(inputs - left, chosen)
+def _unpredicted(piece: PairBatch, chosen: Tensor, left: Tensor) -> OtherInputs:
+    """Inputs with what their neighbours, up to the anchor, `left` of them exchanged between partners."""
+    return OtherInputs(piece.reading.inputs.double() - (left - left[piece.partner]), chosen)

@@ -18,6 +18,7 @@ from lagreach.gradients.partial_inputs import DETERMINED, Neighbours, fit_neighb
 from lagreach.gradients.significance import Significance, flip_test
 from lagreach.statistics.reliance import NO_RELIANCE, Reliance, reliance_of
 from lagreach.whole_model.exchange import Exchanged, measure_exchange
+from lagreach.whole_model.exchange_rounds import Rounds
 from lagreach.whole_model.factors import Products
 from lagreach.whole_model.measurement_plan import WholeModelPlan
 from lagreach.whole_model.signals import Signals
@@ -39,6 +40,10 @@ NOT_APART = (
     "may stand in for each other"
 )
 SHARED = "{what} the same in every sequence: whether the target depends on it cannot be told"
+IN_TURNS = (
+    "{lags} lags were left to be told apart, so inputs were exchanged at each of them in {part:.0%} of the pairs of sequences: a "
+    "weak dependence may be missed that fewer lags=[...] would show"
+)
 SHOWN = 8  # columns that a note lists
 
 INTERRUPTED = "interrupted before single inputs were exchanged: lags may stand in for each other"
@@ -111,8 +116,9 @@ def _looked_into(
     candidates = _inside(plan, bands, inside, error)
     contexts = [follow.at(one.lag) for one in candidates] if isinstance(follow, TokenContexts) else []
     neighbours = follow if isinstance(follow, Neighbours) else None
-    edges = [(one.lag, one.lag) for one in candidates]
-    exchanged = measure_exchange(plan, edges, neighbours, progress, spread, contexts)
+    exchanged = measure_exchange(plan, [one.lag for one in candidates], neighbours, progress, spread, contexts)
+    if (part := Rounds.planned(plan, len(candidates), controlled=not contexts).part) < 1:
+        marginal = replace(marginal, notes=(*marginal.notes, IN_TURNS.format(lags=len(candidates), part=part)))
     if contexts and isinstance(follow, TokenContexts):
         left = min(context.left for context in contexts)
         note = PARTIAL_TOKENS.format(distances=", ".join(map(str, follow.distances)), left=100 * left)
