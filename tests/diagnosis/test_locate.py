@@ -174,8 +174,9 @@ def test_an_interrupt_while_looking_closer_keeps_the_first_pass(monkeypatch):
 
     monkeypatch.setattr(LookHere, "exchange", interrupted)
     plan = plan_measurement(trained(), delayed(200, 1), "mse", [0, 8, 10], settings=SETTINGS)
-    window, _, cut_short, _ = measure.interruptible_window(plan, SETTINGS)
-    assert cut_short
+    measured = measure.interruptible_window(plan, SETTINGS)
+    assert measured.cut_short
+    window = measured.window
     assert window.dependences == window.marginal_dependences
     assert INTERRUPTED in window.warnings
 

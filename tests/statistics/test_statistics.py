@@ -239,7 +239,7 @@ def test_of_several_layers_a_comparison_takes_the_better_one(data):
         def forward(self, x):
             return self.read(self.second(self.first(x)[0])[0])
 
-    two = diagnose(Two(), data, lags=LAGS, statistics=[LayerNumber(), Costly()], progress=False)
+    two = diagnose(Two(), data, lags=LAGS, statistics=[LayerNumber(), Costly()], progress=False, lags_of="layers")
     one = diagnose(net, data, lags=LAGS, statistics=[LayerNumber(), Costly()], progress=False)
     arrays = lagreach.compare([two, one]).to_xarray()
     assert arrays["layer_number"].values.tolist() == [[2.0] * 4, [1.0] * 4]
