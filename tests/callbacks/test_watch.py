@@ -404,7 +404,7 @@ class Two(nn.Module):
 
 def test_metrics_are_the_numbers_of_the_diagnosis_under_documented_names():
     x, y = sequences(64)
-    diagnosis = lagreach.diagnose(Two(), (x, y), settings=QUICK["settings"])
+    diagnosis = lagreach.diagnose(Two(), (x, y), settings=QUICK["settings"], lags_of="layers")
     flat = metrics(diagnosis, sequences=[10**9])
     assert flat["lagreach/window_1000000000"] == diagnosis.window(10**9).lag
     window = diagnosis.window()

@@ -135,6 +135,28 @@ def test_bad_input_exits_with_2(folder, args, complaint):
     assert complaint in done.stderr
 
 
+@pytest.mark.parametrize("command", ["diagnose", "forecast"])
+def test_code_that_ends_itself_does_not_end_the_command_without_a_word(tmp_path, command):
+    """Its exit code was that of the command, and nothing was printed."""
+    (tmp_path / "ending_script.py").write_text("import sys\nsys.exit(7)\n")
+    (tmp_path / "ending_factory.py").write_text("def build():\n    raise SystemExit(7)\n")
+    (tmp_path / "ending_model.py").write_text(
+        "import torch\n\n\nclass Build(torch.nn.Linear):\n    def __init__(self):\n        super().__init__(2, 1)\n\n"
+        "    def forward(self, x):\n        raise SystemExit(7)\n"
+    )
+    np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).normal(size=(32, 6, 2)), y=np.arange(32.0)[:, None])
+    for spec, said in (
+        ("ending_script:build", "could not be imported"),
+        ("ending_factory:build", "the factory of the model failed"),
+        ("ending_model:Build", "the model does not run on the data"),
+    ):
+        out = ("--out", "ended") if command == "diagnose" else ()
+        done = running.lagreach(command, "--model", spec, "--data", "data.npz", *out, cwd=tmp_path)
+        assert done.returncode == 2
+        assert said in done.stderr
+        assert "SystemExit: 7" in done.stderr
+
+
 def test_lags_as_text():
     assert parse_lags("0:8:2") == [0, 2, 4, 6]
     with pytest.raises(InputError):

@@ -72,7 +72,7 @@ def test_an_interrupt_keeps_the_window_before_gains_and_the_layers_before(data, 
         return original(plan)
 
     monkeypatch.setattr(layer_module, "gains_and_rates", stop_at_the_second)
-    partial = lagreach.diagnose(model, data, lags=[0, 3])
+    partial = lagreach.diagnose(model, data, lags=[0, 3], lags_of="layers")
     assert partial.partial
     assert [one.fidelity.status is Status.INTERRUPTED for one in partial.layers] == [False, True]
     assert np.isfinite(partial.layers[1].window.probe.sequences).all()
@@ -85,7 +85,29 @@ def test_an_interrupt_keeps_the_window_before_gains_and_the_layers_before(data, 
     monkeypatch.setattr(layer_module, "gains_and_rates", original)
     first_pass = measure_module.first_pass
     monkeypatch.setattr(measure_module, "first_pass", stop)
-    partial = lagreach.diagnose(model, data, lags=[0, 3])
+    partial = lagreach.diagnose(model, data, lags=[0, 3], lags_of="layers")
     assert partial.partial
     assert [one.name for one in partial.layers] == ["first"]
     assert "interrupted: second not measured" in partial.warnings
+
+
+def test_an_interrupt_of_the_first_pass_leaves_the_blocks_before_and_counts_them(
+    model, data, diagnosis, tmp_path, monkeypatch
+):
+    """What was planned was counted, and only a field of the result said that it is partial."""
+    original, asked = measure_module.first_pass, []
+
+    def stop_at_the_second(plan, chosen, blocks, tick):
+        asked.append(plan.block_plan.only(range(blocks.stop)).sequences)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return original(plan, chosen, blocks, tick)
+
+    monkeypatch.setattr(measure_module, "first_pass", stop_at_the_second)
+    lagreach.diagnose(model, data, lags=[0, 3]).save(tmp_path / "part.nc")
+    partial = lagreach.load(tmp_path / "part.nc")
+    assert partial.partial
+    assert partial.settings["partial"] is True
+    assert "partial" not in diagnosis.settings
+    assert partial.settings["used"] == asked[0] < diagnosis.settings["used"]
+    assert "which is partial" in str(partial).replace("\n", " ")

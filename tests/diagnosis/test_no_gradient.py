@@ -67,7 +67,7 @@ def test_a_loop_without_gradient_is_left_out_by_name():
 
 
 def test_a_layer_in_use_is_not_left_out():
-    diagnosis = lagreach.diagnose(Two("nowhere"), data(), lags=[0, 2])
+    diagnosis = lagreach.diagnose(Two("nowhere"), data(), lags=[0, 2], lags_of="layers")
     assert [layer.name for layer in diagnosis.layers] == ["a", "b"]
     assert not any("left out" in warning for warning in diagnosis.warnings)
 

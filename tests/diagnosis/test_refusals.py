@@ -117,3 +117,127 @@ def test_a_cell_whose_step_has_the_wrong_width_is_refused(cell, said):
     for ask in (lagreach.diagnose, lagreach.cost):
         with pytest.raises(InputError, match=f"the step of {cell.__name__} {said}"):
             ask(model, (x, x[..., :1]), lags=[0, 1])
+
+
+class Dividing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.read = nn.GRU(2, 4, batch_first=True), nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.read(self.layer(x)[0]) / (1 // 0)
+
+
+def advise(model, data, **options):
+    options.pop("lags", None)
+    return lagreach.advise(model, data, 1, **options)
+
+
+everywhere = pytest.mark.parametrize("ask", [lagreach.diagnose, lagreach.cost, lagreach.forecast, advise])
+
+
+@pytest.mark.usefixtures("_as_users_run_it")
+@everywhere
+@pytest.mark.parametrize("value", [3, None, 2.5])
+def test_lags_that_are_no_list_are_refused_by_name(ask, value):
+    """They were a TypeError; a watch swallowed it until the first diagnosis."""
+    for name in ("require",) if ask is advise else ("lags", "require"):
+        with pytest.raises(InputError, match=f"{name} must be a sequence of integers\n.*{name}={value!r}") as refused:
+            ask(Recurrent(), series(), **{name: value})
+        assert (f"pass {name}=[3]" in str(refused.value)) == (value == 3)
+        with pytest.raises(InputError, match=f"{name} must be a sequence"):
+            lagreach.watch(Recurrent(), series(), **{name: value}).diagnose()
+
+
+@pytest.mark.usefixtures("_as_users_run_it")
+def test_lags_may_be_iterated_over_once():
+    """The second of two layers found none left."""
+    model = nn.Sequential(Recurrent(), nn.Linear(1, 2), Recurrent())
+    once = lagreach.diagnose(model, series(), lags=iter([0, 2]), require=iter([5]), lags_of="layers")
+    assert len(once.layers) == 2
+    assert all(layer.window.required.lags.tolist() == [0, 2, 5] for layer in once.layers)
+
+
+@everywhere
+def test_whatever_a_model_raises_is_said_of_the_data(ask):
+    for call in (None, lambda model, batch: model(batch.x)):
+        with pytest.raises(InputError, match=r"the model does not run on the data\n.*ZeroDivisionError") as refused:
+            ask(Dividing(), series(), call=call)
+        assert isinstance(refused.value.__cause__, ZeroDivisionError)
+
+
+@everywhere
+@kinds
+def test_models_and_data_without_values_are_refused(ask, kind):
+    x, y = series()
+    with pytest.raises(UnsupportedError, match=r"the weights of the model have no values\n.*meta device"):
+        ask(kind().to("meta"), (x, y))
+    for data in ((x.to("meta"), y), (x, y.to("meta"))):
+        with pytest.raises(InputError, match=r"these tensors have no values"):
+            ask(kind(), data)
+
+
+@everywhere
+@kinds
+def test_there_is_no_answer_where_there_are_no_gradients(ask, kind):
+    with torch.inference_mode(), pytest.raises(UnsupportedError, match=r"no gradients inside torch.inference_mode\(\)"):
+        ask(kind(), series())
+    with torch.inference_mode():
+        made_inside = kind()
+    with pytest.raises(UnsupportedError, match=r"made inside torch.inference_mode\(\)"):
+        ask(made_inside, series())
+    with pytest.raises((InputError, UnsupportedError), match="gradient"):
+        ask(kind(), series(), call=lambda model, batch: model(batch.x).detach())
+
+
+@everywhere
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_whole_numbers_of_any_kind_are_refused_by_a_model_of_real_ones(ask, dtype):
+    x, y = series()
+    with pytest.raises(InputError, match=r"the model does not run on the data\n.*dtype"):
+        ask(Recurrent(), ((4 * x.abs()).to(dtype), y))
+
+
+@everywhere
+def test_a_mask_that_is_no_mask_is_named(ask):
+    """It was said that the targets are the same in every sequence."""
+    x, y = series()
+    for mask in (torch.zeros(40, 10), torch.zeros(40, 10, dtype=torch.bool)):
+        with pytest.raises(InputError, match=r"the mask leaves out every step of every sequence"):
+            ask(Recurrent(), (x, y, mask))
+    for value in (-1.0, torch.nan, torch.inf, -1, 1j):
+        with pytest.raises(InputError, match=r"the mask of the data holds a value.*\n.*at index \[0, 0\]"):
+            ask(Recurrent(), (x, y, torch.full((40, 10), value)))
+
+
+@pytest.mark.parametrize("ask", [lagreach.diagnose, lagreach.forecast])
+def test_a_sequence_without_a_step_that_counts_is_named_by_its_number(ask):
+    x, y = series()
+    for row in (0, 7):
+        mask = torch.ones(40, 10)
+        mask[row] = 0
+        with pytest.raises(InputError, match=rf"a sequence has no step that counts\n.*sequence {row}\n"):
+            ask(Recurrent(), (x, y, mask))
+
+
+def test_targets_are_compared_where_they_count():
+    """Sequences whose masks have no step in common with that of the first were taken for all alike."""
+    x, y = series()
+    mask = torch.zeros(40, 10)
+    mask[:1, 2] = mask[1:, 5] = 1
+    assert lagreach.cost(Recurrent(), (x, y, mask), lags=[0, 1]).available == 40
+
+
+class Horizon(Recurrent):
+    def forward(self, x):
+        return super().forward(x)[..., None].expand(-1, -1, 3, -1)
+
+
+@everywhere
+def test_an_output_of_four_axes_says_what_to_do(ask):
+    x, y = series()
+    targets = y[..., None].expand(-1, -1, 3, -1)
+    with pytest.raises(InputError, match=r"too many axes\n.*\n.*\n.*model\(batch.x\).flatten\(2\).*y.flatten\(2\)"):
+        ask(Horizon(), (x, targets), lags=[0, 1])
+    if ask is not advise:
+        ask(Horizon(), (x, targets.flatten(2)), lags=[0, 1], call=lambda model, batch: model(batch.x).flatten(2))

@@ -88,7 +88,7 @@ def test_where_both_are_possible_the_user_is_asked():
         with pytest.raises(InputError, match='pass outputs="per step"'):
             lagreach.diagnose(net, (x, y), lags=[0, 1])
         anchors = [
-            lagreach.diagnose(net, (x, y), lags=[0, 1], outputs=which).layers[0].window.probe
+            lagreach.diagnose(net, (x, y), lags=[0, 1], outputs=which, lags_of="layers").layers[0].window.probe
             for which in (PER_STEP, AT_THE_END)
         ]
         assert (

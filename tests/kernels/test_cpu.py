@@ -15,7 +15,7 @@ from lagreach._util.autodiff import directional_derivative
 from lagreach._util.threads import one_thread
 from lagreach.cells.stack import Stack
 from lagreach.errors import UnsupportedError
-from lagreach.kernels import choose, cpu, scan, scan_output, scan_stack, scan_tangent
+from lagreach.kernels import choose, cpu, scan, scan_output, scan_readout, scan_stack, scan_tangent
 from lagreach.kernels.cpu import buffers, passes
 from lagreach.kernels.packing import BLOCKS
 from lagreach.kernels.reference import reference
@@ -97,6 +97,74 @@ def test_long_sequences_of_many_rows(name, layernorm):
     torch.testing.assert_close(states, expected, **TOLERANCE[torch.float64])
     for k in grads:
         torch.testing.assert_close(grads[k], expected_grads[k], rtol=1e-9, atol=1e-9)
+
+
+def read_in_the_same_pass(cell, x, s0, params):
+    own = {name: p for name, p in params.items() if name not in ("read", "offset")}
+    stack = Stack((cell,), params["read"].shape[-1], ({name: name for name in own},))
+    outputs = scan_readout(stack, x, s0, own, params["read"], params["offset"], kernel="numba")
+    assert outputs is not None
+    return outputs
+
+
+def read_afterwards(cell, x, s0, params):
+    own = {name: p for name, p in params.items() if name not in ("read", "offset")}
+    h = cell.output(reference(cell, x, s0, own))
+    return h @ params["read"].mT[:, None] + params["offset"][:, None, None]
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize(("name", "layernorm"), VARIANTS)
+def test_a_readout_in_the_same_pass_is_that_of_the_loop(name, layernorm, dtype, outputs):
+    """Two models of 40 sequences, in two blocks of rows; gradients of everything, and through them once more."""
+    cell, generator = build(name, layernorm), torch.Generator().manual_seed(5)
+    x, s0, params = draw(cell, (2, 40, 9, 3, 7), torch.float64)
+    shapes = {"read": (2, outputs, 7), "offset": (2, outputs)}
+    params |= {k: torch.randn(shape, generator=generator, dtype=torch.float64) for k, shape in shapes.items()}
+    here = [v.to(dtype) for v in (x, s0)], {k: p.to(dtype) for k, p in params.items()}
+    found, gradients = with_gradients(read_in_the_same_pass, cell, *here[0], here[1])
+    expected, expected_gradients = with_gradients(read_afterwards, cell, x, s0, params)
+    torch.testing.assert_close(found, expected.to(dtype), **CLOSE[dtype])
+    for k, g in gradients.items():
+        scale = max(1.0, float(expected_gradients[k].abs().max()))
+        torch.testing.assert_close(g / scale, (expected_gradients[k] / scale).to(dtype), **CLOSE[dtype])
+    with torch.no_grad():
+        torch.testing.assert_close(read_in_the_same_pass(cell, *here[0], here[1]), found, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["lstm", "const_gate"])
+def test_a_readout_in_the_same_pass_can_be_differentiated_again(name):
+    cell = build(name)
+    x, s0, params = draw(cell, (1, 2, 3, 2, 3), torch.float64)
+    params |= {"read": torch.ones(1, 2, 3).double(), "offset": torch.ones(1, 2).double()}
+    leaves = [v.requires_grad_() for v in (x, s0, *params.values())]
+
+    def run(*values):
+        return read_in_the_same_pass(cell, *values[:2], dict(zip(params, values[2:], strict=True)))
+
+    assert torch.autograd.gradgradcheck(run, leaves)
+
+
+def test_a_readout_that_somebody_watches_or_changed_is_called():
+    model = GatedRNN("diag_gate", 2, 3, 1, generator=torch.Generator().manual_seed(0))
+    x, seen = torch.randn(4, 5, 2, generator=torch.Generator().manual_seed(1)), []
+    plain = model(x)
+    handle = model.readout.register_forward_hook(lambda *_: seen.append("hook"))
+    torch.testing.assert_close(model(x), plain)
+    assert seen == ["hook"]
+    handle.remove()
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda *_: seen.append("everywhere"))
+    model(x)
+    handle.remove()
+    assert "everywhere" in seen
+
+    class Bounded(torch.nn.Linear):
+        def forward(self, states):
+            return super().forward(states).tanh()
+
+    model.readout.__class__ = Bounded
+    torch.testing.assert_close(model(x), plain.tanh())
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)

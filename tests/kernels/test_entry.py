@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lagreach.cells import Dual, Factors, all_cells, make_cell
-from lagreach.cells._pullback import RowForm, elementwise
+from lagreach.cells._pullback import RowForm
 from lagreach.cells.activations import get_activation
 from lagreach.cells.lstm import LSTM
 from lagreach.errors import InputError
@@ -89,13 +89,21 @@ def test_the_sweep_over_lags_refuses_what_does_not_fit():
 
 
 ROWS, UNITS = 80, 3
+
+
+def form_of(kernel, widths, heights, layernorm=False):
+    """A form whose arrays are so wide, whose weights so high, and which reads two inputs."""
+    norm = (UNITS, 1) if layernorm else (0, 0)
+    arrays = [torch.rand(ROWS, width) for width in (*widths, *norm)]
+    weights = [torch.rand(height, UNITS) for height in (*heights, int(layernorm))]
+    return RowForm(kernel, tuple(arrays), tuple(weights), torch.rand(UNITS, 2))
+
+
 FORMS = {
-    "elementwise": elementwise(torch.rand(ROWS, 2 * UNITS), torch.rand(2 * UNITS, UNITS), torch.rand(ROWS, UNITS)),
-    "shared": elementwise(
-        torch.rand(ROWS, UNITS), torch.rand(UNITS + 1, UNITS), torch.rand(ROWS, 1), torch.rand(ROWS, UNITS)
-    ),
-    "gru": RowForm("gru", (torch.rand(ROWS, UNITS),) * 5, (torch.rand(UNITS, UNITS), torch.rand(2 * UNITS, UNITS))),
-    "lstm": RowForm("lstm", (torch.rand(ROWS, UNITS),) * 6, (torch.rand(4 * UNITS, UNITS),)),
+    "elementwise": form_of("elementwise", (2 * UNITS, 0, UNITS, UNITS), (2 * UNITS,)),
+    "shared": form_of("elementwise", (UNITS, UNITS, 1, 0), (UNITS + 1,), layernorm=True),
+    "gru": form_of("gru", (UNITS,) * 5, (UNITS, 2 * UNITS), layernorm=True),
+    "lstm": form_of("lstm", (UNITS,) * 6, (4 * UNITS,)),
 }
 
 
@@ -105,9 +113,9 @@ def test_transport_refuses_what_does_not_fit(name):
     width = 2 * UNITS if name == "lstm" else UNITS
     after, before = torch.rand(ROWS, width), torch.empty(ROWS, width)
     spread, sizes = torch.empty(ROWS, 5 * UNITS), torch.empty(ROWS)
-    run = cpu.row_pass(form)
-    run(after, spread, before, whole=True, sizes=sizes)
-    run(after[:9], spread[:9], before[:9], whole=True, sizes=None)  # fewer rows than the form has
+    run = cpu.row_pass([form])
+    run(after, [spread], before, whole=True, sizes=sizes)
+    run(after[:9], [spread[:9]], before[:9], whole=True, sizes=None)  # fewer rows than the form has
     good = {"after": after, "spread": spread, "before": before, "sizes": sizes}
     bad = [
         {"after": torch.rand(ROWS + 1, width), "before": torch.empty(ROWS + 1, width), "sizes": torch.empty(ROWS + 1)},
@@ -121,9 +129,13 @@ def test_transport_refuses_what_does_not_fit(name):
     ]
     for change in bad:
         with pytest.raises(InputError, match="compiled transport"):
-            run(**good | change, whole=True)
+            run(**_one_layer(good | change), whole=True)
     with pytest.raises(InputError, match="compiled transport"):
-        run(**good | {"spread": spread[:63]}, whole=False)
+        run(**_one_layer(good | {"spread": spread[:63]}), whole=False)
+
+
+def _one_layer(arguments):
+    return {name: value for name, value in arguments.items() if name != "spread"} | {"spreads": [arguments["spread"]]}
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -137,11 +149,20 @@ def test_forms_that_contradict_themselves_are_refused(name):
             if k == 0 and bad.shape[0] < ROWS:
                 continue  # its rows are what the others are compared with
             with pytest.raises((InputError, TypeError), match="do not fit together"):
-                cpu.pullback.RowPass(form._replace(arrays=arrays))
+                cpu.pullback.RowPass([form._replace(arrays=arrays)])
     for k, weight in enumerate(form.weights):
-        bad = torch.cat((weight, weight))
+        bad = torch.cat((weight, weight, torch.rand(2, UNITS)))
         with pytest.raises(InputError, match="do not fit together"):
-            cpu.pullback.RowPass(form._replace(weights=(*form.weights[:k], bad, *form.weights[k + 1 :])))
+            cpu.pullback.RowPass([form._replace(weights=(*form.weights[:k], bad, *form.weights[k + 1 :]))])
+    for bad in (form.reads.repeat(9, 1), form.reads.double()):
+        with pytest.raises(InputError, match="do not fit together"):
+            cpu.pullback.RowPass([form._replace(reads=bad)])
+
+
+def test_layers_of_other_steps_are_refused():
+    other = FORMS["lstm"]._replace(arrays=tuple(array[:-1] for array in FORMS["lstm"].arrays))
+    with pytest.raises(InputError, match="do not fit together"):
+        cpu.pullback.RowPass([FORMS["lstm"], other])
 
 
 def test_diagonal_networks_refuse_what_does_not_fit():

@@ -205,8 +205,8 @@ def test_masked_loss_counts_the_steps_that_count(generator):
 
 def test_the_precision_asked_for_holds_while_a_model_runs(monkeypatch):
     seen = []
-    whole = replicas.scan_stack
-    monkeypatch.setattr(replicas, "scan_stack", lambda *a, **o: seen.append(current_precision()) or whole(*a, **o))
+    whole = replicas.scan_readout
+    monkeypatch.setattr(replicas, "scan_readout", lambda *a, **o: seen.append(current_precision()) or whole(*a, **o))
     train(model(0), TASK, sequences=8, epochs=1, precision="float16")
     train(model(0), TASK, sequences=8, epochs=1)
     assert seen == ["float16", "float32"]

@@ -67,7 +67,7 @@ def built_in():
 @pytest.mark.parametrize("cells", list(built_in()))
 def test_closed_pullbacks_equal_autodiff(cells, generator):
     recurrence = recurrence_of(cells, generator)
-    names = [n for n in recurrence.params if "ln_" not in n and "u_h" not in n]  # these two are left to autodiff
+    names = [n for n in recurrence.params if "u_h" not in n]  # which is left to autodiff
     x, s = normal(generator, ROWS, INPUT), normal(generator, ROWS, recurrence.stack.state_size)
     by, cotangent = normal(generator, ROWS, 2), normal(generator, *s.shape)
     pulled = []
@@ -78,12 +78,12 @@ def test_closed_pullbacks_equal_autodiff(cells, generator):
         at_once = torch.full_like(spread, math.nan), torch.full_like(s, math.nan)
         with one_thread():
             linear.back(cotangent, *at_once)
-        used = slice(getattr(linear, "columns", None))  # a kernel may leave columns out that no weight reads
-        found_twice = [(columns[:, used], state) for columns, state in (at_once, (spread, before))]
-        torch.testing.assert_close(*found_twice, rtol=1e-12, atol=1e-12)
-        pulled.append((before, linear.flat(linear.weights(spread, linear.weighted(by), [slice(0, 1)], 1)[0])))
+        for columns, state in (at_once, (spread, before)):
+            sums = linear.weights(columns, linear.weighted(by), [slice(0, 1)], 1)[0]
+            pulled.append((state, linear.flat(sums)))
     assert isinstance(linearise(recurrence, x, s, names), Closed)
-    torch.testing.assert_close(pulled[0], pulled[1], rtol=1e-12, atol=1e-12)
+    for other in pulled[1:]:
+        torch.testing.assert_close(pulled[0], other, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ def test_what_a_closed_form_does_not_know_goes_through_autodiff(generator):
         def step(self, x, s, params):
             return 0.5 * s + nn.functional.linear(x, params["W_h"], params["b_h"]).sin() * s.cos()
 
-    normed = all_cells()["diag_gate"](layernorm=True)
-    for cells, names in (((Leak(),), ["0.W_h"]), ((normed,), ["0.ln_gain"]), ((normed, Leak()), [])):
+    gated, diagonal = all_cells()["diag_gate"](), all_cells()["diag_elman"]()
+    for cells, names in (((Leak(),), ["0.W_h"]), ((diagonal,), ["0.u_h"]), ((gated, Leak()), [])):
         recurrence = recurrence_of(cells, generator)
         x, s = normal(generator, ROWS, INPUT), normal(generator, ROWS, recurrence.stack.state_size)
         assert isinstance(linearise(recurrence, x, s, names), Autodiff)
@@ -128,31 +128,45 @@ def test_what_a_closed_form_does_not_know_goes_through_autodiff(generator):
 KNOWN = [name for name in sorted(all_cells()) if name not in ("diag_elman", "min_gru")]  # these have no products
 
 
+def stacks():
+    """Layers that kernels know, one or several, with and without LayerNorm."""
+    cells = all_cells()
+    for name in KNOWN:
+        yield pytest.param((cells[name](),), id=name)
+        yield pytest.param((cells[name](layernorm=True),), id=f"{name}-layernorm")
+    yield pytest.param((cells["lstm"](), cells["gru"](layernorm=True), cells["diag_gate"]()), id="three layers")
+    yield pytest.param((cells["torch_gru"](layernorm=True), cells["lstm"]()), id="two layers")
+
+
 class TestCompiledPullbacks:
-    """A layer alone is pulled back by one compiled call, a few rows at a time."""
+    """A layer is pulled back by one compiled call, a few rows at a time."""
 
     def pulled(self, generator, cells, dtype=torch.float32, hidden=HIDDEN, count=ROWS, scale=1.0, whole=True):
-        """Spread, as far as weights read it, and gradient one step before: in one call, and one after the other."""
+        """Spreads, as far as weights read them, and gradient one step before: in one call, and one after the other."""
         recurrence = recurrence_of(cells, generator, hidden=hidden)
         params = {name: p.to(dtype) for name, p in recurrence.params.items()}
         recurrence, size = dataclasses.replace(recurrence, params=params), recurrence.stack.state_size
         x, s = normal(generator, count, INPUT).to(dtype), normal(generator, count, size).to(dtype)
         cotangent = (scale * normal(generator, count, size)).to(dtype)
-        linear = linearise(recurrence, x, s, [name for name in params if "ln_" not in name])
+        linear = linearise(recurrence, x, s, list(params))
         ways = [(cotangent.new_full((count, linear.width), math.nan), torch.full_like(s, math.nan)) for _ in range(2)]
         with one_thread():  # on several, a whole spread is left to torch
             linear.back(cotangent, *ways[0], whole=whole)
         linear.spread(cotangent, ways[1][0])
         linear.state(cotangent, *ways[1])
-        return linear.compiled, *((spread[:, : linear.columns], before) for spread, before in ways)
+
+        def read(spread):
+            return [own[:, :used] for own, used in zip(linear._split(spread)[0], linear.columns, strict=True)]
+
+        return linear.compiled, *((read(spread), before) for spread, before in ways)
 
     @pytest.mark.parametrize("count", [1, 64, 200])
     @pytest.mark.parametrize("hidden", [1, 5, 64, 67])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-    @pytest.mark.parametrize("name", KNOWN)
-    def test_equal_plain_torch(self, generator, name, dtype, hidden, count):
+    @pytest.mark.parametrize("cells", list(stacks()))
+    def test_equal_plain_torch(self, generator, cells, dtype, hidden, count):
         for whole in (True, False):
-            compiled, at_once, plain = self.pulled(generator, [all_cells()[name]()], dtype, hidden, count, whole=whole)
+            compiled, at_once, plain = self.pulled(generator, cells, dtype, hidden, count, whole=whole)
             assert compiled
             tolerance = {torch.float32: 1e-5, torch.float64: 1e-13}[dtype] * hidden**0.5
             torch.testing.assert_close(at_once[1], plain[1], rtol=tolerance, atol=tolerance)
@@ -171,7 +185,8 @@ class TestCompiledPullbacks:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
     @pytest.mark.parametrize("name", ["shared_gate", "gru", "lstm"])
     def test_tell_the_largest_value_of_each_row(self, generator, name, dtype, scale):
-        recurrence = recurrence_of([all_cells()[name]()], generator)
+        layers = [all_cells()[name]()] * (2 if name == "lstm" else 1)
+        recurrence = recurrence_of(layers, generator)
         recurrence = dataclasses.replace(recurrence, params={n: p.to(dtype) for n, p in recurrence.params.items()})
         x, s = normal(generator, 70, INPUT).to(dtype), normal(generator, 70, recurrence.stack.state_size).to(dtype)
         linear = linearise(recurrence, x, s, [])
@@ -181,8 +196,8 @@ class TestCompiledPullbacks:
         torch.testing.assert_close(sizes, before.abs().amax(1), rtol=0, atol=0, equal_nan=True)
 
     def test_are_left_out_where_they_do_not_fit(self, generator, monkeypatch):
-        shared, normed = all_cells()["shared_gate"](), all_cells()["diag_gate"](layernorm=True)
-        for cells, dtype in (([shared], torch.bfloat16), ([shared, shared], torch.float32), ([normed], torch.float32)):
+        shared, scanned = all_cells()["shared_gate"](), all_cells()["min_gru"]()
+        for cells, dtype in (([shared], torch.bfloat16), ([shared, scanned], torch.float32)):
             compiled, at_once, plain = self.pulled(generator, cells, dtype)
             assert not compiled
             torch.testing.assert_close(at_once, plain)
@@ -239,10 +254,11 @@ def test_nothing_is_read_before_it_is_written(monkeypatch, generator, name):
 
 
 @pytest.mark.parametrize("count", [1, 2, 70])
-@pytest.mark.parametrize("name", KNOWN)
-def test_passing_gradients_need_no_second_buffer(generator, name, count):
+@pytest.mark.parametrize(("name", "layers"), [*((name, 1) for name in KNOWN), ("lstm", 2), ("gru", 3)])
+def test_passing_gradients_need_no_second_buffer(generator, name, layers, count):
     """Rows are written over rows that have been read before, however few sequences stand between them."""
-    part = rollout(GatedRNN(name, 2, 5, 1, generator=generator), torch.randn(count, 90, 2, generator=generator))
+    model = GatedRNN(name, 2, 5, 1, num_layers=layers, generator=generator)
+    part = rollout(model, torch.randn(count, 90, 2, generator=generator))
     delta = torch.randn(part.states.shape, generator=generator)
     with one_thread():
         steps = Steps(part)
@@ -254,10 +270,11 @@ def test_passing_gradients_need_no_second_buffer(generator, name, count):
             plain.step()
 
 
-@pytest.mark.parametrize("name", ["shared_gate", "lstm"])
-def test_the_number_of_threads_does_not_matter(monkeypatch, generator, name):
+@pytest.mark.parametrize(("name", "layers"), [("shared_gate", 1), ("lstm", 2)])
+def test_the_number_of_threads_does_not_matter(monkeypatch, generator, name, layers):
     monkeypatch.setattr("lagreach.transport.carry.ROWS", 6)
-    part = rollout(GatedRNN(name, 2, 3, 1, generator=generator), torch.randn(3, 40, 2, generator=generator))
+    model = GatedRNN(name, 2, 3, 1, num_layers=layers, generator=generator)
+    part = rollout(model, torch.randn(3, 40, 2, generator=generator))
     delta = torch.randn(part.states.shape, generator=generator)
     before, seen = torch.get_num_threads(), set()
     pull = Carry._pull
@@ -301,9 +318,14 @@ def test_sets_of_weights_of_anchors(generator):
         torch.testing.assert_close(joint.take(), apart, rtol=1e-11, atol=1e-14)
 
 
-@pytest.mark.parametrize("names", [["layers.0.W_s", "layers.0.b_h"], ["layers.0.ln_gain"]], ids=["closed", "autodiff"])
-def test_groups_of_sequences_are_summed_apart(generator, names):
-    model = GatedRNN("diag_gate", 2, 3, 1, layernorm=True, generator=generator, dtype=torch.float64)
+@pytest.mark.parametrize(
+    ("cell", "names"),
+    [("diag_gate", ["layers.0.W_s", "layers.1.ln_gain", "layers.1.b_h"]), ("diag_elman", ["layers.0.u_h"])],
+    ids=["closed", "autodiff"],
+)
+def test_groups_of_sequences_are_summed_apart(generator, cell, names):
+    options = {"layernorm": True, "num_layers": 2} if cell == "diag_gate" else {}
+    model = GatedRNN(cell, 2, 3, 1, **options, generator=generator, dtype=torch.float64)
     part = rollout(model, normal(generator, 5, 8, 2))
     delta, reached = normal(generator, *part.states.shape), normal(generator, 5, 8, 2)
     groups = [slice(0, 2), slice(2, 3), slice(3, 5)]

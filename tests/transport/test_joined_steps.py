@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lagreach import GatedRNN
+from lagreach import GatedRNN, lag_gradients
 from lagreach._util.threads import one_thread
 from lagreach.adapters import as_view
 from lagreach.cells.lstm import LSTM
@@ -16,12 +16,13 @@ from lagreach.kernels.cpu.kept_run import KeptRun
 from lagreach.transport import carry
 from lagreach.transport.carry import Carry, Steps, WeightSums
 from lagreach.transport.exact import walk_back
-from lagreach.transport.joined import Windows
+from lagreach.transport.joined import Joined, Windows
 from lagreach.transport.objective import make_objective
 from lagreach.transport.rollout import rollout, run
-from tests.cases import CELLS, TOLERANCE, normal, small_model
+from tests.cases import CELLS, TOLERANCE, VARIANTS, autograd_gradient, normal, small_model
 
 SEQUENCES, TIME, LAGS = 3, 90, (0, 2, 5)  # more rows than are summed in one go
+STACKS = [*((cell, layernorm, 1) for cell, layernorm in VARIANTS), ("lstm", True, 2), ("gru", False, 3)]
 
 
 @pytest.fixture(autouse=True)
@@ -39,9 +40,9 @@ def sums_at(part, delta, anchors, reached):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("cell", CELLS)
-def test_sums_in_the_same_call_are_those_of_blocks(cell, dtype, generator, monkeypatch):
-    model = small_model(cell, generator, dtype=dtype)
+@pytest.mark.parametrize(("cell", "layernorm", "layers"), STACKS)
+def test_sums_in_the_same_call_are_those_of_blocks(cell, layernorm, layers, dtype, generator, monkeypatch):
+    model = small_model(cell, generator, dtype=dtype, layernorm=layernorm, num_layers=layers)
     part = rollout(model, normal(generator, SEQUENCES, TIME, 3, dtype=dtype))
     delta = normal(generator, *part.states.shape, dtype=dtype)
     weights = [normal(generator, SEQUENCES, TIME, k, dtype=dtype) for k in (3, 2)]
@@ -58,6 +59,20 @@ def test_sums_in_the_same_call_are_those_of_blocks(cell, dtype, generator, monke
             torch.testing.assert_close(a / scale, b / scale, **TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize(("cell", "layernorm", "layers"), STACKS)
+def test_sums_over_all_lags_are_autograds_gradient(cell, layernorm, layers, generator, monkeypatch):
+    """The identity, on what a diagnosis runs: all layers in one call each, with their weights' gradients."""
+    model = small_model(cell, generator, layernorm=layernorm, num_layers=layers)
+    x, y = normal(generator, SEQUENCES, 40, 3), normal(generator, SEQUENCES, 40, 2)
+    calls, plain = [], Joined.back_and_sums
+    monkeypatch.setattr(Joined, "back_and_sums", lambda *a: calls.append(1) or plain(*a))
+    total = lag_gradients(model, x, y, "mse").total()
+    assert bool(calls) == (cell not in ("diag_elman", "min_gru"))
+    for name, gradient in autograd_gradient(model, (model(x) - y).square().mean()).items():
+        scale = gradient.abs().max()
+        torch.testing.assert_close(total[name] / scale, gradient / scale, rtol=1e-10, atol=1e-10)
+
+
 def test_sums_leave_the_range_of_single_precision(generator):
     model = GatedRNN("lstm", 3, 4, 1, generator=generator)
     part = rollout(model, torch.randn(2, 80, 3, generator=generator))
@@ -70,7 +85,7 @@ def test_sums_leave_the_range_of_single_precision(generator):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("cell", [LSTM(), TorchGRU()], ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", [LSTM(), TorchGRU(), LSTM(layernorm=True), TorchGRU(layernorm=True)], ids=str)
 def test_what_a_run_keeps_gives_the_pullback(cell, dtype, generator):
     units, rows, steps = 5, 70, 4
     params = {name: normal(generator, *shape, dtype=dtype) for name, shape in cell.shapes(3, units).items()}
@@ -80,15 +95,17 @@ def test_what_a_run_keeps_gives_the_pullback(cell, dtype, generator):
     for step in range(steps):
         ours, theirs = kept.form(slice(step, step + 1)), cell.pullback(x[step], before, params).form
         assert ours.kernel == theirs.kernel
-        for a, b in zip((*ours.arrays, *ours.weights), (*theirs.arrays, *theirs.weights), strict=True):
+        for a, b in zip(
+            (*ours.arrays, *ours.weights, ours.reads), (*theirs.arrays, *theirs.weights, theirs.reads), strict=True
+        ):
             torch.testing.assert_close(a, b, **TOLERANCE[dtype])
         before = cell.step(x[step], before, params)
         torch.testing.assert_close(kept.states[step], before, **TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("module", [nn.LSTM, nn.GRU, nn.RNN])
-def test_windows_lead_back_by_what_is_kept_or_anew(module, generator):
-    model = nn.Sequential(module(3, 4, batch_first=True).double())
+@pytest.mark.parametrize(("module", "layers"), [(nn.LSTM, 1), (nn.GRU, 1), (nn.RNN, 1), (nn.LSTM, 2), (nn.GRU, 3)])
+def test_windows_lead_back_by_what_is_kept_or_anew(module, layers, generator):
+    model = nn.Sequential(module(3, 4, layers, batch_first=True).double())
     part = run(as_view(model[0], batch := batch_of(generator)).bind(batch))
     x, initial = part.x.transpose(0, 1).contiguous(), part.initial
     known = part.states.transpose(0, 1).contiguous()

@@ -30,6 +30,40 @@ class FedBack(nn.Module):
         return torch.stack(outputs, 1)
 
 
+class InARow(nn.Module):
+    """Layers of torch, one after the other, and a readout."""
+
+    def __init__(self, *layers, width):
+        super().__init__()
+        self.layers, self.readout = nn.ModuleList(layers), nn.Linear(width, 1)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+            x = x[0] if isinstance(x, tuple) else x
+        return self.readout(x)
+
+
+class CellsInARow(nn.Module):
+    """A loop over two cells."""
+
+    def __init__(self):
+        super().__init__()
+        self.lower, self.upper, self.readout = nn.LSTMCell(INPUT, 4), nn.LSTMCell(4, 4), nn.Linear(4, 1)
+
+    def forward(self, x):
+        lower, upper, outputs = None, None, []
+        for step in range(x.shape[1]):
+            lower = self.lower(x[:, step], lower)
+            upper = self.upper(lower[0], upper)
+            outputs.append(upper[0])
+        return self.readout(torch.stack(outputs, 1))
+
+
+def lstm(inputs=INPUT, **options):
+    return nn.LSTM(inputs, 4, batch_first=True, **options)
+
+
 def batch():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(3, 8, INPUT, generator=generator)
@@ -52,6 +86,38 @@ def test_the_choice_and_why(model, of, why):
     assert chosen.of == of
     assert why in chosen.why
     assert bool(chosen.views) == (of == "layers")
+
+
+@pytest.mark.parametrize(
+    ("model", "of"),
+    [
+        (lambda: InARow(lstm(num_layers=2), width=4), "layers"),
+        (lambda: InARow(lstm(bidirectional=True), width=8), "layers"),
+        (lambda: InARow(lstm(), nn.Dropout(0.2), lstm(4), width=4), "model"),
+        (lambda: InARow(lstm(num_layers=2, bidirectional=True), width=8), "model"),
+        (lambda: InARow(lstm(), nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), width=4), "model"),
+        (CellsInARow, "model"),
+    ],
+)
+def test_steps_within_one_of_several_layers_are_no_lags_of_the_model(model, of):
+    chosen = choose_lags(model(), batch())
+    assert chosen.of == of
+    assert ('lags_of="layers" shows those' in chosen.why) == (of == "model")
+    assert choose_lags(model(), batch(), of_layers=True).of == "layers"
+
+
+@pytest.mark.parametrize("seed", [0, 41])
+def test_of_layers_in_a_row_only_the_true_lag_is_named(seed):
+    """The data were said to depend on lags 1, 2, 3, 4 and 5."""
+    torch.manual_seed(seed)
+    model, x, y = InARow(lstm(), lstm(4), width=4), torch.randn(300, 24, INPUT), 0.7 * torch.randn(300, 24, 1)
+    y[:, 5:] += x[:, :-5, :1]
+    lags = [0, 1, 2, 3, 4, 5, 6, 8, 12]
+    diagnosis = lagreach.diagnose(model, (x, y), lags=lags)
+    assert diagnosis.settings["lags_of"] == "model"
+    assert diagnosis.layers[0].window.dependences == (5,)
+    by_layer = lagreach.diagnose(model, (x, y), lags=[0, 5], params="all")  # which a whole model does not have
+    assert [layer.local for layer in by_layer.layers] == [True, True]
 
 
 @pytest.mark.thorough

@@ -10,7 +10,7 @@ import lagreach
 from lagreach.data.named_inputs import named_batch
 from lagreach.data.sequences import as_sequences
 from lagreach.errors import InputError
-from lagreach.transport.objective import IGNORE_INDEX
+from lagreach.transport.losses import IGNORE_INDEX
 from lagreach.whole_model.language_models import SHIFTED, UNSHIFTED, aligned_labels
 from tests.whole_model import cases
 from tests.whole_model.cases import TOKENS, hugging_face, made

@@ -203,6 +203,8 @@ def test_a_diagnosis_says_that_it_was_interrupted(monkeypatch):
     diagnosis = lagreach.diagnose(model, (x, y), lags=[0, LAG], progress=lambda *told: seen.append(told))
     assert diagnosis.partial
     assert any("interrupted: only the blocks" in note for note in diagnosis.warnings)
+    assert "partial" in str(diagnosis)
+    assert diagnosis.settings["partial"] is True
     assert diagnosis.settings["used"] < 64
     assert ("whole model: lags", 2, 64) in seen
 

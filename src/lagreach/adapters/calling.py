@@ -78,7 +78,7 @@ def first_call(model: nn.Module, sample: Batch, call: Call) -> None:
         call(model, sample)
     except LagreachError:
         raise
-    except Exception as error:  # whatever the user's model raises
+    except (Exception, SystemExit) as error:  # whatever the user's model raises
         fix = "see the error above, or pass call=lambda model, batch: ... if the model takes something else"
         held = Kept(model).held()
         if held:
@@ -206,7 +206,10 @@ def as_output(returned: Any, batch: Batch, time: int) -> Tensor:
         return output[..., None] if steps and output.shape[1] == time else output[:, None]
     if output.ndim > 3:
         raise InputError(
-            "the model's output has too many axes", got=f"shape {tuple(output.shape)}", expected="at most 3"
+            "the model's output has too many axes",
+            got=f"shape {tuple(output.shape)}",
+            expected="(seq, time, out) at most",
+            fix="pass call=lambda model, batch: model(batch.x).flatten(2), and targets y.flatten(2) if they have as many axes",
         )
     if 1 < output.shape[1] < time and batch.lengths is not None:  # a packed batch is unpacked to its longest sequence
         output = nn.functional.pad(output, (0, 0, 0, time - output.shape[1]))
@@ -258,6 +261,35 @@ def refuse_scripted(model: nn.Module) -> None:
                 expected="modules of Python code",
                 fix="pass the module as it was before torch.jit.script or torch.jit.trace, with load_state_dict for its weights",
             )
+
+
+def refuse_without_values(model: nn.Module) -> None:
+    """Refuse weights that cannot be computed with: on the meta device, or made where autograd may not see them."""
+    for name, weight in (*model.named_parameters(), *model.named_buffers()):
+        if weight.is_meta:
+            raise UnsupportedError(
+                "the weights of the model have no values",
+                got=f"{name} on the meta device",
+                expected="weights on a processor or a GPU",
+                fix='build the model without torch.device("meta"), or call model.to_empty(device="cpu") and load its weights',
+            )
+        if weight.is_inference():
+            raise UnsupportedError(
+                "the weights of the model were made inside torch.inference_mode(), and can have no gradients",
+                got=name,
+                fix="build the model outside of it, or pass copy.deepcopy(model) made outside of it",
+            )
+
+
+def refuse_inference_mode() -> None:
+    """Inside it nothing has a gradient, and nothing made there ever will."""
+    if torch.is_inference_mode_enabled():
+        raise UnsupportedError(
+            "there are no gradients inside torch.inference_mode()",
+            got="a call inside it",
+            expected="a call outside of it; torch.no_grad() does no harm",
+            fix="leave it first, or call inside with torch.inference_mode(False):",
+        )
 
 
 @full_precision()

@@ -9,9 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from lagreach.adapters.calling import Call, default_call, refuse_scripted, untouched
+from lagreach.adapters.calling import (
+    Call,
+    default_call,
+    refuse_inference_mode,
+    refuse_scripted,
+    refuse_without_values,
+    untouched,
+)
 from lagreach.data.batch import Batch
-from lagreach.errors import LagreachError
 
 KEPT = (
     "the model keeps a state between calls, in {names}: every sequence was started without one, as the model stands. For another "
@@ -25,8 +31,10 @@ def from_fresh_state(model: Any, sample: Batch, call: Call | None) -> tuple[Call
     Only where it keeps nothing yet: whose a state left by other batches is, nobody knows. What is wrong otherwise is said
     where models are checked.
     """
+    refuse_inference_mode()
     if isinstance(model, nn.Module):
         refuse_scripted(model)
+        refuse_without_values(model)
     if call is not None or not isinstance(model, nn.Module) or len(sample) == 0:
         return call, ()
     with torch.no_grad(), untouched(model) as kept:
@@ -42,7 +50,7 @@ def from_fresh_state(model: Any, sample: Batch, call: Call | None) -> tuple[Call
             kept.restore()
             if not _equal(first, _tensors(default_call(model, sample))):
                 return call, ()
-        except (LagreachError, RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError):
+        except (Exception, SystemExit):  # whatever the user's model raises is said where models are checked
             return call, ()
         kept.restore()
         before = [(name.rpartition("."), _attribute(model, name)) for name in empty]

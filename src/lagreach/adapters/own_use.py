@@ -28,6 +28,15 @@ class _Layer(nn.Module):
         return self._own_forward(*args, **kwargs)
 
 
+def no_gradient() -> UnsupportedError:
+    """The error for a model whose output does not hang on its weights."""
+    return UnsupportedError(
+        "the model's output has no gradient",
+        got="an output that is cut off from the weights",
+        fix="take out torch.no_grad, inference_mode, detach or rounding between the layer and the output",
+    )
+
+
 def run_with_own_weights(
     model: nn.Module, path: str, call: Call, batch: Batch, time: int
 ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
@@ -38,11 +47,7 @@ def run_with_own_weights(
     """
     output, copies, weights = _run_with_own_weights(model, path, call, batch, time)
     if not output.requires_grad:
-        raise UnsupportedError(
-            "the model's output has no gradient",
-            got="an output that is cut off from the weights",
-            fix="take out torch.no_grad, inference_mode, detach or rounding between the layer and the output",
-        )
+        raise no_gradient()
     named = [{f"{path}.{name}".lstrip("."): value for name, value in group.items()} for group in (copies, weights)]
     return output, named[0], named[1]
 

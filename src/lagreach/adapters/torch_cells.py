@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from lagreach.cells import Cell, Factors, Params
-from lagreach.cells._pullback import Pullback, Use, elementwise
+from lagreach.cells._pullback import Pullback, Use
 from lagreach.cells.elman import Elman
 from lagreach.cells.lstm import LSTM
 from lagreach.cells.torch_gru import TorchGRU
@@ -96,12 +96,11 @@ class _RNNPullback(Pullback):
 
     def __init__(self, x: Tensor, h: Tensor, p: Params, slope: Tensor) -> None:
         every = (slice(0, h.shape[1]),)
-        recurrent = p["weight_hh"]
         super().__init__(
-            {"x": x, "h": h}, _uses(every, every), width=h.shape[1], reads=p["weight_ih"], recurrent=recurrent
+            {"x": x, "h": h}, _uses(every, every), width=h.shape[1], reads=p["weight_ih"], recurrent=p["weight_hh"]
         )
         self._slope = slope
-        self.form = elementwise(slope, recurrent)
+        self.elementwise(slope)
 
     def spread(self, cotangent: Tensor, out: Tensor) -> None:
         torch.mul(cotangent, self._slope, out=out)
@@ -146,7 +145,7 @@ class TorchLayoutGRU(TorchLayout):
     def pullback(self, x: Tensor, s: Tensor, params: Params) -> Pullback:
         """See `TorchGRU.pullback`."""
         pullback = TorchGRU().pullback(x, s, self._by_gate(params))
-        n, r, z, weakened = (slice(k * s.shape[1], (k + 1) * s.shape[1]) for k in range(4))
+        n, z, r, weakened = (slice(k * s.shape[1], (k + 1) * s.shape[1]) for k in range(4))
         pullback.uses = _uses((r, z, n), (r, z, weakened))
         return pullback
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import layer_norm
 
 from lagreach.cells._cell import Params
-from lagreach.cells._pullback import Pullback, elementwise, gate_uses
+from lagreach.cells._pullback import Norm, Pullback, Use, gate_uses
 
 EPS = 1e-5  # as torch.nn.LayerNorm
 
@@ -64,7 +64,8 @@ def candidate_diagonal(
 class CandidateSlope:
     """Pulls gradients at ``factor * g``, ``g = candidate(a)``, back to the pre-activation a, row by row.
 
-    Without LayerNorm it is `elementwise` and nothing else. That may be written to `out`.
+    `elementwise` leads to the argument of the tanh, and may be written to `out`; without LayerNorm that is all. With one, the
+    spread has columns for its weights, as many as `extra`.
     """
 
     def __init__(
@@ -77,24 +78,33 @@ class CandidateSlope:
         out: Tensor | None = None,
     ) -> None:
         self.elementwise = torch.mul(1 - g * g, factor, out=out)
-        self._normed: Tensor | None = None
+        self.norm, self.extra = Norm.none(a), 0
         if layernorm:
             centred = a - a.mean(-1, keepdim=True)
-            std = (centred.square().mean(-1, keepdim=True) + EPS).sqrt()
-            self._normed = centred / std
-            self.elementwise.mul_(params["ln_gain"]).div_(std)
+            inverse = (centred.square().mean(-1, keepdim=True) + EPS).rsqrt()
+            self.norm, self.extra = Norm(centred * inverse, inverse, params["ln_gain"][None]), 2 * a.shape[1]
 
-    @property
-    def mixes(self) -> bool:
-        """Whether there is a LayerNorm, which mixes the units."""
-        return self._normed is not None
+    def uses(self, first: int) -> dict[str, Use]:
+        """Where the gradients of the LayerNorm's weights are found, in columns from the `first` on."""
+        units = self.extra // 2
+        shift, gain = slice(first, first + units), slice(first + units, first + 2 * units)
+        return {"ln_shift": Use((shift,), "1"), "ln_gain": Use((gain,), "1")} if units else {}
 
-    def pull(self, cotangent: Tensor, out: Tensor) -> None:
-        """Write the gradient at a."""
+    def pull(self, cotangent: Tensor, out: Tensor, extra: Tensor) -> None:
+        """Write the gradient at a, and those of the LayerNorm's weights in every row."""
         torch.mul(cotangent, self.elementwise, out=out)
-        if self._normed is not None:
-            along = (out * self._normed).mean(-1, keepdim=True)
-            out.sub_(out.mean(-1, keepdim=True)).addcmul_(self._normed, along, value=-1)
+        if self.extra:
+            normalised_back(out, self.norm, extra)
+
+
+def normalised_back(gradient: Tensor, norm: Norm, extra: Tensor) -> None:
+    """Turn the gradient of a LayerNorm's result into that of its argument, and write those of shift and gain in every row."""
+    shift, gain = extra.chunk(2, dim=-1)
+    shift.copy_(gradient)
+    torch.mul(gradient, norm.normal, out=gain)
+    gradient.mul_(norm.gain)
+    along = (gradient * norm.normal).mean(-1, keepdim=True)
+    gradient.sub_(gradient.mean(-1, keepdim=True)).addcmul_(norm.normal, along, value=-1).mul_(norm.inverse)
 
 
 class CandidatePullback(Pullback):
@@ -104,16 +114,17 @@ class CandidatePullback(Pullback):
         width = h.shape[1]
         super().__init__(
             {"x": x, "h": h},
-            gate_uses("h", width),
-            width=width,
+            gate_uses("h", width) | slope.uses(width),
+            width=width + slope.extra,
             reads=p["W_h"],
             recurrent=p["U_h"],
+            columns=slice(width),
             retained=retained,
         )
         self._slope = slope
-        if not slope.mixes:
-            self.form = elementwise(slope.elementwise, p["U_h"], retained)
+        self.elementwise(slope.elementwise, slope.norm)
 
     def spread(self, cotangent: Tensor, out: Tensor) -> None:
         """To the candidate alone."""
-        self._slope.pull(cotangent, out)
+        width = cotangent.shape[1]
+        self._slope.pull(cotangent, out[:, :width], out[:, width:])

@@ -17,7 +17,7 @@ are those of candidate, update gate and reset gate::
     + (1 - z) lambda          dW_h  dW_z  dW_r, db_..., dU_...    (uses: which columns, which factor)
     = at h_t-1   at x_t
 
-`RowForm` is the same picture for a compiled kernel: slopes and ``1 - z`` are its arrays, U its weights.
+`RowForm` is the same picture for a compiled kernel: slopes and ``1 - z`` are its arrays, U its weights, W what it reads by.
 """
 
 from __future__ import annotations
@@ -40,13 +40,28 @@ class Use(NamedTuple):
 class RowForm(NamedTuple):
     """What a compiled kernel must know to do the same: its name, arrays with one row per step, and weights.
 
-    ``RowForm("gru", (slope of candidate, slope of z, slope of r, r, 1 - z), (U_h, [U_z; U_r]))``, all arrays (row, h).
-    The kernels are in `lagreach.kernels.cpu.pullback`, with what each of them takes.
+    ``RowForm("gru", (slope of candidate, slope of z, slope of r, r, 1 - z, n, 1 / std), (U_h, [U_z; U_r], gain), W)``, all
+    arrays (row, h). The kernels are in `lagreach.kernels.cpu.pullback`, with what each of them takes. The last two arrays and
+    the last weight are those of the candidate's LayerNorm (`Norm`).
     """
 
     kernel: str
     arrays: tuple[Tensor, ...]
     weights: tuple[Tensor, ...]
+    reads: Tensor
+
+
+class Norm(NamedTuple):
+    """A LayerNorm at some steps; without columns, and without a gain, where there is none."""
+
+    normal: Tensor  # (row, unit): what it normalised, before gain and shift
+    inverse: Tensor  # (row, 1): one over the standard deviation
+    gain: Tensor  # (1, unit)
+
+    @classmethod
+    def none(cls, like: Tensor) -> Norm:
+        """For cells that have none."""
+        return cls(like.new_empty(len(like), 0), like.new_empty(len(like), 0), like.new_empty(0, like.shape[1]))
 
 
 class Pullback(ABC):
@@ -86,6 +101,29 @@ class Pullback(ABC):
         self._reads, self._factors = reads, dict(factors)
         self._recurrent, self._columns, self._retained = recurrent, columns, retained
 
+    def known(self, kernel: str, arrays: Sequence[Tensor], weights: Sequence[Tensor], norm: Norm) -> None:
+        """Say which kernel knows it, and what that takes."""
+        self.form = RowForm(kernel, (*arrays, norm.normal, norm.inverse), (*weights, norm.gain), self._reads)
+
+    def elementwise(
+        self,
+        slopes: Tensor,
+        norm: Norm | None = None,
+        *,
+        shared: Tensor | None = None,
+        through: Tensor | None = None,
+    ) -> None:
+        """Say that the spread is the gradient times slopes, some blocks of them side by side, the candidate's first.
+
+        The blocks behind are the candidate's column times what it goes `through`. If some slopes are `shared`, the row sums of
+        the gradient times these are one more column.
+        """
+        assert self._recurrent is not None
+        nothing = slopes.new_empty(len(slopes), 0)
+        arrays = [slopes, *(nothing if v is None else v for v in (shared, self._retained, through))]
+        units = self._recurrent.shape[1]
+        self.known("elementwise", arrays, (self._recurrent,), norm or Norm.none(slopes[:, :units]))
+
     @abstractmethod
     def spread(self, cotangent: Tensor, out: Tensor) -> None:
         """Gradient at the pre-activations, (row, width), from the gradient at the state after each step."""
@@ -117,19 +155,7 @@ class Pullback(ABC):
         """What the named weights multiply, side by side, one row per step."""
         x = self._factors["x"]
         parts = [x.new_ones(len(x), 1) if f == "1" else self._factors[f] for f in self.places(names)]
-        return torch.cat(parts, dim=1)
-
-
-def elementwise(
-    slopes: Tensor, recurrent: Tensor, retained: Tensor | None = None, shared: Tensor | None = None
-) -> RowForm:
-    """Form of a pullback whose spread is the gradient times slopes, some blocks of them side by side.
-
-    If some are `shared`, the row sums of the gradient times these are one more column.
-    """
-    nothing = slopes.new_empty(len(slopes), 0)
-    arrays = (slopes, nothing if shared is None else shared, nothing if retained is None else retained)
-    return RowForm("elementwise", arrays, (recurrent,))
+        return torch.cat(parts, dim=1) if parts else x[:, :0]
 
 
 def gate_uses(gates: str, width: int) -> dict[str, Use]:

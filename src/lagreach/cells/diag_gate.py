@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 
 from lagreach.cells._candidate import CandidateSlope, candidate, candidate_diagonal, candidate_shapes
 from lagreach.cells._cell import Cell, Dual, Factors, Params
-from lagreach.cells._pullback import Pullback, elementwise, gate_uses
+from lagreach.cells._pullback import Pullback, gate_uses
 
 
 @dataclass(frozen=True)
@@ -61,33 +61,32 @@ class DiagGate(Cell):
         return Factors.uniform(Dual(1 - gate, gate * through_candidate + through_gate))
 
     def pullback(self, x: Tensor, s: Tensor, params: Params) -> Pullback:
-        """One product with U_s and U_h, stacked."""
+        """One product with U_h and U_s, stacked."""
         return _DiagGatePullback(self, x, s, params)
 
 
 class _DiagGatePullback(Pullback):
-    """Spread to the gate and to the candidate."""
+    """Spread to the candidate and to the gate."""
 
     def __init__(self, cell: DiagGate, x: Tensor, h: Tensor, p: Params) -> None:
         gate, a = cell._preactivations(x, h, p)
         width = h.shape[1]
-        recurrent = torch.cat((p["U_s"], p["U_h"]))
-        super().__init__(
-            {"x": x, "h": h},
-            gate_uses("sh", width),
-            width=2 * width,
-            reads=torch.cat((p["W_s"], p["W_h"])),
-            recurrent=recurrent,
-            retained=1 - gate,
-        )
         g = candidate(cell.layernorm, a, p)
         slopes = h.new_empty(len(h), 2 * width)
-        self._gate_slope = torch.mul((g - h) * gate, 1 - gate, out=slopes[:, :width])
-        self._slope = CandidateSlope(cell.layernorm, a, p, g, gate, out=slopes[:, width:])
-        if not self._slope.mixes:
-            self.form = elementwise(slopes, recurrent, self._retained)
+        self._slope = CandidateSlope(cell.layernorm, a, p, g, gate, out=slopes[:, :width])
+        self._gate_slope = torch.mul((g - h) * gate, 1 - gate, out=slopes[:, width:])
+        super().__init__(
+            {"x": x, "h": h},
+            gate_uses("hs", width) | self._slope.uses(2 * width),
+            width=2 * width + self._slope.extra,
+            reads=torch.cat((p["W_h"], p["W_s"])),
+            recurrent=torch.cat((p["U_h"], p["U_s"])),
+            columns=slice(2 * width),
+            retained=1 - gate,
+        )
+        self.elementwise(slopes, self._slope.norm)
 
     def spread(self, cotangent: Tensor, out: Tensor) -> None:
         width = cotangent.shape[1]
-        torch.mul(cotangent, self._gate_slope, out=out[:, :width])
-        self._slope.pull(cotangent, out[:, width:])
+        self._slope.pull(cotangent, out[:, :width], out[:, 2 * width :])
+        torch.mul(cotangent, self._gate_slope, out=out[:, width : 2 * width])

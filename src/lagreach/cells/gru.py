@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 
 from lagreach.cells._candidate import CandidateSlope, candidate, candidate_diagonal, candidate_shapes
 from lagreach.cells._cell import Cell, Params
-from lagreach.cells._pullback import Pullback, RowForm, Use, gate_uses
+from lagreach.cells._pullback import Pullback, Use, gate_uses
 
 
 @dataclass(frozen=True)
@@ -83,33 +83,33 @@ class GRU(Cell):
 
 
 class _GRUPullback(Pullback):
-    """Spread to the candidate, from there to ``r h`` (the last columns), and to the gates z and r."""
+    """Spread to the candidate, from there to ``r h`` (the last columns), to the gates z and r, and to a LayerNorm's weights."""
 
     def __init__(self, cell: GRU, x: Tensor, h: Tensor, p: Params) -> None:
         z, r, a = cell._forward(x, h, p)
         width = h.shape[1]
         gates = torch.cat((p["U_z"], p["U_r"]))
         retained = 1 - z
+        g = candidate(cell.layernorm, a, p)
+        self._slope = CandidateSlope(cell.layernorm, a, p, g, z)
         super().__init__(
             {"x": x, "h": h, "rh": r * h},
-            gate_uses("hzr", width) | {"U_h": Use((slice(width),), "rh")},
-            width=4 * width,
+            gate_uses("hzr", width) | {"U_h": Use((slice(width),), "rh")} | self._slope.uses(3 * width),
+            width=4 * width + self._slope.extra,
             reads=torch.cat((p["W_h"], p["W_z"], p["W_r"])),
             recurrent=gates,
             columns=slice(width, 3 * width),
             retained=retained,
         )
         self._U_h, self._reset, self._reset_slope = p["U_h"], r, h * r * (1 - r)
-        g = candidate(cell.layernorm, a, p)
         self._update_slope = (g - h) * z * (1 - z)
-        self._slope = CandidateSlope(cell.layernorm, a, p, g, z)
-        if not self._slope.mixes:
-            slopes = (self._slope.elementwise, self._update_slope, self._reset_slope)
-            self.form = RowForm("gru", (*slopes, r, retained), (p["U_h"], gates))
+        slopes = (self._slope.elementwise, self._update_slope, self._reset_slope)
+        self.known("gru", (*slopes, r, retained), (p["U_h"], gates), self._slope.norm)
 
     def spread(self, cotangent: Tensor, out: Tensor) -> None:
-        a, z, r, through = out.chunk(4, dim=1)
-        self._slope.pull(cotangent, a)
+        width = cotangent.shape[1]
+        a, z, r, extra, through = out.split([width, width, width, self._slope.extra, width], dim=1)
+        self._slope.pull(cotangent, a, extra)
         torch.mm(a, self._U_h, out=through)
         torch.mul(cotangent, self._update_slope, out=z)
         torch.mul(through, self._reset_slope, out=r)

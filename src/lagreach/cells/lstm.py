@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 
 from lagreach.cells._candidate import CandidateSlope, candidate, candidate_diagonal, candidate_shapes
 from lagreach.cells._cell import Cell, Dual, Factors, Params
-from lagreach.cells._pullback import Pullback, RowForm, gate_uses
+from lagreach.cells._pullback import Pullback, gate_uses
 
 
 class Advanced(NamedTuple):
@@ -126,38 +126,37 @@ class LSTM(Cell):
 
 
 class _LSTMPullback(Pullback):
-    """Spread to the gates i, f, g, o, and to the new c (the last columns)."""
+    """Spread to the gates i, f, g, o, to a LayerNorm's weights, and to the new c (the last columns)."""
 
     def __init__(self, cell: LSTM, x: Tensor, s: Tensor, p: Params) -> None:
         v = cell._forward(x, s, p)
         width = v.c.shape[1]
         recurrent = torch.cat([p[f"U_{k}"] for k in "ifgo"])
+        g = candidate(cell.layernorm, v.a, p)
+        self._slope = CandidateSlope(cell.layernorm, v.a, p, g, v.i)
         super().__init__(
             {"x": x, "h": v.h},
-            gate_uses("ifgo", width),
-            width=5 * width,
+            gate_uses("ifgo", width) | self._slope.uses(4 * width),
+            width=5 * width + self._slope.extra,
             reads=torch.cat([p[f"W_{k}"] for k in "ifgo"]),
             recurrent=recurrent,
             columns=slice(4 * width),
         )
         tanh_c = torch.tanh(v.c_after)
         self._f, self._e = v.f, v.o * (1 - tanh_c * tanh_c)
-        g = candidate(cell.layernorm, v.a, p)
         self._i_slope = g * v.i * (1 - v.i)
         self._f_slope = v.c * v.f * (1 - v.f)
         self._o_slope = tanh_c * v.o * (1 - v.o)
-        self._slope = CandidateSlope(cell.layernorm, v.a, p, g, v.i)
-        if not self._slope.mixes:
-            slopes = (self._i_slope, self._f_slope, self._slope.elementwise, self._o_slope)
-            self.form = RowForm("lstm", (self._e, *slopes, v.f), (recurrent,))
+        slopes = (self._i_slope, self._f_slope, self._slope.elementwise, self._o_slope)
+        self.known("lstm", (self._e, *slopes, v.f), (recurrent,), self._slope.norm)
 
     def spread(self, cotangent: Tensor, out: Tensor) -> None:
         h, c = cotangent.chunk(2, dim=1)
-        i, f, g, o, new_c = out.chunk(5, dim=1)
+        i, f, g, o, extra, new_c = out.split([*[c.shape[1]] * 4, self._slope.extra, c.shape[1]], dim=1)
         torch.addcmul(c, h, self._e, out=new_c)
         torch.mul(new_c, self._i_slope, out=i)
         torch.mul(new_c, self._f_slope, out=f)
-        self._slope.pull(new_c, g)
+        self._slope.pull(new_c, g, extra)
         torch.mul(h, self._o_slope, out=o)
 
     def state(self, cotangent: Tensor, spread: Tensor, out: Tensor) -> None:

@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 
 from lagreach.cells._candidate import CandidateSlope, candidate, candidate_diagonal, candidate_shapes
 from lagreach.cells._cell import Cell, Params
-from lagreach.cells._pullback import Pullback, Use, elementwise, gate_uses
+from lagreach.cells._pullback import Pullback, Use, gate_uses
 
 
 @dataclass(frozen=True)
@@ -64,28 +64,28 @@ class SharedGate(Cell):
 
 
 class _SharedGatePullback(Pullback):
-    """Spread to the candidate and, in one last column, to the gate that all units share."""
+    """Spread to the candidate and, in one column behind it, to the gate that all units share."""
 
     def __init__(self, cell: SharedGate, x: Tensor, h: Tensor, p: Params) -> None:
         gate, a = cell._preactivations(x, h, p)
         width = h.shape[1]
         column = (slice(width, width + 1),)
-        recurrent = torch.cat((p["U_h"], p["U_s"]))
-        super().__init__(
-            {"x": x, "h": h},
-            gate_uses("h", width) | {"W_s": Use(column, "x"), "U_s": Use(column, "h"), "b_s": Use(column, "1")},
-            width=width + 1,
-            reads=torch.cat((p["W_h"], p["W_s"])),
-            recurrent=recurrent,
-            retained=1 - gate,
-        )
         g = candidate(cell.layernorm, a, p)
         self._gate_slope = (g - h) * (gate * (1 - gate))
         self._slope = CandidateSlope(cell.layernorm, a, p, g, gate)
-        if not self._slope.mixes:
-            self.form = elementwise(self._slope.elementwise, recurrent, self._retained, self._gate_slope)
+        shared = {"W_s": Use(column, "x"), "U_s": Use(column, "h"), "b_s": Use(column, "1")}
+        super().__init__(
+            {"x": x, "h": h},
+            gate_uses("h", width) | shared | self._slope.uses(width + 1),
+            width=width + 1 + self._slope.extra,
+            reads=torch.cat((p["W_h"], p["W_s"])),
+            recurrent=torch.cat((p["U_h"], p["U_s"])),
+            columns=slice(width + 1),
+            retained=1 - gate,
+        )
+        self.elementwise(self._slope.elementwise, self._slope.norm, shared=self._gate_slope)
 
     def spread(self, cotangent: Tensor, out: Tensor) -> None:
         width = cotangent.shape[1]
-        self._slope.pull(cotangent, out[:, :width])
+        self._slope.pull(cotangent, out[:, :width], out[:, width + 1 :])
         torch.sum(cotangent * self._gate_slope, 1, out=out[:, width])

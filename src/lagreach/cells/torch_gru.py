@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 
 from lagreach.cells._candidate import CandidateSlope, candidate, candidate_diagonal, candidate_shapes
 from lagreach.cells._cell import Cell, Params
-from lagreach.cells._pullback import Pullback, Use, elementwise, gate_uses
+from lagreach.cells._pullback import Pullback, Use, gate_uses
 
 
 @dataclass(frozen=True)
@@ -67,43 +67,39 @@ class TorchGRU(Cell):
         return (s - n) * z * (1 - z) * params["U_z"].diagonal() + (1 - z) * through_candidate
 
     def pullback(self, x: Tensor, s: Tensor, params: Params) -> Pullback:
-        """One product with U_r, U_z and U_n, stacked."""
+        """One product with U_z, U_r and U_n, stacked."""
         return _TorchGRUPullback(self, x, s, params)
 
 
 class _TorchGRUPullback(Pullback):
-    """Spread to n, r and z, and to the hidden part of n, which the reset gate weakens."""
+    """Spread to n and z, and from n to r and to the hidden part of n, which the reset gate weakens."""
 
     def __init__(self, cell: TorchGRU, x: Tensor, h: Tensor, p: Params) -> None:
         r, z, hidden, a = cell._forward(x, h, p)
         width = h.shape[1]
         weakened = (slice(3 * width, 4 * width),)
-        recurrent = torch.cat((p["U_r"], p["U_z"], p["U_n"]))
+        n = candidate(cell.layernorm, a, p)
+        slopes, through = h.new_empty(len(h), 2 * width), h.new_empty(len(h), 2 * width)
+        self._slope = CandidateSlope(cell.layernorm, a, p, n, 1 - z, out=slopes[:, :width])
+        self._update_slope = torch.mul((h - n) * z, 1 - z, out=slopes[:, width:])
+        self._reset_slope = torch.mul(hidden * r, 1 - r, out=through[:, :width])
+        self._reset = through[:, width:].copy_(r)
+        hidden_uses = {"U_n": Use(weakened, "h"), "c_n": Use(weakened, "1")}
         super().__init__(
             {"x": x, "h": h},
-            gate_uses("nrz", width) | {"U_n": Use(weakened, "h"), "c_n": Use(weakened, "1")},
-            width=4 * width,
-            reads=torch.cat((p["W_n"], p["W_r"], p["W_z"])),
-            recurrent=recurrent,
-            columns=slice(width, None),
+            gate_uses("nzr", width) | hidden_uses | self._slope.uses(4 * width),
+            width=4 * width + self._slope.extra,
+            reads=torch.cat((p["W_n"], p["W_z"], p["W_r"])),
+            recurrent=torch.cat((p["U_z"], p["U_r"], p["U_n"])),
+            columns=slice(width, 4 * width),
             retained=z,
         )
-        n = candidate(cell.layernorm, a, p)
-        slopes = h.new_empty(len(h), 4 * width)
-        slope, self._reset_slope, self._update_slope, self._reset = slopes.chunk(4, dim=1)
-        torch.mul(hidden * r, 1 - r, out=self._reset_slope)
-        torch.mul((h - n) * z, 1 - z, out=self._update_slope)
-        self._reset.copy_(r)
-        self._slope = CandidateSlope(cell.layernorm, a, p, n, 1 - z, out=slope)
-        if not self._slope.mixes:  # then all goes straight from the gradient to its column
-            self._reset_slope.mul_(slope)
-            self._reset.mul_(slope)
-            self.form = elementwise(slopes, recurrent, z)
+        self.elementwise(slopes, self._slope.norm, through=through)
 
     def spread(self, cotangent: Tensor, out: Tensor) -> None:
-        n, r, z, weakened = out.chunk(4, dim=1)
-        self._slope.pull(cotangent, n)
-        before_reset = n if self._slope.mixes else cotangent
-        torch.mul(before_reset, self._reset_slope, out=r)
+        width = cotangent.shape[1]
+        n, z, r, weakened, extra = out.split([*[width] * 4, self._slope.extra], dim=1)
+        self._slope.pull(cotangent, n, extra)
         torch.mul(cotangent, self._update_slope, out=z)
-        torch.mul(before_reset, self._reset, out=weakened)
+        torch.mul(n, self._reset_slope, out=r)
+        torch.mul(n, self._reset, out=weakened)

@@ -46,7 +46,7 @@ def load_model(spec: str) -> nn.Module:
     sys.path.insert(0, here)
     try:
         factory = getattr(importlib.import_module(module_name), name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that ends itself would end this command, without a word
         raise InputError(
             "the model could not be imported",
             got=f"{spec}: {in_words(error)}",
@@ -56,7 +56,7 @@ def load_model(spec: str) -> nn.Module:
         sys.path.remove(here)
     try:
         model = factory() if callable(factory) and not isinstance(factory, nn.Module) else factory
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(
             "the factory of the model failed",
             got=f"{spec}: {in_words(error)}",
@@ -69,7 +69,7 @@ def load_model(spec: str) -> nn.Module:
     return model
 
 
-def in_words(error: Exception) -> str:
+def in_words(error: BaseException) -> str:
     """Kind and text of an error, and the line it comes from."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"

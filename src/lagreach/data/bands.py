@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lagreach.data.lags import check_lags
+from lagreach.data.lags import check_lags, listed_lags
 from lagreach.errors import InputError
 
 GROWTH = 0.15  # width of an automatic band as a share of its lag
@@ -66,7 +66,8 @@ def make_bands(
     >>> print(make_bands([4, 16], 32, require=[20]))
     4, 16, 20
     """
-    required = check_lags(require, time) if list(require) else []
+    asked = listed_lags(require, "require")
+    required = check_lags(asked, time) if asked else []
     if isinstance(lags, str):
         if lags != "auto":
             raise InputError("unknown set of lags", got=repr(lags), expected='"auto" or integers')
@@ -78,7 +79,7 @@ def make_bands(
             edges.append((start, last))
             start = last + 1
         return Bands(tuple(piece for edge in edges for piece in _split(edge, required)))
-    return Bands(tuple((lag, lag) for lag in check_lags([*lags, *required], time)))
+    return Bands(tuple((lag, lag) for lag in check_lags([*listed_lags(lags), *required], time)))
 
 
 def _split(edge: tuple[int, int], required: list[int]) -> list[tuple[int, int]]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lagreach.errors import TooLargeError
+from lagreach.errors import InputError, TooLargeError
 
 MOST_STEPS = 10**6  # of one sequence: its states are held a dozen times over while gradients are carried back
 
@@ -79,6 +79,44 @@ def check_steps(x: Tensor) -> None:
             expected=f"at most {MOST_STEPS} steps, sequences on the first axis",
             fix="cut them into windows with lagreach.cut_series",
         )
+
+
+def check_mask(mask: Tensor | None, where: str) -> None:
+    """Refuse a mask whose values are no weights."""
+    if mask is None or mask.dtype == torch.bool:
+        return
+    wrong = torch.ones(mask.shape, dtype=torch.bool) if mask.is_complex() else ~(torch.isfinite(mask) & (mask >= 0))
+    if bool(wrong.any()):
+        index = wrong.nonzero()[0].tolist()
+        raise InputError(
+            f"the mask of {where} holds a value that is no weight of a step",
+            got=f"{mask[tuple(index)].item()} at index {index}",
+            expected="bool, or finite numbers of 0 or more; 0 leaves a step out",
+            fix="pass mask > 0 if it marks the steps that count",
+        )
+
+
+def check_values(tensor: Tensor) -> None:
+    """Refuse a tensor that has a shape and no values."""
+    if tensor.is_meta:
+        raise InputError(
+            "these tensors have no values",
+            got=f"shape {tuple(tensor.shape)} on the meta device",
+            expected="numbers on a processor or a GPU",
+        )
+
+
+def as_numbers(values: Any) -> Tensor:
+    """Tensors as they are; types that numpy does not know, such as bfloat16, as float32."""
+    try:
+        tensor = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            "these are no numbers", got=type(values).__name__, expected="tensors, arrays or lists of numbers"
+        ) from error
+    check_values(tensor)
+    known = (torch.float16, torch.float32, torch.float64)
+    return tensor.float() if tensor.is_floating_point() and tensor.dtype not in known else tensor
 
 
 def _take(value: Any, index: Any) -> Any:

@@ -8,16 +8,34 @@ from collections.abc import Iterable
 from lagreach.errors import InputError
 
 
+def listed_lags(lags: Iterable[int], named: str = "lags") -> list[int]:
+    """Sorted lags without repeats; `named` is what the user knows them by.
+
+    >>> listed_lags([4, 1, 4])
+    [1, 4]
+    """
+    try:
+        return sorted({operator.index(lag) for lag in lags})
+    except (TypeError, ValueError, RuntimeError) as error:  # the latter two of arrays and tensors
+        one = isinstance(lags, int) and not isinstance(lags, bool)
+        raise InputError(
+            f"{named} must be a sequence of integers",
+            got=f"{named}={lags!r}",
+            expected='"auto", or integers' if named == "lags" else "integers",
+            fix=f"pass {named}=[{lags}] for this lag alone"
+            + (f", lags=range({lags}) for all below" if named == "lags" else "")
+            if one
+            else f"pass {named}=" + ("range(T)" if named == "lags" else "[4, 16]"),
+        ) from error
+
+
 def check_lags(lags: Iterable[int], time: int) -> list[int]:
     """Sorted lags without repeats, each an integer in 0..time-1.
 
     >>> check_lags([4, 1, 4], time=8)
     [1, 4]
     """
-    try:
-        wanted = sorted({operator.index(lag) for lag in lags})
-    except TypeError as error:
-        raise InputError("lags must be a sequence of integers", got=repr(lags), fix="pass lags=range(T)") from error
+    wanted = listed_lags(lags)
     if not wanted:
         raise InputError("no lags were asked for", expected=f"some of 0..{time - 1}")
     if wanted[0] < 0:

@@ -7,13 +7,13 @@ by step; the rest goes along in `others`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from numbers import Number
+from typing import Any, TypeGuard
 
-import torch
 from torch import Tensor
 
-from lagreach.data.batch import Batch
+from lagreach.data.batch import Batch, as_numbers
 from lagreach.errors import InputError
 
 TARGETS = ("labels", "y", "targets", "target", "label")
@@ -33,15 +33,17 @@ def named_batch(batch: object, where: str = "the data") -> Batch | None:
     inputs, y = batch
     if isinstance(inputs, Mapping):
         return _from_mapping(inputs, y, where)
-    if isinstance(inputs, (tuple, list)) and len(inputs) > 1 and all(isinstance(part, Tensor) for part in inputs):
+    if _are_arrays(inputs) and len(inputs) > 1:
+        x, *others = (as_numbers(part) for part in inputs)
         target, mask = _target(y)
-        _same_length(inputs[0], {"the targets": target, **{f"input {i}": p for i, p in enumerate(inputs)}}, where)
-        return Batch(inputs[0], target, mask, others=tuple(inputs[1:]))
+        _same_length(x, {"the targets": target, **{f"input {i}": part for i, part in enumerate(others, 1)}}, where)
+        return Batch(x, target, mask, others=tuple(others))
     return None
 
 
 def _from_mapping(inputs: Mapping[str, Any], y: Any, where: str) -> Batch | None:
-    tensors = {name: torch.as_tensor(value) for name, value in inputs.items() if _numbers(value)}
+    arrays = {name: _as_array(value) for name, value in inputs.items()}
+    tensors = {name: value for name, value in arrays.items() if value is not None}
     fields = dict(inputs) | tensors
     name = next((key for key in INPUTS if key in tensors), None)
     name = name or next((key for key, value in tensors.items() if value.ndim > 1 and key not in TARGETS), None)
@@ -60,26 +62,57 @@ def _from_mapping(inputs: Mapping[str, Any], y: Any, where: str) -> Batch | None
             expected=f"one of {', '.join(TARGETS)} among them, or (inputs, y)",
         )
     target, mask = _target(y)
-    others = {key: value for key, value in fields.items() if key != name and value is not None}
-    checked = {key: value for key, value in others.items() if isinstance(value, Tensor) and value.ndim}
-    _same_length(x, {"the targets": target, **checked}, where)
+    others = {key: value for key, value in fields.items() if key != name and _goes_along(key, value, where)}
+    _same_length(x, {"the targets": target} | {k: v for k, v in others.items() if isinstance(v, Tensor)}, where)
     return Batch(x, target, mask, others=others, name=name)
 
 
-def _numbers(value: Any) -> bool:
+def _goes_along(name: object, value: Any, where: str) -> bool:
+    """Whether something is an input beside x: tensors are, texts and other remarks on the sequences are not.
+
+    One value for all sequences is refused: it may be an option of the model, which would be lost.
+    """
+    if isinstance(value, (Number, str)) or (isinstance(value, Tensor) and value.ndim == 0):
+        raise InputError(
+            f"{name} of {where} is one value, not one for each sequence",
+            got=f"{name}={value!r}",
+            expected="tensors with the sequences on their first axis",
+            fix=f"leave it out; if it is an option of the model, pass call=lambda model, batch: model(batch.x, {name}=...)",
+        )
+    return isinstance(value, (Tensor, Mapping)) or (isinstance(value, tuple) and _are_arrays(value))
+
+
+def _as_array(value: Any) -> Tensor | None:
+    """Arrays and lists of numbers as tensors; None of anything else."""
+    if not _is_array(value) and not isinstance(value, list):
+        return None
+    try:
+        return as_numbers(value)
+    except InputError:
+        return None
+
+
+def _is_array(value: object) -> bool:
     return isinstance(value, Tensor) or hasattr(value, "__array__")
+
+
+def _are_arrays(values: object) -> TypeGuard[tuple[Any, ...] | list[Any]]:
+    return isinstance(values, (tuple, list)) and len(values) > 0 and all(_is_array(value) for value in values)
 
 
 def _target(y: Any) -> tuple[Tensor, Tensor | None]:
     """Targets, and the weights that some libraries put beside them."""
-    if isinstance(y, (tuple, list)):
+    if isinstance(y, (tuple, list)) and len(y) and not isinstance(y[0], Number):
         target, weight = (*y, None)[:2]
-        return torch.as_tensor(target), None if weight is None else torch.as_tensor(weight)
-    return torch.as_tensor(y), None
+        return as_numbers(target), None if weight is None else as_numbers(weight)
+    return as_numbers(y), None
 
 
 def _same_length(x: Tensor, parts: Mapping[str, Tensor], where: str) -> None:
-    wrong = {name: len(part) for name, part in parts.items() if len(part) != len(x)}
+    if x.ndim == 0:
+        raise InputError(f"the input of {where} is a single number", got=f"{x.item()}", expected="(seq, time, input)")
+    rows = {name: len(part) if part.ndim else "a single number" for name, part in parts.items()}
+    wrong = {name: size for name, size in rows.items() if size != len(x)}
     if wrong:
         raise InputError(
             f"inputs and targets of {where} hold different numbers of sequences",
@@ -97,10 +130,31 @@ def holds_named(data: object) -> bool:
     inputs, y = data
     if isinstance(inputs, Mapping):
         return not (isinstance(y, Mapping) or _is_batch(y))
-    several = isinstance(inputs, (tuple, list)) and len(inputs) > 1 and all(isinstance(p, Tensor) for p in inputs)
-    return several and (isinstance(y, Tensor) or (isinstance(y, Sequence) and not _is_batch(y)))
+    if not _are_arrays(inputs) or len(inputs) < 2:
+        return False
+    return _is_array(y) or _is_target(y, inputs)
 
 
 def _is_batch(value: object) -> bool:
     """Whether the second of two things is a batch like the first: two batches in a list are data too."""
     return isinstance(value, (tuple, list)) and len(value) > 1 and isinstance(value[0], Mapping)
+
+
+def _is_target(value: object, inputs: tuple[Any, ...] | list[Any]) -> bool:
+    """Whether the second of two things is the target of several inputs, or ``(y, weight)``, and not a batch as they are one.
+
+    Shapes decide: parts of batches may have other numbers of sequences and steps, but not other features.
+    """
+    if not isinstance(value, (tuple, list)) or not _are_arrays(value):
+        return isinstance(value, (tuple, list))
+    if len(value) == len(inputs) and all(map(_of_one_kind, inputs, value)):
+        return False
+    rows = {len(as_numbers(part)) for part in value} == {len(as_numbers(inputs[0]))}
+    return rows and (len(value) == 1 or (len(value) == 2 and as_numbers(value[1]).ndim <= 2))  # weights of steps
+
+
+def _of_one_kind(one: Any, other: Any) -> bool:
+    """Whether two arrays may be the same part of two batches."""
+    one, other = as_numbers(one), as_numbers(other)
+    real = one.is_floating_point() == other.is_floating_point()
+    return real and one.ndim == other.ndim and one.shape[2:] == other.shape[2:]

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lagreach.data.batch import Batch, check_steps, counted_steps, sample_of, telling_rows
+from lagreach.data.batch import Batch, as_numbers, check_mask, check_steps, counted_steps, sample_of, telling_rows
 from lagreach.data.named_inputs import holds_named, named_batch
 from lagreach.errors import InputError, RunError
 
@@ -110,6 +110,7 @@ class SpooledSequences:
         self._index: list[list[tuple[int, np.dtype[Any], tuple[int, ...]] | None]] = []
         self._others: tuple[str, ...] | int | None = None  # names or number of further inputs, the same in every batch
         self._name = "x"
+        self._kind: dict[str, str] = {}  # what is the same in every batch
         for i, batch in enumerate(batches):
             self._append(as_batch(batch, f"batch {i}"))
         if not self._index:
@@ -130,6 +131,7 @@ class SpooledSequences:
             raise InputError(
                 "batches with a state cannot be spooled", fix="pass one dict of tensors with x, y and state"
             )
+        self._check_kind(batch)
         fields = [batch.x, batch.y, batch.mask, batch.lengths, *self._others_of(batch)]
         arrays = [None if f is None else f.detach().cpu().numpy() for f in fields]
         content = bytearray()
@@ -149,6 +151,18 @@ class SpooledSequences:
                 written = os.pwrite(self._handle, left, self._size)
                 self._size, left = self._size + written, left[written:]
 
+    def _check_kind(self, batch: Batch) -> None:
+        """Batches may differ in the number of sequences and of steps, and in nothing else."""
+        kind = {name: _kind(getattr(batch, name), batch.x) for name in ("x", "y", "mask", "lengths")}
+        self._kind = self._kind or kind
+        for name, first in self._kind.items():
+            if kind[name] != first:
+                raise InputError(
+                    "batches are not of one kind",
+                    got=f"{name} of {first}, then of {kind[name]}",
+                    expected="the same features and the same parts in every batch",
+                )
+
     def _others_of(self, batch: Batch) -> list[Tensor]:
         """Further inputs of a batch in a fixed order; what is no tensor with a row for each sequence is left out."""
         others, self._name = batch.others, batch.name
@@ -164,7 +178,7 @@ class SpooledSequences:
         self._others = kind
         if others is None:
             return []
-        return [_as_numbers(others[name]) for name in sorted(others)] if isinstance(others, dict) else list(others)
+        return [as_numbers(others[name]) for name in sorted(others)] if isinstance(others, dict) else list(others)
 
     def _read_others(self, index: Sequence[int]) -> tuple[Tensor, ...] | dict[str, Tensor] | None:
         """Further inputs; those that are not of one size everywhere are padded like x."""
@@ -231,6 +245,15 @@ class SpooledSequences:
         )
 
 
+def _kind(part: Tensor | None, x: Tensor) -> str:
+    """What a part of a batch must have in common with the same part of others, in words."""
+    if part is None:
+        return "nothing"
+    per_step = part.ndim > 1 and part.shape[1] == (x.shape[1] if x.ndim > 1 else 0)
+    axes = [] if part.ndim < 2 else ["time" if per_step else str(part.shape[1]), *map(str, part.shape[2:])]
+    return f"shape ({', '.join(['seq', *axes])})" + ("" if part.is_floating_point() else " and whole numbers")
+
+
 @contextmanager
 def _room_errors() -> Iterator[None]:
     """Say in a sentence that the temporary folder is full, closed or gone."""
@@ -258,18 +281,6 @@ def _padded(values: list[Tensor], length: int) -> Tensor:
     return stacked
 
 
-def _as_numbers(values: Any) -> Tensor:
-    """Tensors as they are; types that numpy does not know, such as bfloat16, as float32."""
-    try:
-        tensor = torch.as_tensor(values)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(
-            "these are no numbers", got=type(values).__name__, expected="tensors, arrays or lists of numbers"
-        ) from error
-    known = (torch.float16, torch.float32, torch.float64)
-    return tensor.float() if tensor.is_floating_point() and tensor.dtype not in known else tensor
-
-
 def _within(lengths: Tensor, time: int) -> bool:
     return bool((lengths >= 1).all() and (lengths <= time).all())
 
@@ -282,6 +293,7 @@ def as_batch(batch: object, where: str = "the data") -> Batch:
     named = named_batch(batch, where)
     if named is not None:
         check_steps(named.x)
+        check_mask(named.mask, where)
         return named
     names = ("x", "y", "mask", "lengths")
     if isinstance(batch, dict):
@@ -296,10 +308,11 @@ def as_batch(batch: object, where: str = "the data") -> Batch:
             got=type(batch).__name__,
             expected="(x, y), (x, y, mask), (x, y, mask, lengths) or a dict with these names",
         )
-    x, y, mask, lengths = (None if p is None else _as_numbers(p) for p in parts)
+    x, y, mask, lengths = (None if p is None else as_numbers(p) for p in parts)
     state = batch.get("state") if isinstance(batch, dict) else None
     assert x is not None
     assert y is not None
+    check_mask(mask, where)
     if x.ndim == 0:
         raise InputError(f"x of {where} is a single number", expected="(seq, time, input)")
     if len(x) and 0 in x.shape:

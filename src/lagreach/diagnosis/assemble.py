@@ -38,12 +38,13 @@ INTERRUPTED = (
 
 
 class MeasuredWindow(NamedTuple):
-    """A window, a sample of the noise, whether an interrupt cut it short, and what statistics collected, by name."""
+    """A window, a sample of the noise, whether it was cut short, what statistics collected, and of how many sequences."""
 
     window: Window
     noise_sample: np.ndarray
     cut_short: bool
     collected: Collected
+    sequences: int
 
 
 def assemble(

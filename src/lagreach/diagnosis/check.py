@@ -12,8 +12,9 @@ from lagreach.adapters import View
 from lagreach.adapters.calling import Call
 from lagreach.adapters.fresh_state import from_fresh_state
 from lagreach.cells import Cell
+from lagreach.data.lags import listed_lags
 from lagreach.data.sequences import as_sequences, telling_sample
-from lagreach.transport.objective import Loss
+from lagreach.transport.losses import Loss
 from lagreach.whole_model.choice import choose_lags
 from lagreach.whole_model.language_models import aligned_labels
 from lagreach.whole_model.measurement_plan import plan_model_measurement
@@ -26,6 +27,7 @@ def check_diagnosable(
     loss: Loss = "mse",
     lags: str | Iterable[int] = "auto",
     *,
+    require: Iterable[int] = (),
     steps: Any = None,
     outputs: str | None = None,
     cell: Mapping[str, Cell] | None = None,
@@ -36,6 +38,9 @@ def check_diagnosable(
     **_: Any,
 ) -> None:
     """Try a model on a few sequences and raise what `lagreach.diagnose` would raise about them; nothing is measured."""
+    if not isinstance(lags, str):
+        lags = listed_lags(lags)
+    listed_lags(require, "require")
     source, aligned, _notes = aligned_labels(model, as_sequences(data), loss, call)
     sample = telling_sample(source)
     call, _reset = from_fresh_state(model, sample, call)
@@ -51,7 +56,7 @@ def check_diagnosable(
             probes=1,
             seed=0,
             steps=steps,
-            outputs=outputs,
+            outputs=outputs or choice.outputs,
             call=call,
             inputs=choice.inputs,
         )

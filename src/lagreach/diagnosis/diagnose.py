@@ -20,6 +20,7 @@ from lagreach.adapters import View
 from lagreach.adapters.calling import Call
 from lagreach.adapters.fresh_state import from_fresh_state
 from lagreach.cells import Cell
+from lagreach.data.lags import listed_lags
 from lagreach.data.pairs import check_enough
 from lagreach.data.sequences import as_sequences, fingerprint, telling_sample
 from lagreach.data.survey import rough_survey, survey
@@ -33,14 +34,20 @@ from lagreach.diagnosis.notes import how_measured, notes_on
 from lagreach.diagnosis.passes import Statistics
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis
 from lagreach.diagnosis.settings import with_arguments
-from lagreach.diagnosis.whole_model import Spreads, diagnose_whole_model, whole_model_cost
+from lagreach.diagnosis.whole_model import (
+    Spreads,
+    choices_of_layers,
+    collecting,
+    diagnose_whole_model,
+    whole_model_cost,
+)
 from lagreach.errors import InputError
 from lagreach.gradients.measurement_plan import MeasurementPlan
 from lagreach.gradients.optimiser_geometry import optimiser_name, update_scale
 from lagreach.gradients.output_anchors import decide
 from lagreach.gradients.selection import Selection
 from lagreach.statistics import LagStatistic, all_statistics, check_statistics
-from lagreach.transport.objective import Loss
+from lagreach.transport.losses import Loss
 from lagreach.transport.rollout import run
 from lagreach.types import Status
 from lagreach.whole_model.choice import choose_lags
@@ -92,15 +99,16 @@ def diagnose(
     ----------
     model
         Any differentiable torch module, or a `GatedRNN`. Recurrent ones (`nn.LSTM`, `nn.GRU`, `nn.RNN`, a loop over their cells
-        or one of your own, one gated linear layer; see docs/adapters.md) are carried back step by step; of any other (a
-        Transformer, a stack of Mamba layers, a hybrid, a convolution, an encoder and a decoder) lags are those of the whole
-        model. It is run in evaluation mode and left as it was.
+        or one of your own, one gated linear layer; see docs/adapters.md) are carried back step by step; of any other (several
+        recurrent layers in a row that are not one module, a Transformer, a stack of Mamba layers, a hybrid, a convolution, an
+        encoder and a decoder) lags are those of the whole model. It is run in evaluation mode and left as it was.
     data
         ``(x, y)`` tensors, sequences first (also ``(x, y, mask)``, ``(x, y, mask, lengths)``, or a dict with these names and
         ``state``), or an iterable of such batches, such as a data loader. Also batches as libraries have them:
         ``{"input_ids", "attention_mask", "labels"}``, ``((source, target), y)``, ``(inputs by name, y)``.
     loss
-        "mse", "cross_entropy" or a function ``loss(output, y, mask) -> (seq,)``.
+        "mse", "cross_entropy" (or torch's `nn.MSELoss()`, `nn.CrossEntropyLoss()`), or a function
+        ``loss(output, y, mask) -> (seq,)``.
     lags
         "auto" (contiguous bands over all lags), or the lags to look at; `require` lags are always included.
     sequences
@@ -181,15 +189,21 @@ def diagnose(
     sample = telling_sample(source)
     check_time_axis(sample)
     call, reset = from_fresh_state(model, sample, call)
-    choice = choose_lags(model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call, only=only)
+    only_of_layers = {
+        "params": params,
+        "measure": not isinstance(measure, Spreads) and measure is not interruptible_window,
+    }
+    of_layers = bool(choices_of_layers(chosen, only_of_layers) or collecting(statistics))
+    choice = choose_lags(
+        model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call, only=only, of_layers=of_layers
+    )
     said = (*said, *reset, *choice.notes)
     if choice.of == "model":
         return diagnose_whole_model(
-            model, source, loss, lags, settings=chosen, why=choice.why, require=require, steps=steps, outputs=outputs,
-            call=call, inputs=choice.inputs, memory=memory, budget=budget, sequences=sequences, notes=said, statistics=statistics,
-            progress=progress, spread=measure.spread(chosen) if isinstance(measure, Spreads) else None, optimizer=optimizer,
-            only_of_layers={"params": params,
-                            "measure": not isinstance(measure, Spreads) and measure is not interruptible_window},
+            model, source, loss, lags, settings=chosen, why=choice.why, require=require, steps=steps,
+            outputs=outputs or choice.outputs, call=call, inputs=choice.inputs, memory=memory, budget=budget,
+            sequences=sequences, notes=said, statistics=statistics, optimizer=optimizer, only_of_layers=only_of_layers,
+            progress=progress, spread=measure.spread(chosen) if isinstance(measure, Spreads) else None,
         )  # fmt: skip
     plans = diagnosis_plans(
         model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, outputs=outputs,
@@ -200,8 +214,8 @@ def diagnose(
         plans, chosen, measurable, budget, memory, begun=started, statistics=measured_statistics
     )
     plans = [replace(plan, planned=sequences or available) for plan in plans]
-    used = plans[0].block_plan.sequences
-    notes = (*said, *notes_on(plans, sample), *beyond_budget(budget, pace, used))
+    taken = used = plans[0].block_plan.sequences
+    notes = (*said, *notes_on(plans, sample), *beyond_budget(budget, pace, taken))
     layers: list[LayerDiagnosis] = []
     seconds = {"setting up": pacing.clock() - started}
     partial = False
@@ -213,6 +227,7 @@ def diagnose(
                 measured = measure(plan, chosen, shown, measured_statistics)
                 layer, cut_last = despite_interrupt(diagnose_layer, plan, measured, measured_statistics)
                 layers.append(layer)
+                used = min(used, measured.sequences)
                 partial = measured.cut_short or cut_last or layer.fidelity.status is Status.INTERRUPTED
         except KeyboardInterrupt:
             if not layers:
@@ -230,12 +245,13 @@ def diagnose(
         | {"optimizer": None if optimizer is None else optimiser_name(optimizer)}
         | {"time": plans[0].time, "anchors": anchors_of(plans[0])}
         | {"lags_of": "layers", "lags_of_why": choice.why}
+        | ({"partial": True} if partial else {})
         | dict(layers[0].window.settings),
         versions={"lagreach": __version__} | {name: version(name) for name in ("torch", "numpy", "scipy")},
         fingerprint=fingerprint(source),
         seconds=seconds,
         partial=partial,
-        warnings=(*how_measured(model, used < measurable, partial, plans, missing), *notes),
+        warnings=(*how_measured(model, taken < measurable, partial, plans, missing), *notes),
         convergence=convergence_of(model, source, loss),
         about=about(model, source, plans[0].time),
     )
@@ -292,11 +308,15 @@ def cost(
     sample = telling_sample(source)
     check_time_axis(sample)
     call, _ = from_fresh_state(model, sample, call)
-    choice = choose_lags(model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call, only=only)
+    of_layers = bool(choices_of_layers(chosen, {"params": params}) or collecting(statistics))
+    choice = choose_lags(
+        model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call, only=only, of_layers=of_layers
+    )
     if choice.of == "model":
         return whole_model_cost(
             model, source, loss, lags, settings=chosen, why=choice.why, only_of_layers={"params": params}, require=require,
-            steps=steps, outputs=outputs, call=call, inputs=choice.inputs, memory=memory, budget=budget, optimizer=optimizer,
+            steps=steps, outputs=outputs or choice.outputs, call=call, inputs=choice.inputs, memory=memory, budget=budget,
+            optimizer=optimizer,
         )  # fmt: skip
     plans = diagnosis_plans(
         model, source, loss, lags, settings=chosen, params=params, require=require, steps=steps, outputs=outputs,
@@ -338,6 +358,10 @@ def diagnosis_plans(
 
     `roughly` is for plans that are only timed, see `plan_measurement`.
     """
+    lags = (
+        lags if isinstance(lags, str) else listed_lags(lags)
+    )  # which may be iterated over once, and layers be several
+    require = listed_lags(require, "require")
     source = as_sequences(data)
     check_enough(len(source))
     if settings.signal == "dependence":

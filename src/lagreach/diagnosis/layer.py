@@ -29,7 +29,8 @@ from lagreach.regimes import fit_regimes
 from lagreach.tails.fit import fit_tail
 from lagreach.transport.fidelity import Fidelity, fidelity
 from lagreach.transport.first_order import EffectiveRates, effective_rates
-from lagreach.transport.objective import Loss, output_gradient
+from lagreach.transport.losses import Loss
+from lagreach.transport.objective import output_gradient
 from lagreach.types import Status
 
 
@@ -43,11 +44,12 @@ def diagnose_layer(plan: MeasurementPlan, measured: MeasuredWindow, statistics: 
         unknown = torch.full((len(lags),), torch.nan, dtype=torch.float64)
         by_lag = (Status.INTERRUPTED,) * len(lags)
         gains, rates = Fidelity(lags, unknown, unknown, Status.INTERRUPTED, by_lag), None
-    if not plan.view.local and pools(plan):
+    pooled = not plan.view.local and pools(plan)
+    if pooled:
         window = replace(window, warnings=(*window.warnings, POOLED), settings={**window.settings, "pooled": True})
     return LayerDiagnosis(
         name=plan.view.name.replace("\0", "\\0"),  # which files cannot hold
-        local=plan.view.local,
+        local=plan.view.local or pooled,
         window=with_curves(window, gains, rates, statistics, measured.collected),
         fidelity=gains,
         rates=rates,

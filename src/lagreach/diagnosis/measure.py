@@ -31,7 +31,7 @@ from lagreach.gradients.noise import NoiseValues
 from lagreach.gradients.output_anchors import AT_THE_END, decide
 from lagreach.gradients.selection import Selection, select_params
 from lagreach.statistics import all_statistics
-from lagreach.transport.objective import Loss
+from lagreach.transport.losses import Loss, as_loss
 from lagreach.transport.rollout import run
 
 READ_SEQUENCES, READ_VALUES = 64, 2**22  # inputs that are read at once, at most
@@ -112,7 +112,9 @@ def interruptible_window(
         second, cut_later = SecondPass(NoiseValues.unmeasured(*sizes)), True
     window, cut_last = despite_interrupt(assemble, plan, first, between, second, settings, chosen)
     cut_short = cut_short or cut_later or cut_last
-    return MeasuredWindow(window, second.noise.sample, cut_short, first.collected | second.collected)
+    return MeasuredWindow(
+        window, second.noise.sample, cut_short, first.collected | second.collected, plan.block_plan.sequences
+    )
 
 
 def _by_groups(plan: MeasurementPlan, measure: Callable[[range], Part]) -> tuple[list[Part], bool]:
@@ -171,7 +173,7 @@ def plan_measurement(
         view=view,
         sequences=sequences,
         block_plan=plan_blocks(sequences, blocks, settings.seed, members=members, seen=seen),
-        loss=loss,
+        loss=as_loss(loss),
         names=names,
         bands=bands,
         probe=probe,

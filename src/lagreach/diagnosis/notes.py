@@ -47,7 +47,7 @@ def how_measured(
             f"{(block_plan.available / block_plan.sequences) ** 0.5:.2f} times as wide"
         )
     if partial:
-        notes.append("interrupted: only the blocks that were finished are in this result")
+        notes.append("interrupted: only the blocks that were finished are in this result, which is partial")
     if missing:
         notes.append(f"interrupted: {', '.join(plan.view.name for plan in missing)} not measured")
     if any(plan.scale is not None for plan in plans):

@@ -13,7 +13,7 @@ from lagreach.diagnosis.result import LayerDiagnosis
 from lagreach.errors import LagreachError
 from lagreach.forecasting.forecast import readout_shares
 from lagreach.statistics.readable import MOST_UNITS, Readable, too_wide
-from lagreach.transport.objective import LOSSES, Loss
+from lagreach.transport.losses import LOSSES, Loss
 
 
 def with_readout_shares(

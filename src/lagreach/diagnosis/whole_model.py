@@ -38,7 +38,7 @@ from lagreach.statistics._statistic import DEPENDENCES, STATES
 from lagreach.statistics.memory import Memory
 from lagreach.tails.fit import fit_tail
 from lagreach.transport.fidelity import Fidelity
-from lagreach.transport.objective import Loss
+from lagreach.transport.losses import Loss
 from lagreach.types import Status
 from lagreach.whole_model.factors import IN_MEMORY
 from lagreach.whole_model.language_models import aligned_labels
@@ -122,6 +122,7 @@ def diagnose_whole_model(
         | {"used": block_plan.sequences}
         | {"optimizer": None if options.get("optimizer") is None else optimiser_name(options["optimizer"])}
         | {"time": plan.time, "anchors": float(plan.used.sum())}
+        | ({"partial": True} if cut_short else {})
         | dict(layer.window.settings),
         versions={"lagreach": __version__} | {name: version(name) for name in ("torch", "numpy", "scipy")},
         fingerprint=fingerprint(source),
@@ -209,13 +210,17 @@ def model_plan(
     )  # fmt: skip
 
 
-def _refuse_choices(settings: MeasureSettings, only_of_layers: Mapping[str, Any], why: str) -> None:
+def choices_of_layers(settings: MeasureSettings, only_of_layers: Mapping[str, Any]) -> list[str]:
+    """What is asked for that recurrent layers alone have."""
     usual = {"params": "input", "measure": False}
-    wrong = [f"{name}={getattr(settings, name)!r}" for name, only in ONLY.items() if getattr(settings, name) != only]
-    wrong += [
+    asked = [f"{name}={getattr(settings, name)!r}" for name, only in ONLY.items() if getattr(settings, name) != only]
+    return asked + [
         f"{name}={value!r}" for name, value in only_of_layers.items() if value != usual[name] and not callable(value)
     ]
-    if wrong:
+
+
+def _refuse_choices(settings: MeasureSettings, only_of_layers: Mapping[str, Any], why: str) -> None:
+    if wrong := choices_of_layers(settings, only_of_layers):
         raise UnsupportedError(
             "lags of the whole model do not have this choice",
             got=f"{', '.join(wrong)}; lags of the whole model, because {why}",
@@ -224,13 +229,16 @@ def _refuse_choices(settings: MeasureSettings, only_of_layers: Mapping[str, Any]
         )
 
 
+def collecting(statistics: Sequence[LagStatistic]) -> list[str]:
+    """Names of statistics that collect something of a recurrence's states, which a whole model does not have."""
+    return [one.name for one in statistics if one.reads & {STATES, DEPENDENCES}]
+
+
 def _refuse_collecting(statistics: Sequence[LagStatistic]) -> None:
-    """Refuse statistics that collect something of a recurrence's states, which a whole model does not have."""
-    collecting = [one.name for one in statistics if one.reads & {STATES, DEPENDENCES}]
-    if collecting:
+    if names := collecting(statistics):
         raise UnsupportedError(
             "these statistics read the states of a recurrence",
-            got=f"{', '.join(collecting)}, for lags of the whole model",
+            got=f"{', '.join(names)}, for lags of the whole model",
             fix='let them read "window" or "gains", or ask for lags_of="layers"',
         )
 
@@ -324,5 +332,5 @@ def _how_measured(model: nn.Module, whole: int, measured: ModelMeasurement) -> t
     if measured.plan.weighting is not None:
         notes.append("signal and noise are those of the optimiser's steps, not of plain gradients")
     if measured.cut_short:
-        notes.append("interrupted: only the blocks that were finished are in this result")
+        notes.append("interrupted: only the blocks that were finished are in this result, which is partial")
     return tuple(notes)

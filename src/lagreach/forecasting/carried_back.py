@@ -17,7 +17,8 @@ from torch import Tensor
 
 from lagreach._util.room import room
 from lagreach.adapters import View
-from lagreach.cells._pullback import Pullback, RowForm
+from lagreach.cells._candidate import normalised_back
+from lagreach.cells._pullback import Norm, Pullback, RowForm
 from lagreach.data.batch import Batch
 from lagreach.errors import LagreachError
 from lagreach.forecasting.network import ModuleNetwork, Network
@@ -209,6 +210,15 @@ def back(form: RowForm, arrays: Sequence[Tensor], after: Tensor, spread: Tensor)
 
     What `lagreach.kernels.cpu.pullback` does for rows with a step of their own.
     """
+    *arrays, normal, inverse = arrays
+    *weights, gain = form.weights
+    norm = Norm(normal, inverse, gain)
+
+    def normalised(candidate: Tensor, first: int) -> None:
+        """Through the LayerNorm, if there is one, whose weights' columns start at the first."""
+        if len(gain):
+            normalised_back(candidate, norm, spread[..., first : first + 2 * gain.shape[1]])
+
     if form.kernel == "lstm":
         output, i, f, g, o, forget = arrays
         units = output.shape[-1]
@@ -217,23 +227,29 @@ def back(form: RowForm, arrays: Sequence[Tensor], after: Tensor, spread: Tensor)
         for place, slope in enumerate((i, f, g)):
             torch.mul(new, slope, out=spread[..., place * units : (place + 1) * units])
         torch.mul(h, o, out=spread[..., 3 * units : 4 * units])
-        return torch.cat((spread[..., : 4 * units] @ form.weights[0], new * forget), dim=-1)
+        normalised(spread[..., 2 * units : 3 * units], 4 * units)
+        return torch.cat((spread[..., : 4 * units] @ weights[0], new * forget), dim=-1)
     if form.kernel == "gru":
         slope, update, reset_slope, reset, retained = arrays
         units = slope.shape[-1]
         torch.mul(after, slope, out=spread[..., :units])
         torch.mul(after, update, out=spread[..., units : 2 * units])
-        through = spread[..., :units] @ form.weights[0]
+        normalised(spread[..., :units], 3 * units)
+        through = spread[..., :units] @ weights[0]
         torch.mul(through, reset_slope, out=spread[..., 2 * units : 3 * units])
-        return after * retained + through * reset + spread[..., units : 3 * units] @ form.weights[1]
-    slopes, shared, retained = arrays
-    units, (recurrent,) = after.shape[-1], form.weights
-    blocks = slopes.shape[-1] // units
-    row_step = spread[..., : blocks * units].unflatten(-1, (blocks, units))
-    torch.mul(after[..., None, :], slopes.unflatten(-1, (blocks, units)), out=row_step)
+        return after * retained + through * reset + spread[..., units : 3 * units] @ weights[1]
+    slopes, shared, retained, through = arrays
+    units, (recurrent,) = after.shape[-1], weights
+    sizes = slopes.shape[-1], through.shape[-1], int(shared.shape[-1] > 0)
+    used, straight = sum(sizes), spread[..., : sizes[0]].unflatten(-1, (-1, units))
+    torch.mul(after[..., None, :], slopes.unflatten(-1, (-1, units)), out=straight)
     if shared.shape[-1]:
-        spread[..., blocks * units] = (after * shared).sum(-1)
-    used = blocks * units + int(shared.shape[-1] > 0)
+        spread[..., used - 1] = (after * shared).sum(-1)
+    candidate = spread[..., :units]
+    normalised(candidate, used)
+    for start in range(0, sizes[1], units):
+        behind = spread[..., sizes[0] + start : sizes[0] + start + units]
+        torch.mul(candidate, through[..., start : start + units], out=behind)
     led = spread[..., used - len(recurrent) : used] @ recurrent
     return led if retained.shape[-1] == 0 else torch.addcmul(led, after, retained.expand_as(after))
 

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from lagreach.data.batch import Batch
 from lagreach.forecasting.plan import BLOCKS, ForecastPlan, InputCoding, wide_coding
-from lagreach.transport.objective import Loss, Objective
+from lagreach.transport.losses import Loss
+from lagreach.transport.objective import Objective
 
 TARGETS = 8  # random numbers that stand for a class, or combinations of many outputs
 

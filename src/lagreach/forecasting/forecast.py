@@ -34,7 +34,7 @@ from lagreach.forecasting.run import ForecastRun
 from lagreach.gradients.optimiser_geometry import optimiser_name
 from lagreach.gradients.significance import flip_test
 from lagreach.statistics.linear_share import ShareCurves
-from lagreach.transport.objective import Loss
+from lagreach.transport.losses import Loss
 from lagreach.whole_model.language_models import aligned_labels
 
 Train = Callable[[nn.Module, int], Any]

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from lagreach.adapters.own_use import no_gradient
 from lagreach.data.batch import Batch
 from lagreach.errors import UnsupportedError
 from lagreach.forecasting.network import ModuleNetwork, Network
@@ -32,7 +33,10 @@ def which_outputs(network: Network, sample: Batch, output: Tensor, outputs: str 
         views = network.recurrences(sample)
     except UnsupportedError:
         return _of_whole_model(network, sample, outputs)
-    return decide([run(view.bind(sample)) for view in views], outputs)
+    learning = [view for view in views if view.learns(sample)]
+    if not learning:
+        raise no_gradient()
+    return decide([run(view.bind(sample)) for view in learning], outputs)
 
 
 def _of_whole_model(network: Network, sample: Batch, outputs: str | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -62,13 +63,17 @@ class InputCoding:
         """Whether values are followed by what each input alone holds."""
         return self.following is not None
 
+    @cached_property
+    def _offset(self) -> Float[Tensor, "probe time"]:
+        return (self.mean @ self.project).T.contiguous()
+
     def planted(self, batch: Batch) -> Float[Tensor, "seq time probe"]:
         """Values of mean zero and variance one along each probe, zero beyond the end of a sequence.
 
         Where inputs follow from each other, behind them what each input alone holds (`Autoregression.singled`).
         """
         values = _coded(batch, self.tokens, self.table)
-        offset = (self.mean[: values.shape[1]] @ self.project).T.to(values)  # (probe, time)
+        offset = self._offset[:, : values.shape[1]].to(values)
         # steps of a probe side by side: what follows reads them along time
         by_probe = (self.project.T.to(values) @ values.flatten(0, 1).T).unflatten(1, values.shape[:2])
         planted = by_probe.sub_(offset[:, None]).movedim(0, 2)
@@ -86,7 +91,7 @@ def _coded(batch: Batch, tokens: bool, table: Tensor | None) -> Float[Tensor, "s
     x = x.reshape(*x.shape[:2], -1)
     if tokens:
         assert table is not None
-        return table[x].flatten(2)
+        return table[x.long()].flatten(2)  # bytes would be taken for a mask
     return x if table is None else x.to(table) @ table
 
 

@@ -38,7 +38,7 @@ from lagreach.gradients.output_anchors import AT_THE_END
 from lagreach.statistics import reachable, readable
 from lagreach.statistics.linear_share import ANCHORS, ShareCurves, output_space, rounding_floor, share_curves
 from lagreach.statistics.reachable import Directions
-from lagreach.transport.objective import Loss
+from lagreach.transport.losses import Loss
 
 DIRECTIONS = 256
 READOUT_WEIGHTS = 512  # of these at most, every one is a feature; else a few directions of the output are looked at

@@ -20,11 +20,13 @@ from lagreach.forecasting.linearise import Linearisation, sequences_in_cache, se
 from lagreach.forecasting.network import Network, Shown
 from lagreach.forecasting.output_steps import in_one_output
 from lagreach.forecasting.plan import ForecastPlan
-from lagreach.statistics.linear_share import Observed, OutputSpace, ShareMoments, choose_anchors, enough_anchors
+from lagreach.statistics.linear_share import Observed, OutputSpace, ShareMoments, enough_anchors
 from lagreach.statistics.reachable import Directions, Sketched, sketched, sketched_rows, tangents
 from lagreach.statistics.readable import Read, read_features, read_rows
-from lagreach.transport.objective import Loss, Objective, objective_of, valid_steps
+from lagreach.transport.losses import Loss
+from lagreach.transport.objective import Objective, objective_of, valid_steps
 
+SUMMED = 256  # sequences whose sums are taken together, from what is kept of them: calls of torch take their time, too
 FEW = 64  # sequences that tell how much of the targets the model knows already
 
 
@@ -82,33 +84,13 @@ class Measurement:
             shown if self.mixing is None else shown._replace(features=shown.features @ self.mixing.to(shown.features))
         )
 
-    def _read(self, batch: Batch, chance: Tensor, features: int) -> tuple[TargetBatch, Tensor, Read]:
-        """Run the network, some sequences at a time, and keep of its features only what a fit of the readout needs.
-
-        So they are still in the cache when they are summed. With lengths, what runs together may decide how long outputs are.
-        """
-        size = len(batch) if batch.lengths is not None else sequences_in_cache(self.network)
-        outputs, aparts, reads = [], [], []
-        where: Targets | None = None
-        with self.network.at_rest():
-            for first in range(0, len(batch), size):
-                some = slice(first, first + size)
-                shown = self._show(batch if size >= len(batch) else batch.select(some))
-                if where is None:
-                    whole = shown.output[:1].expand(len(batch), -1, -1)  # outputs of all have its shape
-                    where = self._targets(whole, batch)
-                    chance = chance[:, : enough_anchors(where.times.shape[1], self.plan.total, features)]
-                    chance = chance.to(shown.output.device)
-                    anchors, _ = choose_anchors(where.shares, chance)
-                output, read = _of_targets(shown, where.times[some], where.positions[some])
-                apart, root = self.space.apart(output, where.objective.select(some)), self.space.curvature_root(output)
-                residual = self.space.readout_residual(output, apart)
-                outputs.append(output)
-                aparts.append(apart)
-                reads.append(read_features(read, anchors[some], where.shares[some], root[..., 0], residual))
-        assert where is not None
-        of_all = Read(*(torch.cat(parts) for parts in zip(*reads, strict=True)))
-        return TargetBatch(batch, *where, torch.cat(outputs), torch.cat(aparts)), chance, of_all
+    def _read(self, batch: Batch, block: Tensor, most: Tensor, features: int) -> tuple[TargetBatch, Observed, Read]:
+        """Run the network on some sequences, and keep of its features only what a fit of the readout needs."""
+        piece, read = self.run_with_features(batch)
+        chance = most[:, : enough_anchors(piece.times.shape[1], self.plan.total, features)]
+        seen = self.observed(piece, block, chance, readout=True)
+        kept = read_features(read, seen.anchors[0], seen.shares, seen.towards[..., 0], seen.residual)
+        return piece, seen, kept
 
     def observed(self, piece: TargetBatch, block: Tensor, chance: Tensor, *, readout: bool) -> Observed:
         """Everything but the features, in the coordinates of a readout or of all weights."""
@@ -150,14 +132,22 @@ class Measurement:
         self, moments: ShareMoments, tick: Tick | None = None, dependence: Dependence | None = None
     ) -> None:
         """Add all sequences of the plan to the sums of a readout, and to those of the targets' dependence on inputs."""
-        for batch, block, most in self.plan.batches(sequences_together(self.network, 1)):
-            piece, chance, read = self._read(batch, most, moments.features)
-            observed = self.observed(piece, block, chance, readout=True)
-            moments.add(read_rows(observed, read, self.plan.lags))
-            if dependence is not None:
-                dependence.add(batch, piece.objective, piece.times, block)
-            if tick is not None:
-                tick(len(batch))
+        together, size = SUMMED, min(sequences_together(self.network, 1), sequences_in_cache(self.network))
+        if self.plan.sample().lengths is not None:  # what runs together may decide how long outputs are
+            together = size = sequences_together(self.network, 1)
+        waiting: list[tuple[Observed, Read]] = []
+        with self.network.at_rest():
+            for done, (batch, block, most) in enumerate(self.plan.batches(size), 1):
+                piece, seen, kept = self._read(batch, block, most, moments.features)
+                waiting.append((seen, kept))
+                if dependence is not None:
+                    dependence.add(batch, piece.objective, piece.times, block)
+                if tick is not None:
+                    tick(len(batch))
+                if len(waiting) * size >= together or done * size >= len(self.plan):
+                    all_seen, all_kept = zip(*waiting, strict=True)
+                    moments.add(read_rows(Observed.joined(all_seen), Read.joined(all_kept), self.plan.lags))
+                    waiting = []
 
     def add_reachable(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from lagreach._util.full_precision import without_cudnn
+from lagreach.adapters.own_use import no_gradient
 from lagreach.data.batch import Batch
 from lagreach.forecasting.network import Network
 
@@ -25,6 +26,7 @@ def cut_gradients(network: Network, sample: Batch) -> str | None:
     def drawn(like: torch.Tensor) -> torch.Tensor:
         return torch.randn(like.shape, generator=generator, dtype=torch.float64, device=like.device)
 
+    _refuse_no_gradient(network, sample)
     try:
         # cuDNN's recurrent layers have no way back in evaluation mode
         with network.at_rest(), torch.enable_grad(), without_cudnn():
@@ -41,8 +43,16 @@ def cut_gradients(network: Network, sample: Batch) -> str | None:
                 with network.at_rest(), torch.no_grad():
                     ends.append(float((network.output(moved, sample) * along).sum()))
             pairs.append((slope, (ends[0] - ends[1]) / (2 * STEP)))
-    except (RuntimeError, TypeError, ValueError):
+    except Exception:  # whatever a user's model raises when its weights have another type
         return None  # a model that does not run in float64, or backwards on this device: nothing can be compared
     slopes, derivatives = torch.tensor(pairs, dtype=torch.float64).T
     apart = (slopes - derivatives).norm() > APART * derivatives.norm()
     return CUT if bool(apart) and bool(derivatives.isfinite().all()) else None
+
+
+def _refuse_no_gradient(network: Network, sample: Batch) -> None:
+    """Refuse a model whose output does not hang on any weight: training would move none."""
+    weights = {name: weight.detach().requires_grad_() for name, weight in network.weights.items()}
+    with network.at_rest(), torch.enable_grad(), without_cudnn():
+        if not network.output(weights, sample).requires_grad:
+            raise no_gradient()

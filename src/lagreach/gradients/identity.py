@@ -22,7 +22,8 @@ from lagreach.gradients.saturation import saturation_note
 from lagreach.gradients.sequence_gradients import total_adjoint
 from lagreach.transport.carry import Steps, weights_of
 from lagreach.transport.exact import by_weight, exact_transport
-from lagreach.transport.objective import Loss, Objective, make_objective, output_gradient, valid_steps
+from lagreach.transport.losses import Loss
+from lagreach.transport.objective import Objective, make_objective, output_gradient, valid_steps
 from lagreach.transport.rollout import Rollout, run
 
 Gradients = dict[str, Tensor]

@@ -20,7 +20,8 @@ from lagreach.gradients.identity import PART_OF_IT, identity_notes
 from lagreach.transport.carry import Steps, weights_of
 from lagreach.transport.exact import by_weight, exact_transport
 from lagreach.transport.first_order import first_order_transport
-from lagreach.transport.objective import Loss, Objective, check_uncoupled, output_gradient
+from lagreach.transport.losses import Loss
+from lagreach.transport.objective import Objective, check_uncoupled, output_gradient
 from lagreach.transport.prepare import Prepared, prepare
 from lagreach.transport.rollout import Rollout
 from lagreach.transport.sensitivity import check_direction

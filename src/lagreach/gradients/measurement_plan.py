@@ -23,7 +23,8 @@ from lagreach.gradients.lag_sketch import LagSketch, coordinates_of, inside_lags
 from lagreach.transport.cotangent import Cotangent
 from lagreach.transport.exact import exact_transport
 from lagreach.transport.first_order import first_order_transports
-from lagreach.transport.objective import Loss, Objective, make_objective
+from lagreach.transport.losses import Loss
+from lagreach.transport.objective import Objective, make_objective
 from lagreach.transport.rollout import Rollout, run
 
 ROOM = 208 * 2**20  # bytes that a piece takes at the peak

@@ -9,6 +9,16 @@ in float32 and float64, and take an optional leading replica axis: independent m
 from __future__ import annotations
 
 from lagreach.kernels.choose import KERNELS, check_kernel, choose
-from lagreach.kernels.scan import scan, scan_output, scan_pullback, scan_stack, scan_tangent
+from lagreach.kernels.scan import scan, scan_output, scan_pullback, scan_readout, scan_stack, scan_tangent
 
-__all__ = ["KERNELS", "check_kernel", "choose", "scan", "scan_output", "scan_pullback", "scan_stack", "scan_tangent"]
+__all__ = [
+    "KERNELS",
+    "check_kernel",
+    "choose",
+    "scan",
+    "scan_output",
+    "scan_pullback",
+    "scan_readout",
+    "scan_stack",
+    "scan_tangent",
+]

@@ -69,13 +69,48 @@ def scan_output(
 ) -> Float[Tensor, "*replica seq time unit"]:
     """Output of the top layer alone. On the CPU its memory has time before sequences: transpose it before products."""
     for k, (cell, state) in enumerate(zip(stack.cells, stack.split(s0), strict=True)):
-        weights = stack.layer_params(k, params)
-        fused = _fused(kernel, cell, x, state, weights)
-        if fused is None or not hasattr(fused, "scan_blocks"):
-            x = cell.output(scan(cell, x, state, weights, kernel=kernel))
-        else:
-            x = fused.scan_blocks(cell, x, state, weights)[0].transpose(-3, -2)
+        x = _layer_output(cell, x, state, stack.layer_params(k, params), kernel)
     return x
+
+
+def _layer_output(cell: Cell, x: Tensor, s0: Tensor, params: Params, kernel: str) -> Tensor:
+    fused = _fused(kernel, cell, x, s0, params)
+    if fused is None or not hasattr(fused, "scan_blocks"):
+        return cell.output(scan(cell, x, s0, params, kernel=kernel))
+    output: Tensor = fused.scan_blocks(cell, x, s0, params)[0]
+    return output.transpose(-3, -2)
+
+
+def scan_readout(
+    stack: Stack,
+    x: Float[Tensor, "*replica seq time input"],
+    s0: Float[Tensor, "*replica seq state"],
+    params: Params,
+    weight: Float[Tensor, "*replica output unit"],
+    bias: Float[Tensor, "*replica output"],
+    *,
+    kernel: str = "auto",
+) -> Float[Tensor, "*replica seq time output"] | None:
+    """``weight h + bias`` of the top layer's output h, in the same pass; None where no fused kernel does that.
+
+    Examples
+    --------
+    >>> from lagreach.cells.diag_gate import DiagGate
+    >>> x, s, params = DiagGate().example(torch.Generator().manual_seed(0))
+    >>> stack = Stack((DiagGate(),), 4, ({name: name for name in params},))
+    >>> scan_readout(stack, x, s[:, 0], params, torch.ones(1, 4).double(), torch.zeros(1).double()).shape
+    torch.Size([2, 7, 1])
+    """
+    *below, top = zip(stack.cells, stack.split(s0), range(len(stack.cells)), strict=True)
+    cell, state, k = top
+    weights = stack.layer_params(k, params)
+    fused = _fused(kernel, cell, x, state, {**weights, "read": weight, "offset": bias})
+    if fused is None or weight.shape[-2] > getattr(fused, "MOST_READ", 0):
+        return None
+    for under, its_state, layer in below:
+        x = _layer_output(under, x, its_state, stack.layer_params(layer, params), kernel)
+    read: Tensor = fused.scan_read(cell, x, state, weights, weight, bias)  # type: ignore[attr-defined]
+    return read.transpose(-3, -2)
 
 
 def scan_tangent(

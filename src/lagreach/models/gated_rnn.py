@@ -13,7 +13,7 @@ from lagreach.cells import Cell, make_cell
 from lagreach.cells.activations import Activation
 from lagreach.cells.stack import Stack
 from lagreach.errors import InputError
-from lagreach.kernels import check_kernel, scan_output
+from lagreach.kernels import check_kernel, scan_output, scan_readout
 from lagreach.models import torch_layout
 from lagreach.models.initialise import initial_weights
 
@@ -154,7 +154,12 @@ class GatedRNN(nn.Module):
                 expected=f"(seq, time, {self.input_size}) with at least one time step",
                 fix="check input_size and the order of the axes (sequences first)",
             )
-        h = scan_output(self.stack, x, self.initial_state(x), self.recurrent_params(), kernel=self.kernel)
+        run = (self.stack, x, self.initial_state(x), self.recurrent_params())
+        if _is_bare(self.readout):
+            read = scan_readout(*run, self.readout.weight, self.readout.bias, kernel=self.kernel)
+            if read is not None:
+                return read.contiguous()
+        h = scan_output(*run, kernel=self.kernel)
         # time first, as the fused kernels leave it: the readout copies its small result rather than all states
         return self.readout(h.transpose(0, 1)).transpose(0, 1).contiguous()
 
@@ -171,3 +176,11 @@ class GatedRNN(nn.Module):
     def extra_repr(self) -> str:
         """Sizes and the cell, for `print(model)`."""
         return f"{self.cell}, {self.input_size} -> {self.hidden_size} x {self.num_layers} -> {self.output_size}"
+
+
+def _is_bare(module: nn.Module) -> bool:
+    """Whether it is a linear map that nobody looks at or has changed, so that others may compute it in its place."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    plain = type(module) is nn.Linear and module.bias is not None and "forward" not in vars(module)
+    everywhere = torch.nn.modules.module._has_any_global_hook()
+    return plain and not everywhere and not any(getattr(module, name) for name in hooks)

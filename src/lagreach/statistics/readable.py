@@ -33,7 +33,8 @@ from lagreach.statistics.linear_share import (
     rounding_floor,
     share_curves,
 )
-from lagreach.transport.objective import LOSSES, valid_steps
+from lagreach.transport.losses import LOSSES
+from lagreach.transport.objective import valid_steps
 
 BLOCKS = 16  # of sequences, each left out in turn
 FEWEST_BLOCKS = 3
@@ -59,6 +60,11 @@ class Read(NamedTuple):
     at_anchors: Float[Tensor, "seq anchor feature"]
     gradient: Float[Tensor, "seq copy feature"]
 
+    @classmethod
+    def joined(cls, parts: Sequence[Read]) -> Read:
+        """Put sequences behind each other."""
+        return cls(*(torch.cat(values) for values in zip(*parts, strict=True)))
+
 
 def read_features(
     features: Float[Tensor, "seq target feature"],
@@ -72,7 +78,8 @@ def read_features(
     `root` is ``sqrt(h_t)`` and `residual` the residual over it: one and the residual itself for the squared loss.
     """
     weighted = (shares[..., None] * root) * residual
-    return Read(at_anchors(features, index) * at_anchors(root, index), _gradient(weighted, features).double())
+    gradient, picked = _summed_and_picked(weighted, features, index)
+    return Read(picked * at_anchors(root, index), gradient.double())
 
 
 def readable_rows(observed: Observed, features: Float[Tensor, "seq target feature"], lags: Sequence[int]) -> Rows:
@@ -88,16 +95,19 @@ def read_rows(observed: Observed, read: Read, lags: Sequence[int]) -> Rows:
     return observed.rows(read.at_anchors[:, :, None], read.gradient, lags)
 
 
-def _gradient(
-    weighted: Float[Tensor, "seq target copy"], features: Float[Tensor, "seq target feature"]
-) -> Float[Tensor, "seq copy feature"]:
-    """Sum over the targets; of fused layers, which keep time first, in the order of memory."""
+def _summed_and_picked(
+    weighted: Float[Tensor, "seq target copy"],
+    features: Float[Tensor, "seq target feature"],
+    index: Int[Tensor, "seq anchor"],
+) -> tuple[Float[Tensor, "seq copy feature"], Float[Tensor, "seq anchor feature"]]:
+    """Features summed over the targets, and at the anchors; of fused layers, which keep time first, in the order of memory."""
     by_time = features.transpose(0, 1)
     if weighted.shape[2] > 1 or not compiled_sums(features) or not by_time.is_contiguous():
-        return weighted.mT @ features
+        return weighted.mT @ features, at_anchors(features, index)
     from lagreach.kernels.cpu.weighted_sums import weighted_sums  # late: it brings a compiler along
 
-    return weighted_sums(weighted[..., 0].T, by_time)[:, None]
+    summed, picked = weighted_sums(weighted[..., 0], by_time, index)
+    return summed[:, None], picked
 
 
 def why_not_readable(plan: MeasurementPlan) -> str | None:

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lagreach.errors import InputError
-from lagreach.transport.objective import LOSSES
+from lagreach.transport.losses import LOSSES
 
 
 def check_loss(name: str) -> str:

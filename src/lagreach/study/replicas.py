@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lagreach._util.threads import one_thread
 from lagreach.errors import InputError
-from lagreach.kernels import check_kernel, scan_stack
+from lagreach.kernels import check_kernel, scan_readout, scan_stack
 from lagreach.kernels.gpu import check_precision, precision
 from lagreach.kernels.gpu.readout import ReadOne, knows
 from lagreach.models.gated_rnn import GatedRNN
@@ -77,9 +77,12 @@ class Replicas:
     def __call__(self, x: Float[Tensor, "replica seq time input"]) -> Float[Tensor, "replica seq time output"]:
         """Outputs of every model on its own sequences."""
         s0 = x.new_zeros(*x.shape[:2], self.stack.state_size)
-        with precision(self.precision):
-            states = scan_stack(self.stack, x, s0, self.params, kernel=self.kernel)
         weight, bias = (self.params[name] for name in READOUT)
+        with precision(self.precision):
+            in_one_pass = scan_readout(self.stack, x, s0, self.params, weight, bias, kernel=self.kernel)
+            if in_one_pass is not None:
+                return in_one_pass
+            states = scan_stack(self.stack, x, s0, self.params, kernel=self.kernel)
         # the readout reads the whole state, with zeros where it has no weights: cheaper than cutting the state up
         whole = torch.nn.functional.pad(weight, self._beside_output)
         if knows(states, whole):

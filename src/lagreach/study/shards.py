@@ -202,7 +202,9 @@ class Sharded:
         tick = counting(progress, "noise", len(parts))
         second = SecondPass.merge(self.executor.map(measure_second, [(p, between) for p in parts], on_result=tick))
         window = assemble(plan, first, between, second, chosen, statistics)
-        return MeasuredWindow(window, second.noise.sample, False, first.collected | second.collected)
+        return MeasuredWindow(
+            window, second.noise.sample, False, first.collected | second.collected, plan.block_plan.sequences
+        )
 
 
 def diagnose_sharded(

@@ -267,9 +267,9 @@ class Carry:
                 started = slice(place.start + self.lag * count, place.stop + self.lag * count)
                 for total in sums:
                     total.add(i, steps.buffer(i), started, self._exponent)
-        else:
+        elif go_on:
             shares = enumerate(steps.shares(reached))
-            steps.workers.run([partial(self._pull, rows, thread, go_on=go_on) for thread, rows in shares])
+            steps.workers.run([partial(self._pull, rows, thread) for thread, rows in shares])
         if go_on:
             self._next[self.left * count : (self.left + 2) * count] = 0  # what lies beyond is zero already
             self._now, self._next = self._next, self._now
@@ -291,11 +291,11 @@ class Carry:
         if self._exponent is not None:
             top = int(self._exponent[started].max())
             by = by * torch.exp2((self._exponent[started] - top).to(by.dtype))
-        products = joined.back_and_sums(here, there, sizes, by).unflatten(0, (by.shape[1], -1))
+        products = joined.back_and_sums(here, there, sizes, by)
         for total, part in zip(sums, products.split([mine.shape[1] for mine in sets]), strict=True):
-            total.take_in([part.flatten(0, 1)], top)
+            total.take_in([part], top)
 
-    def _pull(self, blocks: range, thread: int = 0, *, go_on: bool, whole: bool = False) -> None:
+    def _pull(self, blocks: range, thread: int = 0, *, go_on: bool = True, whole: bool = False) -> None:
         """Spread what has reached these blocks and lead it on; if `whole`, the spread of the last one remains."""
         steps, count = self._steps, self._steps.count
         for i in blocks:

@@ -17,7 +17,8 @@ from lagreach.data.lags import check_lags
 from lagreach.errors import UnsupportedError
 from lagreach.transport.exact import exact_transport
 from lagreach.transport.first_order import first_order_norms
-from lagreach.transport.objective import Loss, output_gradient
+from lagreach.transport.losses import Loss
+from lagreach.transport.objective import output_gradient
 from lagreach.transport.prepare import prepare
 from lagreach.transport.rollout import Rollout
 from lagreach.transport.scaled import ScaledSum

@@ -29,16 +29,16 @@ class Joined:
     ----------
     like
         Some of the steps in closed form.
-    form
-        That of all of them.
+    forms
+        Those of all of them, by layer.
     factors
-        What the weights multiply, of all of them; of one layer, so at most one.
+        What the weights multiply, of all of them, by layer.
     """
 
-    def __init__(self, like: Closed, form: RowForm, factors: Sequence[Tensor]) -> None:
-        compiled = row_pass(form)
+    def __init__(self, like: Closed, forms: Sequence[RowForm], factors: Sequence[Tensor]) -> None:
+        compiled = row_pass(forms)
         assert compiled is not None, "only what a kernel knows can be joined"
-        self._row_pass, self._spread = compiled, form.arrays[0].new_empty(compiled.rows_in_work, like.width)
+        self._row_pass, self._spreads = compiled, compiled.spreads(forms[0].arrays[0])
         self._factors, self._columns, self.flat = factors, like.columns, like.flat
 
     @classmethod
@@ -46,19 +46,20 @@ class Joined:
         """Join so many rows that come in pieces, so that what else it takes to linearise them is needed for one at a time."""
         first = next(pieces)
         assert isinstance(first, Closed), "only what has a closed form can be joined"
-        known = first.form
-        assert known is not None, "only what a kernel knows can be joined"
-        arrays = [_room_for(rows, array) for array in known.arrays]
+        known = _forms(first)
+        arrays = [[_room_for(rows, array) for array in form.arrays] for form in known]
         factors = [_room_for(rows, factor) for factor in first.factors]
         start = 0
         for piece in chain([first], pieces):
             assert isinstance(piece, Closed)
-            assert piece.form is not None
-            end = start + len(piece.form.arrays[0])
-            for whole, array in zip((*arrays, *factors), (*piece.form.arrays, *piece.factors), strict=True):
+            forms = _forms(piece)
+            end = start + len(forms[0].arrays[0])
+            mine = chain(*(form.arrays for form in forms), piece.factors)
+            for whole, array in zip(chain(*arrays, factors), mine, strict=True):
                 whole[start:end] = array
             start = end
-        return cls(first, known._replace(arrays=tuple(arrays)), factors)
+        joined = [form._replace(arrays=tuple(whole)) for form, whole in zip(known, arrays, strict=True)]
+        return cls(first, joined, factors)
 
     @classmethod
     def of_run(
@@ -73,26 +74,36 @@ class Joined:
         return None if kept is None else cls._of_kept(like, kept, x)
 
     @classmethod
-    def _of_kept(cls, like: Linearised, kept: KeptRun, x: Float[Tensor, "step row input"]) -> Joined:
+    def _of_kept(cls, like: Linearised, kept: list[KeptRun], x: Float[Tensor, "step row input"]) -> Joined:
         """Join the first steps of a run, as many as there are inputs."""
         assert isinstance(like, Closed)
-        before = {"x": x, "1": x.new_ones(*x.shape[:2], 1), "h": kept.outputs_before[: len(x)]}
-        factors = [torch.cat([before[name] for name in names], dim=2).flatten(0, 1) for names in like.factor_names]
-        return cls(like, kept.form(slice(0, len(x))), factors)
+        factors, inputs, one = [], x, x.new_ones(*x.shape[:2], 1)
+        for layer, names in zip(kept, like.factor_names, strict=True):
+            before = {"x": inputs, "1": one, "h": layer.outputs_before[: len(x)]}
+            factors.append(torch.cat([one[..., :0], *(before[name] for name in names)], dim=2).flatten(0, 1))
+            inputs = layer.outputs[: len(x)]
+        return cls(like, [layer.form(slice(0, len(x))) for layer in kept], factors)
 
     def back(self, cotangent: Tensor, out: Tensor, sizes: Tensor | None, first: int = 0) -> None:
         """Pull back rows from the first one on, as many as the cotangent has; see `Linearised.back`."""
-        self._row_pass(cotangent, self._spread, out, whole=False, sizes=sizes, first=first)
+        self._row_pass(cotangent, self._spreads, out, whole=False, sizes=sizes, first=first)
 
     def back_and_sums(self, cotangent: Tensor, out: Tensor, sizes: Tensor | None, by: Tensor) -> Tensor:
         """Pull back the first rows, and return the sums over them of weights' gradients; see `Linearised.weights`."""
         from lagreach.kernels.cpu.pullback import Collect  # which loads numba
 
-        factor = self._factors[0][: len(cotangent)]
-        total = torch.zeros(by.shape[1] * factor.shape[1], self._columns, dtype=torch.float64)
-        collect = Collect(by, factor, total)
-        self._row_pass(cotangent, self._spread, out, whole=False, sizes=sizes, collect=collect)
-        return total
+        sets, collect, totals = by.shape[1], [], []
+        for factor, columns in zip(self._factors, self._columns, strict=True):
+            totals.append(torch.zeros(sets * factor.shape[1], columns, dtype=torch.float64))
+            collect.append(Collect(by, factor[: len(cotangent)], totals[-1]) if columns else None)
+        self._row_pass(cotangent, self._spreads, out, whole=False, sizes=sizes, collect=collect)
+        return torch.cat([total.view(sets, -1) for total in totals], dim=1)
+
+
+def _forms(piece: Closed) -> list[RowForm]:
+    known = [form for form in piece.forms if form is not None]
+    assert len(known) == len(piece.forms), "only what kernels know can be joined"
+    return known
 
 
 def _room_for(rows: int, like: Tensor) -> Tensor:
@@ -129,7 +140,8 @@ class Windows:
         if self._known is not None:
             return self._known
         if self._kept is not None:
-            return self._kept.states
+            layers = [layer.states for layer in self._kept]
+            return torch.cat(layers, dim=-1) if len(layers) > 1 else layers[0]
         recurrence = self._recurrence
         with torch.no_grad():
             run = scan_stack(recurrence.stack, self._x.transpose(0, 1), self._initial, recurrence.params)
@@ -137,12 +149,13 @@ class Windows:
 
     def back(self, step: int, cotangents: Iterable[Float[Tensor, "row state"]]) -> Iterator[Tensor]:
         """Lead gradients after a step on to the states before it."""
-        compiled = None if self._kept is None else row_pass(self._kept.form(slice(step, step + 1)))
+        steps = slice(step, step + 1)
+        compiled = None if self._kept is None else row_pass([layer.form(steps) for layer in self._kept])
         if compiled is not None:
-            spread = self._x.new_empty(compiled.rows_in_work, compiled.width)
+            spreads = compiled.spreads(self._x)
             for after in cotangents:
                 before = torch.empty_like(after)
-                compiled(after, spread, before, whole=False, sizes=None)
+                compiled(after, spreads, before, whole=False, sizes=None)
                 yield before
             return
         x, s = self._x[step], self._states[step - 1] if step else self._initial
@@ -167,25 +180,28 @@ class Windows:
         self, names: Sequence[str], cotangents: Iterable[Float[Tensor, "row state"]], by: Float[Tensor, "row k"]
     ) -> list[Float[Tensor, "k param"]] | None:
         """Sums over rows, weighted in k ways, of what the weights get at the first step; None if no kernel has run the rows."""
-        if self._kept is None:
+        like = linearise(self._recurrence, self._x[0, :1], self._initial[:1], names)
+        if self._kept is None or not like.compiled:
             return None
-        joined = Joined._of_kept(
-            linearise(self._recurrence, self._x[0, :1], self._initial[:1], names), self._kept, self._x[:1]
-        )
+        joined = Joined._of_kept(like, self._kept, self._x[:1])
         led_on = torch.empty_like(self._initial)
         return [joined.flat(joined.back_and_sums(after, led_on, None, by)) for after in cotangents]
 
 
-def _kept_run(recurrence: Recurrence, x: Tensor, initial: Tensor) -> KeptRun | None:
-    """Run by a kernel that keeps what linearising needs; None if there is none for this recurrence, here and now."""
-    if len(recurrence.stack.cells) > 1:
-        return None
-    cell, params = recurrence.stack.cells[0].plain(recurrence.stack.layer_params(0, recurrence.params))
-    tensors = (x, initial, *params.values())
+def _kept_run(recurrence: Recurrence, x: Tensor, initial: Tensor) -> list[KeptRun] | None:
+    """Run by kernels that keep what linearising needs, layer by layer; None if there is one without, here and now."""
+    stack = recurrence.stack
+    plain = [cell.plain(stack.layer_params(k, recurrence.params)) for k, cell in enumerate(stack.cells)]
+    tensors = (x, initial, *(weight for _, params in plain for weight in params.values()))
     if any(v.dtype != x.dtype or v.device != x.device or v.numel() == 0 for v in tensors):
         return None
-    if missing(cell, x.device, x.dtype) is not None:
+    if any(missing(cell, x.device, x.dtype) is not None for cell, _ in plain):
         return None
     from lagreach.kernels.cpu.kept_run import KeptRun, knows  # which load numba
 
-    return KeptRun(cell, x, initial, params) if knows(cell) else None
+    if not all(knows(cell) for cell, _ in plain):
+        return None
+    kept: list[KeptRun] = []
+    for (cell, params), state in zip(plain, stack.split(initial), strict=True):
+        kept.append(KeptRun(cell, kept[-1].outputs if kept else x, state, params))
+    return kept

@@ -7,15 +7,15 @@ else, and every weight that a closed form leaves out, goes through autodiff, whi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from lagreach.adapters import Recurrence
-from lagreach.cells._pullback import Pullback, RowForm
+from lagreach.cells._pullback import Pullback
 from lagreach.kernels.cpu import row_pass
 
 
@@ -27,7 +27,6 @@ class Linearised(ABC):
     """
 
     width: int
-    form: RowForm | None = None  # all of it, if a kernel knows it
     compiled = False  # then `back` lets go of the interpreter, and can run on a thread of its own
 
     @abstractmethod
@@ -82,13 +81,13 @@ def linearise(
 
 
 class Closed(Linearised):
-    """Matrix products. The spread holds the layers' own spreads side by side, then the full gradients of lower layers."""
+    """Matrix products. The spread's memory holds those of the layers behind each other, then the full gradients of lower ones."""
 
     def __init__(self, recurrence: Recurrence, layers: Sequence[Pullback], names: Sequence[str]) -> None:
         stack = recurrence.stack
         self._layers = layers
-        self.form = layers[0].form if len(layers) == 1 else None
-        self._row_pass = row_pass(self.form)
+        self.forms = [layer.form for layer in layers]
+        self._row_pass = row_pass(self.forms)
         self.compiled = self._row_pass is not None
         self._states = [cell.state_size(stack.hidden_size) for cell in stack.cells]
         self._parts = [layer.width for layer in layers] + self._states[:-1]
@@ -96,8 +95,11 @@ class Closed(Linearised):
         owners = {name: (k, short) for k, _, short, name in stack.weights()}
         self._names = [owners[name] for name in names]
         self._used = [[short for j, short in self._names if j == k] for k in range(len(layers))]
-        ends = [c.stop + sum(self._parts[:k]) for k, short in self._names for c in layers[k].uses[short].columns]
-        self.columns = max(ends, default=0)  # of the spread that some weight uses
+        # of each layer's spread, as many as some weight uses
+        self.columns = [
+            max((c.stop for short in used for c in layer.uses[short].columns), default=0)
+            for layer, used in zip(layers, self._used, strict=True)
+        ]
 
     def spread(self, cotangent: Tensor, out: Tensor) -> None:
         """Spread the gradient from the top layer down: what a layer reads is the output of the one below."""
@@ -128,58 +130,65 @@ class Closed(Linearised):
     def back(
         self, cotangent: Tensor, spread: Tensor, out: Tensor, *, whole: bool = True, sizes: Tensor | None = None
     ) -> None:
-        """Spread and lead on, in one pass over the rows where there is one layer that a kernel knows."""
+        """Spread and lead on, in one pass over the rows for each layer where kernels know them all."""
         # with `whole`, sums over the rows follow on torch's threads, which torch then uses for this pass as well
         if self._row_pass is None or (whole and torch.get_num_threads() > 1):
             super().back(cotangent, spread, out, sizes=sizes)
         else:
-            self._row_pass(cotangent, spread, out, whole=whole, sizes=sizes)
+            self._row_pass(cotangent, self._split(spread)[0], out, whole=whole, sizes=sizes)
 
-    def _split(self, spread: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        parts = spread.split(self._parts, dim=1)
+    def _split(self, spread: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        rows = len(spread)
+        memory = spread.view(-1).split([rows * columns for columns in self._parts])
+        parts = [part.view(rows, columns) for part, columns in zip(memory, self._parts, strict=True)]
         return parts[: len(self._layers)], parts[len(self._layers) :]
 
     def weighted(self, by: Tensor) -> Tensor:
         """Return what the weights multiply, times each set of row weights, layers side by side."""
         return torch.cat([(by[:, :, None] * factor[:, None, :]).flatten(1) for factor in self.factors], dim=1)
 
-    @property
-    def factor_names(self) -> list[list[str]]:
-        """Names of what the weights of each layer multiply."""
-        return [list(layer.places(used)) for layer, used in zip(self._layers, self._used, strict=True) if used]
+    @cached_property
+    def factor_names(self) -> list[dict[str, slice]]:
+        """What the weights of each layer multiply, and in which columns of its factors it stands."""
+        return [layer.places(used) for layer, used in zip(self._layers, self._used, strict=True)]
 
     @cached_property
     def factors(self) -> list[Tensor]:
-        """What the weights of each layer multiply."""
-        return [layer.factor(used) for layer, used in zip(self._layers, self._used, strict=True) if used]
+        """What the weights of each layer multiply, side by side."""
+        return [layer.factor(used) for layer, used in zip(self._layers, self._used, strict=True)]
 
     def weights(self, spread: Tensor, weighted: Tensor, groups: Sequence[slice], count: int) -> list[Tensor]:
-        """All factors times all columns that some weight uses; `flat` picks what is wanted."""
-        used = spread[:, : self.columns]
+        """Of each layer all factors times all columns that some weight uses; `flat` picks what is wanted."""
+        sizes = [factor.shape[1] for factor in self.factors]
+        sets = weighted.shape[1] // sum(sizes)
+        by_layer = weighted.split([sets * size for size in sizes], dim=1)
+        spreads = [own[:, :used] for own, used in zip(self._split(spread)[0], self.columns, strict=True)]
+
+        def products(rows: Callable[[Tensor], Tensor]) -> Tensor:
+            pairs = [(rows(a), rows(d)) for a, d in zip(by_layer, spreads, strict=True)]
+            return torch.cat([(a.T @ d).view(sets, -1) for a, d in pairs], dim=1)
+
         if list(groups) == [slice(0, count)]:
-            return [weighted.T @ used]
-        factors, columns = (rows.unflatten(0, (-1, count)) for rows in (weighted, used))
-        return [factors[:, group].flatten(0, 1).T @ columns[:, group].flatten(0, 1) for group in groups]
+            return [products(lambda rows: rows)]
+        return [products(partial(_of_group, group, count)) for group in groups]
 
     def flat(self, sums: Tensor) -> Tensor:
         """Pick factors and columns of each weight."""
-        places, sizes = self._places
-        sets = len(sums) // sum(sizes)
+        sizes = [max((place.stop for place in places.values()), default=0) for places in self.factor_names]
+        parts = sums.split([size * columns for size, columns in zip(sizes, self.columns, strict=True)], dim=1)
         flattened = []
         for k, short in self._names:
-            use, start, behind = self._layers[k].uses[short], sets * sum(sizes[:k]), sum(self._parts[:k])
-            products = sums[start : start + sets * sizes[k], behind:].unflatten(0, (sets, sizes[k]))
-            products = products[:, places[k][use.factor]]
+            use = self._layers[k].uses[short]
+            products = parts[k].unflatten(1, (sizes[k], self.columns[k]))[:, self.factor_names[k][use.factor]]
             blocks = [products[..., columns] for columns in _joined(use.columns)]
             mine = blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=2)
             flattened.append(mine.transpose(1, 2).flatten(1))
         return flattened[0] if len(flattened) == 1 else torch.cat(flattened, dim=1)
 
-    @cached_property
-    def _places(self) -> tuple[list[dict[str, slice]], list[int]]:
-        """Where the factors of each layer stand, and how many columns they take."""
-        places = [layer.places(used) for layer, used in zip(self._layers, self._used, strict=True)]
-        return places, [max((place.stop for place in short.values()), default=0) for short in places]
+
+def _of_group(group: slice, count: int, rows: Tensor) -> Tensor:
+    """Rows of some of so many sequences, at all positions."""
+    return rows.unflatten(0, (-1, count))[:, group].flatten(0, 1)
 
 
 def _joined(columns: Sequence[slice]) -> list[slice]:

@@ -6,7 +6,7 @@ over the steps that count (all, the last one, chosen ones, those a mask or the l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,10 +17,7 @@ from torch.nn.functional import cross_entropy
 from lagreach.adapters.view import Recurrence, check_finite
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError
-
-Loss = str | Callable[[Tensor, Tensor, Tensor], Tensor]
-LOSSES = ("mse", "cross_entropy")
-IGNORE_INDEX = -100  # torch's convention for class targets that do not count
+from lagreach.transport.losses import IGNORE_INDEX, Loss, as_loss, losses_of
 
 
 @dataclass(frozen=True)
@@ -46,16 +43,7 @@ class Objective:
     def __call__(self, output: Float[Tensor, "seq time out"]) -> Float[Tensor, "seq"]:
         """Return L_n for every sequence."""
         if callable(self.loss):
-            value = self.loss(output, self.y, self.weights > 0)
-            if not isinstance(value, Tensor) or value.shape != output.shape[:1]:
-                got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-                raise InputError(
-                    "a loss function must return one value per sequence",
-                    got=got,
-                    expected=f"shape ({output.shape[0]},)",
-                    fix="reduce over time and outputs, but not over sequences",
-                )
-            return value
+            return losses_of(self.loss, output, self.y, self.weights > 0)
         if self.steps is not None:
             output = output.gather(1, self.steps[..., None].expand(-1, -1, output.shape[-1]))
         if self.loss == "mse":
@@ -101,6 +89,7 @@ def objective_of(
 
     `named` is what the user knows `steps` by.
     """
+    loss = as_loss(loss)
     seq, time, out = output_shape
     mask, lengths = batch.mask, _lengths_of_outputs(batch, time, input_time)
     y = torch.as_tensor(batch.y, device=device)
@@ -113,17 +102,18 @@ def objective_of(
     valid = valid_steps(lengths, seq, time, device)
     if mask is not None:
         mask = torch.as_tensor(mask, device=device)
-        if tuple(mask.shape) != (seq, time) or (mask.is_floating_point() and (mask < 0).any()):
+        wrong = mask.is_complex() or bool((mask < 0).any())
+        if tuple(mask.shape) != (seq, time) or wrong:
             raise InputError(
                 "mask must weight each step of each sequence",
-                got=f"shape {tuple(mask.shape)}",
+                got=f"shape {tuple(mask.shape)}" + (" with complex or negative values" if wrong else ""),
                 expected=f"({seq}, {time}), bool or nonnegative",
             )
         check_finite("the mask", mask, batch.numbers)
     per_step = valid.to(dtype) if mask is None else valid * mask.to(dtype)
 
     if callable(loss):
-        _check_some_weight(per_step)
+        _check_some_weight(per_step, batch)
         check_finite("the target y", y, batch.numbers)
         if y.is_floating_point():
             y = y.to(dtype)
@@ -135,13 +125,6 @@ def objective_of(
             expected="real numbers or classes",
             fix="pass torch.view_as_real(y).flatten(-2), and a model with twice as many outputs",
         )
-    if loss not in LOSSES:
-        raise InputError(
-            "unknown loss",
-            got=repr(loss),
-            expected='"mse", "cross_entropy" or a function (output, y, mask) -> (seq,)',
-        )
-
     y, times = (_mse_targets if loss == "mse" else _class_targets)(y, (seq, time, out), steps)
     y = y.to(dtype) if loss == "mse" else y.long()
     index = _step_indices(steps, times, valid, named)
@@ -157,7 +140,7 @@ def objective_of(
             )
     else:
         y = torch.where(weights[..., None] > 0, y, 0)  # what does not count may be anything, also NaN
-    _check_some_weight(weights)
+    _check_some_weight(weights, batch)
     check_finite("the target y", y, batch.numbers)
     return Objective(loss, y, weights, index)
 
@@ -259,12 +242,13 @@ def valid_steps(
     return torch.arange(time, device=device) < checked[:, None]
 
 
-def _check_some_weight(weights: Tensor) -> None:
-    empty = (weights.sum(-1) <= 0).nonzero()
+def _check_some_weight(weights: Tensor, batch: Batch) -> None:
+    empty = (weights.sum(-1) <= 0).nonzero().flatten().cpu()
     if len(empty):
+        numbers = empty if batch.numbers is None else batch.numbers[empty]
         raise InputError(
             "a sequence has no step that counts",
-            got=f"sequence {empty[0].item()}" + (f" and {len(empty) - 1} more" if len(empty) > 1 else ""),
+            got=f"sequence {int(numbers[0])}" + (f" and {len(empty) - 1} more" if len(empty) > 1 else ""),
             fix="drop such sequences, or correct the mask, lengths or ignored targets",
         )
 

@@ -15,9 +15,10 @@ from lagreach.adapters.calling import Call
 from lagreach.adapters.folded import FoldedView, by_sequence, row_order
 from lagreach.adapters.fresh_state import from_fresh_state
 from lagreach.adapters.view import check_finite
-from lagreach.data.batch import Batch, check_steps, sample_of
+from lagreach.data.batch import Batch, check_steps, check_values, sample_of
 from lagreach.errors import InputError
-from lagreach.transport.objective import Loss, Objective, make_objective, valid_steps
+from lagreach.transport.losses import Loss
+from lagreach.transport.objective import Objective, make_objective, valid_steps
 from lagreach.transport.rollout import Rollout, chunks, run
 
 
@@ -87,10 +88,12 @@ def prepare(
             expected="(seq, time, input) with at least one sequence and one step",
         )
     check_steps(x)
+    check_values(x)
     valid = valid_steps(lengths, x.shape[0], x.shape[1], x.device)
     inside = valid.reshape(*valid.shape, *[1] * (x.ndim - 2))
     check_finite("the input x", torch.where(inside, x, 0))
     targets = torch.zeros(len(x)) if y is None else torch.as_tensor(y)
+    check_values(targets)
     if targets.ndim == 0 or len(targets) != len(x):
         raise InputError(
             "x and y hold different numbers of sequences",

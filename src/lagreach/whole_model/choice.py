@@ -6,38 +6,53 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from lagreach.adapters import View, find_views
-from lagreach.adapters.calling import Call, default_call, refuse_batch_norm, refuse_other_objects
+from lagreach.adapters.calling import (
+    Call,
+    captured,
+    default_call,
+    refuse_batch_norm,
+    refuse_other_objects,
+    untouched,
+)
 from lagreach.adapters.custom import custom_views
 from lagreach.adapters.families import scan_modules
 from lagreach.adapters.own_cells import own_cell_paths, reads_own_steps
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError, LagreachError, UnstableModelError, UnsupportedError
+from lagreach.gradients.output_anchors import decide
 from lagreach.gradients.selection import select_params
 from lagreach.models.gated_rnn import GatedRNN
-from lagreach.whole_model.running import unwrapped
+from lagreach.transport.rollout import run
+from lagreach.whole_model.find_input import find_input_module
+from lagreach.whole_model.running import at_rest, unwrapped, whole_model
 
 CHOICES = ("auto", "layers", "model")
 NO_WAY_BACK = (
     "{0} is left out: it gets no gradient, because to autograd the loss does not depend on its weights. Its output is cut "
     "off by detach() or torch.no_grad, or nothing uses it"
 )
-MIXES_STEPS = ("attention", "attn", "conv1d")  # in names of classes that look at several steps
+LOOK_INSIDE = ' (lags_of="layers" shows those)'
+ATTENDS = ("attention", "attn", "transformer")  # in names of classes that look at several steps,
+MIXES_STEPS = (*ATTENDS, "conv1d")  # and of those that do so for a few
 
 
 @dataclass(frozen=True)
 class LagChoice:
     """Whose lags are measured ("layers" or "model"), why, and the recurrences that were found.
 
-    `inputs` is the module that reads the input, if that is known already; `notes` say what was left out.
+    `inputs` is the module that reads the input, and `outputs` whether there is one a step, where these are known already; `notes`
+    say what was left out.
     """
 
     of: str
     why: str
     views: tuple[View, ...] = ()
     inputs: str | None = None
+    outputs: str | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -50,8 +65,9 @@ def choose_lags(
     cell: Mapping[str, Any] | None = None,
     call: Call | None = None,
     only: str | None = None,
+    of_layers: bool = False,
 ) -> LagChoice:
-    """Choose: recurrent models keep exact transport, everything else and stacks of gated linear layers get whole-model lags.
+    """Choose: one recurrence keeps exact transport; of several in a row, and of everything else, lags are the whole model's.
 
     Parameters
     ----------
@@ -61,6 +77,8 @@ def choose_lags(
         The module that reads the input; naming one asks for lags of the whole model.
     only
         Path of a part of the model: its recurrent layers alone, or where it has none, lags back to the part's own input.
+    of_layers
+        Whether something is asked for that recurrent layers alone have: then stacks of them are looked at layer by layer.
 
     Examples
     --------
@@ -90,7 +108,7 @@ def choose_lags(
         return _of_layers("as asked for", find_views(model, sample, call), sample)
     if not isinstance(model, nn.Module) or isinstance(model, GatedRNN):
         return LagChoice("layers", "its recurrence is known step by step", tuple(find_views(model, sample, call)))
-    return _by_looking(model, sample, call)
+    return _by_looking(model, sample, call, of_layers)
 
 
 def _of_layers(why: str, views: Sequence[View], sample: Batch, notes: tuple[str, ...] = ()) -> LagChoice:
@@ -115,7 +133,7 @@ def _described(model: Any, cell: Mapping[str, Any], sample: Batch, call: Call | 
     return custom_views(model, cell, sample, call)
 
 
-def _by_looking(model: nn.Module, sample: Batch, call: Call | None) -> LagChoice:
+def _by_looking(model: nn.Module, sample: Batch, call: Call | None, of_layers: bool) -> LagChoice:
     inside = unwrapped(model)
     refuse_batch_norm(inside)
     recurrent = [m for m in inside.modules() if isinstance(m, (nn.RNNBase, nn.RNNCellBase))]
@@ -138,7 +156,46 @@ def _by_looking(model: nn.Module, sample: Batch, call: Call | None) -> LagChoice
         raise
     except UnsupportedError as error:
         return LagChoice("model", _refusal(error))
-    return _of_layers("its recurrence is carried back step by step, exactly", views, sample)
+    choice = _of_layers("its recurrence is carried back step by step, exactly", views, sample)
+    if of_layers or not recurrent or len(choice.views) < len(views):  # of a model that is cut, what is left
+        return choice
+    mixed = _mixed_steps(inside, recurrent, sample, call or default_call)
+    if mixed is None or not _can_be_read(model, sample, call):
+        return choice
+    return LagChoice("model", mixed, outputs=_told_by_states(views, sample))
+
+
+def _mixed_steps(model: nn.Module, recurrent: Sequence[nn.Module], sample: Batch, call: Call) -> str | None:
+    """Say why steps within the layers are no lags of the model: others carry inputs over time as well; None where they are."""
+    first, *others = recurrent
+    if others:
+        return f"steps within each of its {len(recurrent)} recurrent layers are no lags of the model{LOOK_INSIDE}"
+    (path,) = _paths(model, recurrent)
+    if isinstance(first, nn.RNNBase) and first.bidirectional and first.num_layers > 1:
+        return f"steps within each layer of {path or 'a bidirectional stack'} are no lags of the model{LOOK_INSIDE}"
+    attending = [module for module in _around(model, path, by=ATTENDS) if module is not model]
+    with untouched(model), torch.no_grad(), captured(attending) as calls:
+        call(model, sample)
+    return f"steps are mixed outside {path} as well, by attention{LOOK_INSIDE}" if any(calls.values()) else None
+
+
+def _told_by_states(views: Sequence[View], sample: Batch) -> str | None:
+    """Whether outputs belong to a step each, by the states that feed them; None where these do not tell."""
+    try:
+        return decide([run(view.bind(sample)) for view in views])
+    except InputError:
+        return None
+
+
+def _can_be_read(model: nn.Module, sample: Batch, call: Call | None) -> bool:
+    """Whether it is known what reads the input, so that lags of the whole model can be measured."""
+    whole = whole_model(model, call)
+    try:
+        with at_rest(whole.module):
+            find_input_module(whole, sample)
+    except LagreachError:
+        return False
+    return True
 
 
 def _part(
@@ -204,11 +261,16 @@ def _paths(model: nn.Module, modules: Sequence[nn.Module]) -> list[str]:
 
 def _looks_around(model: nn.Module, *layers: str) -> bool:
     """Whether something outside some layers mixes steps, by the names of classes."""
+    return bool(_around(model, *layers, by=MIXES_STEPS))
+
+
+def _around(model: nn.Module, *layers: str, by: Sequence[str]) -> list[nn.Module]:
+    """Modules outside some layers whose classes have such a name."""
     inside = tuple(f"{path}." for path in layers)
     outside = [
         module for path, module in model.named_modules() if "" not in layers and not f"{path}.".startswith(inside)
     ]
-    return any(word in type(module).__name__.lower() for module in outside for word in MIXES_STEPS)
+    return [module for module in outside if any(word in type(module).__name__.lower() for word in by)]
 
 
 def _refusal(error: LagreachError) -> str:

@@ -21,7 +21,7 @@ from lagreach.data.batch import Batch
 from lagreach.data.lags import check_lags
 from lagreach.errors import InputError
 from lagreach.gradients.output_anchors import AT_THE_END
-from lagreach.transport.objective import Loss
+from lagreach.transport.losses import Loss
 from lagreach.whole_model.find_input import find_input_module
 from lagreach.whole_model.input_module import InputModule, Reading, read
 from lagreach.whole_model.outputs import (

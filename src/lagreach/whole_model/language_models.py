@@ -20,7 +20,7 @@ from lagreach.adapters.calling import Call, default_call
 from lagreach.data.batch import Batch
 from lagreach.data.sequences import Sequences
 from lagreach.errors import InputError
-from lagreach.transport.objective import IGNORE_INDEX
+from lagreach.transport.losses import IGNORE_INDEX, as_loss
 from lagreach.whole_model.running import at_rest, unwrapped
 
 SHIFTED = (
@@ -60,6 +60,7 @@ def aligned_labels(
 
     Returns the sequences, the loss, and what should be said about it.
     """
+    loss = as_loss(loss)
     sample = sequences.read(range(min(2, len(sequences))))
     tokens = not sample.x.is_floating_point() and not sample.y.is_floating_point() and sample.x.ndim == 2
     if not tokens or sample.y.shape != sample.x.shape or not isinstance(model, nn.Module):
@@ -84,7 +85,7 @@ def _shifts_labels(model: nn.Module, sample: Batch, call: Call | None) -> bool:
     with at_rest(model), torch.no_grad():
         try:
             returned = default_call(model, asked)
-        except (TypeError, ValueError, RuntimeError):  # labels of another kind than the model's: nothing is shifted
+        except (Exception, SystemExit):  # labels of another kind than the model's: nothing is shifted
             return False
     loss, logits = (returned.get(name) if isinstance(returned, dict) else None for name in ("loss", "logits"))
     if not isinstance(loss, Tensor) or not isinstance(logits, Tensor) or logits.shape[:2] != sample.x.shape:

@@ -21,7 +21,8 @@ from lagreach.errors import InputError, TooLargeError, UnsupportedError
 from lagreach.gradients.optimiser_geometry import update_scale
 from lagreach.gradients.output_anchors import AT_THE_END, PER_STEP
 from lagreach.gradients.selection import Selection
-from lagreach.transport.objective import Loss, Objective
+from lagreach.transport.losses import Loss
+from lagreach.transport.objective import Objective
 from lagreach.whole_model.anchors import Slots, anchors_per_sequence, make_slots
 from lagreach.whole_model.coupling import check_loss, check_model
 from lagreach.whole_model.find_input import find_input_module

@@ -12,7 +12,8 @@ from torch import Tensor
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError
 from lagreach.gradients.output_anchors import AT_THE_END, PER_STEP, check_outputs
-from lagreach.transport.objective import Loss, Objective, objective_of, valid_steps
+from lagreach.transport.losses import Loss
+from lagreach.transport.objective import Objective, objective_of, valid_steps
 from lagreach.whole_model.input_module import Reading
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,7 +23,20 @@ from lagreach.kernels.packing import blocks_of
 if TYPE_CHECKING:
     from lagreach.kernels.cpu.pullback import RowPass
 
-__all__ = ["SlowWarning", "has_numba", "missing", "row_pass", "scan", "scan_blocks", "scan_pullback", "scan_tangent"]
+__all__ = [
+    "SlowWarning",
+    "has_numba",
+    "missing",
+    "row_pass",
+    "scan",
+    "scan_blocks",
+    "scan_pullback",
+    "scan_read",
+    "scan_tangent",
+]
+
+
+MOST_READ = 4  # outputs that `scan_read` is good for, a row at a time; more are better read by one product afterwards
 
 
 class SlowWarning(UserWarning):
@@ -79,6 +93,13 @@ def scan_blocks(cell: Cell, x: Tensor, s0: Tensor, params: Params) -> tuple[Tens
     return blocks(cell, x, s0, params)
 
 
+def scan_read(cell: Cell, x: Tensor, s0: Tensor, params: Params, weight: Tensor, bias: Tensor) -> Tensor:
+    """``weight h + bias`` of the output h of each step, time before sequences; with or without replicas."""
+    from lagreach.kernels.cpu.function import read
+
+    return read(cell, x, s0, params, weight, bias)
+
+
 def scan_tangent(cell: Cell, x: Tensor, s0: Tensor, params: Params, direction: Params) -> Tensor:
     """Derivative of the states along a direction of the weights."""
     from lagreach.kernels.cpu.function import tangent
@@ -95,15 +116,16 @@ def scan_pullback(
     return pullback(cell, x, s0, params, gradient)
 
 
-def row_pass(form: RowForm | None) -> RowPass | None:
-    """Return the compiled pullback of this form; None if it has none here."""
-    if form is None:
+def row_pass(forms: Sequence[RowForm | None]) -> RowPass | None:
+    """Return the compiled pullback through layers of these forms, the lowest first; None if there is none here."""
+    known = [form for form in forms if form is not None]
+    if len(known) < len(forms):
         return None
-    tensors, dtype = (*form.arrays, *form.weights), form.arrays[0].dtype
+    dtype, tensors = known[0].arrays[0].dtype, [v for form in known for v in (*form.arrays, *form.weights, form.reads)]
     if any(v.device.type != "cpu" or v.dtype != dtype or not v.is_contiguous() for v in tensors):
         return None
     if dtype not in (torch.float32, torch.float64) or not has_numba():
         return None
     from lagreach.kernels.cpu.pullback import RowPass
 
-    return RowPass(form)
+    return RowPass(known)

@@ -35,8 +35,10 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
     (2, 3)
     """
     size = math.prod(shape) * dtype.itemsize
+    if not size:
+        return np.empty(shape, dtype)
     raw = np.asarray(_Lease(_take(size + 64))) if size >= LARGE else np.empty(size + 64, np.uint8)
-    start = -raw.ctypes.data % 64
+    start = -raw.__array_interface__["data"][0] % 64  # twice as fast as `ctypes`
     return raw[start : start + size].view(dtype).reshape(shape)
 
 

@@ -68,7 +68,8 @@ class Weights(NamedTuple):
     """Weights of one replica, blocks side by side. Both orientations, since every product here runs along rows.
 
     Wt (input, width), W (width, input), Ut (unit, width), U (width, unit), b (width), and the LayerNorm's gain and shift
-    (unit), which are empty without one. DiagElman's U and Ut are one row. `gate` and `kept` are ConstGate's s and 1 - s.
+    (unit), which are empty without one. DiagElman's U and Ut are one row. A readout of h in the same pass has weights `read`
+    (output, unit) and `offset` (output), both empty without one. `gate` and `kept` are ConstGate's s and 1 - s.
     """
 
     Wt: np.ndarray
@@ -78,6 +79,8 @@ class Weights(NamedTuple):
     b: np.ndarray
     gain: np.ndarray
     shift: np.ndarray
+    read: np.ndarray
+    offset: np.ndarray
     gate: Any
     kept: Any
 
@@ -87,8 +90,9 @@ class Run(NamedTuple):
 
     h (time, seq, unit), c (time, seq, unit; LSTM, else empty), act (time, seq, width): activations, gates folded (see
     `fold`), rh (time, seq, unit; GRU): ``r h``, normal (time, seq, unit) and inverse (time, seq): the candidate's
-    pre-activation after normalisation and one over its standard deviation (LayerNorm, else empty).
-    When nothing is kept for a backward pass, all but h and c hold a single step.
+    pre-activation after normalisation and one over its standard deviation (LayerNorm, else empty), read (time, seq, output):
+    what was read of h (else empty).
+    When nothing is kept for a backward pass, all but h, c and read hold a single step.
     """
 
     h: np.ndarray
@@ -97,6 +101,7 @@ class Run(NamedTuple):
     rh: np.ndarray
     normal: np.ndarray
     inverse: np.ndarray
+    read: np.ndarray
 
 
 class Gradients(NamedTuple):
@@ -107,3 +112,5 @@ class Gradients(NamedTuple):
     b: np.ndarray
     gain: np.ndarray
     shift: np.ndarray
+    read: np.ndarray
+    offset: np.ndarray

@@ -11,7 +11,7 @@ from torch import Tensor
 from lagreach.cells import Cell, Params
 from lagreach.kernels.cpu import passes
 from lagreach.kernels.cpu.compiled import Run
-from lagreach.kernels.cpu.packing import names_of
+from lagreach.kernels.cpu.packing import Readout, names_of
 from lagreach.kernels.entry import check_arrays, check_scan
 from lagreach.kernels.reference import reference
 
@@ -19,6 +19,7 @@ from lagreach.kernels.reference import reference
 class Scan(torch.autograd.Function):
     """States of all blocks, each (*replica, time, seq, unit), from inputs, initial state and weights.
 
+    With weights of a readout, `read` and `offset`, it is what these make of the output alone, (*replica, time, seq, output).
     The replica axis that the passes want is added and taken away in here, where autograd does not follow each weight.
     When the gradient is itself to be differentiated, it comes from the reference loop, which autograd can follow.
     """
@@ -27,11 +28,12 @@ class Scan(torch.autograd.Function):
     def forward(ctx: Any, cell: Cell, names: tuple[str, ...], x: Tensor, s0: Tensor, *weights: Tensor) -> Any:
         """Run the cell and keep what the way back needs."""
         done = _run(cell, x, s0, dict(zip(names, weights, strict=True)), keep=True)
-        outputs = states_of(done, alone=x.ndim == 3)
+        states = states_of(done, alone=x.ndim == 3)
+        outputs = (_read_of(done, alone=x.ndim == 3),) if "read" in names else states
         ctx.set_materialize_grads(False)
         # All that is large is saved through torch, which drops it after the backward pass and notices if it was changed.
-        kept = [torch.from_numpy(a) for a in (done.x, *done.run[2:])]
-        ctx.save_for_backward(x, s0, *weights, *outputs, *kept)
+        kept = [torch.from_numpy(a) for a in (done.x, *done.run[2:-1])]
+        ctx.save_for_backward(x, s0, *weights, *states, *kept)
         ctx.cell, ctx.names, ctx.inputs = cell, names, 2 + len(weights)
         ctx.small = {"h0": done.h0, "c0": done.c0, "weights": done.weights}
         return outputs
@@ -50,7 +52,8 @@ class Scan(torch.autograd.Function):
         if alone:
             h, dh, dc = h[None], dh if dh is None else dh[None], dc if dc is None else dc[None]
             c = [c[0][None]] if c else c
-        run = Run(h, c[0] if c else np.empty((len(h), 0, 0, 0), h.dtype), act, rh, normal, inverse)
+        nothing = np.empty((len(h), 0, 0, 0), h.dtype)
+        run = Run(h, c[0] if c else nothing, act, rh, normal, inverse, nothing)
         shapes = {name: w.shape for name, w in zip(ctx.names, weights, strict=True)}
         done = passes.Forward(cell=cell, x=inputs, run=run, **ctx.small)
         by_name, ds0, dx = passes.backward(done, dh, dc, shapes, wants_x=wanted[0])
@@ -68,8 +71,12 @@ def _differentiable(
 ) -> list[Tensor | None]:
     """Gradients that can be differentiated again, by way of the reference loop."""
     x, s0, *weights = inputs
-    states = reference(cell, x, s0, dict(zip(names, weights, strict=True)))
-    reached = [(b.transpose(-3, -2), g) for b, g in zip(cell.split(states), grads, strict=True) if g is not None]
+    params, readout = _parts(dict(zip(names, weights, strict=True)))
+    states = reference(cell, x, s0, params)
+    blocks = cell.split(states)
+    if readout is not None:
+        blocks = (cell.output(states) @ readout.read.mT[..., None, :, :] + readout.offset[..., None, None, :],)
+    reached = [(b.transpose(-3, -2), g) for b, g in zip(blocks, grads, strict=True) if g is not None]
     asked = [value for value, want in zip(inputs, wanted, strict=True) if want]
     gradients = iter(
         torch.autograd.grad(
@@ -82,7 +89,20 @@ def _differentiable(
 def _run(cell: Cell, x: Tensor, s0: Tensor, params: Params, *, keep: bool) -> passes.Forward:
     if x.ndim == 3:
         x, s0, params = x[None], s0[None], {name: p[None] for name, p in params.items()}
-    return passes.forward(cell, x, s0, params, keep=keep)
+    params, readout = _parts(params)
+    return passes.forward(cell, x, s0, params, keep=keep, readout=readout)
+
+
+def _parts(params: Params) -> tuple[Params, Readout | None]:
+    """The cell's own weights, and the readout's, if there are any."""
+    if "read" not in params:
+        return params, None
+    own = {name: p for name, p in params.items() if name not in Readout._fields}
+    return own, Readout(params["read"], params["offset"])
+
+
+def _read_of(done: passes.Forward, *, alone: bool) -> Tensor:
+    return torch.from_numpy(done.run.read[0] if alone else done.run.read)
 
 
 def states_of(done: passes.Forward, *, alone: bool) -> tuple[Tensor, ...]:
@@ -97,6 +117,15 @@ def blocks(cell: Cell, x: Tensor, s0: Tensor, params: Params) -> tuple[Tensor, .
         states: tuple[Tensor, ...] = Scan.apply(cell, tuple(params), x, s0, *params.values())
         return states
     return states_of(_run(cell, x, s0, params, keep=False), alone=x.ndim == 3)
+
+
+def read(cell: Cell, x: Tensor, s0: Tensor, params: Params, weight: Tensor, bias: Tensor) -> Tensor:
+    """What a readout makes of the output of each step, (*replica, time, seq, output)."""
+    every = {**params, "read": weight, "offset": bias}
+    if torch.is_grad_enabled() and any(v.requires_grad for v in (x, s0, *every.values())):
+        (outputs,) = Scan.apply(cell, tuple(every), x, s0, *every.values())
+        return outputs
+    return _read_of(_run(cell, x, s0, every, keep=False), alone=x.ndim == 3)
 
 
 def tangent(cell: Cell, x: Tensor, s0: Tensor, params: Params, direction: Params) -> Tensor:

@@ -9,11 +9,14 @@ import numpy as np
 from lagreach.kernels.cpu.compiled import aligned, compiled, use_whole_registers
 from lagreach.kernels.cpu.nonlinear import activate, activate_gates, one_minus_sigmoid_of, sigmoid_of
 from lagreach.kernels.cpu.parts import (
+    add_arriving,
     add_input_gradients,
+    add_read,
     add_state_gradients,
     normalise,
     normalise_backward,
     normalise_tangent,
+    read_out,
     some_steps,
     step_of,
 )
@@ -46,6 +49,7 @@ def forward(x, w, h0, c0, run, lo, hi):
             for j in range(n):
                 z, g = act[i, j], act[i, n + n + j]
                 now[i, j] = one_minus_sigmoid_of(z) * before[i, j] + sigmoid_of(z) * g
+        read_out(now, w, run.read, t, lo, hi)
 
 
 @compiled
@@ -62,13 +66,17 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, room, dh0, dc0, dx, lo, hi
     for t in range(x.shape[0] - 1, -1, -1):
         d = recent[t % recent.shape[0]]
         before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
-        act, out = run.act[t, lo:hi], dh_out[t, lo:hi]
+        act = run.act[t, lo:hi]
+        if into is not None and w.read.size:
+            add_read(dh, dh_out, run.h, w, into, t, lo, hi)
+        else:
+            add_arriving(dh, dh_out, t, lo, hi)
         for i in range(hi - lo):
             for j in range(n):  # two loops, because the compiler does not make vectors of one
-                z, g, total = act[i, j], act[i, n + n + j], dh[i, j] + out[i, j]
+                z, g, total = act[i, j], act[i, n + n + j], dh[i, j]
                 d[i, n + n + j] = total * sigmoid_of(z) * (one - g * g)
             for j in range(n):
-                z, g, total = act[i, j], act[i, n + n + j], dh[i, j] + out[i, j]
+                z, g, total = act[i, j], act[i, n + n + j], dh[i, j]
                 d[i, j] = total * sigmoid_of(z) * one_minus_sigmoid_of(z) * (g - before[i, j])
                 dh[i, j] = total * one_minus_sigmoid_of(z)
         if into is not None and w.gain.size:

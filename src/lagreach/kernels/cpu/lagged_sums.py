@@ -1,6 +1,6 @@
-"""Products of steps with the inputs some lags before, for `lagreach.statistics.linear_share`.
+"""Products of features with the inputs some lags before, for `lagreach.statistics.linear_share`.
 
-torch would write every old input once more before it squares it, and every product of spectra before it adds them up.
+torch would write every old input once more before it squares it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import no_type_check
 
 import numpy as np
 import torch
-from jaxtyping import Complex, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lagreach.errors import InputError
@@ -22,16 +22,19 @@ from lagreach.kernels.entry import check_arrays
 @no_type_check
 def _gather(values, sequence, times, lags, near, weights, out, power):
     probes, time = values.shape[0], values.shape[2]
+    power[:] = 0
     for row in range(len(times)):
-        weight, oldest = weights[row], times[row] - lags[near - 1]
-        before = min(near, max(0, -oldest))  # steps before the sequence began
+        weight, newest = weights[row], times[row] - lags[0]
+        inside = min(near, max(0, newest + 1))  # the other steps lie before the sequence began
+        last = np.uint64(inside - 1)
         for p in range(probes):
             series, old, squares = values[p, sequence[row]], out[row, p], power[p]
-            old[:before] = 0
-            inside, here, there = series[max(0, oldest) :], old[before:near], squares[before:near]
-            for j in range(np.uint64(len(here))):
-                here[j] = inside[j]
-                there[j] += weight * inside[j] * inside[j]
+            steps, here, there = series[max(0, newest + 1 - near) :], old[:inside], squares[:inside]
+            for j in range(np.uint64(inside)):
+                value = steps[last - j]
+                here[j] = value
+                there[j] += weight * value * value
+            old[inside:near] = 0
             for j in range(near, len(lags)):
                 at = times[row] - lags[j]
                 old[j] = series[at] if 0 <= at < time else values.dtype.type(0)
@@ -39,67 +42,93 @@ def _gather(values, sequence, times, lags, near, weights, out, power):
 
 
 class OldInputs:
-    """Inputs of sequences, to be looked up some lags before steps.
+    """Inputs of sequences some lags before steps, of which each row has one; lags rise.
 
-    Lags rise. Those that follow each other from the first on are one piece of memory, oldest first: what is returned is in this
-    order, and `sorted` puts it into the order of the lags.
-
-    >>> inputs = OldInputs(torch.arange(4.0).view(1, 1, 4), [0, 1, 3])
-    >>> old, power = inputs.before(torch.tensor([0]), torch.tensor([2]), torch.ones(1))
-    >>> inputs.sorted(old), inputs.sorted(power)
+    >>> inputs = OldInputs(torch.arange(4.0).view(1, 1, 4), [0, 1, 3], torch.tensor([0]), torch.tensor([2]), torch.ones(1))
+    >>> inputs.before(0, 1)
     (tensor([[[2., 1., 0.]]]), tensor([[4., 1., 0.]]))
     """
 
-    def __init__(self, values: Float[Tensor, "probe seq time"], lags: Sequence[int]) -> None:
-        self._values, self._lags = values.detach().contiguous().numpy(), np.asarray(lags, dtype=np.int64)
+    def __init__(
+        self,
+        values: Float[Tensor, "probe seq time"],
+        lags: Sequence[int],
+        sequence: Int[Tensor, "row"],
+        times: Int[Tensor, "row"],
+        weights: Float[Tensor, "row"],
+    ) -> None:
+        rows, (probes, sequences, time) = len(times), values.shape
+        check_arrays("old inputs", {"the rows": (sequence, (rows,)), "the steps": (times, (rows,))}, dtype=torch.int64)
+        check_arrays("old inputs", {"the weights": (weights, (rows,))}, dtype=values.dtype)
+        for name, numbers, most in (("sequences", sequence, sequences), ("steps", times, time)):
+            low, high = (int(end) for end in numbers.aminmax()) if rows else (0, 0)
+            if rows and not 0 <= low <= high < most:
+                got, expected = f"{name} from {low} to {high}", f"from 0 to {most - 1}"
+                raise InputError(f"these {name} are not there", got=got, expected=expected)
+        self._lags = np.asarray(lags, dtype=np.int64)
         if self._lags[0] < 0 or (np.diff(self._lags) <= 0).any():
             raise InputError("lags are not in order", got=str(list(lags)), expected="rising lags, from 0 on")
+        # lags that follow each other from the first on
         self._near = int((np.diff(self._lags) == 1).cumprod().sum()) + 1
+        self._arrays = [part.detach().contiguous().numpy() for part in (values, sequence, times, weights)]
+        self._room = np.empty((0, probes, len(lags)), self._arrays[0].dtype)
 
-    def before(
-        self, sequence: Int[Tensor, "row"], times: Int[Tensor, "row"], weights: Float[Tensor, "row"]
-    ) -> tuple[Float[Tensor, "row probe lag"], Float[Tensor, "probe lag"]]:
-        """Values before each row's step, zero where there are none, and the weighted sums of their squares."""
-        rows, (probes, sequences, time) = len(times), self._values.shape
-        check_arrays("old inputs", {"the rows": (sequence, (rows,)), "the steps": (times, (rows,))}, dtype=torch.int64)
-        arrays = [part.detach().contiguous().numpy() for part in (sequence, times, weights)]
-        check_arrays("old inputs", {"the weights": (arrays[2], (rows,))}, dtype=self._values.dtype)
-        for name, numbers, most in (("sequences", arrays[0], sequences), ("steps", arrays[1], time)):
-            if rows and not 0 <= numbers.min() <= numbers.max() < most:
-                got = f"{name} from {numbers.min()} to {numbers.max()}"
-                raise InputError(f"these {name} are not there", got=got, expected=f"from 0 to {most - 1}")
-        out = np.empty((rows, probes, len(self._lags)), self._values.dtype)
-        power = np.zeros(out.shape[1:], out.dtype)
-        _gather(self._values, arrays[0], arrays[1], self._lags, self._near, arrays[2], out, power)
-        return torch.from_numpy(out), torch.from_numpy(power)
+    def before(self, start: int, stop: int) -> tuple[Float[Tensor, "row probe lag"], Float[Tensor, "probe lag"]]:
+        """Values before the steps of some rows, zero where there are none, and the weighted sums of their squares.
 
-    def sorted(self, values: Float[Tensor, "*more lag"]) -> Float[Tensor, "*more lag"]:
-        """Bring values into the order of the lags."""
-        near, far = values[..., : self._near], values[..., self._near :]
-        return torch.cat((near.flip(-1), far), dim=-1)
+        The next call writes over the values.
+        """
+        values, *rows = self._arrays
+        sequence, times, weights = (part[start:stop] for part in rows)
+        if len(self._room) < len(times):
+            self._room = np.empty((len(times), *self._room.shape[1:]), values.dtype)
+        old, power = self._room[: len(times)], np.empty(self._room.shape[1:], values.dtype)
+        _gather(values, sequence, times, self._lags, self._near, weights, old, power)
+        return torch.from_numpy(old), torch.from_numpy(power)
 
 
 @compiled
 @no_type_check
-def _add_products(ours, theirs, out):
-    members, kinds, directions, width = ours.shape
-    probes = theirs.shape[1]
-    for m in range(members):
-        for k in range(kinds):
-            for p in range(probes):
-                one, other, total = ours[m, k, p % directions], theirs[m, p], out[k, p]
-                for f in range(np.uint64(width // 2)):
-                    a, b, c, d = one[2 * f], one[2 * f + 1], other[2 * f], other[2 * f + 1]
-                    total[2 * f] += a * c + b * d
-                    total[2 * f + 1] += b * c - a * d
+def _add_about(products, power, about, cross, old, powers, first, apart):
+    features, rows, probes = cross.shape[0], len(about), products.shape[1]
+    for p in range(probes):
+        total, mine = powers[first + p * apart], power[p]
+        for j in range(np.uint64(len(mine))):
+            total[j] += mine[j]
+    for f in range(features + rows):
+        for p in range(probes):
+            mine = products[f, p]
+            total = cross[f, first + p * apart] if f < features else old[f - features, first + p * apart]
+            for j in range(np.uint64(len(mine))):
+                total[j] += mine[j]
+            for r in range(rows if f < features else 0):
+                mean, others = cross.dtype.type(about[r, f]), products[features + r, p]
+                for j in range(np.uint64(len(mine))):
+                    total[j] += mean * others[j]
 
 
-def summed_spectra(
-    ours: Complex[Tensor, "member kind direction f"], theirs: Complex[Tensor, "member probe f"]
-) -> Complex[Tensor, "kind probe f"]:
-    """Spectra times the conjugates of others, summed over members; probes take turns among the directions."""
-    members, kinds, _, width = ours.shape
-    check_arrays("sums of spectra", {"the others": (theirs, (members, theirs.shape[1], width))}, dtype=ours.dtype)
-    out = torch.zeros(kinds, *theirs.shape[1:], dtype=ours.dtype)
-    _add_products(*(torch.view_as_real(part.contiguous()).flatten(-2).numpy() for part in (ours, theirs, out)))
-    return out
+def add_about(
+    products: Float[Tensor, "feature_and_row probe lag"],
+    power: Float[Tensor, "probe lag"],
+    about: Float[Tensor, "row feature"],
+    cross: Float[Tensor, "feature every_probe lag"],
+    old: Float[Tensor, "row every_probe lag"],
+    powers: Float[Tensor, "every_probe lag"],
+    probes: slice,
+) -> None:
+    """Add products of features about their means, and of rows, with old inputs: to the sums of the features themselves.
+
+    `power` is added to `powers` as it is. Sums are contiguous and in double precision; those of `probes` are added to.
+    """
+    (rows, features), lags, every = about.shape, products.shape[2], cross.shape[1]
+    first, last, apart = probes.indices(every)
+    count = len(range(first, last, apart))
+    new = {"the products": (products, (features + rows, count, lags)), "the squares": (power, (count, lags))}
+    check_arrays("sums of products", {**new, "the means": (about, (rows, features))}, dtype=products.dtype)
+    shapes = {"the sums": (cross, (features, every, lags)), "the others": (old, (rows, every, lags))}
+    check_arrays("sums of products", {**shapes, "their squares": (powers, (every, lags))}, dtype=torch.float64)
+    sums = (cross, old, powers)
+    if not all(part.is_contiguous() for part in sums):
+        raise InputError("these sums are not contiguous", got=f"strides {[part.stride() for part in sums]}")
+    arrays = (*(part.contiguous() for part in (products, power, about)), *sums)
+    _add_about(*(part.detach().numpy() for part in arrays), first, apart)

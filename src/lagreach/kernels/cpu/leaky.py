@@ -9,11 +9,14 @@ import numpy as np
 from lagreach.kernels.cpu.compiled import aligned, compiled, use_whole_registers
 from lagreach.kernels.cpu.nonlinear import activate
 from lagreach.kernels.cpu.parts import (
+    add_arriving,
     add_input_gradients,
+    add_read,
     add_state_gradients,
     normalise,
     normalise_backward,
     normalise_tangent,
+    read_out,
     some_steps,
     step_of,
 )
@@ -44,6 +47,7 @@ def forward(x, w, h0, c0, run, lo, hi):
             for i in range(hi - lo):
                 for j in range(n):
                     now[i, j] = w.kept * before[i, j] + w.gate * act[i, j]
+        read_out(now, w, run.read, t, lo, hi)
 
 
 @compiled
@@ -58,10 +62,14 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, room, dh0, dc0, dx, lo, hi
     recent = some_steps(room, hi - lo, w.b.size)
     for t in range(x.shape[0] - 1, -1, -1):
         d = recent[t % recent.shape[0]]
-        act, out = run.act[t, lo:hi], dh_out[t, lo:hi]
+        act = run.act[t, lo:hi]
+        if into is not None and w.read.size:
+            add_read(dh, dh_out, run.h, w, into, t, lo, hi)
+        else:
+            add_arriving(dh, dh_out, t, lo, hi)
         for i in range(hi - lo):
             for j in range(n):
-                g, total = act[i, j], dh[i, j] + out[i, j]
+                g, total = act[i, j], dh[i, j]
                 d[i, j] = total * w.gate * (one - g * g)
                 dh[i, j] = total * w.kept
         if into is not None and w.gain.size:

@@ -9,11 +9,14 @@ import numpy as np
 from lagreach.kernels.cpu.compiled import aligned, compiled, use_whole_registers
 from lagreach.kernels.cpu.nonlinear import activate, activate_gates, one_minus_sigmoid_of, sigmoid_of, tanh
 from lagreach.kernels.cpu.parts import (
+    add_arriving,
     add_input_gradients,
+    add_read,
     add_state_gradients,
     normalise,
     normalise_backward,
     normalise_tangent,
+    read_out,
     some_steps,
     step_of,
 )
@@ -47,6 +50,7 @@ def forward(x, w, h0, c0, run, lo, hi):
         for i in range(hi - lo):
             for j in range(n):
                 now[i, j] *= sigmoid_of(act[i, n + n + n + j])
+        read_out(now, w, run.read, t, lo, hi)
 
 
 @compiled
@@ -63,7 +67,11 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, room, dh0, dc0, dx, lo, hi
     squashed, nothing = aligned(hi - lo, units, h0), np.zeros(units, h0.dtype)
     for t in range(x.shape[0] - 1, -1, -1):
         d = recent[t % recent.shape[0]]
-        act, out = run.act[t, lo:hi], dh_out[t, lo:hi]
+        act = run.act[t, lo:hi]
+        if into is not None and w.read.size:
+            add_read(dh, dh_out, run.h, w, into, t, lo, hi)
+        else:
+            add_arriving(dh, dh_out, t, lo, hi)
         c_before, c_now = run.c[t - 1, lo:hi] if t > 0 else c0[lo:hi], run.c[t, lo:hi]
         if dc_out.size:
             for i in range(hi - lo):
@@ -74,7 +82,7 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, room, dh0, dc0, dx, lo, hi
                 squashed[i, j] = tanh(c_now[i, j])
         for i in range(hi - lo):
             for j in range(n):
-                o, th, total = act[i, n + n + n + j], squashed[i, j], dh[i, j] + out[i, j]
+                o, th, total = act[i, n + n + n + j], squashed[i, j], dh[i, j]
                 d[i, n + n + n + j] = total * th * sigmoid_of(o) * one_minus_sigmoid_of(o)
                 dc[i, j] += total * sigmoid_of(o) * (one - th * th)
         for i in range(hi - lo):

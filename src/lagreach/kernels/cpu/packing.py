@@ -25,6 +25,17 @@ class Names(NamedTuple):
     b: tuple[str, ...]
 
 
+class Readout(NamedTuple):
+    """``read h + offset`` at every step."""
+
+    read: Tensor  # (replica, output, unit)
+    offset: Tensor  # (replica, output)
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """Both, as the kernels want them."""
+        return self.read.detach().contiguous().numpy(), self.offset.detach().contiguous().numpy()
+
+
 def names_of(cell: Cell) -> Names:
     """Return the names of a cell's weights, block by block.
 
@@ -41,7 +52,7 @@ def names_of(cell: Cell) -> Names:
     return Names(*(tuple(f"{kind}_{k}" for k in blocks) for kind in ("W", recurrent, "b")))
 
 
-def pack(cell: Cell, params: Params) -> list[Weights]:
+def pack(cell: Cell, params: Params, readout: Readout | None = None) -> list[Weights]:
     """Put the blocks side by side, one `Weights` for each replica."""
     names = names_of(cell)
     arrays = {name: p.detach().numpy() for name, p in params.items()}
@@ -56,7 +67,9 @@ def pack(cell: Cell, params: Params) -> list[Weights]:
     gain, shift = arrays.get("ln_gain", none), arrays.get("ln_shift", none)
     gate = getattr(cell, "gate", 1.0)
     constants = (b.dtype.type(gate), b.dtype.type(1 - gate))
-    together = (_aligned(W.transpose(0, 2, 1)), W, Ut, U, b, gain, shift)
+    units = U.shape[2]
+    read, offset = (np.empty((len(b), 0, units), b.dtype), none) if readout is None else readout.arrays()
+    together = (_aligned(W.transpose(0, 2, 1)), W, Ut, U, b, gain, shift, read, offset)
     return [Weights._make([*(a[r] for a in together), *constants]) for r in range(len(b))]
 
 
@@ -97,7 +110,9 @@ def unpack(cell: Cell, replicas: list[Gradients], shapes: dict[str, torch.Size])
             if name is not None:
                 result[name] = torch.from_numpy(array[:, start : start + width].reshape(shapes[name]))
             start += width
-    if replicas[0].gain.size:
-        for name, vectors in (("ln_gain", [g.gain for g in replicas]), ("ln_shift", [g.shift for g in replicas])):
+    others = {"ln_gain": "gain", "ln_shift": "shift", "read": "read", "offset": "offset"}
+    for name, field in others.items():
+        if name in shapes:
+            vectors = [getattr(g, field) for g in replicas]
             result[name] = torch.from_numpy(np.stack(vectors).reshape(shapes[name]))
     return result

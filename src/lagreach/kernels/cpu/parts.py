@@ -34,6 +34,42 @@ def some_steps(room, rows, width):
 
 @inlined
 @no_type_check
+def read_out(h, w, out, t, lo, hi):
+    """Read the states of a step, if there is a readout."""
+    if not w.read.size:
+        return
+    for i in range(hi - lo):
+        for k in range(w.read.shape[0]):
+            total = w.offset[k]
+            for j in range(np.uint64(w.read.shape[1])):
+                total += h[i, j] * w.read[k, j]
+            out[t, lo + i, k] = total
+
+
+@inlined
+@no_type_check
+def add_arriving(dh, out, t, lo, hi):
+    """Add the gradient `out` of the states of a step."""
+    for i in range(hi - lo):
+        for j in range(np.uint64(dh.shape[1])):
+            dh[i, j] += out[t, lo + i, j]
+
+
+@inlined
+@no_type_check
+def add_read(dh, out, h, w, into, t, lo, hi):
+    """Add what comes of the gradient `out` of what was read of a step's states, and the gradients of the readout."""
+    for i in range(hi - lo):
+        for k in range(w.read.shape[0]):
+            g = out[t, lo + i, k]
+            into.offset[k] += g
+            for j in range(np.uint64(dh.shape[1])):
+                dh[i, j] += g * w.read[k, j]
+                into.read[k, j] += g * h[t, lo + i, j]
+
+
+@inlined
+@no_type_check
 def add_state_gradients(h, h0, d, t, lo, hi, dUt, first, last):
     """Add the gradients of U over the steps from t on that `d` holds; each step saw the state before it."""
     steps, start = min(d.shape[0], h.shape[0] - t), max(t, 1)

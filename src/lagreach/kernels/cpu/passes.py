@@ -23,7 +23,7 @@ from lagreach._util.threads import Workers
 from lagreach.cells import Cell, Params
 from lagreach.kernels.cpu.buffers import empty, zeros
 from lagreach.kernels.cpu.compiled import Gradients, Run, Weights
-from lagreach.kernels.cpu.packing import gradients_like, pack, unpack
+from lagreach.kernels.cpu.packing import Readout, gradients_like, pack, unpack
 from lagreach.kernels.entry import check_arrays, check_scan
 
 ROWS = 32  # sequences in a block
@@ -57,15 +57,21 @@ class Forward:
         return float(np.prod(self.x.shape[:3])) * self.weights[0].U.size
 
 
-def forward(cell: Cell, x: torch.Tensor, s0: torch.Tensor, params: Params, *, keep: bool) -> Forward:
-    """Run the cell; `keep` what a backward or tangent pass needs."""
+def forward(
+    cell: Cell, x: torch.Tensor, s0: torch.Tensor, params: Params, *, keep: bool, readout: Readout | None = None
+) -> Forward:
+    """Run the cell, and read its output at every step if there is a readout; `keep` what a backward or tangent pass needs."""
     check_scan(cell, x, s0, params)
+    if readout is not None:
+        outputs, units = readout.read.shape[1], cell.output(s0).shape[-1]
+        shapes = {"read": (readout.read, (len(x), outputs, units)), "offset": (readout.offset, (len(x), outputs))}
+        check_arrays(f"the readout of {cell.name}", shapes, dtype=x.dtype)
     inputs = _time_first(x.detach())
     h0, *rest = (np.ascontiguousarray(s.detach().numpy()) for s in cell.split(s0))
     replica, time, seq, _ = inputs.shape
     units, dtype = h0.shape[2], inputs.dtype
     c0 = rest[0] if rest else np.empty((replica, 0, 0), dtype)
-    weights = pack(cell, params)
+    weights = pack(cell, params, readout)
     sizes = _sizes(cell, weights[0], (time, seq, units), kept=time if keep else 1)
     run = Run(**{name: empty((replica, *size), dtype) for name, size in sizes.items()})
     done = Forward(cell, inputs, h0, c0, weights, run)
@@ -86,6 +92,7 @@ def _sizes(cell: Cell, weights: Weights, whole: tuple[int, int, int], kept: int)
         "rh": steps if cell.name == "gru" else (0, 0, 0),
         "normal": steps if layernorm else (0, 0, 0),
         "inverse": (kept, seq) if layernorm else (0, 0),
+        "read": (time, seq, len(weights.offset)) if weights.offset.size else (0, 0, 0),
     }
 
 
@@ -94,7 +101,8 @@ def _check_kept(done: Forward) -> None:
     replica, time, seq, _ = done.x.shape
     units = done.h0.shape[-1]
     sizes = _sizes(done.cell, done.weights[0], (time, seq, units), kept=time)
-    kept = {name: (array, (replica, *sizes[name])) for name, array in done.run._asdict().items() if sizes[name][0]}
+    del sizes["read"]  # the way back has no use for it
+    kept = {name: (getattr(done.run, name), (replica, *size)) for name, size in sizes.items() if size[0]}
     kept["h before the first step"] = done.h0, (replica, seq, units)
     if len(done.cell.blocks) > 1:
         kept["c before the first step"] = done.c0, (replica, seq, units)
@@ -118,7 +126,10 @@ def backward(
     shapes: dict[str, torch.Size],
     wants_x: bool,
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor | None]:
-    """Gradients of the weights by name, of the initial state, and (if wanted) of the inputs, in the layout of `scan`."""
+    """Gradients of the weights by name, of the initial state, and (if wanted) of the inputs, in the layout of `scan`.
+
+    With a readout, `dh` is the gradient of what was read, and the readout's weights are among those by name.
+    """
     sums, dh0, dc0, dx = _walk_back(done, dh, dc, wants_x=wants_x)
     gradients = [Gradients(*(reduce(np.add, parts) for parts in zip(*of_replica, strict=True))) for of_replica in sums]
     ds0 = np.concatenate((dh0, dc0), axis=-1) if done.c0.size else dh0
@@ -145,15 +156,17 @@ def _walk_back(
     """Sums of the weights' gradients by replica and share, and gradients of h0, c0 and x.
 
     `whole` (replica, seq * time * width) takes the gradients of all pre-activations, one block of rows after the other. Who
-    gives it wants no more, and unless a LayerNorm needs their sums, kernels are compiled without those of the weights.
+    gives it wants no more: unless there is a LayerNorm or a readout, kernels are compiled without sums of weights.
     """
     _check_kept(done)
     cell, dtype, width = done.cell, done.x.dtype, done.weights[0].b.size
     replica, time, seq, _ = done.x.shape
-    cotangents = {"the gradient of h": (dh, done.run.h.shape), "the gradient of c": (dc, done.run.c.shape)}
+    outputs = len(done.weights[0].offset)
+    arriving = (*done.run.h.shape[:3], outputs) if outputs else done.run.h.shape
+    cotangents = {"the gradient of h": (dh, arriving), "the gradient of c": (dc, done.run.c.shape)}
     check_arrays(f"the way back through {cell.name}", cotangents, dtype=dtype)
     if dh is None:
-        dh = zeros(done.run.h.shape, dtype)
+        dh = zeros(arriving, dtype)
     dc = np.empty((replica, 0, 0, 0), dtype) if dc is None else dc
     dh0, dc0 = zeros(done.h0.shape, dtype), zeros(done.c0.shape, dtype)
     dx = zeros(done.x.shape, dtype) if wants_x else np.empty((replica, 1, seq, 0), dtype)
@@ -162,7 +175,7 @@ def _walk_back(
     ends = [len(blocks) * k // SHARES for k in range(SHARES + 1)] if len(blocks) > SHARES else range(len(blocks) + 1)
     shares = [blocks[start:end] for start, end in pairwise(ends)]
     sums = [[gradients_like(done.weights[r]) for _ in shares] for r in range(replica)]
-    summed = whole is None or done.weights[0].gain.size > 0
+    summed = whole is None or outputs > 0 or done.weights[0].gain.size > 0
 
     def one_share(r: int, k: int) -> None:
         for lo, hi in shares[k]:

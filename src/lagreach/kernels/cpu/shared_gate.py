@@ -12,11 +12,14 @@ import numpy as np
 from lagreach.kernels.cpu.compiled import aligned, compiled, inlined, use_whole_registers
 from lagreach.kernels.cpu.nonlinear import activate, activate_gates, one_minus_sigmoid_of, sigmoid_of
 from lagreach.kernels.cpu.parts import (
+    add_arriving,
     add_input_gradients,
+    add_read,
     add_state_gradients,
     normalise,
     normalise_backward,
     normalise_tangent,
+    read_out,
     some_steps,
     step_of,
 )
@@ -58,6 +61,7 @@ def forward(x, w, h0, c0, run, lo, hi):
             s, kept = sigmoid_of(act[i, units]), one_minus_sigmoid_of(act[i, units])
             for j in range(units):
                 now[i, j] = kept * before[i, j] + s * act[i, j]
+        read_out(now, w, run.read, t, lo, hi)
 
 
 @compiled
@@ -74,12 +78,16 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, room, dh0, dc0, dx, lo, hi
     for t in range(x.shape[0] - 1, -1, -1):
         d = recent[t % recent.shape[0]]
         before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
-        act, out = run.act[t, lo:hi], dh_out[t, lo:hi]
+        act = run.act[t, lo:hi]
+        if into is not None and w.read.size:
+            add_read(dh, dh_out, run.h, w, into, t, lo, hi)
+        else:
+            add_arriving(dh, dh_out, t, lo, hi)
         for i in range(hi - lo):
             s, kept = sigmoid_of(act[i, units]), one_minus_sigmoid_of(act[i, units])
             toward_gate = zero
             for j in range(units):
-                g, total = act[i, j], dh[i, j] + out[i, j]
+                g, total = act[i, j], dh[i, j]
                 toward_gate += total * (g - before[i, j])
                 d[i, j] = total * s * (one - g * g)
                 dh[i, j] = total * kept

@@ -9,11 +9,14 @@ import numpy as np
 from lagreach.kernels.cpu.compiled import aligned, compiled, use_whole_registers
 from lagreach.kernels.cpu.nonlinear import activate, activate_gates, one_minus_sigmoid_of, sigmoid_of
 from lagreach.kernels.cpu.parts import (
+    add_arriving,
     add_input_gradients,
+    add_read,
     add_state_gradients,
     normalise,
     normalise_backward,
     normalise_tangent,
+    read_out,
     some_steps,
     step_of,
 )
@@ -46,6 +49,7 @@ def forward(x, w, h0, c0, run, lo, hi):
             for j in range(n):
                 z, g = act[i, n + j], act[i, n + n + j]
                 now[i, j] = sigmoid_of(z) * before[i, j] + one_minus_sigmoid_of(z) * g
+        read_out(now, w, run.read, t, lo, hi)
 
 
 @compiled
@@ -61,10 +65,14 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, room, dh0, dc0, dx, lo, hi
     for t in range(x.shape[0] - 1, -1, -1):
         d = recent[t % recent.shape[0]]
         before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
-        act, out = run.act[t, lo:hi], dh_out[t, lo:hi]
+        act = run.act[t, lo:hi]
+        if into is not None and w.read.size:
+            add_read(dh, dh_out, run.h, w, into, t, lo, hi)
+        else:
+            add_arriving(dh, dh_out, t, lo, hi)
         for i in range(hi - lo):
             for j in range(n):
-                z, g, total = act[i, n + j], act[i, n + n + j], dh[i, j] + out[i, j]
+                z, g, total = act[i, n + j], act[i, n + n + j], dh[i, j]
                 d[i, n + j] = total * sigmoid_of(z) * one_minus_sigmoid_of(z) * (before[i, j] - g)
                 d[i, n + n + j] = total * one_minus_sigmoid_of(z) * (one - g * g)
                 dh[i, j] = total * sigmoid_of(z)
@@ -122,17 +130,16 @@ def tangent(x, w, dot, h0, c0, run, h_dot, c_dot, lo, hi):
 
 @compiled
 @no_type_check
-def slopes(act, before, into, retained):
-    """What `pullback.elementwise` takes, of steps that have been run: slopes of n, r, z and of the hidden part of n."""
+def slopes(act, before, into, retained, through):
+    """What `pullback.elementwise` takes, of steps that have been run: slopes of n and z, and from n to r and its hidden part."""
     use_whole_registers()
     n = np.uint64(before.shape[1])
     one = before.dtype.type(1)
     for row in range(before.shape[0]):
         for j in range(n):
             r, z, g, hidden = act[row, j], act[row, n + j], act[row, n + n + j], act[row, n + n + n + j]
-            slope = one_minus_sigmoid_of(z) * (one - g * g)
-            into[row, j] = slope
-            into[row, n + j] = slope * hidden * sigmoid_of(r) * one_minus_sigmoid_of(r)
-            into[row, n + n + j] = (before[row, j] - g) * sigmoid_of(z) * one_minus_sigmoid_of(z)
-            into[row, n + n + n + j] = slope * sigmoid_of(r)
+            into[row, j] = one_minus_sigmoid_of(z) * (one - g * g)
+            into[row, n + j] = (before[row, j] - g) * sigmoid_of(z) * one_minus_sigmoid_of(z)
+            through[row, j] = hidden * sigmoid_of(r) * one_minus_sigmoid_of(r)
+            through[row, n + j] = sigmoid_of(r)
             retained[row, j] = sigmoid_of(z)

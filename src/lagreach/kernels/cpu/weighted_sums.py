@@ -9,9 +9,10 @@ from typing import no_type_check
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from lagreach.errors import InputError
 from lagreach.kernels.cpu.compiled import compiled
 from lagreach.kernels.entry import check_arrays
 
@@ -20,28 +21,41 @@ STRETCH = 64  # steps that are summed before their sum is added to the others, s
 
 @compiled
 @no_type_check
-def _add_up(weights, values, out):
+def _add_up(weights, values, index, out, picked):
     time, seq, width = values.shape
+    n = np.uint64(width)
     part = np.empty((seq, width), out.dtype)
     for start in range(0, time, STRETCH):
+        stop = min(start + STRETCH, time)
         part[:] = 0
-        for t in range(start, min(start + STRETCH, time)):
+        for t in range(start, stop):
             for s in range(seq):
-                weight = weights[t, s]
-                for k in range(np.uint64(width)):
+                weight = weights[s, t]
+                for k in range(n):
                     part[s, k] += weight * values[t, s, k]
         out += part
+        for s in range(seq):
+            for a in range(index.shape[1]):
+                t = index[s, a]
+                if start <= t < stop:  # still in the cache
+                    for k in range(n):
+                        picked[s, a, k] = values[t, s, k]
 
 
 def weighted_sums(
-    weights: Float[Tensor, "time seq"], values: Float[Tensor, "time seq value"]
-) -> Float[Tensor, "seq value"]:
-    """``sum_t w_t v_t`` for each sequence; both contiguous.
+    weights: Float[Tensor, "seq time"], values: Float[Tensor, "time seq value"], index: Int[Tensor, "seq pick"]
+) -> tuple[Float[Tensor, "seq value"], Float[Tensor, "seq pick value"]]:
+    """``sum_t w_t v_t`` for each sequence, and the values at some of its steps; values are contiguous.
 
-    >>> weighted_sums(torch.ones(3, 2), torch.ones(3, 2, 4)).shape
-    torch.Size([2, 4])
+    >>> sums, picked = weighted_sums(torch.ones(2, 3), torch.ones(3, 2, 4), torch.zeros(2, 1, dtype=torch.long))
+    >>> sums.shape, picked.shape
+    (torch.Size([2, 4]), torch.Size([2, 1, 4]))
     """
-    check_arrays("sums over steps", {"the weights": (weights, tuple(values.shape[:2]))}, dtype=values.dtype)
-    out = torch.zeros(values.shape[1:], dtype=values.dtype)
-    _add_up(*(part.detach().contiguous().numpy() for part in (weights, values)), out.numpy())
-    return out
+    time, seq, width = values.shape
+    check_arrays("sums over steps", {"the weights": (weights, (seq, time))}, dtype=values.dtype)
+    check_arrays("sums over steps", {"the steps": (index, (seq, index.shape[1]))}, dtype=torch.int64)
+    if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < time:
+        raise InputError("these steps are not there", got=f"up to {int(index.max())}", expected=f"from 0 to {time - 1}")
+    out, picked = (torch.zeros(shape, dtype=values.dtype) for shape in ((seq, width), (*index.shape, width)))
+    _add_up(*(part.detach().contiguous().numpy() for part in (weights, values, index)), out.numpy(), picked.numpy())
+    return out, picked

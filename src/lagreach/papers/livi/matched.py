@@ -30,7 +30,8 @@ from lagreach.gradients.selection import Selection, select_params
 from lagreach.transport.dual import windows
 from lagreach.transport.first_order import EffectiveRates, effective_rates, mean_rates
 from lagreach.transport.first_order_sums import LagSums, groups, steps_of
-from lagreach.transport.objective import Loss, valid_steps
+from lagreach.transport.losses import Loss
+from lagreach.transport.objective import valid_steps
 from lagreach.transport.prepare import Prepared, prepare
 from lagreach.transport.rollout import Rollout
 from lagreach.transport.scaled import times_power_of_two

@@ -8,7 +8,7 @@ sequences, so that fits can be judged on blocks they have not seen.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -113,6 +113,19 @@ class InBlocks:
         sorted_already = bool(inside.all()) and bool((order[1:] > order[:-1]).all())
         return cls(place, len(numbers), None if sorted_already else index.to(device), inside.double().to(device))
 
+    @property
+    def each(self) -> list[int]:
+        """Numbers of the blocks."""
+        first = self.numbers
+        return [*range(first.start, first.stop)] if isinstance(first, slice) else first.tolist()
+
+    @property
+    def members(self) -> Int[Tensor, "block member"]:
+        """Sequences of each block, and -1 for what was filled up."""
+        counts = self.counts > 0
+        index = torch.arange(counts.numel(), device=counts.device).view_as(counts) if self.index is None else self.index
+        return torch.where(counts, index, -1)
+
     def __call__(self, values: Tensor) -> Tensor:
         """Sort values (seq, ...) to (block, member, ...)."""
         return values.unflatten(0, (self.count, -1)) if self.index is None else values[self.index]
@@ -199,15 +212,19 @@ class ShareMoments:
         at, phi, towards = blocks.numbers, blocks(rows.features), blocks(rows.towards)
         weights, gradient = blocks.counted(rows.weights), blocks.counted(rows.gradient).double()
         times, planted = blocks(rows.times), blocks(rows.planted)
-        kind, (features, outputs) = planted.dtype, (phi.shape[4], phi.shape[3])
-        exact = phi.double()
-        weighted = exact * weights.double()[..., None, None]
+        kind, (outputs, features) = planted.dtype, phi.shape[3:]
+        exact, counts = phi.double(), weights.double()
+        weighted = exact * counts[..., None, None]
+        means = weighted.sum((1, 2))  # (block, row, feature)
         self.sequences[at] += blocks.counts.sum(1)
         self.squares[at] += weighted.flatten(1, 3).mT @ exact.flatten(1, 3)
-        self.means[at] += weighted.sum((1, 2))
-        self.present[at] += _from_each(times.flatten(1), weights.double().flatten(1), self.lags)
-        about = exact.mean((1, 2)).to(phi.dtype)  # (block, row, feature): what is subtracted, as it was rounded
-        groups = len(set(self.group))
+        self.means[at] += means
+        self.present[at] += _from_each(times.flatten(1), counts.flatten(1), self.lags)
+        about = (means / counts.sum((1, 2))[:, None, None]).to(kind)  # what is subtracted, as it was rounded
+        groups, values = len(set(self.group)), planted.flatten(0, 1).movedim(2, 0)  # (probe, seq, time)
+        old = exact.new_zeros(blocks.count, outputs, len(self.group), len(self.lags))
+        powers = torch.zeros_like(old[:, 0])
+        crosses = [self.cross[number].permute(1, 2, 0) for number in blocks.each]
         for group in range(groups):
             probes = slice(group, None, groups)  # groups take turns
             along = towards[..., group]
@@ -216,15 +233,11 @@ class ShareMoments:
             torch.sum((phi - about[:, None, None]) * pull[..., None], dim=3, out=ours[..., :features])
             ours[..., features:] = pull
             size = (weights * along.square().sum(3)).flatten(1).to(kind)
-            products, power = _with_old_inputs(ours.flatten(1, 2), size, planted[..., probes], times, self.lags)
-            cross, old = products.split((features, outputs), dim=1)
-            total = self.cross.permute(0, 2, 3, 1)[at, :, probes].add_(cross)
-            for row in range(outputs):
-                total.addcmul_(about[:, row, :, None, None].double(), old[:, row, None].double())
-            if not isinstance(at, slice):  # blocks lie apart: it is a copy
-                self.cross.permute(0, 2, 3, 1)[at, :, probes] = total
-            self.planted.transpose(2, 3)[at, :, probes] += old
-            self.power.transpose(1, 2)[at, probes] += power
+            pieces = _with_old_inputs(ours.flatten(1, 2), size, values[probes], times, self.lags)
+            for block, products, power in pieces:
+                _add_about(products, power, about[block], crosses[block], old[block], powers[block], probes)
+        self.planted[at] += old.mT
+        self.power[at] += powers.mT
         self.gradients[at] += gradient.flatten(1, 2).mT @ gradient.flatten(1, 2)
         self.gradient[at] += gradient.sum(1)
         for name in ("residual", "concentration"):
@@ -255,63 +268,80 @@ def compiled_sums(values: Tensor) -> bool:
     return values.device.type == "cpu" and values.dtype in (torch.float32, torch.float64) and has_numba()
 
 
-def _old_inputs(values: Float[Tensor, "probe seq time"], lags: Sequence[int]) -> Any:
+def _old_inputs(values: Float[Tensor, "probe seq time"], *rows: Any) -> Any:
     if not compiled_sums(values):
-        return _Gathered(values, lags)
+        return _Gathered(values, *rows)
     from lagreach.kernels.cpu.lagged_sums import OldInputs  # late: it brings a compiler along
 
-    return OldInputs(values, lags)
+    return OldInputs(values, *rows)
 
 
 class _Gathered:
     """What `lagreach.kernels.cpu.lagged_sums.OldInputs` is on a processor, for other devices and types."""
 
-    def __init__(self, values: Float[Tensor, "probe seq time"], lags: Sequence[int]) -> None:
+    def __init__(
+        self,
+        values: Float[Tensor, "probe seq time"],
+        lags: Sequence[int],
+        sequence: Int[Tensor, "row"],
+        times: Int[Tensor, "row"],
+        weights: Float[Tensor, "row"],
+    ) -> None:
         self._values, self._lags = values, torch.as_tensor(lags, device=values.device)
+        self._rows = (sequence, times, weights)
 
-    def before(
-        self, sequence: Int[Tensor, "row"], times: Int[Tensor, "row"], weights: Float[Tensor, "row"]
-    ) -> tuple[Float[Tensor, "row probe lag"], Float[Tensor, "probe lag"]]:
+    def before(self, start: int, stop: int) -> tuple[Float[Tensor, "row probe lag"], Float[Tensor, "probe lag"]]:
+        sequence, times, weights = (part[start:stop] for part in self._rows)
         at = times[:, None] - self._lags
         old = torch.where(at >= 0, self._values[:, sequence[:, None], at.clamp(min=0)], 0.0).movedim(0, 1)
         return old, (weights @ old.square().flatten(1)).view(old.shape[1:])
-
-    def sorted(self, values: Tensor) -> Tensor:
-        return values
 
 
 def _with_old_inputs(
     ours: Float[Tensor, "block row ours"],
     size: Float[Tensor, "block row"],
-    planted: Float[Tensor, "block member time probe"],
+    values: Float[Tensor, "probe seq time"],
     times: Int[Tensor, "block member anchor"],
     lags: Sequence[int],
-) -> tuple[Float[Tensor, "block ours probe lag"], Float[Tensor, "block probe lag"]]:
-    """``sum ours z`` and ``sum size z^2`` over rows, with the inputs z that lie l steps before each; zero where there is none.
+) -> Iterator[tuple[int, Float[Tensor, "ours probe lag"], Float[Tensor, "probe lag"]]]:
+    """Block, ``sum ours z`` and ``sum size z^2`` over some of its rows, with the inputs z that lie l steps before each.
 
-    In the inputs' precision over `PIECE` rows, in double beyond them.
+    Inputs are zero where there are none. Sums are in their precision, so they are over `PIECE` rows at most; the next ones are
+    written over them.
     """
-    values = planted.flatten(0, 1).movedim(2, 0)  # (probe, seq, time)
-    blocks, anchors = len(times), times.shape[2]
-    sequence = torch.arange(values.shape[1], device=times.device).repeat_interleave(anchors).view(blocks, -1)
-    inputs = _old_inputs(values, lags)
-    single = ours.shape[1] <= PIECE
-    kind = values.dtype if single else torch.float64
-    products = ours.new_empty(blocks, ours.shape[2], len(values) * len(lags), dtype=kind)
-    power = ours.new_empty(blocks, len(values), len(lags), dtype=kind)
+    (blocks, rows), sequences = size.shape, values.shape[1]
+    sequence = torch.arange(sequences, device=times.device).repeat_interleave(times.shape[2])
+    inputs = _old_inputs(values, lags, sequence, times.flatten(), size.flatten())
+    products = ours.new_empty(ours.shape[2], len(values), len(lags))
     with full_products():
         for block in range(blocks):
-            rows = (sequence[block], times[block].flatten(), size[block], ours[block])
-            if single:
-                old, power[block] = inputs.before(*rows[:3])
-                torch.mm(rows[3].T, old.flatten(1), out=products[block])
-                continue
-            products[block], power[block] = 0, 0
-            for place, at, weight, mine in zip(*(part.split(PIECE) for part in rows), strict=True):
-                old, squares = inputs.before(place, at, weight)
-                products[block] += mine.T @ old.flatten(1)
-                power[block] += squares
-    return inputs.sorted(products.unflatten(2, (len(values), len(lags)))), inputs.sorted(power)
+            for start in range(0, rows, PIECE):
+                stop = min(start + PIECE, rows)
+                old, power = inputs.before(block * rows + start, block * rows + stop)
+                torch.mm(ours[block, start:stop].T, old.flatten(1), out=products.flatten(1))
+                yield block, products, power
+
+
+def _add_about(
+    products: Float[Tensor, "feature_and_row probe lag"],
+    power: Float[Tensor, "probe lag"],
+    about: Float[Tensor, "row feature"],
+    cross: Float[Tensor, "feature every_probe lag"],
+    old: Float[Tensor, "row every_probe lag"],
+    powers: Float[Tensor, "every_probe lag"],
+    probes: slice,
+) -> None:
+    """Add products with old inputs to the sums of some probes: of features about their means, as sums of the features."""
+    if compiled_sums(products) and cross.is_contiguous():
+        from lagreach.kernels.cpu.lagged_sums import add_about  # late: it brings a compiler along
+
+        add_about(products, power, about, cross, old, powers, probes)
+        return
+    of_features, of_rows = products.split((len(cross), len(old)))
+    cross[:, probes] += of_features
+    cross[:, probes] += torch.einsum("rf,rpl->fpl", about.double(), of_rows.double())
+    old[:, probes] += of_rows
+    powers[probes] += power
 
 
 def _from_each(

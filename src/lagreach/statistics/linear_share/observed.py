@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property, reduce
 
 import numpy as np
 import torch
-from jaxtyping import Complex, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lagreach.statistics.linear_share.moments import InBlocks, Rows, compiled_sums
@@ -112,6 +112,19 @@ class Observed:
     along: tuple[int, ...]
     chance: Float[Tensor, "seq anchor"]
 
+    @classmethod
+    def joined(cls, parts: Sequence[Observed]) -> Observed:
+        """Put sequences behind each other, as long as they have as many targets."""
+        if len(parts) == 1:
+            return parts[0]
+        fields_ = [field.name for field in fields(cls) if field.name not in ("along", "planted")]
+        whole = {name: _joined([getattr(part, name) for part in parts]) for name in fields_}
+        planted = torch.cat([part.planted.movedim(2, 0) for part in parts], dim=1)  # as it lies in memory
+        joined = cls(planted=planted.movedim(0, 2), along=parts[0].along, **whole)
+        chosen = zip(*(part.anchors for part in parts), strict=True)
+        joined.__dict__["anchors"] = tuple(torch.cat(values) for values in chosen)  # as they were chosen
+        return joined
+
     @cached_property
     def anchors(self) -> tuple[Int[Tensor, "seq anchor"], Float[Tensor, "seq anchor"]]:
         """Targets that features are looked at, and their weights."""
@@ -129,8 +142,9 @@ class Observed:
     ) -> Rows:
         """Put features at the anchors, and the gradient over all targets, beside what was observed."""
         index, weights = self.anchors
-        mean = (self.shares[:, None] @ self.residual)[:, 0]
-        offset = mean.unflatten(1, (gradient.shape[1], features.shape[2]))  # one row and many copies, or the reverse
+        weighted = self.shares[..., None] * self.residual
+        # one row and many copies, or the reverse
+        offset = weighted.sum(1).unflatten(1, (gradient.shape[1], features.shape[2]))
         return Rows(
             block=self.block,
             features=features,
@@ -139,72 +153,62 @@ class Observed:
             planted=self.planted,
             towards=self.at_anchors(self.towards.flatten(2)).unflatten(2, self.towards.shape[2:]),
             gradient=torch.cat((gradient, offset.to(gradient)), dim=2),
-            residual=(self.shares * self.residual.square().sum(2)).sum(1),
+            residual=weighted.mul_(self.residual).sum((1, 2)),
             concentration=self.shares.square().sum(1),
             lagged=self._lagged(lags),
         )
 
     def _lagged(self, lags: Sequence[int]) -> Float[Tensor, "distinct 6 lag probe"]:
-        """Sums over all targets that have an input l steps before, by block; see `Rows.lagged`.
+        """Sums over all targets that have an input l steps before, by block; see `Rows.lagged`."""
+        blocks = InBlocks.of(self.block, self.shares.device)
+        times = self.times[:1] if self.times.stride(0) == 0 else self.times
+        given = (self.shares, self.along_residual.mT, self.along_output.mT, self.planted.movedim(2, 0))
+        kind = reduce(torch.promote_types, (part.dtype for part in given))
+        shares, residual, output, planted = (part.to(kind) for part in given)
+        correlations: Callable[..., tuple[Tensor, Tensor]] = _correlations
+        if compiled_sums(planted):
+            from lagreach.kernels.cpu import correlations as compiled  # late: it brings a compiler along
 
-        ``sum_t w_t r_t z_{t-l}`` for all lags at once is a correlation, hence a product of Fourier transforms; those of a block
-        are added up before they are turned back.
-        """
-        time, device = self.planted.shape[1], self.shares.device
-        blocks, at = InBlocks.of(self.block, device), torch.as_tensor(list(lags), device=device)
-        every = torch.arange(time, device=device)
-        at_every_step = self.times.shape[1] == time and bool((self.times == every).all())
+            correlations = compiled.correlations
+        both = correlations(blocks.members, times, shares, residual, output, planted, lags)
+        return torch.stack(both, dim=2).flatten(1, 2).mT
 
-        def by_step(kinds: list[Tensor]) -> Float[Tensor, "block member kind direction time"]:
-            factors = torch.stack([kind.mT for kind in kinds], dim=1).mul_(self.shares[:, None, None])
-            if at_every_step:
-                return blocks.counted(factors)
-            spread = factors.new_zeros(*factors.shape[:3], time)
-            spread.scatter_add_(3, self.times[:, None, None].expand_as(factors), factors)
-            return blocks.counted(spread)
 
-        planted = blocks(self.planted.mT)  # (block, member, probe, step)
-        ours, steps = (
-            by_step([self.along_residual, self.along_output]),
-            by_step([torch.ones_like(self.shares[..., None])]),
-        )
-        products = _correlations(ours, planted, at)  # (block, kind, probe, lag)
-        if at_every_step and blocks.index is None and bool((self.shares == self.shares[0, 0]).all()):
-            counted = planted.sum(1).double().cumsum(2)[..., time - 1 - at] * self.shares[0, 0]
-        else:
-            counted = _correlations(steps, planted, at)[:, 0]
-        probes, directions = planted.shape[2], ours.shape[3]
-        turns = torch.arange(probes, device=device) % directions
-        since = [
-            part.sum(1, dtype=torch.float64).flip(3).cumsum(3).flip(3)[..., at] for part in (steps, ours)
-        ]  # from each lag on
-        alone = torch.cat((since[0].expand(-1, -1, probes, -1), since[1][:, :, turns]), dim=1)
-        return torch.stack((alone, torch.cat((counted[:, None], products), dim=1)), dim=2).flatten(1, 2).mT
+def _joined(parts: list[Tensor]) -> Tensor:
+    """Put rows behind each other; where all are one and the same, it is not written out."""
+    first = parts[0][:1]
+    if all(part.stride(0) == 0 and torch.equal(part[:1], first) for part in parts):
+        return first.expand(sum(map(len, parts)), *first.shape[1:])
+    return torch.cat(parts)
 
 
 def _correlations(
-    ours: Float[Tensor, "block member kind direction time"],
-    theirs: Float[Tensor, "block member probe time"],
-    lags: Int[Tensor, "lag"],
-) -> Float[Tensor, "block kind probe lag"]:
-    """Sums over steps and members of ours with theirs some lags before; probes take turns among the directions."""
-    length = 2 * ours.shape[-1]  # zeros behind, so that the end does not meet the beginning
-    spectra = [
-        _summed_spectra(*(torch.fft.rfft(part, length) for part in pair))
-        for pair in zip(ours, theirs, strict=True)  # what one block needs stays in the cache
-    ]
-    return torch.fft.irfft(torch.stack(spectra), length)[..., lags].double()
+    members: Int[Tensor, "block member"],
+    times: Int[Tensor, "#seq target"],
+    shares: Float[Tensor, "seq target"],
+    first: Float[Tensor, "seq direction target"],
+    second: Float[Tensor, "seq direction target"],
+    inputs: Float[Tensor, "probe seq time"],
+    lags: Sequence[int],
+) -> tuple[Float[Tensor, "block 3 probe lag"], Float[Tensor, "block 3 probe lag"]]:
+    """What `lagreach.kernels.cpu.correlations` is on a processor, for other devices and types.
 
-
-def _summed_spectra(
-    ours: Complex[Tensor, "member kind direction f"], theirs: Complex[Tensor, "member probe f"]
-) -> Complex[Tensor, "kind probe f"]:
-    """Spectra times the conjugates of others, summed over members; probes take turns among the directions."""
-    kind = torch.promote_types(ours.dtype, theirs.dtype)
-    ours, theirs = ours.to(kind), theirs.to(kind)
-    if compiled_sums(ours.real):
-        from lagreach.kernels.cpu.lagged_sums import summed_spectra  # late: it brings a compiler along
-
-        return summed_spectra(ours, theirs)
-    turns = torch.arange(theirs.shape[1], device=theirs.device) % ours.shape[2]
-    return (ours[:, :, turns] * theirs[:, None].conj()).sum(0)
+    ``sum_t w_t r_t z_{t-l}`` for all lags at once is a correlation, hence a product of Fourier transforms; those of a block
+    are added up before they are turned back.
+    """
+    (probes, _, time), directions = inputs.shape, first.shape[1]
+    length = time + max(lags)  # zeros behind, so that the end does not meet the beginning
+    at = torch.as_tensor(list(lags), device=inputs.device)
+    turns = torch.arange(probes, device=inputs.device) % directions
+    factors = torch.cat((shares[:, None], first * shares[:, None], second * shares[:, None]), dim=1)
+    ours = factors.new_zeros(*factors.shape[:2], time).scatter_add_(2, times[:, None].expand_as(factors), factors)
+    which = torch.stack((torch.zeros_like(turns), 1 + turns, 1 + directions + turns))
+    alone, products = [], []
+    for some in members:
+        these = some[some >= 0]
+        mine, theirs = ours[these], inputs[:, these].movedim(1, 0)
+        spectra = [torch.fft.rfft(part, length) for part in (mine, theirs)]
+        summed = (spectra[0][:, which] * spectra[1][:, None].conj()).sum(0)
+        products.append(torch.fft.irfft(summed, length)[..., at].double())
+        alone.append(mine.sum(0, dtype=torch.float64).flip(1).cumsum(1).flip(1)[:, at][which])
+    return torch.stack(alone), torch.stack(products)

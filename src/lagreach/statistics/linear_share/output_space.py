@@ -14,7 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lagreach.errors import UnsupportedError
-from lagreach.transport.objective import Loss, Objective
+from lagreach.transport.losses import Loss
+from lagreach.transport.objective import Objective
 
 RAREST = 1e-6  # a class less probable than this counts as if it were this probable
 

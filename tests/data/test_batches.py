@@ -1,0 +1,138 @@
+"""Data in the forms that users have them in: one batch, two or more of them, several inputs, dicts."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import lagreach
+from lagreach.data.sequences import SpooledSequences, as_sequences
+from lagreach.errors import InputError
+
+pytestmark = pytest.mark.usefixtures("_as_users_run_it")
+
+
+def series(count=64, features=2, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, 12, features, generator=generator), torch.randn(count, 12, 1, generator=generator)
+
+
+def halves(x, y, kind=tuple):
+    return [kind((x[:32], y[:32])), kind((x[32:], y[32:]))]
+
+
+class OneInput(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.read = nn.GRU(2, 6, batch_first=True), nn.Linear(6, 1)
+
+    def forward(self, x):
+        return self.read(self.layer(x)[0])
+
+
+class TwoInputs(OneInput):
+    def forward(self, source, target):
+        return super().forward(source + target)
+
+
+@pytest.mark.parametrize("outer", [list, tuple])
+@pytest.mark.parametrize("inner", [list, tuple])
+@pytest.mark.parametrize("ask", [lagreach.diagnose, lagreach.forecast])
+def test_two_batches_are_batches(ask, outer, inner):
+    """They were read as two inputs and a target."""
+    x, y = series()
+    torch.manual_seed(0)
+    model = OneInput()
+    one = ask(model, (x, y), lags=[0, 1, 3])
+    two = ask(model, outer(halves(x, y, inner)), lags=[0, 1, 3])
+    assert one.fingerprint == two.fingerprint
+    first, second = (answer.curve("signal") if ask is lagreach.diagnose else answer.readable for answer in (one, two))
+    np.testing.assert_array_equal(first.values, second.values)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 32])
+def test_two_batches_may_have_other_numbers_of_sequences_and_steps(rows):
+    x, y = series()
+    read = as_sequences([(x[:32], y[:32]), (x[:rows, :7], y[:rows, :7])])
+    assert isinstance(read, SpooledSequences)
+    assert len(read) == 32 + rows
+
+
+@pytest.mark.parametrize("parts", [3, 4])
+def test_two_batches_with_masks_are_batches(parts):
+    x, y = series()
+    rest = (torch.ones(32, 12), torch.full((32,), 12))[: parts - 2]
+    read = as_sequences([(*pair, *rest) for pair in halves(x, y)])
+    assert len(read) == 64
+    assert read.read([0, 40]).mask.shape == (2, 12)
+
+
+@pytest.mark.parametrize("outer", [list, tuple])
+@pytest.mark.parametrize("inner", [list, tuple])
+@pytest.mark.parametrize("array", [lambda part: part, lambda part: part.numpy()])
+def test_two_inputs_and_a_target_are_one_batch(outer, inner, array):
+    x, y = series()
+    for target in (array(y), [array(y), array(torch.ones(64, 12))]):
+        read = as_sequences(outer((inner((array(x), array(x))), target))).read([3, 5])
+        torch.testing.assert_close(read.others[0], x[[3, 5]])
+        torch.testing.assert_close(read.y, y[[3, 5]])
+        assert (read.mask is None) == (not isinstance(target, list))
+
+
+def test_models_of_two_inputs_take_one_batch_and_two():
+    x, y = series()
+    whole = lagreach.diagnose(TwoInputs(), ((x, x), y), lags=[0, 1])
+    both = lagreach.diagnose(TwoInputs(), [((a, a), b) for a, b in halves(x, y)], lags=[0, 1])
+    assert whole.available == both.available == 64
+
+
+@pytest.mark.parametrize("count", [3, 4])
+def test_batches_of_different_kinds_are_refused(count):
+    """Different features were an error of torch; a mask that only some batches had was left out without a word."""
+    (x, y), (wide, _) = series(), series(features=3)
+    several = [(x, y)] * (count - 1)
+    for other, said in (
+        ((wide, y), r"x of shape \(seq, time, 2\), then of shape \(seq, time, 3\)"),
+        ((x, y, torch.ones(64, 12)), r"mask of nothing, then of shape \(seq, time\)"),
+        ((x, y[:, 0]), r"y of shape \(seq, time, 1\), then of shape \(seq, 1\)"),
+        ((x, y.long()), "y of .* and whole numbers"),
+    ):
+        with pytest.raises(InputError, match=f"batches are not of one kind\n.*{said}"):
+            as_sequences([*several, other])
+    with pytest.raises(InputError, match="batches are not of one kind"):
+        as_sequences([(x, y), (wide, y)])
+
+
+@pytest.mark.parametrize("ask", [lagreach.diagnose, lagreach.cost, lagreach.forecast])
+@pytest.mark.parametrize("value", [1, 0.5, True, "fast", torch.tensor(1), np.float32(2)])
+def test_one_value_for_all_sequences_is_refused_by_its_name(ask, value):
+    """It was an index of a number."""
+    x, y = series()
+    one = {"x": x, "y": y, "foo": value}
+    for data in (one, [one, one, one]):
+        with pytest.raises(InputError, match=r"foo of .* is one value.*\n.*foo=.*\n.*\n.*model\(batch.x, foo=...\)"):
+            ask(OneInput(), data, lags=[0, 1])
+
+
+@pytest.mark.parametrize("value", [[1] * 64, np.ones(64), torch.ones(64)])
+def test_numbers_of_the_sequences_that_the_model_does_not_take_are_said(value):
+    x, y = series()
+    with pytest.raises(InputError, match=r"the model does not run on the data\n.*'length'"):
+        lagreach.diagnose(OneInput(), {"x": x, "y": y, "length": value}, lags=[0, 1])
+
+
+def test_remarks_on_the_sequences_are_left_out():
+    x, y = series()
+    data = {"x": x, "y": y, "names": ["a"] * 64, "source": None}
+    assert as_sequences(data).read([1, 2]).others == {}
+    assert lagreach.diagnose(OneInput(), data, lags=[0, 1]).available == 64
+
+
+def test_targets_beside_several_inputs_must_be_numbers():
+    x, y = series()
+    assert as_sequences(((x, x), [float(n) for n in range(64)])).read([2, 5]).y.tolist() == [2.0, 5.0]
+    for wrong in (["a"] * 64, [y, "b"]):
+        with pytest.raises(InputError, match="these are no numbers"):
+            as_sequences(((x, x), wrong))
+    with pytest.raises(InputError, match=r"different numbers of sequences\n.*the targets a single number"):
+        as_sequences({"input_ids": torch.ones(4, 3).long(), "labels": torch.tensor(1)})
