@@ -16,6 +16,7 @@ from jaxtyping import Float
 from lagreach.errors import InputError
 
 Array = np.ndarray
+ORDINARY = 1e-100, 1e100  # sizes whose squares are in the range of float64
 TIE = 1e-9  # flips that leave the statistic as it is must count as ties despite rounding
 
 
@@ -43,8 +44,12 @@ def gram(means: Float[Array, "block lag param"]) -> tuple[Float[Array, "lag bloc
     scale = np.maximum(means.max(axis=(0, 2)), -means.min(axis=(0, 2)))
     products = np.empty((means.shape[1], len(means), len(means)))
     for lag, size in enumerate(scale):  # one at a time: a copy of all of them may be large
-        unit = means[:, lag] / (size if size > 0 else 1.0)
-        products[lag] = unit @ unit.T
+        values = means[:, lag]
+        if ORDINARY[0] < size < ORDINARY[1]:  # then products can be divided instead
+            products[lag] = values @ values.T / size**2
+        else:
+            unit = values / (size if size > 0 else 1.0)
+            products[lag] = unit @ unit.T
     return products, scale
 
 

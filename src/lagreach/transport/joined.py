@@ -180,7 +180,7 @@ class Windows:
     ) -> list[Float[Tensor, "k param"]] | None:
         """Sums over rows, weighted in k ways, of what the weights get at the first step; None if no kernel has run the rows."""
         like = None if self._kept is None else linearise(self._recurrence, self._x[0, :1], self._initial[:1], names)
-        if self._kept is None or not isinstance(like, Closed):
+        if self._kept is None or not isinstance(like, Closed) or not like.compiled:
             return None
         joined = Joined._of_kept(like, self._kept, self._x[:1])
         led_on = torch.empty_like(self._initial)

@@ -8,7 +8,7 @@ import numpy as np
 
 from lagreach.kernels.cpu.compiled import compiled, use_whole_registers
 from lagreach.kernels.cpu.nonlinear import activate
-from lagreach.kernels.cpu.parts import add_arriving, add_input_gradients, read_out, some_steps
+from lagreach.kernels.cpu.parts import add_arriving, add_input_gradients, add_read, read_out, some_steps
 from lagreach.kernels.cpu.tiles import sum_of_products
 
 
@@ -40,7 +40,10 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, room, dh0, dc0, dx, lo, hi
     for t in range(x.shape[0] - 1, -1, -1):
         d = recent[t % recent.shape[0]]
         before, now = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi], run.h[t, lo:hi]
-        add_arriving(dh, dh_out, run.h, w, into, t, lo, hi)
+        if into is not None and w.read.size:
+            add_read(dh, dh_out, run.h, w, into, t, lo, hi)
+        else:
+            add_arriving(dh, dh_out, t, lo, hi)
         for i in range(hi - lo):
             for j in range(units):
                 d[i, j] = dh[i, j] * (one - now[i, j] * now[i, j])

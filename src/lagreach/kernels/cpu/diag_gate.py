@@ -11,6 +11,7 @@ from lagreach.kernels.cpu.nonlinear import activate, activate_gates, one_minus_s
 from lagreach.kernels.cpu.parts import (
     add_arriving,
     add_input_gradients,
+    add_read,
     add_state_gradients,
     normalise,
     normalise_backward,
@@ -60,7 +61,10 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, room, dh0, dc0, dx, lo, hi
         d = recent[t % recent.shape[0]]
         before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
         act = run.act[t, lo:hi]
-        add_arriving(dh, dh_out, run.h, w, into, t, lo, hi)
+        if into is not None and w.read.size:
+            add_read(dh, dh_out, run.h, w, into, t, lo, hi)
+        else:
+            add_arriving(dh, dh_out, t, lo, hi)
         for i in range(hi - lo):
             for j in range(n):
                 s, g, total = act[i, j], act[i, n + j], dh[i, j]

@@ -11,6 +11,7 @@ from lagreach.kernels.cpu.nonlinear import activate
 from lagreach.kernels.cpu.parts import (
     add_arriving,
     add_input_gradients,
+    add_read,
     add_state_gradients,
     normalise,
     normalise_backward,
@@ -62,7 +63,10 @@ def backward(x, w, h0, c0, run, dh_out, dc_out, into, room, dh0, dc0, dx, lo, hi
     for t in range(x.shape[0] - 1, -1, -1):
         d = recent[t % recent.shape[0]]
         act = run.act[t, lo:hi]
-        add_arriving(dh, dh_out, run.h, w, into, t, lo, hi)
+        if into is not None and w.read.size:
+            add_read(dh, dh_out, run.h, w, into, t, lo, hi)
+        else:
+            add_arriving(dh, dh_out, t, lo, hi)
         for i in range(hi - lo):
             for j in range(n):
                 g, total = act[i, j], dh[i, j]

@@ -48,13 +48,17 @@ def read_out(h, w, out, t, lo, hi):
 
 @inlined
 @no_type_check
-def add_arriving(dh, out, h, w, into, t, lo, hi):
-    """Add the gradient `out` of the states of a step; or of what was read of them, with the gradients of the readout."""
-    if not w.read.size:
-        for i in range(hi - lo):
-            for j in range(np.uint64(dh.shape[1])):
-                dh[i, j] += out[t, lo + i, j]
-        return
+def add_arriving(dh, out, t, lo, hi):
+    """Add the gradient `out` of the states of a step."""
+    for i in range(hi - lo):
+        for j in range(np.uint64(dh.shape[1])):
+            dh[i, j] += out[t, lo + i, j]
+
+
+@inlined
+@no_type_check
+def add_read(dh, out, h, w, into, t, lo, hi):
+    """Add what comes of the gradient `out` of what was read of a step's states, and the gradients of the readout."""
     for i in range(hi - lo):
         for k in range(w.read.shape[0]):
             g = out[t, lo + i, k]

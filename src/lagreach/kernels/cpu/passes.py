@@ -156,7 +156,7 @@ def _walk_back(
     """Sums of the weights' gradients by replica and share, and gradients of h0, c0 and x.
 
     `whole` (replica, seq * time * width) takes the gradients of all pre-activations, one block of rows after the other. Who
-    gives it wants no more, and unless a LayerNorm needs their sums, kernels are compiled without those of the weights.
+    gives it wants no more: unless there is a LayerNorm or a readout, kernels are compiled without sums of weights.
     """
     _check_kept(done)
     cell, dtype, width = done.cell, done.x.dtype, done.weights[0].b.size
@@ -175,7 +175,7 @@ def _walk_back(
     ends = [len(blocks) * k // SHARES for k in range(SHARES + 1)] if len(blocks) > SHARES else range(len(blocks) + 1)
     shares = [blocks[start:end] for start, end in pairwise(ends)]
     sums = [[gradients_like(done.weights[r]) for _ in shares] for r in range(replica)]
-    summed = whole is None or done.weights[0].gain.size > 0
+    summed = whole is None or outputs > 0 or done.weights[0].gain.size > 0
 
     def one_share(r: int, k: int) -> None:
         for lo, hi in shares[k]:

@@ -7,7 +7,8 @@ All functions take the gradient at the states after the steps, the arrays and we
 to: the spread, the gradient at the states before the steps and, unless `sizes` is empty, the largest absolute value in each
 row of it. Of the spread only the rows in work are kept, in the first rows of its array, unless it is wanted `whole`.
 A layer of several has the columns of all states from `at` on. What the layer above adds to the gradient at its outputs is `fed`
-to it, and what it adds itself to the one below goes `onward`, by its weights `reads`; both may have no columns.
+to it, and what it adds itself to the one below goes `onward`, by its weights `reads`. Of a layer alone `fed`, of the
+lowest `onward`, and without a LayerNorm its `gain` are None: numba then compiles without them.
 Unless `by` (row, k) is empty, ``total[k, f, c]`` takes in the sums over rows of ``by[k] factor[f] spread[c]``: the gradients of
 weights, with k sets of row weights, collected in double precision every few rows.
 Both gradients may lie in one array, if each row before stands earlier in it than the row after that it comes from.
@@ -90,16 +91,13 @@ def _collect(d, lo, hi, by, factor, weighted, sums, total):
 @inlined
 @no_type_check
 def _arrived(after, at, fed, lo, hi, room):
-    """Return the gradient at a layer's own states after the steps, in `room` unless it lies as it should already."""
+    """Return the gradient at a layer's own states after the steps."""
     here = room[: hi - lo]
-    if fed.shape[1] == 0 and after.shape[1] == room.shape[1]:
-        here = after[lo:hi]
-    else:
-        for i in range(lo, hi):
-            for j in range(np.uint64(room.shape[1])):
-                here[i - lo, j] = after[i, at + j]
-            for j in range(np.uint64(fed.shape[1])):
-                here[i - lo, j] += fed[i, j]
+    for i in range(lo, hi):
+        for j in range(np.uint64(room.shape[1])):
+            here[i - lo, j] = after[i, at + j]
+        for j in range(np.uint64(fed.shape[1])):
+            here[i - lo, j] += fed[i, j]
     return here
 
 
@@ -130,7 +128,9 @@ def elementwise(
     gates = slopes.shape[1] + through.shape[1] + (1 if shared.shape[1] else 0)
     n, start, zero = np.uint64(units), np.uint64(at), after.dtype.type(0)
     blocks, passed = np.uint64(slopes.shape[1] // units), np.uint64(through.shape[1] // units)
-    below, alone = np.zeros((ROWS, onward.shape[1]), after.dtype), before.shape[1] == units
+    alone = before.shape[1] == units
+    if onward is not None:
+        below = np.zeros((ROWS, onward.shape[1]), after.dtype)
     led, room = aligned(ROWS, units, after), aligned(ROWS, units, after)
     weighted, sums = _room(by, total)
     for lo in range(0, after.shape[0], ROWS):
@@ -138,7 +138,7 @@ def elementwise(
         to, d = led[: hi - lo], spread[spread_rows]
         if alone:
             to = before[lo:hi]
-        here = _arrived(after, start, fed, lo, hi, room)
+        here = after[lo:hi] if fed is None else _arrived(after, start, fed, lo, hi, room)
         for i in range(hi - lo):
             for k in range(blocks):
                 for j in range(n):
@@ -157,7 +157,7 @@ def elementwise(
             else:
                 for j in range(n):
                     to[i, j] = here[i, j] * retained[lo + i, j]
-        if gain.size:
+        if gain is not None:
             _normalised(d, 0, gates, normal, inverse, gain, lo, hi)
         for i in range(hi - lo):
             for k in range(passed):
@@ -169,7 +169,7 @@ def elementwise(
             for i in range(hi - lo):
                 for j in range(n):
                     before[lo + i, start + j] = to[i, j]
-        if onward.shape[1]:
+        if onward is not None:
             read = d[:, : reads.shape[0]]
             sum_of_products(onward[lo:hi], below[: hi - lo], ((read, reads),), 0, onward.shape[1], prefetch)
         _measure(before, lo, hi, sizes)
@@ -186,17 +186,19 @@ def gru(
     use_whole_registers()
     units = U_h.shape[1]
     n, start = np.uint64(units), np.uint64(at)
-    nothing, below = np.zeros(units, after.dtype), np.zeros(onward.shape[1], after.dtype)
+    nothing = np.zeros(units, after.dtype)
+    if onward is not None:
+        below = np.zeros(onward.shape[1], after.dtype)
     led, through, room = (aligned(ROWS, units, after), aligned(ROWS, units, after), aligned(ROWS, units, after))
     weighted, sums = _room(by, total)
     for lo in range(0, after.shape[0], ROWS):
         hi, then, spread_rows = _places(lo, after.shape[0], whole)
         to, d, via = led[: hi - lo], spread[spread_rows], through[: hi - lo]
-        here = _arrived(after, start, fed, lo, hi, room)
+        here = after[lo:hi] if fed is None else _arrived(after, start, fed, lo, hi, room)
         for i in range(hi - lo):
             for j in range(n):
                 d[i, j], d[i, n + j] = here[i, j] * slope[lo + i, j], here[i, j] * update[lo + i, j]
-        if gain.size:
+        if gain is not None:
             _normalised(d, 0, 3 * units, normal, inverse, gain, lo, hi)
         prefetch = after[then], slope[then], update[then], normal[then]
         sum_of_products(via, nothing, ((d[:, :units], U_h),), 0, units, prefetch)
@@ -208,7 +210,7 @@ def gru(
         for i in range(hi - lo):
             for j in range(n):
                 before[lo + i, start + j] = here[i, j] * retained[lo + i, j] + via[i, j] * reset[lo + i, j] + to[i, j]
-        if onward.shape[1]:
+        if onward is not None:
             read = d[:, : reads.shape[0]]
             sum_of_products(onward[lo:hi], below, ((read, reads),), 0, onward.shape[1], prefetch)
         _measure(before, lo, hi, sizes)
@@ -225,13 +227,15 @@ def lstm(
     use_whole_registers()
     units = output.shape[1]
     n, start = np.uint64(units), np.uint64(at)
-    nothing, below = np.zeros(units, after.dtype), np.zeros(onward.shape[1], after.dtype)
+    nothing = np.zeros(units, after.dtype)
+    if onward is not None:
+        below = np.zeros(onward.shape[1], after.dtype)
     led, new, room = aligned(ROWS, units, after), aligned(ROWS, units, after), aligned(ROWS, 2 * units, after)
     weighted, sums = _room(by, total)
     for lo in range(0, after.shape[0], ROWS):
         hi, then, spread_rows = _places(lo, after.shape[0], whole)
         d, dh = spread[spread_rows], led[: hi - lo]
-        here = _arrived(after, start, fed, lo, hi, room)
+        here = after[lo:hi] if fed is None else _arrived(after, start, fed, lo, hi, room)
         for i in range(lo, hi):  # several loops, because the compiler does not make vectors of one with so many arrays
             for j in range(n):
                 new[i - lo, j] = here[i - lo, n + j] + here[i - lo, j] * output[i, j]
@@ -244,7 +248,7 @@ def lstm(
                 )
             for j in range(n):
                 d[i - lo, n + n + n + j] = here[i - lo, j] * o_slope[i, j]
-        if gain.size:
+        if gain is not None:
             _normalised(d, 2 * units, 4 * units, normal, inverse, gain, lo, hi)
         slopes = i_slope[then], f_slope[then], g_slope[then], o_slope[then]
         prefetch = after[then], output[then], *slopes, forget[then], normal[then], before[then]
@@ -254,7 +258,7 @@ def lstm(
                 before[lo + i, start + j] = dh[i, j]
             for j in range(n):
                 before[lo + i, start + n + j] = new[i, j] * forget[lo + i, j]
-        if onward.shape[1]:
+        if onward is not None:
             sum_of_products(onward[lo:hi], below, ((d[:, : 4 * units], reads),), 0, onward.shape[1], prefetch)
         _measure(before, lo, hi, sizes)
         _collect(d, lo, hi, by, factor, weighted, sums, total)
@@ -386,8 +390,10 @@ class RowPass:
         shown = nullcontext() if key in _ready else waiting("compiling exact transport for this machine, once ...")
         _ready.add(key)
         arrays_here = (array[first:] for array in self._arrays[k])
+        *weights, gain, reads = self._weights[k]
         with shown:
             KERNELS[self._kernels[k]](
-                after.numpy(), *arrays_here, *self._weights[k], fed, spread.numpy(), before.numpy(), self._starts[k],
-                onward, whole, bits, by.numpy(), factor.numpy(), total.numpy(),
+                after.numpy(), *arrays_here, *weights, gain if gain.size else None, reads,
+                None if len(self._starts) == 1 else fed, spread.numpy(), before.numpy(),
+                self._starts[k], onward if k else None, whole, bits, by.numpy(), factor.numpy(), total.numpy(),
             )  # fmt: skip
