@@ -97,11 +97,11 @@ def test_an_interrupt_of_the_first_pass_leaves_the_blocks_before_and_counts_them
     """What was planned was counted, and only a field of the result said that it is partial."""
     original, asked = measure_module.first_pass, []
 
-    def stop_at_the_second(plan, chosen, blocks, tick):
+    def stop_at_the_second(plan, chosen, blocks, tick, sums):
         asked.append(plan.block_plan.only(range(blocks.stop)).sequences)
         if len(asked) == 2:
             raise KeyboardInterrupt
-        return original(plan, chosen, blocks, tick)
+        return original(plan, chosen, blocks, tick, sums)
 
     monkeypatch.setattr(measure_module, "first_pass", stop_at_the_second)
     lagreach.diagnose(model, data, lags=[0, 3]).save(tmp_path / "part.nc")
