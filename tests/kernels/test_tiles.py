@@ -16,6 +16,12 @@ DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 SIZES = st.tuples(st.integers(1, 2 * ROWS + 3), st.integers(0, 9), st.integers(1, 2 * WIDE + 5), st.integers(0, 99))
 
 
+@njit
+def add(C, start, pairs, lo, hi, prefetch=()):
+    """As kernels call it: only compiled code can."""
+    sum_of_products(C, start, pairs, lo, hi, prefetch)
+
+
 def normal(rng, dtype, *shape):
     return rng.standard_normal(shape).astype(dtype)
 
@@ -24,7 +30,7 @@ def assert_sum(C, start, pairs, lo, hi, exact):
     """Compare with the exact sum, and the other columns with what they were."""
     expected = C.astype(np.float64)
     expected[:, lo:hi] = exact[:, lo:hi]
-    sum_of_products(C, start, pairs, lo, hi)
+    add(C, start, pairs, lo, hi)
     np.testing.assert_allclose(C, expected, rtol=0, atol=TOLERANCE[C.dtype.type] * max(1, np.abs(expected).max()))
 
 
@@ -70,7 +76,7 @@ def test_what_is_not_finite_stays_in_its_row_or_column(dtype, bad):
         columns = WIDE + 3
         A, W, C = normal(rng, dtype, rows, 4), normal(rng, dtype, 4, columns), np.zeros((rows, columns), dtype)
         A[-1, 2], W[1, -1] = bad, bad
-        sum_of_products(C, C, ((A, W),), 0, columns)
+        add(C, C, ((A, W),), 0, columns)
         assert not np.isfinite(C[-1]).any()
         assert not np.isfinite(C[:, -1]).any()
         assert np.isfinite(C[:-1, :-1]).all()
@@ -81,7 +87,7 @@ def test_an_element_does_not_depend_on_where_it_lies(dtype):
     rng = np.random.default_rng(0)
     A, W = normal(rng, dtype, 1, 37), normal(rng, dtype, 37, 1)
     C = np.zeros((2 * ROWS + 3, 2 * WIDE + 5), dtype)
-    sum_of_products(C, C, ((np.repeat(A, len(C), 0), np.repeat(W, C.shape[1], 1)),), 0, C.shape[1])
+    add(C, C, ((np.repeat(A, len(C), 0), np.repeat(W, C.shape[1], 1)),), 0, C.shape[1])
     assert np.unique(C).size == 1
 
 
@@ -90,8 +96,8 @@ def test_asking_for_memory_ahead_changes_nothing(size):
     rng = np.random.default_rng(size)
     A, W, later = normal(rng, np.float32, 19, 20), normal(rng, np.float32, 20, 70), normal(rng, np.float32, 1, size)
     C, plain, untouched = np.zeros((19, 70), np.float32), np.zeros((19, 70), np.float32), later.copy()
-    sum_of_products(plain, plain, ((A, W),), 0, 70)
-    sum_of_products(C, C, ((A, W),), 0, 70, (later, later))
+    add(plain, plain, ((A, W),), 0, 70)
+    add(C, C, ((A, W),), 0, 70, (later, later))
     np.testing.assert_array_equal(C, plain)
     np.testing.assert_array_equal(later, untouched)
 
@@ -99,11 +105,11 @@ def test_asking_for_memory_ahead_changes_nothing(size):
 def test_other_layouts_and_mixed_dtypes_are_refused():
     A, W, C = np.ones((3, 4)), np.ones((4, 5)), np.zeros((3, 5))
     with pytest.raises(TypingError, match="contiguous"):
-        sum_of_products(C, C, ((A, np.asfortranarray(W)),), 0, 5)
+        add(C, C, ((A, np.asfortranarray(W)),), 0, 5)
     with pytest.raises(TypingError, match="last axis of A"):
-        sum_of_products(C, C, ((np.asfortranarray(A), W),), 0, 5)
+        add(C, C, ((np.asfortranarray(A), W),), 0, 5)
     with pytest.raises(TypingError, match="dtype"):
-        sum_of_products(C, C, ((A.astype(np.float32), W),), 0, 5)
+        add(C, C, ((A.astype(np.float32), W),), 0, 5)
 
 
 def test_loops_may_use_the_longest_vectors():

@@ -134,7 +134,7 @@ class Windows:
         self._known = states
 
     @cached_property
-    def _states(self) -> Float[Tensor, "known row state"]:
+    def states(self) -> Float[Tensor, "known row state"]:
         """States after each step but the last, or after all of them."""
         if self._known is not None:
             return self._known
@@ -157,7 +157,7 @@ class Windows:
                 compiled(after, spreads, before, whole=False, sizes=None)
                 yield before
             return
-        x, s = self._x[step], self._states[step - 1] if step else self._initial
+        x, s = self._x[step], self.states[step - 1] if step else self._initial
         if self.together:
             after = torch.cat(list(cotangents))
             many = len(after) // len(x)

@@ -271,14 +271,13 @@ def sum_of_products(typing_context, C, start, pairs, first, last, prefetch=()):
     if any(array.dtype != C.dtype for array in (start, *(array for pair in pairs for array in pair))):
         raise TypingError("all arrays must have the same dtype")
 
-    soon_type = (
-        prefetch if isinstance(prefetch, types.BaseTuple) else types.Tuple(())
-    )  # numba leaves a default as it is
+    # numba leaves a default as it is
+    later = prefetch if isinstance(prefetch, types.BaseTuple) else types.Tuple(())
 
     def call(context, builder, signature, arguments):
-        C_value, start_value, pairs_value, left, right, soon = arguments
+        C_value, start_value, pairs_value, left, right, later_value = arguments
         code = _Code(context, builder, C.dtype)
-        made = context, builder, (C, start, pairs, soon_type), (C_value, start_value, pairs_value, soon)
+        made = context, builder, (C, start, pairs, later), (C_value, start_value, pairs_value, later_value)
         rows, none = code.array(C, C_value).shape[0], code.integer(0)
         wide = code.integer(VECTORS * code.width)
         whole = builder.mul(builder.sdiv(builder.sub(right, left), wide), wide)
@@ -295,4 +294,4 @@ def sum_of_products(typing_context, C, start, pairs, first, last, prefetch=()):
             _narrow(*made, none, rows, narrow, right, builder.load(line))  # one row takes as long as eight: sums wait
         return context.get_dummy_value()
 
-    return types.void(C, start, pairs, types.intp, types.intp, soon_type), call
+    return types.void(C, start, pairs, types.intp, types.intp, later), call
