@@ -246,7 +246,7 @@ def test_weights_that_are_used_elsewhere(how, generator):
         torch.testing.assert_close(both, whole["rnn.weight_ih_l0"], rtol=1e-10, atol=1e-12)
     assert {bool(result.warnings) for result in results} == {how != "none"}
     many = [torch.randn(4 * len(v), *v.shape[1:], generator=generator, dtype=v.dtype) for v in (x, y)]
-    diagnosis = lagreach.diagnose(model, many, lags=[0, 1])
+    diagnosis = lagreach.diagnose(model, many, lags=[0, 1], lags_of="layers")
     assert any("also used outside the recurrence" in warning for warning in diagnosis.warnings) == (how != "none")
     assert "weight_ih_l0" in str(results[0]) or how == "none"
 

@@ -59,7 +59,7 @@ def refuse_constant_targets(sequences: Sequences) -> None:
 
 def _beside(counted: Tensor, y: Tensor) -> Tensor:
     """Which targets count, with the axes of the targets."""
-    return counted.reshape(*counted.shape, *[1] * (y.ndim - counted.ndim))
+    return counted.reshape((*counted.shape, *[1] * (y.ndim - counted.ndim)))  # both may be single numbers
 
 
 def _counted(batch: Batch) -> Tensor:

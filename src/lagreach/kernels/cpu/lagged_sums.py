@@ -129,6 +129,7 @@ def add_about(
     check_arrays("sums of products", {**shapes, "their squares": (powers, (every, lags))}, dtype=torch.float64)
     sums = (cross, old, powers)
     if not all(part.is_contiguous() for part in sums):
-        raise InputError("these sums are not contiguous", got=f"strides {[part.stride() for part in sums]}")
+        got = f"strides {[part.stride() for part in sums]}"
+        raise InputError("these sums are not contiguous", got=got, expected="whole arrays, not views of some columns")
     arrays = (*(part.contiguous() for part in (products, power, about)), *sums)
     _add_about(*(part.detach().numpy() for part in arrays), first, apart)
