@@ -15,18 +15,22 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lagreach import GatedRNN
+from lagreach.adapters import find_views
 from lagreach.cells import all_cells
 from lagreach.cells.activations import ACTIVATIONS, Activation
 from lagreach.cells.diag_elman import DiagElman
 from lagreach.cells.diag_gate import DiagGate
 from lagreach.cells.stack import Stack
+from lagreach.data.batch import Batch
 from lagreach.errors import InputError, UnsupportedError
-from lagreach.kernels import scan, scan_pullback, scan_tangent
+from lagreach.kernels import scan, scan_pullback, scan_stack, scan_tangent
 from lagreach.kernels.gpu import missing, plan, precision, products
 from lagreach.kernels.gpu.products import weight_gradients
 from lagreach.kernels.gpu.readout import ReadOne
 from lagreach.kernels.packing import products_of
 from lagreach.study.replicas import read
+from lagreach.transport.windows import Windows
 
 pytestmark = pytest.mark.thorough
 
@@ -194,6 +198,27 @@ def at_blocks(cell):
     return {name: float((v - expected[name]).norm() / expected[name].norm()) for name, v in got.items()}
 
 
+def to_first_step(name, size=1.0, dtype=torch.float64):
+    """How far what `Windows` lead back in one launch for each lag is from what they lead back step by step."""
+    model = GatedRNN(name, 3, 5, 1, generator=torch.Generator().manual_seed(0)).to(dtype)
+    (x, s0), _ = problem(build(name), 5, 3, 6, dtype, replicas=1)
+    recurrence = find_views(model, Batch(x[0], x[0, ..., :1]))[0].template
+    states = scan_stack(recurrence.stack, x[0], s0[0], recurrence.params, kernel="reference").detach()
+    windows = Windows(recurrence, x[0].transpose(0, 1), s0[0], states.transpose(0, 1)[:-1])
+    generator = torch.Generator().manual_seed(1)
+    starts = size * torch.randn(3, *s0[0].shape, generator=generator, dtype=torch.float64).to(dtype)
+    lags = [0, 2, 5]
+    launched, stepped = windows._in_one_launch(starts, lags), windows._step_by_step(starts, lags)
+    if launched is None:
+        return None
+    (got, got_power), (expected, power) = launched, stepped
+    apart = [(got[lag].double() * got_power[lag] - expected[lag].double() * power[lag]).norm() for lag in lags]
+    return max(
+        float(a / max(float(expected[lag].double().norm() * power[lag]), 1e-300))
+        for a, lag in zip(apart, lags, strict=True)
+    )
+
+
 def broken_sequences(cell):
     """A NaN in one sequence stays there: says which of (replica, sequence, time) are finite."""
     inputs, params = problem(cell, 5, 3, 3)
@@ -274,6 +299,7 @@ def run_usual():
         results[f"{name} tangents"] = some_tangents(cell)
         results[f"{name} along weights"] = along_weights(cell)
         results[f"{name} blocks"] = at_blocks(cell)
+        results[f"{name} windows"] = to_first_step(name)
         results[f"{name} broken"] = broken_sequences(cell)
         results[f"{name} apart"] = replicas_apart(cell)
         results[f"{name} zeros"] = zeros_on_the_way_back(cell)
@@ -291,6 +317,10 @@ def run_usual():
         results["wide inputs"] = wide_inputs()
     results["small rows"] = small_rows()
     results["readout"] = readout()
+    results["windows of nothing"], results["endless windows"] = (
+        to_first_step("lstm", size) for size in (0.0, torch.inf)
+    )
+    results["windows far below one"] = to_first_step("lstm", 1e-30, torch.float32)
     results["lstm all streamed"] = streamed(build("lstm"), 0)
     for activation in ACTIVATIONS:
         results[f"activation {activation}"] = errors(DiagElman(activation=activation), 5, 3, 2)
@@ -316,6 +346,17 @@ def test_values_gradients_and_tangents(results, name, case):
 @pytest.mark.parametrize("name", CELLS)
 def test_tangents_along_weights(results, name):
     assert results[f"{name} along weights"] < EXACT
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_windows_are_led_back_in_one_launch(results, name):
+    assert results[f"{name} windows"] < EXACT
+
+
+def test_windows_out_of_range_are_led_back_step_by_step(results):
+    assert results["windows far below one"] < SINGLE
+    assert results["windows of nothing"] == 0
+    assert results["endless windows"] is None
 
 
 @pytest.mark.parametrize("name", DENSE)

@@ -16,9 +16,10 @@ from lagreach.kernels.cpu.kept_run import KeptRun
 from lagreach.transport import carry
 from lagreach.transport.carry import Carry, Steps, WeightSums
 from lagreach.transport.exact import walk_back
-from lagreach.transport.joined import Joined, Windows
+from lagreach.transport.joined import Joined
 from lagreach.transport.objective import make_objective
 from lagreach.transport.rollout import rollout, run
+from lagreach.transport.windows import Windows
 from tests.cases import CELLS, TOLERANCE, VARIANTS, autograd_gradient, normal, small_model
 
 SEQUENCES, TIME, LAGS = 3, 90, (0, 2, 5)  # more rows than are summed in one go

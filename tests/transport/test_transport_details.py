@@ -19,8 +19,8 @@ from lagreach.transport.first_order import (
     first_order_windows,
 )
 from lagreach.transport.first_order_sums import LagSums, _power_of_two, groups, steps_of
-from lagreach.transport.joined import Windows
 from lagreach.transport.rollout import chunks
+from lagreach.transport.windows import Windows
 from tests.cases import normal
 
 

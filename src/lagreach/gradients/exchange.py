@@ -35,15 +35,13 @@ from lagreach.gradients.step_inputs import PartReading, StepInput, part_reading,
 from lagreach.kernels import scan_stack
 from lagreach.transport.carry import Carry, Steps, WeightSums
 from lagreach.transport.exact import walk_back
-from lagreach.transport.joined import Windows
 from lagreach.transport.linear_scan import jumped, only_scan
 from lagreach.transport.linearised import linearise
-from lagreach.transport.scaled import sizes_in_powers_of_two
+from lagreach.transport.windows import Windows
 
 FEWEST = 32  # positions of a pair, if it has so many
 VALUES_TOGETHER = 2**21  # of the states of windows that are worked on at once
 ALIVE = 24  # tensors of that size at the peak, so many at most
-RESCALE_EVERY = 8  # steps, so that float32 holds what is carried
 LINEARISED = 3  # times the work of carrying a gradient over a step is that of linearising it
 
 Sums = tuple[int, np.ndarray, np.ndarray, np.ndarray]
@@ -342,7 +340,7 @@ class _Adder:
         if windows is None:
             carried, power = jumped(recurrence, x, dict(zip(lags, starts, strict=True)))
         else:
-            carried, power = self._step_by_step(windows, starts, lags)
+            carried, power = windows.to_first_step(starts, lags)
             rows = [carried[lag].contiguous() for lag in sorted(carried)]
             sums = windows.first_step_sums(self.names, rows, self._weights_by_group)
             if sums is not None:
@@ -355,25 +353,6 @@ class _Adder:
         place = torch.arange(len(self.weights), device=self.weights.device) % self.count
         mine = [(group.start <= place) & (place < group.stop) for group in self.groups]
         return torch.stack([torch.where(inside, self.weights, 0.0) for inside in mine], dim=1)
-
-    def _step_by_step(
-        self, windows: Windows, starts: Float[Tensor, "lag row state"], lags: list[int]
-    ) -> tuple[dict[int, Tensor], dict[int, float]]:
-        """What arrives at the first step from each lag, and the power of two that it was divided by."""
-        carried: dict[int, Tensor] = {}
-        power = dict.fromkeys(lags, 1.0)
-        for step in range(lags[-1], 0, -1):
-            if step in lags:
-                carried[step] = starts[lags.index(step)]
-            if step % RESCALE_EVERY == 0 and carried:
-                sizes = sizes_in_powers_of_two(list(carried.values()))
-                for (lag, values), size in zip(carried.items(), sizes, strict=True):
-                    carried[lag], power[lag] = values / size, power[lag] * size
-            led_on = windows.back(step, [values.contiguous() for values in carried.values()])
-            carried = dict(zip(carried, led_on, strict=True))
-        if 0 in lags:
-            carried[0] = starts[0]
-        return carried, power
 
     def _collected(
         self, recurrence: Recurrence, x: Tensor, before: Tensor, carried: dict[int, Tensor], power: dict[int, float]

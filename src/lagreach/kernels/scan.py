@@ -168,9 +168,14 @@ def scan_pullback(
 
 
 def _fused(kernel: str, cell: Cell, x: Tensor, s0: Tensor, params: Params) -> Kernel | None:
-    """Choose a kernel; mixed dtypes and empty inputs are left to the reference loop, whose errors torch words."""
+    """Choose a kernel; mixed dtypes and empty inputs are left to the reference loop, whose errors torch words.
+
+    So are cells wider than the kernel takes, unless it was asked for.
+    """
     tensors = (x, s0, *params.values())
     if any(v.dtype != x.dtype or v.device != x.device for v in tensors) or any(v.numel() == 0 for v in tensors):
         choose(kernel, cell, x.device, x.dtype)  # still refuses a kernel that does not exist
         return None
-    return choose(kernel, cell, x.device, x.dtype)
+    fused = choose(kernel, cell, x.device, x.dtype)
+    too_wide = s0.shape[-1] > cell.state_size(getattr(fused, "WIDEST", s0.shape[-1]))
+    return None if too_wide and kernel == "auto" else fused

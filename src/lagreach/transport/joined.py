@@ -1,9 +1,8 @@
-"""Many linearised steps at once, in one compiled call or from what a compiled run has kept."""
+"""Many linearised steps that a compiled kernel pulls back in one call."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -13,10 +12,9 @@ from torch import Tensor
 
 from lagreach.adapters import Recurrence
 from lagreach.cells._pullback import RowForm
-from lagreach.kernels import scan_stack
 from lagreach.kernels.cpu import missing, row_pass
 from lagreach.kernels.cpu.buffers import empty
-from lagreach.transport.linearised import Closed, Linearised, linearise
+from lagreach.transport.linearised import Closed, Linearised
 
 if TYPE_CHECKING:
     from lagreach.kernels.cpu.kept_run import KeptRun
@@ -70,11 +68,11 @@ class Joined:
         initial: Float[Tensor, "row state"],
     ) -> Joined | None:
         """Join the steps of a run by a kernel that keeps what linearising needs; None if there is none."""
-        kept = _kept_run(recurrence, x, initial) if isinstance(like, Closed) else None
-        return cls._of_kept(like, kept, x) if kept is not None and isinstance(like, Closed) else None
+        kept = kept_run(recurrence, x, initial) if isinstance(like, Closed) else None
+        return cls.of_kept(like, kept, x) if kept is not None and isinstance(like, Closed) else None
 
     @classmethod
-    def _of_kept(cls, like: Closed, kept: Sequence[KeptRun], x: Float[Tensor, "step row input"]) -> Joined:
+    def of_kept(cls, like: Closed, kept: Sequence[KeptRun], x: Float[Tensor, "step row input"]) -> Joined:
         """Join the first steps of a run, as many as there are inputs."""
         factors, inputs, one = [], x, x.new_ones(*x.shape[:2], 1)
         for layer, names in zip(kept, like.factor_names, strict=True):
@@ -110,84 +108,7 @@ def _room_for(rows: int, like: Tensor) -> Tensor:
     return torch.from_numpy(empty((rows, like.shape[1]), like.numpy().dtype))
 
 
-class Windows:
-    """Rows that run for a few steps, each step linearised when gradients are led back over it.
-
-    Where a kernel keeps what it computes on the way, that is used again.
-
-    Parameters
-    ----------
-    states
-        States after each step but the last, if they are known already; else they are run.
-    """
-
-    def __init__(
-        self,
-        recurrence: Recurrence,
-        x: Float[Tensor, "step row input"],
-        initial: Float[Tensor, "row state"],
-        states: Float[Tensor, "known row state"] | None = None,
-    ) -> None:
-        self._recurrence, self._x, self._initial = recurrence, x, initial
-        self.together = x.is_cuda  # all gradients in one call: starting a kernel there takes longer than what it does
-        self._kept = None if states is not None else _kept_run(recurrence, x, initial)
-        self._known = states
-
-    @cached_property
-    def states(self) -> Float[Tensor, "known row state"]:
-        """States after each step but the last, or after all of them."""
-        if self._known is not None:
-            return self._known
-        if self._kept is not None:
-            layers = [layer.states for layer in self._kept]
-            return torch.cat(layers, dim=-1) if len(layers) > 1 else layers[0]
-        recurrence = self._recurrence
-        with torch.no_grad():
-            run = scan_stack(recurrence.stack, self._x.transpose(0, 1), self._initial, recurrence.params)
-        return run.transpose(0, 1)
-
-    def back(self, step: int, cotangents: Iterable[Float[Tensor, "row state"]]) -> Iterator[Tensor]:
-        """Lead gradients after a step on to the states before it."""
-        steps = slice(step, step + 1)
-        compiled = None if self._kept is None else row_pass([layer.form(steps) for layer in self._kept])
-        if compiled is not None:
-            spreads = compiled.spreads(self._x)
-            for after in cotangents:
-                before = torch.empty_like(after)
-                compiled(after, spreads, before, whole=False, sizes=None)
-                yield before
-            return
-        x, s = self._x[step], self.states[step - 1] if step else self._initial
-        if self.together:
-            after = torch.cat(list(cotangents))
-            many = len(after) // len(x)
-            linear, before = (
-                linearise(self._recurrence, x.repeat(many, 1), s.repeat(many, 1), ()),
-                torch.empty_like(after),
-            )
-            linear.back(after, x.new_empty(len(after), linear.width), before, whole=False)
-            yield from before.chunk(many)
-            return
-        linear = linearise(self._recurrence, x, s, ())
-        spread = x.new_empty(len(x), linear.width)
-        for after in cotangents:
-            before = torch.empty_like(after)
-            linear.back(after, spread, before, whole=False)
-            yield before
-
-    def first_step_sums(
-        self, names: Sequence[str], cotangents: Iterable[Float[Tensor, "row state"]], by: Float[Tensor, "row k"]
-    ) -> list[Float[Tensor, "k param"]] | None:
-        """Sums over rows, weighted in k ways, of what the weights get at the first step; None if no kernel has run the rows."""
-        like = None if self._kept is None else linearise(self._recurrence, self._x[0, :1], self._initial[:1], names)
-        if self._kept is None or not isinstance(like, Closed) or not like.compiled:
-            return None
-        joined = Joined._of_kept(like, self._kept, self._x[:1])
-        led_on = torch.empty_like(self._initial)
-        return [joined.flat(joined.back_and_sums(after, led_on, None, by)) for after in cotangents]
-
-
-def _kept_run(recurrence: Recurrence, x: Tensor, initial: Tensor) -> list[KeptRun] | None:
+def kept_run(recurrence: Recurrence, x: Tensor, initial: Tensor) -> list[KeptRun] | None:
     """Run by kernels that keep what linearising needs, layer by layer; None if there is one without, here and now."""
     stack = recurrence.stack
     plain = [cell.plain(stack.layer_params(k, recurrence.params)) for k, cell in enumerate(stack.cells)]

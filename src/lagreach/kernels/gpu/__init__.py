@@ -23,9 +23,28 @@ from torch import Tensor
 from lagreach.cells import Cell, Params
 from lagreach.cells.activations import ACTIVATIONS, Activation, get_activation
 from lagreach.kernels.entry import check_scan
-from lagreach.kernels.gpu.plan import Plan, check_precision, chosen_shape, current_precision, family_of, precision
+from lagreach.kernels.gpu.plan import (
+    WIDEST,
+    Plan,
+    check_precision,
+    chosen_shape,
+    current_precision,
+    family_of,
+    precision,
+)
 
-__all__ = ["check_precision", "current_precision", "missing", "precision", "scan", "scan_pullback", "scan_tangent"]
+__all__ = [
+    "WIDEST",
+    "check_precision",
+    "current_precision",
+    "missing",
+    "plan_of",
+    "precision",
+    "scan",
+    "scan_pullback",
+    "scan_tangent",
+    "vectors_of",
+]
 
 
 def missing(cell: Cell, device: torch.device, dtype: torch.dtype) -> str | None:
@@ -51,7 +70,7 @@ def scan(cell: Cell, x: Tensor, s0: Tensor, params: Params) -> Tensor:
     from lagreach.kernels.gpu.packing import stacked
 
     check_scan(cell, x, s0, params)
-    states: Tensor = Recurrence.apply(_plan(cell, s0), x, *stacked(cell, params), s0, *_vectors(params))[0]
+    states: Tensor = Recurrence.apply(plan_of(cell, s0), x, *stacked(cell, params), s0, *vectors_of(params))[0]
     return states
 
 
@@ -62,10 +81,10 @@ def scan_tangent(cell: Cell, x: Tensor, s0: Tensor, params: Params, direction: P
 
     check_scan(cell, x, s0, params)
     check_scan(cell, x, s0, direction, "the direction of")
-    plan, vectors, (W, b, U) = _plan(cell, s0), _vectors(params), stacked(cell, params)
+    plan, vectors, (W, b, U) = plan_of(cell, s0), vectors_of(params), stacked(cell, params)
     with torch.no_grad():
         after = Recurrence.forward(plan, x, W, b, U, s0, *vectors)
-        moved = (None, *stacked(cell, direction), None, *_vectors(direction))  # inputs and first state stay
+        moved = (None, *stacked(cell, direction), None, *vectors_of(direction))  # inputs and first state stay
         return tangent_of(plan, (x, W, U, s0, *vectors, *after), moved)
 
 
@@ -77,14 +96,15 @@ def scan_pullback(
     from lagreach.kernels.gpu.packing import by_block, stacked
 
     check_scan(cell, x, s0, params)
-    plan, vectors, (W, b, U) = _plan(cell, s0), _vectors(params), stacked(cell, params)
+    plan, vectors, (W, b, U) = plan_of(cell, s0), vectors_of(params), stacked(cell, params)
     with torch.no_grad():
         after = Recurrence.forward(plan, x, W, b, U, s0, *vectors)
         d = Pullback.apply(plan, plan.tile(x, U), gradient, U, s0, *vectors, *after)[0]
         return by_block(cell, d), torch.matmul(d[..., : W.shape[1]], W[:, None])
 
 
-def _plan(cell: Cell, s0: Tensor) -> Plan:
+def plan_of(cell: Cell, s0: Tensor) -> Plan:
+    """How to run a cell from first states (replica, seq, state)."""
     family = family_of(cell)
     assert family is not None, "missing() comes first"
     return Plan(
@@ -97,6 +117,6 @@ def _plan(cell: Cell, s0: Tensor) -> Plan:
     )
 
 
-def _vectors(params: Params) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+def vectors_of(params: Params) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Gain and shift of a LayerNorm and the hidden bias of TorchGRU's candidate, where there are some."""
     return params.get("ln_gain"), params.get("ln_shift"), params.get("c_n")
