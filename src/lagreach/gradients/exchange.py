@@ -363,5 +363,5 @@ class _Adder:
         for lag in sorted(carried):
             linear.spread(carried[lag].contiguous(), spread)
             sums = linear.weights(spread, weighted, self.groups, self.count)
-            by_lag.append(torch.stack([linear.flat(one.double())[0] for one in sums]) * power[lag])
+            by_lag.append(linear.flat(sums.double())[:, 0] * power[lag])
         return torch.stack(by_lag)

@@ -57,7 +57,7 @@ class WeightSums:
         else:
             self._reached = steps.x.new_ones(steps.total, 1) if reached is None else steps.rows(reached)
             self._weighted = [block.weighted(self._reached[place]) for block, place in steps.blocks]
-        self._total: list[Tensor] = []  # one for each group
+        self._total: Tensor | None = None
 
     def row_weights(self, rows: slice, started: slice) -> Float[Tensor, "row k"]:
         """Weights of these rows, which `started` at these anchors."""
@@ -70,23 +70,20 @@ class WeightSums:
         if exponent is not None:
             top = int(exponent[started].max())
             weighted = weighted * torch.exp2((exponent[started] - top).to(spread.dtype))
-        self.take_in([sums.double() for sums in step.weights(spread, weighted, self._steps.groups, count)], top)
+        self.take_in(step.weights(spread, weighted, self._steps.groups, count).double(), top)
 
-    def take_in(self, sums_of_groups: list[Tensor], top: int) -> None:
-        """Add sums of the groups' weights' gradients, of size ``2**top``."""
+    def take_in(self, sums: Float[Tensor, "group k sum"], top: int) -> None:
+        """Add sums of the weights' gradients, of size ``2**top``."""
         if top and self._kept:
-            top += lift(torch.stack([sums.abs().max() for sums in sums_of_groups]).max(), top)
+            top += lift(sums.abs().max(), top)
         if top:
-            sums_of_groups = [times_two_to_the(top, sums) for sums in sums_of_groups]
-        self._total = (
-            [a.add_(b) for a, b in zip(self._total, sums_of_groups, strict=True)] if self._total else sums_of_groups
-        )
+            sums = times_two_to_the(top, sums)
+        self._total = sums if self._total is None else self._total.add_(sums)
 
     def take(self) -> Float[Tensor, "group k param"]:
         """Return what was collected, and start anew."""
-        by_group = [self._steps.flat(sums) for sums in self._total]
-        gradients = by_group[0][None] if len(by_group) == 1 else torch.stack(by_group)
-        self._total = []
+        assert self._total is not None, "nothing was collected"
+        gradients, self._total = self._steps.flat(self._total), None
         return gradients
 
 
@@ -194,7 +191,7 @@ class Steps:
             rows //= 2
         return rows
 
-    def flat(self, sums: Tensor) -> Float[Tensor, "k param"]:
+    def flat(self, sums: Float[Tensor, "*any sum"]) -> Float[Tensor, "*any param"]:
         """Lay the weights' gradients side by side; see `Linearised.flat`."""
         return (self.blocks[0][0] if self.joined is None else self.joined).flat(sums)
 
@@ -293,7 +290,7 @@ class Carry:
             by = by * torch.exp2((self._exponent[started] - top).to(by.dtype))
         products = joined.back_and_sums(here, there, sizes, by)
         for total, part in zip(sums, products.split([mine.shape[1] for mine in sets]), strict=True):
-            total.take_in([part], top)
+            total.take_in(part[None], top)
 
     def _pull(self, blocks: range, thread: int = 0, *, go_on: bool = True, whole: bool = False) -> None:
         """Spread what has reached these blocks and lead it on; if `whole`, the spread of the last one remains."""

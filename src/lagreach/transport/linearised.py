@@ -7,8 +7,9 @@ else, and every weight that a closed form leaves out, goes through autodiff, whi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float
@@ -51,14 +52,16 @@ class Linearised(ABC):
         """Prepare sums over rows with k sets of row weights: something with one row per step, to be used many times."""
 
     @abstractmethod
-    def weights(self, spread: Tensor, weighted: Tensor, groups: Sequence[slice], count: int) -> list[Tensor]:
+    def weights(
+        self, spread: Tensor, weighted: Tensor, groups: Sequence[slice], count: int
+    ) -> Float[Tensor, "group k sum"]:
         """Gradients of the weights summed over the rows of each group, in a form that may be added up over calls.
 
         The rows of `count` sequences follow each other at every position; a group is a range of these sequences.
         """
 
     @abstractmethod
-    def flat(self, sums: Tensor) -> Float[Tensor, "k param"]:
+    def flat(self, sums: Float[Tensor, "*any sum"]) -> Float[Tensor, "*any param"]:
         """Lay the weights' gradients side by side, in the order of `names`."""
 
 
@@ -157,38 +160,47 @@ class Closed(Linearised):
         """What the weights of each layer multiply, side by side."""
         return [layer.factor(used) for layer, used in zip(self._layers, self._used, strict=True)]
 
-    def weights(self, spread: Tensor, weighted: Tensor, groups: Sequence[slice], count: int) -> list[Tensor]:
+    def weights(
+        self, spread: Tensor, weighted: Tensor, groups: Sequence[slice], count: int
+    ) -> Float[Tensor, "group k sum"]:
         """Of each layer all factors times all columns that some weight uses; `flat` picks what is wanted."""
         sizes = [factor.shape[1] for factor in self.factors]
         sets = weighted.shape[1] // sum(sizes)
         by_layer = weighted.split([sets * size for size in sizes], dim=1)
         spreads = [own[:, :used] for own, used in zip(self._split(spread)[0], self.columns, strict=True)]
+        products = [_products(*pair, groups, count) for pair in zip(by_layer, spreads, strict=True)]
+        return torch.cat([product.reshape(len(groups), sets, -1) for product in products], dim=2)
 
-        def products(rows: Callable[[Tensor], Tensor]) -> Tensor:
-            pairs = [(rows(a), rows(d)) for a, d in zip(by_layer, spreads, strict=True)]
-            return torch.cat([(a.T @ d).view(sets, -1) for a, d in pairs], dim=1)
-
-        if list(groups) == [slice(0, count)]:
-            return [products(lambda rows: rows)]
-        return [products(partial(_of_group, group, count)) for group in groups]
-
-    def flat(self, sums: Tensor) -> Tensor:
+    def flat(self, sums: Float[Tensor, "*any sum"]) -> Float[Tensor, "*any param"]:
         """Pick factors and columns of each weight."""
         sizes = [max((place.stop for place in places.values()), default=0) for places in self.factor_names]
-        parts = sums.split([size * columns for size, columns in zip(sizes, self.columns, strict=True)], dim=1)
+        parts = sums.split([size * columns for size, columns in zip(sizes, self.columns, strict=True)], dim=-1)
         flattened = []
         for k, short in self._names:
             use = self._layers[k].uses[short]
-            products = parts[k].unflatten(1, (sizes[k], self.columns[k]))[:, self.factor_names[k][use.factor]]
+            products = parts[k].unflatten(-1, (sizes[k], self.columns[k]))[..., self.factor_names[k][use.factor], :]
             blocks = [products[..., columns] for columns in _joined(use.columns)]
-            mine = blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=2)
-            flattened.append(mine.transpose(1, 2).flatten(1))
-        return flattened[0] if len(flattened) == 1 else torch.cat(flattened, dim=1)
+            mine = blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=-1)
+            flattened.append(mine.mT.flatten(-2))
+        return flattened[0] if len(flattened) == 1 else torch.cat(flattened, dim=-1)
 
 
-def _of_group(group: slice, count: int, rows: Tensor) -> Tensor:
-    """Rows of some of so many sequences, at all positions."""
-    return rows.unflatten(0, (-1, count))[:, group].flatten(0, 1)
+def _products(
+    a: Float[Tensor, "row i"], b: Float[Tensor, "row j"], groups: Sequence[slice], count: int
+) -> Float[Tensor, "group i j"]:
+    """``a^T b`` over the rows of each group; of groups of one size that follow each other, in one batched product."""
+    if list(groups) == [slice(0, count)]:
+        return (a.T @ b)[None]
+    a, b = (rows.unflatten(0, (-1, count)) for rows in (a, b))  # (position, seq, ...)
+    sizes = {group.stop - group.start for group in groups}
+    if len(sizes) == 1 and all(one.stop == other.start for one, other in pairwise(groups)):
+        in_groups = slice(groups[0].start, groups[-1].stop)
+        by_group = (
+            v.unflatten(1, (len(groups), -1)).transpose(0, 1).flatten(1, 2) for v in (a[:, in_groups], b[:, in_groups])
+        )
+        first, second = by_group
+        return first.mT @ second
+    return torch.stack([a[:, group].flatten(0, 1).T @ b[:, group].flatten(0, 1) for group in groups])
 
 
 def _joined(columns: Sequence[slice]) -> list[slice]:
@@ -222,20 +234,21 @@ class Autodiff(Linearised):
         """Return the row weights themselves."""
         return by
 
-    def weights(self, spread: Tensor, weighted: Tensor, groups: Sequence[slice], count: int) -> list[Tensor]:
+    def weights(
+        self, spread: Tensor, weighted: Tensor, groups: Sequence[slice], count: int
+    ) -> Float[Tensor, "group k sum"]:
         """One backward pass for each set of row weights; for several groups, of every sequence by itself."""
         if list(groups) == [slice(0, count)]:
             leaves = list(self._weights.values())
             sets = [_pulled(self._after, spread * one[:, None], leaves) for one in weighted.T]
-            return [torch.stack([torch.cat([g.flatten() for g in gradients]) for gradients in sets])]
+            return torch.stack([torch.cat([g.flatten() for g in gradients]) for gradients in sets])[None]
         states, leaves = self._by_sequence(count)
-        by_group: list[list[Tensor]] = [[] for _ in groups]
+        by_set = []
         for one in weighted.T:
             gradients = _pulled(states, by_sequence(spread * one[:, None], count), leaves)
             flat = torch.cat([g.flatten(1) for g in gradients], dim=1)
-            for sums, group in zip(by_group, groups, strict=True):
-                sums.append(flat[group].sum(0))
-        return [torch.stack(sums) for sums in by_group]
+            by_set.append(torch.stack([flat[group].sum(0) for group in groups]))
+        return torch.stack(by_set, dim=1)
 
     def flat(self, sums: Tensor) -> Tensor:
         """They are flat already."""
