@@ -13,6 +13,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from lagreach.forecasting.track_record import in_a_row, rates
+
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 RESULTS = ROOT / "results"
@@ -68,6 +70,9 @@ def _of_forecast(summary: dict[str, Any], first: dict[str, Any]) -> list[str]:
         "The share of inputs that follow from each other was defined anew after this study was known; as it was run, it had "
         f"{interval(first['auroc']['before'])} and {interval(first['auroc']['after_5_percent'])}, off by "
         f"{interval(first['median_share_error']['after_5_percent'])}, and met {met_first} goals.",
+        "Track record, in all of these trainings: of lags forecast at half or more, a tenth to half, and less, "
+        f"{in_a_row(rates('unlimited', 'before'))} were learned where the forecast came before training, and "
+        f"{in_a_row(rates('budgeted', 'after_5_percent'))} where it came after 5 % and knew the optimiser and its steps.",
     ]
 
 

@@ -4,6 +4,7 @@ python -m studies.validation2 run --device cuda --workers 14 --out runs/validati
 python -m studies.validation2 growth --device cuda --workers 14 --out runs/growth
 python -m studies.validation2 analyse results/validation2
 python -m studies.validation2 page
+python -m studies.validation2 record
 """
 
 from __future__ import annotations
@@ -100,6 +101,19 @@ def page(
     parts = {"all tasks": chosen, "linear dependencies": beside}
     grown = {name: judge_growth(part, draws) for name, part in parts.items()}
     write_page(analyse_folder(chosen, draws), linear, out or PAGE, grown)
+
+
+@app.command()
+def record(
+    folder: Annotated[
+        Path | None, typer.Argument(help="Folder of the tables; results/validation2 if left out.")
+    ] = None,
+) -> None:
+    """Count how often lags were learned by the share forecast, for the package to quote."""
+    from studies.validation2.page import RESULTS
+    from studies.validation2.record import write_record
+
+    write_record(folder or RESULTS)
 
 
 if __name__ == "__main__":

@@ -55,6 +55,19 @@ def folder(tmp_path_factory):
 COMMON = ("diagnose", "--model", "my_models:build", "--lags", "0,1,2,8")
 
 
+def test_a_model_may_be_named_by_its_file(folder, tmp_path):
+    """From another folder, beside what it imports, and whatever else has its name."""
+    place = tmp_path / "models"
+    place.mkdir()
+    (place / "parts.py").write_text(MODEL)
+    (place / "json.py").write_text("from parts import build\n")
+    done = lagreach(
+        folder, "diagnose", "--model", place / "json.py:build", "--lags", "0,2", "--data", "data.npz", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["layers"][0]["dependences"] == [2]
+
+
 def test_diagnose_writes_and_answers(folder):
     done = lagreach(folder, *COMMON, "--data", "data.npz", "--out", "run", "--json", "--sequences", 100000)
     assert done.returncode == 0, done.stderr
@@ -122,6 +135,7 @@ def test_a_malicious_file_executes_nothing(folder):
     [
         (("--model", "my_models", "--data", "data.npz"), "package.module:factory"),
         (("--model", "my_models:nothing", "--data", "data.npz"), "could not be imported"),
+        (("--model", "missing.py:build", "--data", "data.npz"), "could not be imported"),
         (("--model", "nowhere:build", "--data", "data.npz"), "could not be imported"),
         (("--model", "torch:tensor", "--data", "data.npz"), ""),
         (("--model", "my_models:build", "--data", "missing.npz"), "no such file"),

@@ -20,6 +20,7 @@ from lagreach.forecasting.limits import LIMITS
 from lagreach.forecasting.linearise import choose_linearisation
 from lagreach.forecasting.plan import BLOCKS, make_plan
 from lagreach.forecasting.run import ForecastRun
+from lagreach.forecasting.track_record import counts, track_record
 from lagreach.forecasting.words import plainly
 from lagreach.statistics import reachable, readable
 from lagreach.statistics.linear_share import AMPLE, share_curves
@@ -400,7 +401,19 @@ def test_the_text_says_it_plainly():
     text = str(lagreach.forecast(Delays(6), (x, y), lags=[0, 3, 5, 12]))
     assert "lags 0, 3 and 5 will be learned; 12 is unseen" in text
     assert "In the data the target depends on lag 3: lag 3 will be learned" in text
+    assert track_record(budgeted=False) in text
     assert len(text.splitlines()) <= 14
+
+
+def test_a_forecast_says_how_often_its_kind_came_true():
+    x, y = data(64, 16, inputs=1, lag=3)
+    model = Recurrent("RNN")
+    x = torch.cat((x, x.roll(5, 0)), dim=-1)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    budgeted = str(lagreach.forecast(model, (x, y), lags=[3], optimiser=optimiser, steps=50, directions=8))
+    (learned, of) = counts()["learned_of"]["budgeted"]["before"][-1]
+    assert f"forecast at 50 % or more before training {100 * learned / of:.0f} % were learned" in budgeted
+    assert track_record(budgeted=False) not in budgeted
 
 
 def test_a_lag_that_needs_more_sequences_is_said_with_how_many():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import math
 import sys
@@ -10,6 +11,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -33,7 +35,7 @@ OUT_OF_REACH = 3
 
 
 def load_model(spec: str) -> nn.Module:
-    """Import ``package.module:factory`` and call it, or read ``hf:folder``.
+    """Import ``package.module:factory`` or ``folder/file.py:factory`` and call it, or read ``hf:folder``.
 
     What goes wrong in the user's own code is told with its place.
     """
@@ -41,11 +43,16 @@ def load_model(spec: str) -> nn.Module:
         return load_hugging_face(Path(spec.removeprefix(PREFIX)))
     module_name, _, name = spec.partition(":")
     if not name or not module_name:
-        raise InputError("a model is named package.module:factory", got=repr(spec), fix="write my_package.models:build")
-    here = str(Path.cwd())
+        raise InputError(
+            "a model is named package.module:factory or file.py:factory",
+            got=repr(spec),
+            fix="write my_package.models:build",
+        )
+    file = Path(module_name).resolve() if module_name.endswith(".py") else None
+    here = str(Path.cwd() if file is None else file.parent)
     sys.path.insert(0, here)
     try:
-        factory = getattr(importlib.import_module(module_name), name)
+        factory = getattr(importlib.import_module(module_name) if file is None else module_of(file), name)
     except (Exception, SystemExit) as error:  # a script that ends itself would end this command, without a word
         raise InputError(
             "the model could not be imported",
@@ -67,6 +74,16 @@ def load_model(spec: str) -> nn.Module:
             "the factory did not return a torch module", got=type(model).__name__, expected="a torch.nn.Module"
         )
     return model
+
+
+def module_of(file: Path) -> ModuleType:
+    """Run a file as a module of its own, whatever modules of its name there are."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None, "a file that ends in .py has a loader"
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def in_words(error: BaseException) -> str:

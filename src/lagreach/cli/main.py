@@ -124,8 +124,8 @@ def diagnose(
     model: Annotated[
         str,
         typer.Option(
-            help="Where the model comes from: package.module:factory, called without arguments; or hf:folder, a local "
-            "Hugging Face model in safetensors."
+            help="Where the model comes from: package.module:factory or file.py:factory, called without arguments; or "
+            "hf:folder, a local Hugging Face model in safetensors."
         ),
     ],
     data: Annotated[
@@ -180,7 +180,10 @@ def diagnose(
 @app.command()
 def forecast(
     model: Annotated[
-        str, typer.Option(help="Where the model comes from: package.module:factory, called without arguments.")
+        str,
+        typer.Option(
+            help="Where the model comes from: package.module:factory or file.py:factory, called without arguments."
+        ),
     ],
     data: Annotated[Path, typer.Option(help="Data with x and y (and mask, lengths): .npz, .safetensors or .pt.")],
     weights: Annotated[

@@ -20,6 +20,7 @@ from lagreach.forecasting.limits import (
     UNSEEN,
 )
 from lagreach.forecasting.result import Forecast
+from lagreach.forecasting.track_record import track_record
 
 NO_LAG = "In the data no lag was found that the target depends on (linearly, one lag at a time)"
 SOMETHING = 0.05  # part of the targets that a fit must explain to be spoken of
@@ -52,7 +53,8 @@ NOTHING_TO_DO = "Nothing to do: these lags will be learned."
 
 def describe(forecast: Forecast) -> str:
     """About a dozen lines: what will be learned, what is in the data, a few lags in numbers, and what to do."""
-    lines = [*_answers(forecast), "", *_table(forecast), *_reasons(forecast), *notes(forecast)]
+    record = track_record(budgeted=forecast.within is not None)
+    lines = [*_answers(forecast), record, "", *_table(forecast), *_reasons(forecast), *notes(forecast)]
     return "\n".join(lines)
 
 

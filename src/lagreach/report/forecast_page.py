@@ -11,6 +11,7 @@ import numpy as np
 from lagreach._util.extras import require_extra
 from lagreach.forecasting.limits import LIMITS, MEANING, NONE_FOUND
 from lagreach.forecasting.result import Forecast
+from lagreach.forecasting.track_record import track_record
 from lagreach.forecasting.words import NOT_SEEN, count, in_words, notes, nothing_found, sentence, spans, to_do
 from lagreach.report.forecast_figure import LEARNED
 from lagreach.report.forecast_payload import NOT_TESTED, forecast_payload, packed, shown_lags
@@ -34,6 +35,7 @@ def write_forecast(forecast: Forecast, path: str | Path, *, title: str = TITLE) 
         about=dict(forecast.about),
         answer=first_sentence(forecast),
         in_data=_in_data(forecast),
+        record=track_record(budgeted=forecast.within is not None),
         to_do=to_do(forecast),
         sequences=f"{forecast.available:,}",
         share=f"{100 * forecast.strength:g} %",

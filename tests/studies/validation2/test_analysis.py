@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from studies.validation.learning_curves import learning_curves
-from studies.validation.matching import match
-from studies.validation2 import readme
+from studies.validation.matching import Matched, match
+from studies.validation2 import readme, record
 from studies.validation2.analysis import PRIMARY, analyse_rows, sequences_needed, share_error, weighted_median
 from studies.validation2.goals import FIVE, goals, is_linear, judged
 from studies.validation2.page import PAGE, RESULTS, render
@@ -118,3 +118,26 @@ def test_medians_and_errors_count_trainings_alike(analysis):
     np.testing.assert_array_equal(weighted_median(values, weights), [3.0, 5.0, np.nan])
     error = share_error(analysis.scored, PRIMARY, FIVE)
     assert error.low <= error.value <= error.high
+
+
+def test_the_record_that_forecasts_quote_is_that_of_the_tables():
+    assert json.loads(record.FILE.read_text()) == record.of_results(RESULTS)
+
+
+def test_the_record_counts_lags_by_the_share_that_lagreach_forecast_names():
+    shares = {  # of four lags; the last has no prediction
+        "readable": [0.6, 0.05, 0.2, np.nan],
+        "reachable": [0.1, 0.08, np.nan, np.nan],
+        "budgeted": [0.3, 0.9, 0.2, 0.7],
+    }
+    columns = {
+        "training": np.array(["a", "a", "b", "b"]), "status": np.array(["OK"] * 4),
+        "share": np.array([0.9, 0.5, 0.1, 0.9]), "lag": np.arange(4),
+    }  # fmt: skip
+    values = {(stage, name): np.array(share) for stage in record.STAGES for name, share in shares.items()}
+    rows = Matched(columns, values, {})
+    made = record.counted([rows, rows])
+    assert made["trainings"] == 4
+    for stage in record.STAGES.values():
+        assert made["learned_of"]["unlimited"][stage] == [[2, 2], [0, 2], [2, 2]]
+        assert made["learned_of"]["budgeted"][stage] == [[2, 2], [2, 4], [0, 0]]
