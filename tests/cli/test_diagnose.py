@@ -61,9 +61,8 @@ def test_a_model_may_be_named_by_its_file(folder, tmp_path):
     place.mkdir()
     (place / "parts.py").write_text(MODEL)
     (place / "json.py").write_text("from parts import build\n")
-    done = lagreach(
-        folder, "diagnose", "--model", place / "json.py:build", "--lags", "0,2", "--data", "data.npz", "--json"
-    )
+    model, out = ("--model", place / "json.py:build"), ("--out", tmp_path / "run")
+    done = lagreach(folder, "diagnose", *model, "--lags", "0,2", "--data", "data.npz", "--json", *out)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["layers"][0]["dependences"] == [2]
 
