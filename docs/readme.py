@@ -64,9 +64,10 @@ def _of_forecast(summary: dict[str, Any], first: dict[str, Any]) -> list[str]:
         f"{interval(auroc['after_5_percent'])} after 5 % of it (0.50 is a coin); in {linear['trainings']:,} more on linear "
         f"dependencies, {interval(linear['auroc']['before'])} and {interval(linear['auroc']['after_5_percent'])}. It fails for "
         "products of inputs and for inputs that follow from each other ([study](docs/validation/second.md)).",
-        f"Share: of lags forecast at half or more, a tenth to half, and less, {in_a_row(rates('unlimited', 'before'))} were learned "
-        f"where the forecast came before training, {in_a_row(rates('budgeted', 'after_5_percent'))} where it came after 5 % of it "
-        f"and knew the optimiser. After 5 % the share it names is off by {interval(error)} in the median. {met} of "
+        "Share: of lags forecast at half or more, a tenth to half, and less, "
+        f"{in_a_row(rates('unlimited', 'before'))} were learned where the forecast came before training, "
+        f"{in_a_row(rates('budgeted', 'after_5_percent'))} where it came after 5 % of it and knew the optimiser. "
+        f"After 5 % the share it names is off by {interval(error)} in the median. {met} of "
         f"{len(summary['goals'])} goals that were set beforehand were met: use it to compare and to find what stands in the way, "
         "not as a promise. "
         "The share of inputs that follow from each other was defined anew after this study was known; as it was run, it had "
