@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lagreach.statistics.linear_share.moments import InBlocks, Rows, compiled_sums
+from lagreach.statistics.linear_share.moments import ROOM, InBlocks, Rows, compiled_sums
 
 ANCHORS = 64  # steps of a sequence at which features are looked at; all of them where there are fewer
 FEWEST_ANCHORS = 16
@@ -59,11 +59,8 @@ def choose_anchors(
     if targets <= most:
         return torch.arange(targets, device=shares.device).expand_as(shares), shares
     level = (torch.arange(most, device=chance.device) + chance) / most
-    if bool((shares == 1 / targets).all()):  # all count alike
-        chosen = (level * targets).long()
-    else:
-        chosen = torch.searchsorted(shares.double().cumsum(1), level.double())
-    return chosen.clamp(max=targets - 1), torch.full_like(shares[:, :most], 1 / most)
+    chosen = torch.searchsorted(shares.double().cumsum(1), level.double(), right=True)
+    return chosen.clamp(max=targets - 1), shares.new_full((len(shares), most), 1 / most)
 
 
 def at_anchors(
@@ -175,9 +172,9 @@ class Observed:
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
-    """Put rows behind each other; where all are one and the same, it is not written out."""
+    """Put rows behind each other; where all are one and the same, it is not written out (other devices would have to be asked)."""
     first = parts[0][:1]
-    if all(part.stride(0) == 0 and torch.equal(part[:1], first) for part in parts):
+    if first.device.type == "cpu" and all(part.stride(0) == 0 and torch.equal(part[:1], first) for part in parts):
         return first.expand(sum(map(len, parts)), *first.shape[1:])
     return torch.cat(parts)
 
@@ -194,21 +191,22 @@ def _correlations(
     """What `lagreach.kernels.cpu.correlations` is on a processor, for other devices and types.
 
     ``sum_t w_t r_t z_{t-l}`` for all lags at once is a correlation, hence a product of Fourier transforms; those of a block
-    are added up before they are turned back.
+    are added up before they are turned back. As many blocks are taken at once as there is room for.
     """
     (probes, _, time), directions = inputs.shape, first.shape[1]
-    length = time + max(lags)  # zeros behind, so that the end does not meet the beginning
-    at = torch.as_tensor(list(lags), device=inputs.device)
+    length = 1 << (time + max(lags) - 1).bit_length()  # zeros behind, so that the end does not meet the beginning
+    at, members = torch.as_tensor(list(lags), device=inputs.device), members.to(inputs.device)
     turns = torch.arange(probes, device=inputs.device) % directions
+    which = torch.stack((torch.zeros_like(turns), 1 + turns, 1 + directions + turns))
     factors = torch.cat((shares[:, None], first * shares[:, None], second * shares[:, None]), dim=1)
     ours = factors.new_zeros(*factors.shape[:2], time).scatter_add_(2, times[:, None].expand_as(factors), factors)
-    which = torch.stack((torch.zeros_like(turns), 1 + turns, 1 + directions + turns))
     alone, products = [], []
-    for some in members:
-        these = some[some >= 0]
-        mine, theirs = ours[these], inputs[:, these].movedim(1, 0)
-        spectra = [torch.fft.rfft(part, length) for part in (mine, theirs)]
-        summed = (spectra[0][:, which] * spectra[1][:, None].conj()).sum(0)
-        products.append(torch.fft.irfft(summed, length)[..., at].double())
-        alone.append(mine.sum(0, dtype=torch.float64).flip(1).cumsum(1).flip(1)[:, at][which])
-    return torch.stack(alone), torch.stack(products)
+    for some in members.split(max(1, ROOM // (members.shape[1] * (ours.shape[1] + probes) * length))):
+        index = some.clamp(min=0)
+        mine = torch.where(some[..., None, None] >= 0, ours[index], 0.0)  # (block, member, series, time)
+        spectra = [torch.fft.rfft(part, length) for part in (mine, inputs.movedim(1, 0)[index])]
+        summed = torch.einsum("bmsf,bmpf->bspf", spectra[0], spectra[1].conj())
+        wanted = summed[:, which, torch.arange(probes, device=which.device)]
+        products.append(torch.fft.irfft(wanted, length)[..., at].double())
+        alone.append(mine.sum(1, dtype=torch.float64).flip(2).cumsum(2).flip(2)[..., at][:, which])
+    return torch.cat(alone), torch.cat(products)
