@@ -32,7 +32,10 @@ FEW = 64  # sequences that tell how much of the targets the model knows already
 
 @dataclass(frozen=True)
 class TargetBatch:
-    """Some sequences, run: outputs at the targets, and the objective that weighs them."""
+    """Some sequences, run: outputs at the targets, and the objective that weighs them.
+
+    Steps and positions stay where the data are: a GPU would be waited for whenever they are looked at.
+    """
 
     batch: Batch
     objective: Objective
@@ -70,9 +73,11 @@ class Measurement:
     def run_with_features(self, batch: Batch) -> tuple[TargetBatch, Float[Tensor, "seq target feature"]]:
         """Run the network; also what its readout reads at the targets."""
         shown = self._show(batch)
-        where = self._targets(shown.output, batch)
-        output, features = _of_targets(shown, where.times, where.positions)
-        return TargetBatch(batch, *where, output, self.space.apart(output, where.objective)), features
+        found = self._targets(shown.output, batch)
+        output, features = _of_targets(shown, found.times, found.positions)
+        objective, shares = found.objective.to(output.device), found.shares.to(output.device)
+        apart = self.space.apart(output, objective)
+        return TargetBatch(batch, objective, found.times, found.positions, shares, output, apart), features
 
     def _targets(self, output: Tensor, batch: Batch) -> Targets:
         given = in_one_output(batch, output.shape[2]) if self.at_end and output.shape[1] == 1 else batch
@@ -98,7 +103,7 @@ class Measurement:
         along_residual, along_output = space.along(output, apart)
         return Observed(
             block=block,
-            times=piece.times,
+            times=_moved(piece.times, output.device),
             shares=piece.shares,
             planted=self.plan.coding.planted(piece.batch).to(output),
             residual=(space.readout_residual if readout else space.residual)(output, apart),
@@ -210,11 +215,16 @@ def _at_least_single(shown: Shown) -> Shown:
 def _at(values: Tensor, index: Tensor) -> Tensor:
     if index.shape == values.shape[:2] and torch.equal(index[0], torch.arange(index.shape[1], device=index.device)):
         return values  # all of them, in their order
-    return values.gather(1, index[..., None].expand(-1, -1, values.shape[-1]))
+    return values.gather(1, index.to(values.device)[..., None].expand(-1, -1, values.shape[-1]))
+
+
+def _moved(values: Tensor, device: torch.device) -> Tensor:
+    """Rows on a device; where all are one and the same, it is moved once."""
+    return values[:1].to(device).expand_as(values) if values.stride(0) == 0 else values.to(device)
 
 
 class Targets(NamedTuple):
-    """Where targets are; see `TargetBatch`."""
+    """Where targets are, on the device of the data; see `TargetBatch`."""
 
     objective: Objective
     times: Tensor
@@ -233,7 +243,7 @@ def targets(output: Tensor, batch: Batch, loss: Loss, steps: object, *, at_end: 
     With `at_end`, all of them belong to the last step of the sequence.
     """
     seq, positions, out = output.shape
-    time, device = batch.x.shape[1], output.device
+    time, device = batch.x.shape[1], torch.as_tensor(batch.y).device
     inside = valid_steps(batch.lengths, seq, time, device)
     listed = None if at_end or positions in (1, time) else _own_steps(steps, positions, time, device)
     objective = objective_of(

@@ -220,7 +220,7 @@ class ShareMoments:
         self.sequences[at] += blocks.counts.sum(1)
         self.squares[at] += weighted.flatten(1, 3).mT @ exact.flatten(1, 3)
         self.means[at] += means
-        self.present[at] += _from_each(times.flatten(1), counts.flatten(1), self.lags)
+        self.present[at] += _from_each(times.flatten(1), counts.flatten(1), planted.shape[2], self.lags)
         about = (means / counts.sum((1, 2))[:, None, None]).to(kind)  # what is subtracted, as it was rounded
         groups, values = len(set(self.group)), planted.flatten(0, 1).movedim(2, 0)  # (probe, seq, time)
         old = exact.new_zeros(blocks.count, outputs, len(self.group), len(self.lags))
@@ -354,8 +354,8 @@ def _add_about(
 
 
 def _from_each(
-    times: Int[Tensor, "block anchor"], weights: Float[Tensor, "block anchor"], lags: Sequence[int]
+    times: Int[Tensor, "block anchor"], weights: Float[Tensor, "block anchor"], steps: int, lags: Sequence[int]
 ) -> Float[Tensor, "block lag"]:
     """Weight of the anchors that have an input l steps before."""
-    by_time = weights.new_zeros(len(times), max(int(times.max()), *lags) + 1).scatter_add_(1, times, weights)
+    by_time = weights.new_zeros(len(times), max(steps, max(lags) + 1)).scatter_add_(1, times, weights)
     return by_time.flip(1).cumsum(1).flip(1)[:, list(lags)]
