@@ -48,7 +48,9 @@ def test_products_about_means_are_added_as_products_of_the_features(probes, monk
     products, power = (torch.randn(2, *size, len(range(4)[probes]), 5, generator=generator) for size in ((5,), ()))
     about = torch.randn(2, 2, 3, generator=generator)
     expected = [part.clone() for part in sums]
-    expected[0][:, :, probes] += products[:, :3] + torch.einsum("brf,brpl->bfpl", about.double(), products[:, 3:].double())
+    expected[0][:, :, probes] += products[:, :3] + torch.einsum(
+        "brf,brpl->bfpl", about.double(), products[:, 3:].double()
+    )
     expected[1][:, :, probes] += products[:, 3:]
     expected[2][:, probes] += power
     plain = [part.clone() for part in sums]

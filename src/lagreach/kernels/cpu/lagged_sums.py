@@ -62,7 +62,7 @@ class OldInputs:
         times: Int[Tensor, "block row"],
         weights: Float[Tensor, "block row"],
     ) -> None:
-        rows, (probes, sequences, time) = tuple(times.shape), values.shape
+        rows, (_, sequences, time) = tuple(times.shape), values.shape
         check_arrays("old inputs", {"the rows": (sequence, rows), "the steps": (times, rows)}, dtype=torch.int64)
         check_arrays("old inputs", {"the weights": (weights, rows)}, dtype=values.dtype)
         for name, numbers, most in (("sequences", sequence, sequences), ("steps", times, time)):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import no_type_check
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -32,6 +31,7 @@ def series(
 ) -> Float[Tensor, "probe seq time"]:
     """Turn values, and subtract the means of every step.
 
+    >>> import torch
     >>> series(torch.tensor([[[1.0, 2.0], [3.0, 4.0]]]), torch.ones(2, 2))
     tensor([[[0., 2.]],
     <BLANKLINE>

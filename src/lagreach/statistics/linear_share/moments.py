@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -316,9 +315,9 @@ def _with_old_inputs(
     if compiled_sums(values):
         from lagreach.kernels.cpu.lagged_sums import OldInputs  # late: it brings a compiler along
 
-        inputs, together = OldInputs(values, lags, sequence, times, size), 1
+        before, together = OldInputs(values, lags, sequence, times, size).before, 1
     else:
-        inputs = _Gathered(values, lags, sequence, times, size)
+        before = _Gathered(values, lags, sequence, times, size).before
         together = min(blocks, max(1, ROOM // (min(rows, PIECE) * probes * len(lags))))
     products = ours.new_empty(together, ours.shape[2], probes, len(lags))
     with full_products():
@@ -326,7 +325,7 @@ def _with_old_inputs(
             some = slice(first, min(first + together, blocks))
             for start in range(0, rows, PIECE):
                 piece = slice(start, min(start + PIECE, rows))
-                old, power = inputs.before(some, piece)
+                old, power = before(some, piece)
                 out = products[: len(old)]
                 torch.bmm(ours[some, piece].mT, old.flatten(2), out=out.flatten(2))
                 yield some, out, power

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property, reduce
 
 import numpy as np
@@ -59,7 +59,7 @@ def choose_anchors(
     if targets <= most:
         return torch.arange(targets, device=shares.device).expand_as(shares), shares
     level = (torch.arange(most, device=chance.device) + chance) / most
-    chosen = torch.searchsorted(shares.double().cumsum(1), level.double(), right=True)
+    chosen = torch.searchsorted(shares.cumsum(1, dtype=torch.float64), level.double(), right=True)
     return chosen.clamp(max=targets - 1), shares.new_full((len(shares), most), 1 / most)
 
 
@@ -109,18 +109,10 @@ class Observed:
     along: tuple[int, ...]
     chance: Float[Tensor, "seq anchor"]
 
-    @classmethod
-    def joined(cls, parts: Sequence[Observed]) -> Observed:
-        """Put sequences behind each other, as long as they have as many targets."""
-        if len(parts) == 1:
-            return parts[0]
-        fields_ = [field.name for field in fields(cls) if field.name not in ("along", "planted")]
-        whole = {name: _joined([getattr(part, name) for part in parts]) for name in fields_}
-        planted = torch.cat([part.planted.movedim(2, 0) for part in parts], dim=1)  # as it lies in memory
-        joined = cls(planted=planted.movedim(0, 2), along=parts[0].along, **whole)
-        chosen = zip(*(part.anchors for part in parts), strict=True)
-        joined.__dict__["anchors"] = tuple(torch.cat(values) for values in chosen)  # as they were chosen
-        return joined
+    def with_anchors(self, index: Int[Tensor, "seq anchor"], weights: Float[Tensor, "seq anchor"]) -> Observed:
+        """Anchors that were chosen before, of the same shares and by the same numbers."""
+        self.__dict__["anchors"] = index, weights
+        return self
 
     @cached_property
     def anchors(self) -> tuple[Int[Tensor, "seq anchor"], Float[Tensor, "seq anchor"]]:
@@ -171,12 +163,14 @@ class Observed:
         return torch.stack(both, dim=2).flatten(1, 2).mT
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
-    """Put rows behind each other; where all are one and the same, it is not written out (other devices would have to be asked)."""
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """Put rows behind each other; on a processor, what is one and the same for all is not written out."""
+    if len(parts) == 1:
+        return parts[0]
     first = parts[0][:1]
     if first.device.type == "cpu" and all(part.stride(0) == 0 and torch.equal(part[:1], first) for part in parts):
         return first.expand(sum(map(len, parts)), *first.shape[1:])
-    return torch.cat(parts)
+    return torch.cat(tuple(parts))
 
 
 def _correlations(
