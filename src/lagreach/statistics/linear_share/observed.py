@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lagreach._util.full_precision import full_products
 from lagreach.statistics.linear_share.moments import ROOM, InBlocks, Rows, compiled_sums
 
 ANCHORS = 64  # steps of a sequence at which features are looked at; all of them where there are fewer
@@ -59,8 +60,11 @@ def choose_anchors(
     if targets <= most:
         return torch.arange(targets, device=shares.device).expand_as(shares), shares
     level = (torch.arange(most, device=chance.device) + chance) / most
-    chosen = torch.searchsorted(shares.cumsum(1, dtype=torch.float64), level.double(), right=True)
-    return chosen.clamp(max=targets - 1), shares.new_full((len(shares), most), 1 / most)
+    if bool((shares == 1 / targets).all()):  # all count alike
+        chosen = (level * targets).long()
+    else:
+        chosen = torch.searchsorted(shares.double().cumsum(1), level.double())
+    return chosen.clamp(max=targets - 1), torch.full_like(shares[:, :most], 1 / most)
 
 
 def at_anchors(
@@ -111,8 +115,9 @@ class Observed:
 
     def with_anchors(self, index: Int[Tensor, "seq anchor"], weights: Float[Tensor, "seq anchor"]) -> Observed:
         """Anchors that were chosen before, of the same shares and by the same numbers."""
-        self.__dict__["anchors"] = index, weights
-        return self
+        chosen = replace(self)
+        chosen.__dict__["anchors"] = index, weights
+        return chosen
 
     @cached_property
     def anchors(self) -> tuple[Int[Tensor, "seq anchor"], Float[Tensor, "seq anchor"]]:
@@ -199,7 +204,8 @@ def _correlations(
         index = some.clamp(min=0)
         mine = torch.where(some[..., None, None] >= 0, ours[index], 0.0)  # (block, member, series, time)
         spectra = [torch.fft.rfft(part, length) for part in (mine, inputs.movedim(1, 0)[index])]
-        summed = torch.einsum("bmsf,bmpf->bspf", spectra[0], spectra[1].conj())
+        with full_products():
+            summed = torch.einsum("bmsf,bmpf->bspf", spectra[0], spectra[1].conj())
         wanted = summed[:, which, torch.arange(probes, device=which.device)]
         products.append(torch.fft.irfft(wanted, length)[..., at].double())
         alone.append(mine.sum(1, dtype=torch.float64).flip(2).cumsum(2).flip(2)[..., at][:, which])
