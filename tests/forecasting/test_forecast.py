@@ -15,7 +15,7 @@ from lagreach.adapters import gated_view
 from lagreach.data.sequences import as_sequences
 from lagreach.diagnosis.files import load_diagnosis
 from lagreach.errors import InputError, UnsupportedError
-from lagreach.forecasting import linearise
+from lagreach.forecasting import linearise, target_batches
 from lagreach.forecasting.limits import LIMITS
 from lagreach.forecasting.linearise import choose_linearisation
 from lagreach.forecasting.plan import BLOCKS, make_plan
@@ -24,6 +24,7 @@ from lagreach.forecasting.track_record import counts, track_record
 from lagreach.forecasting.words import plainly
 from lagreach.statistics import reachable, readable
 from lagreach.statistics.linear_share import AMPLE, share_curves
+from lagreach.statistics.linear_share.moments import SUMS
 from lagreach.statistics.reachable import Directions
 from tests.forecasting.models import (
     Attention,
@@ -281,6 +282,30 @@ def test_order_and_batches_do_not_matter(monkeypatch):
     for name in ("if_present", "readable", "reachable", "in_data"):
         np.testing.assert_allclose(getattr(whole, name).values, getattr(other, name).values, atol=1e-5)
     np.testing.assert_allclose(whole.adjusted_p, other.adjusted_p)
+
+
+@pytest.mark.parametrize(("model", "loss"), [(Recurrent(), "mse"), (Tokens(), "cross_entropy")])
+def test_sums_do_not_depend_on_what_runs_or_is_read_together(model, loss, monkeypatch):
+    given = data(30, 70) if loss == "mse" else (torch.randint(0, 5, (30, 20)), torch.randint(0, 5, (30, 20)))
+    plan = make_plan(as_sequences(given), [0, 2, 9], 0)
+    run = ForecastRun(model, plan, loss, None, None, 0)
+
+    def sums():
+        moments = readable.start(BLOCKS, run.width, plan.lags, run.measurement.space.copies)
+        ticks = []
+        run.measurement.add_readable(moments, ticks.append)
+        assert sum(ticks) == 30
+        return moments, ticks
+
+    whole, ticks = sums()
+    assert ticks == [30]
+    monkeypatch.setattr(target_batches, "sequences_in_cache", lambda network: 4)
+    for read in (target_batches.READ, 8 * plan.sequences.read([0]).x.numel(), 0):
+        monkeypatch.setattr(target_batches, "READ", read)
+        other, ticks = sums()
+        assert ticks == [4] * 7 + [2]
+        for name in SUMS:
+            torch.testing.assert_close(getattr(other, name), getattr(whole, name), rtol=1e-4, atol=1e-5)
 
 
 def test_shards_add_up():

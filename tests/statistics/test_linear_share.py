@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from lagreach.errors import InputError
-from lagreach.statistics.linear_share import AMPLE, enough_anchors, share_curves
+from lagreach.statistics.linear_share import AMPLE, Observed, ShareMoments, enough_anchors, share_curves
+from lagreach.statistics.linear_share import moments as moments_module
+from lagreach.statistics.linear_share import observed as observed_module
 from lagreach.statistics.linear_share.moments import SUMS
 from lagreach.statistics.readable import readable_rows, start
 from tests.statistics.linear_fits import BLOCKS, curves, moments, observe, reservoir, ridge_fits
@@ -226,6 +228,47 @@ def test_order_batches_and_shards_do_not_matter():
         torch.testing.assert_close(getattr(apart, name), getattr(together, name), rtol=1e-10, atol=1e-12)
     one, two = (share_curves(sums).planted(np.array([100.0]), 0.05).value for sums in (together, apart))
     np.testing.assert_allclose(one, two, atol=1e-6)
+
+
+@pytest.mark.parametrize("targets", [30, 100])
+@pytest.mark.parametrize("room", [1, 2**26])
+@pytest.mark.parametrize("block", [[3, 0, 9], [4, 5, 6]])
+def test_devices_without_compiled_sums_sum_the_same(targets, room, block, monkeypatch):
+    """On a GPU blocks are summed together, as many as there is room for; here on the CPU, blocks are of unequal sizes."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draws(*sizes):
+        return torch.randn(*sizes, generator=generator, dtype=torch.float64)
+
+    seq, time, lags = 17, 110, [0, 1, 2, 9, 105]
+    times = torch.arange(time - targets, time).expand(seq, -1)
+    observed = Observed(
+        block=torch.tensor(block)[torch.arange(seq) % 7 % 3],
+        times=times,
+        shares=torch.full((seq, targets), 1 / targets, dtype=torch.float64),
+        planted=draws(seq, time, 4),
+        residual=draws(seq, targets, 2),
+        towards=draws(seq, targets, 2, 2),
+        along_residual=draws(seq, targets, 2),
+        along_output=draws(seq, targets, 2),
+        along=(0, 1, 0, 1),
+        chance=torch.rand(seq, 64, generator=generator, dtype=torch.float64),
+    )
+    features, gradient = draws(seq, min(targets, 64), 2, 5), draws(seq, 1, 5)
+
+    def sums():
+        made = ShareMoments(BLOCKS, 5, 2, lags, (0, 1, 0, 1), torch.eye(2)[[0, 1, 0, 1]])
+        for _ in range(2):  # added to what is there
+            made.add(observed.rows(features, gradient, lags))
+        return made
+
+    here = sums()
+    for module in (moments_module, observed_module):
+        monkeypatch.setattr(module, "compiled_sums", lambda values: False)
+        monkeypatch.setattr(module, "ROOM", room)
+    there = sums()
+    for name in SUMS:
+        torch.testing.assert_close(getattr(there, name), getattr(here, name), rtol=1e-10, atol=1e-12)
 
 
 def test_sums_do_not_depend_on_how_features_lie_in_memory():

@@ -20,7 +20,7 @@ from lagreach.data.targets import check_time_axis
 from lagreach.errors import InputError
 from lagreach.forecasting.single_inputs import Autoregression, LaggedCovariances
 from lagreach.gradients.input_spread import InputSpread
-from lagreach.statistics.linear_share import anchor_chance
+from lagreach.statistics.linear_share import anchor_chance, compiled_sums
 from lagreach.statistics.memory import Autocorrelation
 from lagreach.transport.objective import valid_steps
 
@@ -75,8 +75,7 @@ class InputCoding:
         values = _coded(batch, self.tokens, self.table)
         offset = self._offset[:, : values.shape[1]].to(values)
         # steps of a probe side by side: what follows reads them along time
-        by_probe = (self.project.T.to(values) @ values.flatten(0, 1).T).unflatten(1, values.shape[:2])
-        planted = by_probe.sub_(offset[:, None]).movedim(0, 2)
+        planted = _series(values @ self.project.to(values), offset).movedim(0, 2)
         if batch.lengths is None and self.following is None:
             return planted
         inside = valid_steps(batch.lengths, len(batch), values.shape[1], values.device)
@@ -84,6 +83,17 @@ class InputCoding:
         return (
             planted if self.following is None else torch.cat((planted, self.following.singled(planted, inside)), dim=2)
         )
+
+
+def _series(
+    values: Float[Tensor, "seq time probe"], mean: Float[Tensor, "probe time"]
+) -> Float[Tensor, "probe seq time"]:
+    """Values along time, less their means."""
+    if not compiled_sums(values):
+        return values.movedim(2, 0).contiguous().sub_(mean[:, None])
+    from lagreach.kernels.cpu.series import series  # late: it brings a compiler along
+
+    return series(values, mean)
 
 
 def _coded(batch: Batch, tokens: bool, table: Tensor | None) -> Float[Tensor, "seq time code"]:

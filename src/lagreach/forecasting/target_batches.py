@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -20,19 +20,31 @@ from lagreach.forecasting.linearise import Linearisation, sequences_in_cache, se
 from lagreach.forecasting.network import Network, Shown
 from lagreach.forecasting.output_steps import in_one_output
 from lagreach.forecasting.plan import ForecastPlan
-from lagreach.statistics.linear_share import Observed, OutputSpace, ShareMoments, enough_anchors
+from lagreach.statistics.linear_share import (
+    Observed,
+    OutputSpace,
+    Rows,
+    ShareMoments,
+    choose_anchors,
+    enough_anchors,
+    joined,
+)
 from lagreach.statistics.reachable import Directions, Sketched, sketched, sketched_rows, tangents
 from lagreach.statistics.readable import Read, read_features, read_rows
 from lagreach.transport.losses import Loss
 from lagreach.transport.objective import Objective, objective_of, valid_steps
 
-SUMMED = 256  # sequences whose sums are taken together, from what is kept of them: calls of torch take their time, too
+SUMMED = 256  # sequences that are read and summed together, whatever runs together: calls of torch take their time, too
+READ = 2**25  # numbers of their inputs that are held at a time
 FEW = 64  # sequences that tell how much of the targets the model knows already
 
 
 @dataclass(frozen=True)
 class TargetBatch:
-    """Some sequences, run: outputs at the targets, and the objective that weighs them."""
+    """Some sequences, run: outputs at the targets, and the objective that weighs them.
+
+    Steps and positions stay where the data are: a GPU would be waited for whenever they are looked at.
+    """
 
     batch: Batch
     objective: Objective
@@ -70,13 +82,19 @@ class Measurement:
     def run_with_features(self, batch: Batch) -> tuple[TargetBatch, Float[Tensor, "seq target feature"]]:
         """Run the network; also what its readout reads at the targets."""
         shown = self._show(batch)
-        where = self._targets(shown.output, batch)
-        output, features = _of_targets(shown, where.times, where.positions)
-        return TargetBatch(batch, *where, output, self.space.apart(output, where.objective)), features
+        found = self._targets(shown.output, batch)
+        return self._at_targets(shown, batch, found, found.moved(shown.output.device))
+
+    def _at_targets(self, shown: Shown, batch: Batch, found: Targets, moved: Targets) -> tuple[TargetBatch, Tensor]:
+        output, features = _of_targets(shown, found.times, found.positions)
+        apart = self.space.apart(output, moved.objective)
+        return TargetBatch(batch, moved.objective, found.times, found.positions, moved.shares, output, apart), features
 
     def _targets(self, output: Tensor, batch: Batch) -> Targets:
+        """Find the targets of some sequences, when the first of them gave this output."""
         given = in_one_output(batch, output.shape[2]) if self.at_end and output.shape[1] == 1 else batch
-        return targets(output, given, self.loss, self.steps, at_end=self.at_end)
+        shape = (len(batch), *output.shape[1:])
+        return targets(shape, output.dtype, given, self.loss, self.steps, at_end=self.at_end)
 
     def _show(self, batch: Batch) -> Shown:
         shown = _at_least_single(self.network.show(batch))
@@ -84,30 +102,18 @@ class Measurement:
             shown if self.mixing is None else shown._replace(features=shown.features @ self.mixing.to(shown.features))
         )
 
-    def _read(self, batch: Batch, block: Tensor, most: Tensor, features: int) -> tuple[TargetBatch, Observed, Read]:
-        """Run the network on some sequences, and keep of its features only what a fit of the readout needs."""
-        piece, read = self.run_with_features(batch)
-        chance = most[:, : enough_anchors(piece.times.shape[1], self.plan.total, features)]
-        seen = self.observed(piece, block, chance, readout=True)
-        kept = read_features(read, seen.anchors[0], seen.shares, seen.towards[..., 0], seen.residual)
-        return piece, seen, kept
-
-    def observed(self, piece: TargetBatch, block: Tensor, chance: Tensor, *, readout: bool) -> Observed:
-        """Everything but the features, in the coordinates of a readout or of all weights."""
+    def observed(self, piece: TargetBatch, block: Tensor, chance: Tensor) -> Observed:
+        """Everything but the features, in the coordinates of all weights."""
         space, output, apart = self.space, piece.output, piece.apart
-        along_residual, along_output = space.along(output, apart)
-        return Observed(
-            block=block,
-            times=piece.times,
-            shares=piece.shares,
-            planted=self.plan.coding.planted(piece.batch).to(output),
-            residual=(space.readout_residual if readout else space.residual)(output, apart),
-            towards=space.curvature_root(output) if readout else space.towards(output),
-            along_residual=along_residual,
-            along_output=along_output,
-            along=space.group,
-            chance=chance.to(output.device),
-        )
+        pulls = Pulls(space.residual(output, apart), space.towards(output), *space.along(output, apart))
+        times = _moved(piece.times, output.device)
+        return self._observed(piece.batch, block, times, piece.shares, pulls, chance.to(output.device))
+
+    def _observed(
+        self, batch: Batch, block: Tensor, times: Tensor, shares: Tensor, pulls: Pulls, chance: Tensor
+    ) -> Observed:
+        planted = self.plan.coding.planted(batch).to(pulls.residual)
+        return Observed(block, times, shares, planted, *pulls, self.space.group, chance)
 
     def missed(self) -> float:
         """Variance of what the output misses of the targets, over that of the targets; of a few sequences, squared error only."""
@@ -132,22 +138,42 @@ class Measurement:
         self, moments: ShareMoments, tick: Tick | None = None, dependence: Dependence | None = None
     ) -> None:
         """Add all sequences of the plan to the sums of a readout, and to those of the targets' dependence on inputs."""
-        together, size = SUMMED, min(sequences_together(self.network, 1), sequences_in_cache(self.network))
-        if self.plan.sample().lengths is not None:  # what runs together may decide how long outputs are
+        size = min(sequences_together(self.network, 1), sequences_in_cache(self.network))
+        sample = self.plan.sample()
+        together = max(size, min(SUMMED, READ // sample.x[0].numel()) // size * size)
+        if sample.lengths is not None:  # what runs together may decide how long outputs are
             together = size = sequences_together(self.network, 1)
-        waiting: list[tuple[Observed, Read]] = []
         with self.network.at_rest():
-            for done, (batch, block, most) in enumerate(self.plan.batches(size), 1):
-                piece, seen, kept = self._read(batch, block, most, moments.features)
-                waiting.append((seen, kept))
+            for batch, block, most in self.plan.batches(together):
+                found, rows = self._readable_rows(batch, block, most, size, moments.features, tick)
+                moments.add(rows)
                 if dependence is not None:
-                    dependence.add(batch, piece.objective, piece.times, block)
-                if tick is not None:
-                    tick(len(batch))
-                if len(waiting) * size >= together or done * size >= len(self.plan):
-                    all_seen, all_kept = zip(*waiting, strict=True)
-                    moments.add(read_rows(Observed.joined(all_seen), Read.joined(all_kept), self.plan.lags))
-                    waiting = []
+                    dependence.add(batch, found.objective, found.times, block)
+
+    def _readable_rows(
+        self, batch: Batch, block: Tensor, most: Tensor, size: int, features: int, tick: Tick | None
+    ) -> tuple[Targets, Rows]:
+        """Run the network on so many sequences at a time, and keep of them only what a fit of the readout needs."""
+        space, parts = self.space, [slice(start, start + size) for start in range(0, len(batch), size)]
+        pulls: list[Pulls] = []
+        kept: list[Read] = []
+        for part in parts:
+            some = batch.select(part)
+            shown = self._show(some)
+            if not pulls:
+                device, found = shown.output.device, self._targets(shown.output, batch)
+                moved = found.moved(device)
+                chance = most[:, : enough_anchors(found.times.shape[1], self.plan.total, features)]
+                anchors = [chosen.to(device) for chosen in choose_anchors(found.shares, chance.to(found.shares.device))]
+            piece, read = self._at_targets(shown, some, found.part(part), moved.part(part))
+            output, apart, shares = piece.output, piece.apart, piece.shares
+            root, residual = space.curvature_root(output), space.readout_residual(output, apart)
+            pulls.append(Pulls(residual, root, *space.along(output, apart)))
+            kept.append(read_features(read, anchors[0][part], shares, root[..., 0], residual))
+            if tick is not None:
+                tick(len(some))
+        observed = self._observed(batch, block, moved.times, moved.shares, Pulls.joined(pulls), chance)
+        return found, read_rows(observed.with_anchors(*anchors), Read.joined(kept), self.plan.lags)
 
     def add_reachable(
         self,
@@ -168,7 +194,7 @@ class Measurement:
             piece, features = self.run_with_features(batch)
             features = features if readout_scale is None else features * readout_scale.to(features)
             with network.at_rest(), how.flags(), torch.no_grad():
-                observed = self.observed(piece, block, chance, readout=False)
+                observed = self.observed(piece, block, chance)
                 rows = sketched_rows(
                     observed,
                     piece.output,
@@ -210,16 +236,43 @@ def _at_least_single(shown: Shown) -> Shown:
 def _at(values: Tensor, index: Tensor) -> Tensor:
     if index.shape == values.shape[:2] and torch.equal(index[0], torch.arange(index.shape[1], device=index.device)):
         return values  # all of them, in their order
-    return values.gather(1, index[..., None].expand(-1, -1, values.shape[-1]))
+    return values.gather(1, index.to(values.device)[..., None].expand(-1, -1, values.shape[-1]))
+
+
+def _moved(values: Tensor, device: torch.device) -> Tensor:
+    """Rows on a device; where all are one and the same, it is moved once."""
+    return values[:1].to(device).expand_as(values) if values.stride(0) == 0 else values.to(device)
 
 
 class Targets(NamedTuple):
-    """Where targets are; see `TargetBatch`."""
+    """Where targets are, on the device of the data; see `TargetBatch`."""
 
     objective: Objective
     times: Tensor
     positions: Tensor
     shares: Tensor
+
+    def part(self, some: slice) -> Targets:
+        """Targets of some of the sequences."""
+        return Targets(self.objective.select(some), *(values[some] for values in self[1:]))
+
+    def moved(self, device: torch.device) -> Targets:
+        """Targets on the device of the outputs."""
+        return Targets(self.objective.to(device), *(_moved(values, device) for values in self[1:]))
+
+
+class Pulls(NamedTuple):
+    """What targets pull at outputs with; see `Observed`."""
+
+    residual: Float[Tensor, "seq target out"]
+    towards: Float[Tensor, "seq target row group"]
+    along_residual: Float[Tensor, "seq target direction"]
+    along_output: Float[Tensor, "seq target direction"]
+
+    @classmethod
+    def joined(cls, parts: Sequence[Pulls]) -> Pulls:
+        """Put sequences behind each other."""
+        return cls(*(joined(values) for values in zip(*parts, strict=True)))
 
 
 def _of_targets(shown: Shown, times: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -227,23 +280,25 @@ def _of_targets(shown: Shown, times: Tensor, positions: Tensor) -> tuple[Tensor,
     return _at(shown.output, positions), _at(shown.features, times if shown.by_step else positions)
 
 
-def targets(output: Tensor, batch: Batch, loss: Loss, steps: object, *, at_end: bool = False) -> Targets:
+def targets(
+    shape: tuple[int, int, int], dtype: torch.dtype, batch: Batch, loss: Loss, steps: object, *, at_end: bool = False
+) -> Targets:
     """Which positions of an output (seq, position, out) have targets, how much each counts, and which step it belongs to.
 
-    With `at_end`, all of them belong to the last step of the sequence.
+    With `at_end`, all of them belong to the last step of the sequence. They are found where the data are: a GPU would be waited
+    for.
     """
-    seq, positions, out = output.shape
-    time, device = batch.x.shape[1], output.device
+    (seq, positions, _), time, device = shape, batch.x.shape[1], torch.as_tensor(batch.y).device
     inside = valid_steps(batch.lengths, seq, time, device)
     listed = None if at_end or positions in (1, time) else _own_steps(steps, positions, time, device)
     objective = objective_of(
         loss,
         batch if not at_end and listed is None else replace(batch, lengths=None),  # they count steps, not such outputs
-        (seq, positions, out),
+        shape,
         input_time=time,
         steps=steps if listed is None else None,  # type: ignore[arg-type]
         device=device,
-        dtype=output.dtype,
+        dtype=dtype,
         named="target_steps",
     )
     index = torch.arange(positions, device=device).expand(seq, -1) if objective.steps is None else objective.steps

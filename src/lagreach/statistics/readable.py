@@ -29,6 +29,7 @@ from lagreach.statistics.linear_share import (
     at_anchors,
     compiled_sums,
     enough_anchors,
+    joined,
     output_space,
     rounding_floor,
     share_curves,
@@ -63,7 +64,7 @@ class Read(NamedTuple):
     @classmethod
     def joined(cls, parts: Sequence[Read]) -> Read:
         """Put sequences behind each other."""
-        return cls(*(torch.cat(values) for values in zip(*parts, strict=True)))
+        return cls(*(joined(values) for values in zip(*parts, strict=True)))
 
 
 def read_features(

@@ -40,6 +40,11 @@ class Objective:
         steps = None if self.steps is None else self.steps[rows]
         return replace(self, y=self.y[rows], weights=self.weights[rows], steps=steps)
 
+    def to(self, device: torch.device) -> Objective:
+        """Return the objective on a device."""
+        steps = None if self.steps is None else self.steps.to(device)
+        return replace(self, y=self.y.to(device), weights=self.weights.to(device), steps=steps)
+
     def __call__(self, output: Float[Tensor, "seq time out"]) -> Float[Tensor, "seq"]:
         """Return L_n for every sequence."""
         if callable(self.loss):
@@ -138,7 +143,7 @@ def objective_of(
                 got=int(y[bad][0]),
                 expected=f"0..{out - 1} or {IGNORE_INDEX} (ignored)",
             )
-    else:
+    elif mask is not None or lengths is not None:
         y = torch.where(weights[..., None] > 0, y, 0)  # what does not count may be anything, also NaN
     _check_some_weight(weights, batch)
     check_finite("the target y", y, batch.numbers)

@@ -27,8 +27,15 @@ def _add_up(weights, values, index, out, picked):
     part = np.empty((seq, width), out.dtype)
     for start in range(0, time, STRETCH):
         stop = min(start + STRETCH, time)
+        last = stop - (stop - start) % 4
         part[:] = 0
-        for t in range(start, stop):
+        for t in range(start, last, 4):  # sums are read and written once for four steps
+            for s in range(seq):
+                a, b, c, d = weights[s, t], weights[s, t + 1], weights[s, t + 2], weights[s, t + 3]
+                one, two, three, four = values[t, s], values[t + 1, s], values[t + 2, s], values[t + 3, s]
+                for k in range(n):
+                    part[s, k] += a * one[k] + b * two[k] + c * three[k] + d * four[k]
+        for t in range(last, stop):
             for s in range(seq):
                 weight = weights[s, t]
                 for k in range(n):

@@ -16,11 +16,12 @@ from lagreach.statistics.linear_share.observed import (
     at_anchors,
     choose_anchors,
     enough_anchors,
+    joined,
 )
 from lagreach.statistics.linear_share.output_space import OutputSpace, output_space
 
 __all__ = [
     "AMPLE", "ANCHORS", "HALF", "Observed", "OutputSpace", "Rows", "ShareCurves", "ShareMoments", "Shares", "anchor_chance",
-    "at_anchors", "check_strength", "choose_anchors", "compiled_sums", "enough_anchors", "output_space", "rounding_floor",
-    "share_curves",
+    "at_anchors", "check_strength", "choose_anchors", "compiled_sums", "enough_anchors", "joined", "output_space",
+    "rounding_floor", "share_curves",
 ]  # fmt: skip

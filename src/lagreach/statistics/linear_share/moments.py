@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -21,6 +20,7 @@ from lagreach.errors import InputError
 from lagreach.kernels.cpu import has_numba
 
 PIECE = 256  # rows whose products are summed in single precision
+ROOM = 2**26  # old inputs that are written out at a time on other devices than the CPU
 SUMS = (
     "sequences", "squares", "means", "cross", "planted", "power", "present", "gradients", "gradient", "residual",
     "concentration", "lagged",
@@ -219,12 +219,13 @@ class ShareMoments:
         self.sequences[at] += blocks.counts.sum(1)
         self.squares[at] += weighted.flatten(1, 3).mT @ exact.flatten(1, 3)
         self.means[at] += means
-        self.present[at] += _from_each(times.flatten(1), counts.flatten(1), self.lags)
+        self.present[at] += _from_each(times.flatten(1), counts.flatten(1), planted.shape[2], self.lags)
         about = (means / counts.sum((1, 2))[:, None, None]).to(kind)  # what is subtracted, as it was rounded
         groups, values = len(set(self.group)), planted.flatten(0, 1).movedim(2, 0)  # (probe, seq, time)
         old = exact.new_zeros(blocks.count, outputs, len(self.group), len(self.lags))
         powers = torch.zeros_like(old[:, 0])
-        crosses = [self.cross[number].permute(1, 2, 0) for number in blocks.each]
+        cross = self.cross.permute(0, 2, 3, 1)  # (block, feature, probe, lag), as it lies in memory
+        summed = cross[at]  # of blocks that follow each other, the sums themselves
         for group in range(groups):
             probes = slice(group, None, groups)  # groups take turns
             along = towards[..., group]
@@ -233,9 +234,11 @@ class ShareMoments:
             torch.sum((phi - about[:, None, None]) * pull[..., None], dim=3, out=ours[..., :features])
             ours[..., features:] = pull
             size = (weights * along.square().sum(3)).flatten(1).to(kind)
-            pieces = _with_old_inputs(ours.flatten(1, 2), size, values[probes], times, self.lags)
-            for block, products, power in pieces:
-                _add_about(products, power, about[block], crosses[block], old[block], powers[block], probes)
+            pieces = _with_old_inputs(ours.flatten(1, 2), size, values[probes], times.flatten(1), self.lags)
+            for some, products, power in pieces:
+                _add_about(products, power, about[some], summed[some], old[some], powers[some], probes)
+        if not isinstance(at, slice):
+            cross[at] = summed
         self.planted[at] += old.mT
         self.power[at] += powers.mT
         self.gradients[at] += gradient.flatten(1, 2).mT @ gradient.flatten(1, 2)
@@ -268,85 +271,90 @@ def compiled_sums(values: Tensor) -> bool:
     return values.device.type == "cpu" and values.dtype in (torch.float32, torch.float64) and has_numba()
 
 
-def _old_inputs(values: Float[Tensor, "probe seq time"], *rows: Any) -> Any:
-    if not compiled_sums(values):
-        return _Gathered(values, *rows)
-    from lagreach.kernels.cpu.lagged_sums import OldInputs  # late: it brings a compiler along
-
-    return OldInputs(values, *rows)
-
-
 class _Gathered:
-    """What `lagreach.kernels.cpu.lagged_sums.OldInputs` is on a processor, for other devices and types."""
+    """What `lagreach.kernels.cpu.lagged_sums.OldInputs` is on a processor, for other devices and types: many blocks at once."""
 
     def __init__(
         self,
         values: Float[Tensor, "probe seq time"],
         lags: Sequence[int],
-        sequence: Int[Tensor, "row"],
-        times: Int[Tensor, "row"],
-        weights: Float[Tensor, "row"],
+        sequence: Int[Tensor, "block row"],
+        times: Int[Tensor, "block row"],
+        weights: Float[Tensor, "block row"],
     ) -> None:
-        self._values, self._lags = values, torch.as_tensor(lags, device=values.device)
-        self._rows = (sequence, times, weights)
+        first = max(lags)
+        self._values = torch.nn.functional.pad(values, (first, 0))  # zeros where there are no inputs yet
+        self._probe = torch.arange(len(values), device=values.device)[:, None]
+        self._lags = torch.as_tensor(lags, device=values.device)
+        self._rows = (sequence, times + first, weights)
 
-    def before(self, start: int, stop: int) -> tuple[Float[Tensor, "row probe lag"], Float[Tensor, "probe lag"]]:
-        sequence, times, weights = (part[start:stop] for part in self._rows)
-        at = times[:, None] - self._lags
-        old = torch.where(at >= 0, self._values[:, sequence[:, None], at.clamp(min=0)], 0.0).movedim(0, 1)
-        return old, (weights @ old.square().flatten(1)).view(old.shape[1:])
+    def before(
+        self, blocks: slice, rows: slice
+    ) -> tuple[Float[Tensor, "block row probe lag"], Float[Tensor, "block probe lag"]]:
+        sequence, times, weights = (part[blocks, rows] for part in self._rows)
+        then = times[..., None, None] - self._lags
+        old = self._values[self._probe, sequence[..., None, None], then]
+        return old, (weights[:, None] @ old.square().flatten(2)).view(-1, *old.shape[2:])
 
 
 def _with_old_inputs(
     ours: Float[Tensor, "block row ours"],
     size: Float[Tensor, "block row"],
     values: Float[Tensor, "probe seq time"],
-    times: Int[Tensor, "block member anchor"],
+    times: Int[Tensor, "block row"],
     lags: Sequence[int],
-) -> Iterator[tuple[int, Float[Tensor, "ours probe lag"], Float[Tensor, "probe lag"]]]:
-    """Block, ``sum ours z`` and ``sum size z^2`` over some of its rows, with the inputs z that lie l steps before each.
+) -> Iterator[tuple[slice, Float[Tensor, "some ours probe lag"], Float[Tensor, "some probe lag"]]]:
+    """Some blocks, ``sum ours z`` and ``sum size z^2`` over some of their rows, with the inputs z that lie l steps before each.
 
     Inputs are zero where there are none. Sums are in their precision, so they are over `PIECE` rows at most; the next ones are
-    written over them.
+    written over them. A processor takes block after block, so that old inputs stay in its cache, other devices as many as they
+    have room for: every call takes them longer than what it asks for.
     """
-    (blocks, rows), sequences = size.shape, values.shape[1]
-    sequence = torch.arange(sequences, device=times.device).repeat_interleave(times.shape[2])
-    inputs = _old_inputs(values, lags, sequence, times.flatten(), size.flatten())
-    products = ours.new_empty(ours.shape[2], len(values), len(lags))
+    (blocks, rows), (probes, sequences, _) = size.shape, values.shape
+    sequence = torch.arange(sequences, device=times.device).repeat_interleave(size.numel() // sequences).view_as(times)
+    if compiled_sums(values):
+        from lagreach.kernels.cpu.lagged_sums import OldInputs  # late: it brings a compiler along
+
+        before, together = OldInputs(values, lags, sequence, times, size).before, 1
+    else:
+        before = _Gathered(values, lags, sequence, times, size).before
+        together = min(blocks, max(1, ROOM // (min(rows, PIECE) * probes * len(lags))))
+    products = ours.new_empty(together, ours.shape[2], probes, len(lags))
     with full_products():
-        for block in range(blocks):
+        for first in range(0, blocks, together):
+            some = slice(first, min(first + together, blocks))
             for start in range(0, rows, PIECE):
-                stop = min(start + PIECE, rows)
-                old, power = inputs.before(block * rows + start, block * rows + stop)
-                torch.mm(ours[block, start:stop].T, old.flatten(1), out=products.flatten(1))
-                yield block, products, power
+                piece = slice(start, min(start + PIECE, rows))
+                old, power = before(some, piece)
+                out = products[: len(old)]
+                torch.bmm(ours[some, piece].mT, old.flatten(2), out=out.flatten(2))
+                yield some, out, power
 
 
 def _add_about(
-    products: Float[Tensor, "feature_and_row probe lag"],
-    power: Float[Tensor, "probe lag"],
-    about: Float[Tensor, "row feature"],
-    cross: Float[Tensor, "feature every_probe lag"],
-    old: Float[Tensor, "row every_probe lag"],
-    powers: Float[Tensor, "every_probe lag"],
+    products: Float[Tensor, "block feature_and_row probe lag"],
+    power: Float[Tensor, "block probe lag"],
+    about: Float[Tensor, "block row feature"],
+    cross: Float[Tensor, "block feature every_probe lag"],
+    old: Float[Tensor, "block row every_probe lag"],
+    powers: Float[Tensor, "block every_probe lag"],
     probes: slice,
 ) -> None:
     """Add products with old inputs to the sums of some probes: of features about their means, as sums of the features."""
-    if compiled_sums(products) and cross.is_contiguous():
+    if compiled_sums(products):
         from lagreach.kernels.cpu.lagged_sums import add_about  # late: it brings a compiler along
 
         add_about(products, power, about, cross, old, powers, probes)
         return
-    of_features, of_rows = products.split((len(cross), len(old)))
-    cross[:, probes] += of_features
-    cross[:, probes] += torch.einsum("rf,rpl->fpl", about.double(), of_rows.double())
-    old[:, probes] += of_rows
-    powers[probes] += power
+    of_features, of_rows = products.double().split((cross.shape[1], old.shape[1]), dim=1)
+    cross[:, :, probes] += of_features + (about.double().mT @ of_rows.flatten(2)).view_as(of_features)
+    old[:, :, probes] += of_rows
+    powers[:, probes] += power
 
 
 def _from_each(
-    times: Int[Tensor, "block anchor"], weights: Float[Tensor, "block anchor"], lags: Sequence[int]
+    times: Int[Tensor, "block anchor"], weights: Float[Tensor, "block anchor"], steps: int, lags: Sequence[int]
 ) -> Float[Tensor, "block lag"]:
     """Weight of the anchors that have an input l steps before."""
-    by_time = weights.new_zeros(len(times), max(int(times.max()), *lags) + 1).scatter_add_(1, times, weights)
+    by_time = weights.new_zeros(len(times), max(steps, max(lags) + 1)).scatter_add_(1, times, weights)
     return by_time.flip(1).cumsum(1).flip(1)[:, list(lags)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 
 import numpy as np
@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lagreach.statistics.linear_share.moments import InBlocks, Rows, compiled_sums
+from lagreach._util.full_precision import full_products
+from lagreach.statistics.linear_share.moments import ROOM, InBlocks, Rows, compiled_sums
 
 ANCHORS = 64  # steps of a sequence at which features are looked at; all of them where there are fewer
 FEWEST_ANCHORS = 16
@@ -112,18 +113,11 @@ class Observed:
     along: tuple[int, ...]
     chance: Float[Tensor, "seq anchor"]
 
-    @classmethod
-    def joined(cls, parts: Sequence[Observed]) -> Observed:
-        """Put sequences behind each other, as long as they have as many targets."""
-        if len(parts) == 1:
-            return parts[0]
-        fields_ = [field.name for field in fields(cls) if field.name not in ("along", "planted")]
-        whole = {name: _joined([getattr(part, name) for part in parts]) for name in fields_}
-        planted = torch.cat([part.planted.movedim(2, 0) for part in parts], dim=1)  # as it lies in memory
-        joined = cls(planted=planted.movedim(0, 2), along=parts[0].along, **whole)
-        chosen = zip(*(part.anchors for part in parts), strict=True)
-        joined.__dict__["anchors"] = tuple(torch.cat(values) for values in chosen)  # as they were chosen
-        return joined
+    def with_anchors(self, index: Int[Tensor, "seq anchor"], weights: Float[Tensor, "seq anchor"]) -> Observed:
+        """Anchors that were chosen before, of the same shares and by the same numbers."""
+        chosen = replace(self)
+        chosen.__dict__["anchors"] = index, weights
+        return chosen
 
     @cached_property
     def anchors(self) -> tuple[Int[Tensor, "seq anchor"], Float[Tensor, "seq anchor"]]:
@@ -174,12 +168,14 @@ class Observed:
         return torch.stack(both, dim=2).flatten(1, 2).mT
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
-    """Put rows behind each other; where all are one and the same, it is not written out."""
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """Put rows behind each other; on a processor, what is one and the same for all is not written out."""
+    if len(parts) == 1:
+        return parts[0]
     first = parts[0][:1]
-    if all(part.stride(0) == 0 and torch.equal(part[:1], first) for part in parts):
+    if first.device.type == "cpu" and all(part.stride(0) == 0 and torch.equal(part[:1], first) for part in parts):
         return first.expand(sum(map(len, parts)), *first.shape[1:])
-    return torch.cat(parts)
+    return torch.cat(tuple(parts))
 
 
 def _correlations(
@@ -194,21 +190,23 @@ def _correlations(
     """What `lagreach.kernels.cpu.correlations` is on a processor, for other devices and types.
 
     ``sum_t w_t r_t z_{t-l}`` for all lags at once is a correlation, hence a product of Fourier transforms; those of a block
-    are added up before they are turned back.
+    are added up before they are turned back. As many blocks are taken at once as there is room for.
     """
     (probes, _, time), directions = inputs.shape, first.shape[1]
-    length = time + max(lags)  # zeros behind, so that the end does not meet the beginning
-    at = torch.as_tensor(list(lags), device=inputs.device)
+    length = 1 << (time + max(lags) - 1).bit_length()  # zeros behind, so that the end does not meet the beginning
+    at, members = torch.as_tensor(list(lags), device=inputs.device), members.to(inputs.device)
     turns = torch.arange(probes, device=inputs.device) % directions
+    which = torch.stack((torch.zeros_like(turns), 1 + turns, 1 + directions + turns))
     factors = torch.cat((shares[:, None], first * shares[:, None], second * shares[:, None]), dim=1)
     ours = factors.new_zeros(*factors.shape[:2], time).scatter_add_(2, times[:, None].expand_as(factors), factors)
-    which = torch.stack((torch.zeros_like(turns), 1 + turns, 1 + directions + turns))
     alone, products = [], []
-    for some in members:
-        these = some[some >= 0]
-        mine, theirs = ours[these], inputs[:, these].movedim(1, 0)
-        spectra = [torch.fft.rfft(part, length) for part in (mine, theirs)]
-        summed = (spectra[0][:, which] * spectra[1][:, None].conj()).sum(0)
-        products.append(torch.fft.irfft(summed, length)[..., at].double())
-        alone.append(mine.sum(0, dtype=torch.float64).flip(1).cumsum(1).flip(1)[:, at][which])
-    return torch.stack(alone), torch.stack(products)
+    for some in members.split(max(1, ROOM // (members.shape[1] * (ours.shape[1] + probes) * length))):
+        index = some.clamp(min=0)
+        mine = torch.where(some[..., None, None] >= 0, ours[index], 0.0)  # (block, member, series, time)
+        spectra = [torch.fft.rfft(part, length) for part in (mine, inputs.movedim(1, 0)[index])]
+        with full_products():
+            summed = torch.einsum("bmsf,bmpf->bspf", spectra[0], spectra[1].conj())
+        wanted = summed[:, which, torch.arange(probes, device=which.device)]
+        products.append(torch.fft.irfft(wanted, length)[..., at].double())
+        alone.append(mine.sum(1, dtype=torch.float64).flip(2).cumsum(2).flip(2)[..., at][:, which])
+    return torch.cat(alone), torch.cat(products)
