@@ -45,7 +45,8 @@ class Dependence:
 
     def add(self, batch: Batch, objective: Objective, times: Tensor, block: Tensor) -> None:
         """Add some sequences."""
-        old = self._coding.planted(batch).double()[..., -self._codes :]
+        planted = self._coding.planted(batch)
+        single, whole = self._coding.single_inputs(batch, planted), planted.double()[..., -self._codes :]
         weights = (objective.weights / objective.weights.sum(1, keepdim=True)).double().cpu()
         y, times = objective.y.detach().cpu(), times.cpu()
         targets = (
@@ -55,6 +56,7 @@ class Dependence:
         )
         for place, lag in enumerate(self._lags):
             then = times - lag
+            old = whole if single is None or lag >= single.order else single.up_to(lag)
             share = torch.where(then >= 0, weights, 0.0)
             seen = old.gather(1, then.clamp(min=0)[..., None].expand(-1, -1, self._codes)) * share[..., None]
             for sums, values in (

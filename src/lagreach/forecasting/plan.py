@@ -12,13 +12,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lagreach.adapters.view import check_finite
+from lagreach.data.autoregression import Autoregression, steps_before
 from lagreach.data.bands import make_bands
 from lagreach.data.batch import Batch
 from lagreach.data.pairs import plan_blocks
 from lagreach.data.sequences import Sequences
 from lagreach.data.targets import check_time_axis
 from lagreach.errors import InputError
-from lagreach.forecasting.single_inputs import Autoregression, LaggedCovariances
+from lagreach.forecasting.single_inputs import LaggedCovariances, SingleInputs
 from lagreach.gradients.input_spread import InputSpread
 from lagreach.statistics.linear_share import anchor_chance, compiled_sums
 from lagreach.statistics.memory import Autocorrelation
@@ -70,7 +71,7 @@ class InputCoding:
     def planted(self, batch: Batch) -> Float[Tensor, "seq time probe"]:
         """Values of mean zero and variance one along each probe, zero beyond the end of a sequence.
 
-        Where inputs follow from each other, behind them what each input alone holds (`Autoregression.singled`).
+        Where inputs follow from each other, behind them what each input alone holds (`single_inputs`).
         """
         values = _coded(batch, self.tokens, self.table)
         offset = self._offset[:, : values.shape[1]].to(values)
@@ -80,9 +81,16 @@ class InputCoding:
             return planted
         inside = valid_steps(batch.lengths, len(batch), values.shape[1], values.device)
         planted = torch.where(inside[..., None], planted, 0.0)
-        return (
-            planted if self.following is None else torch.cat((planted, self.following.singled(planted, inside)), dim=2)
-        )
+        if self.following is None:
+            return planted
+        return torch.cat((planted, SingleInputs.of(self.following, planted, inside).up_to().to(planted)), dim=2)
+
+    def single_inputs(self, batch: Batch, planted: Float[Tensor, "seq time probe"]) -> SingleInputs | None:
+        """What each input alone holds, given the `planted` values of the batch; None where inputs do not follow from each other."""
+        if self.following is None:
+            return None
+        inside = valid_steps(batch.lengths, len(batch), planted.shape[1], planted.device)
+        return SingleInputs.of(self.following, planted[..., : planted.shape[2] // 2], inside)
 
 
 def _series(
@@ -297,7 +305,7 @@ def wide_coding(plan: ForecastPlan, seed: int) -> InputCoding:
 def _following(plan: ForecastPlan, size: int) -> InputCoding:
     """How planted inputs follow from those before, if they do beyond what chance would show."""
     coding, probes = plan.coding, plan.coding.project.shape[1]
-    related, lagged = Autocorrelation(BLOCKS, probes), None
+    related, lagged = Autocorrelation(BLOCKS, probes, steps_before(plan.time, probes)), None
     seen = 0
     for batch in _read(plan.sequences, plan.order, size):
         values = coding.planted(batch).double()

@@ -112,8 +112,10 @@ class Measurement:
     def _observed(
         self, batch: Batch, block: Tensor, times: Tensor, shares: Tensor, pulls: Pulls, chance: Tensor
     ) -> Observed:
-        planted = self.plan.coding.planted(batch).to(pulls.residual)
-        return Observed(block, times, shares, planted, *pulls, self.space.group, chance)
+        coding = self.plan.coding
+        planted = coding.planted(batch)
+        single = coding.single_inputs(batch, planted)
+        return Observed(block, times, shares, planted.to(pulls.residual), *pulls, self.space.group, chance, single)
 
     def missed(self) -> float:
         """Variance of what the output misses of the targets, over that of the targets; of a few sequences, squared error only."""

@@ -19,19 +19,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lagreach.data.autoregression import Autoregression, Covariances, autoregression, steps_before
 from lagreach.errors import InputError
 from lagreach.gradients.contrast import anchor_shares
 from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch
 from lagreach.gradients.step_inputs import step_input
 from lagreach.transport.objective import valid_steps
 
-ORDERS = (1, 2, 4, 8, 16)  # neighbours on either side that may be used
+ORDERS = (1, 2, 4, 8, 16, 32, 64)  # distances up to which inputs are tested together
 JOINT_INPUTS = 32  # inputs up to which each is predicted from all of them; where there are more, from itself alone
 SURE = 0.01  # how rarely independent inputs are taken for correlated
 DETERMINED = 1e-6  # share of the variance below which nothing is left that could be exchanged
 RIDGE = 1e-9  # of the variance, against inputs that repeat each other
-
-Covariances = Float[np.ndarray, "h group c c"]
 
 
 @dataclass(frozen=True)
@@ -61,11 +60,9 @@ class InputMoments:
         names = ("steps", "products", "told", "shared")
         return cls(block[order], *(np.concatenate([getattr(part, name) for part in listed])[order] for name in names))
 
-    def covariances(self, half: int | None = None) -> Covariances:
-        """Autocovariances of the differences; of the even (0) or odd (1) blocks if a half is asked for."""
-        mine = slice(None) if half is None else np.arange(len(self.block)) % 2 == half
-        steps = self.steps[mine].sum(0)[:, None, None, None]
-        return self.products[mine].sum(0) / np.maximum(steps, 1)
+    def covariances(self) -> Covariances:
+        """Autocovariances of the differences."""
+        return self.products.sum(0) / np.maximum(self.steps.sum(0)[:, None, None, None], 1)
 
 
 class InputSums:
@@ -116,15 +113,6 @@ def _compared(differs: Tensor, anchors: Tensor, edges: Sequence[tuple[int, int]]
     )
 
 
-def orders_for(time: int) -> tuple[int, ...]:
-    """Numbers of neighbours that sequences of this length can tell about.
-
-    >>> orders_for(40)
-    (1, 2, 4, 8)
-    """
-    return tuple(order for order in ORDERS if 4 * order <= time)
-
-
 def neighbour_products(
     difference: Float[Tensor, "pair time input"], valid: Tensor
 ) -> tuple[Float[np.ndarray, "h"], Covariances]:
@@ -134,7 +122,7 @@ def neighbour_products(
     kept = kept[:, :, None] if inputs <= JOINT_INPUTS else kept[..., None]
     # groups and time first: a few steps later or earlier is then one piece of memory
     kept = kept.permute(2, 1, 0, 3).contiguous()
-    distances = range(1 + 2 * max(orders_for(time), default=0))
+    distances = range(1 + steps_before(time, kept.shape[3]))
     products = [kept[:, h:].flatten(1, 2).mT @ kept[:, : time - h].flatten(1, 2) for h in distances]
     steps = [valid[:, h:].sum() for h in distances]
     return torch.stack(steps).double().cpu().numpy(), torch.stack(products).cpu().numpy()
@@ -142,58 +130,41 @@ def neighbour_products(
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Linear prediction of an input (a difference of inputs) from up to `order` inputs before and after it."""
+    """Linear prediction of an input (a difference of inputs) from all before it and those up to the anchor behind it."""
 
-    order: int
-    covariances: Covariances
+    model: Autoregression
+    covariance: Float[np.ndarray, "group c c"]
+
+    @property
+    def order(self) -> int:
+        """Inputs behind one that say something about it, at most."""
+        return self.model.order
 
     @cached_property
     def left(self) -> float:
-        """Share of the variance that the neighbours on both sides leave unexplained."""
-        return _unexplained(self.covariances, self.covariances, self.order, self.order)
-
-    def coefficients(self, before: int, after: int) -> Float[np.ndarray, "neighbour group c c"]:
-        """Matrices that the neighbours ``-before .. -1, 1 .. after`` are multiplied by."""
-        return _coefficients(self.covariances, before, after)
+        """Share of the variance that the neighbours on both sides leave unexplained, averaged over directions."""
+        whiten = [_inverse_root(covariance) for covariance in self.covariance]
+        count = sum(w.shape[1] for w in whiten)
+        left = sum(np.trace(w.T @ left @ w) for left, w in zip(self.model.left, whiten, strict=True))
+        return float(left) / max(count, 1)
 
     def unpredicted(self, difference: Float[Tensor, "row time input"], after: int) -> Float[Tensor, "row time input"]:
-        """What `order` neighbours before and at most `after` behind leave of each input, in float64.
+        """What the neighbours before and at most `after` behind leave of each input, in float64.
 
         The first inputs have fewer neighbours before them. Of the last `after` inputs nothing is said.
         """
-        d = difference.double()
-        after = min(self.order, after)
-        groups = self.covariances.shape[1]
-        parts = d.unflatten(-1, (groups, -1))
-        time = d.shape[1]
-        predicted = torch.zeros_like(parts)
-        for first in range(min(self.order, time - after) + 1):
-            reached = slice(first, first + 1) if first < self.order else slice(first, time - after)
-            matrices = torch.from_numpy(self.coefficients(first, after)).to(d)
-            for offset, matrix in zip(_offsets(first, after), matrices, strict=True):
-                seen = parts[:, reached.start + offset : reached.stop + offset]
-                predicted[:, reached] += torch.einsum("gij,rtgj->rtgi", matrix, seen)
-        return (parts - predicted).flatten(-2)
+        parts = difference.double().unflatten(-1, (self.covariance.shape[0], -1))
+        return self.model.unpredicted(parts, after).flatten(-2)
 
 
 def fit_neighbours(moments: InputMoments) -> Neighbours | None:
-    """Choose the number of neighbours that predicts best where it was not fitted; None if inputs do not follow each other.
-
-    Half of the blocks predict the other half, and the other way round. That inputs are correlated at all must be beyond
-    what independent inputs show by chance.
-    """
-    whole = moments.covariances()
-    orders = [order for order in ORDERS if 2 * order < len(whole)]
-    if not orders or not _correlated(whole, moments.steps.sum(0), orders):
+    """Find how inputs follow from those before; None if they do not, beyond what independent inputs show by chance."""
+    whole, steps = moments.covariances(), moments.steps.sum(0)
+    orders = [order for order in ORDERS if order < len(whole)]
+    if not orders or not _correlated(whole, steps, orders):
         return None
-    halves = [moments.covariances(half) for half in (0, 1)]
-    error = {0: 1.0} | {
-        order: sum(_unexplained(halves[i], halves[1 - i], order, order) for i in (0, 1)) / 2 for order in orders
-    }
-    largest = min(error, key=lambda order: error[order])
-    chance = 2 * np.sqrt(4 * largest * whole.shape[-1]) / moments.steps[:, 0].sum()  # more neighbours must gain more
-    best = min(order for order in error if error[order] <= error[largest] * (1 + chance))
-    return Neighbours(best, whole[: 2 * best + 1]) if best else None
+    model = autoregression(whole, float(steps[0]), RIDGE)
+    return Neighbours(model, whole[0]) if model.order else None
 
 
 def _correlated(covariances: Covariances, steps: Float[np.ndarray, "h"], orders: list[int]) -> bool:
@@ -217,45 +188,3 @@ def _inverse_root(covariance: Float[np.ndarray, "c c"]) -> Float[np.ndarray, "c 
     values, vectors = np.linalg.eigh(covariance)
     keep = values > max(values[-1], 0.0) * 1e-10
     return vectors[:, keep] / np.sqrt(values[keep])
-
-
-def _offsets(before: int, after: int) -> list[int]:
-    return [*range(-before, 0), *range(1, after + 1)]
-
-
-def _at(covariances: Covariances, distance: int) -> Float[np.ndarray, "group c c"]:
-    """``E d_t d_{t-h}^T``, also for inputs that come later."""
-    return covariances[distance] if distance >= 0 else covariances[-distance].swapaxes(-1, -2)
-
-
-def _normal_equations(covariances: Covariances, before: int, after: int) -> tuple[np.ndarray, np.ndarray]:
-    """Covariances among the neighbours, (group, n c, n c), and of an input with them, (group, c, n c)."""
-    offsets = _offsets(before, after)
-    among = np.block([[_at(covariances, i - j) for j in offsets] for i in offsets])
-    cross = np.concatenate([_at(covariances, -j) for j in offsets], axis=-1)
-    return among, cross
-
-
-def _coefficients(covariances: Covariances, before: int, after: int) -> Float[np.ndarray, "neighbour group c c"]:
-    groups, c = covariances.shape[1:3]
-    if before + after == 0:
-        return np.zeros((0, groups, c, c))
-    among, cross = _normal_equations(covariances, before, after)
-    typical = np.trace(covariances[0], axis1=-2, axis2=-1) / c
-    ridge = RIDGE * np.where(typical > 0, typical, 1.0)[:, None, None] * np.eye(among.shape[-1])
-    solved = np.linalg.solve(among + ridge, cross.swapaxes(-1, -2)).swapaxes(-1, -2)
-    return np.stack(np.split(solved, before + after, axis=-1))
-
-
-def _unexplained(fitted: Covariances, judged: Covariances, before: int, after: int) -> float:
-    """Share of the variance of `judged` that a prediction fitted elsewhere leaves, averaged over directions."""
-    solved = np.concatenate(_coefficients(fitted, before, after), axis=-1)
-    among, cross = _normal_equations(judged, before, after)
-    error = judged[0] - solved @ cross.swapaxes(-1, -2) - cross @ solved.swapaxes(-1, -2)
-    error = error + solved @ among @ solved.swapaxes(-1, -2)
-    whiten = [_inverse_root(covariance) for covariance in judged[0]]
-    count = sum(w.shape[1] for w in whiten)
-    unexplained = sum(np.trace(w.T @ covariance @ w) for covariance, w in zip(error, whiten, strict=True)) / max(
-        count, 1
-    )
-    return max(float(unexplained), 0.0)

@@ -160,14 +160,14 @@ class _Sketch:
 class Autocorrelation:
     """Autocorrelation of inputs at the first lags, with its sampling error from blocks of sequences."""
 
-    def __init__(self, blocks: int, width: int) -> None:
-        self._products = torch.zeros(blocks, LAGS_COMPARED + 1, width, dtype=torch.float64)
-        self._steps = torch.zeros(blocks, LAGS_COMPARED + 1, 1, dtype=torch.float64)
+    def __init__(self, blocks: int, width: int, lags: int = LAGS_COMPARED) -> None:
+        self._products = torch.zeros(blocks, lags + 1, width, dtype=torch.float64)
+        self._steps = torch.zeros(blocks, lags + 1, 1, dtype=torch.float64)
 
     def add(self, inputs: Float[Tensor, "seq time input"], inside: Tensor, block: Tensor) -> None:
         """Add sequences whose inputs are zero where they are not `inside`."""
         time = inputs.shape[1]
-        for k in range(min(LAGS_COMPARED + 1, time)):
+        for k in range(min(self._steps.shape[1], time)):
             products = (inputs[:, k:] * inputs[:, : time - k]).sum(1)
             self._products[:, k].index_add_(0, block, products.cpu())
             self._steps[:, k].index_add_(0, block, inside[:, k:].sum(1, keepdim=True).double().cpu())

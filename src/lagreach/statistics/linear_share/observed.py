@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -76,6 +77,17 @@ def at_anchors(
     return values[torch.arange(len(index), device=index.device)[:, None], index]
 
 
+class UpToAnchors(Protocol):
+    """What single inputs hold beside those up to an anchor, which lies so many steps ahead."""
+
+    @property
+    def order(self) -> int:
+        """Lags from which it makes no difference where the anchor is."""
+
+    def up_to(self, ahead: int) -> Float[Tensor, "seq time probe"]:
+        """Values at every step."""
+
+
 @dataclass(frozen=True)
 class Observed:
     """Targets, residuals and inputs of some sequences.
@@ -100,6 +112,8 @@ class Observed:
         Which of these directions each probe has.
     chance
         Random numbers in [0, 1) that choose the anchors: fixed for each sequence, whatever runs beside it.
+    single
+        Where inputs follow from each other, what each of the second half of `planted` holds beside the inputs up to an anchor.
     """
 
     block: Int[Tensor, "seq"]
@@ -112,6 +126,7 @@ class Observed:
     along_output: Float[Tensor, "seq target direction"]
     along: tuple[int, ...]
     chance: Float[Tensor, "seq anchor"]
+    single: UpToAnchors | None = None
 
     def with_anchors(self, index: Int[Tensor, "seq anchor"], weights: Float[Tensor, "seq anchor"]) -> Observed:
         """Anchors that were chosen before, of the same shares and by the same numbers."""
@@ -164,8 +179,13 @@ class Observed:
             from lagreach.kernels.cpu import correlations as compiled  # late: it brings a compiler along
 
             correlations = compiled.correlations
-        both = correlations(blocks.members, times, shares, residual, output, planted, lags)
-        return torch.stack(both, dim=2).flatten(1, 2).mT
+        alone, products = correlations(blocks.members, times, shares, residual, output, planted, lags)
+        for place, lag in enumerate(lags):
+            if self.single is not None and lag < self.single.order:
+                held = self.single.up_to(lag).movedim(2, 0).to(planted)
+                near = correlations(blocks.members, times, shares, residual, output, held, [lag])[1]
+                products[:, :, len(held) :, place] = near[..., 0]
+        return torch.stack((alone, products), dim=2).flatten(1, 2).mT
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
