@@ -1,18 +1,21 @@
 """What neighbours leave of an input: closed forms, plain least squares, and silence where inputs are independent."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 
 from lagreach import GatedRNN
+from lagreach.data.autoregression import Autoregression, autoregression
 from lagreach.diagnosis.measure import MeasureSettings, plan_measurement
 from lagreach.gradients.partial_inputs import (
+    RIDGE,
     InputMoments,
     InputSums,
     Neighbours,
     fit_neighbours,
     neighbour_products,
-    orders_for,
 )
 
 
@@ -36,57 +39,102 @@ def moments_of(x, blocks=16):
     return InputMoments(np.arange(blocks), steps, products, nothing, nothing)
 
 
-def exact(decay, order, c=1):
+def exact(decay, distances):
     """Autocovariances of an AR(1) process."""
-    return np.stack([decay**h * np.eye(c)[None] for h in range(2 * order + 1)])
+    return np.array([decay**h for h in range(distances)])[:, None, None, None]
 
 
-def test_the_closed_form_of_a_first_order_process():
+def neighbours_of(covariances, steps=1e6):
+    return Neighbours(autoregression(covariances, np.full(len(covariances), steps), RIDGE), covariances[0])
+
+
+def test_the_closed_form_of_a_first_order_process(generator):
     """Two neighbours predict ``(x_- + x_+) phi / (1 + phi^2)``, one of them ``phi x_-``; the rest of them is not needed."""
     decay = 0.8
-    neighbours = Neighbours(2, exact(decay, 2))
+    neighbours = neighbours_of(exact(decay, 6))
+    assert neighbours.order == 1
+    x = torch.randn(3, 7, 1, generator=generator, dtype=torch.float64)
     both = decay / (1 + decay**2)
-    np.testing.assert_allclose(neighbours.coefficients(2, 2).ravel(), [0, both, both, 0], atol=1e-7)
-    np.testing.assert_allclose(neighbours.coefficients(1, 0).ravel(), [decay], atol=1e-7)
-    np.testing.assert_allclose(neighbours.coefficients(0, 2).ravel(), [decay, 0], atol=1e-7)
+    middle, before, behind = x[:, 1:-1], x[:, :-2], x[:, 2:]
+    torch.testing.assert_close(
+        neighbours.unpredicted(x, 1)[:, 1:-1], middle - both * (before + behind), rtol=0, atol=1e-6
+    )
+    torch.testing.assert_close(neighbours.unpredicted(x, 0)[:, 1:-1], middle - decay * before, rtol=0, atol=1e-6)
+    torch.testing.assert_close(neighbours.unpredicted(x, 1)[:, :1], x[:, :1] - decay * x[:, 1:2], rtol=0, atol=1e-6)
     np.testing.assert_allclose(neighbours.left, (1 - decay**2) / (1 + decay**2), rtol=1e-6)
 
 
-def test_unpredicted_is_what_least_squares_leaves_at_every_position(generator):
-    """Also at the start, and with fewer neighbours behind than before: for the anchor is the last that counts."""
-    c, order = 2, 2
-    root = np.random.default_rng(0).normal(size=(c, c))
-    covariances = np.stack([0.7**h * (root @ root.T + 0.1 * h * np.eye(c, k=1))[None] for h in range(2 * order + 1)])
-    neighbours = Neighbours(order, covariances)
-    d = torch.randn(3, 8, c, generator=generator, dtype=torch.float64)
-
-    def at(i, j):
-        return covariances[i - j, 0] if i >= j else covariances[j - i, 0].T
-
-    for after in range(order + 1):
-        unpredicted = neighbours.unpredicted(d, after)
-        for p in range(8 - after):
-            seen = [q for q in range(max(0, p - order), p + after + 1) if q != p]
-            if not seen:
-                np.testing.assert_array_equal(unpredicted[:, p], d[:, p])
-                continue
-            among = np.block([[at(i, j) for j in seen] for i in seen])
-            cross = np.concatenate([at(p, j) for j in seen], axis=1)
-            expected = d[:, p].numpy() - d[:, seen].flatten(1).numpy() @ np.linalg.solve(among, cross.T)
-            np.testing.assert_allclose(unpredicted[:, p].numpy(), expected, rtol=1e-6, atol=1e-6)
+def process(distances, c=2, groups=1):
+    """Autocovariances of processes of second order, of inputs that follow from each other."""
+    step = np.array([[0.5, 0.2, 0.2, 0.0], [-0.1, 0.3, 0.1, 0.1], [1, 0, 0, 0], [0, 1, 0, 0]])
+    fresh = np.zeros((4, 4))
+    fresh[:2, :2] = [[1.0, 0.3], [0.3, 0.8]]
+    still = np.linalg.solve(np.eye(16) - np.kron(step, step), fresh.ravel()).reshape(4, 4)
+    one = np.stack([(np.linalg.matrix_power(step, k) @ still)[:c, :c] for k in range(distances)])
+    return np.stack([one * (1 + g) for g in range(groups)], axis=1)
 
 
-@pytest.mark.parametrize(("coefficients", "order"), [((0.9,), 1), ((-0.5,), 1), ((0.5, 0.3), 2)])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_unpredicted_is_what_all_others_up_to_the_anchor_leave(generator, groups):
+    """At every position, also at the start; nothing behind the anchor is used."""
+    time, c = 9, 2
+    covariances = process(time, groups=groups)
+    neighbours = neighbours_of(covariances)
+    assert neighbours.order == 2
+    d = torch.randn(3, time, groups * c, generator=generator, dtype=torch.float64)
+
+    def at(i, j, g):
+        return covariances[i - j, g] if i >= j else covariances[j - i, g].T
+
+    for after in (0, 1, 2, 5):
+        unpredicted = neighbours.unpredicted(d, after).unflatten(2, (groups, c))
+        for p, g in itertools.product(range(time - after), range(groups)):
+            seen = [q for q in range(p + after + 1) if q != p]
+            mine = d.unflatten(2, (groups, c))[:, :, g]
+            expected = mine[:, p].numpy()
+            if seen:
+                among = np.block([[at(i, j, g) for j in seen] for i in seen])
+                cross = np.concatenate([at(p, j, g) for j in seen], axis=1)
+                expected = expected - mine[:, seen].flatten(1).numpy() @ np.linalg.solve(among, cross.T)
+            np.testing.assert_allclose(unpredicted[:, p, g].numpy(), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("coefficients", "order"), [((0.9,), 1), ((-0.5,), 1), ((0.5, 0.3), 2), ((0,) * 7 + (0.8,), 8)]
+)
 def test_the_order_of_the_process_is_found(generator, coefficients, order):
     for _ in range(5):
         x = autoregressive(generator, 256, 40, *coefficients)
         neighbours = fit_neighbours(moments_of(x))
-        assert neighbours.order in (order, 2 * order)
-        left = neighbours.unpredicted(x[::2] - x[1::2], neighbours.order)[:, 8:-8, 0]
+        assert order <= neighbours.order <= order + 1
+        left = neighbours.unpredicted(x[::2] - x[1::2], neighbours.order)[:, 9:-9, 0]
         middle = (x[::2] - x[1::2])[..., 0]
-        for shift in (-2, -1, 1, 2):
-            related = np.corrcoef(left.flatten(), middle[:, 8 + shift : 32 + shift].flatten())[0, 1]
+        for shift in (-8, -2, -1, 1, 2, 8):
+            related = np.corrcoef(left.flatten(), middle[:, 9 + shift : 31 + shift].flatten())[0, 1]
             assert abs(related) < 5 / left.numel() ** 0.5
+
+
+@pytest.mark.parametrize("kind", ["level", "cycle", "far"])
+def test_what_is_left_is_not_related_to_other_inputs(generator, kind):
+    """Sequences with a level of their own or a cycle of their own phase, and one input that another one echoes five steps on."""
+    time, n = 20, 4000
+    x = torch.randn(n, time, 2, generator=generator, dtype=torch.float64)
+    if kind == "level":
+        x = x + 1.5 * torch.randn(n, 1, 2, generator=generator, dtype=torch.float64)
+    elif kind == "cycle":
+        phase = 6.283 * torch.rand(n, 1, 2, generator=generator, dtype=torch.float64)
+        x = 0.5 * x + 1.4 * torch.sin(6.283 / 24 * torch.arange(time)[None, :, None] + phase)
+    else:
+        x[:, 5:, 1] = x[:, :-5, 0] + 0.5 * x[:, 5:, 1]
+    neighbours = fit_neighbours(moments_of(x))
+    difference = x[::2] - x[1::2]
+    for lag in (3, 9):
+        left = neighbours.unpredicted(difference, lag)[:, : time - lag]
+        for position in (0, 4, 10):
+            others = [q for q in range(position + lag + 1) if q != position]
+            related = torch.einsum("ri,rqj->qij", left[:, position], difference[:, others]) / len(difference)
+            spread = (left[:, position].square().mean(0)[:, None] * difference.square().mean((0, 1))).sqrt()
+            assert (related.abs() / spread).max() < 5.5 / len(difference) ** 0.5
 
 
 @pytest.mark.thorough
@@ -104,9 +152,11 @@ def test_a_calendar_that_all_share_is_no_correlation(generator):
 def test_many_inputs_are_predicted_from_themselves(generator):
     x = autoregressive(generator, 128, 24, 0.8, inputs=40)
     neighbours = fit_neighbours(moments_of(x))
-    assert neighbours.covariances.shape[1:] == (40, 1, 1)
-    one = Neighbours(neighbours.order, neighbours.covariances[:, 7:8])
-    np.testing.assert_allclose(neighbours.unpredicted(x, 1)[..., 7:8], one.unpredicted(x[..., 7:8], 1), rtol=1e-12)
+    assert neighbours.covariance.shape == (40, 1, 1)
+    model, few = neighbours.model, slice(7, 8)
+    of_one = Autoregression(tuple(f[:, few] for f in model.filters), tuple(p[few] for p in model.precision))
+    one = Neighbours(of_one, neighbours.covariance[few])
+    np.testing.assert_allclose(neighbours.unpredicted(x, 1)[..., few], one.unpredicted(x[..., few], 1), rtol=1e-12)
 
 
 def test_an_input_that_stays_the_same_leaves_nothing(generator):
@@ -114,9 +164,8 @@ def test_an_input_that_stays_the_same_leaves_nothing(generator):
     assert fit_neighbours(moments_of(x)).left < 1e-6
 
 
-def test_short_sequences_have_no_neighbours():
-    assert orders_for(3) == ()
-    assert fit_neighbours(moments_of(torch.ones(32, 3, 1).cumsum(1))) is None
+def test_sequences_of_one_step_have_no_neighbours(generator):
+    assert fit_neighbours(moments_of(torch.randn(32, 1, 1, generator=generator))) is None
 
 
 def test_sums_of_pieces_and_lengths(generator):

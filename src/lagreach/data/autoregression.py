@@ -116,7 +116,7 @@ class Autoregression:
         return np.linalg.inv(self._blocks(self.order)[-1])
 
     def _stretches(self, of_positions: np.ndarray, first: int, time: int) -> list[tuple[slice, np.ndarray]]:
-        """Positions from the first one on: those with few steps before them, each with its matrix, and all others with the last."""
+        """Positions from the first one on: those with few steps before them, each with its matrix, the others with the last."""
         few = min(self.order, time)
         parts = [
             (slice(first, few), of_positions[: few - first]),
@@ -136,10 +136,11 @@ def _times(matrices: Float[np.ndarray, "#time group c c"], values: Series) -> Se
     )
 
 
-def autoregression(covariances: Covariances, steps: float, ridge: float) -> Autoregression:
-    """Fit to ``E[z_t z_{t-k}']``, k = 0, 1, ..., of so many steps; as many steps before as Schwarz's criterion grants.
+def autoregression(covariances: Covariances, steps: Float[np.ndarray, "h"], ridge: float) -> Autoregression:
+    """Fit to ``E[z_t z_{t-k}']``, k = 0, 1, ..., each of so many steps; as many steps before as Schwarz's criterion grants.
 
-    >>> halved = autoregression(np.array([0.5**k for k in range(4)])[:, None, None, None], 1000.0, 1e-9)
+    >>> covariances = np.array([0.5**k for k in range(4)])[:, None, None, None]
+    >>> halved = autoregression(covariances, np.full(4, 1000.0), 1e-9)
     >>> halved.order, halved.filters[1].flatten().round(3).tolist(), halved.left.round(3).item()
     (1, [1.0, -0.5], 0.6)
     """
@@ -147,7 +148,7 @@ def autoregression(covariances: Covariances, steps: float, ridge: float) -> Auto
     typical = np.trace(covariances[0], axis1=-2, axis2=-1) / c
     base = covariances[0] + ridge * np.where(typical > 0, typical, 1.0)[:, None, None] * np.eye(c)
     lagged = [base, *covariances[1:]]
-    filters, leftovers, doubt = list[np.ndarray](), list[np.ndarray](), list[float]()
+    filters, leftovers, sizes, doubt = list[np.ndarray](), list[np.ndarray](), list[float](), list[float]()
     for known in range(len(lagged)):
         weights = _weights(lagged, known)
         towards = np.concatenate([base[..., :0], *lagged[1 : known + 1]], axis=-1)
@@ -159,7 +160,11 @@ def autoregression(covariances: Covariances, steps: float, ridge: float) -> Auto
             break
         filters.append(np.stack([np.broadcast_to(np.eye(c), base.shape), *(-w for w in weights)]))
         leftovers.append(left)
-        doubt.append(steps * np.linalg.slogdet(left)[1].sum() + known * groups * c**2 * np.log(max(steps, 1.0)))
+        size = np.linalg.slogdet(left)[1].sum()
+        # far apart there are fewer steps to tell by
+        more = steps[known] * (size - sizes[-1]) + groups * c**2 * np.log(max(steps[known], 1.0)) if known else 0.0
+        doubt.append(more + sum(doubt[-1:]))
+        sizes.append(size)
     best = int(np.argmin(doubt)) + 1
     return Autoregression(tuple(filters[:best]), tuple(np.linalg.inv(left) for left in leftovers[:best]))
 

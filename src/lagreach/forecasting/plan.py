@@ -86,7 +86,7 @@ class InputCoding:
         return torch.cat((planted, SingleInputs.of(self.following, planted, inside).up_to().to(planted)), dim=2)
 
     def single_inputs(self, batch: Batch, planted: Float[Tensor, "seq time probe"]) -> SingleInputs | None:
-        """What each input alone holds, given the `planted` values of the batch; None where inputs do not follow from each other."""
+        """What each input alone holds, given the `planted` values; None where inputs do not follow from each other."""
         if self.following is None:
             return None
         inside = valid_steps(batch.lengths, len(batch), planted.shape[1], planted.device)

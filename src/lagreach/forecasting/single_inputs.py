@@ -65,4 +65,4 @@ class LaggedCovariances:
         """How each step follows from those before."""
         known = int((self._steps > 0).sum())  # of short sequences there may be none so far apart
         covariances = self._products[:known] / self._steps[:known, None, None]
-        return autoregression(covariances[:, None], float(self._steps[0]), LEAST)
+        return autoregression(covariances[:, None], self._steps[:known], LEAST)

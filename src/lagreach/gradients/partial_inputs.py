@@ -163,7 +163,7 @@ def fit_neighbours(moments: InputMoments) -> Neighbours | None:
     orders = [order for order in ORDERS if order < len(whole)]
     if not orders or not _correlated(whole, steps, orders):
         return None
-    model = autoregression(whole, float(steps[0]), RIDGE)
+    model = autoregression(whole, steps, RIDGE)
     return Neighbours(model, whole[0]) if model.order else None
 
 
