@@ -31,8 +31,10 @@ from lagreach.whole_model.input_module import OtherInputs, PartnerSteps
 from lagreach.whole_model.measurement_plan import PairBatch, WholeModelPlan
 from lagreach.whole_model.outputs import cotangents
 from lagreach.whole_model.spread import Here, Spread
-from lagreach.whole_model.swapped_targets import Rows, SwapControl, both
+from lagreach.whole_model.swapped_targets import Rows, Swap, both, swapped_everywhere
 from lagreach.whole_model.token_context import TokenContext
+
+SIGNALS = OWN, SWAPPED = 0, 1  # signals of an exchange: with the targets as they are, and what swapping them as well changes
 
 
 @dataclass(frozen=True)
@@ -53,28 +55,27 @@ class Exchanged:
     size: np.ndarray
     rises: np.ndarray
 
-    def data(self, number: int) -> Products:
-        """The signal at one of the lags, by its number."""
-        factors = self.factors[number]
-        return Products.of(factors, list(range(factors.arrived.shape[0])), 0)
+    def data(self, number: int, signal: int = OWN) -> Products:
+        """A signal at one of the lags, by its number."""
+        return Products.of(self.factors[number], [0], signal)
 
-    def means(self) -> np.ndarray:
-        """Block means of the signal (block, lag, axis), in coordinates with the gradients' inner products."""
+    def means(self, signal: int = OWN) -> np.ndarray:
+        """Block means of a signal (block, lag, axis), in coordinates with the gradients' inner products."""
         weighting = self.plan.weighting
-        grams = np.stack([block_gram(self.data(i), self.size, weighting) for i in range(len(self.lags))])
+        grams = np.stack([block_gram(self.data(i, signal), self.size, weighting) for i in range(len(self.lags))])
         return np.moveaxis(coordinates(grams), 0, 1)
 
-    def controlled(self) -> tuple[np.ndarray, list[Products]]:
+    def controlled(self, signal: int = OWN) -> tuple[np.ndarray, list[Products]]:
         """The same means, and signals, with the chance of the few outputs taken out that swapped targets show.
 
         What is taken off is the multiple that leaves least. It comes from products, which do not change when a block's sign is
         flipped: sign flips stay valid.
         """
         if not self.controls:
-            return self.means(), [self.data(i) for i in range(len(self.lags))]
+            return self.means(signal), [self.data(i, signal) for i in range(len(self.lags))]
         grams, signals, count = [], [], len(self.size)
         for number, control in enumerate(self.controls):
-            parts = [self.data(number), Products.of(control, [0], 0)]
+            parts = [self.data(number, signal), Products.of(control, [0], 0)]
             joined = Products.joined(parts, apart=True)
             products = block_gram(joined, np.repeat(self.size, 2), self.plan.weighting).reshape(count, 2, count, 2)
             shared, square = (np.trace(products[:, i, :, 1]) for i in (0, 1))
@@ -118,31 +119,31 @@ class ExchangeWork:
         rows_of = rounds.rows(pairs)
         store = _Rows([2 * rows for rows in rows_of])
         controls = _Rows([rows + 2 * len(pairs) * plan.anchors for rows in rows_of])
-        rises = np.full((3, len(pairs), len(self.lags)), np.nan)
+        sums, counted = np.zeros((3, len(pairs), len(self.lags))), np.zeros((len(pairs), len(self.lags)))
 
         def exchange(rows: np.ndarray, home: np.ndarray) -> _Exchanges:
             piece, numbers = plan.run(rows), np.array([place[int(row)] for row in rows[::2]])
             reads = [_read(piece, lag, self.neighbours) for lag in self.lags]
-            # an exchange of tokens weighs as much as it is fair, which swapped targets are not
-            control = None if self.contexts else SwapControl(plan, piece, rows, self.lags)
+            swap = Swap.of(plan, piece, rows)
             made = []
-            for columns in rounds.columns[:, pairs[numbers]]:
-                scale = rounds.scale[pairs[numbers], columns]
-                swap = None if control is None else control.pair
-                made.append(
-                    _exchange(plan, piece, rows, home, self, _Dealt(columns, scale, rounds.anchors), reads, swap)
-                )
-            return _Exchanges(numbers, home, made, [] if control is None else control.everywhere(reads))
+            for run, columns in enumerate(rounds.columns[:, pairs[numbers]]):
+                dealt = _Dealt(columns, *(values[pairs[numbers], columns] for values in (rounds.scale, rounds.anchors)))
+                made.append(_exchange(plan, piece, rows, home, self, dealt, rounds.number(run), reads, swap))
+            # an exchange of tokens weighs as much as it is fair, which swapped targets are not
+            everywhere = [] if self.contexts else swapped_everywhere(plan, piece, swap, self.lags, reads)
+            return _Exchanges(numbers, home, made, everywhere)
 
         for piece in plan.each(exchange, tick, blocks):
             for one in piece.made:
-                rises[:, piece.numbers, one.columns] = one.rise
+                sums[:, piece.numbers, one.columns] += one.rise
+                counted[piece.numbers, one.columns] += one.counted
                 for column in np.unique(one.columns).tolist():
                     store.add(column, piece.home, one.rows, one.columns == column)
                     controls.add(column, piece.home, one.control, one.columns == column)
             for column, everywhere in enumerate(piece.everywhere):
                 controls.add(column, piece.home, everywhere)
-        return ExchangePart(pairs, store.held, controls.held, rises)
+        with np.errstate(invalid="ignore"):
+            return ExchangePart(pairs, store.held, controls.held, sums / counted)
 
 
 class _Rows:
@@ -204,30 +205,34 @@ def _take_in(store: list[Factors], parts: Sequence[Factors], rows_of: list[int])
 
 @dataclass(frozen=True)
 class _Dealt:
-    """What the pairs of a piece do in a round: the number of each one's lag, and the pairs of its block that it stands for."""
+    """What the pairs of a piece do in a run: the number of each one's lag, the pairs of its block that it stands for, its anchors."""
 
     columns: np.ndarray
     scale: np.ndarray
-    anchors: int
+    anchors: np.ndarray
 
 
 @dataclass(frozen=True)
-class _Round:
-    """Rows of factors, before and after the exchange at each anchor, and of its control; rise, loss and bend (value, pair)."""
+class _Run:
+    """Rows of factors before and after the exchange at an anchor of each pair, and of its control.
+
+    Besides, the rise of the loss, the loss and its bend (value, pair), summed over those sequences that are `counted`.
+    """
 
     columns: np.ndarray
     rows: list[Rows]
     control: list[Rows]
     rise: np.ndarray
+    counted: np.ndarray
 
 
 @dataclass(frozen=True)
 class _Exchanges:
-    """The rounds of a piece, with the numbers of its pairs and the blocks of its sequences, and the rest of each control."""
+    """The runs of a piece, with the numbers of its pairs and the blocks of its sequences, and the rest of each control."""
 
     numbers: np.ndarray
     home: np.ndarray
-    made: list[_Round]
+    made: list[_Run]
     everywhere: list[list[Rows]]
 
 
@@ -238,63 +243,55 @@ def _exchange(
     home: np.ndarray,
     work: ExchangeWork,
     dealt: _Dealt,
+    number: int,
     reads: Sequence[Tensor],
-    swap: Tensor | None,
-) -> _Round:
-    """Exchange the inputs of each pair at its lag, at some anchors; `reads` are, for each lag, what is exchanged.
-
-    With `swap`, what swapped targets change at the outputs, also what they say at these anchors.
-    """
+    swap: Swap,
+) -> _Run:
+    """Exchange the inputs of each pair at its lag, for an anchor by its number; `reads` are, for each lag, what is exchanged."""
     seq, time = piece.inside.shape
-    device, most = piece.output.device, dealt.anchors
+    device = piece.output.device
     lags = np.array(work.lags)[dealt.columns]
     lag, row = both(torch.from_numpy(lags), piece), torch.arange(seq, device=device)
     shares = step_weights(piece.objective, piece.output.shape[1])
     reach = (piece.stand >= lag[:, None]) & (piece.stand[piece.partner] >= lag[:, None])
     usable = ((torch.minimum(shares, shares[piece.partner]) > 0) & reach)[::2] & plan.used.to(device)
     streams = pair_streams(piece.batch.x, piece.batch.lengths, plan.seed, purpose=(1 + lags).tolist())
-    anchors = draw_anchors(usable, most, streams)
-    field, before = cotangents(piece.objective, piece.output)
-    weight = both(torch.from_numpy(anchors.weight * dealt.scale[:, None]), piece)
-    read = _each_its_own(reads, dealt.columns)
-    rise, bend = torch.zeros(2, seq, most, dtype=torch.float64, device=device)
-    made, control = list[Rows](), list[Rows]()
-    for number in range(most):
-        position = both(torch.from_numpy(anchors.position[:, number]), piece)
-        step = piece.stand[row, position] - lag
-        there = _partner_steps(piece, position, lag, weight[:, number] > 0)
-        exchange = PartnerSteps(there) if work.neighbours is None else _unpredicted(piece, there >= 0, read)
-        changed = plan.run(rows, exchange=exchange)
-        here = (row, step.clamp(0, time - 1))
-        factor = weight[:, number] * ((step >= 0) & (there[here] >= 0))
-        if work.contexts:
-            factor = factor * _fairness(work.contexts, dealt.columns, piece, step, home).to(factor)
-        replaced = piece.output.detach().clone()
-        replaced[row, position] = changed.output.detach()[row, position]
-        after_field, after = cotangents(piece.objective, replaced)
-        starts = [one[row, position] for one in (field, *(() if swap is None else (swap,)))]
-        as_it_was, *swapped = (gradient[here] for gradient in _pulled(piece, position, starts))
-        exchanged = changed.pull(position, after_field[row, position])[here]
-        for one, arrived, sign in ((piece, as_it_was, 1.0), (changed, exchanged, -1.0)):
-            made.append(_as_rows(sign * factor, arrived, one.reading.inputs[here]))
-        control.extend(_as_rows(factor, arrived, read[here]) for arrived in swapped)
-        with torch.no_grad():
-            middle = piece.objective((piece.output.detach() + replaced) / 2)
-        share = shares[row, position].double()
-        for values, change in ((rise, after - before), (bend, after + before - 2 * middle)):
-            values[:, number] = torch.where(share > 0, change.double() / torch.where(share > 0, share, 1.0), 0.0)
+    anchors = draw_anchors(usable, dealt.anchors.tolist(), streams)
+    weight = both(torch.from_numpy(anchors.weight[:, number] * dealt.scale), piece)
+    position = both(torch.from_numpy(anchors.position[:, number]), piece)
+    read, step = _each_its_own(reads, dealt.columns), piece.stand[row, position] - lag
+    there = _partner_steps(piece, position, lag, weight > 0)
+    exchange = PartnerSteps(there) if work.neighbours is None else _unpredicted(piece, there >= 0, read)
+    changed = plan.run(rows, exchange=exchange)
+    here = (row, step.clamp(0, time - 1))
+    factor = weight * ((step >= 0) & (there[here] >= 0))
+    if work.contexts:
+        factor = factor * _fairness(work.contexts, dealt.columns, piece, step, home).to(factor)
+    replaced = piece.output.detach().clone()
+    replaced[row, position] = changed.output.detach()[row, position]
+    made, control, losses = list[Rows](), list[Rows](), list[Tensor]()
+    for one, output, sign in ((piece, piece.output, 1.0), (changed, replaced, -1.0)):
+        field, loss = cotangents(piece.objective, output)
+        losses.append(loss)
+        starts = [values[row, position] for values in (field, swap.at(output))]
+        own, swapped = (gradient[here] for gradient in _pulled(one, position, starts))
+        made.append(_as_rows(sign * factor, [own, swapped / 2], one.reading.inputs[here]))
+        if one is piece and not work.contexts:
+            control.append(_as_rows(factor, [swapped], read[here]))
+    before, after = losses
+    with torch.no_grad():
+        middle = piece.objective((piece.output.detach() + replaced) / 2)
     counted = (weight > 0).double()
-    per_pair = counted.view(-1, 2 * most).sum(1)
-    some = torch.where(per_pair > 0, per_pair, 1.0)
-    none = torch.full_like(some, torch.nan)
-    each = torch.stack((rise, before.double()[:, None].expand_as(rise), bend))
-    sums = (each * counted).view(3, -1, 2 * most).sum(2)
-    return _Round(dealt.columns, made, control, torch.where(per_pair > 0, sums / some, none).cpu().numpy())
+    share = torch.where(weight > 0, shares[row, position].double(), 1.0)
+    values = torch.stack(((after - before) / share, before, (after + before - 2 * middle) / share)).double() * counted
+    of_pair = values.view(3, -1, 2).sum(2).cpu().numpy()
+    return _Run(dealt.columns, made, control, of_pair, counted.view(-1, 2).sum(1).cpu().numpy())
 
 
-def _as_rows(factor: Tensor, arrived: Tensor, read: Tensor) -> Rows:
-    """Rows of factors with one slot and one signal."""
-    return (factor[:, None].to(arrived) * arrived)[:, None, None], read[:, None]
+def _as_rows(factor: Tensor, arrived: Sequence[Tensor], read: Tensor) -> Rows:
+    """Rows of factors with one slot, and a signal for everything that arrived."""
+    signals = torch.stack(list(arrived), dim=1)
+    return (factor[:, None, None].to(signals) * signals)[:, None], read[:, None]
 
 
 def _each_its_own(values: Sequence[Tensor], columns: np.ndarray) -> Tensor:
