@@ -29,12 +29,9 @@ from lagreach.whole_model.exchange_rounds import Rounds
 from lagreach.whole_model.factors import Factors, Products, block_gram, coordinates
 from lagreach.whole_model.input_module import OtherInputs, PartnerSteps
 from lagreach.whole_model.measurement_plan import PairBatch, WholeModelPlan
-from lagreach.whole_model.outputs import cotangents
 from lagreach.whole_model.spread import Here, Spread
 from lagreach.whole_model.swapped_targets import Rows, Swap, both, swapped_everywhere
 from lagreach.whole_model.token_context import TokenContext
-
-SIGNALS = OWN, SWAPPED = 0, 1  # signals of an exchange: with the targets as they are, and what swapping them as well changes
 
 
 @dataclass(frozen=True)
@@ -55,27 +52,27 @@ class Exchanged:
     size: np.ndarray
     rises: np.ndarray
 
-    def data(self, number: int, signal: int = OWN) -> Products:
-        """A signal at one of the lags, by its number."""
-        return Products.of(self.factors[number], [0], signal)
+    def data(self, number: int) -> Products:
+        """The signal at one of the lags, by its number."""
+        return Products.of(self.factors[number], [0], 0)
 
-    def means(self, signal: int = OWN) -> np.ndarray:
-        """Block means of a signal (block, lag, axis), in coordinates with the gradients' inner products."""
+    def means(self) -> np.ndarray:
+        """Block means of the signal (block, lag, axis), in coordinates with the gradients' inner products."""
         weighting = self.plan.weighting
-        grams = np.stack([block_gram(self.data(i, signal), self.size, weighting) for i in range(len(self.lags))])
+        grams = np.stack([block_gram(self.data(i), self.size, weighting) for i in range(len(self.lags))])
         return np.moveaxis(coordinates(grams), 0, 1)
 
-    def controlled(self, signal: int = OWN) -> tuple[np.ndarray, list[Products]]:
+    def controlled(self) -> tuple[np.ndarray, list[Products]]:
         """The same means, and signals, with the chance of the few outputs taken out that swapped targets show.
 
         What is taken off is the multiple that leaves least. It comes from products, which do not change when a block's sign is
         flipped: sign flips stay valid.
         """
         if not self.controls:
-            return self.means(signal), [self.data(i, signal) for i in range(len(self.lags))]
+            return self.means(), [self.data(i) for i in range(len(self.lags))]
         grams, signals, count = [], [], len(self.size)
         for number, control in enumerate(self.controls):
-            parts = [self.data(number, signal), Products.of(control, [0], 0)]
+            parts = [self.data(number), Products.of(control, [0], 0)]
             joined = Products.joined(parts, apart=True)
             products = block_gram(joined, np.repeat(self.size, 2), self.plan.weighting).reshape(count, 2, count, 2)
             shared, square = (np.trace(products[:, i, :, 1]) for i in (0, 1))
@@ -205,7 +202,7 @@ def _take_in(store: list[Factors], parts: Sequence[Factors], rows_of: list[int])
 
 @dataclass(frozen=True)
 class _Dealt:
-    """What the pairs of a piece do in a run: the number of each one's lag, the pairs of its block that it stands for, its anchors."""
+    """What the pairs of a piece do in a run: each one's lag by its number, the pairs it stands for there, and its anchors."""
 
     columns: np.ndarray
     scale: np.ndarray
@@ -254,7 +251,7 @@ def _exchange(
     lag, row = both(torch.from_numpy(lags), piece), torch.arange(seq, device=device)
     shares = step_weights(piece.objective, piece.output.shape[1])
     reach = (piece.stand >= lag[:, None]) & (piece.stand[piece.partner] >= lag[:, None])
-    usable = ((torch.minimum(shares, shares[piece.partner]) > 0) & reach)[::2] & plan.used.to(device)
+    usable = ((swap.common > 0) & reach)[::2] & plan.used.to(device)
     streams = pair_streams(piece.batch.x, piece.batch.lengths, plan.seed, purpose=(1 + lags).tolist())
     anchors = draw_anchors(usable, dealt.anchors.tolist(), streams)
     weight = both(torch.from_numpy(anchors.weight[:, number] * dealt.scale), piece)
@@ -269,18 +266,16 @@ def _exchange(
         factor = factor * _fairness(work.contexts, dealt.columns, piece, step, home).to(factor)
     replaced = piece.output.detach().clone()
     replaced[row, position] = changed.output.detach()[row, position]
-    made, control, losses = list[Rows](), list[Rows](), list[Tensor]()
-    for one, output, sign in ((piece, piece.output, 1.0), (changed, replaced, -1.0)):
-        field, loss = cotangents(piece.objective, output)
-        losses.append(loss)
-        starts = [values[row, position] for values in (field, swap.at(output))]
-        own, swapped = (gradient[here] for gradient in _pulled(one, position, starts))
-        made.append(_as_rows(sign * factor, [own, swapped / 2], one.reading.inputs[here]))
+    made, control = list[Rows](), list[Rows]()
+    # half, since the targets of both partners show what either input changes
+    for one, output, sign in ((piece, piece.output, 0.5), (changed, replaced, -0.5)):
+        arrived = one.pull(position, swap.at(output)[row, position])[here]
+        made.append(_as_rows(sign * factor, arrived, one.reading.inputs[here]))
         if one is piece and not work.contexts:
-            control.append(_as_rows(factor, [swapped], read[here]))
-    before, after = losses
+            control.append(_as_rows(factor, arrived, read[here]))
     with torch.no_grad():
-        middle = piece.objective((piece.output.detach() + replaced) / 2)
+        as_it_was = piece.output.detach()
+        before, after, middle = (piece.objective(one) for one in (as_it_was, replaced, (as_it_was + replaced) / 2))
     counted = (weight > 0).double()
     share = torch.where(weight > 0, shares[row, position].double(), 1.0)
     values = torch.stack(((after - before) / share, before, (after + before - 2 * middle) / share)).double() * counted
@@ -288,10 +283,9 @@ def _exchange(
     return _Run(dealt.columns, made, control, of_pair, counted.view(-1, 2).sum(1).cpu().numpy())
 
 
-def _as_rows(factor: Tensor, arrived: Sequence[Tensor], read: Tensor) -> Rows:
-    """Rows of factors with one slot, and a signal for everything that arrived."""
-    signals = torch.stack(list(arrived), dim=1)
-    return (factor[:, None, None].to(signals) * signals)[:, None], read[:, None]
+def _as_rows(factor: Tensor, arrived: Tensor, read: Tensor) -> Rows:
+    """Rows of factors with one slot and one signal."""
+    return (factor[:, None].to(arrived) * arrived)[:, None, None], read[:, None]
 
 
 def _each_its_own(values: Sequence[Tensor], columns: np.ndarray) -> Tensor:
@@ -314,14 +308,6 @@ def _fairness(
         of = (piece.reading.inputs, piece.inside, step, half)
         fair[chosen] = contexts[column].fairness(*(one[chosen] for one in of))
     return fair
-
-
-def _pulled(piece: PairBatch, position: Tensor, starts: list[Tensor]) -> list[Tensor]:
-    """Carry several gradients back from the same outputs; of one value, one way back serves all of them."""
-    if starts[0].shape[1] > 1 or len(starts) == 1:
-        return [piece.pull(position, start) for start in starts]
-    once = piece.pull(position, torch.ones_like(starts[0]))
-    return [once * start[..., None].to(once) for start in starts]
 
 
 def _partner_steps(piece: PairBatch, position: Tensor, lag: Tensor, wanted: Tensor) -> Tensor:

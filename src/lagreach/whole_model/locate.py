@@ -17,7 +17,7 @@ from lagreach.gradients.lag_sketch import BandTest
 from lagreach.gradients.partial_inputs import DETERMINED, Neighbours, fit_neighbours
 from lagreach.gradients.significance import Significance, flip_test
 from lagreach.statistics.reliance import NO_RELIANCE, Reliance, reliance_of
-from lagreach.whole_model.exchange import SIGNALS, Exchanged, measure_exchange
+from lagreach.whole_model.exchange import Exchanged, measure_exchange
 from lagreach.whole_model.exchange_rounds import Rounds
 from lagreach.whole_model.factors import Products
 from lagreach.whole_model.measurement_plan import WholeModelPlan
@@ -151,15 +151,9 @@ def _inside(plan: WholeModelPlan, bands: list[int], inside: Mapping[int, float],
 
 def _judged(marginal: Located, candidates: list[_Candidate], exchanged: Exchanged, flips: int, error: float) -> Located:
     """Put the exchange in the place of swapped targets: the best lag's signal of a band, and the largest of its p-values."""
-    seed, count = exchanged.plan.seed, len(candidates)
-    ways = [exchanged.controlled(signal) for signal in SIGNALS]
-    tested = flip_test([means for means, _ in ways], flips=flips, generator=np.random.default_rng(seed))
-    # each lag has the signal that shows it best; being one of several is paid for, as being one of many lags is
-    clearest = tested.adjusted.reshape(-1, count).argmin(0)
-    chosen = clearest * count + np.arange(count)
-    alone = Significance(*(values[chosen] for values in (tested.square, tested.null_spread, tested.p_value, tested.adjusted)))
-    means = np.stack([ways[way][0][:, lag] for lag, way in enumerate(clearest)], axis=1)
-    signals = [ways[way][1][lag] for lag, way in enumerate(clearest)]
+    seed = exchanged.plan.seed
+    means, signals = exchanged.controlled()
+    alone = flip_test(means, flips=flips, generator=np.random.default_rng(seed))
     largest = np.maximum(alone.adjusted, [one.p for one in candidates])
     data = marginal.data.copy()
     parts = {name: getattr(marginal.test, name).copy() for name in ("square", "null_spread", "p_value", "adjusted")}

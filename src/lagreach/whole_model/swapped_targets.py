@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -43,26 +43,30 @@ def both(values: Tensor, piece: PairBatch) -> Tensor:
 
 @dataclass(frozen=True)
 class Swap:
-    """The targets of a piece, swapped between partners.
+    """The targets of a piece, swapped between partners, at the steps that both have.
 
-    `group` is what changes at the outputs on average over all pairings of a group, `common` the shares of the steps that all of
-    its sequences have.
+    `common` are the shares of these steps. `everywhere` is what changes at the outputs, on average over all pairings of a group
+    where the others have the same steps and no lengths that their targets may depend on.
     """
 
     own: Objective
     other: Objective
     shared: Tensor
-    group: Float[Tensor, "seq position out"]
     common: Float[Tensor, "seq position"]
+    everywhere: Float[Tensor, "seq position out"]
 
     @classmethod
     def of(cls, plan: WholeModelPlan, piece: PairBatch, rows: np.ndarray) -> Swap:
         """Swap the targets of a piece."""
         others, weights = plan.exchanged(rows, piece)
-        swaps, common = swaps_of(piece, others, weights)
-        # of other lengths than the partner's, others may have other targets too
-        group = torch.stack(swaps).mean(0) if piece.batch.lengths is None else swaps[0]
-        return cls(*swapped(piece.objective, others[0], weights), group, common)
+        own, other, shared = swapped(piece.objective, others[0])
+        common = step_weights(own, piece.output.shape[1]) * shared[:, None]
+        swap = cls(own, other, shared, common, piece.output)
+        everywhere = swap.at(piece.output)
+        if weights is not None and piece.batch.lengths is None:
+            alike = (own.weights == weights).all(1)[:, None, None]
+            everywhere = torch.where(alike, torch.stack(swaps_of(piece, others, weights)[0]).mean(0), everywhere)
+        return replace(swap, everywhere=everywhere)
 
     def at(self, output: Float[Tensor, "seq position out"]) -> Float[Tensor, "seq position out"]:
         """What changes at some outputs with the partner's targets."""
@@ -86,7 +90,7 @@ def swapped_everywhere(
     for number in range(anchors.count):
         position = both(torch.from_numpy(anchors.position[:, number]), piece)
         weight = both(torch.from_numpy(anchors.weight[:, number]), piece)
-        gradient = piece.pull(position, swap.group[seq, position])
+        gradient = piece.pull(position, swap.everywhere[seq, position])
         for rows, lag, read in zip(made, lags, reads, strict=True):
             step = piece.stand[seq, position] - lag
             reached = step.clamp(0, time - 1)
