@@ -1,6 +1,6 @@
 """Whole models: planted lags are found, and lags that are not there are named no more often than the error allows.
 
-What is measured is in `tests/null/whole_models.py`: fresh and trained models, targets that depend on nothing, on one lag or on ten.
+What is measured is in `tests/null/whole_models.py`: targets that depend on nothing, on one lag or on ten.
 """
 
 import pytest
