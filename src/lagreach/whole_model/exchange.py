@@ -5,10 +5,9 @@ at one lag also carries products of inputs at others. So at each anchor t the pa
 ``t - l`` and nothing else, and what swapped targets change in the lag's gradient is compared with what they change then. If the
 target does not depend on that input given the rest, exchanging the two turns the difference into its negative, whatever the
 network, for inputs that are independent in time; sign flips are then exact. That targets are swapped besides takes out what the
-model's own output and the level of the targets would add: three to four times less variance with one anchor. An exchange costs a run for every lag and output, so few outputs are looked at,
-and where lags are many, each at some of the pairs alone (`exchange_rounds.py`); by how much these say more than all do, by
-chance, swapped targets tell, and it is taken off. Of numbers that follow
-each other in time, only what their neighbours do not predict is exchanged (`lagreach.gradients.partial_inputs`); tokens that do
+model's own output and the level of the targets would add by chance. An exchange costs a run for every lag and output, so few
+outputs are looked at, and where lags are many, each at some of the pairs alone (`exchange_rounds.py`); by how much these say
+more than all do, by chance, swapped targets tell, and it is taken off. Of numbers that follow each other in time, only what their neighbours do not predict is exchanged (`lagreach.gradients.partial_inputs`); tokens that do
 are exchanged as fairly as they fit into each other's places (`token_context.py`). The rise of the loss at t in the same runs is
 the model's reliance on the lag.
 """
@@ -40,10 +39,10 @@ class Exchanged:
     """What exchanging the inputs at some lags changes.
 
     `factors` hold, for each of the `lags`, half of what swapped targets change in the gradients as they were and, with the
-    other sign, after the exchange; `controls`, of mean zero, what swapped targets say at the same outputs and, with the other sign, at all that
-    were carried back (none for tokens that follow each other). `rises` (value, pair, lag) are the rise of the loss at the
-    anchors, the loss itself and its bend (`lagreach.statistics.reliance`), NaN where no anchor reaches back so far or a
-    pair exchanged nothing at the lag.
+    other sign, after the exchange; `controls`, of mean zero, what swapped targets say at the same outputs and, with the other
+    sign, at all that were carried back (none for tokens that follow each other). `rises` (value, pair, lag) are the rise of
+    the loss at the anchors, the loss itself and its bend (`lagreach.statistics.reliance`), NaN where no anchor reaches back
+    so far or a pair exchanged nothing at the lag.
     """
 
     plan: WholeModelPlan
