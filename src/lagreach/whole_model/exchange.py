@@ -1,15 +1,16 @@
 """Exchange the inputs at one lag alone: does the target depend on them given the rest, and does the model use them?
 
 Swapping targets tests whether targets depend on any input. It is not specific to a lag: in a nonlinear network the gradient
-at one lag also carries products of inputs at others. So at each anchor t the partners of a pair exchange their inputs at
-``t - l`` and nothing else, and what swapped targets change in the lag's gradient is compared with what they change then. If the
+at one lag also carries products of inputs at others. So at each anchor t the partners of a pair exchange their inputs at ``t
+- l`` and nothing else, and what swapped targets change in the lag's gradient is compared with what they change then. If the
 target does not depend on that input given the rest, exchanging the two turns the difference into its negative, whatever the
-network, for inputs that are independent in time; sign flips are then exact. That targets are swapped besides takes out what the
-model's own output and the level of the targets would add by chance. An exchange costs a run for every lag and output, so few
-outputs are looked at, and where lags are many, each at some of the pairs alone (`exchange_rounds.py`); by how much these say
-more than all do, by chance, swapped targets tell, and it is taken off. Of numbers that follow each other in time, only what their neighbours do not predict is exchanged (`lagreach.gradients.partial_inputs`); tokens that do
-are exchanged as fairly as they fit into each other's places (`token_context.py`). The rise of the loss at t in the same runs is
-the model's reliance on the lag.
+network, for inputs that are independent in time; sign flips are then exact. That targets are swapped besides takes out what
+the model's own output and the level of the targets would add by chance. An exchange costs a run for every lag and output, so
+few outputs are looked at, and where lags are many, each at some of the pairs alone (`exchange_rounds.py`); by how much these
+say more than all do, by chance, swapped targets tell, and it is taken off. Of numbers that follow each other in time, only
+what their neighbours do not predict is exchanged (`lagreach.gradients.partial_inputs`); tokens that do are exchanged as
+fairly as they fit into each other's places (`token_context.py`). The rise of the loss at t in the same runs is the model's
+reliance on the lag.
 """
 
 from __future__ import annotations
