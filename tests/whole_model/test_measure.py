@@ -176,6 +176,7 @@ def test_noise_is_the_whole_gradient_along_directions_of_other_blocks(case):
 
 
 def test_exchanging_the_inputs_of_a_lag_alone():
+    """What swapped targets change in the gradient of the lag, less the same with the lag's inputs exchanged, both halved."""
     time, lag = 4, 2
     plan = plan_model_measurement(
         made(cases.CausalTransformer),
@@ -203,9 +204,10 @@ def test_exchanging_the_inputs_of_a_lag_alone():
             for x, sign in ((batch.x, 1), (changed, -1)):
                 kept = []
                 handle = model.read.register_forward_hook(lambda *call, kept=kept: kept.append(call[2]))
-                loss = (model(x)[:, t] - batch.y[:, t]).square().mean(-1) / time
+                output = model(x)[:, t]
                 handle.remove()
-                (gradient,) = torch.autograd.grad(loss.sum(), kept[0])
+                loss, swapped = ((output - y[:, t]).square().mean(-1) / time for y in (batch.y, batch.y.flip(0)))
+                (gradient,) = torch.autograd.grad((loss - swapped).sum() / 2, kept[0])
                 outer = torch.einsum("ni,nd->nid", x[:, t - lag], gradient[:, t - lag])
                 expected[block] += sign * outer.sum(0).flatten().numpy() / exchanged.size[block]
                 rises.append(-sign * time * loss.detach().mean().item())

@@ -291,7 +291,7 @@ def cost(
     Time and memory are meant to a factor of 1.5. The estimate takes less than 2 % of the work, or 0.4 s if that is more:
     of a work of a few seconds no piece can be timed in 2 % of it. docs/reliability.md has both, measured.
     Of a whole model, finding nothing takes less (`seconds_if_nothing`): where lags show something, single inputs are exchanged,
-    in at most twice as many runs for many lags as for one.
+    in at most four times as many runs for many lags as for one.
 
     Examples
     --------

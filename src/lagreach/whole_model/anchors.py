@@ -104,14 +104,20 @@ def pair_streams(
     return [np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little"))) for key in keys]
 
 
-def draw_anchors(usable: Bool[Tensor, "pair position"], most: int, streams: Sequence[np.random.Generator]) -> Anchors:
-    """Draw up to `most` of the usable outputs of each pair, one from each of as many equal stretches of them."""
-    position = np.zeros((len(usable), most), dtype=np.int64)
-    weight = np.zeros((len(usable), most))
-    for row, (choice, stream) in enumerate(zip(usable.cpu().numpy(), streams, strict=True)):
+def draw_anchors(
+    usable: Bool[Tensor, "pair position"], most: int | Sequence[int], streams: Sequence[np.random.Generator]
+) -> Anchors:
+    """Draw up to `most` of the usable outputs of each pair, one from each of as many equal stretches of them.
+
+    Pairs may have a number each.
+    """
+    of_pair = [most] * len(usable) if isinstance(most, int) else list(most)
+    position = np.zeros((len(usable), max(of_pair, default=0)), dtype=np.int64)
+    weight = np.zeros(position.shape)
+    for row, (choice, stream, wanted) in enumerate(zip(usable.cpu().numpy(), streams, of_pair, strict=True)):
         places = np.flatnonzero(choice)
-        count = min(most, len(places))
-        draws = stream.random(most)
+        count = min(wanted, len(places))
+        draws = stream.random(wanted)
         if count == 0:
             continue
         cuts = np.arange(count + 1) * len(places) // count

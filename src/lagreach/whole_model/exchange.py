@@ -1,15 +1,16 @@
 """Exchange the inputs at one lag alone: does the target depend on them given the rest, and does the model use them?
 
 Swapping targets tests whether targets depend on any input. It is not specific to a lag: in a nonlinear network the gradient
-at one lag also carries products of inputs at others. So at each anchor t the partners of a pair exchange their inputs at
-``t - l`` and nothing else, and the lag's gradient is compared with what it was. If the target does not depend on that input
-given the rest, exchanging the two turns the difference into its negative, whatever the network, for inputs that are
-independent in time; sign flips are then exact. An exchange costs a run for every lag and output, so few outputs are looked at,
-and where lags are many, each at some of the pairs alone (`exchange_rounds.py`); by how much these say more than all do, by
-chance, swapped targets tell, and it is taken off. Of numbers that follow
-each other in time, only what their neighbours do not predict is exchanged (`lagreach.gradients.partial_inputs`); tokens that do
-are exchanged as fairly as they fit into each other's places (`token_context.py`). The rise of the loss at t in the same runs is
-the model's reliance on the lag.
+at one lag also carries products of inputs at others. So at each anchor t the partners of a pair exchange their inputs at ``t
+- l`` and nothing else, and what swapped targets change in the lag's gradient is compared with what they change then. If the
+target does not depend on that input given the rest, exchanging the two turns the difference into its negative, whatever the
+network, for inputs that are independent in time; sign flips are then exact. That targets are swapped besides takes out what
+the model's own output and the level of the targets would add by chance. An exchange costs a run for every lag and output, so
+few outputs are looked at, and where lags are many, each at some of the pairs alone (`exchange_rounds.py`); by how much these
+say more than all do, by chance, swapped targets tell, and it is taken off. Of numbers that follow each other in time, only
+what their neighbours do not predict is exchanged (`lagreach.gradients.partial_inputs`); tokens that do are exchanged as
+fairly as they fit into each other's places (`token_context.py`). The rise of the loss at t in the same runs is the model's
+reliance on the lag.
 """
 
 from __future__ import annotations
@@ -29,9 +30,8 @@ from lagreach.whole_model.exchange_rounds import Rounds
 from lagreach.whole_model.factors import Factors, Products, block_gram, coordinates
 from lagreach.whole_model.input_module import OtherInputs, PartnerSteps
 from lagreach.whole_model.measurement_plan import PairBatch, WholeModelPlan
-from lagreach.whole_model.outputs import cotangents
 from lagreach.whole_model.spread import Here, Spread
-from lagreach.whole_model.swapped_targets import Rows, SwapControl, both
+from lagreach.whole_model.swapped_targets import Rows, Swap, both, swapped_everywhere
 from lagreach.whole_model.token_context import TokenContext
 
 
@@ -39,11 +39,11 @@ from lagreach.whole_model.token_context import TokenContext
 class Exchanged:
     """What exchanging the inputs at some lags changes.
 
-    `factors` hold, for each of the `lags`, the gradients as they were and, behind them with the other sign, after the
-    exchange; `controls`, of mean zero, what swapped targets say at the same outputs and, with the other sign, at all that
-    were carried back (none for tokens that follow each other). `rises` (value, pair, lag) are the rise of the loss at the
-    anchors, the loss itself and its bend (`lagreach.statistics.reliance`), NaN where no anchor reaches back so far or a
-    pair exchanged nothing at the lag.
+    `factors` hold, for each of the `lags`, half of what swapped targets change in the gradients as they were and, with the
+    other sign, after the exchange; `controls`, of mean zero, what swapped targets say at the same outputs and, with the other
+    sign, at all that were carried back (none for tokens that follow each other). `rises` (value, pair, lag) are the rise of
+    the loss at the anchors, the loss itself and its bend (`lagreach.statistics.reliance`), NaN where no anchor reaches back
+    so far or a pair exchanged nothing at the lag.
     """
 
     plan: WholeModelPlan
@@ -55,8 +55,7 @@ class Exchanged:
 
     def data(self, number: int) -> Products:
         """The signal at one of the lags, by its number."""
-        factors = self.factors[number]
-        return Products.of(factors, list(range(factors.arrived.shape[0])), 0)
+        return Products.of(self.factors[number], [0], 0)
 
     def means(self) -> np.ndarray:
         """Block means of the signal (block, lag, axis), in coordinates with the gradients' inner products."""
@@ -118,31 +117,31 @@ class ExchangeWork:
         rows_of = rounds.rows(pairs)
         store = _Rows([2 * rows for rows in rows_of])
         controls = _Rows([rows + 2 * len(pairs) * plan.anchors for rows in rows_of])
-        rises = np.full((3, len(pairs), len(self.lags)), np.nan)
+        sums, counted = np.zeros((3, len(pairs), len(self.lags))), np.zeros((len(pairs), len(self.lags)))
 
         def exchange(rows: np.ndarray, home: np.ndarray) -> _Exchanges:
             piece, numbers = plan.run(rows), np.array([place[int(row)] for row in rows[::2]])
             reads = [_read(piece, lag, self.neighbours) for lag in self.lags]
-            # an exchange of tokens weighs as much as it is fair, which swapped targets are not
-            control = None if self.contexts else SwapControl(plan, piece, rows, self.lags)
+            swap = Swap.of(plan, piece, rows)
             made = []
-            for columns in rounds.columns[:, pairs[numbers]]:
-                scale = rounds.scale[pairs[numbers], columns]
-                swap = None if control is None else control.pair
-                made.append(
-                    _exchange(plan, piece, rows, home, self, _Dealt(columns, scale, rounds.anchors), reads, swap)
-                )
-            return _Exchanges(numbers, home, made, [] if control is None else control.everywhere(reads))
+            for run, columns in enumerate(rounds.columns[:, pairs[numbers]]):
+                dealt = _Dealt(columns, *(values[pairs[numbers], columns] for values in (rounds.scale, rounds.anchors)))
+                made.append(_exchange(plan, piece, rows, home, self, dealt, rounds.number(run), reads, swap))
+            # an exchange of tokens weighs as much as it is fair, which swapped targets are not
+            everywhere = [] if self.contexts else swapped_everywhere(plan, piece, swap, self.lags, reads)
+            return _Exchanges(numbers, home, made, everywhere)
 
         for piece in plan.each(exchange, tick, blocks):
             for one in piece.made:
-                rises[:, piece.numbers, one.columns] = one.rise
+                sums[:, piece.numbers, one.columns] += one.rise
+                counted[piece.numbers, one.columns] += one.counted
                 for column in np.unique(one.columns).tolist():
                     store.add(column, piece.home, one.rows, one.columns == column)
                     controls.add(column, piece.home, one.control, one.columns == column)
             for column, everywhere in enumerate(piece.everywhere):
                 controls.add(column, piece.home, everywhere)
-        return ExchangePart(pairs, store.held, controls.held, rises)
+        with np.errstate(invalid="ignore"):
+            return ExchangePart(pairs, store.held, controls.held, sums / counted)
 
 
 class _Rows:
@@ -204,30 +203,34 @@ def _take_in(store: list[Factors], parts: Sequence[Factors], rows_of: list[int])
 
 @dataclass(frozen=True)
 class _Dealt:
-    """What the pairs of a piece do in a round: the number of each one's lag, and the pairs of its block that it stands for."""
+    """What the pairs of a piece do in a run: each one's lag by its number, the pairs it stands for there, and its anchors."""
 
     columns: np.ndarray
     scale: np.ndarray
-    anchors: int
+    anchors: np.ndarray
 
 
 @dataclass(frozen=True)
-class _Round:
-    """Rows of factors, before and after the exchange at each anchor, and of its control; rise, loss and bend (value, pair)."""
+class _Run:
+    """Rows of factors before and after the exchange at an anchor of each pair, and of its control.
+
+    Besides, the rise of the loss, the loss and its bend (value, pair), summed over those sequences that are `counted`.
+    """
 
     columns: np.ndarray
     rows: list[Rows]
     control: list[Rows]
     rise: np.ndarray
+    counted: np.ndarray
 
 
 @dataclass(frozen=True)
 class _Exchanges:
-    """The rounds of a piece, with the numbers of its pairs and the blocks of its sequences, and the rest of each control."""
+    """The runs of a piece, with the numbers of its pairs and the blocks of its sequences, and the rest of each control."""
 
     numbers: np.ndarray
     home: np.ndarray
-    made: list[_Round]
+    made: list[_Run]
     everywhere: list[list[Rows]]
 
 
@@ -238,58 +241,47 @@ def _exchange(
     home: np.ndarray,
     work: ExchangeWork,
     dealt: _Dealt,
+    number: int,
     reads: Sequence[Tensor],
-    swap: Tensor | None,
-) -> _Round:
-    """Exchange the inputs of each pair at its lag, at some anchors; `reads` are, for each lag, what is exchanged.
-
-    With `swap`, what swapped targets change at the outputs, also what they say at these anchors.
-    """
+    swap: Swap,
+) -> _Run:
+    """Exchange the inputs of each pair at its lag, for an anchor by its number; `reads` are, for each lag, what is exchanged."""
     seq, time = piece.inside.shape
-    device, most = piece.output.device, dealt.anchors
+    device = piece.output.device
     lags = np.array(work.lags)[dealt.columns]
     lag, row = both(torch.from_numpy(lags), piece), torch.arange(seq, device=device)
     shares = step_weights(piece.objective, piece.output.shape[1])
     reach = (piece.stand >= lag[:, None]) & (piece.stand[piece.partner] >= lag[:, None])
-    usable = ((torch.minimum(shares, shares[piece.partner]) > 0) & reach)[::2] & plan.used.to(device)
+    usable = ((swap.common > 0) & reach)[::2] & plan.used.to(device)
     streams = pair_streams(piece.batch.x, piece.batch.lengths, plan.seed, purpose=(1 + lags).tolist())
-    anchors = draw_anchors(usable, most, streams)
-    field, before = cotangents(piece.objective, piece.output)
-    weight = both(torch.from_numpy(anchors.weight * dealt.scale[:, None]), piece)
-    read = _each_its_own(reads, dealt.columns)
-    rise, bend = torch.zeros(2, seq, most, dtype=torch.float64, device=device)
+    anchors = draw_anchors(usable, dealt.anchors.tolist(), streams)
+    weight = both(torch.from_numpy(anchors.weight[:, number] * dealt.scale), piece)
+    position = both(torch.from_numpy(anchors.position[:, number]), piece)
+    read, step = _each_its_own(reads, dealt.columns), piece.stand[row, position] - lag
+    there = _partner_steps(piece, position, lag, weight > 0)
+    exchange = PartnerSteps(there) if work.neighbours is None else _unpredicted(piece, there >= 0, read)
+    changed = plan.run(rows, exchange=exchange)
+    here = (row, step.clamp(0, time - 1))
+    factor = weight * ((step >= 0) & (there[here] >= 0))
+    if work.contexts:
+        factor = factor * _fairness(work.contexts, dealt.columns, piece, step, home).to(factor)
+    replaced = piece.output.detach().clone()
+    replaced[row, position] = changed.output.detach()[row, position]
     made, control = list[Rows](), list[Rows]()
-    for number in range(most):
-        position = both(torch.from_numpy(anchors.position[:, number]), piece)
-        step = piece.stand[row, position] - lag
-        there = _partner_steps(piece, position, lag, weight[:, number] > 0)
-        exchange = PartnerSteps(there) if work.neighbours is None else _unpredicted(piece, there >= 0, read)
-        changed = plan.run(rows, exchange=exchange)
-        here = (row, step.clamp(0, time - 1))
-        factor = weight[:, number] * ((step >= 0) & (there[here] >= 0))
-        if work.contexts:
-            factor = factor * _fairness(work.contexts, dealt.columns, piece, step, home).to(factor)
-        replaced = piece.output.detach().clone()
-        replaced[row, position] = changed.output.detach()[row, position]
-        after_field, after = cotangents(piece.objective, replaced)
-        starts = [one[row, position] for one in (field, *(() if swap is None else (swap,)))]
-        as_it_was, *swapped = (gradient[here] for gradient in _pulled(piece, position, starts))
-        exchanged = changed.pull(position, after_field[row, position])[here]
-        for one, arrived, sign in ((piece, as_it_was, 1.0), (changed, exchanged, -1.0)):
-            made.append(_as_rows(sign * factor, arrived, one.reading.inputs[here]))
-        control.extend(_as_rows(factor, arrived, read[here]) for arrived in swapped)
-        with torch.no_grad():
-            middle = piece.objective((piece.output.detach() + replaced) / 2)
-        share = shares[row, position].double()
-        for values, change in ((rise, after - before), (bend, after + before - 2 * middle)):
-            values[:, number] = torch.where(share > 0, change.double() / torch.where(share > 0, share, 1.0), 0.0)
+    # half, since the targets of both partners show what either input changes
+    for one, output, sign in ((piece, piece.output, 0.5), (changed, replaced, -0.5)):
+        arrived = one.pull(position, swap.at(output)[row, position])[here]
+        made.append(_as_rows(sign * factor, arrived, one.reading.inputs[here]))
+        if one is piece and not work.contexts:
+            control.append(_as_rows(factor, arrived, read[here]))
+    with torch.no_grad():
+        as_it_was = piece.output.detach()
+        before, after, middle = (piece.objective(one) for one in (as_it_was, replaced, (as_it_was + replaced) / 2))
     counted = (weight > 0).double()
-    per_pair = counted.view(-1, 2 * most).sum(1)
-    some = torch.where(per_pair > 0, per_pair, 1.0)
-    none = torch.full_like(some, torch.nan)
-    each = torch.stack((rise, before.double()[:, None].expand_as(rise), bend))
-    sums = (each * counted).view(3, -1, 2 * most).sum(2)
-    return _Round(dealt.columns, made, control, torch.where(per_pair > 0, sums / some, none).cpu().numpy())
+    share = torch.where(weight > 0, shares[row, position].double(), 1.0)
+    values = torch.stack(((after - before) / share, before, (after + before - 2 * middle) / share)).double() * counted
+    of_pair = values.view(3, -1, 2).sum(2).cpu().numpy()
+    return _Run(dealt.columns, made, control, of_pair, counted.view(-1, 2).sum(1).cpu().numpy())
 
 
 def _as_rows(factor: Tensor, arrived: Tensor, read: Tensor) -> Rows:
@@ -317,14 +309,6 @@ def _fairness(
         of = (piece.reading.inputs, piece.inside, step, half)
         fair[chosen] = contexts[column].fairness(*(one[chosen] for one in of))
     return fair
-
-
-def _pulled(piece: PairBatch, position: Tensor, starts: list[Tensor]) -> list[Tensor]:
-    """Carry several gradients back from the same outputs; of one value, one way back serves all of them."""
-    if starts[0].shape[1] > 1 or len(starts) == 1:
-        return [piece.pull(position, start) for start in starts]
-    once = piece.pull(position, torch.ones_like(starts[0]))
-    return [once * start[..., None].to(once) for start in starts]
 
 
 def _partner_steps(piece: PairBatch, position: Tensor, lag: Tensor, wanted: Tensor) -> Tensor:

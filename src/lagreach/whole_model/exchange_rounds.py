@@ -21,14 +21,14 @@ def runs_of_a_lag(plan: WholeModelPlan) -> int:
 
 @dataclass(frozen=True)
 class Rounds:
-    """Which lag each pair exchanges its inputs at: `columns` (round, pair) number the lags; every round has some anchors.
+    """Which lag each pair exchanges its inputs at in each of its runs: `columns` (run, pair) number the lags.
 
-    All pairs exchange at every lag as long as the lags are few. Many lags share the same runs, each with a part of the pairs
-    of every block, and `scale` (pair, lag) is how many pairs of its block each of these stands for, 0 if it takes no part.
+    Few lags have a run for each of their anchors. Many lags share as many runs as are allowed, in turns, so that every block
+    has all of them equally often, or nearly; where there are fewer runs than lags, some pairs take no part at a lag. `scale`
+    (pair, lag) is how many pairs of its block each of the others stands for, 0 if it takes no part.
     """
 
-    columns: Int[np.ndarray, "round pair"]
-    anchors: int
+    columns: Int[np.ndarray, "run pair"]
     scale: Float[np.ndarray, "pair lag"]
 
     @classmethod
@@ -37,10 +37,8 @@ class Rounds:
         blocks, most = plan.block_plan.blocks, runs_of_a_lag(plan)
         size = np.bincount(blocks, minlength=plan.block_plan.count)
         allowed = (MORE_RUNS if controlled else MORE_UNCONTROLLED) * most
-        runs = max(allowed, -(-lags // max(1, int(size[size > 0].min()))))  # so that every block has every lag
-        if lags <= runs:
-            columns = np.repeat(np.arange(lags)[:, None], len(blocks), axis=1)
-            return cls(columns, max(1, min(most, allowed // lags)), np.ones((len(blocks), lags)))
+        fewest = -(-lags // max(1, int(size[size > 0].min())))  # so that every block has every lag
+        runs = max(min(allowed, lags * most), fewest)
         order = np.argsort(blocks, kind="stable")
         place = np.empty(len(blocks), dtype=np.int64)
         place[order] = np.arange(len(blocks)) - np.repeat(np.cumsum(size) - size, size)
@@ -49,13 +47,23 @@ class Rounds:
         takes_part[np.arange(len(blocks)), columns] = 1.0
         counted = np.zeros((len(size), lags))
         np.add.at(counted, blocks, takes_part)
-        return cls(columns, 1, takes_part * (size[:, None] / np.maximum(counted, 1))[blocks])
+        return cls(columns, takes_part * (size[:, None] / np.maximum(counted, 1))[blocks])
 
     @property
     def part(self) -> float:
         """Part of the pairs that exchange inputs at a lag."""
         return float((self.scale > 0).mean())
 
+    @property
+    def anchors(self) -> Int[np.ndarray, "pair lag"]:
+        """Anchors of each pair at each lag: the runs that it has there."""
+        lags = np.arange(self.scale.shape[1])
+        return (self.columns[:, :, None] == lags).sum(0)
+
+    def number(self, run: int) -> int:
+        """Which of a pair's anchors at its lag a run has: lags take turns."""
+        return run // self.scale.shape[1]
+
     def rows(self, pairs: np.ndarray) -> list[int]:
         """Anchors of both sequences of some pairs, at each lag."""
-        return (2 * self.anchors * (self.scale[pairs] > 0).sum(0)).tolist()
+        return (2 * self.anchors[pairs].sum(0)).tolist()
