@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lagreach.forecasting.budget import readout_scale
-from lagreach.forecasting.single_inputs import LaggedCovariances
+from lagreach.forecasting.single_inputs import LaggedCovariances, SingleInputs
 from lagreach.gradients.optimiser_geometry import step_sizes
 from lagreach.models.gated_rnn import GatedRNN
 from lagreach.statistics import reachable, readable
@@ -84,7 +84,7 @@ def single_inputs(x: Float[Tensor, "seq time 1"]) -> Float[Tensor, "seq time 1"]
     inside = torch.ones(x.shape[:2], dtype=torch.bool)
     lagged = LaggedCovariances(1, x.shape[1])
     lagged.add(x.double(), inside)
-    return lagged.autoregression().singled(x.double(), inside)
+    return SingleInputs.of(lagged.autoregression(), x.double(), inside).up_to()
 
 
 def unflatten(model: GatedRNN, flat: Float[Tensor, "checkpoint param"]) -> Params:

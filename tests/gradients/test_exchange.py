@@ -14,13 +14,14 @@ from lagreach._util.threads import one_thread
 from lagreach.adapters import find_views
 from lagreach.cells.activations import Activation
 from lagreach.cells.diag_elman import DiagElman
+from lagreach.data.autoregression import autoregression
 from lagreach.data.batch import Batch
 from lagreach.diagnosis.measure import MeasureSettings, plan_measurement
 from lagreach.gradients import exchange as exchange_module
 from lagreach.gradients.exchange import Exchanged, ExchangePlan, affordable_positions, exchange
 from lagreach.gradients.head_reach import EVERYTHING, NOTHING, OWN_STEP, head_reach
 from lagreach.gradients.lag_contrasts import LagContrasts, lag_contrasts
-from lagreach.gradients.partial_inputs import Neighbours
+from lagreach.gradients.partial_inputs import RIDGE, Neighbours
 from lagreach.transport.objective import Objective, output_gradient
 from lagreach.transport.rollout import run
 from tests.adapters.scan_cases import Wrapped, randomise
@@ -214,10 +215,11 @@ def test_the_part_that_neighbours_predict_stays(generator):
     """Neighbours after the anchor are not used, those before the start do not exist."""
     model = small_model("lstm", generator)
     x, y = data_of(generator)
-    covariances = np.zeros((5, 1, 3, 3))
-    for distance in range(5):
-        covariances[distance, 0] = 0.6**distance * (np.eye(3) + 0.2 * distance * np.eye(3, k=1))
-    neighbours = Neighbours(2, covariances)
+    step = 0.6 * (np.eye(3) + 0.3 * np.eye(3, k=1))
+    still = np.linalg.solve(np.eye(9) - np.kron(step, step), np.eye(3).ravel()).reshape(3, 3)
+    covariances = np.stack([np.linalg.matrix_power(step, k) @ still for k in range(5)])[:, None]
+    neighbours = Neighbours(autoregression(covariances, np.full(5, 1e6), RIDGE), covariances[0])
+    assert neighbours.order == 1
     plan = plan_measurement(model, (x, y), "mse", LAGS, settings=SETTINGS)
     head = lambda states: model.readout(model.stack.output(states))  # noqa: E731
     exchange_plan = ExchangePlan(LAGS, ALL, NOTHING, neighbours)

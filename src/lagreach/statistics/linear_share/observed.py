@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -77,6 +77,7 @@ def at_anchors(
     return values[torch.arange(len(index), device=index.device)[:, None], index]
 
 
+@runtime_checkable
 class UpToAnchors(Protocol):
     """What single inputs hold beside those up to an anchor, which lies so many steps ahead."""
 
