@@ -2,8 +2,9 @@
 
 All weights in the two ways that recurrent layers have, on some of the sequences: gradients carried back from the steps looked
 at, and a run of the model in double precision for every direction (timed for a few of them). `derive` gives them in forward
-passes over the same sequences. The shares that follow from the sums take the same time whatever the number of sequences, and are
-timed alone. Where there is a GPU, the same models are timed there too, by the clock on the wall (`--only cuda`).
+passes over the same sequences, which lie in the computer's memory for both and are brought to a GPU on the way. The shares that
+follow from the sums take the same time whatever the number of sequences, and are timed alone. Where there is a GPU, the same
+models are timed there too, by the clock on the wall (`--only cuda`).
 """
 
 from __future__ import annotations
@@ -98,7 +99,6 @@ def run(case: Case) -> dict[str, Timing]:
     model = build(shape, generator)
     x = torch.randn(shape["sequences"], shape["time"], shape["input"], generator=generator)
     y = torch.randn(shape["sequences"], shape["time"], 1, generator=generator)
-    there = x.to(shape["device"])
     plan = make_plan(as_sequences((x, y)), "auto", 0)
     sample = plan.sequences.read([0, 1])
     network = as_network(model, sample)
@@ -112,8 +112,8 @@ def run(case: Case) -> dict[str, Timing]:
 
     def forward() -> None:
         with torch.no_grad():
-            for batch in there.split(shape["batch"]):
-                model(batch)
+            for batch in x.split(shape["batch"]):
+                model(batch.to(shape["device"]))
 
     def read() -> ShareMoments:
         sums = readable.start(BLOCKS, shape["hidden"], plan.lags, space.copies, network.device)

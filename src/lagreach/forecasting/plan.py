@@ -68,12 +68,12 @@ class InputCoding:
     def _offset(self) -> Float[Tensor, "probe time"]:
         return (self.mean @ self.project).T.contiguous()
 
-    def planted(self, batch: Batch) -> Float[Tensor, "seq time probe"]:
-        """Values of mean zero and variance one along each probe, zero beyond the end of a sequence.
+    def planted(self, batch: Batch, device: torch.device | str = "cpu") -> Float[Tensor, "seq time probe"]:
+        """Values of mean zero and variance one along each probe, zero beyond the end of a sequence; made on a device.
 
         Where inputs follow from each other, behind them what each input alone holds (`single_inputs`).
         """
-        values = _coded(batch, self.tokens, self.table)
+        values = _coded(batch, self.tokens, self.table, device)
         offset = self._offset[:, : values.shape[1]].to(values)
         # steps of a probe side by side: what follows reads them along time
         planted = _series(values @ self.project.to(values), offset).movedim(0, 2)
@@ -104,13 +104,15 @@ def _series(
     return series(values, mean)
 
 
-def _coded(batch: Batch, tokens: bool, table: Tensor | None) -> Float[Tensor, "seq time code"]:
-    x = batch.x.detach().cpu()
+def _coded(
+    batch: Batch, tokens: bool, table: Tensor | None, device: torch.device | str = "cpu"
+) -> Float[Tensor, "seq time code"]:
+    x = batch.x.detach().to(device)
     x = x.reshape(*x.shape[:2], -1)
-    if tokens:
-        assert table is not None
-        return table[x.long()].flatten(2)  # bytes would be taken for a mask
-    return x if table is None else x.to(table) @ table
+    if table is None:
+        return x
+    table = table.to(device)
+    return table[x.long()].flatten(2) if tokens else x.to(table) @ table  # bytes would be taken for a mask
 
 
 @dataclass(frozen=True)
