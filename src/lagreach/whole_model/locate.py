@@ -25,7 +25,7 @@ from lagreach.whole_model.signals import Signals
 from lagreach.whole_model.spread import Spread
 from lagreach.whole_model.token_context import TokenContexts, token_contexts
 
-CHOSEN = 2  # times the p-value of an exchange
+CHOSEN = 2  # times the p-value of an exchange: it is the second look at the sequences that chose the lag
 MOST_LAGS = 64  # inside bands where inputs are exchanged, at most: the clearest
 PARTIAL = (
     "inputs are correlated in time: dependences are partial, on what its neighbours leave of an input ({left:.2g} % of its "
@@ -155,7 +155,6 @@ def _judged(marginal: Located, candidates: list[_Candidate], exchanged: Exchange
     seed = exchanged.plan.seed
     means, signals = exchanged.controlled()
     alone = flip_test(means, flips=flips, generator=np.random.default_rng(seed))
-    # the lags were chosen by targets swapped in the same sequences, whose chance an exchange shares: that is paid for twofold
     exchanged_p = np.minimum(CHOSEN * alone.adjusted, 1.0)
     largest = np.maximum(exchanged_p, [one.p for one in candidates])
     data = marginal.data.copy()
