@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import lagreach
-from lagreach.data.sequences import SpooledSequences, as_sequences
+from lagreach.data.sequences import SpooledSequences, as_batch, as_sequences
 from lagreach.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("_as_users_run_it")
@@ -136,3 +136,27 @@ def test_targets_beside_several_inputs_must_be_numbers():
             as_sequences(((x, x), wrong))
     with pytest.raises(InputError, match=r"different numbers of sequences\n.*the targets a single number"):
         as_sequences({"input_ids": torch.ones(4, 3).long(), "labels": torch.tensor(1)})
+
+
+def test_single_sequences_in_a_list_or_a_dataset_are_not_batches():
+    x, y = torch.randn(30, 16, 2), torch.randn(30, 16, 1)
+    with pytest.raises(InputError, match=r"single sequences are not batches.*shape \(16, 2\)(.|\n)*DataLoader"):
+        as_sequences(list(zip(x, y, strict=True)))
+    with pytest.raises(InputError, match=r"this is not data(.|\n)*DataLoader"):
+        as_sequences(torch.utils.data.TensorDataset(x, y))
+    batches = list(zip(x.split(10), y.split(10), strict=True))
+    assert len(as_sequences(batches)) == 30
+
+
+def test_targets_let_go_of_the_graph_they_come_from():
+    x = torch.randn(20, 8, 2, requires_grad=True)
+    batch = as_batch((x, x.sum(-1, keepdim=True)))
+    assert not batch.y.requires_grad
+    torch.testing.assert_close(batch.y, x.detach().sum(-1, keepdim=True))
+
+
+def test_data_frames_are_arrays():
+    pandas = pytest.importorskip("pandas")
+    y = torch.randn(20, 3, dtype=torch.float64)
+    frame = pandas.DataFrame(y.numpy(), columns=["a", "b", "c"])
+    torch.testing.assert_close(as_batch((torch.randn(20, 8, 2), frame)).y, y)

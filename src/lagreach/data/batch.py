@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from lagreach.errors import InputError, TooLargeError
 
+AS_LOADER = "pass torch.utils.data.DataLoader(data, batch_size=64)"
 MOST_STEPS = 10**6  # of one sequence: its states are held a dozen times over while gradients are carried back
 
 
@@ -109,7 +111,9 @@ def check_values(tensor: Tensor) -> None:
 def as_numbers(values: Any) -> Tensor:
     """Tensors as they are; types that numpy does not know, such as bfloat16, as float32."""
     try:
-        tensor = torch.as_tensor(values)
+        # torch takes data frames for lists of their columns
+        framed = hasattr(values, "__array__") and not isinstance(values, Tensor)
+        tensor = torch.as_tensor(np.asarray(values) if framed else values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             "these are no numbers", got=type(values).__name__, expected="tensors, arrays or lists of numbers"
@@ -117,6 +121,19 @@ def as_numbers(values: Any) -> Tensor:
     check_values(tensor)
     known = (torch.float16, torch.float32, torch.float64)
     return tensor.float() if tensor.is_floating_point() and tensor.dtype not in known else tensor
+
+
+def refuse_single_sequences(data: object) -> None:
+    """A list of single sequences is not one of batches: steps would pass for sequences."""
+    first = data[0] if isinstance(data, (tuple, list)) and data else None
+    x = first[0] if isinstance(first, (tuple, list)) and first else None
+    if isinstance(x, Tensor) and x.ndim == 2 and x.is_floating_point() and len(data) > len(x):  # type: ignore[arg-type]
+        raise InputError(
+            "single sequences are not batches",
+            got=f"{len(data)} of them, the first x of shape {tuple(x.shape)}",  # type: ignore[arg-type]
+            expected="(x, y) tensors of all sequences, or batches with x of shape (seq, time, input)",
+            fix=f"{AS_LOADER}; of batches without an axis of features pass x[..., None]",
+        )
 
 
 def _take(value: Any, index: Any) -> Any:

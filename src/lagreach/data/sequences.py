@@ -24,7 +24,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lagreach.data.batch import Batch, as_numbers, check_mask, check_steps, counted_steps, sample_of, telling_rows
+from lagreach.data.batch import (
+    AS_LOADER,
+    Batch,
+    as_numbers,
+    check_mask,
+    check_steps,
+    counted_steps,
+    refuse_single_sequences,
+    sample_of,
+    telling_rows,
+)
 from lagreach.data.named_inputs import holds_named, named_batch
 from lagreach.errors import InputError, RunError
 
@@ -312,6 +322,7 @@ def as_batch(batch: object, where: str = "the data") -> Batch:
     state = batch.get("state") if isinstance(batch, dict) else None
     assert x is not None
     assert y is not None
+    y = y.detach()  # another network's output may still hang on its graph
     check_mask(mask, where)
     if x.ndim == 0:
         raise InputError(f"x of {where} is a single number", expected="(seq, time, input)")
@@ -354,9 +365,15 @@ def as_sequences(data: object) -> Sequences:
                 "there are no sequences in the data", got=f"x of shape {tuple(batch.x.shape)}", expected="16 or more"
             )
         return TensorSequences(batch)
+    refuse_single_sequences(data)
     if isinstance(data, Iterable):
         return SpooledSequences(data)
-    raise InputError("this is not data", got=type(data).__name__, expected="(x, y) tensors or an iterable of batches")
+    raise InputError(
+        "this is not data",
+        got=type(data).__name__,
+        expected="(x, y) tensors or an iterable of batches",
+        fix=AS_LOADER if hasattr(data, "__getitem__") else "",
+    )
 
 
 def telling_sample(sequences: Sequences, read: int = 64) -> Batch:

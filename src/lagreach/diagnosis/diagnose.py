@@ -101,7 +101,8 @@ def diagnose(
         Any differentiable torch module, or a `GatedRNN`. Recurrent ones (`nn.LSTM`, `nn.GRU`, `nn.RNN`, a loop over their cells
         or one of your own, one gated linear layer; see docs/adapters.md) are carried back step by step; of any other (several
         recurrent layers in a row that are not one module, a Transformer, a stack of Mamba layers, a hybrid, a convolution, an
-        encoder and a decoder) lags are those of the whole model. It is run in evaluation mode and left as it was.
+        encoder and a decoder) lags are those of the whole model. It is run in evaluation mode and left as it was
+        (BatchNorm has to be in that mode already).
     data
         ``(x, y)`` tensors, sequences first (also ``(x, y, mask)``, ``(x, y, mask, lengths)``, or a dict with these names and
         ``state``), or an iterable of such batches, such as a data loader. Also batches as libraries have them:

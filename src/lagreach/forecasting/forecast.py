@@ -78,7 +78,8 @@ def forecast(
     Parameters
     ----------
     model
-        Any differentiable torch module; it is run in evaluation mode and left as it was.
+        Any differentiable torch module; it is run in evaluation mode and left as it was (BatchNorm has
+        to be in that mode already).
     data
         As for `lagreach.diagnose`; held-out data, not those that the model was trained on.
     sequences

@@ -16,6 +16,9 @@ LOSSES = ("mse", "cross_entropy")
 IGNORE_INDEX = -100  # torch's convention for class targets that do not count
 _FORM = "a function (output, y, mask) -> (seq,), one value for each sequence"
 _EXAMPLE = "def loss(output, y, mask): return ((output - y).abs().mean(-1) * mask).sum(1) / mask.sum(1)"
+_OF_CLASSES = (
+    'def loss(output, y, mask): return (cross_entropy(output.mT, y, reduction="none") * mask).sum(1) / mask.sum(1)'
+)
 _OF_TORCH: tuple[tuple[Any, str], ...] = (
     (nn.MSELoss, "mse"),
     (nn.CrossEntropyLoss, "cross_entropy"),
@@ -60,7 +63,8 @@ def _refuse_options(loss: Any, word: str) -> None:
         if name == "ignore_index":
             fix = f"pass y.masked_fill(y == {value}, {IGNORE_INDEX}): targets of {IGNORE_INDEX} do not count"
         else:
-            fix = f'pass loss="{word}" to leave it out, or {_EXAMPLE}, with your own in its place'
+            example = _OF_CLASSES if word == "cross_entropy" else _EXAMPLE
+            fix = f'pass loss="{word}" to leave it out, or {example}, with your own in its place'
         raise InputError(
             f"an option of {type(loss).__name__} would be lost",
             got=f"{name}={value if not isinstance(value, Tensor) else 'a tensor'}",
