@@ -140,7 +140,7 @@ def test_targets_beside_several_inputs_must_be_numbers():
 
 def test_single_sequences_in_a_list_or_a_dataset_are_not_batches():
     x, y = torch.randn(30, 16, 2), torch.randn(30, 16, 1)
-    with pytest.raises(InputError, match=r"single sequences are not batches.*shape \(16, 2\)(.|\n)*DataLoader"):
+    with pytest.raises(InputError, match=r"single sequences are not batches(.|\n)*shape \(16, 2\)(.|\n)*DataLoader"):
         as_sequences(list(zip(x, y, strict=True)))
     with pytest.raises(InputError, match=r"this is not data(.|\n)*DataLoader"):
         as_sequences(torch.utils.data.TensorDataset(x, y))

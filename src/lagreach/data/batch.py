@@ -111,9 +111,9 @@ def check_values(tensor: Tensor) -> None:
 def as_numbers(values: Any) -> Tensor:
     """Tensors as they are; types that numpy does not know, such as bfloat16, as float32."""
     try:
-        # torch takes data frames for lists of their columns
-        framed = hasattr(values, "__array__") and not isinstance(values, Tensor)
-        tensor = torch.as_tensor(np.asarray(values) if framed else values)
+        # torch takes data frames for lists of their columns, and warns of arrays that cannot be written to
+        framed = hasattr(values, "__array__") and not isinstance(values, (Tensor, np.ndarray))
+        tensor = torch.as_tensor(np.array(values) if framed else values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             "these are no numbers", got=type(values).__name__, expected="tensors, arrays or lists of numbers"
