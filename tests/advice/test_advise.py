@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import lagreach
-from lagreach.advice.advise import _ordered
+from lagreach.advice.advise import Advice, _ordered
 from lagreach.advice.changes import (
     KINDS,
     Change,
@@ -174,6 +174,18 @@ def test_what_is_not_open_is_not_advised(data):
 
 def change(kind, expected, factor=1.0):
     return Change(kind, kind, kind, expected=expected, factor=factor)
+
+
+@pytest.mark.parametrize(
+    ("now", "after", "said"),
+    [
+        (0.35, 0.36, "no change looked at is expected to help; the first of them: units"),
+        (0.0, 0.3, "no change looked at is expected to recover half of it; what comes closest: units"),
+        (0.35, 0.6, "\nto do: units"),
+    ],
+)
+def test_a_change_that_changes_nothing_is_no_advice(now, after, said):
+    assert said in str(Advice(3, now, BLENDED, 1000, (change("units", after),), None))
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ NEAR = 0.5  # weights that can move by less than this on the way have hardly bee
 FAR = 2.0  # how far they should be able to move
 FASTEST = {"Adam": 1e-2, "RMSprop": 1e-2, "SGD": 0.3}  # learning rates beyond which none is advised
 DIRECTIONS = 64
+A_GAIN = 0.05  # of the share, below which a change is not said to help
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,14 @@ class Advice:
     def __str__(self) -> str:
         share = "unknown" if math.isnan(self.share) else f"{self.share:.0%}"
         hopeless = self.first.kind != NOTHING and self.first.expected < HALF
-        to_do = "no change looked at is expected to recover half of it; what comes closest" if hopeless else "to do"
+        to_do = "to do"
+        if hopeless:
+            gains = self.first.expected - (0.0 if math.isnan(self.share) else self.share) >= A_GAIN
+            to_do = (
+                "no change looked at is expected to recover half of it; what comes closest"
+                if gains
+                else "no change looked at is expected to help; the first of them"
+            )
         lines = [
             f"Lag {self.lag}, {self.sequences:,} sequences: expected share {share} ({self.why})",
             f"{to_do}: {self.first}",
