@@ -148,9 +148,10 @@ def autoregression(covariances: Covariances, steps: Float[np.ndarray, "h"], ridg
     typical = np.trace(covariances[0], axis1=-2, axis2=-1) / c
     base = covariances[0] + ridge * np.where(typical > 0, typical, 1.0)[:, None, None] * np.eye(c)
     lagged = [base, *covariances[1:]]
+    among = _among(lagged)
     filters, leftovers, sizes, doubt = list[np.ndarray](), list[np.ndarray](), list[float](), list[float]()
     for known in range(len(lagged)):
-        weights = _weights(lagged, known)
+        weights = _weights(among, lagged, known)
         towards = np.concatenate([base[..., :0], *lagged[1 : known + 1]], axis=-1)
         left = base - np.concatenate([base[..., :0], *weights], axis=-1) @ towards.swapaxes(-1, -2)
         left = (left + left.swapaxes(-1, -2)) / 2
@@ -169,11 +170,21 @@ def autoregression(covariances: Covariances, steps: Float[np.ndarray, "h"], ridg
     return Autoregression(tuple(filters[:best]), tuple(np.linalg.inv(left) for left in leftovers[:best]))
 
 
-def _weights(lagged: list[Float[np.ndarray, "group c c"]], known: int) -> list[Float[np.ndarray, "group c c"]]:
+def _among(lagged: list[Float[np.ndarray, "group c c"]]) -> Float[np.ndarray, "group n n"]:
+    """Covariances of all but the farthest inputs with each other; its leading part is that of the nearest ones."""
+    most = range(len(lagged) - 1)
+    if not most:
+        return lagged[0][..., :0, :0]
+    return np.block([[lagged[j - i] if j >= i else lagged[i - j].swapaxes(-1, -2) for j in most] for i in most])
+
+
+def _weights(
+    among: Float[np.ndarray, "group n n"], lagged: list[Float[np.ndarray, "group c c"]], known: int
+) -> list[Float[np.ndarray, "group c c"]]:
     """Weights of so many steps before, from the nearest to the farthest."""
     if known == 0:
         return []
-    rows = [[lagged[j - i] if j >= i else lagged[i - j].swapaxes(-1, -2) for j in range(known)] for i in range(known)]
+    nearest = slice(known * lagged[0].shape[-1])
     towards = np.concatenate(lagged[1 : known + 1], axis=-1)  # E[z_t (z_{t-1}, z_{t-2}, ...)']
-    solved = np.linalg.solve(np.block(rows).swapaxes(-1, -2), towards.swapaxes(-1, -2)).swapaxes(-1, -2)
-    return np.split(solved, known, axis=-1)
+    solved = np.linalg.solve(among[..., nearest, nearest].swapaxes(-1, -2), towards.swapaxes(-1, -2))
+    return np.split(solved.swapaxes(-1, -2), known, axis=-1)
