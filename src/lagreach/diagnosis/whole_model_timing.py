@@ -103,7 +103,8 @@ def _put_together(plan: WholeModelPlan, pieces: dict[int, Seconds]) -> WholeMode
 
 def _exchanging(plan: WholeModelPlan, piece: Seconds) -> float:
     """Seconds of all exchanges of a piece: one run was timed, with one anchor that is carried back for its control."""
-    runs = MORE_RUNS**0.5 * runs_of_a_lag(plan)  # as far from those of one lag as from those of many
+    # nearer to those of many lags than of one: a network mixes inputs, so that the neighbours of a lag are exchanged, too
+    runs = MORE_RUNS**0.75 * runs_of_a_lag(plan)
     a_run = max(0.0, piece[EXCHANGE] - piece[FORWARD] - piece[BACK])
     return piece[FORWARD] + runs * a_run + plan.anchors * piece[BACK]
 
