@@ -15,6 +15,8 @@ from lagreach.cells import Cell
 from lagreach.data.lags import listed_lags
 from lagreach.data.sequences import as_sequences, telling_sample
 from lagreach.transport.losses import Loss
+from lagreach.transport.objective import make_objective
+from lagreach.transport.rollout import run
 from lagreach.whole_model.choice import choose_lags
 from lagreach.whole_model.language_models import aligned_labels
 from lagreach.whole_model.measurement_plan import plan_model_measurement
@@ -47,7 +49,7 @@ def check_diagnosable(
     choice = choose_lags(model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call, only=only)
     if choice.of == "model":
         assert isinstance(model, nn.Module)
-        plan_model_measurement(
+        plan = plan_model_measurement(
             model,
             source,
             aligned,
@@ -60,3 +62,10 @@ def check_diagnosable(
             call=call,
             inputs=choice.inputs,
         )
+        piece = plan.run(plan.block_plan.pairs[0])
+        piece.objective(piece.output)
+    elif callable(aligned) and choice.views:  # what a loss of the user's own makes of outputs
+        part = run(choice.views[0].bind(sample))
+        seq, positions, out = part.output.shape
+        shape = (seq, positions, out)
+        make_objective(aligned, sample, part.recurrence, shape, input_time=part.x.shape[1])(part.output)

@@ -38,6 +38,7 @@ from lagreach.statistics.memory import Memory
 from lagreach.tails.fit import fit_tail
 from lagreach.transport.fidelity import Fidelity
 from lagreach.transport.losses import Loss
+from lagreach.transport.target_scale import scale_note
 from lagreach.types import Status
 from lagreach.whole_model.factors import IN_MEMORY
 from lagreach.whole_model.language_models import aligned_labels
@@ -322,6 +323,9 @@ def _how_measured(model: nn.Module, whole: int, measured: ModelMeasurement) -> t
     """Say what was seen in the data, in which mode the model was, and how many sequences took part."""
     plan = measured.plan.block_plan
     notes = list(plan.notes)
+    piece = measured.plan.run(plan.pairs[0])
+    if (note := scale_note(piece.objective, piece.output)) is not None:
+        notes.append(note)
     if any(isinstance(module, nn.Dropout) and module.training for module in model.modules()):
         notes.append("the model was in training mode; it was diagnosed in evaluation mode, without dropout")
     if plan.sequences < whole:

@@ -39,6 +39,7 @@ from lagreach.statistics import reachable, readable
 from lagreach.statistics.linear_share import ANCHORS, ShareCurves, output_space, rounding_floor, share_curves
 from lagreach.statistics.reachable import Directions
 from lagreach.transport.losses import Loss
+from lagreach.transport.target_scale import scale_note
 
 DIRECTIONS = 256
 READOUT_WEIGHTS = 512  # of these at most, every one is a feature; else a few directions of the output are looked at
@@ -92,6 +93,9 @@ class ForecastRun:
         self.dependence = dependence_of(plan, loss, outputs, seed)
         self.settings: dict[str, Any] = {"sequences_used": len(plan), "readout_features": width, "outputs": which}
         self.settings["missed"] = self.measurement.missed()
+        shown = self.measurement.run(sample)
+        if (note := scale_note(shown.objective, shown.output)) is not None:
+            self.warnings.append(note)
         self.budget: Budget | None = None
         self._fit_seconds = 0.0
 

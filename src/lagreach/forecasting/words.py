@@ -175,7 +175,7 @@ def _together(forecast: Forecast) -> str:
     missed = forecast.settings.get("missed", math.nan)
     both = [curves.explained(forecast.available) for curves in (forecast.read, forecast.reach) if curves is not None]
     value, low = max((1 - (1 - value) * missed, 1 - (1 - low) * missed) for value, low in both)
-    if math.isnan(low) or low < SOMETHING:
+    if math.isnan(low) or low < SOMETHING or value > 1:  # beside outputs very much larger, it is the rounding of these
         return ""
     return (
         f"; all inputs together explain {100 * value:.0f} % of the targets, by products or other functions of several inputs: a "

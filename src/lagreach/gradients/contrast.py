@@ -36,6 +36,15 @@ def swapped(
     return replace(objective, weights=weights), replace(objective, y=other.y, weights=weights), shared
 
 
+def exchanged(own: Objective, other: Objective, output: Tensor) -> Float[Tensor, "seq"]:
+    """How much less each sequence's loss is with its partner's targets.
+
+    Squares are taken in double precision: targets that are small beside the outputs would drown in the rounding of these.
+    """
+    output = output.double() if own.loss == "mse" else output
+    return own(output) - other(output)
+
+
 def signal_gradient(
     recurrence: Recurrence,
     objective: Objective,
@@ -67,8 +76,8 @@ def signal_gradients(
             return list(torch.autograd.grad(objective(output).sum(), [leaves], materialize_grads=True))
         for other in others:
             with_own, with_other, shared = swapped(objective, other, weights)
-            difference = with_own(output) - with_other(output)
-            (contrast,) = torch.autograd.grad(difference.sum(), leaves, retain_graph=True)
+            difference = exchanged(with_own, with_other, output).sum()
+            (contrast,) = torch.autograd.grad(difference, leaves, retain_graph=True)
             gradients.append(contrast if shared.all() else contrast * shared[:, None, None])
     return gradients
 

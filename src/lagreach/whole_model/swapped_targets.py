@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lagreach.gradients.contrast import step_weights, swapped
+from lagreach.gradients.contrast import exchanged, step_weights, swapped
 from lagreach.transport.objective import Objective
 from lagreach.whole_model.anchors import draw_anchors, pair_streams
 from lagreach.whole_model.measurement_plan import PairBatch, WholeModelPlan
@@ -27,13 +27,9 @@ def swaps_of(
     swaps = []
     for other in others:
         with_own, with_other, shared = swapped(piece.objective, other, weights)
-        change = cotangents(partial(_difference, with_own, with_other), piece.output)[0]
+        change = cotangents(partial(exchanged, with_own, with_other), piece.output)[0]
         swaps.append(change * shared[:, None, None])
     return swaps, step_weights(with_own, piece.output.shape[1]) * shared[:, None]
-
-
-def _difference(one: Objective, other: Objective, output: Tensor) -> Tensor:
-    return one(output) - other(output)
 
 
 def both(values: Tensor, piece: PairBatch) -> Tensor:
@@ -70,7 +66,7 @@ class Swap:
 
     def at(self, output: Float[Tensor, "seq position out"]) -> Float[Tensor, "seq position out"]:
         """What changes at some outputs with the partner's targets."""
-        change = cotangents(partial(_difference, self.own, self.other), output)[0]
+        change = cotangents(partial(exchanged, self.own, self.other), output)[0]
         return change * self.shared[:, None, None]
 
 
