@@ -19,7 +19,8 @@ from lagreach.statistics.reachable import METHODS, Directions, difference_step, 
 
 TOGETHER = 16  # directions that are taken together
 ROOM = 2**28  # bytes of activations that may be alive at a time on a processor
-IN_CACHE = 2**22  # numbers of the largest activation that a processor runs at a time, where their sums follow
+IN_CACHE = 2**21  # numbers of the largest activation that a processor runs at a time, where their sums follow,
+FEWEST_IN_CACHE = 16  # unless sequences are fewer: layers take longer over each of them then
 MOST_SEQUENCES = 128
 ALIVE = 6  # activations of the largest size that are alive at a time
 AGREE = 1e-3  # how closely differences over two distances must agree
@@ -193,4 +194,4 @@ def sequences_together(network: Network, runs: int) -> int:
 
 def sequences_in_cache(network: Network) -> int:
     """Sequences that run together on a processor, so that what they leave is summed from its cache; all on other devices."""
-    return max(1, IN_CACHE // network.inside) if network.device.type == "cpu" else MOST_SEQUENCES
+    return max(FEWEST_IN_CACHE, IN_CACHE // network.inside) if network.device.type == "cpu" else MOST_SEQUENCES

@@ -76,7 +76,7 @@ class InputCoding:
         values = _coded(batch, self.tokens, self.table, device)
         offset = self._offset[:, : values.shape[1]].to(values)
         # steps of a probe side by side: what follows reads them along time
-        planted = _series(values @ self.project.to(values), offset).movedim(0, 2)
+        planted = _series(values, self.project.to(values), offset).movedim(0, 2)
         if batch.lengths is None and self.following is None:
             return planted
         inside = valid_steps(batch.lengths, len(batch), values.shape[1], values.device)
@@ -94,14 +94,14 @@ class InputCoding:
 
 
 def _series(
-    values: Float[Tensor, "seq time probe"], mean: Float[Tensor, "probe time"]
+    values: Float[Tensor, "seq time code"], directions: Float[Tensor, "code probe"], mean: Float[Tensor, "probe time"]
 ) -> Float[Tensor, "probe seq time"]:
-    """Values along time, less their means."""
+    """Values in some directions along time, less their means."""
     if not compiled_sums(values):
-        return values.movedim(2, 0).contiguous().sub_(mean[:, None])
+        return (values @ directions).movedim(2, 0).contiguous().sub_(mean[:, None])
     from lagreach.kernels.cpu.series import series  # late: it brings a compiler along
 
-    return series(values, mean)
+    return series(values, directions, mean)
 
 
 def _coded(

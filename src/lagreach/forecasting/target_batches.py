@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -83,9 +83,7 @@ class Measurement:
         """Run the network; also what its readout reads at the targets."""
         shown = self._show(batch)
         found = self._targets(shown.output, batch)
-        return self._at_targets(shown, batch, found, found.moved(shown.output.device))
-
-    def _at_targets(self, shown: Shown, batch: Batch, found: Targets, moved: Targets) -> tuple[TargetBatch, Tensor]:
+        moved = found.moved(shown.output.device)
         output, features = _of_targets(shown, found.times, found.positions)
         apart = self.space.apart(output, moved.objective)
         return TargetBatch(batch, moved.objective, found.times, found.positions, moved.shares, output, apart), features
@@ -107,14 +105,13 @@ class Measurement:
         space, output, apart = self.space, piece.output, piece.apart
         pulls = Pulls(space.residual(output, apart), space.towards(output), *space.along(output, apart))
         times = _moved(piece.times, output.device)
-        return self._observed(piece.batch, block, times, piece.shares, pulls, chance.to(output.device))
+        planted = self.plan.coding.planted(piece.batch, output.device)
+        return self._observed(piece.batch, block, times, piece.shares, pulls, chance.to(output.device), planted)
 
     def _observed(
-        self, batch: Batch, block: Tensor, times: Tensor, shares: Tensor, pulls: Pulls, chance: Tensor
+        self, batch: Batch, block: Tensor, times: Tensor, shares: Tensor, pulls: Pulls, chance: Tensor, planted: Tensor
     ) -> Observed:
-        coding = self.plan.coding
-        planted = coding.planted(batch, pulls.residual.device)
-        single = coding.single_inputs(batch, planted)
+        single = self.plan.coding.single_inputs(batch, planted)
         return Observed(block, times, shares, planted.to(pulls.residual), *pulls, self.space.group, chance, single)
 
     def missed(self) -> float:
@@ -159,25 +156,30 @@ class Measurement:
         batch = batch.with_x(
             batch.x.to(self.network.device)
         )  # at once: a GPU takes them in little more time than a few
+        planted = self.plan.coding.planted(batch, batch.x.device)  # now that a cache holds the inputs
         space, parts = self.space, [slice(start, start + size) for start in range(0, len(batch), size)]
-        pulls: list[Pulls] = []
+        outputs: list[Tensor] = []
         kept: list[Read] = []
         for part in parts:
-            some = batch.select(part)
-            shown = self._show(some)
-            if not pulls:
+            shown = self._show(batch.select(part))
+            if not outputs:
                 device, found = shown.output.device, self._targets(shown.output, batch)
                 moved = found.moved(device)
                 chance = most[:, : enough_anchors(found.times.shape[1], self.plan.total, features)]
                 anchors = [chosen.to(device) for chosen in choose_anchors(found.shares, chance.to(found.shares.device))]
-            piece, read = self._at_targets(shown, some, found.part(part), moved.part(part))
-            output, apart, shares = piece.output, piece.apart, piece.shares
-            root, residual = space.curvature_root(output), space.readout_residual(output, apart)
-            pulls.append(Pulls(residual, root, *space.along(output, apart)))
-            kept.append(read_features(read, anchors[0][part], shares, root[..., 0], residual))
+            here = moved.part(part)
+            output, read = _of_targets(shown, found.times[part], found.positions[part])
+            residual = space.readout_residual(output, space.apart(output, here.objective))
+            root = space.curvature_root(output)[..., 0]
+            kept.append(read_features(read, anchors[0][part], here.shares, root, residual))
+            outputs.append(output)
+            del shown, read  # what the next run leaves can take their place in a cache
             if tick is not None:
-                tick(len(some))
-        observed = self._observed(batch, block, moved.times, moved.shares, Pulls.joined(pulls), chance)
+                tick(len(output))
+        output = joined(outputs)
+        apart = space.apart(output, moved.objective)
+        pulls = Pulls(space.readout_residual(output, apart), space.curvature_root(output), *space.along(output, apart))
+        observed = self._observed(batch, block, moved.times, moved.shares, pulls, chance, planted)
         return found, read_rows(observed.with_anchors(*anchors), Read.joined(kept), self.plan.lags)
 
     def add_reachable(
@@ -273,11 +275,6 @@ class Pulls(NamedTuple):
     towards: Float[Tensor, "seq target row group"]
     along_residual: Float[Tensor, "seq target direction"]
     along_output: Float[Tensor, "seq target direction"]
-
-    @classmethod
-    def joined(cls, parts: Sequence[Pulls]) -> Pulls:
-        """Put sequences behind each other."""
-        return cls(*(joined(values) for values in zip(*parts, strict=True)))
 
 
 def _of_targets(shown: Shown, times: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,15 @@ in float32 and float64, and take an optional leading replica axis: independent m
 from __future__ import annotations
 
 from lagreach.kernels.choose import KERNELS, check_kernel, choose
-from lagreach.kernels.scan import scan, scan_output, scan_pullback, scan_readout, scan_stack, scan_tangent
+from lagreach.kernels.scan import (
+    scan,
+    scan_output,
+    scan_pullback,
+    scan_readout,
+    scan_readout_and_output,
+    scan_stack,
+    scan_tangent,
+)
 
 __all__ = [
     "KERNELS",
@@ -19,6 +27,7 @@ __all__ = [
     "scan_output",
     "scan_pullback",
     "scan_readout",
+    "scan_readout_and_output",
     "scan_stack",
     "scan_tangent",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -101,16 +103,38 @@ def scan_readout(
     >>> scan_readout(stack, x, s[:, 0], params, torch.ones(1, 4).double(), torch.zeros(1).double()).shape
     torch.Size([2, 7, 1])
     """
+    read = _in_one_pass("scan_read", stack, x, s0, params, weight, bias, kernel)
+    return None if read is None else read.transpose(-3, -2)
+
+
+def scan_readout_and_output(
+    stack: Stack,
+    x: Float[Tensor, "*replica seq time input"],
+    s0: Float[Tensor, "*replica seq state"],
+    params: Params,
+    weight: Float[Tensor, "*replica output unit"],
+    bias: Float[Tensor, "*replica output"],
+    *,
+    kernel: str = "auto",
+) -> tuple[Float[Tensor, "*replica seq time output"], Float[Tensor, "*replica seq time unit"]] | None:
+    """What `scan_readout` gives, and h itself, without gradients."""
+    both = _in_one_pass("scan_read_and_output", stack, x, s0, params, weight, bias, kernel)
+    return None if both is None else (both[0].transpose(-3, -2), both[1].transpose(-3, -2))
+
+
+def _in_one_pass(
+    what: str, stack: Stack, x: Tensor, s0: Tensor, params: Params, weight: Tensor, bias: Tensor, kernel: str
+) -> Any:
+    """What a fused kernel makes of the top layer and its readout in one pass; None where none does that."""
     *below, top = zip(stack.cells, stack.split(s0), range(len(stack.cells)), strict=True)
     cell, state, k = top
     weights = stack.layer_params(k, params)
     fused = _fused(kernel, cell, x, state, {**weights, "read": weight, "offset": bias})
-    if fused is None or weight.shape[-2] > getattr(fused, "MOST_READ", 0):
+    if not hasattr(fused, what) or weight.shape[-2] > getattr(fused, "MOST_READ", 0):
         return None
     for under, its_state, layer in below:
         x = _layer_output(under, x, its_state, stack.layer_params(layer, params), kernel)
-    read: Tensor = fused.scan_read(cell, x, state, weights, weight, bias)  # type: ignore[attr-defined]
-    return read.transpose(-3, -2)
+    return getattr(fused, what)(cell, x, state, weights, weight, bias)
 
 
 def scan_tangent(

@@ -13,7 +13,7 @@ from lagreach.cells import Cell, make_cell
 from lagreach.cells.activations import Activation
 from lagreach.cells.stack import Stack
 from lagreach.errors import InputError
-from lagreach.kernels import check_kernel, scan_output, scan_readout
+from lagreach.kernels import check_kernel, scan_output, scan_readout, scan_readout_and_output
 from lagreach.models import torch_layout
 from lagreach.models.initialise import initial_weights
 
@@ -154,7 +154,7 @@ class GatedRNN(nn.Module):
                 expected=f"(seq, time, {self.input_size}) with at least one time step",
                 fix="check input_size and the order of the axes (sequences first)",
             )
-        run = (self.stack, x, self.initial_state(x), self.recurrent_params())
+        run = self._run(x)
         if _is_bare(self.readout):
             read = scan_readout(*run, self.readout.weight, self.readout.bias, kernel=self.kernel)
             if read is not None:
@@ -162,6 +162,17 @@ class GatedRNN(nn.Module):
         h = scan_output(*run, kernel=self.kernel)
         # time first, as the fused kernels leave it: the readout copies its small result rather than all states
         return self.readout(h.transpose(0, 1)).transpose(0, 1).contiguous()
+
+    def output_and_features(
+        self, x: Float[Tensor, "seq time input"]
+    ) -> tuple[Float[Tensor, "seq time output"], Float[Tensor, "seq time unit"]] | None:
+        """What `forward` gives, and what the readout reads, without gradients; None where one pass does not give both."""
+        if not _is_bare(self.readout):
+            return None
+        return scan_readout_and_output(*self._run(x), self.readout.weight, self.readout.bias, kernel=self.kernel)
+
+    def _run(self, x: Tensor) -> tuple[Stack, Tensor, Tensor, dict[str, Tensor]]:
+        return self.stack, x, self.initial_state(x), self.recurrent_params()
 
     def load_torch_layout(self, state_dict: Mapping[str, Tensor]) -> None:
         """Load the weights of a `torch.nn.LSTM` or `torch.nn.GRU` (``weight_ih_l0``, ...) into the layers.

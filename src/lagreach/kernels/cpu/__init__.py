@@ -32,6 +32,7 @@ __all__ = [
     "scan_blocks",
     "scan_pullback",
     "scan_read",
+    "scan_read_and_output",
     "scan_tangent",
 ]
 
@@ -98,6 +99,15 @@ def scan_read(cell: Cell, x: Tensor, s0: Tensor, params: Params, weight: Tensor,
     from lagreach.kernels.cpu.function import read
 
     return read(cell, x, s0, params, weight, bias)
+
+
+def scan_read_and_output(
+    cell: Cell, x: Tensor, s0: Tensor, params: Params, weight: Tensor, bias: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What `scan_read` gives, and the output h, without gradients."""
+    from lagreach.kernels.cpu.function import read_and_output
+
+    return read_and_output(cell, x, s0, params, weight, bias)
 
 
 def scan_tangent(cell: Cell, x: Tensor, s0: Tensor, params: Params, direction: Params) -> Tensor:

@@ -55,16 +55,16 @@ def clear() -> None:
 
 
 def _take(size: int) -> np.ndarray:
-    """Take idle memory that fits without much waste, or fresh memory."""
-    waiting = []
+    """Take idle memory that fits without much waste, what was used last first: it may still be in a cache. Or fresh memory."""
+    waiting: deque[np.ndarray] = deque()
     fitting = None
     while _idle:
-        memory = _idle.popleft()
+        memory = _idle.pop()
         if fitting is None and size <= memory.size <= 1.25 * size:
             fitting = memory
         else:
-            waiting.append(memory)
+            waiting.appendleft(memory)
     while sum(memory.size for memory in waiting) > IDLE:
-        waiting.pop(0)
-    _idle.extend(waiting)
+        waiting.popleft()
+    _idle.extendleft(reversed(waiting))
     return np.empty(size, np.uint8) if fitting is None else fitting

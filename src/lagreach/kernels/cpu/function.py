@@ -125,7 +125,16 @@ def read(cell: Cell, x: Tensor, s0: Tensor, params: Params, weight: Tensor, bias
     if torch.is_grad_enabled() and any(v.requires_grad for v in (x, s0, *every.values())):
         (outputs,) = Scan.apply(cell, tuple(every), x, s0, *every.values())
         return outputs
-    return _read_of(_run(cell, x, s0, every, keep=False), alone=x.ndim == 3)
+    return read_and_output(cell, x, s0, params, weight, bias)[0]
+
+
+def read_and_output(
+    cell: Cell, x: Tensor, s0: Tensor, params: Params, weight: Tensor, bias: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The same and the output itself, without gradients."""
+    alone = x.ndim == 3
+    done = _run(cell, x, s0, {**params, "read": weight, "offset": bias}, keep=False)
+    return _read_of(done, alone=alone), states_of(done, alone=alone)[0]
 
 
 def tangent(cell: Cell, x: Tensor, s0: Tensor, params: Params, direction: Params) -> Tensor:

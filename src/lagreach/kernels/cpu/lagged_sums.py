@@ -1,11 +1,11 @@
 """Products of features with the inputs some lags before, for `lagreach.statistics.linear_share`.
 
-torch would write every old input once more before it squares it.
+torch would write every old input once more before it squares it, and wait for memory between the products. Here the old inputs
+of a few rows are gathered and multiplied while they are in the cache.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import no_type_check
 
@@ -15,138 +15,136 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lagreach.errors import InputError
-from lagreach.kernels.cpu.compiled import compiled
+from lagreach.kernels.cpu.compiled import aligned, compiled, part, use_whole_registers
+from lagreach.kernels.cpu.tiles import sum_of_products
 from lagreach.kernels.entry import check_arrays
 
+GATHERED = 128  # rows whose old inputs are in the cache
+SINGLE = 256  # rows whose products are summed in the precision of the inputs
 
-@compiled
+
+@part
 @no_type_check
-def _gather(values, sequence, times, lags, near, weights, out, powers):
-    probes, time = values.shape[0], values.shape[2]
-    powers[:] = 0
-    for block in range(len(times)):
-        power = powers[block]
-        for row in range(times.shape[1]):
-            step, weight = times[block, row], weights[block, row]
-            newest = step - lags[0]
-            inside = min(near, max(0, newest + 1))  # the other steps lie before the sequence began
-            last = np.uint64(inside - 1)
-            for p in range(probes):
-                series, old, squares = values[p, sequence[block, row]], out[block, row, p], power[p]
-                steps, here, there = series[max(0, newest + 1 - near) :], old[:inside], squares[:inside]
-                for j in range(np.uint64(inside)):
-                    value = steps[last - j]
-                    here[j] = value
-                    there[j] += weight * value * value
-                old[inside:near] = 0
-                for j in range(near, len(lags)):
-                    at = step - lags[j]
-                    old[j] = series[at] if 0 <= at < time else values.dtype.type(0)
-                    squares[j] += weight * old[j] * old[j]
+def _gather(values, sequence, times, weights, lags, near, old, power):
+    """Inputs of some rows at all lags, zero where there are none, and their squares added up."""
+    probes, time, count = values.shape[0], values.shape[2], len(lags)
+    zero = values.dtype.type(0)
+    for row in range(len(times)):
+        step, weight = times[row], weights[row]
+        newest = step - lags[0]
+        inside = min(near, max(0, newest + 1))  # the other steps lie before the sequence began
+        last = np.uint64(inside - 1)
+        for p in range(probes):
+            series = values[p, sequence[row]]
+            steps = series[max(0, newest + 1 - near) :]
+            here, squares = old[row, p * count : (p + 1) * count], power[p]
+            for j in range(np.uint64(inside)):
+                value = steps[last - j]
+                here[j] = value
+                squares[j] += weight * value * value
+            here[inside:near] = zero
+            for j in range(near, count):
+                at = step - lags[j]
+                here[j] = series[at] if 0 <= at < time else zero
+                squares[j] += weight * here[j] * here[j]
 
 
-class OldInputs:
-    """Inputs of sequences some lags before steps, of which each row of a block has one; lags rise.
-
-    >>> row = torch.zeros(1, 1, dtype=torch.long)
-    >>> inputs = OldInputs(torch.arange(4.0).view(1, 1, 4), [0, 1, 3], row, row + 2, torch.ones(1, 1))
-    >>> inputs.before(slice(0, 1), slice(0, 1))
-    (tensor([[[[2., 1., 0.]]]]), tensor([[[4., 1., 0.]]]))
-    """
-
-    def __init__(
-        self,
-        values: Float[Tensor, "probe seq time"],
-        lags: Sequence[int],
-        sequence: Int[Tensor, "block row"],
-        times: Int[Tensor, "block row"],
-        weights: Float[Tensor, "block row"],
-    ) -> None:
-        rows, (_, sequences, time) = tuple(times.shape), values.shape
-        check_arrays("old inputs", {"the rows": (sequence, rows), "the steps": (times, rows)}, dtype=torch.int64)
-        check_arrays("old inputs", {"the weights": (weights, rows)}, dtype=values.dtype)
-        for name, numbers, most in (("sequences", sequence, sequences), ("steps", times, time)):
-            low, high = (int(end) for end in numbers.aminmax()) if numbers.numel() else (0, 0)
-            if numbers.numel() and not 0 <= low <= high < most:
-                got, expected = f"{name} from {low} to {high}", f"from 0 to {most - 1}"
-                raise InputError(f"these {name} are not there", got=got, expected=expected)
-        self._lags = np.asarray(lags, dtype=np.int64)
-        if self._lags[0] < 0 or (np.diff(self._lags) <= 0).any():
-            raise InputError("lags are not in order", got=str(list(lags)), expected="rising lags, from 0 on")
-        # lags that follow each other from the first on
-        self._near = int((np.diff(self._lags) == 1).cumprod().sum()) + 1
-        self._arrays = [part.detach().contiguous().numpy() for part in (values, sequence, times, weights)]
-        self._room = np.empty(0, self._arrays[0].dtype)
-
-    def before(
-        self, blocks: slice, rows: slice
-    ) -> tuple[Float[Tensor, "block row probe lag"], Float[Tensor, "block probe lag"]]:
-        """Values before the steps of some rows of some blocks, zero where there are none, and the weighted sums of their squares.
-
-        The next call writes over the values.
-        """
-        values, *by_row = self._arrays
-        sequence, times, weights = (part[blocks, rows] for part in by_row)
-        shape = (*times.shape, len(values), len(self._lags))
-        if self._room.size < math.prod(shape):
-            self._room = np.empty(math.prod(shape), values.dtype)
-        old = self._room[: math.prod(shape)].reshape(shape)
-        power = np.empty((shape[0], *shape[2:]), values.dtype)
-        _gather(values, sequence, times, self._lags, self._near, weights, old, power)
-        return torch.from_numpy(old), torch.from_numpy(power)
-
-
-@compiled
+@part
 @no_type_check
 def _add_about(products, power, about, cross, old, powers, first, apart):
-    features, rows, probes = cross.shape[1], about.shape[1], products.shape[2]
-    for b in range(len(about)):
+    """Products of features about their means, and of rows, as sums of the features themselves."""
+    features, rows, probes, count = len(cross), len(old), len(power), power.shape[1]
+    n = np.uint64(count)
+    for p in range(probes):
+        total, mine = powers[first + p * apart], power[p]
+        for j in range(n):
+            total[j] += mine[j]
+    for f in range(features + rows):
         for p in range(probes):
-            total, mine = powers[b, first + p * apart], power[b, p]
-            for j in range(np.uint64(len(mine))):
+            mine = products[f, p * count : (p + 1) * count]
+            total = cross[f, first + p * apart] if f < features else old[f - features, first + p * apart]
+            for j in range(n):
                 total[j] += mine[j]
-        for f in range(features + rows):
-            for p in range(probes):
-                mine = products[b, f, p]
-                total = cross[b, f, first + p * apart] if f < features else old[b, f - features, first + p * apart]
-                for j in range(np.uint64(len(mine))):
-                    total[j] += mine[j]
-                for r in range(rows if f < features else 0):
-                    mean, others = cross.dtype.type(about[b, r, f]), products[b, features + r, p]
-                    for j in range(np.uint64(len(mine))):
-                        total[j] += mean * others[j]
+            for r in range(rows if f < features else 0):
+                mean, others = cross.dtype.type(about[r, f]), products[features + r, p * count : (p + 1) * count]
+                for j in range(n):
+                    total[j] += mean * others[j]
 
 
-def add_about(
-    products: Float[Tensor, "block feature_and_row probe lag"],
-    power: Float[Tensor, "block probe lag"],
-    about: Float[Tensor, "block row feature"],
+@compiled
+@no_type_check
+def _add(ours, size, values, sequence, times, lags, near, about, cross, old, powers, first, apart):
+    use_whole_registers()
+    probes, count, width = values.shape[0], len(lags), ours.shape[2]
+    columns = probes * count
+    gathered, products = aligned(GATHERED, columns, values), aligned(width, columns, values)
+    power, nothing = np.empty((probes, count), values.dtype), np.zeros(columns, values.dtype)
+    for block in range(len(ours)):
+        for begin in range(0, ours.shape[1], SINGLE):
+            end = min(begin + SINGLE, ours.shape[1])
+            power[:] = 0
+            for start in range(begin, end, GATHERED):
+                stop = min(start + GATHERED, end)
+                some = slice(start, stop)
+                before = gathered[: stop - start]
+                _gather(values, sequence[block, some], times[block, some], size[block, some], lags, near, before, power)
+                mine = ours[block, some].reshape(1, stop - start, width), before.reshape(1, stop - start, columns)
+                if start == begin:
+                    sum_of_products(products, nothing, (mine,), 0, columns)
+                else:
+                    sum_of_products(products, products, (mine,), 0, columns)
+            _add_about(products, power, about[block], cross[block], old[block], powers[block], first, apart)
+
+
+def add_products(
+    ours: Float[Tensor, "block row feature_and_output"],
+    size: Float[Tensor, "block row"],
+    values: Float[Tensor, "probe seq time"],
+    sequence: Int[Tensor, "block row"],
+    times: Int[Tensor, "block row"],
+    lags: Sequence[int],
+    about: Float[Tensor, "block output feature"],
     cross: Float[Tensor, "block feature every_probe lag"],
-    old: Float[Tensor, "block row every_probe lag"],
+    old: Float[Tensor, "block output every_probe lag"],
     powers: Float[Tensor, "block every_probe lag"],
     probes: slice,
 ) -> None:
-    """Add products of features about their means, and of rows, with old inputs: to the sums of the features themselves.
+    """Add ``sum ours z`` and ``sum size z^2`` over the rows of each block, z being the inputs that lie some lags before.
 
-    `power` is added to `powers` as it is. Sums are contiguous and in double precision; those of `probes` are added to.
+    Lags rise. Features are given about their means `about`, and the sums `cross` are those of the features themselves; the
+    last of `ours` are the outputs' own, summed in `old`. Sums are contiguous and in double precision; those of `probes` are
+    added to.
     """
-    (blocks, rows, features), lags, every = about.shape, products.shape[3], cross.shape[2]
+    (blocks, rows), (_, sequences, time) = size.shape, values.shape
+    (outputs, features), every, count = about.shape[1:], cross.shape[2], len(lags)
     first, last, apart = probes.indices(every)
-    count = len(range(first, last, apart))
-    new = {
-        "the products": (products, (blocks, features + rows, count, lags)),
-        "the squares": (power, (blocks, count, lags)),
-        "the means": (about, (blocks, rows, features)),
+    given = {
+        "the features": (ours, (blocks, rows, features + outputs)),
+        "the weights": (size, (blocks, rows)),
+        "the inputs": (values, (len(range(first, last, apart)), sequences, time)),
+        "the means": (about, (blocks, outputs, features)),
     }
-    check_arrays("sums of products", new, dtype=products.dtype)
+    check_arrays("sums of products", given, dtype=values.dtype)
+    numbered = {"the rows": (sequence, (blocks, rows)), "the steps": (times, (blocks, rows))}
+    check_arrays("sums of products", numbered, dtype=torch.int64)
     sums = {
-        "the sums": (cross, (blocks, features, every, lags)),
-        "the others": (old, (blocks, rows, every, lags)),
-        "their squares": (powers, (blocks, every, lags)),
+        "the sums": (cross, (blocks, features, every, count)),
+        "the others": (old, (blocks, outputs, every, count)),
+        "their squares": (powers, (blocks, every, count)),
     }
     check_arrays("sums of products", sums, dtype=torch.float64)
+    for name, numbers, most in (("sequences", sequence, sequences), ("steps", times, time)):
+        low, high = (int(end) for end in numbers.aminmax()) if numbers.numel() else (0, 0)
+        if numbers.numel() and not 0 <= low <= high < most:
+            got, expected = f"{name} from {low} to {high}", f"from 0 to {most - 1}"
+            raise InputError(f"these {name} are not there", got=got, expected=expected)
+    distances = np.asarray(lags, dtype=np.int64)
+    if distances[0] < 0 or (np.diff(distances) <= 0).any():
+        raise InputError("lags are not in order", got=str(list(lags)), expected="rising lags, from 0 on")
     if not (cross.is_contiguous() and old.is_contiguous() and powers.is_contiguous()):
         got = f"strides {[part.stride() for part in (cross, old, powers)]}"
         raise InputError("these sums are not contiguous", got=got, expected="whole arrays, not views of some columns")
-    arrays = (*(part.contiguous() for part in (products, power, about)), cross, old, powers)
-    _add_about(*(part.detach().numpy() for part in arrays), first, apart)
+    near = int((np.diff(distances) == 1).cumprod().sum()) + 1  # lags that follow each other from the first on
+    arrays = [part.detach().contiguous().numpy() for part in (ours, size, values, sequence, times)]
+    sums_at = [part.detach().numpy() for part in (cross, old, powers)]
+    _add(*arrays, distances, near, about.detach().contiguous().numpy(), *sums_at, first, apart)

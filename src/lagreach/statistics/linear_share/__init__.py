@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from lagreach.statistics.linear_share.curves import AMPLE, HALF, ShareCurves, Shares, check_strength
 from lagreach.statistics.linear_share.fit import rounding_floor, share_curves
-from lagreach.statistics.linear_share.moments import Rows, ShareMoments, compiled_sums
+from lagreach.statistics.linear_share.moments import Rows, ShareMoments
 from lagreach.statistics.linear_share.observed import (
     ANCHORS,
     Observed,
@@ -18,6 +18,7 @@ from lagreach.statistics.linear_share.observed import (
     enough_anchors,
     joined,
 )
+from lagreach.statistics.linear_share.old_inputs import compiled_sums
 from lagreach.statistics.linear_share.output_space import OutputSpace, output_space
 
 __all__ = [

@@ -8,19 +8,16 @@ sequences, so that fits can be judged on blocks they have not seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lagreach._util.full_precision import full_products
 from lagreach.errors import InputError
-from lagreach.kernels.cpu import has_numba
+from lagreach.statistics.linear_share.old_inputs import add_products
 
-PIECE = 256  # rows whose products are summed in single precision
-ROOM = 2**26  # old inputs that are written out at a time on other devices than the CPU
 SUMS = (
     "sequences", "squares", "means", "cross", "planted", "power", "present", "gradients", "gradient", "residual",
     "concentration", "lagged",
@@ -226,6 +223,8 @@ class ShareMoments:
         powers = torch.zeros_like(old[:, 0])
         cross = self.cross.permute(0, 2, 3, 1)  # (block, feature, probe, lag), as it lies in memory
         summed = cross[at]  # of blocks that follow each other, the sums themselves
+        sequence = torch.arange(values.shape[1], device=times.device).view(blocks.count, -1)
+        sequence = sequence.repeat_interleave(times.shape[2], dim=1)
         for group in range(groups):
             probes = slice(group, None, groups)  # groups take turns
             along = towards[..., group]
@@ -234,9 +233,8 @@ class ShareMoments:
             torch.sum((phi - about[:, None, None]) * pull[..., None], dim=3, out=ours[..., :features])
             ours[..., features:] = pull
             size = (weights * along.square().sum(3)).flatten(1).to(kind)
-            pieces = _with_old_inputs(ours.flatten(1, 2), size, values[probes], times.flatten(1), self.lags)
-            for some, products, power in pieces:
-                _add_about(products, power, about[some], summed[some], old[some], powers[some], probes)
+            given = (ours.flatten(1, 2), size, values[probes], sequence, times.flatten(1), self.lags)
+            add_products(*given, about, summed, old, powers, probes)
         if not isinstance(at, slice):
             cross[at] = summed
         self.planted[at] += old.mT
@@ -264,92 +262,6 @@ class ShareMoments:
         for name in SUMS:
             getattr(self, name).add_(getattr(other, name).to(self.squares.device))
         return self
-
-
-def compiled_sums(values: Tensor) -> bool:
-    """Whether there are compiled sums for such values."""
-    return values.device.type == "cpu" and values.dtype in (torch.float32, torch.float64) and has_numba()
-
-
-class _Gathered:
-    """What `lagreach.kernels.cpu.lagged_sums.OldInputs` is on a processor, for other devices and types: many blocks at once."""
-
-    def __init__(
-        self,
-        values: Float[Tensor, "probe seq time"],
-        lags: Sequence[int],
-        sequence: Int[Tensor, "block row"],
-        times: Int[Tensor, "block row"],
-        weights: Float[Tensor, "block row"],
-    ) -> None:
-        first = max(lags)
-        self._values = torch.nn.functional.pad(values, (first, 0))  # zeros where there are no inputs yet
-        self._probe = torch.arange(len(values), device=values.device)[:, None]
-        self._lags = torch.as_tensor(lags, device=values.device)
-        self._rows = (sequence, times + first, weights)
-
-    def before(
-        self, blocks: slice, rows: slice
-    ) -> tuple[Float[Tensor, "block row probe lag"], Float[Tensor, "block probe lag"]]:
-        sequence, times, weights = (part[blocks, rows] for part in self._rows)
-        then = times[..., None, None] - self._lags
-        old = self._values[self._probe, sequence[..., None, None], then]
-        return old, (weights[:, None] @ old.square().flatten(2)).view(-1, *old.shape[2:])
-
-
-def _with_old_inputs(
-    ours: Float[Tensor, "block row ours"],
-    size: Float[Tensor, "block row"],
-    values: Float[Tensor, "probe seq time"],
-    times: Int[Tensor, "block row"],
-    lags: Sequence[int],
-) -> Iterator[tuple[slice, Float[Tensor, "some ours probe lag"], Float[Tensor, "some probe lag"]]]:
-    """Some blocks, ``sum ours z`` and ``sum size z^2`` over some of their rows, with the inputs z that lie l steps before each.
-
-    Inputs are zero where there are none. Sums are in their precision, so they are over `PIECE` rows at most; the next ones are
-    written over them. A processor takes block after block, so that old inputs stay in its cache, other devices as many as they
-    have room for: every call takes them longer than what it asks for.
-    """
-    (blocks, rows), (probes, sequences, _) = size.shape, values.shape
-    sequence = torch.arange(sequences, device=times.device).repeat_interleave(size.numel() // sequences).view_as(times)
-    if compiled_sums(values):
-        from lagreach.kernels.cpu.lagged_sums import OldInputs  # late: it brings a compiler along
-
-        before, together = OldInputs(values, lags, sequence, times, size).before, 1
-    else:
-        before = _Gathered(values, lags, sequence, times, size).before
-        together = min(blocks, max(1, ROOM // (min(rows, PIECE) * probes * len(lags))))
-    products = ours.new_empty(together, ours.shape[2], probes, len(lags))
-    with full_products():
-        for first in range(0, blocks, together):
-            some = slice(first, min(first + together, blocks))
-            for start in range(0, rows, PIECE):
-                piece = slice(start, min(start + PIECE, rows))
-                old, power = before(some, piece)
-                out = products[: len(old)]
-                torch.bmm(ours[some, piece].mT, old.flatten(2), out=out.flatten(2))
-                yield some, out, power
-
-
-def _add_about(
-    products: Float[Tensor, "block feature_and_row probe lag"],
-    power: Float[Tensor, "block probe lag"],
-    about: Float[Tensor, "block row feature"],
-    cross: Float[Tensor, "block feature every_probe lag"],
-    old: Float[Tensor, "block row every_probe lag"],
-    powers: Float[Tensor, "block every_probe lag"],
-    probes: slice,
-) -> None:
-    """Add products with old inputs to the sums of some probes: of features about their means, as sums of the features."""
-    if compiled_sums(products):
-        from lagreach.kernels.cpu.lagged_sums import add_about  # late: it brings a compiler along
-
-        add_about(products, power, about, cross, old, powers, probes)
-        return
-    of_features, of_rows = products.double().split((cross.shape[1], old.shape[1]), dim=1)
-    cross[:, :, probes] += of_features + (about.double().mT @ of_rows.flatten(2)).view_as(of_features)
-    old[:, :, probes] += of_rows
-    powers[:, probes] += power
 
 
 def _from_each(
