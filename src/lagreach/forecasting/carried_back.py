@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -144,8 +146,11 @@ class CarriedBack:
             short = slice(first, first + together)
             pulled = self._pullback(part.x[short], before[short], recurrence.params)
             assert pulled is not None
-            sums = _journeys(pulled, [own_names[name] for name in names], start[short], times[short], over[short])
-            yield _along(pulled, [own_names[name] for name in names], sums, directions)
+            weights = [own_names[name] for name in names]
+            order, gradients = _journeys(pulled, _groups(pulled, weights), start[short], times[short], over[short])
+            along = _along(pulled, weights, gradients, directions)
+            own = torch.empty_like(along[:, 1:]).scatter_(1, order[..., None].expand_as(along[:, 1:]), along[:, 1:])
+            yield torch.cat((along[:, :1], own), dim=1)
 
 
 def all_directions(directions: Directions) -> Float[Tensor, "direction param"]:
@@ -159,17 +164,51 @@ def _close(ours: Tensor, theirs: Tensor, lengths: Tensor | None) -> bool:
     return bool((((ours - theirs).abs() <= CLOSE * (1 + theirs.abs())) | ~inside).all())
 
 
+class _Group(NamedTuple):
+    """Columns of the spread that the same factors are multiplied with, and the weights that these make."""
+
+    columns: slice
+    names: tuple[str, ...]
+
+
+def _groups(pulled: Pullback, names: Sequence[str]) -> list[_Group]:
+    """All columns that some weight makes use of; products of others would take time for nothing."""
+    edges = sorted({edge for name in names for columns in pulled.uses[name].columns for edge in _ends(pulled, columns)})
+    groups: list[_Group] = []
+    for first, last in pairwise(edges):
+        using = tuple(name for name in names if _within(pulled, name, first, last))
+        factors = {pulled.uses[name].factor for name in using}
+        before = groups[-1] if groups else None
+        if before and before.columns.stop == first and {pulled.uses[name].factor for name in before.names} == factors:
+            groups[-1] = _Group(slice(before.columns.start, last), tuple(dict.fromkeys((*before.names, *using))))
+        elif using:
+            groups.append(_Group(slice(first, last), using))
+    return groups
+
+
+def _ends(pulled: Pullback, columns: slice) -> tuple[int, int]:
+    return columns.indices(pulled.width)[:2]
+
+
+def _within(pulled: Pullback, name: str, first: int, last: int) -> bool:
+    ends = [_ends(pulled, columns) for columns in pulled.uses[name].columns]
+    return any(begin <= first and last <= end for begin, end in ends)
+
+
+Gradients = list[tuple[_Group, Float[Tensor, "seq factor journey column"]]]
+
+
 def _journeys(
     pulled: Pullback,
-    names: Sequence[str],
+    groups: Sequence[_Group],
     start: Float[Tensor, "seq row state"],
     times: Int[Tensor, "seq row"],
     over: Float[Tensor, "seq time state"],
-) -> Float[Tensor, "seq factor journey width"]:
+) -> tuple[Int[Tensor, "seq row"], Gradients]:
     """Carry all gradients back through time together, and sum up what they leave at the weights on the way.
 
-    Row 0 is one gradient that starts at every step (`over`); the others start at one step each. Those that start late come
-    first, so that the ones under way are always the first rows.
+    Journey 0 is one gradient that starts at every step (`over`); the others start at one step each. Those that start late come
+    first, so that the ones under way are always the first; their order is returned.
     """
     assert pulled.form is not None
     seq, time, state = over.shape
@@ -177,11 +216,14 @@ def _journeys(
     begins = times.gather(1, order)
     first = start.gather(1, order[..., None].expand(-1, -1, state))
     arrays = [array.unflatten(0, (time, seq)) for array in pulled.form.arrays]
-    factor = pulled.factor(names).unflatten(0, (time, seq))
-    width = pulled.width
+    factors = [pulled.factor(group.names).unflatten(0, (time, seq)).permute(1, 2, 0) for group in groups]
     carried = start.new_zeros(seq, 1 + start.shape[1], state)
-    sums = start.new_zeros(seq, factor.shape[2], carried.shape[1] * width)
-    kept = start.new_zeros(seq, CHUNK, carried.shape[1], width)
+    journeys = carried.shape[1]
+    widths = [group.columns.stop - group.columns.start for group in groups]
+    sums = [
+        start.new_zeros(seq, factor.shape[1], journeys * width) for factor, width in zip(factors, widths, strict=True)
+    ]
+    kept = start.new_zeros(seq, CHUNK, journeys, pulled.width)
     under_way = (begins[..., None] >= torch.arange(time, device=begins.device)).sum(1).amax(0).tolist()  # by time
     starting: dict[int, tuple[Tensor, Tensor]] = {}
     for t in begins.unique().tolist():
@@ -197,12 +239,11 @@ def _journeys(
                 carried[sequence, 1 + row] = first[sequence, row]
             after, spread = carried[:, :rows], kept[:, t - begin, :rows]
             carried[:, :rows] = back(pulled.form, [array[t][:, None] for array in arrays], after, spread)
-        spreads = kept[:, : stop - begin, :rows].flatten(2)
-        sums[..., : rows * width].baddbmm_(factor[begin:stop].permute(1, 2, 0), spreads)
-    summed = sums.unflatten(2, (-1, width))
-    return torch.cat((summed[:, :, :1], torch.empty_like(summed[:, :, 1:]).scatter_(
-        2, order[:, None, :, None].expand(-1, summed.shape[1], -1, width), summed[:, :, 1:]
-    )), dim=2)  # fmt: skip
+        for group, factor, total, width in zip(groups, factors, sums, widths, strict=True):
+            spreads = kept[:, : stop - begin, :rows, group.columns].flatten(2)
+            total[..., : rows * width].baddbmm_(factor[..., begin:stop], spreads)
+    by_journey = [total.unflatten(2, (journeys, -1)) for total in sums]
+    return order, list(zip(groups, by_journey, strict=True))
 
 
 def back(form: RowForm, arrays: Sequence[Tensor], after: Tensor, spread: Tensor) -> Tensor:
@@ -255,18 +296,29 @@ def back(form: RowForm, arrays: Sequence[Tensor], after: Tensor, spread: Tensor)
 
 
 def _along(
-    pulled: Pullback, names: Sequence[str], sums: Float[Tensor, "seq factor journey width"], directions: Tensor
+    pulled: Pullback, names: Sequence[str], gradients: Gradients, directions: Tensor
 ) -> Float[Tensor, "seq journey direction"]:
     """Weights' gradients times directions of the weights."""
-    places = pulled.places(names)
     total, first = None, 0
-    seq, _, rows, _ = sums.shape
     for name in names:
-        use = pulled.uses[name]
-        gathered = torch.cat([sums[:, places[use.factor]][..., columns] for columns in use.columns], dim=3)
-        flat = gathered.permute(0, 2, 3, 1).reshape(seq * rows, -1)  # (seq row, what it makes, what it reads)
-        part = flat @ directions[:, first : first + flat.shape[1]].T
+        parts = [
+            part for columns in pulled.uses[name].columns for part in _of_columns(pulled, name, columns, gradients)
+        ]
+        gathered = torch.cat(parts, dim=3)
+        seq, _, journeys, _ = gathered.shape
+        flat = gathered.permute(0, 2, 3, 1).reshape(seq * journeys, -1)  # (seq journey, what it makes, what it reads)
+        part = (flat @ directions[:, first : first + flat.shape[1]].T).unflatten(0, (seq, journeys))
         total = part if total is None else total.add_(part)
         first += flat.shape[1]
     assert total is not None
-    return total.unflatten(0, (seq, rows))
+    return total
+
+
+def _of_columns(pulled: Pullback, name: str, columns: slice, gradients: Gradients) -> Iterator[Tensor]:
+    """Gradients of a weight in some columns of the spread, in their order."""
+    begin, end = _ends(pulled, columns)
+    for group, sums in gradients:
+        low, high = max(begin, group.columns.start), min(end, group.columns.stop)
+        if low < high:
+            place = pulled.places(group.names)[pulled.uses[name].factor]
+            yield sums[:, place, :, low - group.columns.start : high - group.columns.start]
