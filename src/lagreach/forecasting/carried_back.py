@@ -195,7 +195,7 @@ def _within(pulled: Pullback, name: str, first: int, last: int) -> bool:
     return any(begin <= first and last <= end for begin, end in ends)
 
 
-Gradients = list[tuple[_Group, Float[Tensor, "seq factor journey column"]]]
+Gradients = list[tuple[_Group, Float[Tensor, "seq _ journey _"]]]  # sums by factor and column
 
 
 def _journeys(
