@@ -9,7 +9,7 @@ import torch
 from lagreach.errors import InputError
 from lagreach.statistics.linear_share import AMPLE, Observed, ShareMoments, enough_anchors, share_curves
 from lagreach.statistics.linear_share import observed as observed_module
-from lagreach.statistics.linear_share import old_inputs as old_inputs_module
+from lagreach.statistics.linear_share import products as products_module
 from lagreach.statistics.linear_share.moments import SUMS
 from lagreach.statistics.readable import readable_rows, start
 from tests.statistics.linear_fits import BLOCKS, curves, moments, observe, reservoir, ridge_fits
@@ -263,7 +263,7 @@ def test_devices_without_compiled_sums_sum_the_same(targets, room, block, monkey
         return made
 
     here = sums()
-    for module in (old_inputs_module, observed_module):
+    for module in (products_module, observed_module):
         monkeypatch.setattr(module, "compiled_sums", lambda values: False)
         monkeypatch.setattr(module, "ROOM", room)
     there = sums()

@@ -86,11 +86,13 @@ def _differentiable(
     return [next(gradients) if want else None for want in wanted]
 
 
-def _run(cell: Cell, x: Tensor, s0: Tensor, params: Params, *, keep: bool) -> passes.Forward:
+def _run(
+    cell: Cell, x: Tensor, s0: Tensor, params: Params, *, keep: bool, output_alone: bool = False
+) -> passes.Forward:
     if x.ndim == 3:
         x, s0, params = x[None], s0[None], {name: p[None] for name, p in params.items()}
     params, readout = _parts(params)
-    return passes.forward(cell, x, s0, params, keep=keep, readout=readout)
+    return passes.forward(cell, x, s0, params, keep=keep, readout=readout, output_alone=output_alone)
 
 
 def _parts(params: Params) -> tuple[Params, Readout | None]:
@@ -133,7 +135,7 @@ def read_and_output(
 ) -> tuple[Tensor, Tensor]:
     """The same and the output itself, without gradients."""
     alone = x.ndim == 3
-    done = _run(cell, x, s0, {**params, "read": weight, "offset": bias}, keep=False)
+    done = _run(cell, x, s0, {**params, "read": weight, "offset": bias}, keep=False, output_alone=True)
     return _read_of(done, alone=alone), states_of(done, alone=alone)[0]
 
 

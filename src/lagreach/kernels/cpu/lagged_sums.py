@@ -1,4 +1,4 @@
-"""Products of features with the inputs some lags before, for `lagreach.statistics.linear_share`.
+"""Products of features with each other and with the inputs some lags before, for `lagreach.statistics.linear_share`.
 
 torch would write every old input once more before it squares it, and wait for memory between the products. Here the old inputs
 of a few rows are gathered and multiplied while they are in the cache.
@@ -19,8 +19,9 @@ from lagreach.kernels.cpu.compiled import aligned, compiled, part, use_whole_reg
 from lagreach.kernels.cpu.tiles import sum_of_products
 from lagreach.kernels.entry import check_arrays
 
-GATHERED = 128  # rows whose old inputs are in the cache
+GATHERED = 64  # rows whose old inputs are in the cache
 SINGLE = 256  # rows whose products are summed in the precision of the inputs
+SQUARED = 64  # rows that are in the cache in double precision, if outputs are not more
 
 
 @part
@@ -148,3 +149,45 @@ def add_products(
     arrays = [part.detach().contiguous().numpy() for part in (ours, size, values, sequence, times)]
     sums_at = [part.detach().numpy() for part in (cross, old, powers)]
     _add(*arrays, distances, near, about.detach().contiguous().numpy(), *sums_at, first, apart)
+
+
+@compiled
+@no_type_check
+def _add_squares(features, weights, squares, means):
+    use_whole_registers()
+    blocks, rows, outputs, width = features.shape
+    together = max(1, SQUARED // outputs)
+    exact = aligned(together * outputs, width, squares)
+    weighted = aligned(together * outputs, width, squares)
+    for block in range(blocks):
+        for start in range(0, rows, together):
+            stop = min(start + together, rows)
+            for row in range(start, stop):
+                for output in range(outputs):
+                    weight, at = squares.dtype.type(weights[block, row]), (row - start) * outputs + output
+                    here, one, other = features[block, row, output], exact[at], weighted[at]
+                    mean = means[block, output]
+                    for k in range(np.uint64(width)):
+                        one[k] = here[k]
+                        other[k] = weight * one[k]
+                        mean[k] += other[k]
+            count = (stop - start) * outputs
+            pair = weighted[:count].reshape(1, count, width), exact[:count].reshape(1, count, width)
+            sum_of_products(squares[block], squares[block], (pair,), 0, width)
+
+
+def add_squares(
+    features: Float[Tensor, "block row output feature"],
+    weights: Float[Tensor, "block row"],
+    squares: Float[Tensor, "block feature feature"],
+    means: Float[Tensor, "block output feature"],
+) -> None:
+    """Add ``sum w phi phi'`` and ``sum w phi`` over the rows, in double precision."""
+    blocks, rows, outputs, width = features.shape
+    check_arrays("sums of squares", {"the weights": (weights, (blocks, rows))}, dtype=features.dtype)
+    sums = {"the squares": (squares, (blocks, width, width)), "the means": (means, (blocks, outputs, width))}
+    check_arrays("sums of squares", sums, dtype=torch.float64)
+    if not (squares.is_contiguous() and means.is_contiguous()):
+        raise InputError("these sums are not contiguous", got=f"strides {squares.stride()}, {means.stride()}")
+    given = (part.detach().contiguous().numpy() for part in (features, weights))
+    _add_squares(*given, squares.detach().numpy(), means.detach().numpy())

@@ -34,7 +34,8 @@ def forward(x, w, h0, c0, run, lo, hi):
         k = min(t, run.act.shape[0] - 1)
         before = run.h[t - 1, lo:hi] if t > 0 else h0[lo:hi]
         now, act = run.h[t, lo:hi], run.act[k, lo:hi]
-        c_before, c_now = run.c[t - 1, lo:hi] if t > 0 else c0[lo:hi], run.c[t, lo:hi]
+        rooms = run.c.shape[0]  # all of time, or two that take turns
+        c_before, c_now = run.c[(t - 1) % rooms, lo:hi] if t > 0 else c0[lo:hi], run.c[t % rooms, lo:hi]
         prefetch = step_of(run.act, k + 1, lo, hi), step_of(run.h, t + 1, lo, hi), step_of(run.c, t + 1, lo, hi)
         sum_of_products(act, w.b, ((x[t, lo:hi], w.Wt), (before, w.Ut)), 0, 4 * units, prefetch)
         if w.gain.size:

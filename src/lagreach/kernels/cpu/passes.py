@@ -58,9 +58,19 @@ class Forward:
 
 
 def forward(
-    cell: Cell, x: torch.Tensor, s0: torch.Tensor, params: Params, *, keep: bool, readout: Readout | None = None
+    cell: Cell,
+    x: torch.Tensor,
+    s0: torch.Tensor,
+    params: Params,
+    *,
+    keep: bool,
+    readout: Readout | None = None,
+    output_alone: bool = False,
 ) -> Forward:
-    """Run the cell, and read its output at every step if there is a readout; `keep` what a backward or tangent pass needs."""
+    """Run the cell, and read its output at every step if there is a readout; `keep` what a backward or tangent pass needs.
+
+    With `output_alone`, of the state's other block only the last two steps are kept.
+    """
     check_scan(cell, x, s0, params)
     if readout is not None:
         outputs, units = readout.read.shape[1], cell.output(s0).shape[-1]
@@ -73,6 +83,8 @@ def forward(
     c0 = rest[0] if rest else np.empty((replica, 0, 0), dtype)
     weights = pack(cell, params, readout)
     sizes = _sizes(cell, weights[0], (time, seq, units), kept=time if keep else 1)
+    if output_alone and len(cell.blocks) > 1:
+        sizes["c"] = (2, seq, units)
     run = Run(**{name: empty((replica, *size), dtype) for name, size in sizes.items()})
     done = Forward(cell, inputs, h0, c0, weights, run)
     kernel = _kernel(cell, "forward", dtype)

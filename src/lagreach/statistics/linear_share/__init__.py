@@ -18,8 +18,8 @@ from lagreach.statistics.linear_share.observed import (
     enough_anchors,
     joined,
 )
-from lagreach.statistics.linear_share.old_inputs import compiled_sums
 from lagreach.statistics.linear_share.output_space import OutputSpace, output_space
+from lagreach.statistics.linear_share.products import compiled_sums
 
 __all__ = [
     "AMPLE", "ANCHORS", "HALF", "Observed", "OutputSpace", "Rows", "ShareCurves", "ShareMoments", "Shares", "anchor_chance",

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lagreach._util.full_precision import full_products
 from lagreach.statistics.linear_share.moments import InBlocks, Rows
-from lagreach.statistics.linear_share.old_inputs import ROOM, compiled_sums
+from lagreach.statistics.linear_share.products import ROOM, compiled_sums
 
 ANCHORS = 64  # steps of a sequence at which features are looked at; all of them where there are fewer
 FEWEST_ANCHORS = 16

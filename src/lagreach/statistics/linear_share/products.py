@@ -1,4 +1,7 @@
-"""Products of features with the inputs some lags before: on a processor in a compiled pass, elsewhere many blocks at once."""
+"""Products of features with each other and with the inputs some lags before.
+
+On a processor in compiled passes, elsewhere many blocks at once: every call takes a GPU longer than what it asks for.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def add_products(
     """Add to the sums what `lagreach.kernels.cpu.lagged_sums.add_products` says.
 
     Inputs are zero where there are none. Products are in the inputs' precision, so they are over `PIECE` rows at most. Other
-    devices take as many blocks at once as they have room for: every call takes them longer than what it asks for.
+    devices take as many blocks at once as they have room for.
     """
     if compiled_sums(values):
         from lagreach.kernels.cpu import lagged_sums as compiled  # late: it brings a compiler along
@@ -60,3 +63,21 @@ def add_products(
             mean = about[some].double().mT @ of_outputs.flatten(2)
             cross[some, :, probes] += of_features + mean.view_as(of_features)
             old[some, :, probes] += of_outputs
+
+
+def add_squares(
+    features: Float[Tensor, "block row output feature"],
+    weights: Float[Tensor, "block row"],
+    squares: Float[Tensor, "block feature feature"],
+    means: Float[Tensor, "block output feature"],
+) -> None:
+    """Add ``sum w phi phi'`` and ``sum w phi`` over the rows, in double precision: fits divide by them."""
+    if compiled_sums(features):
+        from lagreach.kernels.cpu import lagged_sums as compiled  # late: it brings a compiler along
+
+        compiled.add_squares(features, weights.to(features), squares, means)
+        return
+    exact = features.double()
+    weighted = exact * weights.double()[..., None, None]
+    squares += weighted.flatten(1, 2).mT @ exact.flatten(1, 2)
+    means += weighted.sum(1)
