@@ -62,7 +62,8 @@ def choose_anchors(
     if targets <= most:
         return torch.arange(targets, device=shares.device).expand_as(shares), shares
     level = (torch.arange(most, device=chance.device) + chance) / most
-    if bool((shares == 1 / targets).all()):  # all count alike
+    least, largest = shares.aminmax()
+    if bool((least == 1 / targets) & (largest == 1 / targets)):  # all count alike
         chosen = (level * targets).long()
     else:
         chosen = torch.searchsorted(shares.double().cumsum(1), level.double())
