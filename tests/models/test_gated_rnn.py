@@ -174,3 +174,23 @@ def test_more_bad_options():
         GatedRNN("lstm", 2, 3, 1)(torch.zeros(4, 5, 3))
     with pytest.raises(InputError, match="unknown activation"):
         GatedRNN("diag_elman", 2, 3, 1, activation="relu")
+
+
+@pytest.mark.parametrize("cell", ["diag_gate", "lstm"])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_output_and_features_come_from_one_pass_and_are_those_of_forward(cell, layers, generator):
+    model = GatedRNN(cell, 3, 8, 2, layers, generator=generator)
+    x = torch.randn(5, 70, 3, generator=generator)
+    both = model.output_and_features(x)
+    assert both is not None
+    output, features = both
+    torch.testing.assert_close(output, model(x).detach())
+    torch.testing.assert_close(features @ model.readout.weight.T + model.readout.bias, model(x))
+    assert not output.requires_grad
+    many = GatedRNN(cell, 3, 8, 9, generator=generator)
+    assert many.output_and_features(x) is None  # outputs are too many for one pass
+    seen = []
+    model.readout.register_forward_hook(lambda *call: seen.append(call))
+    assert model.output_and_features(x) is None  # somebody looks on
+    model(x)
+    assert len(seen) == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -158,28 +158,25 @@ class Measurement:
         )  # at once: a GPU takes them in little more time than a few
         planted = self.plan.coding.planted(batch, batch.x.device)  # now that a cache holds the inputs
         space, parts = self.space, [slice(start, start + size) for start in range(0, len(batch), size)]
-        outputs: list[Tensor] = []
+        pulls: list[Pulls] = []
         kept: list[Read] = []
         for part in parts:
             shown = self._show(batch.select(part))
-            if not outputs:
+            if not pulls:
                 device, found = shown.output.device, self._targets(shown.output, batch)
                 moved = found.moved(device)
                 chance = most[:, : enough_anchors(found.times.shape[1], self.plan.total, features)]
                 anchors = [chosen.to(device) for chosen in choose_anchors(found.shares, chance.to(found.shares.device))]
             here = moved.part(part)
             output, read = _of_targets(shown, found.times[part], found.positions[part])
-            residual = space.readout_residual(output, space.apart(output, here.objective))
-            root = space.curvature_root(output)[..., 0]
-            kept.append(read_features(read, anchors[0][part], here.shares, root, residual))
-            outputs.append(output)
-            del shown, read  # what the next run leaves can take their place in a cache
+            apart, root = space.apart(output, here.objective), space.curvature_root(output)
+            residual = space.readout_residual(output, apart)
+            pulls.append(Pulls(residual, root, *space.along(output, apart)))  # outputs themselves may be very many
+            kept.append(read_features(read, anchors[0][part], here.shares, root[..., 0], residual))
             if tick is not None:
                 tick(len(output))
-        output = joined(outputs)
-        apart = space.apart(output, moved.objective)
-        pulls = Pulls(space.readout_residual(output, apart), space.curvature_root(output), *space.along(output, apart))
-        observed = self._observed(batch, block, moved.times, moved.shares, pulls, chance, planted)
+            del shown, output, read, apart  # what the next run leaves can take their place in a cache
+        observed = self._observed(batch, block, moved.times, moved.shares, Pulls.joined(pulls), chance, planted)
         return found, read_rows(observed.with_anchors(*anchors), Read.joined(kept), self.plan.lags)
 
     def add_reachable(
@@ -275,6 +272,11 @@ class Pulls(NamedTuple):
     towards: Float[Tensor, "seq target row group"]
     along_residual: Float[Tensor, "seq target direction"]
     along_output: Float[Tensor, "seq target direction"]
+
+    @classmethod
+    def joined(cls, parts: Sequence[Pulls]) -> Pulls:
+        """Put sequences behind each other."""
+        return cls(*(joined(values) for values in zip(*parts, strict=True)))
 
 
 def _of_targets(shown: Shown, times: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
