@@ -16,6 +16,7 @@ from torch import Tensor
 
 from lagreach.data.autoregression import Autoregression, autoregression, steps_before
 
+TOGETHER = 64  # sequences whose products are summed at once: they stay in a processor's caches
 LEAST = 1e-6  # part of a variance that counts as unpredictable at least
 
 Planted = Float[Tensor, "seq time probe"]
@@ -50,19 +51,26 @@ class LaggedCovariances:
 
     def __init__(self, probes: int, time: int) -> None:
         self._most = steps_before(time, probes)
-        self._products = np.zeros((self._most + 1, probes, probes))
+        # zeros behind, so that the end does not meet the beginning
+        self._length = 1 << (time + self._most - 1).bit_length()
+        self._spectra = torch.zeros(self._length // 2 + 1, probes, probes, dtype=torch.complex128)
         self._steps = np.zeros(self._most + 1)
 
     def add(self, planted: Planted, inside: Bool[Tensor, "seq time"]) -> None:
         """Add sequences whose inputs are zero where they are not `inside`."""
-        time = planted.shape[1]
-        for k in range(min(self._most + 1, time)):
-            late, early = planted[:, k:].flatten(0, 1), planted[:, : time - k].flatten(0, 1)
-            self._products[k] += (late.T @ early).numpy()
-            self._steps[k] += float(inside[:, k:].sum())
+        for some in planted.split(TOGETHER):
+            spectra = torch.fft.rfft(some.permute(1, 2, 0).contiguous(), self._length, dim=0)
+            self._spectra += spectra @ spectra.mH
+        by_step = inside.sum(0).cpu().numpy()  # of sequences, which end rather than begin at different steps
+        self._steps[: len(by_step)] += by_step[::-1].cumsum()[::-1][: len(self._steps)]
+
+    def result(self) -> tuple[Float[np.ndarray, "h probe probe"], Float[np.ndarray, "h"]]:
+        """Covariances, and of how many steps each."""
+        known = int((self._steps > 0).sum())  # of short sequences there may be none so far apart
+        products = torch.fft.irfft(self._spectra, self._length, dim=0).numpy()
+        return products[:known] / self._steps[:known, None, None], self._steps[:known]
 
     def autoregression(self) -> Autoregression:
         """How each step follows from those before."""
-        known = int((self._steps > 0).sum())  # of short sequences there may be none so far apart
-        covariances = self._products[:known] / self._steps[:known, None, None]
-        return autoregression(covariances[:, None], self._steps[:known], LEAST)
+        covariances, steps = self.result()
+        return autoregression(covariances[:, None], steps, LEAST)
