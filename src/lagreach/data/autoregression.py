@@ -80,10 +80,13 @@ class Autoregression:
             dim=1,
         )
 
-    def singled(self, whitened: Series, ahead: int | None = None) -> Series:
-        """``u = A' D^-1 A z``, from no more than so many steps ahead of each input."""
-        u, time = torch.zeros_like(whitened), whitened.shape[1]
-        for k in range(min(self.order if ahead is None else min(ahead, self.order), time - 1) + 1):
+    def singled(self, whitened: Series, ahead: int | None = None, onto: Series | None = None, first: int = 0) -> Series:
+        """``u = A' D^-1 A z``, from no more than so many steps ahead of each input.
+
+        It is added `onto` what is there already, from fewer than the `first` steps ahead.
+        """
+        u, time = torch.zeros_like(whitened) if onto is None else onto, whitened.shape[1]
+        for k in range(first, min(self.order if ahead is None else min(ahead, self.order), time - 1) + 1):
             for positions, matrices in self._stretches(self._rows[k], k, time):
                 u[:, _earlier(positions, k)] += _times(matrices.swapaxes(-1, -2), whitened[:, positions])
         return u

@@ -7,7 +7,7 @@ holds beside all that came up to t is asked for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -24,11 +24,15 @@ Planted = Float[Tensor, "seq time probe"]
 
 @dataclass(frozen=True)
 class SingleInputs:
-    """What single inputs hold of some sequences that are zero where they are not `inside`."""
+    """What single inputs hold of some sequences that are zero where they are not `inside`.
+
+    Of anchors farther and farther ahead, each is continued from the one before, which is kept in `last`: steps, and their sums.
+    """
 
     model: Autoregression
     whitened: Float[Tensor, "seq time 1 probe"]
     inside: Bool[Tensor, "seq time"]
+    last: list[tuple[int, Tensor]] = field(default_factory=list, repr=False, compare=False)
 
     @classmethod
     def of(cls, model: Autoregression, planted: Planted, inside: Bool[Tensor, "seq time"]) -> SingleInputs:
@@ -43,7 +47,13 @@ class SingleInputs:
 
     def up_to(self, ahead: int | None = None) -> Planted:
         """``u = C^-1 z``, C being the covariance of all inputs, or of those no more than so many steps ahead."""
-        return torch.where(self.inside[..., None], self.model.singled(self.whitened, ahead)[:, :, 0], 0.0)
+        ahead = self.order if ahead is None else ahead
+        first, sums = self.last.pop() if self.last else (0, None)
+        if first > ahead + 1:
+            first, sums = 0, None
+        sums = self.model.singled(self.whitened, ahead, sums, first)
+        self.last.append((ahead + 1, sums))
+        return torch.where(self.inside[..., None], sums[:, :, 0], 0.0)
 
 
 class LaggedCovariances:
