@@ -14,9 +14,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lagreach.data.autoregression import Autoregression, autoregression, steps_before
+from lagreach.data.autoregression import MOST_STEPS, Autoregression, autoregression, steps_before
 
 TOGETHER = 64  # sequences whose products are summed at once: they stay in a processor's caches
+FARTHEST = (
+    256  # steps before that an input may follow from: a level or a cycle of long sequences is told from very many
+)
 LEAST = 1e-6  # part of a variance that counts as unpredictable at least
 
 Planted = Float[Tensor, "seq time probe"]
@@ -60,7 +63,8 @@ class LaggedCovariances:
     """``E[z_t z_{t-k}']`` over the steps that have an input k steps before."""
 
     def __init__(self, probes: int, time: int) -> None:
-        self._most = steps_before(time, probes)
+        # far apart there are few pairs of steps: from as far as half a long sequence
+        self._most = steps_before(time, probes, max(MOST_STEPS, min(FARTHEST, time // 2)))
         # zeros behind, so that the end does not meet the beginning
         self._length = 1 << (time + self._most - 1).bit_length()
         self._spectra = torch.zeros(self._length // 2 + 1, probes, probes, dtype=torch.complex128)
