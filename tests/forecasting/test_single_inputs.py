@@ -7,7 +7,7 @@ from torch import nn
 
 import lagreach
 from lagreach.data.autoregression import autoregression
-from lagreach.forecasting.single_inputs import LEAST, SingleInputs
+from lagreach.forecasting.single_inputs import LEAST, LaggedCovariances, SingleInputs
 from lagreach.statistics.linear_share import AMPLE
 from tests.forecasting.models import Delays, Recurrent, Reservoir, lagged
 
@@ -53,6 +53,23 @@ def test_the_filter_is_the_inverse_covariance_of_a_sequence():
         known = np.linalg.solve(whole, z[row, :length].ravel()).reshape(length, 2)
         np.testing.assert_allclose(singled[row, :length], known, atol=1e-4)
         assert (singled[row, length:] == 0).all()
+
+
+def test_covariances_are_those_of_inputs_so_far_apart():
+    """Of sequences that end at different steps, read in pieces of which the second is shorter."""
+    z, lengths = torch.randn(90, 24, 2, dtype=torch.float64), torch.randint(1, 25, (90,))
+    lengths[80:] = lengths[80:].clamp(max=9)
+    inside = torch.arange(24) < lengths[:, None]
+    z = torch.where(inside[..., None], z, 0.0)
+    lagged_products = LaggedCovariances(2, 24)
+    lagged_products.add(z[:80], inside[:80])
+    lagged_products.add(z[80:, :9], inside[80:, :9])
+    covariances, steps = lagged_products.result()
+    for k in range(len(steps)):
+        both = inside[:, k:].sum()
+        direct = z[:, k:].flatten(0, 1).T @ z[:, : 24 - k].flatten(0, 1) / both
+        assert steps[k] == both
+        np.testing.assert_allclose(covariances[k], direct.numpy(), atol=1e-12)
 
 
 def test_neighbours_of_a_true_lag_are_not_taken_for_it():
@@ -151,12 +168,16 @@ def drawn(kind: str, sequences: int, seed: int, time: int = 20) -> tuple[torch.T
 KINDS = ("own past", "own season", "driven", "level", "cycle")
 
 
+@pytest.mark.parametrize(("sequences", "time"), [(300, 20), (2000, 40)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_lags_that_only_other_inputs_pass_on_are_not_named(kind):
-    """Forecasts of a series from its own past, of a target whose past is an input, of sequences with a level or a phase."""
+def test_lags_that_only_other_inputs_pass_on_are_not_named(kind, sequences, time):
+    """Forecasts of a series from its own past, of a target whose past is an input, of sequences with a level or a phase.
+
+    More sequences show smaller dependences, also those that would be left by what is not known well of the inputs.
+    """
     false, missed = 0, 0
     for seed in range(4):
-        x, y, true = drawn(kind, 300, seed)
+        x, y, true = drawn(kind, sequences, seed, time)
         model = Reservoir(4) if x.shape[2] == 1 else Recurrent()
         made = lagreach.forecast(model, (x, y), lags=range(16), weights="readout", seed=seed)
         named = {lag for lag, yes in zip(made.lags, made.found, strict=True) if yes}

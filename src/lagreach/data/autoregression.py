@@ -27,13 +27,13 @@ Covariances = Float[np.ndarray, "h group c c"]
 Series = Float[Tensor, "row time group c"]
 
 
-def steps_before(time: int, inputs: int) -> int:
+def steps_before(time: int, inputs: int, most: int = MOST_STEPS) -> int:
     """From how many steps before it a step is predicted, at most.
 
     >>> steps_before(20, 2), steps_before(1000, 2), steps_before(1000, 32)
     (19, 64, 16)
     """
-    return max(0, min(MOST_STEPS, time - 1, MOST_VALUES // inputs))
+    return max(0, min(most, time - 1, MOST_VALUES // inputs))
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,13 @@ class Autoregression:
             dim=1,
         )
 
-    def singled(self, whitened: Series, ahead: int | None = None) -> Series:
-        """``u = A' D^-1 A z``, from no more than so many steps ahead of each input."""
-        u, time = torch.zeros_like(whitened), whitened.shape[1]
-        for k in range(min(self.order if ahead is None else min(ahead, self.order), time - 1) + 1):
+    def singled(self, whitened: Series, ahead: int | None = None, onto: Series | None = None, first: int = 0) -> Series:
+        """``u = A' D^-1 A z``, from no more than so many steps ahead of each input.
+
+        It is added `onto` what is there already, from fewer than the `first` steps ahead.
+        """
+        u, time = torch.zeros_like(whitened) if onto is None else onto, whitened.shape[1]
+        for k in range(first, min(self.order if ahead is None else min(ahead, self.order), time - 1) + 1):
             for positions, matrices in self._stretches(self._rows[k], k, time):
                 u[:, _earlier(positions, k)] += _times(matrices.swapaxes(-1, -2), whitened[:, positions])
         return u
@@ -166,6 +169,8 @@ def autoregression(covariances: Covariances, steps: Float[np.ndarray, "h"], ridg
         more = steps[known] * (size - sizes[-1]) + groups * c**2 * np.log(max(steps[known], 1.0)) if known else 0.0
         doubt.append(more + sum(doubt[-1:]))
         sizes.append(size)
+        if known - int(np.argmin(doubt)) >= MOST_STEPS:  # nothing farther is expected to count
+            break
     best = int(np.argmin(doubt)) + 1
     return Autoregression(tuple(filters[:best]), tuple(np.linalg.inv(left) for left in leftovers[:best]))
 

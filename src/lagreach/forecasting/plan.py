@@ -39,7 +39,7 @@ SHARED_COLUMNS = (
     "planted there"
 )
 MOST_NAMED = 8  # columns
-LOOKED_AT = 256  # sequences that tell whether inputs depend on earlier ones
+LOOKED_AT = 256  # sequences that tell whether inputs depend on earlier ones; how they do, all tell
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ def make_plan(sequences: Sequences, lags: str | Iterable[int], seed: int, requir
         more = f" and {len(alike) - MOST_NAMED} more" if len(alike) > MOST_NAMED else ""
         notes = (*notes, SHARED_COLUMNS.format(", ".join(map(str, alike[:MOST_NAMED])) + more))
     told = told & (not dealt.untold)
-    return replace(plan, coding=_following(plan.only(LOOKED_AT), size), told=told, notes=notes)
+    return replace(plan, coding=_following(plan, size), told=told, notes=notes)
 
 
 def _table(
@@ -300,25 +300,36 @@ def wide_coding(plan: ForecastPlan, seed: int) -> InputCoding:
     size = max(1, READ_VALUES // max(plan.sequences.read([0]).x.numel(), 1))
     coding = plan.coding
     project = _directions(coding.covariance, torch.Generator().manual_seed(seed), CODES)
-    wide = replace(plan, coding=replace(coding, project=project, following=None)).only(LOOKED_AT)
+    wide = replace(plan, coding=replace(coding, project=project, following=None))
     return _following(wide, size)
 
 
 def _following(plan: ForecastPlan, size: int) -> InputCoding:
-    """How planted inputs follow from those before, if they do beyond what chance would show."""
+    """How planted inputs follow from those before, if they do beyond what chance would show.
+
+    All sequences that the dependence is looked for in tell how, and not some: a neighbour's part that is taken off by a little
+    too much or too little is a dependence at its lag, which more sequences would show ever more surely.
+    """
     coding, probes = plan.coding, plan.coding.project.shape[1]
-    related, lagged = Autocorrelation(BLOCKS, probes, steps_before(plan.time, probes)), None
-    seen = 0
-    for batch in _read(plan.sequences, plan.order, size):
-        values = coding.planted(batch).double()
-        inside = valid_steps(batch.lengths, len(batch), values.shape[1], values.device)
-        values = torch.where(inside[..., None], values, 0.0)
-        related.add(values, inside, torch.arange(seen, seen + len(batch)) % BLOCKS)
-        lagged = lagged or LaggedCovariances(probes, plan.time)
-        lagged.add(values, inside)
-        seen += len(batch)
-    if lagged is None or not related.detected():
+    related, seen = Autocorrelation(BLOCKS, probes, steps_before(plan.time, probes)), 0
+    for values, inside in _values(plan.only(LOOKED_AT), size):
+        related.add(values, inside, torch.arange(seen, seen + len(values)) % BLOCKS)
+        seen += len(values)
+    if not related.detected():
         return coding
     if probes % 2 and probes > 1:  # values and what they alone hold are dealt alike to two directions of the output
         return _following(replace(plan, coding=replace(coding, project=coding.project[:, :-1])), size)
+    lagged = LaggedCovariances(probes, plan.time)
+    for values, inside in _values(plan, size):
+        lagged.add(values, inside)
     return replace(coding, following=lagged.autoregression())
+
+
+def _values(
+    plan: ForecastPlan, size: int
+) -> Iterator[tuple[Float[Tensor, "seq time probe"], Bool[Tensor, "seq time"]]]:
+    """Planted values, and where there are any: they are zero elsewhere."""
+    for batch in _read(plan.sequences, plan.order, size):
+        values = plan.coding.planted(batch).double()
+        inside = valid_steps(batch.lengths, len(batch), values.shape[1], values.device)
+        yield torch.where(inside[..., None], values, 0.0), inside

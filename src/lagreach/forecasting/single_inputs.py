@@ -7,15 +7,19 @@ holds beside all that came up to t is asked for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lagreach.data.autoregression import Autoregression, autoregression, steps_before
+from lagreach.data.autoregression import MOST_STEPS, Autoregression, autoregression, steps_before
 
+TOGETHER = 64  # sequences whose products are summed at once: they stay in a processor's caches
+FARTHEST = (
+    256  # steps before that an input may follow from: a level or a cycle of long sequences is told from very many
+)
 LEAST = 1e-6  # part of a variance that counts as unpredictable at least
 
 Planted = Float[Tensor, "seq time probe"]
@@ -23,11 +27,15 @@ Planted = Float[Tensor, "seq time probe"]
 
 @dataclass(frozen=True)
 class SingleInputs:
-    """What single inputs hold of some sequences that are zero where they are not `inside`."""
+    """What single inputs hold of some sequences that are zero where they are not `inside`.
+
+    Of anchors farther and farther ahead, each is continued from the one before, which is kept in `last`: steps, and their sums.
+    """
 
     model: Autoregression
     whitened: Float[Tensor, "seq time 1 probe"]
     inside: Bool[Tensor, "seq time"]
+    last: list[tuple[int, Tensor]] = field(default_factory=list, repr=False, compare=False)
 
     @classmethod
     def of(cls, model: Autoregression, planted: Planted, inside: Bool[Tensor, "seq time"]) -> SingleInputs:
@@ -42,27 +50,41 @@ class SingleInputs:
 
     def up_to(self, ahead: int | None = None) -> Planted:
         """``u = C^-1 z``, C being the covariance of all inputs, or of those no more than so many steps ahead."""
-        return torch.where(self.inside[..., None], self.model.singled(self.whitened, ahead)[:, :, 0], 0.0)
+        ahead = self.order if ahead is None else ahead
+        first, sums = self.last.pop() if self.last else (0, None)
+        if first > ahead + 1:
+            first, sums = 0, None
+        sums = self.model.singled(self.whitened, ahead, sums, first)
+        self.last.append((ahead + 1, sums))
+        return torch.where(self.inside[..., None], sums[:, :, 0], 0.0)
 
 
 class LaggedCovariances:
     """``E[z_t z_{t-k}']`` over the steps that have an input k steps before."""
 
     def __init__(self, probes: int, time: int) -> None:
-        self._most = steps_before(time, probes)
-        self._products = np.zeros((self._most + 1, probes, probes))
+        # far apart there are few pairs of steps: from as far as half a long sequence
+        self._most = steps_before(time, probes, max(MOST_STEPS, min(FARTHEST, time // 2)))
+        # zeros behind, so that the end does not meet the beginning
+        self._length = 1 << (time + self._most - 1).bit_length()
+        self._spectra = torch.zeros(self._length // 2 + 1, probes, probes, dtype=torch.complex128)
         self._steps = np.zeros(self._most + 1)
 
     def add(self, planted: Planted, inside: Bool[Tensor, "seq time"]) -> None:
         """Add sequences whose inputs are zero where they are not `inside`."""
-        time = planted.shape[1]
-        for k in range(min(self._most + 1, time)):
-            late, early = planted[:, k:].flatten(0, 1), planted[:, : time - k].flatten(0, 1)
-            self._products[k] += (late.T @ early).numpy()
-            self._steps[k] += float(inside[:, k:].sum())
+        for some in planted.split(TOGETHER):
+            spectra = torch.fft.rfft(some.permute(1, 2, 0).contiguous(), self._length, dim=0)
+            self._spectra += spectra @ spectra.mH
+        by_step = inside.sum(0).cpu().numpy()  # of sequences, which end rather than begin at different steps
+        self._steps[: len(by_step)] += by_step[::-1].cumsum()[::-1][: len(self._steps)]
+
+    def result(self) -> tuple[Float[np.ndarray, "h probe probe"], Float[np.ndarray, "h"]]:
+        """Covariances, and of how many steps each."""
+        known = int((self._steps > 0).sum())  # of short sequences there may be none so far apart
+        products = torch.fft.irfft(self._spectra, self._length, dim=0).numpy()
+        return products[:known] / self._steps[:known, None, None], self._steps[:known]
 
     def autoregression(self) -> Autoregression:
         """How each step follows from those before."""
-        known = int((self._steps > 0).sum())  # of short sequences there may be none so far apart
-        covariances = self._products[:known] / self._steps[:known, None, None]
-        return autoregression(covariances[:, None], self._steps[:known], LEAST)
+        covariances, steps = self.result()
+        return autoregression(covariances[:, None], steps, LEAST)
