@@ -36,6 +36,16 @@ def test_a_forecast_says_that_targets_are_on_another_scale(scale: float) -> None
     assert "explain" not in str(forecast).split("Track record")[0]
 
 
+def test_only_outputs_that_have_targets_are_looked_at() -> None:
+    model = lagreach.GatedRNN("lstm", 2, 8, 1, generator=torch.Generator().manual_seed(0))
+    x, y = data(1e8)
+    last = (x, y[:, -1])
+    diagnosis = lagreach.diagnose(model, last, lags=[0, 3], steps="last")
+    forecast = lagreach.forecast(model, last, lags=[0, 3], weights="readout", target_steps="last")
+    for warnings in (diagnosis.warnings, forecast.warnings):
+        assert any("scale the targets" in warning for warning in warnings)
+
+
 def test_targets_on_the_scale_of_outputs_and_new_readouts_of_zeros_are_not_spoken_of() -> None:
     y, weights = torch.randn(4, 9, 1, generator=torch.Generator().manual_seed(0)), torch.ones(4, 9)
     for output in (y, 100 * y, torch.zeros_like(y)):

@@ -26,7 +26,7 @@ def notes_on(plans: list[MeasurementPlan], sample: Batch) -> tuple[str, ...]:
     notes += [note for one in plans if (note := saturation_note(one.view.name, run(one.view.bind(sample)))) is not None]
     notes += [note for one in plans if (note := why_not_readable(one)) is not None]
     part, objective = plans[0].run(plans[0].block_plan.pairs[0].tolist())
-    if (note := scale_note(objective, part.output)) is not None:
+    if (note := scale_note(objective, objective.at_targets(part.output))) is not None:
         notes.append(note)
     return tuple(dict.fromkeys(notes))
 

@@ -324,7 +324,7 @@ def _how_measured(model: nn.Module, whole: int, measured: ModelMeasurement) -> t
     plan = measured.plan.block_plan
     notes = list(plan.notes)
     piece = measured.plan.run(plan.pairs[0])
-    if (note := scale_note(piece.objective, piece.output)) is not None:
+    if (note := scale_note(piece.objective, piece.objective.at_targets(piece.output))) is not None:
         notes.append(note)
     if any(isinstance(module, nn.Dropout) and module.training for module in model.modules()):
         notes.append("the model was in training mode; it was diagnosed in evaluation mode, without dropout")

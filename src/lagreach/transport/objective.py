@@ -45,12 +45,17 @@ class Objective:
         steps = None if self.steps is None else self.steps.to(device)
         return replace(self, y=self.y.to(device), weights=self.weights.to(device), steps=steps)
 
+    def at_targets(self, output: Float[Tensor, "seq time out"]) -> Float[Tensor, "seq target out"]:
+        """Pick the steps that have targets."""
+        return (
+            output if self.steps is None else output.gather(1, self.steps[..., None].expand(-1, -1, output.shape[-1]))
+        )
+
     def __call__(self, output: Float[Tensor, "seq time out"]) -> Float[Tensor, "seq"]:
         """Return L_n for every sequence."""
         if callable(self.loss):
             return losses_of(self.loss, output, self.y, self.weights > 0)
-        if self.steps is not None:
-            output = output.gather(1, self.steps[..., None].expand(-1, -1, output.shape[-1]))
+        output = self.at_targets(output)
         if self.loss == "mse":
             per_target = (output - self.y).square().mean(-1)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jaxtyping import Float
 from torch import Tensor
 
 from lagreach.transport.objective import Objective
@@ -9,7 +10,7 @@ from lagreach.transport.objective import Objective
 APART = 1e3  # times as large, from which on it is said
 
 
-def scale_note(objective: Objective, output: Tensor) -> str | None:
+def scale_note(objective: Objective, output: Float[Tensor, "seq target out"]) -> str | None:
     """Say how far apart targets and outputs lie, if that is far; only squared errors know a scale.
 
     Outputs of a new model may be small for no other reason than that it is new, so that large targets are compared with one.
@@ -22,8 +23,6 @@ def scale_note(objective: Objective, output: Tensor) -> str | None:
     if objective.loss != "mse":
         return None
     counted = objective.weights > 0
-    if objective.steps is not None:
-        output = output.gather(1, objective.steps[..., None].expand(-1, -1, output.shape[-1]))
     target, own = (_spread(values[counted]) for values in (objective.y, output))
     if target == 0 or (target * APART >= own and target <= APART * max(own, 1.0)):
         return None

@@ -114,8 +114,8 @@ def correlations(
         if numbers.numel() and not low <= int(numbers.min()) <= int(numbers.max()) < most:
             raise InputError(f"these {name} are not there", got=f"up to {int(numbers.max())}", expected=f"below {most}")
     every = targets == time and bool((times == torch.arange(time)).all())
-    least, most = shares.aminmax()
-    alike = every and bool(least == most)  # then sums of inputs tell their products with the weights
+    least, largest = shares.aminmax()
+    alike = every and bool(least == largest)  # then sums of inputs tell their products with the weights
     kinds, series, lags = 2 if alike else 3, 2 * directions + probes + (not alike), tuple(lags)
     near, length = _near(lags, time, series, kinds * probes)
     arrays = [part.detach().contiguous().numpy() for part in (times, shares, first, second, inputs)]
