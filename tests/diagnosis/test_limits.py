@@ -118,6 +118,14 @@ class Clock:
         return seconds
 
 
+def of_many_pairs(model, data):
+    """A plan of 9,600 pairs in 32 blocks."""
+    plan = replace(diagnosis_plans(model, data, settings=MeasureSettings())[0], time=24)
+    many = np.tile(plan.block_plan.pairs, (200, 1))
+    blocks = np.arange(len(many)) * 32 // len(many)
+    return replace(plan, block_plan=replace(plan.block_plan, pairs=many, blocks=blocks, count=32))
+
+
 @pytest.mark.parametrize(
     ("start", "a_band", "a_step"),
     [(0.0, 0.0, 1e-3), (0.02, 0.05, 1e-3), (0.0, 0.0, 1.0), (1e-4, 0.0, 1e-5), (1e-2, 1.0, 0.1)],
@@ -125,20 +133,16 @@ class Clock:
 def test_the_time_of_the_whole_is_told_from_pieces_that_take_little_of_it(
     monkeypatch, model, data, start, a_band, a_step
 ):
-    clock = Clock(start, a_band, a_step)
-    plan = replace(diagnosis_plans(model, data, settings=MeasureSettings())[0], time=24)
-    many = np.tile(plan.block_plan.pairs, (200, 1))
-    blocks = np.arange(len(many)) * 32 // len(many)
-    plan = replace(plan, block_plan=replace(plan.block_plan, pairs=many, blocks=blocks, count=32))
+    clock, plan = Clock(start, a_band, a_step), of_many_pairs(model, data)
     monkeypatch.setattr(pacing, "clock", clock)
     only_lags(monkeypatch, clock.passed)
     for constant in ("SETTLING", "PER_VALUE", "PER_CUBE"):
         monkeypatch.setattr(timing, constant, 0.0)
-    pieces = timing._Pieces(plan, MeasureSettings(), all_statistics())
+    many, pieces = plan.block_plan.pairs, timing._Pieces(plan, MeasureSettings(), all_statistics())
     pace = timing.measured_pace([plan], MeasureSettings(), begun=0.0)
     whole = len(many) * a_step + pieces.bundles * a_band + (pieces.bundles + pieces.chunks) / 2 * start
     assert pace.seconds(plan.block_plan.sequences) == pytest.approx(whole, rel=0.01)
-    assert clock.now <= max(0.02 * whole, 0.5)
+    assert clock.now <= max(0.02 * whole, 0.25)
 
 
 def test_a_piece_that_loads_code_first_is_timed_again(monkeypatch, model, data):
@@ -153,8 +157,28 @@ def test_a_piece_that_loads_code_first_is_timed_again(monkeypatch, model, data):
     assert timing.measured_pace([plan], MeasureSettings(), begun=pacing.clock()).seconds(96) < 5.0
 
 
-def test_an_estimate_of_a_whole_model_takes_few_ways_back(data, monkeypatch):
-    """Its pieces have one way back from a sequence, and few pairs."""
+def test_little_is_timed_for_an_ample_budget(monkeypatch, model, data):
+    """Two pieces bound the time; only a budget that they may not fit into is worth more of them."""
+    clock, plan, made = Clock(0.01, 0.01, 1e-3), of_many_pairs(model, data), []
+    monkeypatch.setattr(pacing, "clock", clock)
+    only_lags(monkeypatch, lambda *piece: made.append(piece[1:]) or clock.passed(*piece))
+
+    def timed_within(budget):
+        made.clear()
+        pace = timing.measured_pace([plan], MeasureSettings(), begun=clock.now, budget=budget)
+        return list(made), pace.affordable(budget, plan.block_plan.sequences)
+
+    few = timing._Pieces(plan, MeasureSettings(), all_statistics()).few
+    pieces, sequences = timed_within(1e6)
+    assert pieces == [(1, 1), (1, few)]
+    assert sequences == plan.block_plan.sequences
+    pieces, sequences = timed_within(10.0)
+    assert {(1, 1), (8, 1), (1, few), (8, few)} < set(pieces)
+    assert sequences < plan.block_plan.sequences
+
+
+def pieces_timed(monkeypatch):
+    """A whole model, and the pairs of each piece of it that is timed."""
     torch.manual_seed(0)
     causal = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
     pairs = []
@@ -162,10 +186,22 @@ def test_an_estimate_of_a_whole_model_takes_few_ways_back(data, monkeypatch):
     monkeypatch.setattr(
         whole_model_timing, "_piece", lambda plan, count, *more: pairs.append(count) or original(plan, count, *more)
     )
+    return causal, pairs
+
+
+def test_an_estimate_of_a_whole_model_takes_few_ways_back(data, monkeypatch):
+    """Its pieces have one way back from a sequence, and few pairs."""
+    causal, pairs = pieces_timed(monkeypatch)
     estimated = lagreach.cost(causal, data, lags=[0, 1, 3])
-    assert pairs[0] <= 4
+    assert pairs[:2] == [1, 4]
     assert estimated.seconds > 0
     assert estimated.sequences == 96
+
+
+def test_one_small_piece_of_a_whole_model_tells_that_a_budget_is_ample(data, monkeypatch):
+    causal, pairs = pieces_timed(monkeypatch)
+    assert lagreach.diagnose(causal, data, lags=[0, 1, 3], budget=1e6, progress=False).sequences == 96
+    assert pairs == [1]
 
 
 def test_of_many_sequences_a_few_tell_the_time(monkeypatch):

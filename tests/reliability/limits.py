@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from tests.reliability.counting import Count, Size
 
 FACTOR = 1.5  # how far an estimate or a limit may be off
-OWN_SHARE, OWN_SECONDS = 0.02, 0.4  # of the work, or in all, that estimating it may take
+OWN_SHARE, OWN_SECONDS = 0.02, 0.25  # of the work, or in all, that estimating it may take
 SHORT = 1.0  # seconds below which set-up hides everything else,
 SHORT_BUDGET = 3.0  # and below which half of them are not enough for the fewest sequences
 SMALL = 150  # MiB below which the allocator hides everything else

@@ -58,8 +58,8 @@ of the sequences nor how they are batched may matter. One setting in ten makes n
 Before a diagnosis, `lagreach.cost` says how long it will take and how much memory; a `budget` limits the time. What was said is
 compared with what was used, in processes of their own: both in the processor's time, so that what else a machine does takes
 nothing from it. Asked three times, before, between and after the work, the median counts. An estimate takes less than 2 % of the
-work or 0.4 s, whichever is larger: of a work of a few seconds no piece can be timed in 2 % of it. Work below one second,
-budgets below half of three and memory below 150 MiB are not judged.""",
+work or the seconds that the table names, whichever is larger: the first pieces of a work of a few seconds take more.
+Work below one second, budgets below half of three and memory below 150 MiB are not judged.""",
     "faults": """\
 A small study is stopped by a fault, must say so in a sentence, and must end in the identical result when it is resumed:
 the same weights, metrics and claims, and the numbers of the diagnoses. Disks are small real ones, if the checks may mount

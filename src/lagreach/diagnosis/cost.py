@@ -61,7 +61,7 @@ def within_budget(
 
     `begun` is when setting up was, by `pacing.clock`.
     """
-    pace = measured_pace(plans, settings, begun, statistics) if budget is not None or timed else Pace()
+    pace = measured_pace(plans, settings, begun, statistics, budget) if budget is not None or timed else Pace()
     planned = available if budget is None else pace.affordable(budget, available)
     return [replace(one, block_plan=one.block_plan.subsample(planned), memory=memory) for one in plans], pace
 

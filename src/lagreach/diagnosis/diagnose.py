@@ -289,8 +289,9 @@ def cost(
 ) -> DiagnosisCost:
     """Say what `diagnose` with these arguments would do here, and what it would cost, from timing a few sequences.
 
-    Time and memory are meant to a factor of 1.5. The estimate takes less than 2 % of the work, or 0.4 s if that is more:
-    of a work of a few seconds no piece can be timed in 2 % of it. docs/reliability.md has both, measured.
+    Time and memory are meant to a factor of 1.5. The estimate takes about 2 % of a work of ten seconds or more, up to 3 % of one
+    of five. Of a shorter one, pieces are timed for about a tenth of a second, after what a diagnosis does first as well: looking
+    at model and data. docs/reliability.md has both, measured.
     Of a whole model, finding nothing takes less (`seconds_if_nothing`): where lags show something, single inputs are exchanged,
     in at most four times as many runs for many lags as for one.
 

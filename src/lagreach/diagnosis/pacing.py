@@ -14,7 +14,8 @@ FEWEST = 16  # sequences that a plan has
 SHOWN = 64  # sequences whose gains are measured besides
 SPENT = 0.8  # share of a budget that is planned with: the estimate is a rough one
 OWN_SHARE = 0.014  # of the time expected, up to which pieces are timed: together with the rest it stays below 2 %,
-OWN_SECONDS = 0.25  # or up to so many seconds: no piece of a short work takes less than 2 % of it
+OWN_SECONDS = 0.08  # or up to so many seconds: the first few pieces of a short work take more than 2 % of it
+AMPLE = 2.5  # times the time expected, from which on a budget leaves nothing to be told by timing more
 MORE = 4  # times as many pairs in every further piece
 
 
@@ -52,13 +53,23 @@ class Pace:
 
 @dataclass(frozen=True)
 class Allowance:
-    """Time that timing may take; `part` of it, where several works are timed one after the other."""
+    """Time that timing may take; `part` of it, where several works are timed one after the other.
+
+    `budget` is what the work itself may take, if it is to be fitted into that.
+    """
 
     begun: float
     part: float = 1.0
+    budget: float | None = None
+
+    def ample(self, expected: float) -> bool:
+        """Whether the budget is so much more than the work is expected to take that it need not be known any better."""
+        return self.budget is not None and AMPLE * expected <= self.budget
 
     def left(self, expected: float) -> float:
-        """Seconds that are left, if the work is expected to take so long."""
+        """Seconds that are left, if the work is expected to take so long; none if the budget is ample."""
+        if self.ample(expected):
+            return 0.0
         return self.part * max(OWN_SECONDS, OWN_SHARE * expected / self.part) - (clock() - self.begun)
 
 

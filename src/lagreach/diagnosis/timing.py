@@ -1,7 +1,8 @@
 """How long a diagnosis takes: a little of the work is done and timed, and its time is fitted (`pacing.py`).
 
 Pieces of the passes over the data are some pairs of sequences, carried back over some bands of lags. The first are one pair
-over few lags; the largest follows that keeps all timing below 2 % of the time that is then expected, or a quarter of a second.
+over few lags; the largest follows that keeps all timing below 2 % of the time that is then expected, or a tenth of a second. Of
+a budget that is far larger than the first pieces need, no more are timed.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from lagreach.gradients.noise import noise_values
 from lagreach.statistics import all_statistics
 from lagreach.statistics.memory import directions_read
 
-FEW = 1 / 10  # of the steps that are carried back, in the first pieces
+SEVERAL = 8  # pairs of the larger ones of the first pieces
+FEW = 1 / 5  # of the steps that are carried back, in the first pieces; half, where only few pairs go together
 ODD = 8  # times as long as the first pass, from which on another piece of work is timed once more for the same reason
-STARTING = 2  # times that several pairs take longer than one, at most, if most of that is starting
 MISSES = 1.25  # times as long as few lags tell it: the sums of all of them lie in no cache
 LESS = 0.7  # gains grow less with the lags than the first pass
 LATER = 2  # passes like that over the noise: where a lag is found, its input is exchanged as well
@@ -35,17 +36,21 @@ PER_CUBE = 1.5e-10  # and for the directions of every covariance, which take the
 
 
 def measured_pace(
-    plans: list[MeasurementPlan], settings: MeasureSettings, begun: float, statistics: Statistics | None = None
+    plans: list[MeasurementPlan],
+    settings: MeasureSettings,
+    begun: float,
+    statistics: Statistics | None = None,
+    budget: float | None = None,
 ) -> Pace:
     """Time pieces of the recurrences, one after the other; set-up, since it was `begun`, is part of the work.
 
     Where that has taken its time already, of further recurrences one piece is timed, and all of their work is taken to be as
-    much slower than that of the one before.
+    much slower than that of the one before. Of a `budget`, each has an equal part: what fits into that by far is timed no more.
     """
     total, before = Pace(pacing.clock() - begun), list[tuple[Pace, float]]()
     for number, plan in enumerate(plans, 1):
         pieces = _Pieces(plan, settings, all_statistics() if statistics is None else statistics)
-        allowance = Allowance(begun, number / len(plans))
+        allowance = Allowance(begun, number / len(plans), None if budget is None else budget / len(plans))
         if before and allowance.left(number / (number - 1) * total.seconds(plan.block_plan.sequences)) <= 0:
             pace, seconds = before[-1]
             now = pieces.lags(1, pieces.few)
@@ -60,16 +65,16 @@ def measured_pace(
 def _pace(pieces: _Pieces, allowance: Allowance) -> tuple[Pace, float]:
     """What was timed of a recurrence, put together, and the seconds of a piece of one pair over few lags."""
     plan = pieces.plan
-    few, every = pieces.few, len(plan.bands)
+    few, every, several = pieces.few, len(plan.bands), pieces.several
     lags = {(1, bands): pieces.lags(1, bands) for bands in dict.fromkeys((1, few))}
+    longest = lags[1, few]  # of the other pieces of one pair
+    if allowance.ample((most := pieces.pace(lags, {1: longest}, longest)).seconds(plan.block_plan.sequences)):
+        return most, longest
     if lags[1, few] <= lags[1, 1]:  # code was still being loaded for the first piece
         lags[1, 1] = pieces.lags(1, 1)
-    noise_pairs = 1
-    if pieces.together >= MORE:
-        lags |= {(MORE, bands): pieces.lags(MORE, bands) for bands in dict.fromkeys((1, few))}
-        starting = lags[MORE, 1] < STARTING * lags[1, 1]  # is most of it: more pairs take hardly longer
-        noise_pairs = min(2 * MORE if starting else MORE, plan.pairs_together)
-    noise = {noise_pairs: _warm(lambda: pieces.noise(noise_pairs), ODD * lags[1, few])}
+    if several > 1:
+        lags |= {(several, bands): pieces.lags(several, bands) for bands in dict.fromkeys((1, few))}
+    noise = {several: _warm(lambda: pieces.noise(several), ODD * lags[1, few])}
     gains = lags[1, few]  # which take about as long, if there is no time to see
     if gains <= allowance.left(pieces.pace(lags, noise, gains).seconds(plan.block_plan.sequences)):
         gains = _warm(lambda: pieces.gains(few), ODD * lags[1, few])
@@ -106,7 +111,13 @@ class _Pieces:
     @property
     def few(self) -> int:
         """Bands over which few of the steps are carried back."""
-        return next(bands for bands in range(1, len(self.plan.bands) + 1) if self.shares(bands)[1] >= FEW)
+        share = FEW if self.several > 1 else FEW / 2
+        return next(bands for bands in range(1, len(self.plan.bands) + 1) if self.shares(bands)[1] >= share)
+
+    @property
+    def several(self) -> int:
+        """Pairs of the larger ones of the first pieces; one, where few are carried back together."""
+        return min(SEVERAL, self.together) if self.together >= MORE else 1
 
     @property
     def chunks(self) -> int:

@@ -20,6 +20,7 @@ from lagreach._version import __version__
 from lagreach.adapters.fresh_state import from_fresh_state
 from lagreach.data.pairs import check_enough
 from lagreach.data.sequences import Sequences, as_sequences, fingerprint, telling_sample
+from lagreach.data.survey import rough_survey
 from lagreach.data.targets import refuse_constant_targets
 from lagreach.diagnosis import pacing
 from lagreach.diagnosis.assemble import untold, window_from
@@ -181,9 +182,10 @@ def _planned(
         refuse_constant_targets(source)
     plan = plan_model_measurement(
         model, source, loss, lags, blocks=settings.blocks, probes=settings.probes, seed=settings.seed,
-        signal=settings.signal, params=only_of_layers.get("params", "input"), **options,
+        signal=settings.signal, params=only_of_layers.get("params", "input"),
+        seen=rough_survey(source) if timed else None, **options,
     )  # fmt: skip
-    pace = whole_model_pace(plan, begun) if budget is not None or timed else WholeModelPace()
+    pace = whole_model_pace(plan, begun, budget) if budget is not None or timed else WholeModelPace()
     whole = plan.block_plan.sequences
     planned = whole if budget is None else pace.whole.affordable(budget, whole)
     return subsample(plan, planned), whole, pace

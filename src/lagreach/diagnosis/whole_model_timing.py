@@ -21,7 +21,8 @@ from lagreach.whole_model.running import at_rest
 from lagreach.whole_model.signals import Signals, measure_signals
 
 GROWS = (1 + MORE) / 2  # times that the next piece takes, if half of a piece is starting
-SMALL = 8  # the first piece has at most that part of all pairs
+FIRST = 2  # pairs of the first piece: hardly more than one takes, most of it is starting
+SMALL = 8  # the second piece has at most that part of all pairs
 SETTLING = 0.6  # seconds of tests and fits afterwards,
 PER_VALUE = (
     3e-8  # and for every value of what arrived from an anchor, in each pairing: block means are made of all of them
@@ -46,23 +47,28 @@ class WholeModelPace:
         return self.always + self.exchange
 
 
-def whole_model_pace(plan: WholeModelPlan, begun: float) -> WholeModelPace:
-    """Time the passes; set-up, since it was `begun`, is part of the work."""
-    setting_up, allowance = pacing.clock() - begun, Allowance(begun)
+def whole_model_pace(plan: WholeModelPlan, begun: float, budget: float | None = None) -> WholeModelPace:
+    """Time the passes; set-up, since it was `begun`, is part of the work. Less is timed if the `budget` is ample."""
+    setting_up, allowance = pacing.clock() - begun, Allowance(begun, budget=budget)
     count, together = len(plan.block_plan.pairs), min(plan.pairs_together, len(plan.block_plan.pairs))
-    pairs, took, pieces = max(1, min(MORE, together, count // SMALL)), 0.0, dict[int, Seconds]()
+    pairs, took, pieces = max(1, min(FIRST, together, count // (MORE * SMALL))), 0.0, dict[int, Seconds]()
 
     def pace_of(pieces: dict[int, Seconds]) -> WholeModelPace:
         made = _put_together(plan, pieces)
         return replace(made, always=made.always + Pace(setting_up + SETTLING, PER_VALUE * _values(plan)))
 
+    def expected(pieces: dict[int, Seconds]) -> float:
+        return pace_of(pieces).whole.seconds(2 * count)
+
     def left(pieces: dict[int, Seconds]) -> float:
-        return allowance.left(pace_of(pieces).whole.seconds(2 * count))
+        return allowance.left(expected(pieces))
 
     with at_rest(plan.model.module):
-        # one piece alone is mostly starting: where pairs are many, a second one follows in any case
+        # one piece alone is mostly starting: where pairs are many, a second one follows unless the budget is ample
         while pairs <= together and (
-            not pieces or (len(pieces) == 1 and pairs <= count // SMALL) or GROWS * took <= left(pieces)
+            not pieces
+            or (len(pieces) == 1 and pairs <= count // SMALL and not allowance.ample(expected(pieces)))
+            or GROWS * took <= left(pieces)
         ):
             started = pacing.clock()
             pieces[pairs] = _piece(plan, pairs, pieces, left)
@@ -136,7 +142,9 @@ def _piece(
         NOISE: lambda: directions_of(made[0], {})(few, (0,)),
         GAINS: lambda: measure_gain(few),
     }
+    # for a second piece, which tells more than further passes over this one
+    reserved = 0.0 if before else MORE * signals
     for name, work in works.items():
-        if seconds[name] <= left(before | {pairs: seconds}):
+        if seconds[name] <= left(before | {pairs: seconds}) - reserved:
             seconds[name] = timed(work)
     return seconds

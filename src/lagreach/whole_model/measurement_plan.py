@@ -17,6 +17,7 @@ from lagreach.data.bands import FEW, Bands, make_bands
 from lagreach.data.batch import Batch
 from lagreach.data.pairs import BlockPlan, plan_blocks
 from lagreach.data.sequences import Sequences
+from lagreach.data.survey import Survey
 from lagreach.errors import InputError, TooLargeError, UnsupportedError
 from lagreach.gradients.optimiser_geometry import update_scale
 from lagreach.gradients.output_anchors import AT_THE_END, PER_STEP
@@ -217,13 +218,17 @@ def plan_model_measurement(
     memory: int | None = None,
     params: Selection = "input",
     optimizer: Any = None,
+    seen: Survey | None = None,
 ) -> WholeModelPlan:
-    """Try the model on a few sequences, find what reads its input, pair the sequences, and fix lags and directions."""
+    """Try the model on a few sequences, find what reads its input, pair the sequences, and fix lags and directions.
+
+    `seen` is what `survey` saw in the data, if it has been called already.
+    """
     if anchors is not None and anchors < 1:
         raise InputError("anchors counts outputs of a sequence", got=anchors, expected="1 or more")
     whole = whole_model(model, call)
     refuse_batch_norm(whole.module)
-    block_plan = plan_blocks(sequences, blocks, seed, members=MEMBERS if signal == "dependence" else 2)
+    block_plan = plan_blocks(sequences, blocks, seed, members=MEMBERS if signal == "dependence" else 2, seen=seen)
     few = block_plan.pairs.ravel()[:USED_SAMPLE].tolist()
     sample = sequences.read(few[:SAMPLE])
     with at_rest(whole.module):
