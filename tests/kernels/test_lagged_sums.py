@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lagreach.errors import InputError
-from lagreach.kernels.cpu.lagged_sums import GATHERED, SINGLE, SQUARED, add_products, add_squares
+from lagreach.kernels.cpu.lagged_sums import GATHERED, SINGLE, add_products
 from lagreach.statistics.linear_share import products
 
 FEATURES, OUTPUTS, EVERY = 3, 2, 4
@@ -77,28 +77,3 @@ def test_what_does_not_fit_or_lies_outside_is_refused(place, change, said):
     arguments[place] = change(arguments[place])
     with pytest.raises(InputError, match=said):
         add_products(*arguments)
-
-
-@pytest.mark.parametrize("rows", [1, SQUARED - 1, 2 * SQUARED + 3])
-@pytest.mark.parametrize("outputs", [1, 2, SQUARED + 1])
-def test_squares_and_means_are_those_of_double_precision(rows, outputs, monkeypatch):
-    generator = torch.Generator().manual_seed(0)
-    features = 1e3 + torch.randn(2, rows, outputs, 5, generator=generator)
-    weights = torch.rand(2, rows, generator=generator)
-    begin = [torch.randn(2, *size, 5, generator=generator, dtype=torch.float64) for size in ((5,), (outputs,))]
-    exact, counts = features.double(), weights.double()
-    expected = [
-        begin[0] + torch.einsum("br,brok,brol->bkl", counts, exact, exact),
-        begin[1] + torch.einsum("br,brok->bok", counts, exact),
-    ]
-    for compiled in (True, False):
-        sums = [part.clone() for part in begin]
-        with monkeypatch.context() as here:
-            here.setattr(products, "compiled_sums", lambda values, yes=compiled: yes)
-            products.add_squares(features, weights, *sums)
-        for ours, theirs in zip(sums, expected, strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-13, atol=1e-13)
-    with pytest.raises(InputError, match="not contiguous"):
-        add_squares(features, weights, sums[0].mT, sums[1])
-    with pytest.raises(InputError, match="do not fit together"):
-        add_squares(features, weights, sums[0].float(), sums[1])

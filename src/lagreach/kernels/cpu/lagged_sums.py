@@ -1,4 +1,4 @@
-"""Products of features with each other and with the inputs some lags before, for `lagreach.statistics.linear_share`.
+"""Products of features with the inputs some lags before, for `lagreach.statistics.linear_share`.
 
 torch would write every old input once more before it squares it, and wait for memory between the products. Here the old inputs
 of a few rows are gathered and multiplied while they are in the cache.
@@ -15,28 +15,28 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lagreach.errors import InputError
-from lagreach.kernels.cpu.compiled import aligned, compiled, part, use_whole_registers
+from lagreach.kernels.cpu.buffers import empty
+from lagreach.kernels.cpu.compiled import compiled, part, use_whole_registers
 from lagreach.kernels.cpu.tiles import sum_of_products
 from lagreach.kernels.entry import check_arrays
 
 GATHERED = 64  # rows whose old inputs are in the cache
 SINGLE = 256  # rows whose products are summed in the precision of the inputs
-SQUARED = 64  # rows that are in the cache in double precision, if outputs are not more
 
 
 @part
 @no_type_check
-def _gather(values, sequence, times, weights, lags, near, old, power):
-    """Inputs of some rows at all lags, zero where there are none, and their squares added up."""
+def _gather(values, sequence, times, weights, start, lags, near, old, power):
+    """Inputs of some rows from the first on at all lags, zero where there are none, and their squares added up."""
     probes, time, count = values.shape[0], values.shape[2], len(lags)
     zero = values.dtype.type(0)
-    for row in range(len(times)):
-        step, weight = times[row], weights[row]
+    for row in range(len(old)):
+        step, weight, where = times[start + row], weights[start + row], sequence[start + row]
         newest = step - lags[0]
         inside = min(near, max(0, newest + 1))  # the other steps lie before the sequence began
         last = np.uint64(inside - 1)
         for p in range(probes):
-            series = values[p, sequence[row]]
+            series = values[p, where]
             steps = series[max(0, newest + 1 - near) :]
             here, squares = old[row, p * count : (p + 1) * count], power[p]
             for j in range(np.uint64(inside)):
@@ -74,26 +74,21 @@ def _add_about(products, power, about, cross, old, powers, first, apart):
 
 @compiled
 @no_type_check
-def _add(ours, size, values, sequence, times, lags, near, about, cross, old, powers, first, apart):
+def _add(
+    ours, size, values, sequence, times, lags, near, gathered, products, power, about, cross, old, powers, first, apart
+):
     use_whole_registers()
-    probes, count, width = values.shape[0], len(lags), ours.shape[2]
-    columns = probes * count
-    gathered, products = aligned(GATHERED, columns, values), aligned(width, columns, values)
-    power, nothing = np.empty((probes, count), values.dtype), np.zeros(columns, values.dtype)
+    width, columns = products.shape
     for block in range(len(ours)):
         for begin in range(0, ours.shape[1], SINGLE):
             end = min(begin + SINGLE, ours.shape[1])
-            power[:] = 0
+            products[:], power[:] = 0, 0
             for start in range(begin, end, GATHERED):
-                stop = min(start + GATHERED, end)
-                some = slice(start, stop)
-                before = gathered[: stop - start]
-                _gather(values, sequence[block, some], times[block, some], size[block, some], lags, near, before, power)
-                mine = ours[block, some].reshape(1, stop - start, width), before.reshape(1, stop - start, columns)
-                if start == begin:
-                    sum_of_products(products, nothing, (mine,), 0, columns)
-                else:
-                    sum_of_products(products, products, (mine,), 0, columns)
+                some = min(GATHERED, end - start)
+                before = gathered[:some]
+                _gather(values, sequence[block], times[block], size[block], start, lags, near, before, power)
+                mine = ours[block, start : start + some].reshape(1, some, width), before.reshape(1, some, columns)
+                sum_of_products(products, products, (mine,), 0, columns)
             _add_about(products, power, about[block], cross[block], old[block], powers[block], first, apart)
 
 
@@ -148,46 +143,10 @@ def add_products(
     near = int((np.diff(distances) == 1).cumprod().sum()) + 1  # lags that follow each other from the first on
     arrays = [part.detach().contiguous().numpy() for part in (ours, size, values, sequence, times)]
     sums_at = [part.detach().numpy() for part in (cross, old, powers)]
-    _add(*arrays, distances, near, about.detach().contiguous().numpy(), *sums_at, first, apart)
-
-
-@compiled
-@no_type_check
-def _add_squares(features, weights, squares, means):
-    use_whole_registers()
-    blocks, rows, outputs, width = features.shape
-    together = max(1, SQUARED // outputs)
-    exact = aligned(together * outputs, width, squares)
-    weighted = aligned(together * outputs, width, squares)
-    for block in range(blocks):
-        for start in range(0, rows, together):
-            stop = min(start + together, rows)
-            for row in range(start, stop):
-                for output in range(outputs):
-                    weight, at = squares.dtype.type(weights[block, row]), (row - start) * outputs + output
-                    here, one, other = features[block, row, output], exact[at], weighted[at]
-                    mean = means[block, output]
-                    for k in range(np.uint64(width)):
-                        one[k] = here[k]
-                        other[k] = weight * one[k]
-                        mean[k] += other[k]
-            count = (stop - start) * outputs
-            pair = weighted[:count].reshape(1, count, width), exact[:count].reshape(1, count, width)
-            sum_of_products(squares[block], squares[block], (pair,), 0, width)
-
-
-def add_squares(
-    features: Float[Tensor, "block row output feature"],
-    weights: Float[Tensor, "block row"],
-    squares: Float[Tensor, "block feature feature"],
-    means: Float[Tensor, "block output feature"],
-) -> None:
-    """Add ``sum w phi phi'`` and ``sum w phi`` over the rows, in double precision."""
-    blocks, rows, outputs, width = features.shape
-    check_arrays("sums of squares", {"the weights": (weights, (blocks, rows))}, dtype=features.dtype)
-    sums = {"the squares": (squares, (blocks, width, width)), "the means": (means, (blocks, outputs, width))}
-    check_arrays("sums of squares", sums, dtype=torch.float64)
-    if not (squares.is_contiguous() and means.is_contiguous()):
-        raise InputError("these sums are not contiguous", got=f"strides {squares.stride()}, {means.stride()}")
-    given = (part.detach().contiguous().numpy() for part in (features, weights))
-    _add_squares(*given, squares.detach().numpy(), means.detach().numpy())
+    columns = len(values) * count
+    gathered, products, power = (
+        empty(shape, arrays[0].dtype)
+        for shape in ((GATHERED, columns), (features + outputs, columns), (len(values), count))
+    )
+    means = about.detach().contiguous().numpy()
+    _add(*arrays, distances, near, gathered, products, power, means, *sums_at, first, apart)

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lagreach.errors import InputError
-from lagreach.statistics.linear_share.products import add_products, add_squares
+from lagreach.statistics.linear_share.products import add_products
 
 SUMS = (
     "sequences", "squares", "means", "cross", "planted", "power", "present", "gradients", "gradient", "residual",
@@ -210,18 +210,19 @@ class ShareMoments:
         weights, gradient = blocks.counted(rows.weights), blocks.counted(rows.gradient).double()
         times, planted = blocks(rows.times), blocks(rows.planted)
         kind, (outputs, features) = planted.dtype, phi.shape[3:]
-        counts, means = weights.double(), self.means.new_zeros(blocks.count, outputs, features)
+        exact, counts = phi.double(), weights.double()
+        weighted = exact * counts[..., None, None]
+        means = weighted.sum((1, 2))  # (block, row, feature)
         self.sequences[at] += blocks.counts.sum(1)
-        squares = self.squares[at]  # of blocks that follow each other, the sums themselves, as below
-        add_squares(phi.flatten(1, 2), weights.flatten(1), squares, means)
+        self.squares[at] += weighted.flatten(1, 3).mT @ exact.flatten(1, 3)
         self.means[at] += means
         self.present[at] += _from_each(times.flatten(1), counts.flatten(1), planted.shape[2], self.lags)
         about = (means / counts.sum((1, 2))[:, None, None]).to(kind)  # what is subtracted, as it was rounded
         groups, values = len(set(self.group)), planted.flatten(0, 1).movedim(2, 0)  # (probe, seq, time)
-        old = means.new_zeros(blocks.count, outputs, len(self.group), len(self.lags))
+        old = exact.new_zeros(blocks.count, outputs, len(self.group), len(self.lags))
         powers = torch.zeros_like(old[:, 0])
         cross = self.cross.permute(0, 2, 3, 1)  # (block, feature, probe, lag), as it lies in memory
-        summed = cross[at]
+        summed = cross[at]  # of blocks that follow each other, the sums themselves
         sequence = torch.arange(values.shape[1], device=times.device).view(blocks.count, -1)
         sequence = sequence.repeat_interleave(times.shape[2], dim=1)
         for group in range(groups):
@@ -235,7 +236,7 @@ class ShareMoments:
             given = (ours.flatten(1, 2), size, values[probes], sequence, times.flatten(1), self.lags)
             add_products(*given, about, summed, old, powers, probes)
         if not isinstance(at, slice):
-            self.squares[at], cross[at] = squares, summed
+            cross[at] = summed
         self.planted[at] += old.mT
         self.power[at] += powers.mT
         self.gradients[at] += gradient.flatten(1, 2).mT @ gradient.flatten(1, 2)

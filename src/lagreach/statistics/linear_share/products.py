@@ -1,6 +1,6 @@
-"""Products of features with each other and with the inputs some lags before.
+"""Products of features with the inputs some lags before.
 
-On a processor in compiled passes, elsewhere many blocks at once: every call takes a GPU longer than what it asks for.
+On a processor in a compiled pass, elsewhere many blocks at once: every call takes a GPU longer than what it asks for.
 """
 
 from __future__ import annotations
@@ -63,21 +63,3 @@ def add_products(
             mean = about[some].double().mT @ of_outputs.flatten(2)
             cross[some, :, probes] += of_features + mean.view_as(of_features)
             old[some, :, probes] += of_outputs
-
-
-def add_squares(
-    features: Float[Tensor, "block row output feature"],
-    weights: Float[Tensor, "block row"],
-    squares: Float[Tensor, "block feature feature"],
-    means: Float[Tensor, "block output feature"],
-) -> None:
-    """Add ``sum w phi phi'`` and ``sum w phi`` over the rows, in double precision: fits divide by them."""
-    if compiled_sums(features):
-        from lagreach.kernels.cpu import lagged_sums as compiled  # late: it brings a compiler along
-
-        compiled.add_squares(features, weights.to(features), squares, means)
-        return
-    exact = features.double()
-    weighted = exact * weights.double()[..., None, None]
-    squares += weighted.flatten(1, 2).mT @ exact.flatten(1, 2)
-    means += weighted.sum(1)
