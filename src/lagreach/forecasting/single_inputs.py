@@ -17,9 +17,7 @@ from torch import Tensor
 from lagreach.data.autoregression import MOST_STEPS, Autoregression, autoregression, steps_before
 
 TOGETHER = 64  # sequences whose products are summed at once: they stay in a processor's caches
-FARTHEST = (
-    256  # steps before that an input may follow from: a level or a cycle of long sequences is told from very many
-)
+FARTHEST = 256  # steps before that inputs may follow from: of long sequences a level is told from very many
 LEAST = 1e-6  # part of a variance that counts as unpredictable at least
 
 Planted = Float[Tensor, "seq time probe"]
