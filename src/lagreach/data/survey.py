@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
 from lagreach.data.copies import distinct, without_near_copies
+from lagreach.data.course import CHANGING, Course
 from lagreach.data.sequences import Sequences, as_sequences
 from lagreach.data.sketch import Sketch, batches, digest, plain
 from lagreach.data.windows import Windows, find_windows
@@ -54,7 +56,7 @@ def survey(sequences: Sequences) -> Survey:
     lengths: list[int] = []
     masks: set[bytes] = set()
     sketches = {name: Sketch(size, seed) for seed, (name, size) in enumerate(SKETCH.items())}
-    edges, one_number = _Edges(), True
+    edges, course, one_number = _Edges(), Course(), True
     for batch in batches(sequences):
         x, y = plain(batch.x), plain(batch.y)
         row_lengths = [x.shape[1] if x.ndim > 1 else 1] * len(x) if batch.lengths is None else batch.lengths.tolist()
@@ -77,6 +79,11 @@ def survey(sequences: Sequences) -> Survey:
         sketches["x"].add(batch.x, inside)
         sketches["y"].add(batch.y, inside)
         edges.add(x, y)
+        if batch.x.is_floating_point() and batch.x.ndim > 1:
+            steps = np.ones(x.shape[:2], bool) if inside is None else inside
+            course.add(
+                torch.as_tensor(x).flatten(2) if x.ndim > 2 else torch.as_tensor(x)[..., None], torch.as_tensor(steps)
+            )
     kept, notes = distinct(contents), []
     if len(kept) < count:
         notes.append(
@@ -103,6 +110,8 @@ def survey(sequences: Sequences) -> Survey:
             whole = len(kept) == count and len(set(lengths)) == 1
             windows = Windows.consecutive(count, lengths[0]) if whole else None
             notes.append(CONTINUE + (AS_A_SERIES if whole else NOT_AS_A_SERIES))
+    if windows is None and (change := course.change) > 1:
+        notes.append(CHANGING.format(change))
     differ = len(set(lengths)) > 1
     return Survey(
         kept,
