@@ -162,16 +162,20 @@ def drawn(kind: str, sequences: int, seed: int, time: int = 20) -> tuple[torch.T
     if kind == "cycle":
         turn = 6.283 * torch.rand(sequences, 1, 2, generator=generator)
         x = 0.5 * x + 1.4 * torch.sin(6.283 / 24 * torch.arange(time)[None, :, None] + turn)
+    if kind == "trend":
+        x = x + 4 * (torch.arange(time)[:, None] / time - 0.5) * noise(sequences, 1, 2)
+    if kind == "walk":
+        x = x.cumsum(1)
     return x, lagged(x[..., :1], 5) + noise(sequences, time, 1), {5}
 
 
-KINDS = ("own past", "own season", "driven", "level", "cycle")
+KINDS = ("own past", "own season", "driven", "level", "cycle", "trend", "walk")
 
 
 @pytest.mark.parametrize(("sequences", "time"), [(300, 20), (2000, 40)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_lags_that_only_other_inputs_pass_on_are_not_named(kind, sequences, time):
-    """Forecasts of a series from its own past, of a target whose past is an input, of sequences with a level or a phase.
+    """Forecasts of a series from its own past, of a target whose past is an input, of sequences with a course of their own.
 
     More sequences show smaller dependences, also those that would be left by what is not known well of the inputs.
     """
@@ -195,3 +199,17 @@ def test_nothing_is_found_where_targets_follow_from_themselves_alone():
         made = lagreach.forecast(Reservoir(4), (x, y), lags=range(12), weights="readout", seed=seed)
         alarms += int((made.limits.values != "none found").any())
     assert alarms <= 8  # of 60 at 5 %: more than 8 in 0.2 % of all cases
+
+
+def test_of_changing_inputs_it_is_said_where_sequences_are_too_few():
+    for sequences, said in ((64, True), (200, False)):
+        x, y, _ = drawn("walk", sequences, 0)
+        made = lagreach.forecast(Recurrent(), (x, y), lags=range(8), weights="readout")
+        assert any("take trends off" in warning for warning in made.warnings) is said
+
+
+def test_of_unequal_lengths_changing_inputs_are_told_as_before():
+    x, y, _ = drawn("walk", 200, 0)
+    lengths = torch.full((200,), 20).index_fill(0, torch.arange(50), 12)
+    made = lagreach.forecast(Recurrent(), {"x": x, "y": y, "lengths": lengths}, lags=range(8), weights="readout")
+    assert any("take trends off" in warning for warning in made.warnings)

@@ -13,7 +13,8 @@ RELATED = 0.1  # correlation of neighbours, up to which nothing has to be taken 
 CHANGING = (
     "inputs that follow from each other vary {:.1f} times as much in one part of the sequences as in another (a trend that each "
     "has of its own, or a walk): what others say of an input is told as if all varied alike, so that lags may be named that only "
-    "other inputs pass on; take trends off, or give differences of steps"
+    "other inputs pass on; take trends off, give differences of steps, or ask lagreach.forecast with at least twice as many "
+    "sequences as a sequence has numbers"
 )
 
 

@@ -43,6 +43,7 @@ class BlockPlan:
     of_series: bool = False  # blocks are stretches of a series, within which pairs depend on each other
     untold: str = ""  # why no dependence can be tested for; empty if one can
     notes: tuple[str, ...] = ()  # what was seen in the data
+    change: float = 1.0  # times that inputs vary more in one part of the sequences than in another
 
     @property
     def sequences(self) -> int:
@@ -154,7 +155,12 @@ def plan_blocks(
     seen = survey(sequences) if seen is None else seen
     check_enough(len(sequences), len(sequences) - len(seen.kept))
     about = BlockPlan(
-        np.empty((0, 2), dtype=int), np.empty(0, dtype=int), 0, available=len(seen.kept), notes=seen.notes
+        np.empty((0, 2), dtype=int),
+        np.empty(0, dtype=int),
+        0,
+        available=len(seen.kept),
+        notes=seen.notes,
+        change=seen.change,
     )
     if seen.windows is not None:
         return _of_series(sequences, seen.windows, about, blocks, members)

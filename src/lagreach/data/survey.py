@@ -42,6 +42,7 @@ class Survey:
     masks_differ: bool = False
     windows: Windows | None = None
     notes: tuple[str, ...] = ()
+    change: float = 1.0  # see `lagreach.data.course`
 
 
 def survey(sequences: Sequences) -> Survey:
@@ -110,7 +111,8 @@ def survey(sequences: Sequences) -> Survey:
             whole = len(kept) == count and len(set(lengths)) == 1
             windows = Windows.consecutive(count, lengths[0]) if whole else None
             notes.append(CONTINUE + (AS_A_SERIES if whole else NOT_AS_A_SERIES))
-    if windows is None and (change := course.change) > 1:
+    change = course.change if windows is None else 1.0
+    if change > 1:
         notes.append(CHANGING.format(change))
     differ = len(set(lengths)) > 1
     return Survey(
@@ -120,6 +122,7 @@ def survey(sequences: Sequences) -> Survey:
         len(masks) > 1,
         windows,
         tuple(notes),
+        change,
     )
 
 

@@ -15,11 +15,12 @@ from lagreach.adapters.view import check_finite
 from lagreach.data.autoregression import Autoregression, steps_before
 from lagreach.data.bands import make_bands
 from lagreach.data.batch import Batch
+from lagreach.data.course import CHANGING
 from lagreach.data.pairs import plan_blocks
 from lagreach.data.sequences import Sequences
 from lagreach.data.targets import check_time_axis
 from lagreach.errors import InputError
-from lagreach.forecasting.single_inputs import LaggedCovariances, SingleInputs
+from lagreach.forecasting.single_inputs import LaggedCovariances, SingleInputs, WholeCovariance
 from lagreach.gradients.input_spread import InputSpread
 from lagreach.statistics.linear_share import anchor_chance, compiled_sums
 from lagreach.statistics.memory import Autocorrelation
@@ -135,6 +136,7 @@ class ForecastPlan:
     # (lag,): whether sequences can tell what hangs on it
     told: np.ndarray = field(default_factory=lambda: np.ones(0, dtype=bool))
     notes: tuple[str, ...] = ()  # what was seen in the data
+    change: float = 1.0  # times that inputs vary more in one part of the sequences than in another
 
     def __len__(self) -> int:
         return len(self.order)
@@ -202,6 +204,7 @@ def make_plan(sequences: Sequences, lags: str | Iterable[int], seed: int, requir
         time=time,
         seed=seed,
         total=len(order),
+        change=dealt.change,
     )
     # what does not vary between sequences cannot be told from a constant
     told, notes = np.array([bool(differs[: time - lag].any()) for lag in plan.lags]), dealt.notes
@@ -211,8 +214,10 @@ def make_plan(sequences: Sequences, lags: str | Iterable[int], seed: int, requir
     elif alike:
         more = f" and {len(alike) - MOST_NAMED} more" if len(alike) > MOST_NAMED else ""
         notes = (*notes, SHARED_COLUMNS.format(", ".join(map(str, alike[:MOST_NAMED])) + more))
-    told = told & (not dealt.untold)
-    return replace(plan, coding=_following(plan, size), told=told, notes=notes)
+    told, coding = told & (not dealt.untold), _following(plan, size)
+    if coding.following is not None and coding.following.order == time - 1:  # told by every position of its own
+        notes = tuple(note for note in notes if note != CHANGING.format(dealt.change))
+    return replace(plan, coding=coding, told=told, notes=notes)
 
 
 def _table(
@@ -319,10 +324,13 @@ def _following(plan: ForecastPlan, size: int) -> InputCoding:
         return coding
     if probes % 2 and probes > 1:  # values and what they alone hold are dealt alike to two directions of the output
         return _following(replace(plan, coding=replace(coding, project=coding.project[:, :-1])), size)
-    lagged = LaggedCovariances(probes, plan.time)
+    lagged, whole = LaggedCovariances(probes, plan.time), None
+    if plan.change > 1 and WholeCovariance.suits(len(plan), plan.time, probes):
+        whole = WholeCovariance(probes, plan.time)
     for values, inside in _values(plan, size):
         lagged.add(values, inside)
-    return replace(coding, following=lagged.autoregression())
+        whole = whole and whole.add(values, inside)
+    return replace(coding, following=lagged.autoregression() if whole is None else whole.autoregression())
 
 
 def _values(

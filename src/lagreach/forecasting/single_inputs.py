@@ -14,11 +14,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lagreach.data.autoregression import MOST_STEPS, Autoregression, autoregression, steps_before
+from lagreach.data.autoregression import MOST_STEPS, Autoregression, autoregression, by_position, steps_before
 
 TOGETHER = 64  # sequences whose products are summed at once: they stay in a processor's caches
 FARTHEST = 256  # steps before that inputs may follow from: of long sequences a level is told from very many
 LEAST = 1e-6  # part of a variance that counts as unpredictable at least
+MOST_WHOLE = 1024  # inputs of a sequence, of which all covariances are kept
+FOR_EACH = 2  # sequences for each of them
 
 Planted = Float[Tensor, "seq time probe"]
 
@@ -86,3 +88,29 @@ class LaggedCovariances:
         """How each step follows from those before."""
         covariances, steps = self.result()
         return autoregression(covariances[:, None], steps, LEAST)
+
+
+class WholeCovariance:
+    """Covariance of all inputs of a sequence, for inputs that change in its course; of sequences that are equally long."""
+
+    def __init__(self, probes: int, time: int) -> None:
+        self._probes, self._sequences = probes, 0
+        self._sums = torch.zeros(time * probes, time * probes, dtype=torch.float64)
+
+    @staticmethod
+    def suits(sequences: int, time: int, probes: int) -> bool:
+        """Whether sequences are enough to tell how each input follows from all others, and these not too many."""
+        return probes * time <= min(MOST_WHOLE, sequences // FOR_EACH)
+
+    def add(self, planted: Planted, inside: Bool[Tensor, "seq time"]) -> WholeCovariance | None:
+        """Add sequences; None if one is shorter than the others."""
+        if not bool(inside.all()) or planted.shape[1] * self._probes != len(self._sums):
+            return None
+        rows = planted.double().flatten(1)
+        self._sums += rows.T @ rows
+        self._sequences += len(rows)
+        return self
+
+    def autoregression(self) -> Autoregression:
+        """How each step follows from all before."""
+        return by_position((self._sums / self._sequences).numpy(), self._probes, LEAST)
