@@ -5,8 +5,14 @@ import pytest
 
 import lagreach
 from lagreach.advice import look
+from lagreach.data.sequences import as_sequences
+from lagreach.diagnosis import pacing as pieces
 from lagreach.forecasting import pacing
-from lagreach.forecasting.pacing import FEWEST_DIRECTIONS, FEWEST_SEQUENCES, Pace, affordable
+from lagreach.forecasting.linearise import choose_linearisation
+from lagreach.forecasting.pacing import FEWEST_DIRECTIONS, FEWEST_SEQUENCES, Pace, affordable, measured_pace
+from lagreach.forecasting.plan import make_plan
+from lagreach.forecasting.run import ForecastRun
+from lagreach.forecasting.target_batches import Measurement
 from tests.forecasting.models import Recurrent, data
 
 LAGS = [0, 2, 9]
@@ -33,6 +39,58 @@ def test_more_time_never_leaves_out_more():
     ]
     worth = [sequences * min(directions, 64) for sequences, directions in given]
     assert worth == sorted(worth)
+
+
+class Work:
+    """Derivatives of the weights that take their time by a law, on a clock of its own."""
+
+    def __init__(self, monkeypatch, *, once, sequence, direction, loading=0.0):
+        self.now, self.pieces, self.loading = 0.0, [], loading
+        self.once, self.sequence, self.direction = once, sequence, direction
+        run = ForecastRun(Recurrent(), make_plan(as_sequences(data(192, 24)), LAGS, 0), "mse", None, None, 0)
+        self.measurement, self.sample = run.measurement, run.sample
+        for place in (pieces, pacing):
+            monkeypatch.setattr(place, "clock", lambda: self.now)
+        monkeypatch.setattr(
+            Measurement, "add_reachable", lambda part, sums, taken, how: self.add(len(part.plan), len(taken))
+        )
+
+    def add(self, sequences, directions):
+        self.now += self.loading if not self.pieces else 0.0
+        self.now += self.seconds(sequences, directions)
+        self.pieces.append((sequences, directions))
+
+    def seconds(self, sequences, directions, together=128):
+        return -(-sequences // together) * self.once + sequences * (self.sequence + self.direction * directions)
+
+    def pace(self, method, left, most=128):
+        how = choose_linearisation(self.measurement.network, self.sample, method)
+        options = {"most": most, "beside": 8, "fit": 0.0, "anchors": 24, "wanted": 192}
+        return measured_pace(self.measurement, self.measurement.network.weights, how, left=left, **options)
+
+
+@pytest.mark.parametrize("method", ["backward", "difference"])
+def test_an_ample_budget_is_seen_from_one_piece(monkeypatch, method):
+    work = Work(monkeypatch, once=0.05, sequence=0.01, direction=1e-4)
+    assert work.pace(method, left=1e3).seconds(192, 128, 8) >= work.seconds(192, 128)
+    assert len(work.pieces) == 1
+
+
+@pytest.mark.parametrize("loading", [0.0, 0.5])
+def test_what_is_done_once_is_not_counted_for_every_sequence(monkeypatch, loading):
+    work = Work(monkeypatch, once=0.05, sequence=0.01, direction=1e-4, loading=loading)
+    pace = work.pace("backward", left=1.0)
+    for directions in (16, 64, 128):
+        assert pace.seconds(128, directions, 8) == pytest.approx(work.seconds(128, directions), rel=0.2)
+    assert len(work.pieces) == (4 if loading else 3)
+    assert max(sequences for sequences, _ in work.pieces) <= 8
+
+
+def test_runs_of_the_model_that_no_direction_takes_are_not_counted_for_each(monkeypatch):
+    work = Work(monkeypatch, once=0.0, sequence=1e-3, direction=2e-4)
+    pace = work.pace("difference", left=1.0)
+    assert pace.seconds(192, 64, 8) == pytest.approx(work.seconds(192, 64))
+    assert len(work.pieces) == 3
 
 
 def test_a_budget_with_room_changes_nothing():

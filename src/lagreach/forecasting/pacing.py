@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
-from lagreach.forecasting.linearise import Linearisation
+from lagreach.diagnosis.pacing import SPENT, Allowance, timed
+from lagreach.forecasting.linearise import Linearisation, sequences_together
 from lagreach.forecasting.plan import BLOCKS
 from lagreach.forecasting.target_batches import Measurement
 from lagreach.statistics import reachable
-from lagreach.statistics.reachable import Directions
+from lagreach.statistics.reachable import Directions, Weights
 
 clock = time.perf_counter
-SPENT = 0.8  # share of a budget that is planned with: the estimate is a rough one
-TIMED = 0.1  # share of what is left that timing may take
+EACH_WAY = 0.5  # of the time for timing, as there may be two ways of taking derivatives
 FEWEST_DIRECTIONS = 16
-TRIED = 2  # directions that are timed, where each takes a run of the model
+PAIR = 2  # sequences of the first piece that is timed
+TRIED, RUN = 4, 8  # directions and sequences of it where each direction takes a run of the model: these go together
 GOOD_DIRECTIONS = 64  # rather than fewer than these, fewer sequences are looked at
 ROWS_A_FEATURE = 4  # at least so many anchors for each feature, or fewer directions are taken
 FEWEST_SEQUENCES = 32  # two for every block
@@ -103,6 +105,14 @@ class Affordable:
         return self.sequences * min(self.directions, GOOD_DIRECTIONS)
 
 
+class AnyDirections(Directions):
+    """Directions that take as long as others, but are not drawn: that would be much of a small piece of work."""
+
+    def chunk(self, start: int, stop: int) -> Weights:
+        """The same direction again and again."""
+        return {name: weight.new_ones(stop - start, *weight.shape) for name, weight in self.weights.items()}
+
+
 def measured_pace(
     measurement: Measurement,
     moved: Mapping[str, Tensor],
@@ -111,44 +121,54 @@ def measured_pace(
     most: int,
     beside: int,
     fit: float,
-    seed: int,
+    anchors: int,
+    wanted: int,
     left: float,
 ) -> Pace:
-    """Time a few sequences: ever more of them, as long as that takes a small part of what is `left`."""
+    """Time a piece of few sequences and, unless all that are `wanted` surely fit into what is `left`, two more.
+
+    The second has more sequences, and tells what is done once for all that go together; the third has fewer directions.
+    """
+    device, allowance = measurement.network.device, Allowance(clock(), EACH_WAY)
+    together = min(sequences_together(measurement.network, how.alive), len(measurement.plan))
 
     def seconds(sequences: int, directions: int) -> float:
-        part = replace(measurement, plan=measurement.plan.only(sequences))
-        taken = Directions(dict(moved), directions, seed)
-        space, plan = measurement.space, part.plan
-        sums = reachable.start(
-            BLOCKS, len(taken) + beside, space, plan.lags, measurement.network.device, plan.coding.singled
-        )
-        return timed(lambda: part.add_reachable(sums, taken, how))
+        part, taken = replace(measurement, plan=measurement.plan.only(sequences)), AnyDirections(moved, directions, 0)
+        space, plan = part.space, part.plan
+        sums = reachable.start(BLOCKS, len(taken) + beside, space, plan.lags, device, plan.coding.singled)
 
-    some, size = (FEWEST_DIRECTIONS, 2) if how.carried else (TRIED, 8)  # runs take less for sequences that go together
-    some, size, largest = (
-        min(some, most),
-        min(size, len(measurement.plan)),
-        min(FEWEST_SEQUENCES, len(measurement.plan)),
-    )
-    each, first = seconds(size, some) / size, True
-    # the first piece also takes what is done once: imports, compiled kernels
-    while size < largest and 5 * each * size <= (3 if first else 1) * TIMED * left:
-        size, first = min(4 * size, largest), False
-        each = seconds(size, some) / size
+        def work() -> None:
+            part.add_reachable(sums, taken, how)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+
+        return timed(work)
+
     if how.carried is None:
-        return Pace(0.0, each / some, fit)  # a run of the model for each
-    if most == some or each * FEWEST_SEQUENCES > left:
-        return Pace(each, 0.0, fit)
-    direction = max(0.0, seconds(size, most) / size - each) / (most - some)
-    return Pace(max(0.0, each - some * direction), direction, fit)
+        size, some, few = min(RUN, together), min(TRIED, most), 1
+    else:
+        rows = anchors * measurement.space.basis.shape[1]
+        together = min(together, how.carried.sequences_together(measurement.plan.time, rows))
+        size, some, few = min(PAIR, together), most, FEWEST_DIRECTIONS
 
+    def at_most(each: float) -> Pace:
+        return Pace(each, 0.0, fit) if some == most else Pace(0.0, each / some, fit)
 
-def timed(work: Callable[[], object]) -> float:
-    """Seconds that some work takes."""
-    begun = clock()
-    work()
-    return clock() - begun
+    last = first = seconds(size, some)
+    each = first / size  # as if nothing was done once for all of them
+    if (expected := at_most(each).seconds(wanted, most, beside)) <= left:
+        return at_most(each)
+    larger = min(together, max(2 * size, size + int(allowance.left(min(expected, left)) / each)))
+    if larger > size:
+        last = seconds(larger, some)
+        if last < first:  # code was being loaded
+            first = seconds(size, some)
+        more = max(0.0, last - first) / (larger - size)
+        each = min(last / larger, more + max(0.0, first - size * more) / together)
+    if some <= few or at_most(each).seconds(wanted, most, beside) <= left:
+        return at_most(each)
+    direction = min(max(0.0, last - seconds(larger, few)) / (larger * (some - few)), each / some)
+    return Pace(each - some * direction, direction, fit)
 
 
 def too_small(budget: Budget, seconds: float, sequences: int, directions: int) -> str | None:

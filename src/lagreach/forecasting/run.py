@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from lagreach._util.progress import Progress, Tick, ticks
 from lagreach.adapters import View
 from lagreach.adapters.calling import Call
+from lagreach.diagnosis.pacing import timed
 from lagreach.forecasting.budget import descent_time, readout_scale
 from lagreach.forecasting.dependence import dependence_of
 from lagreach.forecasting.linearise import Linearisation, choose_linearisation
@@ -28,7 +29,6 @@ from lagreach.forecasting.pacing import (
     affordable,
     clock,
     measured_pace,
-    timed,
     too_small,
 )
 from lagreach.forecasting.plan import BLOCKS, ForecastPlan
@@ -165,8 +165,7 @@ class ForecastRun:
         moved = {n: w for n, w in how.weights(network).items() if n not in fixed}
         chosen = Directions(moved, count, self.seed, None if scale is None else {n: scale[n] for n in moved})
         features = len(chosen) + beside
-        wanted = max(ENOUGH_SEQUENCES, math.ceil(AMPLE_ROWS * features / self._anchors()))
-        part = measurement.plan.only(min(wanted, most))
+        part = measurement.plan.only(min(self._wanted(features), most))
         measurement = replace(measurement, plan=part)
         moments = reachable.start(BLOCKS, features, space, part.lags, network.device, part.coding.singled)
         of_readout = None if scale is None or not beside else readout_scale(scale, network.readout, self.width)
@@ -185,6 +184,10 @@ class ForecastRun:
         fewer = share_curves(moments, floor=floor, features=kept)
         both = [one.planted(np.array([float(have)]), strength).value[:, 0] for one in (curves, fewer)]
         return curves, within, both[0] - both[1]
+
+    def _wanted(self, features: int) -> int:
+        """Sequences that are looked at for all weights, where there are so many."""
+        return max(ENOUGH_SEQUENCES, math.ceil(AMPLE_ROWS * features / self._anchors()))
 
     def _count(self, asked: int | None, beside: int, memory: int) -> int:
         """Directions that memory and the number of targets allow."""
@@ -211,12 +214,12 @@ class ForecastRun:
     ) -> Affordable:
         """Sequences and directions that the time allows, and what is to be said of them.
 
-        Gradients that are carried back cost the same for few directions as for many: where there is no time for them, a run of
-        the model for each of a few directions may be cheaper.
+        Gradients that are carried back cost the same for few directions as for many: where there is time for few of them, a
+        run of the model for each of a few directions may be cheaper.
         """
         network, available = self.measurement.network, len(self.measurement.plan)
         allowed = self._affordable(budget, how, most, beside, fixed)
-        if any_way and how.carried is not None and allowed.sequences < min(available, ENOUGH_SEQUENCES):
+        if any_way and how.carried is not None and allowed.sequences < min(available, ENOUGH_SEQUENCES) / 2:
             by_runs = choose_linearisation(network, self.sample, "difference")
             if not by_runs.note:
                 other = self._affordable(budget, by_runs, most, beside, fixed)
@@ -238,8 +241,9 @@ class ForecastRun:
         moved = {n: w for n, w in how.weights(measurement.network).items() if n not in fixed}
         most = min(most, sum(weight.numel() for weight in moved.values()))
         pace = measured_pace(
-            measurement, moved, how, most=most, beside=beside, fit=self._fit_seconds, seed=self.seed, left=budget.left
-        )
+            measurement, moved, how, most=most, beside=beside, fit=self._fit_seconds, anchors=self._anchors(),
+            wanted=min(available, self._wanted(most + beside)), left=budget.left,
+        )  # fmt: skip
         left, fewest = budget.left, min(most, FEWEST_DIRECTIONS)
         enough = min(available, ENOUGH_SEQUENCES)
         sequences, count = affordable(
