@@ -84,7 +84,7 @@ def single_inputs(x: Float[Tensor, "seq time 1"]) -> Float[Tensor, "seq time 1"]
     inside = torch.ones(x.shape[:2], dtype=torch.bool)
     lagged = LaggedCovariances(1, x.shape[1])
     lagged.add(x.double(), inside)
-    return SingleInputs.of(lagged.autoregression(), x.double(), inside).up_to()
+    return SingleInputs.of(lagged.autoregression(), x.double(), inside, 1).up_to()
 
 
 def unflatten(model: GatedRNN, flat: Float[Tensor, "checkpoint param"]) -> Params:

@@ -133,10 +133,11 @@ def _earlier(positions: slice, k: int) -> slice:
 
 
 def _times(matrices: Float[np.ndarray, "#time group c c"], values: Series) -> Series:
-    """The matrix of each position times its values."""
-    return torch.einsum(
-        "tgij,rtgj->rtgi", torch.from_numpy(matrices).to(values).expand(values.shape[1], -1, -1, -1), values
-    )
+    """The matrix of each position, or the one of all, times its values."""
+    made = torch.from_numpy(matrices).to(values)
+    if len(made) == 1:
+        return torch.einsum("gij,rtgj->rtgi", made[0], values)
+    return torch.einsum("tgij,rtgj->rtgi", made, values)
 
 
 def autoregression(covariances: Covariances, steps: Float[np.ndarray, "h"], ridge: float) -> Autoregression:

@@ -45,8 +45,8 @@ class Dependence:
 
     def add(self, batch: Batch, objective: Objective, times: Tensor, block: Tensor) -> None:
         """Add some sequences."""
-        planted = self._coding.planted(batch)
-        single, whole = self._coding.single_inputs(batch, planted), planted.double()[..., -self._codes :]
+        planted, single = self._coding.planted_and_single(batch)
+        whole = planted.double()[..., -self._codes :]
         weights = (objective.weights / objective.weights.sum(1, keepdim=True)).double().cpu()
         y, times = objective.y.detach().cpu(), times.cpu()
         targets = (

@@ -40,6 +40,11 @@ SHARED_COLUMNS = (
     "planted there"
 )
 MOST_NAMED = 8  # columns
+MOST_TOGETHER = 64  # directions, up to which each input is told from all others
+MANY = (
+    "inputs follow from each other, and are more than the {} directions up to which each is told from all others: a few "
+    "combinations of them are looked at by themselves, and lags beside a true one may be named"
+)
 LOOKED_AT = 256  # sequences that tell whether inputs depend on earlier ones; how they do, all tell
 
 
@@ -50,7 +55,8 @@ class InputCoding:
     `table` holds the codes of tokens (token, code), or combinations of very many inputs (input, code), or is None. `mean` is that
     of every step where sequences share something (a calendar, a stimulus): it would pass for a dependence wherever targets have a
     course of their own. `covariance` is that of what is left. `following` says how inputs follow from those before, where they
-    do.
+    do: along all directions, the planted ones first and those `beside` them behind, since what one input alone holds depends on
+    all others.
     """
 
     tokens: bool
@@ -59,6 +65,7 @@ class InputCoding:
     covariance: Float[Tensor, "code code"]
     project: Float[Tensor, "code probe"]
     following: Autoregression | None = None
+    beside: Float[Tensor, "code rest"] | None = None
 
     @property
     def singled(self) -> bool:
@@ -66,32 +73,37 @@ class InputCoding:
         return self.following is not None
 
     @cached_property
-    def _offset(self) -> Float[Tensor, "probe time"]:
-        return (self.mean @ self.project).T.contiguous()
+    def _every(self) -> Float[Tensor, "code direction"]:
+        return self.project if self.beside is None else torch.cat((self.project, self.beside), dim=1)
+
+    @cached_property
+    def _offset(self) -> Float[Tensor, "direction time"]:
+        return (self.mean @ self._every).T.contiguous()
 
     def planted(self, batch: Batch, device: torch.device | str = "cpu") -> Float[Tensor, "seq time probe"]:
         """Values of mean zero and variance one along each probe, zero beyond the end of a sequence; made on a device.
 
-        Where inputs follow from each other, behind them what each input alone holds (`single_inputs`).
+        Where inputs follow from each other, behind them what each input alone holds.
         """
+        return self.planted_and_single(batch, device)[0]
+
+    def planted_and_single(
+        self, batch: Batch, device: torch.device | str = "cpu"
+    ) -> tuple[Float[Tensor, "seq time probe"], SingleInputs | None]:
+        """The same, and what each input alone holds up to any anchor; None where inputs do not follow from each other."""
         values = _coded(batch, self.tokens, self.table, device)
         offset = self._offset[:, : values.shape[1]].to(values)
-        # steps of a probe side by side: what follows reads them along time
-        planted = _series(values, self.project.to(values), offset).movedim(0, 2)
+        # steps of a direction side by side: what follows reads them along time
+        whole = _series(values, self._every.to(values), offset).movedim(0, 2)
         if batch.lengths is None and self.following is None:
-            return planted
+            return whole, None
         inside = valid_steps(batch.lengths, len(batch), values.shape[1], values.device)
-        planted = torch.where(inside[..., None], planted, 0.0)
+        whole = torch.where(inside[..., None], whole, 0.0)
         if self.following is None:
-            return planted
-        return torch.cat((planted, SingleInputs.of(self.following, planted, inside).up_to().to(planted)), dim=2)
-
-    def single_inputs(self, batch: Batch, planted: Float[Tensor, "seq time probe"]) -> SingleInputs | None:
-        """What each input alone holds, given the `planted` values; None where inputs do not follow from each other."""
-        if self.following is None:
-            return None
-        inside = valid_steps(batch.lengths, len(batch), planted.shape[1], planted.device)
-        return SingleInputs.of(self.following, planted[..., : planted.shape[2] // 2], inside)
+            return whole, None
+        probes = self.project.shape[1]
+        single = SingleInputs.of(self.following, whole, inside, probes)
+        return torch.cat((whole[..., :probes], single.up_to().to(whole)), dim=2), single
 
 
 def _series(
@@ -217,6 +229,8 @@ def make_plan(sequences: Sequences, lags: str | Iterable[int], seed: int, requir
     told, coding = told & (not dealt.untold), _following(plan, size)
     if coding.following is not None and coding.following.order == time - 1:  # told by every position of its own
         notes = tuple(note for note in notes if note != CHANGING.format(dealt.change))
+    if coding.following is not None and len(_varying(coding.covariance)[0]) > MOST_TOGETHER:
+        notes = (*notes, MANY.format(MOST_TOGETHER))
     return replace(plan, coding=coding, told=told, notes=notes)
 
 
@@ -286,18 +300,25 @@ def _directions(
     covariance: Float[Tensor, "code code"], generator: torch.Generator, wanted: int = PROBES
 ) -> Float[Tensor, "code probe"]:
     """Random directions, orthonormal once the input is whitened: all of them where there are few."""
-    values, vectors = torch.linalg.eigh(covariance)
-    keep = values > values.max() * 1e-10  # constant or redundant inputs carry nothing that could be planted
-    if not bool(keep.any()) or values.max() <= 0:
+    values, vectors = _varying(covariance)
+    if not len(values):
         raise InputError(
             "the inputs do not vary, so nothing can depend on them",
             got="zero variance",
             expected="inputs that differ between sequences or steps",
         )
-    values, vectors = values[keep], vectors[:, keep]
     # drawn in the space of the inputs: eigenvectors are arbitrary where eigenvalues agree (one-hot inputs, say)
     draws = vectors.T @ torch.randn(len(covariance), wanted, generator=generator, dtype=torch.float64)
     return (vectors / values.sqrt()) @ torch.linalg.qr(draws).Q
+
+
+def _varying(
+    covariance: Float[Tensor, "code code"],
+) -> tuple[Float[Tensor, "varying"], Float[Tensor, "code varying"]]:
+    """Variances and axes; constant or redundant inputs carry nothing that could be planted."""
+    values, vectors = torch.linalg.eigh(covariance)
+    keep = values > max(float(values.max()), 0.0) * 1e-10
+    return values[keep], vectors[:, keep]
 
 
 def wide_coding(plan: ForecastPlan, seed: int) -> InputCoding:
@@ -322,15 +343,28 @@ def _following(plan: ForecastPlan, size: int) -> InputCoding:
         seen += len(values)
     if not related.detected():
         return coding
-    if probes % 2 and probes > 1:  # values and what they alone hold are dealt alike to two directions of the output
-        return _following(replace(plan, coding=replace(coding, project=coding.project[:, :-1])), size)
-    lagged, whole = LaggedCovariances(probes, plan.time), None
-    if plan.change > 1 and WholeCovariance.suits(len(plan), plan.time, probes):
-        whole = WholeCovariance(probes, plan.time)
-    for values, inside in _values(plan, size):
+    # values and what they alone hold are dealt alike to two directions of the output
+    project = coding.project[:, :-1] if probes % 2 and probes > 1 else coding.project
+    beside = _beside(coding.covariance, project)
+    every = torch.cat((project, beside), dim=1)
+    lagged, whole = LaggedCovariances(every.shape[1], plan.time), None
+    if plan.change > 1 and WholeCovariance.suits(len(plan), plan.time, every.shape[1]):
+        whole = WholeCovariance(every.shape[1], plan.time)
+    for values, inside in _values(replace(plan, coding=replace(coding, project=every)), size):
         lagged.add(values, inside)
         whole = whole and whole.add(values, inside)
-    return replace(coding, following=lagged.autoregression() if whole is None else whole.autoregression())
+    following = lagged.autoregression() if whole is None else whole.autoregression()
+    return replace(coding, project=project, beside=beside, following=following)
+
+
+def _beside(covariance: Float[Tensor, "code code"], project: Float[Tensor, "code probe"]) -> Float[Tensor, "code rest"]:
+    """Directions that are left beside some, orthonormal once the input is whitened; none of very many."""
+    values, vectors = _varying(covariance)
+    if len(values) > MOST_TOGETHER:
+        return project[:, :0]
+    inside = values.sqrt()[:, None] * (vectors.T @ project)
+    rest = torch.linalg.qr(inside, mode="complete").Q[:, project.shape[1] :]
+    return (vectors / values.sqrt()) @ rest
 
 
 def _values(

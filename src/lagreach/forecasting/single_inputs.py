@@ -33,15 +33,16 @@ class SingleInputs:
     """
 
     model: Autoregression
-    whitened: Float[Tensor, "seq time 1 probe"]
+    whitened: Float[Tensor, "seq time 1 direction"]
     inside: Bool[Tensor, "seq time"]
+    probes: int  # the first directions, of which it is asked
     last: list[tuple[int, Tensor]] = field(default_factory=list, repr=False, compare=False)
 
     @classmethod
-    def of(cls, model: Autoregression, planted: Planted, inside: Bool[Tensor, "seq time"]) -> SingleInputs:
-        """Of planted inputs."""
-        whitened = model.whitened(planted.double()[:, :, None])
-        return cls(model, torch.where(inside[..., None, None], whitened, 0.0), inside)
+    def of(cls, model: Autoregression, values: Planted, inside: Bool[Tensor, "seq time"], probes: int) -> SingleInputs:
+        """Of inputs along all directions."""
+        whitened = model.whitened(values.double()[:, :, None])
+        return cls(model, torch.where(inside[..., None, None], whitened, 0.0), inside, probes)
 
     @property
     def order(self) -> int:
@@ -56,7 +57,7 @@ class SingleInputs:
             first, sums = 0, None
         sums = self.model.singled(self.whitened, ahead, sums, first)
         self.last.append((ahead + 1, sums))
-        return torch.where(self.inside[..., None], sums[:, :, 0], 0.0)
+        return torch.where(self.inside[..., None], sums[:, :, 0, : self.probes], 0.0)
 
 
 class LaggedCovariances:

@@ -35,7 +35,8 @@ from lagreach.transport.losses import Loss
 from lagreach.transport.objective import Objective, objective_of, valid_steps
 
 SUMMED = 256  # sequences that are read and summed together, whatever runs together: calls of torch take their time, too
-READ = 2**25  # numbers of their inputs that are held at a time
+READ = 2**25  # numbers of their inputs that are held at a time,
+SINGLED = 8  # and a part of that where what each of them alone holds is worked out, in double precision
 FEW = 64  # sequences that tell how much of the targets the model knows already
 
 
@@ -105,14 +106,9 @@ class Measurement:
         space, output, apart = self.space, piece.output, piece.apart
         pulls = Pulls(space.residual(output, apart), space.towards(output), *space.along(output, apart))
         times = _moved(piece.times, output.device)
-        planted = self.plan.coding.planted(piece.batch, output.device)
-        return self._observed(piece.batch, block, times, piece.shares, pulls, chance.to(output.device), planted)
-
-    def _observed(
-        self, batch: Batch, block: Tensor, times: Tensor, shares: Tensor, pulls: Pulls, chance: Tensor, planted: Tensor
-    ) -> Observed:
-        single = self.plan.coding.single_inputs(batch, planted)
-        return Observed(block, times, shares, planted.to(pulls.residual), *pulls, self.space.group, chance, single)
+        planted, single = self.plan.coding.planted_and_single(piece.batch, output.device)
+        planted, chance = planted.to(pulls.residual), chance.to(output.device)
+        return Observed(block, times, piece.shares, planted, *pulls, space.group, chance, single)
 
     def missed(self) -> float:
         """Variance of what the output misses of the targets, over that of the targets; of a few sequences, squared error only."""
@@ -139,7 +135,8 @@ class Measurement:
         """Add all sequences of the plan to the sums of a readout, and to those of the targets' dependence on inputs."""
         size = min(sequences_together(self.network, 1), sequences_in_cache(self.network))
         sample = self.plan.sample()
-        together = max(size, min(SUMMED, READ // sample.x[0].numel()) // size * size)
+        read = READ // SINGLED if self.plan.coding.singled else READ
+        together = max(size, min(SUMMED, read // sample.x[0].numel()) // size * size)
         if sample.lengths is not None:  # what runs together may decide how long outputs are
             together = size = sequences_together(self.network, 1)
         with self.network.at_rest():
@@ -156,7 +153,8 @@ class Measurement:
         batch = batch.with_x(
             batch.x.to(self.network.device)
         )  # at once: a GPU takes them in little more time than a few
-        planted = self.plan.coding.planted(batch, batch.x.device)  # now that a cache holds the inputs
+        # now that a cache holds the inputs
+        planted, single = self.plan.coding.planted_and_single(batch, batch.x.device)
         space, parts = self.space, [slice(start, start + size) for start in range(0, len(batch), size)]
         pulls: list[Pulls] = []
         kept: list[Read] = []
@@ -176,7 +174,9 @@ class Measurement:
             if tick is not None:
                 tick(len(output))
             del shown, output, read, apart  # what the next run leaves can take their place in a cache
-        observed = self._observed(batch, block, moved.times, moved.shares, Pulls.joined(pulls), chance, planted)
+        together = Pulls.joined(pulls)
+        planted = planted.to(together.residual)
+        observed = Observed(block, moved.times, moved.shares, planted, *together, space.group, chance, single)
         return found, read_rows(observed.with_anchors(*anchors), Read.joined(kept), self.plan.lags)
 
     def add_reachable(
