@@ -18,6 +18,7 @@ from lagreach.errors import InputError, UnsupportedError
 from lagreach.forecasting import linearise, target_batches
 from lagreach.forecasting.limits import LIMITS
 from lagreach.forecasting.linearise import choose_linearisation
+from lagreach.forecasting.network import ModuleNetwork
 from lagreach.forecasting.plan import BLOCKS, make_plan
 from lagreach.forecasting.run import ForecastRun
 from lagreach.forecasting.track_record import counts, track_record
@@ -26,6 +27,7 @@ from lagreach.statistics import reachable, readable
 from lagreach.statistics.linear_share import AMPLE, share_curves
 from lagreach.statistics.linear_share.moments import SUMS
 from lagreach.statistics.reachable import Directions
+from lagreach.statistics.readable import read_features
 from tests.forecasting.models import (
     Attention,
     CellLoop,
@@ -306,6 +308,33 @@ def test_sums_do_not_depend_on_what_runs_or_is_read_together(model, loss, monkey
         assert ticks == [4] * 7 + [2]
         for name in SUMS:
             torch.testing.assert_close(getattr(other, name), getattr(whole, name), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_states_that_are_summed_as_they_come_leave_the_same_sums(layers, masked, monkeypatch):
+    x, y = data(70, 70)
+    given = {"x": x, "y": y}
+    if masked:
+        mask = torch.rand(y.shape[:2], generator=torch.Generator().manual_seed(1)) < 0.7
+        given = {**given, "y": torch.where(mask[..., None], y, torch.nan), "mask": mask.float()}
+    plan = make_plan(as_sequences(given), [0, 2, 9], 0)
+    model = lagreach.GatedRNN("diag_gate", x.shape[2], 6, 1, layers, generator=torch.Generator().manual_seed(0))
+    run = ForecastRun(model, plan, "mse", None, None, 0)
+    read = []  # parts of which all states were read
+    monkeypatch.setattr(target_batches, "read_features", lambda *given: read.append(read_features(*given)) or read[-1])
+
+    def summed(at_once):
+        read.clear()
+        monkeypatch.setattr(ModuleNetwork, "sums_as_it_runs", lambda self, batch: at_once)
+        moments = readable.start(BLOCKS, run.width, plan.lags, run.measurement.space.copies)
+        run.measurement.add_readable(moments)
+        assert bool(read) is not at_once
+        return moments
+
+    ways = [summed(at_once) for at_once in (True, False)]
+    for name in SUMS:
+        torch.testing.assert_close(*(getattr(way, name) for way in ways), rtol=1e-4, atol=1e-5)
 
 
 def test_shards_add_up():

@@ -20,23 +20,22 @@ def given(rows, lags, probes=slice(None), dtype=torch.float32):
     sequence, times = (torch.randint(0, most, (2, rows), generator=generator) for most in (5, 12))
     sums = [random(2, *size, EVERY, len(lags)) for size in ((FEATURES,), (OUTPUTS,), ())]
     values = random(len(range(EVERY)[probes]), 5, 12).to(dtype)
-    ours, size, about = (
-        random(2, *shape).to(dtype) for shape in ((rows, FEATURES + OUTPUTS), (rows,), (OUTPUTS, FEATURES))
+    features, pull, size, about = (
+        random(2, *shape).to(dtype)
+        for shape in ((rows, OUTPUTS, FEATURES), (rows, OUTPUTS), (rows,), (OUTPUTS, FEATURES))
     )
-    return [ours, size, values, sequence, times, lags, about, *sums, probes]
+    return [features, pull, size, values, sequence, times, lags, about, *sums, probes]
 
 
-def summed(ours, size, values, sequence, times, lags, about, cross, old, powers, probes):
+def summed(features, pull, size, values, sequence, times, lags, about, cross, old, powers, probes):
     """The same by the definition."""
     then = times[..., None] - torch.tensor(lags)
     z = torch.where(
         then >= 0, values[:, sequence[..., None], then.clamp(min=0)], 0.0
     ).double()  # (probe, block, row, lag)
-    products = torch.einsum("bro,pbrl->bopl", ours.double(), z)
     cross, old, powers = (part.clone() for part in (cross, old, powers))
-    of_outputs = products[:, FEATURES:]
-    cross[:, :, probes] += products[:, :FEATURES] + torch.einsum("bof,bopl->bfpl", about.double(), of_outputs)
-    old[:, :, probes] += of_outputs
+    cross[:, :, probes] += torch.einsum("brof,bro,pbrl->bfpl", features.double(), pull.double(), z)
+    old[:, :, probes] += torch.einsum("bro,pbrl->bopl", pull.double(), z)
     powers[:, probes] += torch.einsum("br,pbrl->bpl", size.double(), z.square())
     return cross, old, powers
 
@@ -49,10 +48,10 @@ def test_products_and_squares_are_added_to_the_sums(rows, lags, probes, monkeypa
         arguments = given(rows, lags, probes, dtype)
         expected = summed(*arguments)
         for compiled in (True, False):
-            sums = [part.clone() for part in arguments[7:10]]
+            sums = [part.clone() for part in arguments[8:11]]
             with monkeypatch.context() as here:
                 here.setattr(products, "compiled_sums", lambda values, yes=compiled: yes)
-                products.add_products(*arguments[:7], *sums, probes)
+                products.add_products(*arguments[:8], *sums, probes)
             for ours, theirs in zip(sums, expected, strict=True):
                 torch.testing.assert_close(ours, theirs, rtol=close, atol=close)
 
@@ -60,16 +59,17 @@ def test_products_and_squares_are_added_to_the_sums(rows, lags, probes, monkeypa
 @pytest.mark.parametrize(
     ("place", "change", "said"),
     [
-        (3, lambda sequence: sequence + 5, "these sequences are not there"),
-        (4, lambda times: times + 12, "these steps are not there"),
-        (4, lambda times: times - 12, "these steps are not there"),
-        (5, lambda lags: lags[::-1], "lags are not in order"),
-        (1, lambda size: size.double(), "do not fit together"),
-        (0, lambda ours: ours[:, :, 1:], "do not fit together"),
-        (2, lambda values: values[1:], "do not fit together"),
-        (3, lambda sequence: sequence.int(), "do not fit together"),
-        (8, lambda old: old.float(), "do not fit together"),
-        (7, lambda cross: cross.mT.contiguous().mT, "not contiguous"),
+        (4, lambda sequence: sequence + 5, "these sequences are not there"),
+        (5, lambda times: times + 12, "these steps are not there"),
+        (5, lambda times: times - 12, "these steps are not there"),
+        (6, lambda lags: lags[::-1], "lags are not in order"),
+        (2, lambda size: size.double(), "do not fit together"),
+        (0, lambda features: features.half(), "do not fit together"),
+        (1, lambda pull: pull.double(), "do not fit together"),
+        (3, lambda values: values[1:], "do not fit together"),
+        (4, lambda sequence: sequence.int(), "do not fit together"),
+        (9, lambda old: old.float(), "do not fit together"),
+        (8, lambda cross: cross.mT.contiguous().mT, "not contiguous"),
     ],
 )
 def test_what_does_not_fit_or_lies_outside_is_refused(place, change, said):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lagreach._util.full_precision import full_precision
@@ -47,6 +47,14 @@ class Shown(NamedTuple):
     by_step: bool  # features belong to steps, not to positions of the output
 
 
+class Sums(NamedTuple):
+    """What is left of a run whose states are summed as they come, when a model has one output at every step."""
+
+    output: Float[Tensor, "seq time"]
+    gradient: Float[Tensor, "seq feature"]  # sums of ``share (target - output)`` times the features of the readout
+    picked: Float[Tensor, "seq pick feature"]  # features at some steps
+
+
 class Network(ABC):
     """A model whose weights can be moved."""
 
@@ -63,6 +71,20 @@ class Network(ABC):
     @abstractmethod
     def show(self, batch: Batch) -> Shown:
         """Run the model."""
+
+    def sums_as_it_runs(self, batch: Batch) -> bool:
+        """Whether `sums` may know how to run the model on such sequences."""
+        return False
+
+    def sums(
+        self,
+        batch: Batch,
+        target: Float[Tensor, "seq time"],
+        share: Float[Tensor, "seq time"],
+        index: Int[Tensor, "seq pick"],
+    ) -> Sums | None:
+        """Run the model, and keep of its features only sums and some steps; None where it cannot."""
+        return None
 
     @abstractmethod
     def output(self, weights: Mapping[str, Tensor], batch: Batch) -> Float[Tensor, "seq position out"]:
@@ -187,10 +209,27 @@ class ModuleNetwork(Network):
 
     def _in_one_pass(self, batch: Batch) -> tuple[Tensor, Tensor] | None:
         """Output and features of a network of lagreach's own that runs as it is; None of others."""
+        own = self._own(batch)
+        return None if own is None else own.output_and_features(batch.x.to(self.device, self.dtype))
+
+    def sums_as_it_runs(self, batch: Batch) -> bool:
+        own = self._own(batch)
+        return own is not None and own.readout.out_features == 1 and self.device.type == "cpu"
+
+    def sums(self, batch: Batch, target: Tensor, share: Tensor, index: Tensor) -> Sums | None:
+        own = self._own(batch)
+        assert own is not None
+        with self.at_rest(), torch.no_grad():
+            x, target, share = (part.to(self.dtype) for part in (batch.x, target, share))
+            made = own.output_and_sums(x, target, share, index)
+        return None if made is None else Sums(*made)
+
+    def _own(self, batch: Batch) -> GatedRNN | None:
+        """A network of lagreach's own that runs as it is; None for others."""
         model, called = self._model, self._called
         if type(model) is not GatedRNN or self._last is not model.readout or not called.as_it_is(batch):
             return None
-        return model.output_and_features(batch.x.to(self.device, self.dtype))
+        return model
 
     @property
     def model(self) -> nn.Module:

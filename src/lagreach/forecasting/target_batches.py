@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -83,17 +83,17 @@ class Measurement:
     def run_with_features(self, batch: Batch) -> tuple[TargetBatch, Float[Tensor, "seq target feature"]]:
         """Run the network; also what its readout reads at the targets."""
         shown = self._show(batch)
-        found = self._targets(shown.output, batch)
+        found = self._targets(shown.output.shape, shown.output.dtype, batch)
         moved = found.moved(shown.output.device)
         output, features = _of_targets(shown, found.times, found.positions)
         apart = self.space.apart(output, moved.objective)
         return TargetBatch(batch, moved.objective, found.times, found.positions, moved.shares, output, apart), features
 
-    def _targets(self, output: Tensor, batch: Batch) -> Targets:
-        """Find the targets of some sequences, when the first of them gave this output."""
-        given = in_one_output(batch, output.shape[2]) if self.at_end and output.shape[1] == 1 else batch
-        shape = (len(batch), *output.shape[1:])
-        return targets(shape, output.dtype, given, self.loss, self.steps, at_end=self.at_end)
+    def _targets(self, shape: Sequence[int], dtype: torch.dtype, batch: Batch) -> Targets:
+        """Find the targets of some sequences, when the first of them gave an output of this shape."""
+        _, positions, out = shape
+        given = in_one_output(batch, out) if self.at_end and positions == 1 else batch
+        return targets((len(batch), positions, out), dtype, given, self.loss, self.steps, at_end=self.at_end)
 
     def _show(self, batch: Batch) -> Shown:
         shown = _at_least_single(self.network.show(batch))
@@ -150,34 +150,63 @@ class Measurement:
         self, batch: Batch, block: Tensor, most: Tensor, size: int, features: int, tick: Tick | None
     ) -> tuple[Targets, Rows]:
         """Run the network on so many sequences at a time, and keep of them only what a fit of the readout needs."""
-        batch = batch.with_x(
-            batch.x.to(self.network.device)
-        )  # at once: a GPU takes them in little more time than a few
+        # at once: a GPU takes them in little more time than a few
+        batch = batch.with_x(batch.x.to(self.network.device))
         # now that a cache holds the inputs
         planted, single = self.plan.coding.planted_and_single(batch, batch.x.device)
+        run = self._summed_at_once(batch, most, features, tick) or self._summed_in_parts(
+            batch, most, size, features, tick
+        )
+        found, moved, anchors, pulls, read = run
+        planted = planted.to(pulls.residual)
+        group = self.space.group
+        observed = Observed(block, moved.times, moved.shares, planted, *pulls, group, most, single).with_anchors(
+            *anchors
+        )
+        return found, read_rows(observed, read, self.plan.lags)
+
+    def _summed_at_once(self, batch: Batch, most: Tensor, features: int, tick: Tick | None) -> Summed | None:
+        """In one compiled pass, where a network has one output a step and a pass like that."""
+        plain = self.loss == "mse" and self.mixing is None and not self.at_end and self.steps is None
+        if not plain or not self.network.sums_as_it_runs(batch):
+            return None
+        time = batch.x.shape[1]
+        found = self._targets((len(batch), time, 1), self.network.dtype, batch)
+        anchors = choose_anchors(found.shares, most[:, : enough_anchors(time, self.plan.total, features)])
+        made = self.network.sums(batch, found.objective.y[..., 0], found.shares, anchors[0])
+        if made is None:
+            return None
+        output = made.output[..., None]
+        apart = self.space.apart(output, found.objective)
+        pulls = Pulls(apart, self.space.curvature_root(output), *self.space.along(output, apart))
+        if tick is not None:
+            tick(len(batch))
+        return found, found, anchors, pulls, Read(made.picked, made.gradient[:, None].double())
+
+    def _summed_in_parts(self, batch: Batch, most: Tensor, size: int, features: int, tick: Tick | None) -> Summed:
+        """Part after part, as many sequences together as caches hold."""
         space, parts = self.space, [slice(start, start + size) for start in range(0, len(batch), size)]
         pulls: list[Pulls] = []
         kept: list[Read] = []
         for part in parts:
             shown = self._show(batch.select(part))
             if not pulls:
-                device, found = shown.output.device, self._targets(shown.output, batch)
+                device, found = shown.output.device, self._targets(shown.output.shape, shown.output.dtype, batch)
                 moved = found.moved(device)
                 chance = most[:, : enough_anchors(found.times.shape[1], self.plan.total, features)]
-                anchors = [chosen.to(device) for chosen in choose_anchors(found.shares, chance.to(found.shares.device))]
+                index, weights = (
+                    chosen.to(device) for chosen in choose_anchors(found.shares, chance.to(found.shares.device))
+                )
             here = moved.part(part)
             output, read = _of_targets(shown, found.times[part], found.positions[part])
             apart, root = space.apart(output, here.objective), space.curvature_root(output)
             residual = space.readout_residual(output, apart)
             pulls.append(Pulls(residual, root, *space.along(output, apart)))  # outputs themselves may be very many
-            kept.append(read_features(read, anchors[0][part], here.shares, root[..., 0], residual))
+            kept.append(read_features(read, index[part], here.shares, root[..., 0], residual))
             if tick is not None:
                 tick(len(output))
             del shown, output, read, apart  # what the next run leaves can take their place in a cache
-        together = Pulls.joined(pulls)
-        planted = planted.to(together.residual)
-        observed = Observed(block, moved.times, moved.shares, planted, *together, space.group, chance, single)
-        return found, read_rows(observed.with_anchors(*anchors), Read.joined(kept), self.plan.lags)
+        return found, moved, (index, weights), Pulls.joined(pulls), Read.joined(kept)
 
     def add_reachable(
         self,
@@ -277,6 +306,10 @@ class Pulls(NamedTuple):
     def joined(cls, parts: Sequence[Pulls]) -> Pulls:
         """Put sequences behind each other."""
         return cls(*(joined(values) for values in zip(*parts, strict=True)))
+
+
+# targets where the data and where the outputs are, anchors with their weights, and what is left of the network's run
+Summed: TypeAlias = tuple[Targets, Targets, tuple[Tensor, Tensor], Pulls, Read]
 
 
 def _of_targets(shown: Shown, times: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,7 @@ from lagreach.kernels.scan import (
     scan_pullback,
     scan_readout,
     scan_readout_and_output,
+    scan_readout_and_sums,
     scan_stack,
     scan_tangent,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "scan_pullback",
     "scan_readout",
     "scan_readout_and_output",
+    "scan_readout_and_sums",
     "scan_stack",
     "scan_tangent",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lagreach._util.autodiff import directional_derivative
@@ -122,8 +122,39 @@ def scan_readout_and_output(
     return None if both is None else (both[0].transpose(-3, -2), both[1].transpose(-3, -2))
 
 
+def scan_readout_and_sums(
+    stack: Stack,
+    x: Float[Tensor, "seq time input"],
+    s0: Float[Tensor, "seq state"],
+    params: Params,
+    weight: Float[Tensor, "output unit"],
+    bias: Float[Tensor, "output"],
+    target: Float[Tensor, "seq time"],
+    share: Float[Tensor, "seq time"],
+    index: Int[Tensor, "seq pick"],
+    *,
+    kernel: str = "auto",
+) -> tuple[Float[Tensor, "seq time"], Float[Tensor, "seq unit"], Float[Tensor, "seq pick unit"]] | None:
+    """``o = weight h + bias``, sums over time of ``share (target - o) h``, and h at some steps, without gradients.
+
+    The states of all steps are not written anywhere. None where no fused kernel does that, or there are several outputs.
+    """
+    made: tuple[Tensor, Tensor, Tensor] | None = _in_one_pass(
+        "scan_read_and_sums", stack, x, s0, params, weight, bias, kernel, target, share, index
+    )
+    return made
+
+
 def _in_one_pass(
-    what: str, stack: Stack, x: Tensor, s0: Tensor, params: Params, weight: Tensor, bias: Tensor, kernel: str
+    what: str,
+    stack: Stack,
+    x: Tensor,
+    s0: Tensor,
+    params: Params,
+    weight: Tensor,
+    bias: Tensor,
+    kernel: str,
+    *more: Tensor,
 ) -> Any:
     """What a fused kernel makes of the top layer and its readout in one pass; None where none does that."""
     *below, top = zip(stack.cells, stack.split(s0), range(len(stack.cells)), strict=True)
@@ -134,7 +165,7 @@ def _in_one_pass(
         return None
     for under, its_state, layer in below:
         x = _layer_output(under, x, its_state, stack.layer_params(layer, params), kernel)
-    return getattr(fused, what)(cell, x, state, weights, weight, bias)
+    return getattr(fused, what)(cell, x, state, weights, weight, bias, *more)
 
 
 def scan_tangent(

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lagreach.cells import Cell, make_cell
 from lagreach.cells.activations import Activation
 from lagreach.cells.stack import Stack
 from lagreach.errors import InputError
-from lagreach.kernels import check_kernel, scan_output, scan_readout, scan_readout_and_output
+from lagreach.kernels import check_kernel, scan_output, scan_readout, scan_readout_and_output, scan_readout_and_sums
 from lagreach.models import torch_layout
 from lagreach.models.initialise import initial_weights
 
@@ -170,6 +170,22 @@ class GatedRNN(nn.Module):
         if not _is_bare(self.readout):
             return None
         return scan_readout_and_output(*self._run(x), self.readout.weight, self.readout.bias, kernel=self.kernel)
+
+    def output_and_sums(
+        self,
+        x: Float[Tensor, "seq time input"],
+        target: Float[Tensor, "seq time"],
+        share: Float[Tensor, "seq time"],
+        index: Int[Tensor, "seq pick"],
+    ) -> tuple[Float[Tensor, "seq time"], Float[Tensor, "seq unit"], Float[Tensor, "seq pick unit"]] | None:
+        """The one output o, sums of ``share (target - o)`` times what the readout reads, and that at some steps.
+
+        Without gradients, and without the states of all steps in memory; None where one pass does not give all of it.
+        """
+        if not _is_bare(self.readout):
+            return None
+        readout = self.readout.weight, self.readout.bias
+        return scan_readout_and_sums(*self._run(x), *readout, target, share, index, kernel=self.kernel)
 
     def _run(self, x: Tensor) -> tuple[Stack, Tensor, Tensor, dict[str, Tensor]]:
         return self.stack, x, self.initial_state(x), self.recurrent_params()

@@ -33,6 +33,7 @@ __all__ = [
     "scan_pullback",
     "scan_read",
     "scan_read_and_output",
+    "scan_read_and_sums",
     "scan_tangent",
 ]
 
@@ -108,6 +109,23 @@ def scan_read_and_output(
     from lagreach.kernels.cpu.function import read_and_output
 
     return read_and_output(cell, x, s0, params, weight, bias)
+
+
+def scan_read_and_sums(
+    cell: Cell,
+    x: Tensor,
+    s0: Tensor,
+    params: Params,
+    weight: Tensor,
+    bias: Tensor,
+    target: Tensor,
+    share: Tensor,
+    index: Tensor,
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """What `scan_read` gives, sums of the output h, and h at some steps, of one network with one output; None of others."""
+    from lagreach.kernels.cpu.function import read_and_sums
+
+    return read_and_sums(cell, x, s0, params, weight, bias, target, share, index) if len(weight) == 1 else None
 
 
 def scan_tangent(cell: Cell, x: Tensor, s0: Tensor, params: Params, direction: Params) -> Tensor:

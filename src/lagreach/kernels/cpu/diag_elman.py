@@ -9,6 +9,7 @@ import numpy as np
 from lagreach.kernels.cpu.compiled import compiled, use_whole_registers
 from lagreach.kernels.cpu.nonlinear import activate
 from lagreach.kernels.cpu.parts import add_arriving, add_input_gradients, add_read, read_out, some_steps
+from lagreach.kernels.cpu.summed import sum_along
 from lagreach.kernels.cpu.tiles import sum_of_products
 
 
@@ -26,6 +27,13 @@ def forward(x, w, h0, c0, run, lo, hi):
                 now[i, j] += w.U[0, j] * before[i, j]
         activate(now, 0, units)
         read_out(now, w, run.read, t, lo, hi)
+
+
+@compiled
+@no_type_check
+def summed(x, w, h, c, run, turned, pull, near, target, share, index, read, sums, picked):
+    """See `sum_along`."""
+    sum_along(forward, x, w, h, c, run, turned, pull, near, target, share, index, read, sums, picked)
 
 
 @compiled

@@ -20,6 +20,7 @@ from lagreach.kernels.cpu.parts import (
     some_steps,
     step_of,
 )
+from lagreach.kernels.cpu.summed import sum_along
 from lagreach.kernels.cpu.tiles import sum_of_products
 
 
@@ -45,6 +46,13 @@ def forward(x, w, h0, c0, run, lo, hi):
                 s, g = act[i, j], act[i, n + j]
                 now[i, j] = one_minus_sigmoid_of(s) * before[i, j] + sigmoid_of(s) * g
         read_out(now, w, run.read, t, lo, hi)
+
+
+@compiled
+@no_type_check
+def summed(x, w, h, c, run, turned, pull, near, target, share, index, read, sums, picked):
+    """See `sum_along`."""
+    sum_along(forward, x, w, h, c, run, turned, pull, near, target, share, index, read, sums, picked)
 
 
 @compiled

@@ -139,6 +139,25 @@ def read_and_output(
     return _read_of(done, alone=alone), states_of(done, alone=alone)[0]
 
 
+def read_and_sums(
+    cell: Cell,
+    x: Tensor,
+    s0: Tensor,
+    params: Params,
+    weight: Tensor,
+    bias: Tensor,
+    target: Tensor,
+    share: Tensor,
+    index: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What a readout of one output makes of a network alone, and sums of the output of its cell, as they come."""
+    one = {name: p[None] for name, p in params.items()}
+    readout = Readout(weight[None], bias[None])
+    done = passes.summed(cell, x[None], s0[None], one, readout, target, share, index)
+    read, sums, picked = (torch.from_numpy(part) for part in done)
+    return read, sums, picked
+
+
 def tangent(cell: Cell, x: Tensor, s0: Tensor, params: Params, direction: Params) -> Tensor:
     """Derivative of the states along a direction of the weights, in the layout of `scan`."""
     check_scan(cell, x, s0, direction, "the direction of")

@@ -72,28 +72,51 @@ def _add_about(products, power, about, cross, old, powers, first, apart):
                     total[j] += mean * others[j]
 
 
+@part
+@no_type_check
+def _pull(features, pull, about, start, ours):
+    """Features of some rows from the first on about their means, along what pulls at the outputs, and behind them the pulls."""
+    outputs, width = about.shape
+    n = np.uint64(width)
+    for row in range(len(ours)):
+        mine, pulls = ours[row], pull[start + row]
+        for o in range(outputs):
+            each, mean, much = features[start + row, o], about[o], pulls[o]
+            mine[width + o] = much
+            if o == 0:
+                for k in range(n):
+                    mine[k] = (each[k] - mean[k]) * much
+            else:
+                for k in range(n):
+                    mine[k] += (each[k] - mean[k]) * much
+
+
 @compiled
 @no_type_check
 def _add(
-    ours, size, values, sequence, times, lags, near, gathered, products, power, about, cross, old, powers, first, apart
-):
+    features, pull, size, values, sequence, times, lags, near, room, about, cross, old, powers, first, apart
+):  # fmt: skip
     use_whole_registers()
+    ours, gathered, products, power = room
     width, columns = products.shape
-    for block in range(len(ours)):
-        for begin in range(0, ours.shape[1], SINGLE):
-            end = min(begin + SINGLE, ours.shape[1])
+    for block in range(len(features)):
+        rows = features.shape[1]
+        for begin in range(0, rows, SINGLE):
+            end = min(begin + SINGLE, rows)
             products[:], power[:] = 0, 0
             for start in range(begin, end, GATHERED):
                 some = min(GATHERED, end - start)
-                before = gathered[:some]
+                mine, before = ours[:some], gathered[:some]
+                _pull(features[block], pull[block], about[block], start, mine)
                 _gather(values, sequence[block], times[block], size[block], start, lags, near, before, power)
-                mine = ours[block, start : start + some].reshape(1, some, width), before.reshape(1, some, columns)
-                sum_of_products(products, products, (mine,), 0, columns)
+                pair = mine.reshape(1, some, width), before.reshape(1, some, columns)
+                sum_of_products(products, products, (pair,), 0, columns)
             _add_about(products, power, about[block], cross[block], old[block], powers[block], first, apart)
 
 
 def add_products(
-    ours: Float[Tensor, "block row feature_and_output"],
+    features: Float[Tensor, "block row output feature"],
+    pull: Float[Tensor, "block row output"],
     size: Float[Tensor, "block row"],
     values: Float[Tensor, "probe seq time"],
     sequence: Int[Tensor, "block row"],
@@ -105,30 +128,32 @@ def add_products(
     powers: Float[Tensor, "block every_probe lag"],
     probes: slice,
 ) -> None:
-    """Add ``sum ours z`` and ``sum size z^2`` over the rows of each block, z being the inputs that lie some lags before.
+    """Add ``sum pull phi z``, ``sum pull z`` and ``sum size z^2`` over the rows of each block: z are the inputs some lags before.
 
-    Lags rise. Features are given about their means `about`, and the sums `cross` are those of the features themselves; the
-    last of `ours` are the outputs' own, summed in `old`. Sums are contiguous and in double precision; those of `probes` are
-    added to.
+    Lags rise. Products are of the features about their means `about`, and what is added to `cross` is that of the features
+    themselves; features may be in double precision. Sums are contiguous and in double precision; those of `probes` are added to.
     """
     (blocks, rows), (_, sequences, time) = size.shape, values.shape
-    (outputs, features), every, count = about.shape[1:], cross.shape[2], len(lags)
+    (outputs, width), every, count = about.shape[1:], cross.shape[2], len(lags)
     first, last, apart = probes.indices(every)
+    where = "sums of products"
     given = {
-        "the features": (ours, (blocks, rows, features + outputs)),
+        "the pulls": (pull, (blocks, rows, outputs)),
         "the weights": (size, (blocks, rows)),
         "the inputs": (values, (len(range(first, last, apart)), sequences, time)),
-        "the means": (about, (blocks, outputs, features)),
+        "the means": (about, (blocks, outputs, width)),
     }
-    check_arrays("sums of products", given, dtype=values.dtype)
+    check_arrays(where, given, dtype=values.dtype)
+    exact = torch.float64 if features.dtype == torch.float64 else values.dtype
+    check_arrays(where, {"the features": (features, (blocks, rows, outputs, width))}, dtype=exact)
     numbered = {"the rows": (sequence, (blocks, rows)), "the steps": (times, (blocks, rows))}
-    check_arrays("sums of products", numbered, dtype=torch.int64)
+    check_arrays(where, numbered, dtype=torch.int64)
     sums = {
-        "the sums": (cross, (blocks, features, every, count)),
+        "the sums": (cross, (blocks, width, every, count)),
         "the others": (old, (blocks, outputs, every, count)),
         "their squares": (powers, (blocks, every, count)),
     }
-    check_arrays("sums of products", sums, dtype=torch.float64)
+    check_arrays(where, sums, dtype=torch.float64)
     for name, numbers, most in (("sequences", sequence, sequences), ("steps", times, time)):
         low, high = (int(end) for end in numbers.aminmax()) if numbers.numel() else (0, 0)
         if numbers.numel() and not 0 <= low <= high < most:
@@ -141,12 +166,10 @@ def add_products(
         got = f"strides {[part.stride() for part in (cross, old, powers)]}"
         raise InputError("these sums are not contiguous", got=got, expected="whole arrays, not views of some columns")
     near = int((np.diff(distances) == 1).cumprod().sum()) + 1  # lags that follow each other from the first on
-    arrays = [part.detach().contiguous().numpy() for part in (ours, size, values, sequence, times)]
+    arrays = [part.detach().contiguous().numpy() for part in (features, pull, size, values, sequence, times)]
     sums_at = [part.detach().numpy() for part in (cross, old, powers)]
-    columns = len(values) * count
-    gathered, products, power = (
-        empty(shape, arrays[0].dtype)
-        for shape in ((GATHERED, columns), (features + outputs, columns), (len(values), count))
-    )
+    columns, kind = len(values) * count, arrays[3].dtype
+    shapes = (GATHERED, width + outputs), (GATHERED, columns), (width + outputs, columns), (len(values), count)
+    room = tuple(empty(shape, kind) for shape in shapes)
     means = about.detach().contiguous().numpy()
-    _add(*arrays, distances, near, gathered, products, power, means, *sums_at, first, apart)
+    _add(*arrays, distances, near, room, means, *sums_at, first, apart)

@@ -20,6 +20,7 @@ from lagreach.kernels.cpu.parts import (
     some_steps,
     step_of,
 )
+from lagreach.kernels.cpu.summed import sum_along
 from lagreach.kernels.cpu.tiles import sum_of_products
 
 
@@ -48,6 +49,13 @@ def forward(x, w, h0, c0, run, lo, hi):
                 for j in range(n):
                     now[i, j] = w.kept * before[i, j] + w.gate * act[i, j]
         read_out(now, w, run.read, t, lo, hi)
+
+
+@compiled
+@no_type_check
+def summed(x, w, h, c, run, turned, pull, near, target, share, index, read, sums, picked):
+    """See `sum_along`."""
+    sum_along(forward, x, w, h, c, run, turned, pull, near, target, share, index, read, sums, picked)
 
 
 @compiled

@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,9 +21,11 @@ import torch
 from lagreach._util.progress import waiting
 from lagreach._util.threads import Workers
 from lagreach.cells import Cell, Params
+from lagreach.errors import InputError
 from lagreach.kernels.cpu.buffers import empty, zeros
 from lagreach.kernels.cpu.compiled import Gradients, Run, Weights
 from lagreach.kernels.cpu.packing import Readout, gradients_like, pack, unpack
+from lagreach.kernels.cpu.summed import STEPS as STEPS_SUMMED
 from lagreach.kernels.entry import check_arrays, check_scan
 
 ROWS = 32  # sequences in a block
@@ -89,6 +91,57 @@ def forward(
     done = Forward(cell, inputs, h0, c0, weights, run)
     kernel = _kernel(cell, "forward", dtype)
     _spread([partial(kernel, *done.of(r), *rows) for r in range(replica) for rows in _blocks(done)], done.work)
+    return done
+
+
+class Sums(NamedTuple):
+    """What `summed` leaves of a forward pass, for each sequence."""
+
+    read: np.ndarray  # (seq, time), the one output of a readout
+    sums: np.ndarray  # (seq, unit), of what it misses times the states
+    picked: np.ndarray  # (seq, pick, unit), states of some steps
+
+
+def summed(
+    cell: Cell,
+    x: torch.Tensor,
+    s0: torch.Tensor,
+    params: Params,
+    readout: Readout,
+    target: torch.Tensor,
+    share: torch.Tensor,
+    index: torch.Tensor,
+) -> Sums:
+    """Run one network (replica axes of length one), read its one output, and sum ``share (target - output) h`` over time."""
+    check_scan(cell, x, s0, params)
+    (_, seq, time, width), units = x.shape, cell.output(s0).shape[-1]
+    where, dtype = f"sums of the states of {cell.name}", x[0].detach().numpy().dtype
+    check_arrays(where, {"inputs of one network": (x, (1, seq, time, width))})
+    check_arrays(where, {"targets": (target, (seq, time)), "shares": (share, (seq, time))}, dtype=x.dtype)
+    check_arrays(where, {"the readout": (readout.read, (1, 1, units))}, dtype=x.dtype)
+    check_arrays(where, {"its offset": (readout.offset, (1, 1))}, dtype=x.dtype)
+    check_arrays(where, {"the steps": (index, (seq, index.shape[1]))}, dtype=torch.int64)
+    if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < time:
+        raise InputError("these steps are not there", got=f"up to {int(index.max())}", expected=f"from 0 to {time - 1}")
+    h0, *rest = (s[0].detach().numpy() for s in cell.split(s0))
+    c0, weights = rest[0] if rest else np.empty((seq, 0), dtype), pack(cell, params, readout)[0]
+    done = Sums(*(empty(shape, dtype) for shape in ((seq, time), (seq, units), (*index.shape, units))))
+    done.sums[:] = 0
+    before = [part.detach().contiguous().numpy() for part in (x[0], target, share, index)]
+    kernel = _kernel(cell, "summed", dtype)
+
+    def some(rows: slice) -> None:
+        inputs, *others = (part[rows] for part in before)
+        count = len(inputs)
+        sizes = _sizes(cell, weights, (STEPS_SUMMED, count, units), kept=1)
+        if len(cell.blocks) > 1:
+            sizes["c"] = (2, count, units)
+        run = Run(**{name: np.empty(size, dtype) for name, size in sizes.items()})
+        room = np.empty((STEPS_SUMMED, count, width), dtype), np.empty((count, STEPS_SUMMED), dtype)
+        near, state = np.empty((count, index.shape[1]), np.int64), (h0[rows].copy(), c0[rows].copy())
+        kernel(inputs, weights, *state, run, *room, near, *others, *(part[rows] for part in done))
+
+    _spread([partial(some, slice(lo, lo + ROWS)) for lo in range(0, seq, ROWS)], float(seq * time * weights.U.size))
     return done
 
 

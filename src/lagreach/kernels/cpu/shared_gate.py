@@ -23,6 +23,7 @@ from lagreach.kernels.cpu.parts import (
     some_steps,
     step_of,
 )
+from lagreach.kernels.cpu.summed import sum_along
 from lagreach.kernels.cpu.tiles import sum_of_products
 
 
@@ -62,6 +63,13 @@ def forward(x, w, h0, c0, run, lo, hi):
             for j in range(units):
                 now[i, j] = kept * before[i, j] + s * act[i, j]
         read_out(now, w, run.read, t, lo, hi)
+
+
+@compiled
+@no_type_check
+def summed(x, w, h, c, run, turned, pull, near, target, share, index, read, sums, picked):
+    """See `sum_along`."""
+    sum_along(forward, x, w, h, c, run, turned, pull, near, target, share, index, read, sums, picked)
 
 
 @compiled

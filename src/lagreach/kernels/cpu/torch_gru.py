@@ -20,6 +20,7 @@ from lagreach.kernels.cpu.parts import (
     some_steps,
     step_of,
 )
+from lagreach.kernels.cpu.summed import sum_along
 from lagreach.kernels.cpu.tiles import sum_of_products
 
 
@@ -50,6 +51,13 @@ def forward(x, w, h0, c0, run, lo, hi):
                 z, g = act[i, n + j], act[i, n + n + j]
                 now[i, j] = sigmoid_of(z) * before[i, j] + one_minus_sigmoid_of(z) * g
         read_out(now, w, run.read, t, lo, hi)
+
+
+@compiled
+@no_type_check
+def summed(x, w, h, c, run, turned, pull, near, target, share, index, read, sums, picked):
+    """See `sum_along`."""
+    sum_along(forward, x, w, h, c, run, turned, pull, near, target, share, index, read, sums, picked)
 
 
 @compiled

@@ -21,7 +21,8 @@ STRETCH = 64  # steps that are summed before their sum is added to the others, s
 
 @compiled
 @no_type_check
-def _add_up(weights, values, index, out, picked):
+def add_up(weights, values, index, out, picked):
+    """See `weighted_sums`; `index` may also name steps that are not there, whose values are not picked."""
     time, seq, width = values.shape
     n = np.uint64(width)
     part = np.empty((seq, width), out.dtype)
@@ -64,5 +65,5 @@ def weighted_sums(
     if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < time:
         raise InputError("these steps are not there", got=f"up to {int(index.max())}", expected=f"from 0 to {time - 1}")
     out, picked = (torch.zeros(shape, dtype=values.dtype) for shape in ((seq, width), (*index.shape, width)))
-    _add_up(*(part.detach().contiguous().numpy() for part in (weights, values, index)), out.numpy(), picked.numpy())
+    add_up(*(part.detach().contiguous().numpy() for part in (weights, values, index)), out.numpy(), picked.numpy())
     return out, picked

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lagreach.errors import InputError
-from lagreach.statistics.linear_share.products import add_products
+from lagreach.statistics.linear_share.products import add_products, squares_and_means
 
 SUMS = (
     "sequences", "squares", "means", "cross", "planted", "power", "present", "gradients", "gradient", "residual",
@@ -206,20 +206,19 @@ class ShareMoments:
         is summed about the features' means, some rows at a time in the precision of the inputs.
         """
         blocks = InBlocks.of(rows.block, rows.features.device)
-        at, phi, towards = blocks.numbers, blocks(rows.features), blocks(rows.towards)
-        weights, gradient = blocks.counted(rows.weights), blocks.counted(rows.gradient).double()
+        at, phi, towards = blocks.numbers, blocks(rows.features).flatten(1, 2), blocks(rows.towards).flatten(1, 2)
+        weights, gradient = blocks.counted(rows.weights).flatten(1), blocks.counted(rows.gradient).double()
         times, planted = blocks(rows.times), blocks(rows.planted)
-        kind, (outputs, features) = planted.dtype, phi.shape[3:]
-        exact, counts = phi.double(), weights.double()
-        weighted = exact * counts[..., None, None]
-        means = weighted.sum((1, 2))  # (block, row, feature)
+        kind, (outputs, _) = planted.dtype, phi.shape[2:]
+        counts = weights.double()
+        squares, means = squares_and_means(phi, counts)
         self.sequences[at] += blocks.counts.sum(1)
-        self.squares[at] += weighted.flatten(1, 3).mT @ exact.flatten(1, 3)
+        self.squares[at] += squares
         self.means[at] += means
-        self.present[at] += _from_each(times.flatten(1), counts.flatten(1), planted.shape[2], self.lags)
-        about = (means / counts.sum((1, 2))[:, None, None]).to(kind)  # what is subtracted, as it was rounded
+        self.present[at] += _from_each(times.flatten(1), counts, planted.shape[2], self.lags)
+        about = (means / counts.sum(1)[:, None, None]).to(kind)  # what is subtracted, as it was rounded
         groups, values = len(set(self.group)), planted.flatten(0, 1).movedim(2, 0)  # (probe, seq, time)
-        old = exact.new_zeros(blocks.count, outputs, len(self.group), len(self.lags))
+        old = counts.new_zeros(blocks.count, outputs, len(self.group), len(self.lags))
         powers = torch.zeros_like(old[:, 0])
         cross = self.cross.permute(0, 2, 3, 1)  # (block, feature, probe, lag), as it lies in memory
         summed = cross[at]  # of blocks that follow each other, the sums themselves
@@ -228,12 +227,8 @@ class ShareMoments:
         for group in range(groups):
             probes = slice(group, None, groups)  # groups take turns
             along = towards[..., group]
-            pull = (along * weights[..., None]).to(kind)  # (block, member, anchor, row)
-            ours = pull.new_empty(*pull.shape[:3], features + outputs)
-            torch.sum((phi - about[:, None, None]) * pull[..., None], dim=3, out=ours[..., :features])
-            ours[..., features:] = pull
-            size = (weights * along.square().sum(3)).flatten(1).to(kind)
-            given = (ours.flatten(1, 2), size, values[probes], sequence, times.flatten(1), self.lags)
+            pull, size = (along * weights[..., None]).to(kind), (weights * along.square().sum(2)).to(kind)
+            given = (phi, pull, size, values[probes], sequence, times.flatten(1), self.lags)
             add_products(*given, about, summed, old, powers, probes)
         if not isinstance(at, slice):
             cross[at] = summed

@@ -23,8 +23,22 @@ def compiled_sums(values: Tensor) -> bool:
     return values.device.type == "cpu" and values.dtype in (torch.float32, torch.float64) and has_numba()
 
 
+def squares_and_means(
+    features: Float[Tensor, "block row output feature"], counts: Float[Tensor, "block row"]
+) -> tuple[Float[Tensor, "block feature feature"], Float[Tensor, "block output feature"]]:
+    """What `lagreach.kernels.cpu.squares.squares_and_means` says."""
+    if compiled_sums(features):
+        from lagreach.kernels.cpu import squares as compiled  # late: it brings a compiler along
+
+        return compiled.squares_and_means(features, counts)
+    exact = features.double()
+    weighted = exact * counts[..., None, None]
+    return weighted.flatten(1, 2).mT @ exact.flatten(1, 2), weighted.sum(1)
+
+
 def add_products(
-    ours: Float[Tensor, "block row feature_and_output"],
+    features: Float[Tensor, "block row output feature"],
+    pull: Float[Tensor, "block row output"],
     size: Float[Tensor, "block row"],
     values: Float[Tensor, "probe seq time"],
     sequence: Int[Tensor, "block row"],
@@ -41,12 +55,13 @@ def add_products(
     Inputs are zero where there are none. Products are in the inputs' precision, so they are over `PIECE` rows at most. Other
     devices take as many blocks at once as they have room for.
     """
-    if compiled_sums(values):
+    if compiled_sums(values) and compiled_sums(features):
         from lagreach.kernels.cpu import lagged_sums as compiled  # late: it brings a compiler along
 
-        compiled.add_products(ours, size, values, sequence, times, lags, about, cross, old, powers, probes)
+        compiled.add_products(features, pull, size, values, sequence, times, lags, about, cross, old, powers, probes)
         return
     (blocks, rows), (count, first) = size.shape, (len(values), max(lags))
+    ours = torch.cat((((features - about[:, None]) * pull[..., None]).sum(2).to(pull), pull), dim=2)
     padded = torch.nn.functional.pad(values, (first, 0))  # zeros where there are no inputs yet
     probe, distances = (torch.as_tensor(of, device=values.device) for of in (list(range(count)), lags))
     together = min(blocks, max(1, ROOM // (min(rows, PIECE) * count * len(lags))))
