@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lagreach import GatedRNN, all_cells
+from lagreach._util import buffers
 from lagreach._util.autodiff import directional_derivative
 from lagreach._util.threads import one_thread
 from lagreach.cells.stack import Stack
 from lagreach.errors import UnsupportedError
 from lagreach.kernels import choose, cpu, scan, scan_output, scan_readout, scan_stack, scan_tangent
-from lagreach.kernels.cpu import buffers, passes
+from lagreach.kernels.cpu import passes
 from lagreach.kernels.packing import BLOCKS
 from lagreach.kernels.reference import reference
 from tests import cases

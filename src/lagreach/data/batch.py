@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,8 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lagreach._util.buffers import LARGE, empty
 from lagreach.errors import InputError, TooLargeError
 
+POOLED = {
+    torch.float32: np.dtype("float32"),
+    torch.float64: np.dtype("float64"),
+}  # types whose large rows use memory again
 AS_LOADER = "pass torch.utils.data.DataLoader(data, batch_size=64)"
 MOST_STEPS = 10**6  # of one sequence: its states are held a dozen times over while gradients are carried back
 
@@ -144,5 +150,16 @@ def _take(value: Any, index: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _take(part, index) for name, part in value.items()}
     if isinstance(index, Tensor) and isinstance(value, Tensor) and index.dtype != torch.bool:
-        return value.index_select(0, index.to(value.device))  # whole rows: twice as fast as other indices
+        return _rows(value, index.to(value.device))
     return value[index]
+
+
+def _rows(values: Tensor, index: Tensor) -> Tensor:
+    """Whole rows: twice as fast as other indices. Into memory that is used again, where it is much."""
+    wanted = (len(index), *values.shape[1:])
+    plain = (
+        type(values) is Tensor and values.device.type == "cpu" and values.dtype in POOLED and not values.requires_grad
+    )
+    if not plain or math.prod(wanted) * values.itemsize < LARGE:
+        return values.index_select(0, index)
+    return torch.index_select(values, 0, index, out=torch.from_numpy(empty(wanted, POOLED[values.dtype])))

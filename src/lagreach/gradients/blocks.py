@@ -16,12 +16,12 @@ import numpy as np
 from torch import Tensor
 
 from lagreach._moved import renamed
+from lagreach._util.buffers import zeros
 from lagreach.errors import InputError, TooLargeError
 from lagreach.gradients.band_gradients import band_gradients
 from lagreach.gradients.contrast import planted_gradient, signal_gradients, target_spread
 from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch, select
 from lagreach.gradients.overflow import check_gradients
-from lagreach.kernels.cpu.buffers import zeros
 
 LIMIT_BYTES = 2**30
 DOUBLE = np.dtype(np.float64)

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from lagreach._moved import renamed
+from lagreach._util.buffers import empty
 from lagreach.errors import InputError
 from lagreach.gradients.blocks import BlockMeans
 from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch, band_cotangents
@@ -29,7 +30,6 @@ from lagreach.gradients.sequence_gradients import (
     ThroughStates,
     whole_gradients,
 )
-from lagreach.kernels.cpu.buffers import empty
 from lagreach.transport.exact import by_weight
 from lagreach.transport.objective import output_gradient, valid_steps
 from lagreach.transport.rollout import Rollout

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lagreach._util.buffers import empty
 from lagreach.adapters import Recurrence
 from lagreach.cells._pullback import RowForm
 from lagreach.kernels.cpu import missing, row_pass
-from lagreach.kernels.cpu.buffers import empty
 from lagreach.transport.linearised import Closed, Linearised
 
 if TYPE_CHECKING:

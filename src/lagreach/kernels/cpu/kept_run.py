@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lagreach._util.buffers import empty
 from lagreach.cells import Cell, Params
 from lagreach.cells._pullback import RowForm
 from lagreach.kernels.cpu import lstm, passes, torch_gru
-from lagreach.kernels.cpu.buffers import empty
 
 GATES = {"lstm": ("ifgo", "ifgo"), "torch_gru": ("zrn", "nzr")}  # in the order of recurrent and of input weights
 

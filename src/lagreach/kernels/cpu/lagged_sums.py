@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lagreach._util.buffers import empty
 from lagreach.errors import InputError
-from lagreach.kernels.cpu.buffers import empty
 from lagreach.kernels.cpu.compiled import compiled, part, use_whole_registers
 from lagreach.kernels.cpu.tiles import sum_of_products
 from lagreach.kernels.entry import check_arrays

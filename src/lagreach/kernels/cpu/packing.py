@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lagreach._util.buffers import empty, zeros
 from lagreach.cells import Cell, Params
 from lagreach.cells.diag_elman import DiagElman
 from lagreach.cells.shared_gate import SharedGate
 from lagreach.cells.torch_gru import TorchGRU
-from lagreach.kernels.cpu.buffers import empty, zeros
 from lagreach.kernels.cpu.compiled import Gradients, Weights
 from lagreach.kernels.packing import BLOCKS
 

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from lagreach._util.buffers import empty, zeros
 from lagreach._util.progress import waiting
 from lagreach._util.threads import Workers
 from lagreach.cells import Cell, Params
 from lagreach.errors import InputError
-from lagreach.kernels.cpu.buffers import empty, zeros
 from lagreach.kernels.cpu.compiled import Gradients, Run, Weights
 from lagreach.kernels.cpu.packing import Readout, gradients_like, pack, unpack
 from lagreach.kernels.cpu.summed import STEPS as STEPS_SUMMED

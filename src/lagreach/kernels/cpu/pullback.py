@@ -24,10 +24,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lagreach._util.buffers import empty
 from lagreach._util.progress import waiting
 from lagreach.cells._pullback import RowForm
 from lagreach.errors import InputError
-from lagreach.kernels.cpu.buffers import empty
 from lagreach.kernels.cpu.compiled import aligned, compiled, inlined, use_whole_registers
 from lagreach.kernels.cpu.parts import normalise_slope
 from lagreach.kernels.cpu.tiles import sum_of_products

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lagreach._util.buffers import empty
 from lagreach.cells import Cell, Dual, Factors, Params
 from lagreach.kernels.cpu import missing
-from lagreach.kernels.cpu.buffers import empty
 from lagreach.kernels.cpu.compiled import Weights, compiled
 from lagreach.kernels.cpu.nonlinear import activate, activate_gates, one_minus_sigmoid_of, sigmoid_of
 from lagreach.kernels.cpu.packing import pack

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lagreach.kernels.cpu import buffers
+from lagreach._util import buffers
 
 SINGLE = np.dtype("float32")
 SHAPE = (3, 100_001)
