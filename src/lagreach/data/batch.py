@@ -14,7 +14,7 @@ from torch import Tensor
 from lagreach._util.buffers import LARGE, empty
 from lagreach.errors import InputError, TooLargeError
 
-POOLED = {
+POOLED: dict[torch.dtype, np.dtype[Any]] = {
     torch.float32: np.dtype("float32"),
     torch.float64: np.dtype("float64"),
 }  # types whose large rows use memory again
