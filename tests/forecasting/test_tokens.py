@@ -84,3 +84,14 @@ def test_half_from_never_is_said_only_where_directions_have_told_all():
         for word, up in zip(made.limits_if_present.values, ample + made.rising, strict=True)
         if up >= 0.5
     )
+
+
+@pytest.mark.parametrize("tokens", [3, 6, TOKENS])
+def test_tokens_that_follow_from_each_other_are_forecast(tokens):
+    """Of six, codes have fewer directions than the test looks along."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(tokens, (200, 16), generator=generator)
+    for step in range(1, 16):
+        x[:, step] = torch.where(torch.rand(200, generator=generator) < 0.5, x[:, step - 1], x[:, step])
+    made = lagreach.forecast(Tagger(), (x[:, :-1], x[:, 1:]), [200], range(4), loss="cross_entropy", weights="readout")
+    assert list(made.found) == [True, False, False, False]

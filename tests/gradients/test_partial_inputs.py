@@ -1,5 +1,6 @@
 """What neighbours leave of an input: closed forms, plain least squares, and silence where inputs are independent."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -8,13 +9,16 @@ import torch
 
 from lagreach import GatedRNN
 from lagreach.data.autoregression import Autoregression, autoregression
+from lagreach.data.by_position import ByPosition
 from lagreach.diagnosis.measure import MeasureSettings, plan_measurement
 from lagreach.gradients.partial_inputs import (
     RIDGE,
     InputMoments,
     InputSums,
     Neighbours,
+    WholeProducts,
     fit_neighbours,
+    misleading,
     neighbour_products,
 )
 
@@ -198,3 +202,74 @@ def test_sums_of_pieces_and_lengths(generator):
     assert whole.told.any(0).tolist() == [True, True, bool(longest == 20)]
     with pytest.raises(Exception, match="two parts hold the same block"):
         InputMoments.merge([whole, whole])
+
+
+def changing(generator, sequences=200, time=20):
+    """Walks, each from a level of its own."""
+    return torch.randn(sequences, time, 1, generator=generator).cumsum(1) + 5 * torch.randn(
+        sequences, 1, 1, generator=generator
+    )
+
+
+def with_whole(x, parts=1):
+    """Moments with those of whole sequences, in so many parts."""
+    made = []
+    for number, some in enumerate(x.split(len(x) // parts)):
+        difference, moments = some[::2] - some[1::2], moments_of(some, blocks=4)
+        sums = WholeProducts()
+        for piece in difference.split(7):
+            sums.add(piece, torch.ones(piece.shape[:2], dtype=torch.bool))
+        whole, near = sums.result()
+        made.append(dataclasses.replace(moments, block=moments.block + 4 * number, whole=whole, near=near))
+    return made
+
+
+def test_inputs_that_change_in_their_course_are_predicted_position_by_position(generator):
+    (moments,) = with_whole(changing(generator))
+    neighbours = fit_neighbours(moments)
+    assert isinstance(neighbours.model, ByPosition)
+    steady = autoregressive(generator, 200, 20, 0.7)
+    (moments,) = with_whole(steady)
+    assert isinstance(fit_neighbours(moments).model, Autoregression)
+
+
+def test_parts_hold_the_same_whole_sequences(generator):
+    x = changing(generator)
+    (one,), parts = with_whole(x), with_whole(x, 5)
+    merged = InputMoments.merge(parts)
+    for mine, theirs in zip(merged.whole_covariance(), one.whole_covariance(), strict=True):
+        np.testing.assert_allclose(mine, theirs)
+    np.testing.assert_allclose(merged.near.sum(0), one.near.sum(0))
+
+
+def test_short_and_few_sequences_tell_no_whole_covariance(generator):
+    x = changing(generator)
+    sums, valid = WholeProducts(), torch.ones(100, 20, dtype=torch.bool)
+    sums.add(x[::2], valid)
+    assert sums.result()[0].shape == (1, 20, 20)
+    valid[3, 10:] = False
+    sums.add(x[::2], valid)
+    assert sums.result()[0].shape == (1, 0, 0)
+    (few,) = with_whole(x[:48])
+    assert few.whole_covariance() is None
+
+
+@pytest.mark.parametrize("kind", ["steady", "missing as zeros", "loudness of its own"])
+def test_inputs_that_are_large_together_are_told_from_steady_ones(kind, generator):
+    told = []
+    for _ in range(10):
+        x = autoregressive(generator, 300, 40, 0.9).float()
+        if kind == "missing as zeros":
+            x = x * (torch.rand(x.shape, generator=generator) < 0.6)
+        elif kind == "loudness of its own":
+            x = x * torch.randn(300, 1, 1, generator=generator).exp()
+        told.append(with_whole(x)[0].loud())
+    assert sum(told) <= 1 if kind == "steady" else sum(told) >= 8
+
+
+def test_inputs_that_follow_exactly_are_spoken_of(generator):
+    x = autoregressive(generator, 300, 23, 0.7)
+    (moments,) = with_whole(torch.cat((x[:, 3:], x[:, :-3]), dim=2))
+    said = misleading(moments, fit_neighbours(moments), 1.0)
+    assert any("follow exactly" in note for note in said)
+    assert misleading(moments, None, 5.0) == ()

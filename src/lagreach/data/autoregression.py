@@ -194,24 +194,3 @@ def _weights(
     towards = np.concatenate(lagged[1 : known + 1], axis=-1)  # E[z_t (z_{t-1}, z_{t-2}, ...)']
     solved = np.linalg.solve(among[..., nearest, nearest].swapaxes(-1, -2), towards.swapaxes(-1, -2))
     return np.split(solved.swapaxes(-1, -2), known, axis=-1)
-
-
-def by_position(covariance: Float[np.ndarray, "n n"], inputs: int, ridge: float) -> Autoregression:
-    """Each step from all before it, as they are told by the covariance of a whole sequence (time and input, input fastest).
-
-    Nothing is taken to be alike at different positions. Cholesky's factor holds all regressions: C = L L'.
-
-    >>> walk = np.minimum.outer(np.arange(1.0, 4), np.arange(1.0, 4))
-    >>> [rows.flatten().round(3).tolist() for rows in by_position(walk, 1, 0.0).filters]
-    [[1.0], [1.0, -1.0], [1.0, -1.0, 0.0]]
-    """
-    time = len(covariance) // inputs
-    typical = np.trace(covariance) / len(covariance)
-    factor = np.linalg.cholesky(covariance + ridge * typical * np.eye(len(covariance)))
-    inverse = np.linalg.inv(factor).reshape(time, inputs, time, inputs)
-    own = factor.reshape(time, inputs, time, inputs)[np.arange(time), :, np.arange(time)]
-    filters = [
-        np.stack([own[t] @ inverse[t, :, t - k] for k in range(t + 1)])[:, None] + 0.0  # no negative zeros
-        for t in range(time)
-    ]
-    return Autoregression(tuple(filters), tuple(np.linalg.inv(one @ one.T)[None] for one in own))

@@ -54,6 +54,27 @@ class Batch:
         return replace(self, x=x)
 
 
+def known_lengths(batch: Batch) -> Tensor | None:
+    """Lengths, also where a mask alone tells them: at the end it leaves steps out whose inputs are all zero.
+
+    >>> x, mask = torch.ones(2, 3, 1), torch.tensor([[1, 1, 1], [1, 0, 0]])
+    >>> known_lengths(Batch(x * mask[..., None], x, mask)), known_lengths(Batch(x, x, mask))
+    (tensor([3, 1]), None)
+    """
+    x, mask = batch.x, batch.mask
+    if (
+        batch.lengths is not None
+        or mask is None
+        or x.ndim < 2
+        or mask.shape != x.shape[:2]
+        or not x.is_floating_point()
+    ):
+        return batch.lengths
+    there = (torch.as_tensor(mask, device=x.device) != 0) | (x.flatten(2) != 0).any(2)
+    lengths = torch.where(there.any(1), x.shape[1] - there.flip(1).long().argmax(1), x.shape[1])
+    return lengths if bool((lengths < x.shape[1]).any()) else None
+
+
 def telling_rows(count: int, lengths: Tensor | None = None, counted: Tensor | None = None) -> list[int]:
     """Numbers of a few sequences that differ as much as any: a check of a model on these holds for the others.
 

@@ -10,11 +10,18 @@ PARTS = 3  # of a sequence: a trend about the middle shows at both ends
 SURE = 5.0  # standard errors, of which chance shows less
 MORE = 1.5  # times the variance, up to which it matters little
 RELATED = 0.1  # correlation of neighbours, up to which nothing has to be taken off an input
+EXACT = 1e-4  # share of the variance: of an input of which the others leave less, it cannot be told what is its own
+DETERMINED = (
+    "some inputs follow exactly from others at other steps (a column that shifts, sums or repeats another, or does not change in "
+    "a sequence): which of them, and which lags of these, the target depends on cannot be told"
+)
+STAND_IN = "lags may stand in for each other"
+MISLED = "lags may be named that only other inputs pass on"
 CHANGING = (
     "inputs that follow from each other vary {:.1f} times as much in one part of the sequences as in another (a trend that each "
-    "has of its own, or a walk): what others say of an input is told as if all varied alike, so that lags may be named that only "
-    "other inputs pass on; take trends off, give differences of steps, or ask lagreach.forecast with at least twice as many "
-    "sequences as a sequence has numbers"
+    "has of its own, or a walk): what others say of an input is told as if all varied alike, so that "
+    + MISLED
+    + "; take trends off, give differences of steps, or three times as many sequences of one length as a sequence has numbers"
 )
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from lagreach.data.batch import known_lengths
 from lagreach.data.copies import distinct, without_near_copies
-from lagreach.data.course import CHANGING, Course
+from lagreach.data.course import Course
 from lagreach.data.sequences import Sequences, as_sequences
 from lagreach.data.sketch import Sketch, batches, digest, plain
 from lagreach.data.windows import Windows, find_windows
@@ -81,10 +82,9 @@ def survey(sequences: Sequences) -> Survey:
         sketches["y"].add(batch.y, inside)
         edges.add(x, y)
         if batch.x.is_floating_point() and batch.x.ndim > 1:
-            steps = np.ones(x.shape[:2], bool) if inside is None else inside
-            course.add(
-                torch.as_tensor(x).flatten(2) if x.ndim > 2 else torch.as_tensor(x)[..., None], torch.as_tensor(steps)
-            )
+            told, values = known_lengths(batch), torch.as_tensor(x)
+            ends = torch.full((len(x),), x.shape[1]) if told is None else told.cpu()
+            course.add(values.flatten(2) if x.ndim > 2 else values[..., None], torch.arange(x.shape[1]) < ends[:, None])
     kept, notes = distinct(contents), []
     if len(kept) < count:
         notes.append(
@@ -112,8 +112,6 @@ def survey(sequences: Sequences) -> Survey:
             windows = Windows.consecutive(count, lengths[0]) if whole else None
             notes.append(CONTINUE + (AS_A_SERIES if whole else NOT_AS_A_SERIES))
     change = course.change if windows is None else 1.0
-    if change > 1:
-        notes.append(CHANGING.format(change))
     differ = len(set(lengths)) > 1
     return Survey(
         kept,

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lagreach.data.bands import Bands
+from lagreach.data.course import MISLED
 from lagreach.detection.law import exp, log_n, mean_range, measured_range, robust
 from lagreach.diagnosis.passes import BetweenPasses, Collected, FirstPass, SecondPass, Statistics, between_passes
 from lagreach.diagnosis.settings import MeasureSettings
@@ -276,7 +277,7 @@ def _dependence_notes(
 ) -> tuple[str, ...]:
     """What the lags that are named mean, where that is not plain, and what cannot be told."""
     notes = list(between.notes)
-    if between.left < 1 and settings.signal == "dependence" and not notes:
+    if between.left < 1 and settings.signal == "dependence" and all(MISLED in note for note in notes):
         notes.append(
             f"inputs are correlated in time: dependences are partial, on what its neighbours leave of an input "
             f"({100 * between.left:.2g} % of its variance)"

@@ -23,7 +23,7 @@ from lagreach.gradients.head_reach import head_reach
 from lagreach.gradients.lag_contrasts import LagContrasts, lag_contrasts
 from lagreach.gradients.lag_sketch import BandTest
 from lagreach.gradients.measurement_plan import MeasurementPlan
-from lagreach.gradients.partial_inputs import DETERMINED, InputMoments, Neighbours, fit_neighbours
+from lagreach.gradients.partial_inputs import DETERMINED, InputMoments, Neighbours, fit_neighbours, misleading
 from lagreach.gradients.significance import flip_test
 from lagreach.gradients.step_inputs import step_input
 
@@ -129,7 +129,8 @@ def locate(
         for lag in sorted(single_lags.lags)
         if max(single_lags.p[lag], test.adjusted[single_lags.band[lag]]) <= settings.error
     )
-    return Located(named, adjusted, signal, left, single_lags.notes)
+    misled = () if inputs is None else misleading(inputs, neighbours, plan.block_plan.change)
+    return Located(named, adjusted, signal, left, (*single_lags.notes, *misled))
 
 
 def _why_not(plan: MeasurementPlan, neighbours: Neighbours | None) -> str:

@@ -14,8 +14,9 @@ from torch import Tensor
 from lagreach.adapters.view import check_finite
 from lagreach.data.autoregression import Autoregression, steps_before
 from lagreach.data.bands import make_bands
-from lagreach.data.batch import Batch
-from lagreach.data.course import CHANGING
+from lagreach.data.batch import Batch, known_lengths
+from lagreach.data.by_position import ByPosition
+from lagreach.data.course import CHANGING, DETERMINED, EXACT
 from lagreach.data.pairs import plan_blocks
 from lagreach.data.sequences import Sequences
 from lagreach.data.targets import check_time_axis
@@ -64,7 +65,7 @@ class InputCoding:
     mean: Float[Tensor, "time code"]
     covariance: Float[Tensor, "code code"]
     project: Float[Tensor, "code probe"]
-    following: Autoregression | None = None
+    following: Autoregression | ByPosition | None = None
     beside: Float[Tensor, "code rest"] | None = None
 
     @property
@@ -95,9 +96,10 @@ class InputCoding:
         offset = self._offset[:, : values.shape[1]].to(values)
         # steps of a direction side by side: what follows reads them along time
         whole = _series(values, self._every.to(values), offset).movedim(0, 2)
-        if batch.lengths is None and self.following is None:
+        lengths = known_lengths(batch)
+        if lengths is None and self.following is None:
             return whole, None
-        inside = valid_steps(batch.lengths, len(batch), values.shape[1], values.device)
+        inside = valid_steps(lengths, len(batch), values.shape[1], values.device)
         whole = torch.where(inside[..., None], whole, 0.0)
         if self.following is None:
             return whole, None
@@ -227,8 +229,12 @@ def make_plan(sequences: Sequences, lags: str | Iterable[int], seed: int, requir
         more = f" and {len(alike) - MOST_NAMED} more" if len(alike) > MOST_NAMED else ""
         notes = (*notes, SHARED_COLUMNS.format(", ".join(map(str, alike[:MOST_NAMED])) + more))
     told, coding = told & (not dealt.untold), _following(plan, size)
-    if coding.following is not None and coding.following.order == time - 1:  # told by every position of its own
-        notes = tuple(note for note in notes if note != CHANGING.format(dealt.change))
+    if (
+        coding.following is not None and np.linalg.eigvalsh(coding.following.left).min() < EXACT
+    ):  # directions have variance one
+        notes = (*notes, DETERMINED)
+    if dealt.change > 1 and not isinstance(coding.following, ByPosition):
+        notes = (*notes, CHANGING.format(dealt.change))
     if coding.following is not None and len(_varying(coding.covariance)[0]) > MOST_TOGETHER:
         notes = (*notes, MANY.format(MOST_TOGETHER))
     return replace(plan, coding=coding, told=told, notes=notes)
@@ -265,7 +271,7 @@ def _moments(
     spread, extremes = InputSpread(), Extremes()
     for batch in _read(sequences, order, size):
         check_finite("the input x", batch.x, batch.numbers)
-        spread.add(_coded(batch, tokens, table), batch.lengths)
+        spread.add(_coded(batch, tokens, table), known_lengths(batch))
         extremes.add(batch)
     return spread.mean.expand(spread.time, -1), spread.covariance, extremes.differ
 
@@ -326,7 +332,7 @@ def wide_coding(plan: ForecastPlan, seed: int) -> InputCoding:
     size = max(1, READ_VALUES // max(plan.sequences.read([0]).x.numel(), 1))
     coding = plan.coding
     project = _directions(coding.covariance, torch.Generator().manual_seed(seed), CODES)
-    wide = replace(plan, coding=replace(coding, project=project, following=None))
+    wide = replace(plan, coding=replace(coding, project=project, following=None, beside=None))
     return _following(wide, size)
 
 
@@ -348,12 +354,13 @@ def _following(plan: ForecastPlan, size: int) -> InputCoding:
     beside = _beside(coding.covariance, project)
     every = torch.cat((project, beside), dim=1)
     lagged, whole = LaggedCovariances(every.shape[1], plan.time), None
-    if plan.change > 1 and WholeCovariance.suits(len(plan), plan.time, every.shape[1]):
+    if WholeCovariance.suits(len(plan), plan.time, every.shape[1]):
         whole = WholeCovariance(every.shape[1], plan.time)
     for values, inside in _values(replace(plan, coding=replace(coding, project=every)), size):
         lagged.add(values, inside)
         whole = whole and whole.add(values, inside)
-    following = lagged.autoregression() if whole is None else whole.autoregression()
+    model = lagged.autoregression()
+    following = model if whole is None else whole.instead_of(model)
     return replace(coding, project=project, beside=beside, following=following)
 
 
@@ -373,5 +380,5 @@ def _values(
     """Planted values, and where there are any: they are zero elsewhere."""
     for batch in _read(plan.sequences, plan.order, size):
         values = plan.coding.planted(batch).double()
-        inside = valid_steps(batch.lengths, len(batch), values.shape[1], values.device)
+        inside = valid_steps(known_lengths(batch), len(batch), values.shape[1], values.device)
         yield torch.where(inside[..., None], values, 0.0), inside

@@ -14,12 +14,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lagreach.data.autoregression import MOST_STEPS, Autoregression, autoregression, by_position, steps_before
+from lagreach.data.autoregression import MOST_STEPS, Autoregression, autoregression, steps_before
+from lagreach.data.by_position import MOST_VALUES, ByPosition, better_by_position
 
 TOGETHER = 64  # sequences whose products are summed at once: they stay in a processor's caches
 FARTHEST = 256  # steps before that inputs may follow from: of long sequences a level is told from very many
 LEAST = 1e-6  # part of a variance that counts as unpredictable at least
-MOST_WHOLE = 1024  # inputs of a sequence, of which all covariances are kept
 FOR_EACH = 2  # sequences for each of them
 
 Planted = Float[Tensor, "seq time probe"]
@@ -32,14 +32,16 @@ class SingleInputs:
     Of anchors farther and farther ahead, each is continued from the one before, which is kept in `last`: steps, and their sums.
     """
 
-    model: Autoregression
+    model: Autoregression | ByPosition
     whitened: Float[Tensor, "seq time 1 direction"]
     inside: Bool[Tensor, "seq time"]
     probes: int  # the first directions, of which it is asked
     last: list[tuple[int, Tensor]] = field(default_factory=list, repr=False, compare=False)
 
     @classmethod
-    def of(cls, model: Autoregression, values: Planted, inside: Bool[Tensor, "seq time"], probes: int) -> SingleInputs:
+    def of(
+        cls, model: Autoregression | ByPosition, values: Planted, inside: Bool[Tensor, "seq time"], probes: int
+    ) -> SingleInputs:
         """Of inputs along all directions."""
         whitened = model.whitened(values.double()[:, :, None])
         return cls(model, torch.where(inside[..., None, None], whitened, 0.0), inside, probes)
@@ -92,7 +94,7 @@ class LaggedCovariances:
 
 
 class WholeCovariance:
-    """Covariance of all inputs of a sequence, for inputs that change in its course; of sequences that are equally long."""
+    """Covariance of all inputs of a sequence, which may change in its course; of sequences that are equally long."""
 
     def __init__(self, probes: int, time: int) -> None:
         self._probes, self._sequences = probes, 0
@@ -101,7 +103,7 @@ class WholeCovariance:
     @staticmethod
     def suits(sequences: int, time: int, probes: int) -> bool:
         """Whether sequences are enough to tell how each input follows from all others, and these not too many."""
-        return probes * time <= min(MOST_WHOLE, sequences // FOR_EACH)
+        return probes * time <= min(MOST_VALUES, sequences // FOR_EACH)
 
     def add(self, planted: Planted, inside: Bool[Tensor, "seq time"]) -> WholeCovariance | None:
         """Add sequences; None if one is shorter than the others."""
@@ -112,6 +114,10 @@ class WholeCovariance:
         self._sequences += len(rows)
         return self
 
-    def autoregression(self) -> Autoregression:
-        """How each step follows from all before."""
-        return by_position((self._sums / self._sequences).numpy(), self._probes, LEAST)
+    def instead_of(self, model: Autoregression) -> Autoregression | ByPosition:
+        """The model where sequences are like that, regressions of every position's own where they are not."""
+        covariance = (self._sums / self._sequences).numpy()
+        left = float(np.trace(model.left[0])) / self._probes  # inputs have variance one
+        if not better_by_position(model, left, covariance, self._sequences, LEAST):
+            return model
+        return ByPosition.of(covariance, self._probes, LEAST)

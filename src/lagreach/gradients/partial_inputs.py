@@ -11,7 +11,7 @@ autocovariance is twice that of one sequence. Neighbours after the anchor t are 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -20,6 +20,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lagreach.data.autoregression import Autoregression, Covariances, autoregression, steps_before
+from lagreach.data.by_position import ByPosition, better_by_position
+from lagreach.data.course import CHANGING, EXACT, MISLED, RELATED
+from lagreach.data.course import DETERMINED as EXACTLY
 from lagreach.errors import InputError
 from lagreach.gradients.contrast import anchor_shares
 from lagreach.gradients.measurement_plan import MeasurementPlan, PairBatch
@@ -31,6 +34,15 @@ JOINT_INPUTS = 32  # inputs up to which each is predicted from all of them; wher
 SURE = 0.01  # how rarely independent inputs are taken for correlated
 DETERMINED = 1e-6  # share of the variance below which nothing is left that could be exchanged
 RIDGE = 1e-9  # of the variance, against inputs that repeat each other
+MOST_WHOLE = 512  # inputs of a sequence, up to which all their covariances are kept,
+FOR_EACH = 1.5  # and pairs for each of them, from which these tell how inputs follow from each other
+LOUDER = 0.2  # excess of products of neighbours' squares over those of Gaussian inputs, beyond chance
+LOUD = (
+    "inputs that follow from each other are large together more often than steady ones would be (zeros for missing values, "
+    "sequences of different loudness, rare large values), and so is what is left of them: "
+    + MISLED
+    + "; carry the last value on instead of zeros, or give every sequence one scale"
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +52,9 @@ class InputMoments:
     `products` (block, h, group, c, c) are sums of ``d_t d_{t-h}^T`` over pairs and steps, and `steps` (block, h) count them.
     All inputs make one group, or each of them a group of its own where there are many. `told` (block, band) says whether
     there is an anchor at all whose inputs at the band's lags differ, `shared` (block, input) which inputs change over time but
-    not between partners.
+    not between partners. `whole` (part, n, n) are sums of ``d d^T`` of whole sequences, time and input, input fastest, of each
+    part that was measured by itself; n is zero unless these are equally long and not too long. `near` (part, 5, input) are sums
+    over neighbouring steps, see `WholeProducts`.
     """
 
     block: np.ndarray
@@ -48,6 +62,8 @@ class InputMoments:
     products: np.ndarray
     told: np.ndarray
     shared: np.ndarray
+    whole: np.ndarray = field(default_factory=lambda: np.zeros((1, 0, 0)))
+    near: np.ndarray = field(default_factory=lambda: np.zeros((1, 5, 0)))
 
     @classmethod
     def merge(cls, parts: Iterable[InputMoments]) -> InputMoments:
@@ -58,11 +74,79 @@ class InputMoments:
             raise InputError("two parts hold the same block", got=sorted(block.tolist()), fix="merge every part once")
         order = np.argsort(block)
         names = ("steps", "products", "told", "shared")
-        return cls(block[order], *(np.concatenate([getattr(part, name) for part in listed])[order] for name in names))
+        by_block = {name: np.concatenate([getattr(part, name) for part in listed])[order] for name in names}
+        alike = len({part.whole.shape[1:] for part in listed}) == 1
+        whole = np.concatenate([part.whole for part in listed]) if alike else np.zeros((1, 0, 0))
+        near = np.concatenate([part.near for part in listed])
+        return cls(block[order], **by_block, whole=whole, near=near)
 
     def covariances(self) -> Covariances:
         """Autocovariances of the differences."""
         return self.products.sum(0) / np.maximum(self.steps.sum(0)[:, None, None, None], 1)
+
+    def whole_covariance(self) -> tuple[Float[np.ndarray, "n n"], int] | None:
+        """Covariance of whole sequences and the number of pairs; None if it is not known, or of too few."""
+        n, inputs = self.whole.shape[-1], self.products.shape[-1]
+        if not n:
+            return None
+        pairs = round(float(self.steps[:, 0].sum()) * inputs / n)
+        return (self.whole.sum(0) / pairs, pairs) if pairs >= FOR_EACH * n else None
+
+    def loud(self) -> bool:
+        """Whether neighbours are large together more often than Gaussian inputs with these covariances, beyond chance."""
+        squares, now, before, both, count = self.near.sum(0)
+        related = both**2 > RELATED**2 * now * before
+        with np.errstate(divide="ignore", invalid="ignore"):
+            apart, together = now * before / count, both**2 / count
+        pairs = count / max(self.steps.shape[1] - 1, 1)
+        n, inputs = self.whole.shape[-1], len(squares)
+        if n:  # then what changes in the course of sequences is known
+            pairs = np.full(inputs, self.steps[:, 0].sum() * inputs / n)
+            steps, of = np.arange(1, n // inputs), np.arange(inputs)
+            covariance = (self.whole.sum(0) / pairs[0]).reshape(n // inputs, inputs, n // inputs, inputs)
+            variance = covariance[:, of, :, of][:, np.arange(n // inputs), np.arange(n // inputs)]  # (input, step)
+            apart = pairs * (variance[:, 1:] * variance[:, :-1]).sum(1)
+            together = pairs * (covariance[:, of, :, of][:, steps, steps - 1] ** 2).sum(1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            excess = (squares - apart - 2 * together) / apart
+        return bool((excess > LOUDER + 1.5 / np.sqrt(np.maximum(pairs, 1)))[related].any())
+
+
+class WholeProducts:
+    """Sums of products of whole sequences' inputs, while they come in; none once one is shorter than others.
+
+    Besides, over neighbouring steps, ``d_t^2 d_{t-1}^2``, ``d_t^2``, ``d_{t-1}^2``, ``d_t d_{t-1}`` and one, for every input.
+    """
+
+    def __init__(self) -> None:
+        self._sums: np.ndarray | None = None
+        self._near: np.ndarray | None = None
+        self._fits = True
+
+    def add(self, difference: Float[Tensor, "pair time input"], valid: Tensor) -> None:
+        """Take in some pairs; `valid` (pair, time) says which steps both partners have."""
+        rows, both = difference.flatten(1), (valid[:, 1:] & valid[:, :-1])[..., None]
+        now, before = (torch.where(both, part.double(), 0.0) for part in (difference[:, 1:], difference[:, :-1]))
+        parts = (
+            now.square() * before.square(),
+            now.square(),
+            before.square(),
+            now * before,
+            both.expand_as(now).double(),
+        )
+        near = torch.stack([part.sum((0, 1)) for part in parts]).cpu().numpy()
+        self._near = near if self._near is None else self._near + near
+        n = rows.shape[1]
+        self._fits = self._fits and n <= MOST_WHOLE and difference.shape[2] <= JOINT_INPUTS and bool(valid.all())
+        self._fits = self._fits and (self._sums is None or len(self._sums) == n)
+        if self._fits:
+            products = (rows.double().T @ rows.double()).cpu().numpy()
+            self._sums = products if self._sums is None else self._sums + products
+
+    def result(self) -> tuple[np.ndarray, np.ndarray]:
+        """`InputMoments.whole` and `near`, as one part."""
+        whole = self._sums[None] if self._fits and self._sums is not None else np.zeros((1, 0, 0))
+        return whole, np.zeros((1, 5, 0)) if self._near is None else self._near[None]
 
 
 class InputSums:
@@ -72,6 +156,7 @@ class InputSums:
         self._numbers, self._edges = numbers, plan.bands.edges
         self._row_of = {number: row for row, number in enumerate(numbers)}
         self._told = np.zeros((len(numbers), len(plan.bands)), dtype=bool)
+        self._whole = WholeProducts()
         self._moves: list[list[np.ndarray]] = [[] for _ in numbers]  # (2, input) each: over time, and between partners
         self._sums: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in numbers]
 
@@ -85,6 +170,7 @@ class InputSums:
         shares = anchor_shares(part.recurrence, piece.objective, part.states)
         valid, anchors = inside[::2] & inside[1::2], (shares[::2] > 0) & (shares[1::2] > 0)
         differs = (difference != 0).any(-1) & valid
+        self._whole.add(difference, valid)
         for block, rows in piece.groups(len(piece.block)):
             pairs = slice(rows.start // 2, rows.stop // 2)
             row = self._row_of[block]
@@ -99,7 +185,8 @@ class InputSums:
         steps = np.stack([sum(one for one, _ in of_block) for of_block in self._sums])
         products = np.stack([sum(one for _, one in of_block) for of_block in self._sums])
         change, apart = np.stack([np.any(of_block, axis=0) for of_block in self._moves], axis=1)
-        return InputMoments(np.array(self._numbers), steps, products, self._told, change & ~apart)
+        numbers = np.array(self._numbers)
+        return InputMoments(numbers, steps, products, self._told, change & ~apart, *self._whole.result())
 
 
 def _compared(differs: Tensor, anchors: Tensor, edges: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -132,7 +219,7 @@ def neighbour_products(
 class Neighbours:
     """Linear prediction of an input (a difference of inputs) from all before it and those up to the anchor behind it."""
 
-    model: Autoregression
+    model: Autoregression | ByPosition
     covariance: Float[np.ndarray, "group c c"]
 
     @property
@@ -143,10 +230,14 @@ class Neighbours:
     @cached_property
     def left(self) -> float:
         """Share of the variance that the neighbours on both sides leave unexplained, averaged over directions."""
+        return float(self.shares.mean()) if len(self.shares) else 0.0
+
+    @cached_property
+    def shares(self) -> Float[np.ndarray, "direction"]:
+        """The same along each direction of the inputs."""
         whiten = [_inverse_root(covariance) for covariance in self.covariance]
-        count = sum(w.shape[1] for w in whiten)
-        left = sum(np.trace(w.T @ left @ w) for left, w in zip(self.model.left, whiten, strict=True))
-        return float(left) / max(count, 1)
+        pairs = zip(self.model.left, whiten, strict=True)
+        return np.concatenate([np.linalg.eigvalsh(w.T @ left @ w) for left, w in pairs])
 
     def unpredicted(self, difference: Float[Tensor, "row time input"], after: int) -> Float[Tensor, "row time input"]:
         """What the neighbours before and at most `after` behind leave of each input, in float64.
@@ -163,8 +254,24 @@ def fit_neighbours(moments: InputMoments) -> Neighbours | None:
     orders = [order for order in ORDERS if order < len(whole)]
     if not orders or not _correlated(whole, steps, orders):
         return None
-    model = autoregression(whole, steps, RIDGE)
+    fitted, sequences = autoregression(whole, steps, RIDGE), moments.whole_covariance()
+    model: Autoregression | ByPosition = fitted
+    if sequences is not None and better_by_position(fitted, Neighbours(fitted, whole[0]).left, *sequences, RIDGE):
+        model = ByPosition.of(sequences[0], whole.shape[-1], RIDGE)
     return Neighbours(model, whole[0]) if model.order else None
+
+
+def misleading(moments: InputMoments, neighbours: Neighbours | None, change: float) -> tuple[str, ...]:
+    """Say why lags may be named that only other inputs pass on; `change` is that of `lagreach.data.course`."""
+    if neighbours is None:
+        return ()
+    changing = change > 1 and not isinstance(neighbours.model, ByPosition)
+    notes = (
+        (CHANGING.format(change), changing),
+        (LOUD, moments.loud()),
+        (EXACTLY, neighbours.shares.min(initial=1.0) < EXACT),
+    )
+    return tuple(note for note, true in notes if true)
 
 
 def _correlated(covariances: Covariances, steps: Float[np.ndarray, "h"], orders: list[int]) -> bool:

@@ -14,11 +14,13 @@ from lagreach.diagnosis.window import Window
 from lagreach.report.lag_table import in_unit
 from lagreach.report.words import (
     A_TRACE,
+    IN_DOUBT,
     LIGHTS,
     NO_FORECAST,
     advice,
     answer,
     brief,
+    in_doubt,
     nothing_found,
     retained,
     short,
@@ -218,6 +220,8 @@ def _dependences(layer: LayerDiagnosis, diagnosis: Diagnosis) -> str:
         return nothing_found(layer.window)
     beyond, unknown = unreached(layer, diagnosis)
     words = f"the data depend on lag{'s' if len(lags) > 1 else ''} {', '.join(map(str, lags))}"
+    if in_doubt(layer.window):
+        words += f" ({IN_DOUBT})"
     if beyond:
         words += f"; {', '.join(map(str, beyond))} need{'s' if len(beyond) == 1 else ''} more sequences"
     if unknown:

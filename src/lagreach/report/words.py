@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lagreach.data.course import MISLED, STAND_IN
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis
 from lagreach.diagnosis.window import Window
 from lagreach.errors import InputError
@@ -187,12 +188,22 @@ def depends(diagnosis: Diagnosis) -> str:
     visible = {lag for layer in diagnosis.layers for lag in layer.window.at(diagnosis.sequences).detectable}
     beyond = {lag for layer in diagnosis.layers for lag in unreached(layer, diagnosis)[0]} - visible
     unknown = set(lags) - visible - beyond
-    words = f"The data depend on {listed(lags)}"
+    doubt = f" ({IN_DOUBT})" if any(in_doubt(layer.window) for layer in diagnosis.layers) else ""
+    words = f"The data depend on {listed(lags)}{doubt}"
     if beyond:
         words += f"; {listed(sorted(beyond))} {'is' if len(beyond) == 1 else 'are'} out of reach"
     if unknown:
         words += f"; what {listed(sorted(unknown))} {'needs' if len(unknown) == 1 else 'need'} cannot be said"
     return f"{words}." if beyond or unknown else f"{words}, within reach."
+
+
+IN_DOUBT = "some of them perhaps by way of others: see the warnings"
+
+
+def in_doubt(window: Window) -> bool:
+    """Whether a warning says that lags may be named which only other inputs pass on, or which stand in for others."""
+    said = [phrase in warning for warning in window.warnings for phrase in (MISLED, STAND_IN)]
+    return bool(window.dependences) and any(said)
 
 
 def _most_telling(diagnosis: Diagnosis) -> Window:

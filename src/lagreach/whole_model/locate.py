@@ -14,7 +14,7 @@ import numpy as np
 from lagreach._util.progress import Progress
 from lagreach.data.bands import Bands
 from lagreach.gradients.lag_sketch import BandTest
-from lagreach.gradients.partial_inputs import DETERMINED, Neighbours, fit_neighbours
+from lagreach.gradients.partial_inputs import DETERMINED, Neighbours, fit_neighbours, misleading
 from lagreach.gradients.significance import Significance, flip_test
 from lagreach.statistics.reliance import NO_RELIANCE, Reliance, reliance_of
 from lagreach.whole_model.exchange import Exchanged, measure_exchange
@@ -188,6 +188,8 @@ def _notes(signals: Signals, neighbours: Neighbours | None) -> tuple[str, ...]:
     notes = []
     if neighbours is not None:
         notes.append(NOT_APART if neighbours.left < DETERMINED else PARTIAL.format(left=100 * neighbours.left))
+        assert signals.followed is not None
+        notes += misleading(signals.followed, neighbours, signals.plan.block_plan.change)
     if signals.plan.block_plan.untold:
         notes.append(signals.plan.block_plan.untold)
     if not signals.told.all():

@@ -16,7 +16,7 @@ from torch import Tensor
 from lagreach._util.progress import Progress, Tick
 from lagreach.gradients.contrast import step_weights
 from lagreach.gradients.partial_inputs import InputMoments as PartialMoments
-from lagreach.gradients.partial_inputs import neighbour_products
+from lagreach.gradients.partial_inputs import WholeProducts, neighbour_products
 from lagreach.whole_model.anchors import draw_anchors, draw_lags, pair_streams
 from lagreach.whole_model.factors import Factors, Products, block_gram, coordinates
 from lagreach.whole_model.input_moments import InputMoments
@@ -221,10 +221,12 @@ class _Followed:
         self._moves: dict[int, list[np.ndarray]] = {
             block: [] for block in blocks
         }  # (2, input): in time, between partners
+        self._whole = WholeProducts()
 
     def add(self, inputs: Tensor, inside: Tensor, block: np.ndarray) -> None:
         """Take in some pairs."""
         difference, valid = inputs[::2] - inputs[1::2], inside[::2] & inside[1::2]
+        self._whole.add(difference, valid)
         for number in np.unique(block):
             in_block = torch.from_numpy(block[::2] == number).to(inputs.device)
             self._sums[number].append(neighbour_products(difference[in_block], valid[in_block]))
@@ -240,7 +242,8 @@ class _Followed:
         # left empty: `Signals.told` has the answer by band, which this class does not know
         told = np.ones((len(self._sums), 0), dtype=bool)
         change, apart = np.stack([np.any(moves, axis=0) for moves in self._moves.values()], axis=1)
-        return PartialMoments(np.array(list(self._sums)), steps, products, told, change & ~apart)
+        blocks = np.array(list(self._sums))
+        return PartialMoments(blocks, steps, products, told, change & ~apart, *self._whole.result())
 
 
 def _planted(plan: WholeModelPlan, factors: Factors, moments: InputMoments) -> np.ndarray:
