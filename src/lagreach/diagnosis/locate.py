@@ -129,7 +129,8 @@ def locate(
         for lag in sorted(single_lags.lags)
         if max(single_lags.p[lag], test.adjusted[single_lags.band[lag]]) <= settings.error
     )
-    misled = () if inputs is None else misleading(inputs, neighbours, plan.block_plan.change)
+    tokens = not plan.sequences.read([0]).x.is_floating_point()
+    misled = () if inputs is None else misleading(inputs, neighbours, plan.block_plan.change, tokens)
     return Located(named, adjusted, signal, left, (*single_lags.notes, *misled))
 
 

@@ -37,6 +37,11 @@ RIDGE = 1e-9  # of the variance, against inputs that repeat each other
 MOST_WHOLE = 512  # inputs of a sequence, up to which all their covariances are kept,
 FOR_EACH = 1.5  # and pairs for each of them, from which these tell how inputs follow from each other
 LOUDER = 0.2  # excess of products of neighbours' squares over those of Gaussian inputs, beyond chance
+TOKENS = (
+    "tokens that follow each other stand here as numbers, of which neighbours say more than an average: "
+    + MISLED
+    + '; lags_of="model" exchanges tokens as they are'
+)
 LOUD = (
     "inputs that follow from each other are large together more often than steady ones would be (zeros for missing values, "
     "sequences of different loudness, rare large values), and so is what is left of them: "
@@ -261,12 +266,15 @@ def fit_neighbours(moments: InputMoments) -> Neighbours | None:
     return Neighbours(model, whole[0]) if model.order else None
 
 
-def misleading(moments: InputMoments, neighbours: Neighbours | None, change: float) -> tuple[str, ...]:
+def misleading(
+    moments: InputMoments, neighbours: Neighbours | None, change: float, tokens: bool = False
+) -> tuple[str, ...]:
     """Say why lags may be named that only other inputs pass on; `change` is that of `lagreach.data.course`."""
     if neighbours is None:
         return ()
     changing = change > 1 and not isinstance(neighbours.model, ByPosition)
     notes = (
+        (TOKENS, tokens),
         (CHANGING.format(change), changing),
         (LOUD, moments.loud()),
         (EXACTLY, neighbours.shares.min(initial=1.0) < EXACT),
