@@ -16,6 +16,7 @@ TITLES = {
     "commands": "The command line",
     "attack": "What was once found broken",
     "nulls": "Dependences that are not there",
+    "passed_on": "Lags that only other inputs pass on",
     "kappa": "How fast means concentrate",
     "architectures": "Random architectures",
     "limits": "Time and memory",
@@ -46,6 +47,9 @@ Targets that depend on nothing, in sequences that resemble each other (windows o
 targets that depend on some lags, seen by networks fresh, half trained and trained: how often is a lag named that is not in the
 data? The last rows of the first kind hold a dependence that must be found. Of networks, the worst lag counts. A situation is
 drawn 400 times, and again, at most four times, while the interval still reaches beyond 8 %.""",
+    "passed_on": """\
+Inputs that follow from each other, but not alike in the course of their sequences: the targets depend on one lag or, being
+those of other sequences, on none. How often is a lag named that other inputs merely pass on?""",
     "kappa": """\
 The exponent kappa of N is measured from samples of laws whose exponent is known: with a finite variance it is 2, however long the
 tails of a sample look, and N follows from the standard deviation. Of the harsher laws the interval must hold the exponent, or
