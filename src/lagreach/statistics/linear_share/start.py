@@ -1,8 +1,8 @@
 """Where a fit to squared errors starts: from the checkpoint's outputs, or from the best multiple of them plus a constant.
 
-Outputs that miss targets by more than a constant would know neither their scale nor their mean. What targets pull with is then
+Outputs that miss targets by as much as a constant would know neither their scale nor their mean. What targets pull with is then
 mostly what lies between the two, which a fit with a constant bridges first, whatever the sequences; shares that were counted from
-there would hang on the units of the targets. Outputs that do better than a constant stay as they are.
+there would hang on the units of the targets. Outputs that clearly do better than a constant stay as they are.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+UNEXPLAINED = 0.98  # part of the targets' variance that outputs may miss, to be more than chance
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Start:
         )
         larger = max(unit, own)
         apart = (counts * (targets / larger - outputs / larger).square()).sum(0)
-        worse = apart > varies * (unit / larger) ** 2
+        worse = apart > UNEXPLAINED * varies * (unit / larger) ** 2
         multiple = torch.where(moves > 0, both / moves, 0.0)
         share = torch.where(worse, multiple * (unit / own), 1.0)
         mean = torch.where(worse, y_mean * unit - share * o_mean * own, 0.0)
