@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import cache
 
 import numpy as np
@@ -124,3 +125,26 @@ def test_each_output_starts_by_itself_and_what_does_not_count_may_be_anything():
     left = (start.targets(targets[None, :50]) - start.outputs(outputs[None, :50])) * start.size
     torch.testing.assert_close(left[0, :, 1:], torch.zeros(50, 2, dtype=torch.float64), atol=1e-9, rtol=0)
     assert 0 < start.missed < 1e-4
+
+
+def test_lags_that_were_not_looked_at_are_not_called_products():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(256, 16, 2, generator=generator)
+    y = torch.nn.functional.pad(x[:, :-3, :1], (0, 0, 3, 0)) + 0.3 * torch.randn(256, 16, 1, generator=generator)
+    some = str(lagreach.forecast(Recurrent("RNN"), (x, y), [1000], [0, 1], directions=64))
+    assert (
+        "by lags that were not looked at, or by products or other functions of several inputs: pass lags=range(16)"
+        in some
+    )
+
+
+def test_inputs_that_share_what_they_say_are_not_called_products():
+    generator = torch.Generator().manual_seed(0)
+    first = torch.randn(300, 40, 1, generator=generator)
+    copy = torch.nn.functional.pad(first[:, :-3], (0, 0, 3, 0)) + 0.3 * torch.randn(300, 40, 1, generator=generator)
+    y = torch.nn.functional.pad(first[:, :-5], (0, 0, 5, 0)) + 1.5 * torch.randn(300, 40, 1, generator=generator)
+    made = lagreach.forecast(Recurrent("RNN"), (torch.cat((first, copy), dim=2), y), [1000], range(40), directions=64)
+    assert made.settings["follow"]
+    text = str(dataclasses.replace(made, adjusted_p=np.ones(40)))
+    assert "by what inputs that follow from each other share, so that single lags could not be told" in text
+    assert "not looked at" not in text

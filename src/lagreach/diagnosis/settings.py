@@ -39,7 +39,9 @@ class MeasureSettings:
 def with_arguments(settings: MeasureSettings, **arguments: Any) -> MeasureSettings:
     """Put arguments of a call into the settings, but for those that are None; what both say must agree."""
     if not isinstance(settings, MeasureSettings):
-        raise InputError("settings are a MeasureSettings", got=repr(settings), expected="such as MeasureSettings(blocks=16)")
+        raise InputError(
+            "settings are a MeasureSettings", got=repr(settings), expected="such as MeasureSettings(blocks=16)"
+        )
     asked = {name: value for name, value in arguments.items() if value is not None}
     usual = MeasureSettings()
     lost = [name for name in asked if getattr(settings, name) not in (getattr(usual, name), asked[name])]

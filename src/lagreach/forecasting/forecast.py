@@ -144,7 +144,9 @@ def forecast(
     )
     if error < FINEST:
         raise InputError(
-            f"error is smaller than {FLIPS:,} patterns of signs can tell", got=f"error={error!r}", expected=f"at least {FINEST:.2g}"
+            f"error is smaller than {FLIPS:,} patterns of signs can tell",
+            got=f"error={error!r}",
+            expected=f"at least {FINEST:.2g}",
         )
     numbers = counts_of(sequences)
     source, loss, said = aligned_labels(model, as_sequences(data), loss, call)
@@ -200,6 +202,7 @@ def forecast(
             "seed": seed,
             "pilot": pilot,
             "time": plan.time,
+            "follow": plan.coding.singled,
             "steps": steps,
             "optimiser": None if optimiser is None else optimiser_name(optimiser),
             "design_effect": read.design_effect,

@@ -179,6 +179,8 @@ def _mse_targets(y: Tensor, shape: tuple[int, int, int], steps: object) -> tuple
         return y[:, None], 1
     if y.ndim == 1 and out == 1:
         return y[:, None, None], 1
+    if time == 1 and y.shape == (seq, out, 1):  # as forecasts of several steps may have them
+        return y.mT, 1
     if y.ndim == 3 and y.shape[-1] == out:
         return y, (None if steps is None and y.shape[1] == time else y.shape[1])
     raise InputError(
@@ -199,7 +201,9 @@ def _rounded(y: Tensor, dtype: torch.dtype) -> Tensor:
             f"the targets are too {'large' if lost else 'small'} for the numbers that the model computes with",
             got=f"up to {float(y[y.isfinite()].abs().max()):.3g}, as {str(dtype).removeprefix('torch.')} "
             f"{'infinite' if lost else 'all zero'}",
-            expected=f"numbers up to {torch.finfo(dtype).max:.1g}" if lost else f"numbers above {torch.finfo(dtype).tiny:.1g}",
+            expected=f"numbers up to {torch.finfo(dtype).max:.1g}"
+            if lost
+            else f"numbers above {torch.finfo(dtype).tiny:.1g}",
             fix="scale the targets to mean 0 and variance 1",
         )
     return rounded

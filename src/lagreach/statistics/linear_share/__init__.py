@@ -24,6 +24,6 @@ from lagreach.statistics.linear_share.start import Start
 
 __all__ = [
     "AMPLE", "ANCHORS", "HALF", "Observed", "OutputSpace", "Rows", "ShareCurves", "ShareMoments", "Shares", "Start",
-    "anchor_chance", "at_anchors", "check_strength", "choose_anchors", "compiled_sums", "enough_anchors", "joined", "output_space",
-    "rounding_floor", "share_curves",
+    "anchor_chance", "at_anchors", "check_strength", "choose_anchors", "compiled_sums", "enough_anchors", "joined",
+    "output_space", "rounding_floor", "share_curves",
 ]  # fmt: skip
