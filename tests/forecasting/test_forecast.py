@@ -489,8 +489,9 @@ def test_products_of_inputs_are_said_to_be_there_though_no_lag_is():
         assert (made.limits.values == "none found").all()
     value, low = product.reach.explained(256)
     assert 0.5 < low < value < 1
-    # what the untrained model says by itself is missed as well, and explained
-    assert nothing.settings["missed"] > 1
+    assert nothing.settings["missed"] == pytest.approx(
+        1, abs=0.01
+    )  # what the untrained model says by itself is not missed
     assert (1 - nothing.reach.explained(256)[0]) * nothing.settings["missed"] == pytest.approx(1, abs=0.03)
     assert "products or other functions of several inputs" in str(product)
     assert "together" not in str(nothing)

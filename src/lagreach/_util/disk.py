@@ -63,6 +63,13 @@ def raise_if_refused(path: Path, error: BaseException | None) -> None:
         ) from error
 
 
+def as_path(path: object) -> Path:
+    """The path of a file; refused what is none."""
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+        raise InputError("this is not the path of a file", got=repr(path), expected='a path such as "result.nc"')
+    return Path(path)
+
+
 def is_file(path: Path) -> bool:
     """Whether there is a file; no error for names that no file can have, or where one may not look."""
     return os.path.isfile(path)
@@ -86,6 +93,8 @@ def checksum(content: bytes) -> str:
 
 def read_whole(path: Path, largest: int = LARGEST_FILE) -> bytes:
     """Return the bytes of a file, as they are; errors are sentences."""
+    if is_folder(path):
+        raise InputError("this is a folder, not a file", got=str(path), expected="the path of a file")
     if not is_file(path):
         raise InputError(
             "this file cannot be read: there is no such file", got=str(path), expected="the path of a file"

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from lagreach._util.full_precision import full_precision
 from lagreach.adapters.kept import Kept, remembered
@@ -266,6 +267,13 @@ def refuse_scripted(model: nn.Module) -> None:
 def refuse_without_values(model: nn.Module) -> None:
     """Refuse weights that cannot be computed with: on the meta device, or made where autograd may not see them."""
     for name, weight in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(weight):
+            raise UnsupportedError(
+                "the model has lazy layers, whose weights are not made yet",
+                got=name,
+                expected="weights with values",
+                fix="run the model once on a batch, model(x), before",
+            )
         if weight.is_meta:
             raise UnsupportedError(
                 "the weights of the model have no values",

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from numbers import Integral
+from inspect import signature
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 from torch import nn
 
+from lagreach._util.bounds import check_bounds
 from lagreach.advice.changes import (
     GATES,
     HALF,
@@ -35,6 +37,7 @@ from lagreach.advice.look import ALMOST, BETTER, LONGER, MOST_SEQUENCES, NEARLY,
 from lagreach.data.pairs import check_enough
 from lagreach.data.sequences import as_sequences
 from lagreach.errors import InputError
+from lagreach.forecasting.forecast import forecast
 from lagreach.forecasting.limits import FEW_SEQUENCES, UNSEEN
 from lagreach.forecasting.result import Forecast
 from lagreach.gradients.optimiser_geometry import optimiser_name
@@ -157,8 +160,11 @@ def advise(
         raise InputError("advice is about one lag", got="lags=...", fix="pass lag=, and ask again for others")
     if not (lag is None or (isinstance(lag, Integral) and lag >= 0)):
         raise InputError("a lag is a number of steps", got=repr(lag), expected="0 or more, a whole number")
-    if not (learned is None or learned <= 1):
-        raise InputError("what was learned is a share", got=f"learned={learned}", expected="1 at most")
+    if not (learned is None or (isinstance(learned, Real) and learned <= 1)):
+        raise InputError("what was learned is a share", got=f"learned={learned!r}", expected="1 at most")
+    if unknown := sorted(set(options) - set(signature(forecast).parameters)):
+        raise InputError("unknown options", got=", ".join(unknown), expected="those of lagreach.forecast")
+    check_bounds(sequences=sequences)
     source = as_sequences(data)
     check_enough(len(source))
     count = len(source) if sequences is None else int(sequences)

@@ -12,13 +12,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lagreach._util.arrays import Array, Number, Numbers, finite_or_none
-from lagreach._util.disk import save_figure
+from lagreach._util.disk import as_path, save_figure
 from lagreach.detection import detection_status, required_sequences
 from lagreach.errors import InputError
 from lagreach.regimes.laws import LAWS, WindowGrowth, check_lags, find_law, window_growth
@@ -180,7 +179,7 @@ class Plan:
 
         figure = plan_figure(self)
         if path is not None:
-            save_figure(figure, Path(path))
+            save_figure(figure, as_path(path))
         return figure
 
 

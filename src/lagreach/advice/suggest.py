@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from lagreach._util.arrays import finite_or_none
+from lagreach._util.bounds import check_bounds
 from lagreach.detection.law import exp, moved, reach
-from lagreach.diagnosis.result import Diagnosis
+from lagreach.diagnosis.result import Diagnosis, check_diagnosis
 from lagreach.diagnosis.window import band_of
 from lagreach.errors import InputError
 from lagreach.report.words import about, listed, share
@@ -97,6 +98,8 @@ def suggest(diagnosis: Diagnosis, lags: Iterable[int] | None = None, *, sequence
     >>> suggestion.lag, suggestion.truncation
     (3, 6)
     """
+    check_diagnosis(diagnosis)
+    check_bounds(sequences=sequences)
     count = float(diagnosis.sequences if sequences is None else sequences)
     if not count > 0:
         raise InputError("the number of sequences must be positive", got=count)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from lagreach._util.bounds import check_bounds
 from lagreach.callbacks.flat import PREFIX
 from lagreach.data.sequences import Sequences
 from lagreach.errors import InputError
@@ -36,10 +37,7 @@ class Foreteller:
     """
 
     def __init__(self, planned: int, parts: Sequence[float], options: Mapping[str, Any]) -> None:
-        if planned < 1:
-            raise InputError(
-                "a training takes a positive number of steps", got=f"planned={planned}", expected="1 or more"
-            )
+        check_bounds(planned=planned)
         wrong = [part for part in parts if not 0 < part <= 1]
         if wrong:
             raise InputError(

@@ -9,6 +9,7 @@ from torch import nn
 
 from lagreach.callbacks.watching import Watch
 from lagreach.diagnosis.result import Diagnosis
+from lagreach.errors import InputError
 from lagreach.forecasting.result import Forecast
 
 
@@ -29,7 +30,14 @@ class WatchedTraining:
         return [] if self.watch is None else self.watch.forecasts
 
     def _begin(self, model: Any, data: Any, options: Mapping[str, Any]) -> None:
-        self.watch = Watch(model if self._find is None else self._find(model), data, **options)
+        found = model if self._find is None else self._find(model)
+        if not isinstance(found, nn.Module):
+            raise InputError(
+                "find= must return the module to diagnose",
+                got=repr(found),
+                expected="a part of the model, such as model.net",
+            )
+        self.watch = Watch(found, data, **options)
         self.watch.check()
 
     def _end(self) -> None:

@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from numbers import Real
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -69,8 +70,12 @@ class Watch:
     ) -> None:
         if unit not in UNITS:
             raise InputError("unknown unit", got=repr(unit), expected=" or ".join(UNITS))
-        if every < 1:
-            raise InputError("diagnoses come every so many steps or epochs", got=f"every={every}", expected="1 or more")
+        if not (isinstance(every, Real) and every >= 1):
+            raise InputError(
+                "diagnoses come every so many steps or epochs", got=f"every={every!r}", expected="1 or more"
+            )
+        if not (labels is None or isinstance(labels, Mapping)):
+            raise InputError("labels are texts and numbers by name", got=repr(labels), expected='such as {"run": 5}')
         refused = [name for name in _NOT_FOR_WATCHING if name in options]
         if refused:
             raise InputError(

@@ -18,6 +18,7 @@ POOLED: dict[torch.dtype, np.dtype[Any]] = {
     torch.float32: np.dtype("float32"),
     torch.float64: np.dtype("float64"),
 }  # types whose large rows use memory again
+SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 AS_LOADER = "pass torch.utils.data.DataLoader(data, batch_size=64)"
 MOST_STEPS = 10**6  # of one sequence: its states are held a dozen times over while gradients are carried back
 
@@ -39,6 +40,16 @@ class Batch:
     others: Any = None
     name: str = "x"
     numbers: Tensor | None = None  # of the sequences among all data, for errors that point at one of them
+
+    def __post_init__(self) -> None:
+        for name, part in (("x", self.x), ("y", self.y)):
+            if isinstance(part, Tensor) and part.layout in SPARSE:
+                raise InputError(
+                    f"{name} is a sparse tensor",
+                    got=str(part.layout),
+                    expected="a dense one",
+                    fix=f"pass {name}.to_dense()",
+                )
 
     def __len__(self) -> int:
         return len(self.x)

@@ -6,6 +6,8 @@ augmentation makes them, are known by a gap: they are close to each other, and h
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
@@ -132,6 +134,8 @@ def _distances(points: np.ndarray, others: np.ndarray | None = None) -> np.ndarr
 
 def _scaled(points: np.ndarray, sample: np.ndarray) -> np.ndarray:
     """Points whose usual distance is one; that of a sample: the median, or the mean where more than half of them agree."""
+    largest = float(np.abs(points).max(initial=0.0))
+    points = points / 2.0 ** math.frexp(largest)[1] if math.isfinite(largest) else points  # squares are then numbers
     apart = _distances(points[sample] - points[sample].mean(0))[np.triu_indices(len(sample), 1)]
     usual = (float(np.median(apart)) or float(apart.mean())) if len(apart) else 0.0
     return points / usual if usual > 0 else np.zeros_like(points)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lagreach.diagnosis.result import Diagnosis
+from lagreach.diagnosis.result import Diagnosis, check_diagnosis
 from lagreach.diagnosis.window import WindowAt
 from lagreach.errors import InputError
 from lagreach.statistics import LagCurve, all_statistics
@@ -101,6 +101,8 @@ def compare(
     """Compare diagnoses at one number of sequences (the smallest any was made for) and one strength."""
     if isinstance(diagnoses, Diagnosis):
         raise InputError("diagnoses come as a list", got="a Diagnosis", expected="compare([first, second])")
+    for one in diagnoses:
+        check_diagnosis(one)
     if not diagnoses:
         raise InputError("there is nothing to compare", expected="one diagnosis or more")
     labels = tuple(names) if names is not None else tuple(f"model {i}" for i in range(len(diagnoses)))

@@ -46,7 +46,7 @@ from lagreach.gradients.measurement_plan import MeasurementPlan
 from lagreach.gradients.optimiser_geometry import optimiser_name, update_scale
 from lagreach.gradients.output_anchors import decide
 from lagreach.gradients.selection import Selection
-from lagreach.statistics import LagStatistic, all_statistics, check_statistics
+from lagreach.statistics import LagStatistic, all_statistics, check_statistics, listed_statistics
 from lagreach.transport.losses import Loss
 from lagreach.transport.rollout import run
 from lagreach.types import Status
@@ -183,7 +183,10 @@ def diagnose(
             got="dry_run=True",
             fix="ask lagreach.cost(...), with the same arguments (but progress and measure)",
         )
+    if not callable(measure):
+        raise InputError("measure is a function of a plan", got=repr(measure), fix="leave it out")
     check_bounds(sequences=sequences, budget=budget, memory=memory)
+    statistics = listed_statistics(statistics)
     check_statistics([*(built_in := all_statistics()).values(), *statistics])
     measured_statistics = built_in | {one.name: one for one in statistics}
     source, loss, said = aligned_labels(model, as_sequences(data), loss, call)
@@ -305,6 +308,7 @@ def cost(
     """
     started = pacing.clock()
     check_bounds(sequences=sequences, budget=budget, memory=memory)
+    statistics = listed_statistics(statistics)
     check_statistics([*(built_in := all_statistics()).values(), *statistics])
     source, loss, _ = aligned_labels(model, as_sequences(data), loss, call)
     chosen = with_arguments(settings or MeasureSettings(), signal=signal, noise=noise, transport=transport, strength=strength,

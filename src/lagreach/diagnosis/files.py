@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lagreach._util.disk import checksum, read_whole, write_whole
+from lagreach._util.disk import as_path, checksum, read_whole, write_whole
 from lagreach._util.seals import SEALED, damaged, is_sealed, seal
 from lagreach.diagnosis.curves import with_curves
 from lagreach.diagnosis.record_json import decode, encode
@@ -80,12 +80,12 @@ def record_bytes(result: Diagnosis | Forecast, arrays: xr.Dataset) -> bytes:
 
 def save(diagnosis: Diagnosis, path: str | Path) -> None:
     """Write a netCDF file; readers see the old file or the new one, never half of it."""
-    write_whole(Path(path), to_bytes(diagnosis))
+    write_whole(as_path(path), to_bytes(diagnosis))
 
 
 def save_record(result: Diagnosis | Forecast, arrays: xr.Dataset, path: str | Path) -> None:
     """Write labelled arrays, and beside them the record that `load` rebuilds the result from."""
-    write_whole(Path(path), record_bytes(result, arrays))
+    write_whole(as_path(path), record_bytes(result, arrays))
 
 
 def _without_drawn_curves(diagnosis: Diagnosis) -> Diagnosis:
@@ -105,12 +105,12 @@ def _with_curves(diagnosis: Diagnosis) -> Diagnosis:
 
 def load(path: str | Path) -> Diagnosis | Forecast:
     """Read a result back from a file that `Diagnosis.save` or `Forecast.save` wrote."""
-    return from_bytes(read_whole(Path(path), LARGEST_FILE), Path(path).name)
+    return from_bytes(read_whole(as_path(path), LARGEST_FILE), as_path(path).name)
 
 
 def load_diagnosis(path: str | Path) -> Diagnosis:
     """Read a diagnosis back; a forecast is refused."""
-    return diagnosis_from_bytes(read_whole(Path(path), LARGEST_FILE), Path(path).name)
+    return diagnosis_from_bytes(read_whole(as_path(path), LARGEST_FILE), as_path(path).name)
 
 
 def diagnosis_from_bytes(content: bytes, name: str) -> Diagnosis:

@@ -219,3 +219,9 @@ class Diagnosis:
         from lagreach.report.text import renderables
 
         yield from renderables(self)
+
+
+def check_diagnosis(value: object) -> None:
+    """Refuse what is no diagnosis, a forecast, say."""
+    if not isinstance(value, Diagnosis):
+        raise InputError("this is not a diagnosis", got=type(value).__name__, expected="what lagreach.diagnose returns")

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lagreach._util.bounds import check_bounds
 from lagreach._util.seeds import check_seed
 from lagreach.errors import InputError
 from lagreach.types import DIRECTIONS, NOISES, SIGNALS, TRANSPORTS, UNITS
@@ -37,6 +38,10 @@ class MeasureSettings:
 
 def with_arguments(settings: MeasureSettings, **arguments: Any) -> MeasureSettings:
     """Put arguments of a call into the settings, but for those that are None; what both say must agree."""
+    if not isinstance(settings, MeasureSettings):
+        raise InputError(
+            "settings are a MeasureSettings", got=repr(settings), expected="such as MeasureSettings(blocks=16)"
+        )
     asked = {name: value for name, value in arguments.items() if value is not None}
     usual = MeasureSettings()
     lost = [name for name in asked if getattr(settings, name) not in (getattr(usual, name), asked[name])]
@@ -69,13 +74,15 @@ def check_settings(settings: MeasureSettings) -> None:
         value, among = getattr(settings, field.name), field.metadata["among"]
         if among and value not in among:
             raise InputError(f"unknown {field.name}", got=repr(value), expected=" or ".join(among))
-    if not 0 < settings.error < 0.5:
-        raise InputError("error is a probability below one half", got=settings.error)
-    if not 0 < settings.strength <= 1:
-        raise InputError("strength is a share of the target's variance", got=settings.strength, expected="0 < s <= 1")
+    check_bounds(error=settings.error, strength=settings.strength)
     check_seed(settings.seed)
     rare = 1 / settings.error  # flips, and blocks' patterns of signs, must allow a p-value as small as the error
     least = {"flips": math.ceil(rare) - 1, "blocks": max(4, math.ceil(1 + math.log2(rare))), "probes": 1}
     for name, bound in least.items():
         if getattr(settings, name) < bound:
-            raise InputError(f"{name} is too small", got=getattr(settings, name), expected=f"at least {bound}")
+            raise InputError(
+                f"{name} is too small",
+                got=getattr(settings, name),
+                expected=f"at least {bound}",
+                fix=None if name == "probes" else f"pass settings=MeasureSettings({name}={bound}), or a larger error=",
+            )

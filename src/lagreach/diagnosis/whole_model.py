@@ -39,7 +39,7 @@ from lagreach.statistics.memory import Memory
 from lagreach.tails.fit import fit_tail
 from lagreach.transport.fidelity import Fidelity
 from lagreach.transport.losses import Loss
-from lagreach.transport.target_scale import scale_note
+from lagreach.transport.target_scale import PAIRS, note_on_scale
 from lagreach.types import Status
 from lagreach.whole_model.factors import IN_MEMORY
 from lagreach.whole_model.language_models import aligned_labels
@@ -325,8 +325,8 @@ def _how_measured(model: nn.Module, whole: int, measured: ModelMeasurement) -> t
     """Say what was seen in the data, in which mode the model was, and how many sequences took part."""
     plan = measured.plan.block_plan
     notes = list(plan.notes)
-    piece = measured.plan.run(plan.pairs[0])
-    if (note := scale_note(piece.objective, piece.objective.at_targets(piece.output))) is not None:
+    runs = (measured.plan.run(pair) for pair in plan.pairs[:PAIRS])
+    if (note := note_on_scale((one.objective, one.objective.at_targets(one.output)) for one in runs)) is not None:
         notes.append(note)
     if any(isinstance(module, nn.Dropout) and module.training for module in model.modules()):
         notes.append("the model was in training mode; it was diagnosed in evaluation mode, without dropout")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -49,6 +50,7 @@ def mean_squared_gradients(measurement: Measurement, seconds: float | None = Non
     """Mean over a few batches of the squared gradient of the mean loss; fewer, once so many seconds are over."""
     begun = time.perf_counter()
     network = measurement.network
+    measurement = replace(measurement, start=None)  # training sees targets as they are
     plan = measurement.plan.only(GRADIENT_BATCH * GRADIENT_BATCHES)
     totals: dict[str, Tensor] = {}
     count = 0

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import copy
-import operator
 import time
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from lagreach._util.about import about
-from lagreach._util.bounds import check_bounds
+from lagreach._util.bounds import check_bounds, counts_of
 from lagreach._util.progress import Progress, progress_bar, ticks
 from lagreach._util.seeds import check_seed
 from lagreach._util.threads import one_thread
@@ -24,7 +24,7 @@ from lagreach.adapters.fresh_state import from_fresh_state
 from lagreach.adapters.precision import in_single_precision, precision_note
 from lagreach.data.sequences import Sequences, as_sequences, fingerprint, telling_sample
 from lagreach.data.targets import refuse_constant_targets
-from lagreach.errors import InputError
+from lagreach.errors import InputError, LagreachError
 from lagreach.forecasting.budget import farthest, mean_squared_gradients, optimiser_scale
 from lagreach.forecasting.network import as_network
 from lagreach.forecasting.pacing import Budget
@@ -40,7 +40,10 @@ from lagreach.whole_model.language_models import aligned_labels
 Train = Callable[[nn.Module, int], Any]
 MEMORY = 2**29  # bytes of the sums
 FLIPS = 2000
+FINEST = 1 / FLIPS  # error of the tests: p-values are counted in patterns
 GRADIENTS = 0.05  # share of a budget after which no further batch tells the size of gradients
+
+FROZEN = "all weights of the model are frozen (requires_grad is False); shares are those of a training that moves them"
 
 
 @one_thread()  # steps of recurrent layers are small: several threads only get in each other's way
@@ -136,8 +139,16 @@ def forecast(
             "a budget is an optimiser and a number of steps", got="one of them", fix="pass optimiser= and steps="
         )
     check_seed(seed)
-    check_bounds(error=error, directions=directions, budget=budget, memory=memory, pilot=pilot)
-    numbers = _counts(sequences)
+    check_bounds(
+        strength=strength, error=error, steps=steps, directions=directions, budget=budget, memory=memory, pilot=pilot
+    )
+    if error < FINEST:
+        raise InputError(
+            f"error is smaller than {FLIPS:,} patterns of signs can tell",
+            got=f"error={error!r}",
+            expected=f"at least {FINEST:.2g}",
+        )
+    numbers = counts_of(sequences)
     source, loss, said = aligned_labels(model, as_sequences(data), loss, call)
     if pilot:
         model = _after_pilot(model, train, pilot)
@@ -191,6 +202,7 @@ def forecast(
             "seed": seed,
             "pilot": pilot,
             "time": plan.time,
+            "follow": plan.coding.singled,
             "steps": steps,
             "optimiser": None if optimiser is None else optimiser_name(optimiser),
             "design_effect": read.design_effect,
@@ -225,26 +237,26 @@ def readout_shares(
     return ForecastRun(model, plan, loss, target_steps, call, seed).readable(None), features
 
 
-def _counts(sequences: Iterable[int] | int) -> tuple[int, ...]:
-    """Numbers of sequences to forecast for."""
-    try:
-        listed = (sequences,) if isinstance(sequences, int) else tuple(sequences)
-        return tuple(operator.index(n) for n in listed)
-    except TypeError as error:
-        some = "such as (100, 1000, 10000)"
-        raise InputError("sequences are positive numbers", got=repr(sequences), expected=some) from error
-
-
 def _after_pilot(model: nn.Module | View, train: Train | None, pilot: int) -> nn.Module:
     """Train a copy for a while."""
-    if train is None or not isinstance(model, nn.Module):
+    if not callable(train) or not isinstance(model, nn.Module):
         raise InputError(
             "a pilot is a piece of your own training",
             got=f"pilot={pilot} and train={train!r}",
             expected="train=a function (model, steps) that trains a torch module in place",
         )
     trained = copy.deepcopy(model)
-    train(trained, pilot)
+    try:
+        train(trained, pilot)
+    except (LagreachError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # whatever the user's function raises
+        raise InputError(
+            "the function train does not train a copy of the model",
+            got=f"{type(error).__name__}: {error}",
+            expected="train(model, steps), which trains that model in place for so many steps",
+            fix="see the error above, or leave out train= and pilot=",
+        ) from error
     return trained
 
 
@@ -257,6 +269,8 @@ def _warnings(plan: ForecastPlan, model: object) -> list[str]:
             "inputs follow from each other in time: a share is what the model changes by when the one input alone is exchanged; "
             "a loss may fall without it, by neighbours that stand in"
         )
+    if isinstance(model, nn.Module) and not any(weight.requires_grad for weight in model.parameters()):
+        notes.append(FROZEN)
     if len(plan) < 128:
         notes.append(f"only {len(plan)} sequences: shares are rough; 500 or more are better")
     return notes

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
+from lagreach._util.bounds import counts_of
 from lagreach.errors import InputError
 from lagreach.forecasting.limits import NONE_FOUND, UNKNOWN, limits
 from lagreach.statistics.linear_share import AMPLE, ShareCurves, Shares, check_strength
@@ -67,10 +68,7 @@ class Forecast:
 
     def __post_init__(self) -> None:
         check_strength(self.strength)
-        if not self.sequences or min(self.sequences) < 1:
-            raise InputError(
-                "sequences are positive numbers", got=self.sequences, expected="such as (100, 1000, 10000)"
-            )
+        counts_of(self.sequences)
 
     @property
     def lags(self) -> tuple[int, ...]:
@@ -79,8 +77,7 @@ class Forecast:
 
     def at(self, sequences: Iterable[int] | int | None = None, strength: float | None = None) -> Forecast:
         """Return the same forecast for other numbers of sequences, or another strength."""
-        numbers = self.sequences if sequences is None else sequences
-        wanted = (numbers,) if isinstance(numbers, int) else tuple(int(n) for n in numbers)
+        wanted = self.sequences if sequences is None else counts_of(sequences)
         return replace(self, sequences=wanted, strength=self.strength if strength is None else strength)
 
     # shares by lag and number of sequences

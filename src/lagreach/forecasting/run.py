@@ -36,7 +36,7 @@ from lagreach.forecasting.target_batches import Measurement
 from lagreach.forecasting.training_gradients import cut_gradients
 from lagreach.gradients.output_anchors import AT_THE_END
 from lagreach.statistics import reachable, readable
-from lagreach.statistics.linear_share import ANCHORS, ShareCurves, output_space, rounding_floor, share_curves
+from lagreach.statistics.linear_share import ANCHORS, ShareCurves, Start, output_space, rounding_floor, share_curves
 from lagreach.statistics.reachable import Directions
 from lagreach.transport.losses import Loss
 from lagreach.transport.target_scale import scale_note
@@ -92,12 +92,22 @@ class ForecastRun:
         self.measurement = Measurement(network, plan, loss, steps, space, mixing, which == AT_THE_END)
         self.dependence = dependence_of(plan, loss, outputs, seed)
         self.settings: dict[str, Any] = {"sequences_used": len(plan), "readout_features": width, "outputs": which}
-        self.settings["missed"] = self.measurement.missed()
-        shown = self.measurement.run(sample)
-        if (note := scale_note(shown.objective, shown.output)) is not None:
-            self.warnings.append(note)
+        self._start()
         self.budget: Budget | None = None
         self._fit_seconds = 0.0
+
+    def _start(self) -> None:
+        """Look at a few sequences: how much of the targets the model knows, and what a fit starts from."""
+        self.settings["missed"] = math.nan
+        if (looked_at := self.measurement.looked_at()) is None:
+            return
+        objective, output = looked_at
+        start = Start.of(objective.weights[0], objective.y[0], output[0])
+        self.settings["missed"] = start.missed
+        if start.bridged:
+            self.measurement = replace(self.measurement, start=start)
+        if (note := scale_note(objective, output)) is not None:
+            self.warnings.append(note)
 
     def within(self, budget: Budget) -> None:
         """Stay within a budget: of very many sequences, take a fair part."""

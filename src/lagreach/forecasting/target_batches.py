@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
@@ -25,6 +24,7 @@ from lagreach.statistics.linear_share import (
     OutputSpace,
     Rows,
     ShareMoments,
+    Start,
     choose_anchors,
     enough_anchors,
     joined,
@@ -37,7 +37,8 @@ from lagreach.transport.objective import Objective, objective_of, valid_steps
 SUMMED = 256  # sequences that are read and summed together, whatever runs together: calls of torch take their time, too
 READ = 2**25  # numbers of their inputs that are held at a time,
 SINGLED = 8  # and a part of that where what each of them alone holds is worked out, in double precision
-FEW = 64  # sequences that tell how much of the targets the model knows already
+FEW = 64  # sequences that tell how much of the targets the model knows already, and what a fit starts from
+LEAST_SHARE = 1e-30  # of outputs in what a fit starts from: targets are divided by it
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Measurement:
     """What is measured: a network on sequences, with a loss, in some coordinates of the output.
 
     `mixing` (feature, kept) are the combinations that stand for very many features of a readout. With `at_end`, all outputs of a
-    sequence belong to its last step.
+    sequence belong to its last step. `start` is where a fit starts, if that is not the checkpoint's output as it is.
     """
 
     network: Network
@@ -75,6 +76,7 @@ class Measurement:
     space: OutputSpace
     mixing: Tensor | None = None
     at_end: bool = False
+    start: Start | None = None
 
     def run(self, batch: Batch) -> TargetBatch:
         """Run the network on some sequences."""
@@ -86,6 +88,7 @@ class Measurement:
         found = self._targets(shown.output.shape, shown.output.dtype, batch)
         moved = found.moved(shown.output.device)
         output, features = _of_targets(shown, found.times, found.positions)
+        output = self._started(output)
         apart = self.space.apart(output, moved.objective)
         return TargetBatch(batch, moved.objective, found.times, found.positions, moved.shares, output, apart), features
 
@@ -93,7 +96,12 @@ class Measurement:
         """Find the targets of some sequences, when the first of them gave an output of this shape."""
         _, positions, out = shape
         given = in_one_output(batch, out) if self.at_end and positions == 1 else batch
-        return targets((len(batch), positions, out), dtype, given, self.loss, self.steps, at_end=self.at_end)
+        kind = dtype if self.start is None else torch.float64  # a mean is taken off before numbers are rounded
+        found = targets((len(batch), positions, out), kind, given, self.loss, self.steps, at_end=self.at_end)
+        return found if self.start is None else found.started(self.start, dtype)
+
+    def _started(self, output: Tensor) -> Tensor:
+        return output if self.start is None else self.start.outputs(output)
 
     def _show(self, batch: Batch) -> Shown:
         shown = _at_least_single(self.network.show(batch))
@@ -110,24 +118,20 @@ class Measurement:
         planted, chance = planted.to(pulls.residual), chance.to(output.device)
         return Observed(block, times, piece.shares, planted, *pulls, space.group, chance, single)
 
-    def missed(self) -> float:
-        """Variance of what the output misses of the targets, over that of the targets; of a few sequences, squared error only."""
+    def looked_at(self) -> tuple[Objective, Tensor] | None:
+        """Targets and outputs of a few sequences one after another, in double precision; squared error only."""
         if self.loss != "mse":
-            return math.nan
+            return None
         few, size = self.plan.only(FEW), sequences_together(self.network, 1)
         rows = []
         for batch, _, _ in few.batches(size):
-            piece = self.run(batch)
-            parts = (piece.objective.weights[..., None], piece.objective.y, piece.output)
+            shown = self._show(batch)
+            found = self._targets(shown.output.shape, torch.float64, batch).moved(shown.output.device)
+            output, _ = _of_targets(shown, found.times, found.positions)
+            parts = (found.objective.weights[..., None], found.objective.y, output)
             rows.append([part.flatten(0, 1).double() for part in parts])
-        weights, targets, outputs = (torch.cat(parts) for parts in zip(*rows, strict=True))
-
-        def variance(values: Tensor) -> float:
-            counted = torch.where(weights > 0, values, 0.0)
-            mean = (weights * counted).sum(0) / weights.sum()
-            return float((weights * (counted - mean).square()).sum() / weights.sum())
-
-        return variance(targets - outputs) / of if (of := variance(targets)) > 0 else math.nan
+        weights, targets, outputs = (torch.cat(parts)[None] for parts in zip(*rows, strict=True))
+        return Objective("mse", targets, weights[..., 0]), outputs
 
     def add_readable(
         self, moments: ShareMoments, tick: Tick | None = None, dependence: Dependence | None = None
@@ -168,20 +172,24 @@ class Measurement:
     def _summed_at_once(self, batch: Batch, most: Tensor, features: int, tick: Tick | None) -> Summed | None:
         """In one compiled pass, where a network has one output a step and a pass like that."""
         plain = self.loss == "mse" and self.mixing is None and not self.at_end and self.steps is None
+        if self.start is not None and float(self.start.share.abs().min() / self.start.size) < LEAST_SHARE:
+            return None
         if not plain or not self.network.sums_as_it_runs(batch):
             return None
         time = batch.x.shape[1]
         found = self._targets((len(batch), time, 1), self.network.dtype, batch)
         anchors = choose_anchors(found.shares, most[:, : enough_anchors(time, self.plan.total, features)])
-        made = self.network.sums(batch, found.objective.y[..., 0], found.shares, anchors[0])
+        # the pass takes outputs as they are
+        share = 1.0 if self.start is None else float(self.start.share / self.start.size)
+        made = self.network.sums(batch, found.objective.y[..., 0] / share, found.shares, anchors[0])
         if made is None:
             return None
-        output = made.output[..., None]
+        output = self._started(made.output[..., None])
         apart = self.space.apart(output, found.objective)
         pulls = Pulls(apart, self.space.curvature_root(output), *self.space.along(output, apart))
         if tick is not None:
             tick(len(batch))
-        return found, found, anchors, pulls, Read(made.picked, made.gradient[:, None].double())
+        return found, found, anchors, pulls, Read(made.picked, share * made.gradient[:, None].double())
 
     def _summed_in_parts(self, batch: Batch, most: Tensor, size: int, features: int, tick: Tick | None) -> Summed:
         """Part after part, as many sequences together as caches hold."""
@@ -199,6 +207,7 @@ class Measurement:
                 )
             here = moved.part(part)
             output, read = _of_targets(shown, found.times[part], found.positions[part])
+            output = self._started(output)
             apart, root = space.apart(output, here.objective), space.curvature_root(output)
             residual = space.readout_residual(output, apart)
             pulls.append(Pulls(residual, root, *space.along(output, apart)))  # outputs themselves may be very many
@@ -284,6 +293,11 @@ class Targets(NamedTuple):
     times: Tensor
     positions: Tensor
     shares: Tensor
+
+    def started(self, start: Start, dtype: torch.dtype) -> Targets:
+        """Targets as a fit sees them that starts there."""
+        y, weights = start.targets(self.objective.y).to(dtype), self.objective.weights.to(dtype)
+        return self._replace(objective=replace(self.objective, y=y, weights=weights), shares=self.shares.to(dtype))
 
     def part(self, some: slice) -> Targets:
         """Targets of some of the sequences."""

@@ -23,6 +23,9 @@ from lagreach.forecasting.result import Forecast
 from lagreach.forecasting.track_record import track_record
 
 NO_LAG = "In the data no lag was found that the target depends on (linearly, one lag at a time)"
+NOT_LOOKED_AT = "by lags that were not looked at"
+SHARED = "by what inputs that follow from each other share, so that single lags could not be told"
+PRODUCTS = "by products or other functions of several inputs"
 SOMETHING = 0.05  # part of the targets that a fit must explain to be spoken of
 NOT_SEEN = "not seen"  # in the gradients of these sequences; more of them might show it
 LESS_THAN_ONE = "less than one"
@@ -171,15 +174,19 @@ def nothing_found(forecast: Forecast) -> str:
 
 
 def _together(forecast: Forecast) -> str:
-    """Whether a fit explains what no lag by itself does: products of inputs, say."""
+    """Whether a fit explains what no lag by itself does, and what that may be: products of inputs, say."""
     missed = forecast.settings.get("missed", math.nan)
     both = [curves.explained(forecast.available) for curves in (forecast.read, forecast.reach) if curves is not None]
     value, low = max((1 - (1 - value) * missed, 1 - (1 - low) * missed) for value, low in both)
     if math.isnan(low) or low < SOMETHING or value > 1:  # beside outputs very much larger, it is the rounding of these
         return ""
+    steps = forecast.settings.get("time", 0)
+    left_out = not set(range(steps)) <= set(forecast.lags)
+    ways = [NOT_LOOKED_AT] * left_out + [SHARED] * bool(forecast.settings.get("follow")) + [PRODUCTS]
+    asked = f"pass lags=range({steps}) for all lags; " if left_out else ""
     return (
-        f"; all inputs together explain {100 * value:.0f} % of the targets, by products or other functions of several inputs: a "
-        "forecast does not tell their lags, lagreach.diagnose does, by exchanging inputs"
+        f"; all inputs together explain {100 * value:.0f} % of the targets, {', or '.join(ways)}: {asked}a forecast does not tell "
+        "the lags of products, lagreach.diagnose does, by exchanging inputs"
     )
 
 

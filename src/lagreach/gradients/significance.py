@@ -81,8 +81,10 @@ def jackknife_spread(values: Float[Array, "block lag"]) -> Float[Array, "lag"]:
     count = len(values)
     usable = np.isfinite(values).all(0)
     kept = np.where(usable, values, 0.0)
+    power = np.frexp(np.abs(kept).max(0))[1]  # so that squares are numbers, however large values are
+    kept = np.ldexp(kept, -power)
     spread = np.sqrt((count - 1) / count * np.square(kept - kept.mean(0)).sum(0))
-    return np.where(usable, spread, np.nan)
+    return np.where(usable, np.ldexp(spread, power), np.nan)
 
 
 def turns_of(pairings: int) -> Float[Array, "turn pairing"]:

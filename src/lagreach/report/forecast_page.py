@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from lagreach._util.disk import as_path
 from lagreach._util.extras import require_extra
 from lagreach.forecasting.limits import LIMITS, MEANING, NONE_FOUND
 from lagreach.forecasting.result import Forecast
@@ -30,7 +31,7 @@ def write_forecast(forecast: Forecast, path: str | Path, *, title: str = TITLE) 
     return write_page(
         "forecast.html.j2",
         SCRIPTS,
-        Path(path),
+        as_path(path),
         title=title,
         about=dict(forecast.about),
         answer=first_sentence(forecast),

@@ -8,7 +8,7 @@ from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from lagreach._util.disk import Write, is_file, write_whole
+from lagreach._util.disk import Write, as_path, is_file, write_whole
 from lagreach._util.extras import require_extra
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis
 from lagreach.errors import InputError
@@ -62,7 +62,7 @@ def write_report(
     several = (diagnoses,) if isinstance(diagnoses, Diagnosis) else tuple(diagnoses)
     if not several:
         raise InputError("there is nothing to report", expected="one diagnosis or more")
-    return _write(Path(path), title=title, **_about(several, named(several, names)))
+    return _write(as_path(path), title=title, **_about(several, named(several, names)))
 
 
 def study_page(

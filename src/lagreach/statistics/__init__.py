@@ -20,10 +20,11 @@ from lagreach.statistics._statistic import (
     Look,
     Measured,
     check_statistics,
+    listed_statistics,
 )
 
 __all__ = [
-    "Accumulator", "LagCurve", "LagStatistic", "Look", "Measured", "all_statistics", "check_statistics", "draw_curves",
+    "Accumulator", "LagCurve", "LagStatistic", "Look", "Measured", "all_statistics", "check_statistics", "draw_curves", "listed_statistics",
 ]  # fmt: skip
 
 

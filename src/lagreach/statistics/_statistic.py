@@ -9,7 +9,7 @@ curves and know none of them by name.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -194,9 +194,15 @@ class LagStatistic(ABC):
         )  # fmt: skip
 
 
+def listed_statistics(statistics: object) -> list[LagStatistic]:
+    """Statistics of a user's own, which come one after another."""
+    if not isinstance(statistics, Iterable):
+        raise InputError("statistics come as a list", got=repr(statistics), expected="such as statistics=[Mine()]")
+    return list(statistics)
+
+
 def check_statistics(statistics: Sequence[LagStatistic]) -> None:
     """Refuse statistics that would not find their place."""
-    names = [one.name for one in statistics]
     for one in statistics:
         if not isinstance(one, LagStatistic):
             raise InputError(
@@ -220,6 +226,7 @@ def check_statistics(statistics: Sequence[LagStatistic]) -> None:
                 got=", ".join(sorted(unknown)),
                 expected=", ".join(sorted(SOURCES)),
             )
+    names = [one.name for one in statistics]
     repeated = {name for name in names if names.count(name) > 1}
     if repeated:
         raise InputError("two statistics have the same name", got=", ".join(sorted(repeated)), fix="rename yours")

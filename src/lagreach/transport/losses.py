@@ -75,6 +75,7 @@ def _refuse_options(loss: Any, word: str) -> None:
 
 def losses_of(loss: Callable[[Tensor, Tensor, Tensor], Tensor], output: Tensor, y: Tensor, mask: Tensor) -> Tensor:
     """Call a user's own loss function: one value for each sequence, or a sentence that says what is wrong."""
+    versions = output._version, y._version
     try:
         value = loss(output, y, mask)
     except (LagreachError, torch.OutOfMemoryError):
@@ -97,4 +98,24 @@ def losses_of(loss: Callable[[Tensor, Tensor, Tensor], Tensor], output: Tensor, 
             expected=f"shape ({output.shape[0]},)",
             fix=f"reduce over time and outputs, but not over sequences: {_EXAMPLE}",
         )
+    _check_losses(value, output, changed=(output._version, y._version) != versions)
     return value
+
+
+def _check_losses(value: Tensor, output: Tensor, *, changed: bool) -> None:
+    """Refuse losses that say nothing of outputs, or change them."""
+    wrong = None
+    if changed:
+        wrong = "changes its arguments in place", "operations such as (output - y), not output.sub_(y)"
+    elif torch.is_grad_enabled() and output.requires_grad and value.grad_fn is None:
+        wrong = "does not depend on the outputs", "no detach(), no_grad or numpy inside, and not a constant"
+    elif not bool(value.isfinite().all()) and bool(output.isfinite().all()):
+        wrong = "is not finite, though all outputs are", "no division by zero, and no logarithm or root of it"
+    if wrong is not None:
+        raise InputError(
+            f"the loss function {wrong[0]}", got=_shown(value), expected=wrong[1], fix=f"a loss looks like {_EXAMPLE}"
+        )
+
+
+def _shown(value: Tensor) -> str:
+    return f"{[float(one) for one in value.detach()[:3]]} for the first sequences"

@@ -136,7 +136,7 @@ def objective_of(
             fix="pass torch.view_as_real(y).flatten(-2), and a model with twice as many outputs",
         )
     y, times = (_mse_targets if loss == "mse" else _class_targets)(y, (seq, time, out), steps)
-    y = y.to(dtype) if loss == "mse" else y.long()
+    y = _rounded(y, dtype) if loss == "mse" else y.long()
     index = _step_indices(steps, times, valid, named)
     weights = per_step if index is None else per_step.gather(1, index)
     if loss == "cross_entropy":
@@ -179,6 +179,8 @@ def _mse_targets(y: Tensor, shape: tuple[int, int, int], steps: object) -> tuple
         return y[:, None], 1
     if y.ndim == 1 and out == 1:
         return y[:, None, None], 1
+    if time == 1 and y.shape == (seq, out, 1):  # as forecasts of several steps may have them
+        return y.mT, 1
     if y.ndim == 3 and y.shape[-1] == out:
         return y, (None if steps is None and y.shape[1] == time else y.shape[1])
     raise InputError(
@@ -186,6 +188,25 @@ def _mse_targets(y: Tensor, shape: tuple[int, int, int], steps: object) -> tuple
         got=f"y of shape {tuple(y.shape)}",
         expected=f"({seq}, {time}, {out}) per step, ({seq}, {out}) for the last step, or (seq, K, {out}) with K steps",
     )
+
+
+def _rounded(y: Tensor, dtype: torch.dtype) -> Tensor:
+    """Targets in the model's type; refused where that has no such numbers."""
+    rounded = y.to(dtype)
+    if not y.is_floating_point() or torch.finfo(y.dtype).bits <= torch.finfo(dtype).bits:
+        return rounded
+    lost = bool((rounded.isinf() & y.isfinite()).any())
+    if lost or (bool(y.any()) and not bool(rounded.any())):
+        raise InputError(
+            f"the targets are too {'large' if lost else 'small'} for the numbers that the model computes with",
+            got=f"up to {float(y[y.isfinite()].abs().max()):.3g}, as {str(dtype).removeprefix('torch.')} "
+            f"{'infinite' if lost else 'all zero'}",
+            expected=f"numbers up to {torch.finfo(dtype).max:.1g}"
+            if lost
+            else f"numbers above {torch.finfo(dtype).tiny:.1g}",
+            fix="scale the targets to mean 0 and variance 1",
+        )
+    return rounded
 
 
 def _class_targets(y: Tensor, shape: tuple[int, int, int], steps: object) -> tuple[Tensor, int | None]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from lagreach.transport.objective import Objective
 
-APART = 1e3  # times as large, from which on it is said
+LARGE, SMALL = 1e3, 200.0  # times as large or as small, from which on it is said
+FAR = 3.0  # times what targets and outputs vary by, from which on it is said that their means lie apart
+PAIRS = 16  # of sequences that tell, where sequences are looked at by pairs
 
 
 def scale_note(objective: Objective, output: Float[Tensor, "seq target out"]) -> str | None:
@@ -20,19 +25,43 @@ def scale_note(objective: Objective, output: Float[Tensor, "seq target out"]) ->
     >>> print(scale_note(Objective("mse", y, torch.ones(4, 9)), output)[:29])
     the targets vary by about 1e+
     """
-    if objective.loss != "mse":
+    return note_on_scale([(objective, output)])
+
+
+def note_on_scale(pieces: Iterable[tuple[Objective, Float[Tensor, "seq target out"]]]) -> str | None:
+    """Say the same of several pieces together."""
+    found: list[tuple[Tensor, Tensor]] = []
+    for objective, output in pieces:
+        if objective.loss != "mse":
+            return None
+        counted = objective.weights > 0
+        found.append((objective.y[counted].detach().double(), output[counted].detach().double()))
+    y, outputs = (torch.cat(parts) for parts in zip(*found, strict=True))
+    each, theirs = _spread(y), _spread(outputs)
+    target, own = float(_size(each)), float(_size(theirs))
+    if target == 0:
         return None
-    counted = objective.weights > 0
-    target, own = (_spread(values[counted]) for values in (objective.y, output))
-    if target == 0 or (target * APART >= own and target <= APART * max(own, 1.0)):
-        return None
+    if target * SMALL < own or target > LARGE * max(own, 1.0):
+        said = f"the targets vary by about {target:.0e}, the model's outputs by {own:.0e}"
+    else:
+        distance = (y.mean(0) - outputs.mean(0)).abs()
+        far = distance > FAR * (each + theirs)
+        if not bool(far.any()):
+            return None
+        worst = int(torch.where(far, distance / (each + theirs), 0.0).argmax())
+        said = f"the targets lie about {distance[worst]:.2g} from the model's outputs, and vary by {each[worst]:.1g}"
     return (
-        f"the targets vary by about {target:.0e}, the model's outputs by {own:.0e}: training has to bridge that before it learns "
-        "any lag, and what is said of learning does not count it; scale the targets to mean 0 and variance 1"
+        f"{said}: training has to bridge that before it learns any lag, and what is said of learning does not count it; scale "
+        "the targets to mean 0 and variance 1"
     )
 
 
-def _spread(values: Tensor) -> float:
+def _spread(values: Float[Tensor, "row out"]) -> Float[Tensor, "out"]:
     """Root mean square distance from the mean of each column."""
-    exact = values.detach().double()
-    return float((exact - exact.mean(0)).square().mean().sqrt()) if len(exact) else 0.0
+    return _size(values - values.mean(0)) if len(values) else values.new_zeros(values.shape[1])
+
+
+def _size(values: Float[Tensor, "row *out"]) -> Float[Tensor, "*out"]:
+    """Root mean square of each column, of numbers as small or large as there are."""
+    largest = values.abs().max()
+    return largest * (values / largest).square().mean(0).sqrt() if largest > 0 else values.new_zeros(values.shape[1:])

@@ -20,9 +20,10 @@ from lagreach.statistics.linear_share.observed import (
 )
 from lagreach.statistics.linear_share.output_space import OutputSpace, output_space
 from lagreach.statistics.linear_share.products import compiled_sums
+from lagreach.statistics.linear_share.start import Start
 
 __all__ = [
-    "AMPLE", "ANCHORS", "HALF", "Observed", "OutputSpace", "Rows", "ShareCurves", "ShareMoments", "Shares", "anchor_chance",
-    "at_anchors", "check_strength", "choose_anchors", "compiled_sums", "enough_anchors", "joined", "output_space",
-    "rounding_floor", "share_curves",
+    "AMPLE", "ANCHORS", "HALF", "Observed", "OutputSpace", "Rows", "ShareCurves", "ShareMoments", "Shares", "Start",
+    "anchor_chance", "at_anchors", "check_strength", "choose_anchors", "compiled_sums", "enough_anchors", "joined",
+    "output_space", "rounding_floor", "share_curves",
 ]  # fmt: skip

@@ -24,7 +24,7 @@ from functools import cache
 import numpy as np
 from jaxtyping import Float
 
-from lagreach.errors import InputError
+from lagreach._util.bounds import check_bounds
 from lagreach.gradients.significance import jackknife_spread
 
 Array = np.ndarray
@@ -172,8 +172,7 @@ class ShareCurves:
 
 def check_strength(strength: float) -> None:
     """Refuse what is not a share of a variance."""
-    if not 0 < strength <= 1:
-        raise InputError("strength is a share of the target's variance", got=strength, expected="0 < strength <= 1")
+    check_bounds(strength=strength)
 
 
 def _gain(explained: Array, noise: Array) -> Array:
