@@ -129,7 +129,9 @@ class WholeProducts:
         self._fits = True
 
     def add(self, difference: Float[Tensor, "pair time input"], valid: Tensor) -> None:
-        """Take in some pairs; `valid` (pair, time) says which steps both partners have."""
+        """Take in some pairs; `valid` (pair, time) says which steps both partners have. Of very many inputs nothing is kept."""
+        if difference.shape[2] > JOINT_INPUTS:
+            return
         rows, both = difference.flatten(1), (valid[:, 1:] & valid[:, :-1])[..., None]
         now, before = (torch.where(both, part.double(), 0.0) for part in (difference[:, 1:], difference[:, :-1]))
         parts = (
@@ -142,8 +144,9 @@ class WholeProducts:
         near = torch.stack([part.sum((0, 1)) for part in parts]).cpu().numpy()
         self._near = near if self._near is None else self._near + near
         n = rows.shape[1]
-        self._fits = self._fits and n <= MOST_WHOLE and difference.shape[2] <= JOINT_INPUTS and bool(valid.all())
-        self._fits = self._fits and (self._sums is None or len(self._sums) == n)
+        self._fits = (
+            self._fits and n <= MOST_WHOLE and bool(valid.all()) and (self._sums is None or len(self._sums) == n)
+        )
         if self._fits:
             products = (rows.double().T @ rows.double()).cpu().numpy()
             self._sums = products if self._sums is None else self._sums + products
