@@ -23,6 +23,11 @@ _EXPECTED: dict[str, tuple[str, _Fits]] = {
 _NEEDED = ("error", "strength", "pilot")
 
 
+def is_number(value: object) -> bool:
+    """Whether this is one number, also one of numpy's."""
+    return isinstance(value, Real) and not math.isnan(value)
+
+
 def check_bounds(**values: object) -> None:
     """Refuse arguments, by their names, that are no such number; None is left out where an argument may be.
 
