@@ -304,9 +304,9 @@ def test_bad_options(model, data, options, complaint):
 
 @pytest.mark.usefixtures("_as_users_run_it")
 def test_what_is_no_number_and_no_model_is_refused_in_words(model, data):
-    with pytest.raises(InputError, match="sequences is out of range"):
+    with pytest.raises(InputError, match="sequences is not a number"):
         lagreach.diagnose(model, data, sequences="5")
-    with pytest.raises(InputError, match="memory is out of range"):
+    with pytest.raises(InputError, match="memory is not a number"):
         lagreach.cost(model, data, memory="1GB")
     with pytest.raises(InputError, match="no numbers"):
         lagreach.diagnose(model, (data[0], "y"))

@@ -14,13 +14,18 @@ _EXPECTED: dict[str, tuple[str, _Fits]] = {
     "strength": ("a share of the target's variance, more than 0 and at most 1", lambda value: 0 < value <= 1),
     "directions": ("a positive whole number", lambda value: value >= 1 and value == int(value)),
     "sequences": ("a positive number; left out, as many as the data hold", lambda value: value >= 1),
-    "planned": ("steps, a positive whole number", lambda value: value >= 1 and value == int(value)),
+    "planned": ("a positive number of steps, whole", lambda value: value >= 1 and value == int(value)),
     "steps": ("a positive number of steps, whole", lambda value: value >= 1 and value == int(value)),
     "budget": ("seconds, more than 0; left out, no limit", lambda value: value > 0),
     "memory": ("bytes, more than 0; left out, a share of what is there", lambda value: value > 0),
     "pilot": ("steps, 0 or more", lambda value: value >= 0 and value == int(value)),
 }
 _NEEDED = ("error", "strength", "pilot")
+
+
+def is_number(value: object) -> bool:
+    """Whether this is one number, also one of numpy's."""
+    return isinstance(value, Real) and not math.isnan(value)
 
 
 def check_bounds(**values: object) -> None:

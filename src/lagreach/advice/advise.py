@@ -10,13 +10,13 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from inspect import signature
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 from torch import nn
 
-from lagreach._util.bounds import check_bounds
+from lagreach._util.bounds import check_bounds, is_number
 from lagreach.advice.changes import (
     GATES,
     HALF,
@@ -160,7 +160,7 @@ def advise(
         raise InputError("advice is about one lag", got="lags=...", fix="pass lag=, and ask again for others")
     if not (lag is None or (isinstance(lag, Integral) and lag >= 0)):
         raise InputError("a lag is a number of steps", got=repr(lag), expected="0 or more, a whole number")
-    if not (learned is None or (isinstance(learned, Real) and learned <= 1)):
+    if not (learned is None or (is_number(learned) and learned <= 1)):
         raise InputError("what was learned is a share", got=f"learned={learned!r}", expected="1 at most")
     if unknown := sorted(set(options) - set(signature(forecast).parameters)):
         raise InputError("unknown options", got=", ".join(unknown), expected="those of lagreach.forecast")

@@ -8,13 +8,13 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from numbers import Real
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from torch import nn
 
+from lagreach._util.bounds import is_number
 from lagreach._util.disk import make_folder
 from lagreach.callbacks.flat import metrics
 from lagreach.callbacks.foretelling import EARLY, Foreteller, forecast_metrics
@@ -70,7 +70,7 @@ class Watch:
     ) -> None:
         if unit not in UNITS:
             raise InputError("unknown unit", got=repr(unit), expected=" or ".join(UNITS))
-        if not (isinstance(every, Real) and every >= 1):
+        if not (is_number(every) and every >= 1):
             raise InputError(
                 "diagnoses come every so many steps or epochs", got=f"every={every!r}", expected="1 or more"
             )

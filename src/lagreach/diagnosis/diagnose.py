@@ -46,7 +46,8 @@ from lagreach.gradients.measurement_plan import MeasurementPlan
 from lagreach.gradients.optimiser_geometry import optimiser_name, update_scale
 from lagreach.gradients.output_anchors import decide
 from lagreach.gradients.selection import Selection
-from lagreach.statistics import LagStatistic, all_statistics, check_statistics, listed_statistics
+from lagreach.statistics import LagStatistic, all_statistics, check_statistics
+from lagreach.statistics._statistic import listed_statistics
 from lagreach.transport.losses import Loss
 from lagreach.transport.rollout import run
 from lagreach.types import Status

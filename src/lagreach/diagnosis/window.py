@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from lagreach._util.bounds import check_bounds
+from lagreach._util.bounds import check_bounds, is_number
 from lagreach.detection.law import exp, moved, reach, strength_shift
 from lagreach.errors import InputError
 from lagreach.statistics import LagCurve
@@ -195,7 +194,7 @@ class Window:
 
     def at(self, sequences: float, strength: float | None = None) -> WindowAt:
         """What `sequences` sequences can see: the window H_N and the detectable lags."""
-        if not (isinstance(sequences, Real) and sequences > 0):
+        if not (is_number(sequences) and sequences > 0):
             raise InputError("the number of sequences must be positive", got=repr(sequences))
         check_bounds(**({} if strength is None else {"strength": strength}))
         share = self.strength if strength is None else strength

@@ -185,8 +185,8 @@ def _together(forecast: Forecast) -> str:
     ways = [NOT_LOOKED_AT] * left_out + [SHARED] * bool(forecast.settings.get("follow")) + [PRODUCTS]
     asked = f"pass lags=range({steps}) for all lags; " if left_out else ""
     return (
-        f"; all inputs together explain {100 * value:.0f} % of the targets, {', or '.join(ways)}: {asked}a forecast does not tell "
-        "the lags of products, lagreach.diagnose does, by exchanging inputs"
+        f"; all inputs together explain {100 * value:.0f} % of the targets, {', or '.join(ways)}: {asked}a forecast does not "
+        "tell the lags of products, lagreach.diagnose does, by exchanging inputs"
     )
 
 

@@ -20,11 +20,10 @@ from lagreach.statistics._statistic import (
     Look,
     Measured,
     check_statistics,
-    listed_statistics,
 )
 
 __all__ = [
-    "Accumulator", "LagCurve", "LagStatistic", "Look", "Measured", "all_statistics", "check_statistics", "draw_curves", "listed_statistics",
+    "Accumulator", "LagCurve", "LagStatistic", "Look", "Measured", "all_statistics", "check_statistics", "draw_curves",
 ]  # fmt: skip
 
 
