@@ -13,8 +13,10 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
+from lagreach.adapters.as_it_was import leaves_as_it_was
 from lagreach.advice.changes import (
     GATES,
     HALF,
@@ -103,6 +105,8 @@ class Advice:
         return "\n".join(lines)
 
 
+@leaves_as_it_was
+@torch.enable_grad()
 def advise(
     model: nn.Module,
     data: Any,

@@ -15,6 +15,7 @@ from typing import Any
 from torch import nn
 
 from lagreach._util.disk import make_folder
+from lagreach.adapters.as_it_was import leaves_as_it_was
 from lagreach.callbacks.flat import metrics
 from lagreach.callbacks.foretelling import EARLY, Foreteller, forecast_metrics
 from lagreach.callbacks.loggers import as_logger
@@ -97,6 +98,7 @@ class Watch:
         self._say = say
         self._foreteller = None if planned is None or not forecast_at else Foreteller(planned, forecast_at, options)
 
+    @leaves_as_it_was
     def check(self) -> None:
         """Read the data and try the model on a few sequences: what does not fit is then said before training starts."""
         with training_untouched(self._model, self._data):
@@ -140,6 +142,7 @@ class Watch:
             return None
         return self.diagnose()
 
+    @leaves_as_it_was
     def diagnose(self) -> Diagnosis | None:
         """Diagnose now. What goes wrong is a warning, and training goes on.
 
@@ -160,6 +163,7 @@ class Watch:
             raise KeyboardInterrupt
         return diagnosis
 
+    @leaves_as_it_was
     def forecast(self) -> Forecast | None:
         """Forecast now what will be learned, and say it; None where that cannot be done, which is a warning."""
         if self._foreteller is None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from lagreach._util.threads import one_thread
 from lagreach.adapters import View
+from lagreach.adapters.as_it_was import leaves_as_it_was
 from lagreach.adapters.calling import Call
 from lagreach.adapters.fresh_state import from_fresh_state
 from lagreach.cells import Cell
@@ -22,6 +24,8 @@ from lagreach.whole_model.language_models import aligned_labels
 from lagreach.whole_model.measurement_plan import plan_model_measurement
 
 
+@leaves_as_it_was
+@torch.enable_grad()
 @one_thread()
 def check_diagnosable(
     model: nn.Module | View,

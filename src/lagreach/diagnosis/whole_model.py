@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from lagreach._util.about import about
-from lagreach._util.interrupts import despite_interrupt
+from lagreach._util.interrupts import as_it_stands, despite_interrupt
 from lagreach._util.progress import Progress, progress_bar
 from lagreach._util.threads import threads_of_user
 from lagreach._version import __version__
@@ -105,9 +105,11 @@ def diagnose_whole_model(
             sequences or block_plan.available,
             {name: options.get(name) for name in ("steps", "outputs", "call")},
         )
+        put_back = as_it_stands()
         try:
             layer, said = with_readout_shares(layer, model, source, loss, settings.seed, planned, **how)
         except KeyboardInterrupt:  # everything else is there
+            put_back()
             cut_short, said = True, ("interrupted before the shares of a readout were told",)
         notes = (*notes, *said)
     if statistics:
