@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -22,6 +23,16 @@ def settings_of_torch() -> Callable[[], None]:
         torch.set_grad_enabled(gradients)
 
     return restore
+
+
+@contextmanager
+def pythons_random_state() -> Iterator[None]:
+    """Leave python's random state as it is: rich draws from it when it is imported, and for what it shows."""
+    before = random.getstate()
+    try:
+        yield
+    finally:
+        random.setstate(before)
 
 
 def random_states() -> Callable[[], None]:

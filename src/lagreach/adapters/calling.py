@@ -153,12 +153,18 @@ def frozen(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def captured(modules: list[nn.Module]) -> Iterator[dict[nn.Module, list[tuple[tuple[Any, ...], dict[str, Any], Any]]]]:
-    """Record the arguments and the result of every call of some modules."""
+def captured(
+    modules: list[nn.Module], *, apart: bool = False
+) -> Iterator[dict[nn.Module, list[tuple[tuple[Any, ...], dict[str, Any], Any]]]]:
+    """Record the arguments and the result of every call of some modules.
+
+    Models that work in place change results afterwards; not if copies are handed on, so that these are kept `apart`.
+    """
     calls: dict[nn.Module, list[tuple[tuple[Any, ...], dict[str, Any], Any]]] = {module: [] for module in modules}
 
-    def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
         calls[module].append((args, kwargs, result))
+        return result.clone() if apart and isinstance(result, Tensor) else None
 
     handles = [module.register_forward_hook(record, with_kwargs=True) for module in modules]
     try:

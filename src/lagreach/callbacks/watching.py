@@ -102,7 +102,7 @@ class Watch:
     def check(self) -> None:
         """Read the data and try the model on a few sequences: what does not fit is then said before training starts."""
         with training_untouched(self._model, self._data):
-            check_diagnosable(self._model, self._read(), **self._options)
+            check_diagnosable(self._model, self._read(), budget=self._budget, **self._options)
         self._checked = True
 
     def _check_once(self) -> None:
