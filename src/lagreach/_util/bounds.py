@@ -14,6 +14,7 @@ _EXPECTED: dict[str, tuple[str, _Fits]] = {
     "directions": ("a positive whole number", lambda value: value >= 1 and value == int(value)),
     "sequences": ("a positive number; left out, as many as the data hold", lambda value: value >= 1),
     "budget": ("seconds, more than 0; left out, no limit", lambda value: value > 0),
+    "total": ("seconds, 0 or more; left out, no limit", lambda value: value >= 0),
     "memory": ("bytes, more than 0; left out, a share of what is there", lambda value: value > 0),
     "pilot": ("steps, 0 or more", lambda value: value >= 0),
 }

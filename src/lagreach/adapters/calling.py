@@ -30,9 +30,8 @@ def default_call(model: nn.Module, batch: Batch) -> Any:
     reference = next(
         (p for p in model.parameters() if p.is_floating_point()), torch.empty(0)
     )  # complex weights say nothing
-    x = batch.x.to(reference.device)
-    if x.is_floating_point():
-        x = x.to(reference.dtype)
+    kind = reference.dtype if batch.x.is_floating_point() else batch.x.dtype
+    x = batch.x.to(reference.device, kind, copy=True)  # some models change it in place
     if batch.state is not None:
         return model(x, _layers_first(batch.state, reference))
     known = _parameters(model)
@@ -52,7 +51,7 @@ def _with_others(model: nn.Module, x: Tensor, batch: Batch, reference: Tensor) -
     def placed(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        return value.to(reference.device, reference.dtype if value.is_floating_point() else value.dtype)
+        return value.to(reference.device, reference.dtype if value.is_floating_point() else value.dtype, copy=True)
 
     if isinstance(batch.others, tuple):
         return model(x, *(placed(value) for value in batch.others))

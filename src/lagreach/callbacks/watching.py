@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import nn
 
+from lagreach._util.bounds import check_bounds
 from lagreach._util.disk import make_folder
 from lagreach.adapters.as_it_was import leaves_as_it_was
 from lagreach.callbacks.flat import metrics
@@ -101,6 +102,7 @@ class Watch:
     @leaves_as_it_was
     def check(self) -> None:
         """Read the data and try the model on a few sequences: what does not fit is then said before training starts."""
+        check_bounds(total=self._total)
         with training_untouched(self._model, self._data):
             check_diagnosable(self._model, self._read(), budget=self._budget, **self._options)
         self._checked = True

@@ -23,6 +23,7 @@ from lagreach.diagnosis.measure import MeasureSettings
 from lagreach.diagnosis.settings import with_arguments
 from lagreach.diagnosis.whole_model import check_whole_model, choices_of_layers, collecting
 from lagreach.errors import InputError
+from lagreach.gradients.optimiser_geometry import optimiser_name
 from lagreach.gradients.selection import Selection
 from lagreach.statistics import LagStatistic, all_statistics, check_statistics
 from lagreach.transport.losses import Loss
@@ -65,6 +66,8 @@ def check_diagnosable(
     _refuse_unknown(choices)
     check_bounds(sequences=sequences, budget=budget, memory=memory)
     check_statistics([*all_statistics().values(), *statistics])
+    if optimizer is not None:  # whose state comes with the training
+        optimiser_name(optimizer)
     chosen = with_arguments(settings or MeasureSettings(), **choices)
     lags = lags if isinstance(lags, str) else listed_lags(lags)
     require = listed_lags(require, "require")
@@ -79,12 +82,12 @@ def check_diagnosable(
         check_whole_model(
             model, source, aligned, lags, settings=chosen, why=choice.why, only_of_layers={"params": params},
             require=require, steps=steps, outputs=outputs or choice.outputs, call=call, inputs=choice.inputs,
-            memory=memory, optimizer=optimizer,
+            memory=memory,
         )  # fmt: skip
         return
     diagnosis_plans(
         model, source, aligned, lags, settings=chosen, params=params, require=require, steps=steps, outputs=outputs,
-        cell=cell, call=call, optimizer=optimizer, views=choice.views, roughly=True,
+        cell=cell, call=call, views=choice.views, roughly=True,
     )  # fmt: skip
     if callable(aligned):  # what a loss of the user's own makes of outputs
         part = run(choice.views[0].bind(sample))

@@ -37,6 +37,13 @@ class MeasureSettings:
 
 def with_arguments(settings: MeasureSettings, **arguments: Any) -> MeasureSettings:
     """Put arguments of a call into the settings, but for those that are None; what both say must agree."""
+    if not isinstance(settings, MeasureSettings):
+        raise InputError(
+            "these are no settings",
+            got=repr(settings),
+            expected="MeasureSettings(...)",
+            fix="leave them out, for the usual ones",
+        )
     asked = {name: value for name, value in arguments.items() if value is not None}
     usual = MeasureSettings()
     lost = [name for name in asked if getattr(settings, name) not in (getattr(usual, name), asked[name])]

@@ -196,7 +196,7 @@ class LagStatistic(ABC):
 
 def check_statistics(statistics: Sequence[LagStatistic]) -> None:
     """Refuse statistics that would not find their place."""
-    names = [one.name for one in statistics]
+    names = [getattr(one, "name", None) for one in statistics]
     for one in statistics:
         if not isinstance(one, LagStatistic):
             raise InputError(
