@@ -196,7 +196,6 @@ class LagStatistic(ABC):
 
 def check_statistics(statistics: Sequence[LagStatistic]) -> None:
     """Refuse statistics that would not find their place."""
-    names = [getattr(one, "name", None) for one in statistics]
     for one in statistics:
         if not isinstance(one, LagStatistic):
             raise InputError(
@@ -220,6 +219,7 @@ def check_statistics(statistics: Sequence[LagStatistic]) -> None:
                 got=", ".join(sorted(unknown)),
                 expected=", ".join(sorted(SOURCES)),
             )
+    names = [one.name for one in statistics]
     repeated = {name for name in names if names.count(name) > 1}
     if repeated:
         raise InputError("two statistics have the same name", got=", ".join(sorted(repeated)), fix="rename yours")
