@@ -57,6 +57,11 @@ def test_optimiser_steps_are_counted_not_batches(lightning, tmp_path):
     assert_same(after, plain)
 
 
+def test_a_mistake_in_the_arguments_is_an_error_before_training(lightning, tmp_path):
+    with pytest.raises(InputError, match="unknown options"):
+        lightning.fit([callbacks.LightningCallback(foo=1, **QUICK)], tmp_path)
+
+
 @pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
 def test_without_held_out_data_it_says_so(lightning, tmp_path):
     with pytest.raises(InputError, match="no held-out data"):

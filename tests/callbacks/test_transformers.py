@@ -6,6 +6,7 @@ import warnings
 import pytest
 
 from lagreach import callbacks
+from lagreach.errors import InputError
 from tests.callbacks.training import QUICK, assert_same, sequences
 
 pytestmark = pytest.mark.usefixtures("_as_users_run_it")
@@ -46,3 +47,12 @@ def test_a_part_of_the_model_and_no_history_before_training(tmp_path, transforme
     assert callback.history == []
     transformers.fit([callback], tmp_path)
     assert callback.history[0].layers[0].name == "lstm"
+
+
+@pytest.mark.parametrize(("wrong", "message"), [({"foo": 1}, "unknown options"), ({"lags": [99]}, "must be shorter")])
+def test_a_mistake_in_the_arguments_is_an_error_before_training(wrong, message, tmp_path, transformers):
+    callback = callbacks.TrainerCallback(
+        sequences(seed=5), call=lambda model, batch: model(inputs=batch.x), **QUICK | wrong
+    )
+    with pytest.raises(InputError, match=message):
+        transformers.fit([callback], tmp_path)

@@ -250,6 +250,29 @@ def test_what_is_refused_is_raised_at_the_first_step_and_never_later(monkeypatch
         assert watched.step() is None
 
 
+WRONG = [
+    ({"lags": [99]}, "lags must be shorter"),
+    ({"require": [99]}, "lags must be shorter"),
+    ({"foo": 1}, "unknown options"),
+    ({"budget": 0}, "budget is out of range"),
+    ({"total": -1}, "total is out of range"),
+    ({"sequences": 0}, "sequences is out of range"),
+    ({"strength": 2}, "strength is a share"),
+    ({"error": 0.7}, "error is a probability"),
+    ({"transport": "none"}, "unknown transport"),
+    ({"params": "none"}, "unknown selection|do not have this choice"),
+    ({"optimizer": 3}, "geometry of this optimiser"),
+]
+
+
+@pytest.mark.parametrize("of", ["layers", "model"])
+@pytest.mark.parametrize(("wrong", "message"), WRONG)
+def test_mistakes_in_the_arguments_are_errors_at_the_first_step(wrong, message, of):
+    watched = watch(Net(), sequences(), every=100, **QUICK | {"lags_of": of} | wrong)
+    with pytest.raises(LagreachError, match=message):
+        watched.step()
+
+
 def refusing(*_, **__):
     raise InputError("not this one")
 

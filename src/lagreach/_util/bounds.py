@@ -17,6 +17,7 @@ _EXPECTED: dict[str, tuple[str, _Fits]] = {
     "planned": ("a positive number of steps, whole", lambda value: value >= 1 and value == int(value)),
     "steps": ("a positive number of steps, whole", lambda value: value >= 1 and value == int(value)),
     "budget": ("seconds, more than 0; left out, no limit", lambda value: value > 0),
+    "total": ("seconds, 0 or more; left out, no limit", lambda value: value >= 0),
     "memory": ("bytes, more than 0; left out, a share of what is there", lambda value: value > 0),
     "pilot": ("steps, 0 or more", lambda value: value >= 0 and value == int(value)),
 }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from operator import attrgetter
+from typing import Any
 
 import torch
 
@@ -51,6 +52,27 @@ def full_precision() -> Iterator[None]:
             yield
         finally:
             cudnn.allow_tf32 = before
+
+
+def precision_as_set() -> Callable[[], None]:
+    """Note what is allowed for products and layers; returns what allows the same again."""
+    before: dict[str, Any] = {}
+    for name in ("cudnn.allow_tf32", *(f"{name}.fp32_precision" for name in (*PRODUCTS, *LAYERS))):
+        with suppress(AttributeError, RuntimeError):  # torch before 2.9, or newer settings that have been set apart
+            before[name] = attrgetter(name)(torch.backends)
+    products = None
+    with suppress(RuntimeError):
+        products = torch.get_float32_matmul_precision()
+
+    def restore() -> None:
+        if products is not None:
+            with suppress(RuntimeError):
+                torch.set_float32_matmul_precision(products)
+        for name, value in before.items():  # the older ones first, for they change the newer ones
+            part, _, setting = name.rpartition(".")
+            setattr(attrgetter(part)(torch.backends), setting, value)
+
+    return restore
 
 
 @contextmanager

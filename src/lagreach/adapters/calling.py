@@ -31,9 +31,8 @@ def default_call(model: nn.Module, batch: Batch) -> Any:
     reference = next(
         (p for p in model.parameters() if p.is_floating_point()), torch.empty(0)
     )  # complex weights say nothing
-    x = batch.x.to(reference.device)
-    if x.is_floating_point():
-        x = x.to(reference.dtype)
+    kind = reference.dtype if batch.x.is_floating_point() else batch.x.dtype
+    x = batch.x.to(reference.device, kind, copy=True)  # some models change it in place
     if batch.state is not None:
         return model(x, _layers_first(batch.state, reference))
     known = _parameters(model)
@@ -53,7 +52,7 @@ def _with_others(model: nn.Module, x: Tensor, batch: Batch, reference: Tensor) -
     def placed(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        return value.to(reference.device, reference.dtype if value.is_floating_point() else value.dtype)
+        return value.to(reference.device, reference.dtype if value.is_floating_point() else value.dtype, copy=True)
 
     if isinstance(batch.others, tuple):
         return model(x, *(placed(value) for value in batch.others))
@@ -154,12 +153,18 @@ def frozen(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def captured(modules: list[nn.Module]) -> Iterator[dict[nn.Module, list[tuple[tuple[Any, ...], dict[str, Any], Any]]]]:
-    """Record the arguments and the result of every call of some modules."""
+def captured(
+    modules: list[nn.Module], *, apart: bool = False
+) -> Iterator[dict[nn.Module, list[tuple[tuple[Any, ...], dict[str, Any], Any]]]]:
+    """Record the arguments and the result of every call of some modules.
+
+    Models that work in place change results afterwards; not if copies are handed on, so that these are kept `apart`.
+    """
     calls: dict[nn.Module, list[tuple[tuple[Any, ...], dict[str, Any], Any]]] = {module: [] for module in modules}
 
-    def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
         calls[module].append((args, kwargs, result))
+        return result.clone() if apart and isinstance(result, Tensor) else None
 
     handles = [module.register_forward_hook(record, with_kwargs=True) for module in modules]
     try:

@@ -114,6 +114,12 @@ class Kept:
             names += [f"{path}.{name}".lstrip(".") for name in (*held, *new) if name != "_buffers"]
         return names
 
+    def tensors(self) -> Iterator[Tensor]:
+        """Buffers and other tensors that are no weights."""
+        for _, _, before in self._parts:
+            for snapshot in before.values():
+                yield from (one for one in snapshot.tensors() if not isinstance(one, nn.Parameter))
+
     def restore(self) -> None:
         """Put everything back, but for tensors that were changed in place: those cannot be."""
         for _, part, name, snapshot in list(self._changed()):

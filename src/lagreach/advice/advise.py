@@ -14,9 +14,11 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from lagreach._util.bounds import check_bounds, is_number
+from lagreach.adapters.as_it_was import leaves_as_it_was
 from lagreach.advice.changes import (
     GATES,
     HALF,
@@ -106,6 +108,8 @@ class Advice:
         return "\n".join(lines)
 
 
+@leaves_as_it_was
+@torch.enable_grad()
 def advise(
     model: nn.Module,
     data: Any,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from lagreach.adapters.as_it_was import leaves_as_it_was
 from lagreach.adapters.calling import Call
 from lagreach.adapters.families import scan_modules
 from lagreach.adapters.scan_layer import ScanLayer
@@ -92,6 +93,7 @@ class GateAdvice:
         return "\n".join(lines)
 
 
+@leaves_as_it_was
 def advise_gates(
     model: nn.Module,
     x: Tensor,

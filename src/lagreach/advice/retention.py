@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from lagreach.adapters import View, find_views
+from lagreach.adapters.as_it_was import leaves_as_it_was
 from lagreach.adapters.calling import Call
 from lagreach.adapters.scan_cell import ScanCell
 from lagreach.adapters.scan_view import ScanView
@@ -101,6 +102,7 @@ class Retention:
         return "\n".join(lines)
 
 
+@leaves_as_it_was
 def retention(
     model: nn.Module | View, x: Tensor, *, lengths: Tensor | None = None, state: Any = None, call: Call | None = None
 ) -> Retention:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-import numpy as np
 import torch
 from torch import nn
+
+from lagreach._util.settings_of_torch import flags, random_states
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def training_untouched(model: nn.Module, data: object = None) -> Iterator[None]:
     >>> mode, layer.training, torch.equal(before, torch.get_rng_state())
     (False, True, True)
     """
-    put_back = [_random_states(data), _modules(model), _flags()]
+    put_back = [_random_states(data), _modules(model), flags()]
     with ExitStack() as inside:
         for restore in put_back:
             inside.callback(restore)
@@ -44,17 +44,11 @@ def training_untouched(model: nn.Module, data: object = None) -> Iterator[None]:
 
 
 def _random_states(data: object) -> Callable[[], None]:
-    # the global state of numpy is meant: users' data sets draw from it
-    states = (random.getstate(), np.random.get_state(), torch.get_rng_state())  # noqa: NPY002
-    on_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    put_back = random_states()
     before = [(generator, generator.get_state()) for generator in _generators(data)]
 
     def restore() -> None:
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
-        torch.set_rng_state(states[2])
-        if on_devices is not None:
-            torch.cuda.set_rng_state_all(on_devices)
+        put_back()
         for generator, state in before:
             generator.set_state(state)
 
@@ -91,24 +85,5 @@ def _modules(model: nn.Module) -> Callable[[], None]:
             if not torch.equal(buffer, content):
                 with torch.no_grad():
                     buffer.copy_(content)
-
-    return restore
-
-
-def _flags() -> Callable[[], None]:
-    cudnn = torch.backends.cudnn
-    before = {name: getattr(cudnn, name) for name in ("enabled", "benchmark", "deterministic")}
-    strict, warn_only = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
-    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
-
-    def restore() -> None:
-        for name, value in before.items():
-            setattr(cudnn, name, value)
-        torch.use_deterministic_algorithms(strict, warn_only=warn_only)
-        torch.set_default_dtype(dtype)
-        torch.set_num_threads(threads)
 
     return restore

@@ -14,8 +14,9 @@ from typing import Any
 
 from torch import nn
 
-from lagreach._util.bounds import is_number
+from lagreach._util.bounds import check_bounds, is_number
 from lagreach._util.disk import make_folder
+from lagreach.adapters.as_it_was import leaves_as_it_was
 from lagreach.callbacks.flat import metrics
 from lagreach.callbacks.foretelling import EARLY, Foreteller, forecast_metrics
 from lagreach.callbacks.loggers import as_logger
@@ -102,10 +103,12 @@ class Watch:
         self._say = say
         self._foreteller = None if planned is None or not forecast_at else Foreteller(planned, forecast_at, options)
 
+    @leaves_as_it_was
     def check(self) -> None:
         """Read the data and try the model on a few sequences: what does not fit is then said before training starts."""
+        check_bounds(total=self._total)
         with training_untouched(self._model, self._data):
-            check_diagnosable(self._model, self._read(), **self._options)
+            check_diagnosable(self._model, self._read(), budget=self._budget, **self._options)
         self._checked = True
 
     def _check_once(self) -> None:
@@ -145,6 +148,7 @@ class Watch:
             return None
         return self.diagnose()
 
+    @leaves_as_it_was
     def diagnose(self) -> Diagnosis | None:
         """Diagnose now. What goes wrong is a warning, and training goes on.
 
@@ -165,6 +169,7 @@ class Watch:
             raise KeyboardInterrupt
         return diagnosis
 
+    @leaves_as_it_was
     def forecast(self) -> Forecast | None:
         """Forecast now what will be learned, and say it; None where that cannot be done, which is a warning."""
         if self._foreteller is None:

@@ -7,16 +7,18 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from lagreach._moved import renamed
 from lagreach._util.about import about
 from lagreach._util.bounds import check_bounds
-from lagreach._util.interrupts import despite_interrupt
+from lagreach._util.interrupts import as_it_stands, despite_interrupt
 from lagreach._util.progress import Progress, progress_bar
 from lagreach._util.threads import one_thread
 from lagreach._version import __version__
 from lagreach.adapters import View
+from lagreach.adapters.as_it_was import leaves_as_it_was
 from lagreach.adapters.calling import Call
 from lagreach.adapters.fresh_state import from_fresh_state
 from lagreach.cells import Cell
@@ -62,6 +64,8 @@ if not TYPE_CHECKING:  # names of `lagreach.pipeline`, which is this module
 Measure = Callable[[MeasurementPlan, MeasureSettings, Progress | None, Statistics], MeasuredWindow]
 
 
+@leaves_as_it_was
+@torch.enable_grad()
 @one_thread()  # steps of recurrent layers are small: several threads only get in each other's way
 def diagnose(
     model: nn.Module | View,
@@ -224,6 +228,7 @@ def diagnose(
     layers: list[LayerDiagnosis] = []
     seconds = {"setting up": pacing.clock() - started}
     partial = False
+    put_back = as_it_stands()
     for plan in plans:
         begun = pacing.clock()
         try:
@@ -237,6 +242,7 @@ def diagnose(
         except KeyboardInterrupt:
             if not layers:
                 raise
+            put_back()
             partial = True  # the layers before are there
         seconds[plan.view.name] = pacing.clock() - begun
         if partial:
@@ -262,6 +268,8 @@ def diagnose(
     )
 
 
+@leaves_as_it_was
+@torch.enable_grad()
 @one_thread()
 def cost(
     model: nn.Module | View,

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from lagreach._util.interrupts import as_it_stands
 from lagreach.adapters import View
 from lagreach.adapters.folded import by_row
 from lagreach.cells.diag_elman import DiagElman
@@ -37,9 +38,11 @@ from lagreach.types import Status
 def diagnose_layer(plan: MeasurementPlan, measured: MeasuredWindow, statistics: Statistics) -> LayerDiagnosis:
     """Add gains, rates, their shape and the tail fit to a window; an interrupt leaves gains and rates out."""
     window, noise_sample = measured.window, measured.noise_sample
+    put_back = as_it_stands()
     try:
         gains, rates = gains_and_rates(plan)
     except KeyboardInterrupt:  # the window is there
+        put_back()
         lags = torch.tensor(plan.bands.lags)
         unknown = torch.full((len(lags),), torch.nan, dtype=torch.float64)
         by_lag = (Status.INTERRUPTED,) * len(lags)

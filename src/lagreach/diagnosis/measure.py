@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from lagreach._util.interrupts import despite_interrupt
+from lagreach._util.interrupts import as_it_stands, despite_interrupt
 from lagreach._util.progress import Progress, ticks
 from lagreach.adapters import Recurrence, View, as_view
+from lagreach.adapters.as_it_was import leaves_as_it_was
 from lagreach.adapters.folded import by_sequence
 from lagreach.adapters.view import check_inputs
 from lagreach.data.bands import EVERY, FEW, GROWTH, Bands, make_bands
@@ -43,6 +44,8 @@ FEWEST_BLOCKS = 16  # of sequences, however many weights there are
 GROUP = 8  # blocks that are measured together; an interrupt keeps whole groups
 
 
+@leaves_as_it_was
+@torch.enable_grad()
 def measure_window(
     model: nn.Module | Recurrence | View,
     data: Any,
@@ -98,9 +101,11 @@ def interruptible_window(
         plan = replace(plan, block_plan=plan.block_plan.only(range(GROUP * len(parts))))
     first = FirstPass.merge(parts, sums.means(range(plan.block_plan.count)))
     look = LookHere(plan, ticks(progress, "lags", plan.block_plan.sequences))
+    put_back = as_it_stands()
     try:
         between = between_passes(plan, first.means, settings, first.inputs, look)
     except KeyboardInterrupt:  # the first pass is done, and says something on its own
+        put_back()
         between = between_passes(plan, first.means, settings, first.inputs)
         between, cut_short = replace(between, notes=(INTERRUPTED,)), True
     tick = ticks(progress, "noise", plan.block_plan.sequences)
@@ -108,6 +113,7 @@ def interruptible_window(
         later, cut_later = _by_groups(plan, lambda blocks: second_pass(plan, between, chosen, settings, blocks, tick))
         second = SecondPass.merge(later)
     except KeyboardInterrupt:  # the lags are told, without N
+        put_back()
         sizes = plan.block_plan.count, len(plan.probe.group), len(plan.bands)
         second, cut_later = SecondPass(NoiseValues.unmeasured(*sizes)), True
     window, cut_last = despite_interrupt(assemble, plan, first, between, second, settings, chosen)
@@ -120,12 +126,14 @@ def interruptible_window(
 def _by_groups(plan: MeasurementPlan, measure: Callable[[range], Part]) -> tuple[list[Part], bool]:
     """Measure group after group of blocks; say whether an interrupt left some out."""
     parts: list[Part] = []
+    put_back = as_it_stands()
     try:
         for start in range(0, plan.block_plan.count, GROUP):
             parts.append(measure(range(start, min(start + GROUP, plan.block_plan.count))))
     except KeyboardInterrupt:
         if not parts:
             raise
+        put_back()
         return parts, True
     return parts, False
 

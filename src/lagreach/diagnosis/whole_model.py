@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from lagreach._util.about import about
-from lagreach._util.interrupts import despite_interrupt
+from lagreach._util.interrupts import as_it_stands, despite_interrupt
 from lagreach._util.progress import Progress, progress_bar
 from lagreach._util.threads import threads_of_user
 from lagreach._version import __version__
@@ -46,6 +46,7 @@ from lagreach.whole_model.language_models import aligned_labels
 from lagreach.whole_model.measure import ModelMeasurement, measure_model
 from lagreach.whole_model.measurement_plan import WholeModelPlan, plan_model_measurement, subsample
 from lagreach.whole_model.reach import reach_note
+from lagreach.whole_model.running import at_rest
 from lagreach.whole_model.spread import Spread
 
 NAME = "whole model"
@@ -105,9 +106,11 @@ def diagnose_whole_model(
             sequences or block_plan.available,
             {name: options.get(name) for name in ("steps", "outputs", "call")},
         )
+        put_back = as_it_stands()
         try:
             layer, said = with_readout_shares(layer, model, source, loss, settings.seed, planned, **how)
         except KeyboardInterrupt:  # everything else is there
+            put_back()
             cut_short, said = True, ("interrupted before the shares of a readout were told",)
         notes = (*notes, *said)
     if statistics:
@@ -155,6 +158,14 @@ def whole_model_cost(
     )
 
 
+def check_whole_model(model: Any, source: Sequences, loss: Loss, lags: str | Iterable[int], **options: Any) -> None:
+    """Raise what `diagnose_whole_model` would raise of a few sequences; nothing is measured."""
+    plan, _, _ = _planned(model, source, loss, lags, roughly=True, **options)
+    with at_rest(plan.model.module):
+        piece = plan.run(plan.block_plan.pairs[0])
+        piece.objective(piece.output)
+
+
 def _planned(
     model: Any,
     source: Sequences,
@@ -166,11 +177,13 @@ def _planned(
     only_of_layers: Mapping[str, Any],
     budget: float | None = None,
     timed: bool = False,
+    roughly: bool = False,
     **options: Any,
 ) -> tuple[WholeModelPlan, int, WholeModelPace]:
     """Try the model, fix what is measured, and how much of it.
 
-    Also returned are how many sequences could be measured, and the time that they take, if `timed`.
+    Also returned are how many sequences could be measured, and the time that they take, if `timed`;
+    `roughly` is for a plan that nothing is measured with.
 
     `only_of_layers` holds, by name, what was asked for and recurrent layers alone have.
     """
@@ -183,7 +196,7 @@ def _planned(
     plan = plan_model_measurement(
         model, source, loss, lags, blocks=settings.blocks, probes=settings.probes, seed=settings.seed,
         signal=settings.signal, params=only_of_layers.get("params", "input"),
-        seen=rough_survey(source) if timed else None, **options,
+        seen=rough_survey(source) if timed or roughly else None, **options,
     )  # fmt: skip
     pace = whole_model_pace(plan, begun, budget) if budget is not None or timed else WholeModelPace()
     whole = plan.block_plan.sequences
@@ -325,8 +338,10 @@ def _how_measured(model: nn.Module, whole: int, measured: ModelMeasurement) -> t
     """Say what was seen in the data, in which mode the model was, and how many sequences took part."""
     plan = measured.plan.block_plan
     notes = list(plan.notes)
-    runs = (measured.plan.run(pair) for pair in plan.pairs[:PAIRS])
-    if (note := note_on_scale((one.objective, one.objective.at_targets(one.output)) for one in runs)) is not None:
+    with at_rest(measured.plan.model.module):
+        runs = (measured.plan.run(pair) for pair in plan.pairs[:PAIRS])
+        note = note_on_scale((one.objective, one.objective.at_targets(one.output)) for one in runs)
+    if note is not None:
         notes.append(note)
     if any(isinstance(module, nn.Dropout) and module.training for module in model.modules()):
         notes.append("the model was in training mode; it was diagnosed in evaluation mode, without dropout")

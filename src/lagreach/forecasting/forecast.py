@@ -19,6 +19,7 @@ from lagreach._util.seeds import check_seed
 from lagreach._util.threads import one_thread
 from lagreach._version import __version__
 from lagreach.adapters import View
+from lagreach.adapters.as_it_was import leaves_as_it_was
 from lagreach.adapters.calling import Call
 from lagreach.adapters.fresh_state import from_fresh_state
 from lagreach.adapters.precision import in_single_precision, precision_note
@@ -46,6 +47,8 @@ GRADIENTS = 0.05  # share of a budget after which no further batch tells the siz
 FROZEN = "all weights of the model are frozen (requires_grad is False); shares are those of a training that moves them"
 
 
+@leaves_as_it_was
+@torch.enable_grad()
 @one_thread()  # steps of recurrent layers are small: several threads only get in each other's way
 def forecast(
     model: nn.Module | View,

@@ -279,7 +279,7 @@ class ModuleNetwork(Network):
         linear = [module for module in modules if isinstance(module, nn.Linear)]
         handles = [module.register_forward_hook(lambda layer_calls, *_: order.append(layer_calls)) for module in linear]
         try:
-            with self.at_rest(), torch.no_grad(), captured(modules) as calls:
+            with self.at_rest(), torch.no_grad(), captured(modules, apart=True) as calls:
                 output = self._called(sample)
         finally:
             for handle in handles:

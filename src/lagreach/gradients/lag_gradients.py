@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lagreach.adapters import Recurrence, View
+from lagreach.adapters.as_it_was import leaves_as_it_was
 from lagreach.adapters.calling import Call
 from lagreach.data.batch import sample_of
 from lagreach.data.lags import check_lags
@@ -71,6 +72,7 @@ class LagGradients:
         return "\n".join([head, "   lag   norm", *rows, *(f"  ! {warning}" for warning in self.warnings)])
 
 
+@leaves_as_it_was
 def lag_gradients(
     model: nn.Module | Recurrence | View,
     x: Tensor,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lagreach._util.settings_of_torch import pythons_random_state
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis
 from lagreach.diagnosis.window import Window
 from lagreach.report.lag_table import in_unit
@@ -59,6 +60,7 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(BARS[round(top * (v - low) / height)] if math.isfinite(v) else " " for v in values)
 
 
+@pythons_random_state()
 def describe(diagnosis: Diagnosis) -> str:
     """Everything in plain text: reach, dependences, N at the lags, limits, fidelity, tails and warnings."""
     from rich.console import Console
@@ -70,6 +72,7 @@ def describe(diagnosis: Diagnosis) -> str:
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
+@pythons_random_state()
 def show(diagnosis: Diagnosis, console: Console | None = None) -> None:
     """Print a diagnosis: coloured and fitted to the window of a terminal, as plain text into files and pipes."""
     from rich.console import Console

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lagreach.adapters import Recurrence, View
+from lagreach.adapters.as_it_was import leaves_as_it_was
 from lagreach.adapters.calling import Call
 from lagreach.data.lags import check_lags
 from lagreach.errors import UnsupportedError
@@ -74,6 +75,7 @@ class Fidelity:
         return "\n".join([self.verdict, "   lag   log10 exact   log10 first order", *table])
 
 
+@leaves_as_it_was
 def fidelity(
     model: nn.Module | Recurrence | View,
     x: Tensor,

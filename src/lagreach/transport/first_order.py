@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from lagreach.adapters import Recurrence, View
+from lagreach.adapters.as_it_was import leaves_as_it_was
 from lagreach.adapters.calling import Call
 from lagreach.cells import Dual, Factors
 from lagreach.cells.lstm import LSTM
@@ -73,6 +74,7 @@ class EffectiveRates:
         return "\n".join(lines + [f"{lag:6d}   {value:10.3f}" for lag, value in pairs])
 
 
+@leaves_as_it_was
 def effective_rates(
     model: nn.Module | Recurrence | View,
     x: Tensor,

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from lagreach._util.room import room
 from lagreach.adapters import BoundRecurrence, Recurrence, View, as_view
+from lagreach.adapters.as_it_was import leaves_as_it_was
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError
 from lagreach.kernels import scan_stack
@@ -41,6 +42,7 @@ class Rollout:
             return self.recurrence.head(self.states, self.recurrence.head_params)
 
 
+@leaves_as_it_was
 def rollout(
     model: nn.Module | Recurrence | View, x: Float[Tensor, "seq time input"], chunk: int | None = None
 ) -> Rollout:

@@ -118,8 +118,8 @@ def _complete(model: WholeModel, sample: Batch, ports: list[Port]) -> bool:
     """Whether all of the gradient at the input comes through these modules."""
     x = as_given(model, sample.x).detach().requires_grad_()
     modules = [model.module.get_submodule(port.path or "") for port in ports]
-    with torch.enable_grad(), captured(modules) as calls:
-        output = model.output(sample.with_x(x))
+    with torch.enable_grad(), captured(modules, apart=True) as calls:
+        output = model.output(sample.with_x(x.clone()))
         if not output.requires_grad:
             return True  # which is refused when the model is read
         cotangent = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)

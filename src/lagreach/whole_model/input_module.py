@@ -251,7 +251,7 @@ def read(
             x = exchange.apply(x, 0)
         leaf = x.detach().requires_grad_()
         reading.record(0, leaf, leaf)
-        output = model.output(batch.with_x(leaf))
+        output = model.output(batch.with_x(leaf.clone()))
     else:
         with _hooks(model, reading, exchange):
             output = model.output(batch)
@@ -286,8 +286,9 @@ def _hooks(model: WholeModel, reading: Reading, exchange: Exchange | None) -> It
             return None
         changed = tensor if exchange is None else _exchange_in(tensor, port, exchange, calls[number], reading.sequences)
         if port.kind == "input":
-            changed = changed.detach().requires_grad_()
-            reading.record(number, changed, changed)
+            leaf = changed.detach().requires_grad_()
+            reading.record(number, leaf, leaf)
+            changed = leaf.clone()  # for layers that work in place
         if changed is tensor:
             return None
         return (
@@ -303,7 +304,7 @@ def _hooks(model: WholeModel, reading: Reading, exchange: Exchange | None) -> It
             return None
         leaf = result.detach().requires_grad_()
         reading.record(number, tensor, leaf)
-        return leaf
+        return leaf.clone()  # for layers that work in place
 
     try:
         for number, port in enumerate(reading.source.ports):

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from lagreach.adapters.as_it_was import leaves_as_it_was
 from lagreach.adapters.calling import Call
 from lagreach.data.batch import Batch
 from lagreach.data.lags import check_lags
@@ -61,6 +62,7 @@ class ModelLagGradients:
         return {name: g.sum(0) + self.ahead[name] for name, g in self.grads.items()}
 
 
+@leaves_as_it_was
 def model_lag_gradients(
     model: nn.Module,
     x: Tensor,

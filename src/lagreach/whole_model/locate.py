@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from lagreach._util.interrupts import as_it_stands
 from lagreach._util.progress import Progress
 from lagreach.data.bands import Bands
 from lagreach.gradients.lag_sketch import BandTest
@@ -92,6 +93,7 @@ def locate(
     marginal = Located(data, test, test.adjusted, {}, (), left=left, notes=_notes(signals, neighbours))
     if not bands or plan.signal != "dependence" or left < DETERMINED:
         return marginal
+    put_back = as_it_stands()
     try:
         contexts = token_contexts(plan) if plan.source.reads_tokens else None
         if contexts is None and plan.source.reads_tokens and signals.moments.correlated:  # no plain tokens
@@ -99,6 +101,7 @@ def locate(
         follow = neighbours or contexts
         return _looked_into(marginal, plan, bands, tested.inside, follow, flips, error, progress, spread)
     except KeyboardInterrupt:
+        put_back()
         return replace(marginal, notes=(*marginal.notes, INTERRUPTED), cut_short=True)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from lagreach._util.interrupts import as_it_stands
 from lagreach._util.progress import Progress
 from lagreach.gradients.blocks import BlockMeans
 from lagreach.gradients.lag_sketch import bands_test
@@ -80,9 +81,11 @@ def measure_model(
         cut_short = cut_short or located.cut_short or len(noise.step_block) < plan.block_plan.count
         gain = np.full(len(plan.bands), np.nan)
         if noise.measured:
+            put_back = as_it_stands()
             try:
                 gain = measure_gain(subsample(plan, GAIN_SEQUENCES))
             except KeyboardInterrupt:  # all else is there
+                put_back()
                 cut_short = True
     blocks = np.arange(plan.block_plan.count)
     return ModelMeasurement(

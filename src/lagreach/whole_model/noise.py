@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lagreach._util.interrupts import as_it_stands
 from lagreach._util.progress import Progress, Tick
 from lagreach.gradients.noise import NoiseValues
 from lagreach.whole_model.factors import Products, summed_by_block
@@ -154,9 +155,11 @@ def measure_noise(
     plan: WholeModelPlan, work: NoiseWork, progress: Progress | None = None, spread: Spread | None = None
 ) -> NoiseValues:
     """Have the last pass done, and put its parts together; interrupted before that says something, it is not measured."""
+    put_back = as_it_stands()
     try:
         return NoiseValues.merge((spread or Here()).parts(plan, work, progress))
     except KeyboardInterrupt:
+        put_back()
         return NoiseValues.unmeasured(plan.block_plan.count, len(plan.group), len(plan.bands))
 
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from lagreach._util.interrupts import as_it_stands
 from lagreach._util.progress import Progress, Tick, ticks
 from lagreach.whole_model.measurement_plan import WholeModelPlan
 
@@ -53,9 +54,11 @@ def until_interrupted(made_of: Iterable[tuple[int, ...]], make: Callable[[tuple[
     """Make the parts of groups of blocks; an interrupt ends it, or goes through while too few blocks are done."""
     done = 0
     for blocks in made_of:
+        put_back = as_it_stands()
         try:
             part = make(blocks)
         except KeyboardInterrupt:
+            put_back()
             if done < FEWEST:
                 raise
             return
