@@ -257,7 +257,7 @@ WRONG = [
     ({"budget": 0}, "budget is out of range"),
     ({"total": -1}, "total is out of range"),
     ({"sequences": 0}, "sequences is out of range"),
-    ({"strength": 2}, "strength is a share"),
+    ({"strength": 2}, "strength is out of range"),
     ({"error": 0.7}, "error is a probability"),
     ({"transport": "none"}, "unknown transport"),
     ({"params": "none"}, "unknown selection|do not have this choice"),
