@@ -258,7 +258,7 @@ WRONG = [
     ({"total": -1}, "total is out of range"),
     ({"sequences": 0}, "sequences is out of range"),
     ({"strength": 2}, "strength is out of range"),
-    ({"error": 0.7}, "error is a probability"),
+    ({"error": 0.7}, "error is out of range"),
     ({"transport": "none"}, "unknown transport"),
     ({"params": "none"}, "unknown selection|do not have this choice"),
     ({"optimizer": 3}, "geometry of this optimiser"),

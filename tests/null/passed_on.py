@@ -99,14 +99,14 @@ KINDS: dict[str, Callable[[], Drawn]] = {
 
 @one_thread()
 def named(kind: str, how: str, seed: int, planted: bool = True) -> tuple[set[int], int]:
-    """Lags that are named, and the true one; unless it is `planted`, targets of other sequences are shown."""
+    """Lags that are named, and the true one; unless it is `planted`, the targets are those of other draws."""
     with torch.random.fork_rng(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(seed)
         x, y, true = KINDS[kind]()
         model = Layer(x.shape[2])
         if not planted:
-            y = y.roll(1, 0)
+            y = KINDS[kind]()[1]
         if how == "diagnose":
             return set(lagreach.diagnose(model, (x, y), lags=LAGS).layers[0].window.dependences), true
         forecast = lagreach.forecast(model, (x, y), [len(x)], LAGS, weights="readout")

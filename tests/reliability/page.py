@@ -49,7 +49,7 @@ data? The last rows of the first kind hold a dependence that must be found. Of n
 drawn 400 times, and again, at most four times, while the interval still reaches beyond 8 %.""",
     "passed_on": """\
 Inputs that follow from each other, but not alike in the course of their sequences: the targets depend on one lag or, being
-those of other sequences, on none. How often is a lag named that other inputs merely pass on?""",
+those of other draws, on none. How often is a lag named that other inputs merely pass on?""",
     "kappa": """\
 The exponent kappa of N is measured from samples of laws whose exponent is known: with a finite variance it is 2, however long the
 tails of a sample look, and N follows from the standard deviation. Of the harsher laws the interval must hold the exponent, or
