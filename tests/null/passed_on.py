@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 
 import lagreach
 from lagreach._util.threads import one_thread
+from lagreach.report.words import in_doubt
 
 LAGS = [0, 1, 2, 3, 4, 5, 6, 7, 10, 13]
 HOW = ("diagnose", "forecast")
@@ -98,8 +99,11 @@ KINDS: dict[str, Callable[[], Drawn]] = {
 
 
 @one_thread()
-def named(kind: str, how: str, seed: int, planted: bool = True) -> tuple[set[int], int]:
-    """Lags that are named, and the true one; unless it is `planted`, the targets are those of other draws."""
+def named(kind: str, how: str, seed: int, planted: bool = True) -> tuple[set[int], int, bool]:
+    """Lags that are named, the true one, and whether it is said that some may only pass on what others say.
+
+    Unless a dependence is `planted`, the targets are those of other draws.
+    """
     with torch.random.fork_rng(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(seed)
@@ -108,6 +112,7 @@ def named(kind: str, how: str, seed: int, planted: bool = True) -> tuple[set[int
         if not planted:
             y = KINDS[kind]()[1]
         if how == "diagnose":
-            return set(lagreach.diagnose(model, (x, y), lags=LAGS).layers[0].window.dependences), true
+            window = lagreach.diagnose(model, (x, y), lags=LAGS).layers[0].window
+            return set(window.dependences), true, in_doubt(window)
         forecast = lagreach.forecast(model, (x, y), [len(x)], LAGS, weights="readout")
-    return {lag for lag, found in zip(forecast.lags, forecast.found, strict=True) if found}, true
+    return {lag for lag, found in zip(forecast.lags, forecast.found, strict=True) if found}, true, False
