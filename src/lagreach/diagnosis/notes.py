@@ -12,7 +12,7 @@ from lagreach.gradients.measurement_plan import MeasurementPlan
 from lagreach.gradients.saturation import saturation_note
 from lagreach.statistics.readable import why_not_readable
 from lagreach.transport.rollout import run
-from lagreach.transport.target_scale import PAIRS, note_on_scale
+from lagreach.transport.target_scale import PAIRS, scale_note
 
 POOLED = (
     "the readout looks at the states of many steps (it pools, or attends): an input also arrives by way of the state of its own "
@@ -25,8 +25,9 @@ def notes_on(plans: list[MeasurementPlan], sample: Batch) -> tuple[str, ...]:
     notes = [note for one in plans for note in identity_notes(one.view, sample, one.loss, one.steps)]
     notes += [note for one in plans if (note := saturation_note(one.view.name, run(one.view.bind(sample)))) is not None]
     notes += [note for one in plans if (note := why_not_readable(one)) is not None]
-    runs = (plans[0].run(pair.tolist()) for pair in plans[0].block_plan.pairs[:PAIRS])
-    if (note := note_on_scale((aim, aim.at_targets(part.output)) for part, aim in runs)) is not None:
+    first = plans[0]
+    part, objective = first.run(first.block_plan.pairs[: min(PAIRS, first.pairs_together)].ravel().tolist())
+    if (note := scale_note(objective, objective.at_targets(part.output))) is not None:
         notes.append(note)
     return tuple(dict.fromkeys(notes))
 

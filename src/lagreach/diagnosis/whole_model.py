@@ -39,7 +39,7 @@ from lagreach.statistics.memory import Memory
 from lagreach.tails.fit import fit_tail
 from lagreach.transport.fidelity import Fidelity
 from lagreach.transport.losses import Loss
-from lagreach.transport.target_scale import PAIRS, note_on_scale
+from lagreach.transport.target_scale import PAIRS, scale_note
 from lagreach.types import Status
 from lagreach.whole_model.factors import IN_MEMORY
 from lagreach.whole_model.language_models import aligned_labels
@@ -334,14 +334,23 @@ def _weights(plan: WholeModelPlan) -> int:
     return sum(weight.numel() for weight in weights if isinstance(weight, torch.Tensor))
 
 
+def _scale_note(plan: WholeModelPlan) -> str | None:
+    """Compare outputs and targets of a few pairs; an interrupt costs this note alone."""
+    if plan.loss != "mse":
+        return None
+    try:
+        with at_rest(plan.model.module):
+            piece = plan.run(plan.block_plan.pairs[: min(PAIRS, plan.pairs_together)].ravel())
+    except KeyboardInterrupt:
+        return None
+    return scale_note(piece.objective, piece.objective.at_targets(piece.output))
+
+
 def _how_measured(model: nn.Module, whole: int, measured: ModelMeasurement) -> tuple[str, ...]:
     """Say what was seen in the data, in which mode the model was, and how many sequences took part."""
     plan = measured.plan.block_plan
     notes = list(plan.notes)
-    with at_rest(measured.plan.model.module):
-        runs = (measured.plan.run(pair) for pair in plan.pairs[:PAIRS])
-        note = note_on_scale((one.objective, one.objective.at_targets(one.output)) for one in runs)
-    if note is not None:
+    if (note := _scale_note(measured.plan)) is not None:
         notes.append(note)
     if any(isinstance(module, nn.Dropout) and module.training for module in model.modules()):
         notes.append("the model was in training mode; it was diagnosed in evaluation mode, without dropout")
