@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -25,18 +23,10 @@ def scale_note(objective: Objective, output: Float[Tensor, "seq target out"]) ->
     >>> print(scale_note(Objective("mse", y, torch.ones(4, 9)), output)[:29])
     the targets vary by about 1e+
     """
-    return note_on_scale([(objective, output)])
-
-
-def note_on_scale(pieces: Iterable[tuple[Objective, Float[Tensor, "seq target out"]]]) -> str | None:
-    """Say the same of several pieces together."""
-    found: list[tuple[Tensor, Tensor]] = []
-    for objective, output in pieces:
-        if objective.loss != "mse":
-            return None
-        counted = objective.weights > 0
-        found.append((objective.y[counted].detach().double(), output[counted].detach().double()))
-    y, outputs = (torch.cat(parts) for parts in zip(*found, strict=True))
+    if objective.loss != "mse":
+        return None
+    counted = objective.weights > 0
+    y, outputs = (values[counted].detach().double() for values in (objective.y, output))
     each, theirs = _spread(y), _spread(outputs)
     target, own = float(_size(each)), float(_size(theirs))
     if target == 0:
