@@ -4,11 +4,13 @@ All weights in the two ways that recurrent layers have, on some of the sequences
 at, and a run of the model in double precision for every direction (timed for a few of them). `derive` gives them in forward
 passes over the same sequences, which lie in the computer's memory for both and are brought to a GPU on the way. The shares that
 follow from the sums take the same time whatever the number of sequences, and are timed alone. Where there is a GPU, the same
-models are timed there too, by the clock on the wall (`--only cuda`).
+models are timed there too, by the clock on the wall (`--only cuda`). So is the readout on all cores (`--only cores`): a pass of a
+few sequences has work for one of them, and a pass over all of them has for more.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from statistics import median
@@ -19,6 +21,7 @@ from torch import Tensor, nn
 
 from benchmarks.harness import Case, Op, Timing, measure
 from lagreach import GatedRNN
+from lagreach._util.threads import one_thread
 from lagreach.data.sequences import as_sequences
 from lagreach.forecasting.forecast import forecast
 from lagreach.forecasting.linearise import Linearisation, choose_linearisation
@@ -62,6 +65,12 @@ def cases(size: str) -> list[Case]:
     """One case a cell, at the sizes of the first reference workload."""
     shape, repeats = TINY if size == "tiny" else W1, {"full": 5, "quick": 3, "tiny": 1}[size]
     every = [Case(cell, {"cell": cell, "device": "cpu", **shape}, repeats) for cell in CELLS[size]]
+    cores = os.cpu_count() or 1
+    if cores > 1:
+        every += [
+            Case(f"{cell}, {cores} cores", {"cell": cell, "device": "cpu", "threads": cores, **shape}, repeats)
+            for cell in CELLS[size]
+        ]
     if torch.cuda.is_available():
         every += [
             Case(f"{cell}, cuda", {"cell": cell, "device": "cuda", **shape} | ON_GPU, repeats) for cell in CELLS[size]
@@ -135,6 +144,8 @@ def run(case: Case) -> dict[str, Timing]:
         **{name: (lambda way=way: reach(*way)) for name, way in ways.items()},
         "shares": lambda: share_curves(done),
     }
+    if "threads" in shape:  # runs along directions are as many as there are: they keep all cores busy in any case
+        timed = {"forward": forward, "readable": one_thread()(read)}  # as a forecast does
     return measure({name: finished(work, shape["device"]) for name, work in timed.items()}, case.repeats)
 
 
@@ -151,10 +162,12 @@ def agree(model: nn.Module, x: Tensor, y: Tensor) -> None:
 
 def passes(case: Case, timings: Mapping[str, Timing]) -> dict[str, float]:
     """Both in forward passes; all weights for as many directions as a forecast takes."""
-    clock = "cpu" if case.shape["device"] == "cpu" else "wall"
+    clock = "cpu" if case.shape["device"] == "cpu" and "threads" not in case.shape else "wall"
     seconds = {name: median(getattr(timing, clock)) for name, timing in timings.items()}
     few = case.shape["few"] / case.shape["sequences"]
     readable = seconds["readable"] / seconds["forward"]
+    if "reachable" not in seconds:
+        return {"forward passes of the readout": readable}
     reachable, by_runs = (seconds[name] / (few * seconds["forward"]) for name in ("reachable", "by runs"))
     wanted = case.shape["directions"]
     return {

@@ -101,15 +101,20 @@ def forecast_cost() -> str:
     """Lay out what a forecast costs in forward passes of the same model."""
     record = stored("forecast")
     shape, machine = record["cases"][0]["shape"], record["machine"]
-    names = [case["name"] for case in record["cases"]]
-    of = {"readable": "of the readout", "reachable": f"of {shape['directions']} directions"}
+    alone = [case for case in record["cases"] if "threads" not in case["shape"]]
+    on_cores = [case for case in record["cases"] if "threads" in case["shape"]]
+    readable, reachable = (
+        f"forward passes {what}" for what in ("of the readout", f"of {shape['directions']} directions")
+    )
+    wanted = [("*readable*", alone, readable), ("*reachable*", alone, reachable)]
+    if on_cores:
+        wanted.insert(1, (f"*readable*, on {on_cores[0]['shape']['threads']} cores", on_cores, readable))
+    names = [case["name"] for case in alone]
     rows = [
-        f"| *{share}* | "
-        + " | ".join(f"{case['derived'][f'forward passes {what}']:.3g}" for case in record["cases"])
-        + " |"
-        for share, what in of.items()
+        f"| {share} | " + " | ".join(f"{case['derived'][what]:.3g}" for case in cases) + " |"
+        for share, cases, what in wanted
     ]
-    shares = [case["seconds"]["shares"]["median"] for case in record["cases"]]
+    shares = [case["seconds"]["shares"]["median"] for case in alone]
     return "\n".join(
         [
             "| sums, in forward passes | " + " | ".join(names) + " |",
@@ -118,7 +123,9 @@ def forecast_cost() -> str:
             "",
             f"`lagreach bench forecast`: {shape['sequences']} sequences of {shape['time']:,} steps, {shape['input']} inputs, "
             f"{shape['hidden']} units, K = {shape['directions']}, medians of CPU time on one thread of an {machine['cpu']}, "
-            f"beside forward passes of {shape['batch']} sequences in the same run; the machine was at work on other things too "
+            f"beside forward passes of {shape['batch']} sequences in the same run, and by the clock on all cores, as `forecast` "
+            "runs (so few sequences of one pass have work for one core); "
+            f"the machine was at work on other things too "
             f"(load {machine['load_before']:.0f} on {machine['cores']} cores). Shares follow from the sums of a readout in "
             f"{min(shares):.2f} to {max(shares):.2f} seconds, whatever the number of sequences.",
         ]

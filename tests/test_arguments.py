@@ -90,6 +90,17 @@ CALLS = {
         lambda: forecast((data(64)[0].to_sparse(), data(64)[1])),
         lambda: diagnose((data(64)[0].to_sparse(), data(64)[1])),
     ],
+    "spelt otherwise here.*\\n.*optimizer=\\n.*optimiser= and steps=": [
+        lambda: forecast(optimizer=sgd(), steps=3),
+        lambda: lagreach.advise(Recurrent(), data(64), optimizer=sgd(), steps=3),
+    ],
+    "spelt otherwise here.*\\n.*optimiser=\\n.*optimizer=": [
+        lambda: diagnose(optimiser=sgd()),
+        lambda: lagreach.cost(Recurrent(), data(64), optimiser=sgd()),
+        lambda: lagreach.watch(Recurrent(), data(64), optimiser=sgd()).check(),
+    ],
+    "optimiser alone\\n.*--steps": [lambda: forecast(optimiser=sgd())],
+    "this is not data\\n.*NoneType\\n.*batches$": [lambda: lagreach.diagnose(Recurrent(), None)],
     "MeasureSettings": [lambda: diagnose(settings=5)],
     "statistic": [lambda: diagnose(statistics=[5]), lambda: diagnose(statistics=None)],
     "measure is a function": [lambda: diagnose(measure=5)],

@@ -126,6 +126,9 @@ class Status(Enum):
     WINDOW_CENSORED = "the window reaches the longest lag examined; look at longer lags or longer sequences"
     LIMIT_LEARNED = "learned: the loss rises when the input at this lag is replaced"
     LIMIT_NO_DEPENDENCY = "no dependency found, although one of the given strength would have been noticed"
+    LIMIT_MAY_BE_MISSED = (
+        "no dependency found, but one of the given strength might have been missed; more sequences would tell"
+    )
     LIMIT_OUT_OF_REACH = (
         "no dependency found, and one of the given strength could not have been noticed with these sequences"
     )

@@ -166,6 +166,8 @@ def test_lags_are_found_in_the_data_if_none_is_named(data):
 def test_what_is_not_open_is_not_advised(data):
     advice = advise(build(nn.LSTM), data, LAG, sequences=1000, kinds=["units", "steps"])
     assert {change.kind for change in advice.changes} <= {"units", "steps", "nothing"}
+    one = advise(build(nn.LSTM), data, LAG, sequences=1000, kinds="units")
+    assert {change.kind for change in one.changes} <= {"units", "nothing"}
     with pytest.raises(InputError, match="unknown kinds"):
         advise(build(nn.LSTM), data, LAG, kinds=["magic"])
     with pytest.raises(InputError, match="number of steps"):
@@ -390,3 +392,44 @@ def test_a_record_is_that_of_cases_alike():
     assert "less than half" in replace(gates, expected=0.1).record
     assert nothing().record == ""  # nothing was promised
     assert replace(nothing(), expected=0.9).record
+
+
+class Classes(nn.Module):
+    """Logits at every step, at the last one (of packed sequences too), or of `several` steps ahead."""
+
+    def __init__(self, where, kind=nn.LSTM, width=2, several=1):
+        super().__init__()
+        self.where, self.several = where, several
+        self.layer = kind(2, 4, batch_first=True)
+        self.readout = nn.Linear(4, width * several)
+
+    def forward(self, x, lengths=None):
+        if self.where == "packed":
+            packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+            return self.readout(self.layer(packed)[1][0][-1])
+        states = self.layer(x)[0]
+        if self.where == "per step":
+            return self.readout(states)
+        logits = self.readout(states[:, -1])
+        return logits.unflatten(1, (self.several, -1)) if self.several > 1 else logits
+
+
+LOGITS = {"loss": "cross_entropy"}
+CLASSES = {
+    "one a sequence": (lambda: Classes("last"), lambda c: (c[:, -4],), LOGITS),
+    "with an axis": (lambda: Classes("last", nn.GRU), lambda c: (c[:, -4, None],), LOGITS),
+    "per step": (lambda: Classes("per step", width=3), lambda c: (c,), LOGITS),
+    "packed": (lambda: Classes("packed"), lambda c: (c[:, -4], None, torch.full((len(c),), 11)), LOGITS),
+    "several ahead": (lambda: Classes("last", several=3), lambda c: (c[:, -6:-3],), LOGITS),
+    "rounded": (lambda: Classes("per step", width=1), lambda c: (c[..., None],), {}),
+    "two values at the last step": (lambda: Classes("per step"), lambda c: (c[:, -5:-3].float(),), {}),
+}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_classes_are_advised_about_like_values(name):
+    x = torch.randn(64, 12, 2, generator=torch.Generator().manual_seed(0))
+    build, targets, options = CLASSES[name]
+    advice = advise(build(), (x, *targets((x[..., 0] > 0).long())), 3, kinds=["units"], learned=0.0, **options)
+    assert {change.kind for change in advice.changes} <= {"units", "nothing"}
+    assert any(not math.isnan(change.expected) for change in advice.changes)

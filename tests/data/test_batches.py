@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import lagreach
+from lagreach.data.batch import as_numbers
 from lagreach.data.sequences import SpooledSequences, as_batch, as_sequences
 from lagreach.errors import InputError
 
@@ -160,3 +161,52 @@ def test_data_frames_are_arrays():
     y = torch.randn(20, 3, dtype=torch.float64)
     frame = pandas.DataFrame(y.numpy(), columns=["a", "b", "c"])
     torch.testing.assert_close(as_batch((torch.randn(20, 8, 2), frame)).y, y)
+
+
+def test_sequences_of_several_lengths_are_told_how_to_be_padded():
+    """They were sent to a loader, which cannot stack them either."""
+    xs, ys = ([torch.randn(length, width) for length in range(9, 29)] for width in (2, 1))
+    as_arrays = [tuple(part.numpy() for part in both) for both in zip(xs, ys, strict=True)]
+    for ragged in (list(zip(xs, ys, strict=True)), (xs, ys), as_arrays):
+        with pytest.raises(InputError, match=r"pad them: pad = torch\.nn\.utils\.rnn\.pad_sequence") as refused:
+            as_sequences(ragged)
+        held = {"torch": torch, "xs": xs, "ys": ys}
+        exec(str(refused.value).partition("pad them: ")[2].partition(", where xs")[0], held)
+        assert as_sequences(held["data"]).read([3]).lengths.tolist() == [12]
+
+
+def test_what_is_not_finite_beyond_a_length_is_padding():
+    """Times zero it would still be no number, and a diagnosis spoke of gradients that overflow."""
+    x, lengths = torch.randn(20, 8, 2), torch.arange(20) % 4 + 5
+    x[torch.arange(8) >= lengths[:, None]] = torch.nan
+    for given in ((x, x[:, :1, 0], None, lengths), [(x, x[:, :1, 0], None, lengths)]):
+        read = as_sequences(given).read([1, 2])
+        assert read.x.isfinite().all()
+        torch.testing.assert_close(read.x[0, :6], x[1, :6])
+    mask = torch.arange(8) < lengths[:, None]
+    for ask in (lagreach.diagnose, lagreach.forecast):
+        with pytest.raises(
+            InputError, match=r"not finite(.|\n)*put zeros into steps that are padding, or pass lengths="
+        ):
+            ask(lagreach.GatedRNN("gru", 2, 4, 1), (x, x[..., :1].nan_to_num(), mask))
+
+
+def test_arrays_that_cannot_be_written_to_are_not_copied(tmp_path, recwarn):
+    np.save(tmp_path / "x.npy", np.arange(6.0))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    assert as_numbers(mapped).data_ptr() == mapped.__array_interface__["data"][0]
+    assert not recwarn.list
+
+
+def test_arrays_that_torch_does_not_know_are_numbers_all_the_same():
+    values = np.arange(6.0, dtype="f4").reshape(2, 3)
+    for other in (values[:, ::-1], values[::-1], values.astype(">f4")):
+        assert as_numbers(other).tolist() == other.tolist()
+        assert as_numbers(other).dtype == torch.float32
+
+
+def test_masked_values_are_not_taken_for_data():
+    with pytest.raises(InputError, match="masked") as error:
+        as_numbers(np.ma.masked_array([1.0, 2.0, 3.0], [0, 1, 0]))
+    assert "1 of 3" in str(error.value)
+    assert as_numbers(np.ma.masked_array([1.0, 2.0])).tolist() == [1.0, 2.0]

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.signal import lfilter
 from scipy.stats import beta, binom
 from torch import nn
 
@@ -10,6 +11,7 @@ import lagreach
 from lagreach import GatedRNN, Status, cut_series
 from lagreach.data.correlation import autocorrelation, neighbours, settled, without_shared_lines
 from lagreach.data.pairs import plan_blocks
+from lagreach.errors import InputError
 from tests.data.cases import autoregressive, false_dependences, noise, smallest_p
 
 LENGTH = 24
@@ -214,3 +216,44 @@ def test_targets_of_whole_windows_are_a_series_too():
     white = noise(rng, 2400, 1)
     targets = torch.stack([white[s + LENGTH] for s in range(0, 2300, 6)])
     assert not plan_blocks(lagreach.data.sequences.as_sequences((windows, targets)), 32, 0).untold
+
+
+REMEMBERS = {"white": [1.0], "AR .9": [1.0, -0.9], "the last and the twelfth before": [1.0, -0.5, *[0.0] * 10, -0.35]}
+
+
+def and_its_next_value(rng, memory, steps, season=0.0):
+    """A series that follows from itself, and the same one a step later: whatever one of them holds, both do."""
+    series = lfilter([1.0], REMEMBERS[memory], rng.normal(size=steps + 1000))[1000:]
+    series = series / series.std() + season
+    return series[:-1, None], series[1:, None]
+
+
+@pytest.mark.parametrize("memory", REMEMBERS)
+def test_series_that_only_follow_from_themselves_have_no_season(memory):
+    rng, runs = np.random.default_rng(3), 300
+    found = sum(bool(without_shared_lines(*and_its_next_value(rng, memory, 6000))[2]) for _ in range(runs))
+    assert found <= binom.ppf(0.999, runs, 0.01)
+
+
+@pytest.mark.parametrize("memory", REMEMBERS)
+def test_a_season_is_found_also_where_series_follow_from_themselves(memory):
+    rng, time = np.random.default_rng(4), np.arange(6000)
+    daily = 0.4 * np.sqrt(2) * np.sin(2 * np.pi * time / 24)
+    weekly = 0.4 * np.resize([0.6, 0.6, 0.6, 0.6, 0.6, -1.5, -1.5], 6000)
+    for period, season in ((24, daily), (7, weekly)):
+        found = without_shared_lines(*and_its_next_value(rng, memory, 6000, season))[2]
+        assert any(abs(one / period - 1) < 0.01 for one in found)
+
+
+def test_series_may_be_frames_or_arrays_that_cannot_be_written_to():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": np.arange(48.0), "b": np.arange(48.0)})
+    for x, y in ((frame[["a"]], frame[["b"]]), (frame[["a"]], frame["b"]), (frame[["a"]].values, frame[["b"]].values)):
+        for part in (x, y):
+            if isinstance(part, np.ndarray):
+                part.flags.writeable = False
+        windows = cut_series(x, y, 24)
+        assert windows.read([1]).x.flatten().tolist() == list(range(24, 48))
+    for wrong in (frame[["a"]].astype(object), frame[["a"]].astype(object).values):
+        with pytest.raises(InputError, match="these are no numbers"):
+            cut_series(wrong, frame[["b"]], 24)

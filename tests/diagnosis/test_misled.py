@@ -130,3 +130,24 @@ def test_a_plain_recurrence_gets_a_remedy():
     said = " ".join(str(lagreach.diagnose(fresh(nn.RNN), marked(200, 24, 19), lags=[0, 5, 19])).split())
     assert "torch.nn.init.orthogonal_" in said
     assert "advise_gates(model, x, lag=19).apply(model)" in said
+
+
+@pytest.mark.parametrize("steps", [None, 3])
+def test_small_columns_are_named(steps):
+    x = torch.randn(64, 12, 3, generator=torch.Generator().manual_seed(0))
+    y, lengths = x[..., :1].roll(1, 1), None if steps is None else torch.full((64,), 12 - steps)
+    torch.manual_seed(0)
+    model = lagreach.GatedRNN("gru", 3, 6, 1)
+
+    def said(x):
+        data = {"x": x, "y": y} | ({} if lengths is None else {"lengths": lengths})
+        return [
+            note
+            for note in lagreach.diagnose(model, data, lags=[0, 1], progress=False).warnings
+            if "differ in scale" in note
+        ]
+
+    assert not said(x)
+    x[..., 1] *= 0.01
+    (note,) = said(x)
+    assert "column 1 varies" in note

@@ -241,3 +241,98 @@ def test_an_output_of_four_axes_says_what_to_do(ask):
         ask(Horizon(), (x, targets), lags=[0, 1])
     if ask is not advise:
         ask(Horizon(), (x, targets.flatten(2)), lags=[0, 1], call=lambda model, batch: model(batch.x).flatten(2))
+
+
+class LastStep(Recurrent):
+    def forward(self, x):
+        return super().forward(x)[..., -1, :]
+
+
+class Attending(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention, self.read = nn.MultiheadAttention(2, 1, batch_first=True), nn.Linear(2, 1)
+
+    def forward(self, x):
+        return self.read(self.attention(x, x, x)[0])
+
+
+@pytest.mark.parametrize("ask", [lagreach.diagnose, lagreach.cost, lagreach.forecast, lagreach.advise])
+@pytest.mark.parametrize("build", [Recurrent, LastStep, lambda: lagreach.GatedRNN("gru", 2, 4, 1), Attending])
+def test_one_series_in_the_place_of_sequences_is_told_what_to_do(ask, build):
+    """Torch's layers take (time, input) for one sequence: each step passed for a sequence."""
+    with pytest.raises((InputError, UnsupportedError), match=r"one series(.|\n)*lagreach\.cut_series\(x, y, length\)"):
+        ask(build(), (torch.randn(60, 2), torch.randn(60, 1)))
+
+
+class OneFeature(Recurrent):
+    """Adds the axis of the one feature itself, or runs sequence by sequence."""
+
+    def __init__(self, one_by_one):
+        super().__init__()
+        self.layer, self.one_by_one = nn.GRU(1, 4, batch_first=True), one_by_one
+
+    def forward(self, x):
+        if self.one_by_one:
+            return torch.stack([super(OneFeature, self).forward(row[:, None]) for row in x])
+        return super().forward(x[..., None])
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_sequences_of_one_feature_may_lack_its_axis_where_the_model_adds_it(one_by_one):
+    x, y = torch.randn(40, 10), torch.randn(40, 10)
+    diagnosis = lagreach.diagnose(OneFeature(False), (x, y), lags=[0, 1], lags_of="model")
+    assert diagnosis.layers[0].window.lags.tolist() == [0, 1]
+    forecast = lagreach.forecast(OneFeature(one_by_one), (x, y), lags=[0, 1], weights="readout")
+    assert bool((forecast.readable >= 0).all())  # of numbers, which NaN is none of
+
+
+class TimeFirst(Recurrent):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.GRU(2, 4)
+
+
+@pytest.mark.parametrize("ask", [lagreach.diagnose, lagreach.forecast])
+def test_a_layer_that_takes_time_first_is_refused(ask):
+    """It goes on from sequence to sequence; the first one alone has the same output, and a forecast was made of it."""
+    with pytest.raises(
+        UnsupportedError, match=r"depends on (the other sequences|rows of another)(.|\n)*batch_first=True"
+    ):
+        ask(TimeFirst(), series())
+
+
+@everywhere
+@pytest.mark.parametrize("token", [12, -3])
+def test_a_token_beyond_the_vocabulary_is_named_with_its_sequence(ask, token):
+    x = torch.randint(0, 10, (40, 10), generator=torch.Generator().manual_seed(0))
+    x[33, 4] = token
+    model = nn.Sequential(nn.Embedding(10, 2), Recurrent())
+    with pytest.raises(
+        InputError, match=rf"beyond the vocabulary.*\n.*token {token}, in sequence 33\n.*0 to 9.*10 rows"
+    ):
+        ask(model, (x, torch.randn(40, 10, 1)))
+
+
+class Clipping(Recurrent):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(10, 2)
+
+    def forward(self, x):
+        return super().forward(self.table(x.clamp(max=9)))
+
+
+def test_tokens_that_a_model_clips_are_its_own_affair():
+    x = torch.randint(0, 20, (40, 10), generator=torch.Generator().manual_seed(0))
+    made = lagreach.forecast(Clipping(), (x, torch.randn(40, 10, 1)), lags=[0, 1], weights="readout")
+    assert bool((made.readable >= 0).all())
+
+
+@pytest.mark.parametrize("ask", [lagreach.diagnose, lagreach.forecast])
+def test_classes_without_their_loss_are_told_of_it(ask):
+    x, _ = series()
+    model = nn.Sequential(Recurrent(), nn.Linear(1, 3))
+    for y in (torch.arange(40) % 3, (x[..., 0] > 0).long()):
+        with pytest.raises(InputError, match=r'do not fit the outputs(.|\n)*loss="cross_entropy" if these are classes'):
+            ask(model, (x, y))

@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import re
 
 import numpy as np
 import pytest
@@ -21,8 +20,6 @@ from lagreach.forecasting.linearise import choose_linearisation
 from lagreach.forecasting.network import ModuleNetwork
 from lagreach.forecasting.plan import BLOCKS, make_plan
 from lagreach.forecasting.run import ForecastRun
-from lagreach.forecasting.track_record import counts, track_record
-from lagreach.forecasting.words import plainly
 from lagreach.statistics import reachable, readable
 from lagreach.statistics.linear_share import AMPLE, share_curves
 from lagreach.statistics.linear_share.moments import SUMS
@@ -291,6 +288,7 @@ def test_sums_do_not_depend_on_what_runs_or_is_read_together(model, loss, monkey
     given = data(30, 70) if loss == "mse" else (torch.randint(0, 5, (30, 20)), torch.randint(0, 5, (30, 20)))
     plan = make_plan(as_sequences(given), [0, 2, 9], 0)
     run = ForecastRun(model, plan, loss, None, None, 0)
+    monkeypatch.setattr(ModuleNetwork, "sums_as_it_runs", lambda self, batch: False)  # part after part
 
     def sums():
         moments = readable.start(BLOCKS, run.width, plan.lags, run.measurement.space.copies)
@@ -311,15 +309,22 @@ def test_sums_do_not_depend_on_what_runs_or_is_read_together(model, loss, monkey
 
 
 @pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("kind", ["of lagreach", "of torch"])
 @pytest.mark.parametrize("layers", [1, 2])
-def test_states_that_are_summed_as_they_come_leave_the_same_sums(layers, masked, monkeypatch):
+def test_states_that_are_summed_as_they_come_leave_the_same_sums(layers, kind, masked, monkeypatch):
     x, y = data(70, 70)
     given = {"x": x, "y": y}
     if masked:
         mask = torch.rand(y.shape[:2], generator=torch.Generator().manual_seed(1)) < 0.7
         given = {**given, "y": torch.where(mask[..., None], y, torch.nan), "mask": mask.float()}
     plan = make_plan(as_sequences(given), [0, 2, 9], 0)
-    model = lagreach.GatedRNN("diag_gate", x.shape[2], 6, 1, layers, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    of_torch = kind == "of torch"
+    model = (
+        Recurrent("LSTM", num_layers=layers)
+        if of_torch
+        else lagreach.GatedRNN("diag_gate", x.shape[2], 6, 1, layers, generator=generator)
+    )
     run = ForecastRun(model, plan, "mse", None, None, 0)
     read = []  # parts of which all states were read
     monkeypatch.setattr(target_batches, "read_features", lambda *given: read.append(read_features(*given)) or read[-1])
@@ -450,59 +455,12 @@ def test_files_keep_everything(tmp_path):
         load_diagnosis(tmp_path / "forecast.nc")
 
 
-def test_the_text_says_it_plainly():
-    x, y = data(128, 24, inputs=1, lag=3)
-    text = str(lagreach.forecast(Delays(6), (x, y), lags=[0, 3, 5, 12]))
-    assert "lags 0, 3 and 5 will be learned; 12 is unseen" in text
-    assert "In the data the target depends on lag 3: lag 3 will be learned" in text
-    assert track_record(budgeted=False) in text
-    assert len(text.splitlines()) <= 14
-
-
-def test_a_forecast_says_how_often_its_kind_came_true():
-    x, y = data(64, 16, inputs=1, lag=3)
-    model = Recurrent("RNN")
-    x = torch.cat((x, x.roll(5, 0)), dim=-1)
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-    budgeted = str(lagreach.forecast(model, (x, y), lags=[3], optimiser=optimiser, steps=50, directions=8))
-    (learned, of) = counts()["learned_of"]["budgeted"]["before"][-1]
-    assert f"forecast at 50 % or more before training {100 * learned / of:.0f} % were learned" in budgeted
-    assert track_record(budgeted=False) not in budgeted
-
-
-def test_a_lag_that_needs_more_sequences_is_said_with_how_many():
-    x, y = data(128, 24, inputs=1, lag=3)
-    made = lagreach.forecast(Delays(6), (x, y), lags=[0, 12])
-    said = plainly(made, 2)
-    assert re.search(r"lag 0 needs more sequences: about \d+; 12 is unseen: stop, or change gates", said), said
-
-
-@pytest.mark.thorough
-def test_products_of_inputs_are_said_to_be_there_though_no_lag_is():
-    generator = torch.Generator().manual_seed(1)
-    x = torch.sign(torch.randn(256, 24, 2, generator=generator))
-    noise = 0.3 * torch.randn(256, 24, 1, generator=generator)
-    options = {"lags": range(6), "directions": 400}
-    product = lagreach.forecast(Recurrent(), (x, lagged(x, 1) * lagged(x, 2) + noise), **options)
-    nothing = lagreach.forecast(Recurrent(), (x, noise), **options)
-    for made in (product, nothing):
-        assert (made.limits.values == "none found").all()
-    value, low = product.reach.explained(256)
-    assert 0.5 < low < value < 1
-    assert nothing.settings["missed"] == pytest.approx(
-        1, abs=0.01
-    )  # what the untrained model says by itself is not missed
-    assert (1 - nothing.reach.explained(256)[0]) * nothing.settings["missed"] == pytest.approx(1, abs=0.03)
-    assert "products or other functions of several inputs" in str(product)
-    assert "together" not in str(nothing)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"weights": "some"}, "unknown weights"),
         ({"steps": 10}, "optimiser and a number of steps"),
-        ({"loss": lambda output, y, mask: output.sum((1, 2))}, "two losses"),
+        ({"loss": lambda output, y, mask: output.sum((1, 2))}, r"two losses(.|\n)*two outputs(.|\n)*y.long"),
         ({"sequences": (0, 10)}, "positive"),
         ({"strength": 2.0}, "share of the target"),
         ({"lags": [99]}, "shorter than the sequences"),
@@ -525,3 +483,14 @@ def test_outputs_that_belong_to_no_step_are_refused():
     x, y = data()
     with pytest.raises(UnsupportedError, match="which step"):
         lagreach.forecast(Halved(), (x, y[:, ::2]), lags=LAGS)
+
+
+@pytest.mark.parametrize("sequences", [24, 36])
+def test_targets_hardly_more_than_features_leave_no_rounding(sequences):
+    generator, lags = torch.Generator().manual_seed(100), [0, 1, 3]
+    x, y = torch.randn(sequences, 10, 2, generator=generator), torch.randn(sequences, 1, 1, generator=generator)
+    model = lagreach.GatedRNN("lstm", 2, 32, 1, generator=generator)
+    call = {"call": lambda model, batch: model(batch.x)[:, -1:], "weights": "readout", "progress": False}
+    single = lagreach.forecast(model, (x, y), 100, lags, **call)
+    double = lagreach.forecast(model.double(), (x.double(), y.double()), 100, lags, **call)
+    np.testing.assert_allclose(single.if_present.values, double.if_present.values, atol=0.05)

@@ -8,8 +8,12 @@ import torch
 from torch import nn
 
 import lagreach
-from lagreach.errors import InputError
-from lagreach.forecasting.training_gradients import CUT
+from lagreach.adapters.coupling import refuse_coupling
+from lagreach.data.batch import Batch
+from lagreach.errors import InputError, UnstableModelError, UnsupportedError
+from lagreach.forecasting.linearise import NOT_EXACT
+from lagreach.forecasting.network import as_network
+from lagreach.forecasting.training_gradients import CUT, cut_gradients
 
 
 class Reads(nn.Module):
@@ -22,16 +26,17 @@ class Reads(nn.Module):
 
 
 class Loop(nn.Module):
-    """A loop over a cell that lets go of its gradient every few steps, or does not."""
+    """A loop over a cell that lets go of its gradient every few steps, or does not; its state may be rounded."""
 
-    def __init__(self, *, detach):
+    def __init__(self, *, detach, rounded=False):
         super().__init__()
-        self.cell, self.out, self.detach = nn.GRUCell(1, 6), nn.Linear(6, 1), detach
+        self.cell, self.out, self.detach, self.rounded = nn.GRUCell(1, 6), nn.Linear(6, 1), detach, rounded
 
     def forward(self, x):
         state, outputs = x.new_zeros(len(x), 6), []
         for step in range(x.shape[1]):
             state = self.cell(x[:, step], state.detach() if self.detach and step % 4 == 0 else state)
+            state = state.float().to(x.dtype) if self.rounded else state
             outputs.append(self.out(state))
         return torch.stack(outputs, 1)
 
@@ -129,6 +134,56 @@ def test_a_loop_that_detaches_is_said_and_one_that_does_not_is_not():
     assert CUT not in forecast(Loop(detach=False), drawn()).warnings
 
 
+def cut(model, x):
+    """What is said of the gradients of a model."""
+    batch = Batch(x[:2], torch.zeros(2, 1))
+    return cut_gradients(as_network(model, batch), batch)
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+@pytest.mark.parametrize("rounded", [False, True])
+def test_a_model_that_rounds_inside_is_not_taken_for_one_that_detaches(seed, rounded):
+    torch.manual_seed(seed)
+    x, _ = drawn(time=24)
+    assert cut(Loop(detach=True, rounded=rounded), x) == CUT
+    assert cut(Loop(detach=False, rounded=rounded), x) is None
+
+
+@pytest.mark.parametrize("detach", [False, True])
+def test_the_row_of_an_embedding_for_padding_has_no_gradient_and_is_no_cut(detach):
+    class Embedded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.read = nn.Embedding(4, 8, padding_idx=0), nn.Linear(8, 1)
+            nn.init.normal_(self.tokens.weight)  # as some libraries do, its padding row too
+
+        def forward(self, x):
+            values = self.tokens(x)
+            return self.read(torch.tanh(values.detach() if detach else values))
+
+    torch.manual_seed(0)
+    assert cut(Embedded(), torch.arange(24).view(2, 12) % 4) == (CUT if detach else None)
+
+
+class Packed(Reads):
+    def forward(self, x, lengths):
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return self.out(self.rnn(packed)[1][0][-1])
+
+
+def test_derivatives_are_exact_also_where_a_call_hands_x_on_as_it_is():
+    x, _ = drawn()
+    lengths = torch.randint(6, 13, (64,), generator=torch.Generator().manual_seed(1))
+    data = {"x": x * (torch.arange(12) < lengths[:, None])[..., None], "y": x[:, 2], "lengths": lengths}
+    torch.manual_seed(0)
+    model = Packed()
+    made, own = (
+        forecast(model, data, call=call) for call in (lambda model, batch: model(batch.x, batch.lengths), None)
+    )
+    assert NOT_EXACT not in made.warnings
+    np.testing.assert_array_equal(made.reachable.values, own.reachable.values)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_gives_the_shares_of_the_same_weights_in_single(dtype):
     model = Reads().to(dtype)
@@ -171,3 +226,82 @@ def test_numbers_that_are_no_inputs_or_targets_are_refused():
         forecast(Reads(), (x, y.cfloat()))
     with pytest.raises(InputError, match="complex"):
         lagreach.diagnose(Reads(), (x, y.cfloat()), lags=[0, 3])
+
+
+class StepsFirst(nn.Module):
+    """A model whose layer takes the first axis for steps; nothing in forward says so."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+        if kind == "attention":
+            self.front, self.layer = nn.Linear(1, 8), nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0)
+        else:
+            self.layer = getattr(nn, kind)(1, 8)
+        self.out = nn.Linear(8, 1)
+
+    def forward(self, x):
+        if self.kind == "attention":  # causal, along the axis of sequences
+            return self.out(self.layer(self.front(x), nn.Transformer.generate_square_subsequent_mask(len(x))))
+        return self.out(self.layer(x)[0])
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN", "attention"])
+def test_layers_that_take_sequences_for_steps_are_refused_by_name_everywhere(kind):
+    x, y = drawn()
+    for look in (
+        lambda: forecast(StepsFirst(kind), (x, y), weights="readout"),
+        lambda: lagreach.diagnose(StepsFirst(kind), (x, y), lags=[0, 3]),
+        lambda: lagreach.advise(StepsFirst(kind), (x, y), lag=3, sequences=500),
+    ):
+        with pytest.raises(
+            UnsupportedError, match=r"depends on the other sequences.*(\n.*)*layer.*with batch_first=True"
+        ):
+            look()
+
+
+def test_a_call_that_turns_the_axes_is_taken():
+    def turned(model, batch):
+        return model(batch.x.transpose(0, 1)).transpose(0, 1)
+
+    assert len(forecast(StepsFirst("LSTM"), drawn(), weights="readout", call=turned).readable)
+
+
+@pytest.mark.parametrize("lengths", [[12, 5], [5, 12]])
+def test_sequences_that_are_unpacked_to_the_longest_of_their_batch_are_not_mixed(lengths):
+    model, packed = Reads().eval(), nn.utils.rnn.pack_padded_sequence
+
+    def call(model, batch):
+        states, _ = model.rnn(packed(batch.x, batch.lengths, batch_first=True, enforce_sorted=False))
+        return model.out(nn.utils.rnn.pad_packed_sequence(states, batch_first=True)[0])  # its bias beyond the end
+
+    x, y = drawn(2)
+    batch = Batch(x, y, lengths=torch.tensor(lengths))
+    refuse_coupling(model, call, batch, 12)
+    with pytest.raises(
+        UnstableModelError, match="depends on the other sequences"
+    ):  # the same call, of a model that mixes
+        refuse_coupling(model, lambda *given: call(*given).cumsum(0), batch, 12)
+
+
+class Padded(nn.Module):
+    """In evaluation torch makes nested tensors of sequences that are padded, unless it is told not to."""
+
+    def __init__(self):
+        super().__init__()
+        self.read_in, self.out = nn.Linear(4, 8), nn.Linear(8, 1)
+        self.encode = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1)
+
+    def forward(self, x, lengths):
+        padding = torch.arange(x.shape[1]) >= lengths[:, None]
+        return self.out(self.encode(self.read_in(x), src_key_padding_mask=padding))
+
+
+def test_transformers_with_padding_are_seen_without_nested_tensors():
+    torch.manual_seed(0)
+    x, lengths = torch.randn(64, 10, 4), torch.randint(4, 11, (64,))
+    data = {"x": x, "y": x.roll(2, 1)[..., :1], "lengths": lengths}
+    made = lagreach.forecast(Padded(), data, lags=[0, 2], outputs="per step", directions=8)
+    assert np.isfinite(made.if_present.values).all()
+    assert lagreach.diagnose(Padded(), data, lags=[0, 2], outputs="per step", progress=False).layers
+    assert torch.backends.mha.get_fastpath_enabled()

@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import lagreach
 from lagreach.data.sequences import as_sequences
@@ -148,3 +149,24 @@ def test_inputs_that_share_what_they_say_are_not_called_products():
     text = str(dataclasses.replace(made, adjusted_p=np.ones(40)))
     assert "by what inputs that follow from each other share, so that single lags could not be told" in text
     assert "not looked at" not in text
+
+
+class SeldomActive(nn.Module):
+    """One unit is active in few sequences, and very much so."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.layer, self.out, self.size = nn.LSTM(1, 12, batch_first=True), nn.Linear(13, 1), size
+
+    def forward(self, x):
+        seldom = (x[:, :1].abs() > 2.58).to(x) * x * self.size
+        return self.out(torch.cat((self.layer(x)[0], seldom), -1))
+
+
+@pytest.mark.parametrize("size", [1.0, 100.0])
+def test_a_unit_that_is_seldom_active_is_warned_of(size):
+    torch.manual_seed(3)
+    model, generator = SeldomActive(size), torch.Generator().manual_seed(9)
+    x, y = (torch.randn(2000, 12, 1, generator=generator) for _ in range(2))
+    made = lagreach.forecast(model, (x, y), 500, [0, 1], weights="readout", outputs="per step", progress=False)
+    assert any("very much more than the others" in note for note in made.warnings) == (size > 1)

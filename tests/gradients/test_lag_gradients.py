@@ -129,7 +129,7 @@ def test_a_printed_result_is_worth_reading(generator):
 
 BAD = {
     "width": (lambda x, y: (x[..., :2], y, {}), "\\(seq, time, 3\\)"),
-    "two axes": (lambda x, y: (x[0], y.transpose(0, 1), {}), "\\(seq, time, 3\\)"),
+    "two axes": (lambda x, y: (x[0], y.transpose(0, 1), {}), "one series, not sequences"),
     "empty batch": (lambda x, y: (x[:0], y[:0], {}), "nothing to run on"),
     "no steps": (lambda x, y: (x[:, :0], y[:, :0], {}), "nothing to run on"),
     "lag too long": (lambda x, y: (x, y, {"lags": [6]}), "lag 6 for T = 6"),

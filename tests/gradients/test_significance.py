@@ -156,3 +156,37 @@ def test_the_jackknife_interval_of_the_logarithm_covers(count):
         spread = jackknife_spread(np.log(leave_one_out(products) * scale**2))
         covered += abs(centre - np.log(9.0)) <= stdtrit(count - 1, 0.975) * spread
     assert covered >= binom.ppf(0.0005, runs, 0.94)
+
+
+@pytest.mark.parametrize("weights", [4, 60])
+def test_what_is_noticeable_is_found_as_often_as_it_says(weights):
+    generator, blocks, lags, error = np.random.default_rng(weights), 32, 6, 0.05
+    direction = np.ones(weights) / weights**0.5
+
+    def noise():
+        return generator.standard_normal((blocks, lags, weights))
+
+    def noticeable():
+        planted = noise() + 20 * direction  # explains all of the target
+        return flip_test(noise(), flips=400, generator=generator).noticeable([gram(planted)], error)
+
+    share = np.median([noticeable() for _ in range(40)])
+
+    def found(part):
+        means = noise()
+        means[:, 2] += (part * share) ** 0.5 * 20 * direction
+        return flip_test(means, flips=400, generator=generator).adjusted[2] <= error
+
+    often, seldom = (np.mean([found(part) for _ in range(200)]) for part in (1, 0.3))
+    assert often >= 0.9  # 0.95 but for what a median of shares rounds
+    assert seldom <= 0.6
+
+
+def test_nothing_is_noticeable_without_a_trace_of_what_was_planted():
+    generator = np.random.default_rng(0)
+    means = generator.standard_normal((16, 2, 3))
+    planted = np.zeros((16, 2, 3))
+    planted[:, 0] += 1.0
+    share = flip_test(means, flips=100, generator=generator).noticeable([gram(planted)], 0.05)
+    assert np.isfinite(share[0])
+    assert np.isinf(share[1])

@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 from hypothesis import strategies as st
 
+from lagreach.cli.report import files_in
 from lagreach.cli.report import read as read_diagnoses
 from lagreach.errors import LagreachError
 from lagreach.study import figures
@@ -154,4 +155,4 @@ def _look_at(folder: Path) -> None:
         name = path.stem.split("-")
         job = DiagnoseJob(str(folder), name[0], int(name[1]), int(name[2]), name[3])
         is_diagnosed(run, job)
-    read_diagnoses([folder])
+    read_diagnoses(files_in([folder]))

@@ -254,7 +254,7 @@ def test_a_page_for_more_sequences_than_a_float_can_count(diagnosis, tmp_path):
         (lambda x, y: {"x": x, "y": y, "lengths": torch.full((16,), 2.5)}, "whole numbers"),
         (lambda x, y: {"x": x[:, :0], "y": y[:, :0]}, "empty axis"),
         (lambda x, y: {"x": x > 0, "y": y}, "does not run on the data"),
-        (lambda x, y: {"x": x[..., 0], "y": y}, "does not run on the data"),
+        (lambda x, y: {"x": x[..., 0], "y": y}, "one series, not sequences"),
     ],
 )
 @pytest.mark.usefixtures("_as_users_run_it")

@@ -92,6 +92,12 @@ def test_what_to_do_names_each_lag_that_is_not_learned():
 def test_a_saved_forecast_has_a_page_too(tmp_path, capsys):
     whole().save(tmp_path / "forecast.nc")
     assert lagreach.load(tmp_path / "forecast.nc").about == whole().about
-    run_report([tmp_path / "forecast.nc"], tmp_path / "page.html", title="mine")
-    assert "a forecast" in capsys.readouterr().out
+    (tmp_path / "watched" / "forecasts").mkdir(parents=True)
+    whole().save(tmp_path / "watched" / "forecasts" / "step-1.nc")
+    for place in (tmp_path / "forecast.nc", tmp_path, tmp_path / "watched", tmp_path / "watched" / "forecasts"):
+        run_report([place], tmp_path / "page.html", title="mine")
+        assert "a forecast" in capsys.readouterr().out
+    whole().save(tmp_path / "second.nc")
+    with pytest.raises(InputError, match=r"holds a forecast(.|\n)*pass its file alone to lagreach report"):
+        run_report([tmp_path], tmp_path / "page.html", title="mine")
     assert "<h1>mine</h1>" in (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -56,6 +56,10 @@ def test_torchs_cross_entropy_ignores_what_it_ignores_here():
         (nn.CrossEntropyLoss(label_smoothing=0.1), r"would be lost\n.*label_smoothing=0.1"),
         (nn.CrossEntropyLoss(ignore_index=0), r"would be lost\n.*ignore_index=0\n.*\n.*y.masked_fill\(y == 0, -100\)"),
         (nn.L1Loss(), r"this loss of torch gives one value.*\n.*L1Loss\(\)\n.*\n.*def loss\(output, y, mask\)"),
+        (
+            nn.BCEWithLogitsLoss(),
+            r"BCEWithLogitsLoss\(\)\n.*\n.*two outputs and pass loss=\"cross_entropy\" with y.long",
+        ),
         (None, r"unknown loss\n.*None"),
         ("mae", r"unknown loss\n.*'mae'"),
     ],

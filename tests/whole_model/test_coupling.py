@@ -20,10 +20,16 @@ def sample(dtype=torch.float32):
     return Batch(x, torch.randn(3, 12, 1, generator=generator).to(dtype))
 
 
-def checked(model, batch):
-    whole = whole_model(model)
+def checked(model, batch, call=None):
+    whole = whole_model(model, call)
     with at_rest(whole.module):
         check_model(whole, batch)
+
+
+def adding_the_first(model, batch):
+    """A call that mixes sequences, whatever the model."""
+    output = model(batch.x.to(next(model.parameters()).dtype))
+    return output + output[:1]
 
 
 class RoundsByBatchSize(cases.Flat):
@@ -79,7 +85,18 @@ class Stateful(cases.Flat):
 def test_rounding_is_no_coupling(cls, dtype):
     if cls is Rounded and dtype == torch.float64:
         pytest.skip("in double precision nothing is left to judge it by")
-    checked(made(cls).to(dtype), sample())
+    model = made(cls).to(dtype)
+    checked(model, sample())
+    if (cls, dtype) != (Rounded, torch.bfloat16):  # rounded twice as coarsely, nothing is left to judge it by either
+        with pytest.raises(UnsupportedError, match="depends on the other sequences"):
+            checked(model, sample(), adding_the_first)
+
+
+def test_rounding_is_no_coupling_where_a_call_hands_x_on_as_it_is():
+    model = made(Rounded).float()
+    checked(model, sample(), lambda model, batch: model(batch.x))
+    with pytest.raises(UnsupportedError, match="depends on the other sequences"):
+        checked(model, sample(), adding_the_first)
 
 
 @pytest.mark.parametrize("cls", [BesideAnother, AfterAnother])

@@ -9,9 +9,9 @@ from torch import nn
 
 from lagreach.data.batch import Batch
 from lagreach.data.sequences import as_sequences
+from lagreach.gradients.significance import LOOKS
 from lagreach.whole_model.exchange import measure_exchange
 from lagreach.whole_model.factors import Products, block_gram
-from lagreach.whole_model.locate import CHOSEN
 from lagreach.whole_model.measure import measure_model
 from lagreach.whole_model.measurement_plan import plan_model_measurement
 from lagreach.whole_model.running import at_rest
@@ -168,6 +168,6 @@ def test_a_seed_does_not_decide_what_is_found():
                 model, as_sequences(delayed(one)), "mse", "auto", blocks=32, probes=1, seed=seed
             )
             # an exchange's p-value counts twice: asked about is what the pairs say, not where the border is drawn
-            found[one, seed] = measure_model(plan, flips=999, error=0.05).test.adjusted[3] <= CHOSEN * 0.05
+            found[one, seed] = measure_model(plan, flips=999, error=0.05).test.adjusted[3] <= LOOKS * 0.05
     assert (found.any(1) & ~found.all(1)).sum() <= 2
     assert found.sum() >= 21

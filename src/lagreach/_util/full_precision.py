@@ -87,6 +87,20 @@ def without_cudnn() -> Iterator[None]:
 
 
 @contextmanager
+def without_short_cut() -> Iterator[None]:
+    """Layers of Transformers as in training inside: in evaluation torch hands on nested tensors, which have no shape."""
+    mha: Any = getattr(torch.backends, "mha", None)  # not in every torch
+    before = mha is not None and mha.get_fastpath_enabled()
+    if before:
+        mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        if before:
+            mha.set_fastpath_enabled(True)
+
+
+@contextmanager
 def _newer_settings(names: Sequence[str]) -> Iterator[Callable[[], None]]:
     """Leave the newer settings as they were, for the older ones change them; yields what sets them to full precision."""
     try:

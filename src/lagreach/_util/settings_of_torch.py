@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,7 +53,7 @@ def random_states() -> Callable[[], None]:
 
 
 def flags() -> Callable[[], None]:
-    """CuDNN's flags, deterministic algorithms, the default type and the number of threads."""
+    """CuDNN's flags, short cuts of attention, deterministic algorithms, the default type and the number of threads."""
     cudnn = torch.backends.cudnn
     before = {name: getattr(cudnn, name) for name in ("enabled", "benchmark", "deterministic")}
     strict, warn_only = (
@@ -60,12 +61,16 @@ def flags() -> Callable[[], None]:
         torch.is_deterministic_algorithms_warn_only_enabled(),
     )
     dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
+    mha: Any = getattr(torch.backends, "mha", None)
+    short_cut = mha is not None and mha.get_fastpath_enabled()
 
     def restore() -> None:
         for name, value in before.items():
             setattr(cudnn, name, value)
         torch.use_deterministic_algorithms(strict, warn_only=warn_only)
         torch.set_default_dtype(dtype)
+        if mha is not None:
+            mha.set_fastpath_enabled(short_cut)
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
 

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from lagreach._util.full_precision import full_precision
-from lagreach.adapters.kept import Kept, remembered
-from lagreach.adapters.view import check_finite, check_inputs
-from lagreach.data.batch import Batch
-from lagreach.errors import InputError, LagreachError, UnstableModelError, UnsupportedError
+from lagreach._util.full_precision import without_short_cut
+from lagreach.adapters.kept import Kept, named_states, remembered, reset_call
+from lagreach.data.batch import Batch, one_series, or_one_series
+from lagreach.errors import InputError, LagreachError, UnsupportedError
 
 Call = Callable[[nn.Module, Batch], Any]
 
@@ -72,23 +71,42 @@ def _known_options(batch: Batch, known: Mapping[str, inspect.Parameter], x: Tens
     return options
 
 
-def first_call(model: nn.Module, sample: Batch, call: Call) -> None:
+def first_call(model: nn.Module, sample: Batch, call: Call) -> Any:
     """Run a model for the first time: if it fails, then because the data do not fit it."""
     try:
-        call(model, sample)
+        with _refusing_one_series(model, sample.x):
+            return call(model, sample)
     except LagreachError:
         raise
     except (Exception, SystemExit) as error:  # whatever the user's model raises
         fix = "see the error above, or pass call=lambda model, batch: ... if the model takes something else"
+        fix += or_one_series(sample.x)
         held = Kept(model).held()
         if held:
-            fix += f"; if {_named(held)} is a state left by an earlier call, {_reset(held)}"
+            fix += f"; if {named_states(held)} is a state left by an earlier call, {reset_call(held)}"
         raise InputError(
             "the model does not run on the data",
             got=f"{type(error).__name__}: {error}, for x of shape {tuple(sample.x.shape)} and {sample.x.dtype}",
             expected="data for which model(x) works, sequences first",
             fix=fix,
         ) from error
+
+
+@contextmanager
+def _refusing_one_series(model: nn.Module, x: Tensor) -> Iterator[None]:
+    """Refuse inputs without an axis of time: torch's recurrent layers would take the sequences of a batch for steps."""
+
+    def look(layer: nn.Module, args: tuple[Any, ...]) -> None:
+        if args and isinstance(args[0], Tensor) and args[0].ndim == 2 and len(args[0]) == len(x):
+            raise one_series(f"nn.{type(layer).__name__}", x.shape[1])
+
+    layers = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
+    handles = [layer.register_forward_pre_hook(look) for layer in layers if x.ndim == 2 and x.is_floating_point()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _layers_first(state: Any, reference: Tensor) -> Any:
@@ -126,7 +144,7 @@ def untouched(model: nn.Module) -> Iterator[Kept]:
     Inside, the value tells what modules keep by then that they did not keep before.
     """
     modes = [(module, module.training) for module in model.modules()]
-    with torch.random.fork_rng(), remembered(model) as kept, warnings.catch_warnings():
+    with torch.random.fork_rng(), without_short_cut(), remembered(model) as kept, warnings.catch_warnings():
         # said of checkpoints in runs that ask for no gradients
         warnings.filterwarnings("ignore", message="None of the inputs have requires_grad")
         # said by cuDNN of weights that were moved: they are compacted at every call, which is what is meant
@@ -203,7 +221,7 @@ def as_output(returned: Any, batch: Batch, time: int) -> Tensor:
             "the model's output does not have the sequences on its first axis",
             got=got,
             expected=f"({len(batch)}, time, out), ({len(batch)}, out) or ({len(batch)},)",
-            fix="pass call=lambda model, batch: ... that returns such a tensor",
+            fix=f"pass call=lambda model, batch: ... that returns such a tensor{or_one_series(batch.x)}",
         )
     if output.ndim == 1:
         return output[:, None, None]
@@ -303,96 +321,3 @@ def refuse_inference_mode() -> None:
             expected="a call outside of it; torch.no_grad() does no harm",
             fix="leave it first, or call inside with torch.inference_mode(False):",
         )
-
-
-@full_precision()
-def refuse_coupling(model: nn.Module, call: Call, batch: Batch, time: int) -> None:
-    """Refuse models whose output for a sequence depends on other sequences or earlier calls, or differs from run to run."""
-
-    def output_of(rows: Batch) -> Tensor:
-        return as_output(call(model, rows), rows, time)
-
-    with torch.no_grad(), untouched(model) as kept:
-        whole = output_of(batch)
-        changed = kept.changed()
-        try:
-            again = output_of(batch)
-        except Exception as error:
-            raise _stateful(changed, f"a second call fails, {type(error).__name__}: {error}") from error
-        kept.restore()
-        afresh = again if _equal(whole, again) else output_of(batch)
-    if not _equal(whole, again):
-        apart = f"a difference of {(whole - again).abs().max().item():.3g} between two calls with the same input"
-        if _equal(whole, afresh):
-            raise _stateful(changed, apart)
-        raise UnstableModelError(
-            "two runs of the model on the same input differ",
-            got=apart,
-            fix="remove what is random in evaluation mode, or set torch.use_deterministic_algorithms(True); if the model "
-            f"keeps a state between calls{f', say in {_named(changed)}' if changed else ''}, pass call= that resets it first",
-        )
-    _refuse_nan(model, whole, batch)
-    one = batch.select(slice(0, 1))
-    with torch.no_grad(), untouched(model):
-        try:
-            alone = output_of(one)
-        except LagreachError:
-            raise
-        except Exception as error:
-            raise InputError(
-                "the model does not run on a single sequence",
-                got=f"{type(error).__name__}: {error}, for x of shape {tuple(one.x.shape)}; {len(batch)} together do run",
-                fix="sequences are run in groups of any size: let the model take their number from x"
-                + (f"; if {_named(changed)} is a state, {_reset(changed)}" if changed else ""),
-            ) from error
-    tolerance = agreement(whole.dtype)
-    width = min(whole.shape[1], alone.shape[1])
-    if not torch.allclose(whole[:1, :width], alone[:, :width], rtol=tolerance, atol=tolerance, equal_nan=True):
-        raise UnstableModelError(
-            "the output of a sequence depends on the other sequences in its batch",
-            got=f"a difference of {(whole[:1, :width] - alone[:, :width]).abs().max().item():.3g}",
-            fix="lag gradients are defined per sequence; take out what mixes sequences",
-        )
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    """Whether two outputs are the same, also where they are not numbers."""
-    return one.shape == other.shape and torch.allclose(one, other, rtol=0.0, atol=0.0, equal_nan=True)
-
-
-def _refuse_nan(model: nn.Module, output: Tensor, batch: Batch) -> None:
-    """Refuse outputs that are NaN at steps that count, and name the cause; infinite ones may be meant, as masked logits."""
-    wrong = torch.isnan(output).any(-1)
-    if batch.lengths is not None and wrong.shape[1] == batch.x.shape[1]:
-        wrong &= torch.arange(wrong.shape[1], device=wrong.device) < batch.lengths.to(wrong.device)[:, None]
-    if not bool(wrong.any()):
-        return
-    check_inputs(batch)
-    for name, weight in model.named_parameters():
-        check_finite(f"the weight {name}", weight.detach())
-    sequence, step = wrong.nonzero()[0].tolist()
-    raise InputError(
-        "the output of the model is not finite",
-        got=f"NaN at position {step}, for inputs from {batch.x[sequence].min()} to {batch.x[sequence].max()}",
-        expected="finite outputs",
-        fix="its states overflow: scale the inputs, lower the recurrent weights, or run it in float64: model.double()",
-    )
-
-
-def _stateful(changed: list[str], got: str) -> UnstableModelError:
-    """The error for a module that hands a state on from call to call."""
-    return UnstableModelError(
-        f"the model keeps a state between calls, in {_named(changed) or 'something that is no attribute of a module'}",
-        got=got,
-        expected="the same output for the same input, whatever was called before",
-        fix=_reset(changed),
-    )
-
-
-def _named(attributes: list[str]) -> str:
-    return " and ".join(f"model.{name}" for name in attributes)
-
-
-def _reset(attributes: list[str]) -> str:
-    reset = "; ".join(f"model.{name} = None" for name in attributes) or "model.reset()"
-    return f"pass call= with a function that resets it: def call(model, batch): {reset}; return model(batch.x)"

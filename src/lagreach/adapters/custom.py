@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from lagreach.adapters.calling import Call, as_output, captured, default_call, refuse_coupling, replaced, untouched
+from lagreach.adapters.calling import Call, as_output, captured, default_call, replaced, untouched
+from lagreach.adapters.coupling import refuse_coupling
 from lagreach.adapters.own_use import learns, own_use
 from lagreach.adapters.precision import in_single_precision
 from lagreach.adapters.view import (

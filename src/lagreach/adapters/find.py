@@ -11,10 +11,10 @@ from lagreach.adapters.calling import (
     default_call,
     first_call,
     refuse_batch_norm,
-    refuse_coupling,
     untouched,
 )
 from lagreach.adapters.cell_loops import CellLoopView, own_cell_loop, torch_cell_loop
+from lagreach.adapters.coupling import refuse_coupling
 from lagreach.adapters.families import scan_modules
 from lagreach.adapters.own_cells import own_cell_paths
 from lagreach.adapters.replay import check_replay

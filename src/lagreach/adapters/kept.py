@@ -141,3 +141,14 @@ def remembered(model: nn.Module) -> Iterator[Kept]:
         yield kept
     finally:
         kept.restore()
+
+
+def named_states(attributes: list[str]) -> str:
+    """What a model keeps, by the names that it has there."""
+    return " and ".join(f"model.{name}" for name in attributes)
+
+
+def reset_call(attributes: list[str]) -> str:
+    """What to do about a state that is kept between calls."""
+    reset = "; ".join(f"model.{name} = None" for name in attributes) or "model.reset()"
+    return f"pass call= with a function that resets it: def call(model, batch): {reset}; return model(batch.x)"

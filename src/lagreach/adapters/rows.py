@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lagreach.adapters.calling import agreement
 from lagreach.adapters.view import BoundRecurrence, OwnUse, View
-from lagreach.data.batch import Batch
+from lagreach.data.batch import Batch, without_mixing
 from lagreach.errors import UnsupportedError
 from lagreach.kernels import scan_stack
 
@@ -46,7 +46,7 @@ def row_owners(bound: BoundRecurrence, sequences: int) -> Int[Tensor, "row"]:
         raise UnsupportedError(
             "the output of a sequence depends on rows of another sequence",
             got=f"{len(states)} rows for {sequences} sequences; row {int(mixed.nonzero()[0])} serves several",
-            fix="lag gradients are defined per sequence; take out what mixes sequences",
+            fix=without_mixing(bound.x),
         )
     return torch.where(looked_at, owners, NOWHERE)
 

@@ -53,8 +53,7 @@ class TorchRNNView(View):
         self.name = where if part is None else f"{where} layer {part[0]} {('forward', 'backward')[part[1]]}"
         layers = range(module.num_layers) if part is None else [part[0]]
         direction = 0 if part is None else part[1]
-        stacks = [_stack(module, path, layer, direction) for layer in layers]
-        stack = Stack(tuple(s.cells[0] for s in stacks), module.hidden_size, tuple(s.names[0] for s in stacks))
+        stack = _joined(module, [_stack(module, path, layer, direction) for layer in layers])
         weights = dict(model.named_parameters(remove_duplicate=False))
         params = {name: weights[name].detach() for *_, name in stack.weights()}
         self.template = unbound_recurrence(stack, params, params[stack.names[0]["weight_ih"]].shape[1])
@@ -89,6 +88,15 @@ class TorchRNNView(View):
             return layer_call.lengths
         backward = self._part is not None and self._part[1] == 1
         return None if backward else lengths_within(batch, layer_call.x.shape[1])
+
+
+def stack_of(module: nn.RNNBase) -> Stack:
+    """All layers of a module that has one direction, with the names of its own weights."""
+    return _joined(module, [_stack(module, "", layer, 0) for layer in range(module.num_layers)])
+
+
+def _joined(module: nn.RNNBase, stacks: list[Stack]) -> Stack:
+    return Stack(tuple(s.cells[0] for s in stacks), module.hidden_size, tuple(s.names[0] for s in stacks))
 
 
 def _stack(module: nn.RNNBase, path: str, layer: int, direction: int) -> Stack:

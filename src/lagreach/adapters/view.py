@@ -17,9 +17,13 @@ from torch import Tensor, nn
 
 from lagreach.cells import Params
 from lagreach.cells.stack import Stack
-from lagreach.data.batch import Batch
+from lagreach.data.batch import Batch, refuse_one_series, zero_beyond
 from lagreach.errors import InputError
 from lagreach.models.gated_rnn import GatedRNN
+
+BESIDE_MASK = (
+    "a mask takes out targets, not inputs: put zeros into steps that are padding, or pass lengths=; otherwise "
+)
 
 
 @dataclass(frozen=True)
@@ -198,6 +202,7 @@ def check_input(recurrence: Recurrence, x: Tensor) -> Tensor:
     """Check shape, type and finiteness of an input batch, and bring it to the model's type and device."""
     if not isinstance(x, Tensor):
         x = torch.as_tensor(x)
+    refuse_one_series(x, "the model", recurrence.input_size)
     if x.ndim != 3 or recurrence.input_size not in (x.shape[-1], -1):  # -1: any width
         raise InputError(
             "the input does not fit the model",
@@ -215,14 +220,12 @@ def check_input(recurrence: Recurrence, x: Tensor) -> Tensor:
 
 def check_inputs(batch: Batch) -> None:
     """Refuse inputs that are not finite within their lengths, before a model makes something else of them."""
-    x = torch.as_tensor(batch.x)
-    if batch.lengths is not None and x.ndim > 1:
-        inside = torch.arange(x.shape[1]) < torch.as_tensor(batch.lengths).cpu()[:, None]
-        x = torch.where(inside.reshape(*inside.shape, *[1] * (x.ndim - 2)).to(x.device), x, 0)
-    check_finite("the input x", x, batch.numbers)
+    x = zero_beyond(batch.with_x(torch.as_tensor(batch.x))).x
+    left_out = batch.lengths is None and batch.mask is not None
+    check_finite("the input x", x, batch.numbers, BESIDE_MASK if left_out else "")
 
 
-def check_finite(what: str, values: Tensor, numbers: Tensor | None = None) -> None:
+def check_finite(what: str, values: Tensor, numbers: Tensor | None = None, beside: str = "") -> None:
     """Raise an error that names the first entry that is NaN or infinite; `numbers` are those of the rows in the data."""
     # a sum is finite only if all its terms are, and is sooner known
     if not values.is_floating_point() or values.sum().isfinite() or torch.isfinite(values).all():
@@ -236,5 +239,5 @@ def check_finite(what: str, values: Tensor, numbers: Tensor | None = None) -> No
         got=f"{value} at index {position}"
         + (" of the data" if numbers is not None else f" of shape {tuple(values.shape)}"),
         expected="finite numbers",
-        fix="clean the data or the checkpoint; nothing was computed",
+        fix=f"{beside}clean the data or the checkpoint; nothing was computed",
     )

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from lagreach._util.bounds import check_bounds, is_number
+from lagreach._util.spelling import TRAINS, refuse_spelling
 from lagreach.adapters.as_it_was import leaves_as_it_was
 from lagreach.advice.changes import (
     GATES,
@@ -108,6 +109,7 @@ class Advice:
         return "\n".join(lines)
 
 
+@refuse_spelling("optimizer", TRAINS)
 @leaves_as_it_was
 @torch.enable_grad()
 def advise(
@@ -142,7 +144,8 @@ def advise(
         Share of the lag that a training of this model recovered, if there was one. Where the forecast says that nothing stands
         in the way, and this says that something did, what promises most is advised.
     kinds
-        Kinds of changes that are open to you; None for all, of which those that the advice study supports are given as advice.
+        Kinds of changes that are open to you, or one of them; None for all, of which those that the advice study supports are
+        given as advice.
     options
         Of `lagreach.forecast`, such as ``loss``, ``outputs``, ``call`` and ``budget``.
 
@@ -157,7 +160,7 @@ def advise(
     >>> advice.first.kind, advice.share < 0.5 < advice.first.expected
     ('gates', True)
     """
-    wanted = KINDS if kinds is None else tuple(kinds)
+    wanted = KINDS if kinds is None else (kinds,) if isinstance(kinds, str) else tuple(kinds)
     if unknown := sorted(set(wanted) - set(KINDS)):
         raise InputError("unknown kinds of change", got=", ".join(unknown), expected=", ".join(KINDS))
     if "lags" in options:

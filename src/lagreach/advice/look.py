@@ -7,14 +7,14 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lagreach.adapters.calling import default_call
+from lagreach.adapters.calling import as_output, default_call, first_call, untouched
 from lagreach.advice.changes import (
     CELL,
     HALF,
@@ -78,7 +78,7 @@ class Look:
         batch = source.read([0, 1])
         check_time_axis(batch)
         self.time, self.inputs = batch.x.shape[1], batch.x.shape[-1] if batch.x.is_floating_point() else 0
-        self.targets, self.at_end = batch.y, False
+        self.batch, self.at_end = batch, False
 
     def __call__(self, model: nn.Module, lag: int) -> Forecast:
         changes = sum(change.kind in self.wanted for change, _ in self._possible(lag))
@@ -107,14 +107,13 @@ class Look:
             )
         return replace(base, warnings=kept)
 
-    @property
-    def outputs(self) -> int:
-        """Values of an output that a network like this one has to have."""
-        if not self.targets.is_floating_point():
-            return 0
-        if self.at_end or self.options.get("target_steps") is not None:
-            return self.targets[0].numel() if self.at_end or self.targets.ndim < 3 else self.targets.shape[-1]
-        return self.targets.shape[-1] if self.targets.ndim == 3 else 1
+    @cached_property
+    def outputs(self) -> tuple[int, int]:
+        """Positions of the model's outputs and values at each: targets of classes do not tell how many logits there are."""
+        call = self.options.get("call") or default_call
+        with untouched(self.model), torch.no_grad():
+            _, positions, width = as_output(first_call(self.model, self.batch, call), self.batch, self.time).shape
+        return positions, width
 
     def distance(self, lag: int, optimiser: Any, steps: int | None) -> float | None:
         """How far the weights can move in these steps; None where they are not known."""
@@ -185,7 +184,9 @@ class Look:
             return self.options
         # such a network is called as model(x), and has an output at every step
         options = {name: value for name, value in self.options.items() if name not in ("call", "outputs")}
-        return options | ({"call": _at_last_step, "outputs": AT_THE_END} if self.at_end else {})
+        if not self.at_end:
+            return options
+        return options | {"call": partial(_at_last_step, positions=self.outputs[0]), "outputs": AT_THE_END}
 
     def _possible(self, lag: int) -> list[tuple[Change, Callable[[], nn.Module]]]:
         """Changes of the network, and how to make a network of each."""
@@ -199,8 +200,12 @@ class Look:
             change = orthogonal_change(self.model, recurrent)
             possible.append((change, partial(_written, self.model, change)))
         layers = recurrent_layers(self.model)
-        like = partial(alike, self.model, self.inputs, self.outputs, seed=self.seed)
-        now = like() if len(layers) == 1 else None
+        if len(layers) != 1:
+            return possible
+        positions, width = self.outputs
+        values = positions * width if self.at_end else width
+        like = partial(alike, self.model, self.inputs, values, seed=self.seed)
+        now = like()
         if now is None:
             return possible
         units = now.hidden_size
@@ -219,11 +224,11 @@ class Look:
         return possible
 
 
-def _at_last_step(model: nn.Module, batch: Batch) -> Tensor:
-    """What a network with an output at every step says at the end of each sequence."""
+def _at_last_step(model: nn.Module, batch: Batch, positions: int = 1) -> Tensor:
+    """What a network with an output at every step says at the end of each sequence: for some positions, side by side."""
     output = default_call(model, batch)
     last = valid_steps(batch.lengths, len(batch), output.shape[1], output.device).sum(1) - 1
-    return output[torch.arange(len(batch), device=output.device), last]
+    return output[torch.arange(len(batch), device=output.device), last].unflatten(1, (positions, -1))
 
 
 def _written(model: nn.Module, change: Change) -> nn.Module:

@@ -17,7 +17,7 @@ from lagreach._util.extras import require_extra
 from lagreach.cli.diagnose import load_data, load_model, load_weights, parse_lags, parse_steps
 from lagreach.errors import InputError
 from lagreach.forecasting.forecast import forecast
-from lagreach.forecasting.limits import MEANING
+from lagreach.forecasting.kinds import meanings
 from lagreach.forecasting.result import Forecast
 
 TOO_LITTLE = 3
@@ -134,7 +134,7 @@ def required_rows(made: Forecast, require: Sequence[int], require_share: float) 
         enough = bool(share["value"] >= require_share)
         reason = "" if enough else (
             f"a share of {share['value']:.2f} [{share['low']:.2f}, {share['high']:.2f}] of it would be recovered from {most:,} "
-            f"sequences, less than the {require_share:g} required; {word}: {MEANING[word]}"
+            f"sequences, less than the {require_share:g} required; {word}: {meanings(made.kind)[word]}"
         )  # fmt: skip
         numbers = {name: finite_or_none(value) for name, value in share.items()}
         rows.append({"lag": lag, "sequences": most, **numbers, "limit": word, "recovered": enough, "reason": reason})

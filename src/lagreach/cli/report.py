@@ -19,18 +19,25 @@ from lagreach.report.gallery import export
 from lagreach.report.html import TITLE, write_report
 from lagreach.report.words import named
 
+PLACES = ("*.nc", "diagnoses/*.nc", "forecasts/*.nc")
 
-def read(paths: Sequence[Path]) -> tuple[list[Diagnosis], list[str]]:
-    """Load diagnoses from files and from folders of them (a run's ``diagnoses`` folder too), with a name for each."""
+
+def files_in(paths: Sequence[Path]) -> list[Path]:
+    """Files, and those in folders (also in a run's ``diagnoses``, and in ``forecasts`` of a training that was watched)."""
     files: list[Path] = []
     for path in paths:
         if not is_folder(path):
             files.append(path)
             continue
-        inside = sorted(path.glob("*.nc")) or sorted(path.glob("diagnoses/*.nc"))
+        inside = next(filter(None, (sorted(path.glob(place)) for place in PLACES)), [])
         if not inside:
             raise InputError("there is no diagnosis in this folder", got=str(path), expected="files *.nc")
         files += inside
+    return files
+
+
+def read(files: Sequence[Path]) -> tuple[list[Diagnosis], list[str]]:
+    """Load diagnoses, with a name for each."""
     diagnoses = [load_diagnosis(file) for file in files]
     labels = [", ".join(map(str, diagnosis.labels.values())) for diagnosis in diagnoses]
     informative = len(set(labels)) == len(diagnoses) and all(labels)
@@ -54,18 +61,19 @@ def names_of(files: Sequence[Path]) -> list[str]:
 def run_report(paths: Sequence[Path], out: Path, *, title: str) -> None:
     """Write one page for one diagnosis, or for several side by side."""
     refuse_others([out])
-    if len(paths) == 1 and not is_folder(paths[0]) and isinstance(alone := load(paths[0]), Forecast):
+    files = files_in(paths)
+    if len(files) == 1 and isinstance(alone := load(files[0]), Forecast):
         written = write_forecast(alone, out, **({} if title == TITLE else {"title": title}))
         typer.echo(f"{written} ({written.stat().st_size / 1e6:.1f} MB, a forecast)")
         return
-    diagnoses, names = read(paths)
+    diagnoses, names = read(files)
     written = write_report(diagnoses, out, names=names, title=title)
     typer.echo(f"{written} ({written.stat().st_size / 1e6:.1f} MB, {len(diagnoses)} diagnoses)")
 
 
 def run_figures(paths: Sequence[Path], out: Path, *, kind: str, figures: Sequence[str], as_json: bool) -> None:
     """Write figures of diagnoses into a folder."""
-    diagnoses, names = read(paths)
+    diagnoses, names = read(files_in(paths))
     diagnoses = [
         diagnosis.labelled(name=name) if not diagnosis.labels else diagnosis
         for diagnosis, name in zip(diagnoses, names, strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +21,11 @@ POOLED: dict[torch.dtype, np.dtype[Any]] = {
 }  # types whose large rows use memory again
 SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 AS_LOADER = "pass torch.utils.data.DataLoader(data, batch_size=64)"
+PADDED = (
+    "pad = torch.nn.utils.rnn.pad_sequence; data = {'x': pad(xs, batch_first=True), 'y': pad(ys, batch_first=True), "
+    "'lengths': torch.tensor([len(x) for x in xs])}, where xs and ys are lists of the sequences"
+)
+MOST_PARTS = 4  # of a batch: x, y, mask, lengths
 MOST_STEPS = 10**6  # of one sequence: its states are held a dozen times over while gradients are carried back
 
 
@@ -64,6 +70,18 @@ class Batch:
         """Return the same sequences with another x."""
         return replace(self, x=x)
 
+    def in_precision(self, given: torch.dtype, wanted: torch.dtype) -> Batch:
+        """Return the same sequences with all numbers of one type that a model is handed in another."""
+
+        def moved(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return tuple(moved(part) for part in value)
+            if isinstance(value, Mapping):
+                return {name: moved(part) for name, part in value.items()}
+            return value.to(wanted) if isinstance(value, Tensor) and value.dtype == given else value
+
+        return replace(self, x=moved(self.x), state=moved(self.state), others=moved(self.others))
+
 
 def known_lengths(batch: Batch) -> Tensor | None:
     """Lengths, also where a mask alone tells them: at the end it leaves steps out whose inputs are all zero.
@@ -84,6 +102,23 @@ def known_lengths(batch: Batch) -> Tensor | None:
     there = (torch.as_tensor(mask, device=x.device) != 0) | (x.flatten(2) != 0).any(2)
     lengths = torch.where(there.any(1), x.shape[1] - there.flip(1).long().argmax(1), x.shape[1])
     return lengths if bool((lengths < x.shape[1]).any()) else None
+
+
+def zero_beyond(batch: Batch) -> Batch:
+    """Zeros beyond the lengths, where inputs may hold anything."""
+    if batch.lengths is None or batch.x.ndim < 2:
+        return batch
+    inside = torch.arange(batch.x.shape[1]) < torch.as_tensor(batch.lengths)[:, None].cpu()
+    inside = inside.to(batch.x.device).reshape(*inside.shape, *[1] * (batch.x.ndim - 2))
+    return replace(batch, x=torch.where(inside, batch.x, torch.zeros((), dtype=batch.x.dtype, device=batch.x.device)))
+
+
+def finite_padding(batch: Batch) -> Batch:
+    """Zeros beyond the lengths where something there is not finite: times zero it would still be no number."""
+    x, lengths = batch.x, batch.lengths
+    if lengths is None or not x.is_floating_point() or lengths.shape != x.shape[:1] or x.sum().isfinite():
+        return batch
+    return zero_beyond(batch)
 
 
 def telling_rows(count: int, lengths: Tensor | None = None, counted: Tensor | None = None) -> list[int]:
@@ -121,6 +156,36 @@ def check_steps(x: Tensor) -> None:
         )
 
 
+def one_series(read_by: str, width: int) -> InputError:
+    """The error for one long series in the place of sequences."""
+    return InputError(
+        "x is (time, input): one series, not sequences",
+        got=f"x of shape (N, {width}), which is N steps to {read_by}",
+        expected="(seq, time, input)",
+        fix="cut it: data = lagreach.cut_series(x, y, length); if these are sequences of one number a step, pass x[..., None]",
+    )
+
+
+def refuse_one_series(x: Tensor, read_by: str, width: int) -> None:
+    """Refuse two axes of which the last is as wide as an input; of width one, they may be sequences of one number a step."""
+    if x.ndim == 2 and x.shape[-1] == width > 1:
+        raise one_series(read_by, width)
+
+
+def or_one_series(x: Tensor) -> str:
+    """What else to do where x may be one long series; nothing where it cannot be."""
+    told = x.ndim == 2 and x.is_floating_point()
+    return "; if x is one series (time, input), cut it with lagreach.cut_series(x, y, length)" if told else ""
+
+
+def without_mixing(x: Tensor) -> str:
+    """What to do about a model whose output for a sequence depends on others."""
+    return (
+        "lag gradients are defined per sequence; take out what mixes sequences (torch's recurrent layers take time first, "
+        f"unless batch_first=True){or_one_series(x)}"
+    )
+
+
 def check_mask(mask: Tensor | None, where: str) -> None:
     """Refuse a mask whose values are no weights."""
     if mask is None or mask.dtype == torch.bool:
@@ -148,29 +213,63 @@ def check_values(tensor: Tensor) -> None:
 
 def as_numbers(values: Any) -> Tensor:
     """Tensors as they are; types that numpy does not know, such as bfloat16, as float32."""
+    if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
+        raise InputError(
+            "some values of an array are masked",
+            got=f"{int(np.ma.getmaskarray(values).sum())} of {values.size}",
+            expected="numbers everywhere",
+            fix="pass values.filled(0), and which steps count as mask=",
+        )
+    if isinstance(values, np.ndarray) and (min(values.strides, default=0) < 0 or not values.dtype.isnative):
+        values = values.astype(values.dtype.newbyteorder("="), order="C")  # torch knows neither
     try:
-        # torch takes data frames for lists of their columns, and warns of arrays that cannot be written to
+        # torch takes data frames for lists of their columns
         framed = hasattr(values, "__array__") and not isinstance(values, (Tensor, np.ndarray))
-        tensor = torch.as_tensor(np.array(values) if framed else values)
+        with warnings.catch_warnings():
+            # a file that is mapped into memory, say, which is larger than that: nobody writes into it
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            tensor = torch.as_tensor(np.array(values) if framed else values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
-            "these are no numbers", got=type(values).__name__, expected="tensors, arrays or lists of numbers"
+            "these are no numbers",
+            got=type(values).__name__ + (f" of {values.dtype}" if isinstance(values, np.ndarray) else ""),
+            expected="tensors, arrays or lists of numbers",
+            fix="pass values.astype(float) if they are" if hasattr(values, "astype") else None,
         ) from error
     check_values(tensor)
     known = (torch.float16, torch.float32, torch.float64)
     return tensor.float() if tensor.is_floating_point() and tensor.dtype not in known else tensor
 
 
+def _together(data: Any) -> str:
+    """How to bring single sequences together: those of one length by a loader, others padded."""
+    if len({len(one[0]) for one in data if isinstance(one, (tuple, list)) and len(one)}) == 1:
+        return AS_LOADER
+    return f"pad them: {PADDED}"
+
+
+def is_array(value: object) -> bool:
+    """Whether something is a tensor, or what numpy takes for an array."""
+    return isinstance(value, Tensor) or hasattr(value, "__array__")
+
+
 def refuse_single_sequences(data: object) -> None:
     """A list of single sequences is not one of batches: steps would pass for sequences."""
     first = data[0] if isinstance(data, (tuple, list)) and data else None
-    x = first[0] if isinstance(first, (tuple, list)) and first else None
+    if isinstance(first, (tuple, list)) and len(first) > MOST_PARTS and all(map(is_array, first)):
+        raise InputError(
+            "lists of sequences are not batches",
+            got=f"a list of {len(first)}, the first of shape {tuple(first[0].shape)}",
+            expected="(x, y) tensors of all sequences",
+            fix=f"pass torch.stack(x) where all are as long; else pad them: {PADDED}",
+        )
+    x = as_numbers(first[0]) if isinstance(first, (tuple, list)) and first and is_array(first[0]) else None
     if isinstance(x, Tensor) and x.ndim == 2 and x.is_floating_point() and len(data) > len(x):  # type: ignore[arg-type]
         raise InputError(
             "single sequences are not batches",
             got=f"{len(data)} of them, the first x of shape {tuple(x.shape)}",  # type: ignore[arg-type]
             expected="(x, y) tensors of all sequences, or batches with x of shape (seq, time, input)",
-            fix=f"{AS_LOADER}; of batches without an axis of features pass x[..., None]",
+            fix=f"{_together(data)}; of batches without an axis of features pass x[..., None]",
         )
 
 

@@ -13,7 +13,9 @@ Array = np.ndarray
 CERTAIN = 2.0  # standard errors below which a first decay has come to its end
 PEAK = 3.5  # standard errors from which a later correlation is believed
 FEWEST_CYCLES = 6  # of something periodic; fewer could be chance
-LINE = 18.0  # times the usual power around: one in 10,000 frequencies of noise
+AROUND = 12  # frequencies on each side that tell the usual power
+CERTAINTY = 12.0  # degrees of freedom that their median has; half of 25 squares, for neighbours share some
+CHANCE = 0.01  # of finding a line in noise, white or not, among all its frequencies
 MOST_LINES = 12
 
 
@@ -93,11 +95,10 @@ def _lines(values: Float[Array, "time dim"]) -> list[float]:
     spread = values.std(0)
     unit = (values - values.mean(0)) / np.where(spread > 0, spread, 1.0)
     power = (np.abs(np.fft.rfft(unit * np.hanning(steps)[:, None], axis=0)) ** 2).max(1)
-    width = 12
-    around = np.lib.stride_tricks.sliding_window_view(np.pad(power, width, mode="reflect"), 2 * width + 1)
+    around = np.lib.stride_tricks.sliding_window_view(np.pad(power, AROUND, mode="reflect"), 2 * AROUND + 1)
     usual = np.median(around, axis=1)
     peak = power[1:-1] >= np.maximum(power[:-2], power[2:])
-    places = np.flatnonzero(peak & (power[1:-1] > LINE * usual[1:-1])) + 1
+    places = np.flatnonzero(peak & (power[1:-1] > _line(power.size * values.shape[1]) * usual[1:-1])) + 1
     places = places[places >= FEWEST_CYCLES]
     places = places[np.argsort(-power[places])][:MOST_LINES]
     frequencies = []
@@ -106,6 +107,18 @@ def _lines(values: Float[Array, "time dim"]) -> list[float]:
         bend = left - 2 * here + right
         frequencies.append((place + (0.5 * (left - right) / bend if bend < 0 else 0.0)) / steps)
     return frequencies
+
+
+def _line(frequencies: int) -> float:
+    """Times the usual power that the loudest of so many frequencies of noise has by `CHANCE`.
+
+    Power is exponential, and its median known by so many degrees of freedom, so that single frequencies go beyond c times their
+    mean with the probability ``(1 + c / CERTAINTY) ** -CERTAINTY``.
+
+    >>> [round(_line(count)) for count in (500, 6000)]
+    [25, 35]
+    """
+    return CERTAINTY * ((frequencies / CHANCE) ** (1 / CERTAINTY) - 1) / np.log(2)
 
 
 def neighbours(correlation: Float[Array, "distance"], length: int, gap: int) -> float:

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from numbers import Number
 from typing import Any, TypeGuard
 
+import torch
 from torch import Tensor
 
-from lagreach.data.batch import Batch, as_numbers
+from lagreach.data.batch import Batch, as_numbers, check_mask, check_steps, is_array
 from lagreach.errors import InputError
 
 TARGETS = ("labels", "y", "targets", "target", "label")
@@ -84,7 +85,7 @@ def _goes_along(name: object, value: Any, where: str) -> bool:
 
 def _as_array(value: Any) -> Tensor | None:
     """Arrays and lists of numbers as tensors; None of anything else."""
-    if not _is_array(value) and not isinstance(value, list):
+    if not is_array(value) and not isinstance(value, list):
         return None
     try:
         return as_numbers(value)
@@ -92,12 +93,8 @@ def _as_array(value: Any) -> Tensor | None:
         return None
 
 
-def _is_array(value: object) -> bool:
-    return isinstance(value, Tensor) or hasattr(value, "__array__")
-
-
 def _are_arrays(values: object) -> TypeGuard[tuple[Any, ...] | list[Any]]:
-    return isinstance(values, (tuple, list)) and len(values) > 0 and all(_is_array(value) for value in values)
+    return isinstance(values, (tuple, list)) and len(values) > 0 and all(is_array(value) for value in values)
 
 
 def _target(y: Any) -> tuple[Tensor, Tensor | None]:
@@ -132,7 +129,7 @@ def holds_named(data: object) -> bool:
         return not (isinstance(y, Mapping) or _is_batch(y))
     if not _are_arrays(inputs) or len(inputs) < 2:
         return False
-    return _is_array(y) or _is_target(y, inputs)
+    return is_array(y) or _is_target(y, inputs)
 
 
 def _is_batch(value: object) -> bool:
@@ -158,3 +155,65 @@ def _of_one_kind(one: Any, other: Any) -> bool:
     one, other = as_numbers(one), as_numbers(other)
     real = one.is_floating_point() == other.is_floating_point()
     return real and one.ndim == other.ndim and one.shape[2:] == other.shape[2:]
+
+
+def _within(lengths: Tensor, time: int) -> bool:
+    return bool((lengths >= 1).all() and (lengths <= time).all())
+
+
+def as_batch(batch: object, where: str = "the data") -> Batch:
+    """Take (x, y), (x, y, mask) or (x, y, mask, lengths), or a mapping with these names, apart."""
+    if isinstance(batch, Batch):
+        check_steps(batch.x)
+        return batch
+    named = named_batch(batch, where)
+    if named is not None:
+        check_steps(named.x)
+        check_mask(named.mask, where)
+        return named
+    names = ("x", "y", "mask", "lengths")
+    if isinstance(batch, dict):
+        parts = [batch.get(name) for name in names]
+    elif isinstance(batch, (tuple, list)) and 2 <= len(batch) <= 4:
+        parts = [*batch, *[None] * (4 - len(batch))]
+    else:
+        parts = [None]
+    if parts[0] is None or parts[1] is None:
+        raise InputError(
+            f"{where} does not hold inputs and targets",
+            got=type(batch).__name__,
+            expected="(x, y), (x, y, mask), (x, y, mask, lengths) or a dict with these names",
+        )
+    x, y, mask, lengths = (None if p is None else as_numbers(p) for p in parts)
+    state = batch.get("state") if isinstance(batch, dict) else None
+    assert x is not None
+    assert y is not None
+    y = y.detach()  # another network's output may still hang on its graph
+    check_mask(mask, where)
+    if x.ndim == 0:
+        raise InputError(f"x of {where} is a single number", expected="(seq, time, input)")
+    if len(x) and 0 in x.shape:
+        raise InputError(
+            f"x of {where} has an empty axis", got=f"shape {tuple(x.shape)}", expected="(seq, time, input)"
+        )
+    check_steps(x)
+    if lengths is not None and lengths.is_floating_point():
+        if not torch.equal(lengths, lengths.round()):
+            raise InputError(
+                f"lengths of {where} must be whole numbers", got=f"{lengths.dtype}, {lengths[:6].tolist()}"
+            )
+        lengths = lengths.long()
+    if lengths is not None and x.ndim > 1 and lengths.ndim == 1 and len(lengths) and not _within(lengths, x.shape[1]):
+        raise InputError(
+            f"lengths of {where} must lie within the sequences",
+            got=f"{int(lengths.min())} to {int(lengths.max())}",
+            expected=f"1 to {x.shape[1]}",
+        )
+    for name, part in (("y", y), ("mask", mask), ("lengths", lengths)):
+        if part is not None and (part.ndim == 0 or len(part) != len(x)):
+            raise InputError(
+                f"x and {name} of {where} hold different numbers of sequences",
+                got=f"{len(x)} and {len(part) if part.ndim else 'a single number'}",
+                expected="the sequences on the first axis of both",
+            )
+    return Batch(x, y, mask, lengths, state)

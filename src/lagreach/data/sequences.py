@@ -28,14 +28,14 @@ from lagreach.data.batch import (
     AS_LOADER,
     Batch,
     as_numbers,
-    check_mask,
-    check_steps,
     counted_steps,
+    finite_padding,
+    is_array,
     refuse_single_sequences,
     sample_of,
     telling_rows,
 )
-from lagreach.data.named_inputs import holds_named, named_batch
+from lagreach.data.named_inputs import as_batch, holds_named
 from lagreach.errors import InputError, RunError
 
 
@@ -63,6 +63,14 @@ class TensorSequences:
         return replace(self.batch.select(index), numbers=torch.as_tensor(list(index)))
 
 
+def lend(sequences: Sequences, index: Sequence[int]) -> Batch:
+    """Sequences for those who only look: tensors in memory are not copied where these stand one behind the other."""
+    start, end = index[0], index[0] + len(index)
+    if not isinstance(sequences, TensorSequences) or list(index) != list(range(start, end)):
+        return sequences.read(index)
+    return replace(sequences.batch.select(slice(start, end)), numbers=torch.arange(start, end))
+
+
 @dataclass(frozen=True)
 class SeriesWindows(TensorSequences):
     """Windows cut from one long series, one every `stride` steps: accepted, but not independent."""
@@ -80,7 +88,7 @@ def cut_series(x: Any, y: Any, length: int, stride: int | None = None) -> Series
     >>> len(windows), windows.read([0]).x.shape
     (20, torch.Size([1, 50, 3]))
     """
-    x, y = torch.as_tensor(x), torch.as_tensor(y)
+    x, y = as_numbers(x), as_numbers(y)
     if x.ndim != 2 or len(y) != len(x) or not isinstance(length, Integral) or not 1 < length <= len(x):
         raise InputError(
             "a series is (time, input) with a target for every step",
@@ -122,7 +130,7 @@ class SpooledSequences:
         self._name = "x"
         self._kind: dict[str, str] = {}  # what is the same in every batch
         for i, batch in enumerate(batches):
-            self._append(as_batch(batch, f"batch {i}"))
+            self._append(finite_padding(as_batch(batch, f"batch {i}")))
         if not self._index:
             raise InputError(
                 "there are no sequences in the data",
@@ -291,75 +299,13 @@ def _padded(values: list[Tensor], length: int) -> Tensor:
     return stacked
 
 
-def _within(lengths: Tensor, time: int) -> bool:
-    return bool((lengths >= 1).all() and (lengths <= time).all())
-
-
-def as_batch(batch: object, where: str = "the data") -> Batch:
-    """Take (x, y), (x, y, mask) or (x, y, mask, lengths), or a mapping with these names, apart."""
-    if isinstance(batch, Batch):
-        check_steps(batch.x)
-        return batch
-    named = named_batch(batch, where)
-    if named is not None:
-        check_steps(named.x)
-        check_mask(named.mask, where)
-        return named
-    names = ("x", "y", "mask", "lengths")
-    if isinstance(batch, dict):
-        parts = [batch.get(name) for name in names]
-    elif isinstance(batch, (tuple, list)) and 2 <= len(batch) <= 4:
-        parts = [*batch, *[None] * (4 - len(batch))]
-    else:
-        parts = [None]
-    if parts[0] is None or parts[1] is None:
-        raise InputError(
-            f"{where} does not hold inputs and targets",
-            got=type(batch).__name__,
-            expected="(x, y), (x, y, mask), (x, y, mask, lengths) or a dict with these names",
-        )
-    x, y, mask, lengths = (None if p is None else as_numbers(p) for p in parts)
-    state = batch.get("state") if isinstance(batch, dict) else None
-    assert x is not None
-    assert y is not None
-    y = y.detach()  # another network's output may still hang on its graph
-    check_mask(mask, where)
-    if x.ndim == 0:
-        raise InputError(f"x of {where} is a single number", expected="(seq, time, input)")
-    if len(x) and 0 in x.shape:
-        raise InputError(
-            f"x of {where} has an empty axis", got=f"shape {tuple(x.shape)}", expected="(seq, time, input)"
-        )
-    check_steps(x)
-    if lengths is not None and lengths.is_floating_point():
-        if not torch.equal(lengths, lengths.round()):
-            raise InputError(
-                f"lengths of {where} must be whole numbers", got=f"{lengths.dtype}, {lengths[:6].tolist()}"
-            )
-        lengths = lengths.long()
-    if lengths is not None and x.ndim > 1 and lengths.ndim == 1 and len(lengths) and not _within(lengths, x.shape[1]):
-        raise InputError(
-            f"lengths of {where} must lie within the sequences",
-            got=f"{int(lengths.min())} to {int(lengths.max())}",
-            expected=f"1 to {x.shape[1]}",
-        )
-    for name, part in (("y", y), ("mask", mask), ("lengths", lengths)):
-        if part is not None and (part.ndim == 0 or len(part) != len(x)):
-            raise InputError(
-                f"x and {name} of {where} hold different numbers of sequences",
-                got=f"{len(x)} and {len(part) if part.ndim else 'a single number'}",
-                expected="the sequences on the first axis of both",
-            )
-    return Batch(x, y, mask, lengths, state)
-
-
 def as_sequences(data: object) -> Sequences:
     """Tensors stay where they are; any other iterable of batches is spooled to disk once."""
     if isinstance(data, Sequences):
         return data
-    is_pair = isinstance(data, (tuple, list)) and 2 <= len(data) <= 4 and _is_array(data[0])
+    is_pair = isinstance(data, (tuple, list)) and 2 <= len(data) <= 4 and is_array(data[0])
     if isinstance(data, Batch) or is_pair or holds_named(data):
-        batch = as_batch(data)
+        batch = finite_padding(as_batch(data))
         if len(batch) == 0:
             raise InputError(
                 "there are no sequences in the data", got=f"x of shape {tuple(batch.x.shape)}", expected="16 or more"
@@ -372,7 +318,7 @@ def as_sequences(data: object) -> Sequences:
         "this is not data",
         got=type(data).__name__,
         expected="(x, y) tensors or an iterable of batches",
-        fix=AS_LOADER if hasattr(data, "__getitem__") else "",
+        fix=AS_LOADER if hasattr(data, "__getitem__") else None,
     )
 
 
@@ -391,10 +337,6 @@ def telling_sample(sequences: Sequences, read: int = 64) -> Batch:
         counted += [] if weights is None else [weights]
     rows = telling_rows(len(sequences), *(torch.cat(values) if values else None for values in (lengths, counted)))
     return sequences.read(rows)
-
-
-def _is_array(value: object) -> bool:
-    return isinstance(value, Tensor) or hasattr(value, "__array__")
 
 
 def contents(sequences: Sequences, read: int = 64) -> Iterator[tuple[Tensor, Tensor]]:

@@ -20,6 +20,7 @@ from lagreach.gradients.measurement_plan import MeasurementPlan
 from lagreach.gradients.noise import NoiseValues
 from lagreach.gradients.overflow import vanished
 from lagreach.gradients.significance import (
+    LOOKS,
     Significance,
     gram,
     jackknife_spread,
@@ -112,10 +113,15 @@ def window_from(
     if not values.measured:
         rate = replace(rate, status=Status.INTERRUPTED, n=0)
     shared: dict[str, Any] = {"value_block": values.block, "blocks": means.block, "rate": rate, "settings": settings}
-    data = _requirement(bands, signal, values.data, noise=noise[0], test=test, **shared)
-    per_probe = [
-        _requirement(bands, means.probe[:, p], values.probe[:, p], noise=noise[1 + p], test=None, times=times, **shared)
+    data = _requirement(bands, signal, gram(signal), values.data, noise=noise[0], test=test, **shared)
+    planted = [
+        (products, times * scale)
         for p, times in enumerate(means.planted_scale(group))
+        for products, scale in [gram(means.probe[:, p])]
+    ]
+    per_probe = [
+        _requirement(bands, means.probe[:, p], of_probe, values.probe[:, p], noise=noise[1 + p], test=None, **shared)
+        for p, of_probe in enumerate(planted)
     ]
     required, probe = data, _geometric_mean(per_probe)
     if not values.measured:
@@ -124,6 +130,7 @@ def window_from(
         required=required,
         probe=probe,
         adjusted_p=test.adjusted,
+        noticeable=test.noticeable(planted, settings.error / LOOKS),
         delta=test.delta,
         noise=noise[0],
         concentration=rate,
@@ -178,6 +185,7 @@ def _concentration(values: NoiseValues, settings: MeasureSettings) -> Concentrat
 def _requirement(
     bands: Bands,
     means: np.ndarray,
+    inner: tuple[np.ndarray, np.ndarray],
     values: np.ndarray,
     *,
     value_block: np.ndarray,
@@ -186,17 +194,15 @@ def _requirement(
     rate: Concentration,
     settings: MeasureSettings,
     test: Significance | None,
-    times: float = 1.0,
 ) -> Requirement:
     """N(l) with a block-jackknife interval, for one signal.
 
-    `means` (block, band, param), `times` a number, carry the signal, `values` (seq, band) the noise. With `test`, lags that
-    are not significant get inf and a lower bound from the upper limit of the signal.
+    `means` (block, band, param) carry the signal, `inner` their products and what these are in units of, `values` (seq, band)
+    the noise. With `test`, lags that are not significant get inf and a lower bound from the upper limit of the signal.
     """
     from scipy.special import stdtrit
 
-    products, scale = gram(means)
-    scale = scale * times
+    products, scale = inner
     squares = leave_one_out(products) * scale**2
     whole = off_diagonal_mean(products) * scale**2
     spread_of_values = values.std(0, ddof=1)

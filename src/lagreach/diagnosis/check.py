@@ -10,11 +10,13 @@ import torch
 from torch import nn
 
 from lagreach._util.bounds import check_bounds
+from lagreach._util.spelling import MEASURES, refuse_spelling
 from lagreach._util.threads import one_thread
 from lagreach.adapters import View
 from lagreach.adapters.as_it_was import leaves_as_it_was
 from lagreach.adapters.calling import Call
 from lagreach.adapters.fresh_state import from_fresh_state
+from lagreach.adapters.tokens import refuse_unknown_tokens
 from lagreach.cells import Cell
 from lagreach.data.lags import listed_lags
 from lagreach.data.sequences import as_sequences, telling_sample
@@ -33,6 +35,7 @@ from lagreach.whole_model.choice import choose_lags
 from lagreach.whole_model.language_models import aligned_labels
 
 
+@refuse_spelling("optimiser", MEASURES)
 @leaves_as_it_was
 @torch.enable_grad()
 @one_thread()
@@ -74,6 +77,7 @@ def check_diagnosable(
     source, aligned, _notes = aligned_labels(model, as_sequences(data), loss, call)
     sample = telling_sample(source)
     call, _reset = from_fresh_state(model, sample, call)
+    refuse_unknown_tokens(model, source, call)
     of_layers = bool(choices_of_layers(chosen, {"params": params}) or collecting(statistics))
     choice = choose_lags(
         model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call, only=only, of_layers=of_layers

@@ -17,7 +17,8 @@ from lagreach.statistics.memory import memory_bytes
 class DiagnosisCost:
     """What a diagnosis would do, and what it would cost here.
 
-    `seconds` are those of one that finds dependences; `seconds_if_nothing`, of one that finds none and needs no exchanges.
+    `seconds` are those of one that finds dependences. Of a whole model they hang on the lags that are found: `seconds` are for
+    one or two, `seconds_if_many` for four or more, and `seconds_if_nothing` for none, which needs no exchanges.
     """
 
     layers: tuple[str, ...]
@@ -27,20 +28,25 @@ class DiagnosisCost:
     weights: int
     seconds: float
     seconds_if_nothing: float
+    seconds_if_many: float
     memory: int
 
     def __str__(self) -> str:
         widening = (self.available / self.sequences) ** 0.5
         cost = "" if self.sequences == self.available else f" (intervals {widening:.2f} times as wide as with all)"
-        most, least = f"{self.seconds:.0f} s", f"{self.seconds_if_nothing:.0f} s"
-        either = "" if most == least else f" if dependences are found, {least} if none are"
+        few, many, least = (f"{s:.0f} s" for s in (self.seconds, self.seconds_if_many, self.seconds_if_nothing))
+        either = (
+            ""
+            if few == many == least
+            else f" if one or two lags show something, {many} if many do, {least} if none does"
+        )
         return "\n".join(
             [
                 f"recurrences: {', '.join(self.layers)}",
                 f"sequences:   {self.sequences} of {self.available}{cost}",
                 f"lags:        {self.lags}",
                 f"weights:     {self.weights} looked at",
-                f"time:        about {most}{either}",
+                f"time:        about {few}{either}",
                 f"memory:      about {self.memory / 2**20:.0f} MiB on top of the model",
             ]
         )

@@ -15,12 +15,14 @@ from lagreach._util.about import about
 from lagreach._util.bounds import check_bounds
 from lagreach._util.interrupts import as_it_stands, despite_interrupt
 from lagreach._util.progress import Progress, progress_bar
+from lagreach._util.spelling import MEASURES, refuse_spelling
 from lagreach._util.threads import one_thread
 from lagreach._version import __version__
 from lagreach.adapters import View
 from lagreach.adapters.as_it_was import leaves_as_it_was
 from lagreach.adapters.calling import Call
 from lagreach.adapters.fresh_state import from_fresh_state
+from lagreach.adapters.tokens import refuse_unknown_tokens
 from lagreach.cells import Cell
 from lagreach.data.lags import listed_lags
 from lagreach.data.pairs import check_enough
@@ -44,6 +46,7 @@ from lagreach.diagnosis.whole_model import (
     whole_model_cost,
 )
 from lagreach.errors import InputError
+from lagreach.gradients.input_scales import unlike_columns
 from lagreach.gradients.measurement_plan import MeasurementPlan
 from lagreach.gradients.optimiser_geometry import optimiser_name, update_scale
 from lagreach.gradients.output_anchors import decide
@@ -64,6 +67,7 @@ if not TYPE_CHECKING:  # names of `lagreach.pipeline`, which is this module
 Measure = Callable[[MeasurementPlan, MeasureSettings, Progress | None, Statistics], MeasuredWindow]
 
 
+@refuse_spelling("optimiser", MEASURES)
 @leaves_as_it_was
 @torch.enable_grad()
 @one_thread()  # steps of recurrent layers are small: several threads only get in each other's way
@@ -198,6 +202,7 @@ def diagnose(
     sample = telling_sample(source)
     check_time_axis(sample)
     call, reset = from_fresh_state(model, sample, call)
+    refuse_unknown_tokens(model, source, call)
     only_of_layers = {
         "params": params,
         "measure": not isinstance(measure, Spreads) and measure is not interruptible_window,
@@ -206,7 +211,7 @@ def diagnose(
     choice = choose_lags(
         model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call, only=only, of_layers=of_layers
     )
-    said = (*said, *reset, *choice.notes)
+    said = (*said, *reset, *choice.notes, *unlike_columns(source))
     if choice.of == "model":
         return diagnose_whole_model(
             model, source, loss, lags, settings=chosen, why=choice.why, require=require, steps=steps,
@@ -268,6 +273,7 @@ def diagnose(
     )
 
 
+@refuse_spelling("optimiser", MEASURES)
 @leaves_as_it_was
 @torch.enable_grad()
 @one_thread()
@@ -304,8 +310,8 @@ def cost(
     Time and memory are meant to a factor of 1.5. The estimate takes about 2 % of a work of ten seconds or more, up to 3 % of one
     of five. Of a shorter one, pieces are timed for about a tenth of a second, after what a diagnosis does first as well: looking
     at model and data. docs/reliability.md has both, measured.
-    Of a whole model, finding nothing takes less (`seconds_if_nothing`): where lags show something, single inputs are exchanged,
-    in at most four times as many runs for many lags as for one.
+    Of a whole model, finding nothing takes less (`seconds_if_nothing`), finding much takes more (`seconds_if_many`): where lags
+    show something, single inputs are exchanged, in at most four times as many runs for many lags as for one.
 
     Examples
     --------
@@ -325,6 +331,7 @@ def cost(
     sample = telling_sample(source)
     check_time_axis(sample)
     call, _ = from_fresh_state(model, sample, call)
+    refuse_unknown_tokens(model, source, call)
     of_layers = bool(choices_of_layers(chosen, {"params": params}) or collecting(statistics))
     choice = choose_lags(
         model, sample, lags_of=lags_of, inputs=inputs, cell=cell, call=call, only=only, of_layers=of_layers
@@ -351,6 +358,7 @@ def cost(
         weights=plans[0].width,
         seconds=(seconds := pace.seconds(plans[0].block_plan.sequences)),
         seconds_if_nothing=seconds,
+        seconds_if_many=seconds,
         memory=memory_needed(plans[0]),
     )
 

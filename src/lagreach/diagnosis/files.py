@@ -117,7 +117,12 @@ def diagnosis_from_bytes(content: bytes, name: str) -> Diagnosis:
     """Rebuild a diagnosis from the content of its file; a forecast is refused."""
     result = from_bytes(content, name)
     if not isinstance(result, Diagnosis):
-        raise InputError("this file holds a forecast", got=name, expected="a file from Diagnosis.save")
+        raise InputError(
+            "this file holds a forecast",
+            got=name,
+            expected="a file from Diagnosis.save",
+            fix="a page shows one forecast: pass its file alone to lagreach report, or lagreach.load(file).report(page)",
+        )
     return result
 
 

@@ -150,8 +150,9 @@ def whole_model_cost(
         sequences=plan.block_plan.sequences,
         lags=str(plan.bands),
         weights=_weights(plan),
-        seconds=pace.whole.seconds(plan.block_plan.sequences),
+        seconds=(pace.always + pace.few_lags).seconds(plan.block_plan.sequences),
         seconds_if_nothing=pace.always.seconds(plan.block_plan.sequences),
+        seconds_if_many=(pace.always + pace.many_lags).seconds(plan.block_plan.sequences),
         # what arrived is kept of each group of blocks and of all together; beyond a bound it lies on disk
         memory=together * plan.pair_bytes
         + 2 * min(IN_MEMORY, plan.block_plan.sequences * plan.anchors * plan.anchor_bytes),

@@ -1,6 +1,7 @@
 """How long a diagnosis of a whole model takes: every pass is timed on a few pairs, more of them while that costs little.
 
-Ways back are most of the work, and there are several from every sequence: pieces have one, and are multiplied.
+Ways back are most of the work, and there are several from every sequence: pieces have one, and what one takes is told by the
+pass that does nothing else.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ SETTLING = 0.6  # seconds of tests and fits afterwards,
 PER_VALUE = (
     3e-8  # and for every value of what arrived from an anchor, in each pairing: block means are made of all of them
 )
+FEW_LAGS = 1.5  # between one and two
 READOUT = 0.3  # of the time of the noise, for the shares that a readout recovers
 FORWARD, BACK, SIGNALS, EXCHANGE, NOISE, GAINS = "forward", "back", "signals", "exchange", "noise", "gains"
 NO_TIME = Pace()
@@ -36,15 +38,16 @@ Seconds = dict[str, float]  # of each pass over a piece, with one way back from 
 
 @dataclass(frozen=True)
 class WholeModelPace:
-    """Of the work that is always done, and of exchanges: none if no lag shows anything, else the same for however many."""
+    """Of the work that is always done, and of exchanges: none if no lag shows anything, some if few do, most if many do."""
 
     always: Pace = NO_TIME
-    exchange: Pace = NO_TIME
+    few_lags: Pace = NO_TIME
+    many_lags: Pace = NO_TIME
 
     @property
     def whole(self) -> Pace:
-        """Of a diagnosis that finds something."""
-        return self.always + self.exchange
+        """Of a diagnosis that finds something, in the middle between few lags and many."""
+        return self.always + (self.few_lags + self.many_lags).times(0.5)
 
 
 def whole_model_pace(plan: WholeModelPlan, begun: float, budget: float | None = None) -> WholeModelPace:
@@ -87,30 +90,31 @@ def _put_together(plan: WholeModelPlan, pieces: dict[int, Seconds]) -> WholeMode
     """Fit each pass on its own."""
     chunks = -(-len(plan.block_plan.pairs) // plan.pairs_together)
 
-    def law(name: str, anchors: int) -> PieceLaw:
-        return PieceLaw.fitted(
-            {
-                (pairs, 1.0, 1.0): one[name] + (anchors - 1) * max(0.0, one[name] - one[FORWARD])
-                for pairs, one in pieces.items()
-            }
-        )
+    def law(of: Callable[[Seconds], float]) -> PieceLaw:
+        return PieceLaw.fitted({(pairs, 1.0, 1.0): of(one) for pairs, one in pieces.items()})
 
-    always = Pace()
-    for name, anchors, times in ((SIGNALS, plan.anchors, 1.0), (NOISE, 1, 1 + READOUT)):
-        one = law(name, anchors)
-        always = always + Pace(times * chunks * one.start, times * one.a_pair() / 2)
-    gains = law(GAINS, plan.anchors)
-    exchange = PieceLaw.fitted({(pairs, 1.0, 1.0): _exchanging(plan, one) for pairs, one in pieces.items()})
+    more, always = plan.anchors * _ways_back(plan, plan.pairings) - _ways_back(plan, 1), Pace()
+    for each, times in ((law(lambda s: s[SIGNALS] + more * s[BACK]), 1.0), (law(lambda s: s[NOISE]), 1 + READOUT)):
+        always = always + Pace(times * chunks * each.start, times * each.a_pair() / 2)
+    gains = law(lambda s: s[GAINS] + (plan.anchors - 1) * s[BACK])
+    one = runs_of_a_lag(plan)
+    exchanges = (
+        law(lambda s: _exchanging(plan, s, FEW_LAGS * one)),
+        law(lambda s: _exchanging(plan, s, MORE_RUNS * one)),
+    )
     return WholeModelPace(
-        always=always + Pace(gains.start, per_shown=gains.a_pair() / 2),
-        exchange=Pace(chunks * exchange.start, exchange.a_pair() / 2),
+        always + Pace(gains.start, per_shown=gains.a_pair() / 2),
+        *(Pace(chunks * exchange.start, exchange.a_pair() / 2) for exchange in exchanges),
     )
 
 
-def _exchanging(plan: WholeModelPlan, piece: Seconds) -> float:
+def _ways_back(plan: WholeModelPlan, pairings: int) -> int:
+    """From an anchor of a sequence: for planted targets, and for the data's own in each pairing where outputs are several."""
+    return len(plan.output) + (pairings if plan.output.shape[1] > 1 else 0)
+
+
+def _exchanging(plan: WholeModelPlan, piece: Seconds, runs: float) -> float:
     """Seconds of all exchanges of a piece: one run was timed, with one anchor that is carried back for its control."""
-    # nearer to those of many lags than of one: a network mixes inputs, so that the neighbours of a lag are exchanged, too
-    runs = MORE_RUNS**0.75 * runs_of_a_lag(plan)
     a_run = max(0.0, piece[EXCHANGE] - piece[FORWARD] - piece[BACK])
     return piece[FORWARD] + runs * a_run + plan.anchors * piece[BACK]
 
@@ -126,25 +130,25 @@ def _piece(
     alone = replace(plan.block_plan, pairs=some, blocks=np.zeros(pairs, dtype=int), count=1, members=2)
     few, made = replace(plan, block_plan=alone, anchors=1), list[Signals]()
     forward = timed(lambda: few.run(alone.pairs.ravel()))
-    signals = timed(lambda: made.append(measure_signals(few)))
-    several = plan.output.shape[1] > 1
-    back = max(0.0, signals - forward) / (len(plan.output) + several)  # for planted targets, and for the data's own
+    signals = timed(lambda: made.append(measure_signals(few)))  # pairs alone are one pairing
+    back = max(0.0, signals - forward) / _ways_back(plan, 1)  # at most: there are block means to be made, too
     once = forward + back
-    signals += several * (plan.pairings - 1) * back  # pairs alone were timed, and every pairing is a way back
-    seconds = {FORWARD: forward, BACK: back, SIGNALS: signals, EXCHANGE: 2 * once, NOISE: once, GAINS: once}
+    seconds = {FORWARD: forward, SIGNALS: signals, GAINS: once, BACK: back, EXCHANGE: 2 * once, NOISE: once}
     if before:
         last = before[max(before)]
         grown = signals / last[SIGNALS]
-        seconds |= {name: grown * last[name] for name in (EXCHANGE, NOISE, GAINS)}
+        seconds |= {name: grown * last[name] for name in (GAINS, BACK, EXCHANGE, NOISE)}
     lag = plan.bands.lags[len(plan.bands) // 2]
     works: dict[str, Callable[[], object]] = {
+        GAINS: lambda: measure_gain(few),
         EXCHANGE: lambda: ExchangeWork((lag,))(few, (0,)),
         NOISE: lambda: directions_of(made[0], {})(few, (0,)),
-        GAINS: lambda: measure_gain(few),
     }
     # for a second piece, which tells more than further passes over this one
     reserved = 0.0 if before else MORE * signals
     for name, work in works.items():
         if seconds[name] <= left(before | {pairs: seconds}) - reserved:
             seconds[name] = timed(work)
+            if name == GAINS:  # a run and a way back, which takes as long at least: the first run may be a slow one
+                seconds[BACK] = min(seconds[BACK], max(seconds[GAINS] - forward, seconds[GAINS] / 2))
     return seconds

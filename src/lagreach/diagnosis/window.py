@@ -151,6 +151,9 @@ class Window:
     marginal_p: Float[np.ndarray, "lag"] | None = None  # of the swap contrast alone; as adjusted_p if None
     named: tuple[int, ...] = ()  # lags that were told apart from those around them
     left: float = 1.0  # share of an input's variance that its neighbours in time leave
+    noticeable: Float[np.ndarray, "lag"] | None = (
+        None  # least share of the target's variance that the test for it would find
+    )
     planned: int | None = None  # sequences that shares are given for; those measured if None
 
     @property
@@ -221,8 +224,11 @@ class Window:
         if self.adjusted_p[i] > self.error:
             if self.left < 1 and edge in self.marginal_dependences:
                 return Status.LIMIT_EXPLAINED
-            seen = self.required_if_present().sequences[i] <= self.sequences  # false also where N is not known
-            return Status.LIMIT_NO_DEPENDENCY if seen else Status.LIMIT_OUT_OF_REACH
+            if not self.required_if_present().sequences[i] <= self.sequences:  # also where N is not known
+                return Status.LIMIT_OUT_OF_REACH
+            # N is for a test that knows the direction of the gradient; the one that was made looks in all of them
+            told = self.noticeable is None or bool(self.noticeable[i] <= self.strength)
+            return Status.LIMIT_NO_DEPENDENCY if told else Status.LIMIT_MAY_BE_MISSED
         if self.required.sequences[i] > budget:
             return Status.LIMIT_SAMPLE_SIZE
         held = self.memory.capacity[self.memory.lags.index(edge)]
@@ -230,6 +236,13 @@ class Window:
         if self.memory.independent_inputs and crowded and held < LITTLE_MEMORY:
             return Status.LIMIT_CAPACITY
         return Status.LIMIT_UNDETERMINED
+
+    def to_notice(self, lag: int) -> float:
+        """Sequences with which the test for dependence would find one of the given strength: its square falls as 1 / N."""
+        if self.noticeable is None:
+            return float("nan")
+        share = float(self.noticeable[self.required.index(lag)])
+        return self.sequences * max(1.0, share / self.strength)
 
     def learned(self, lag: int) -> float:
         """Share of a lag that the model as it stands has learned; NaN where that was not measured.

@@ -16,6 +16,7 @@ from lagreach._util.about import about
 from lagreach._util.bounds import check_bounds, counts_of
 from lagreach._util.progress import Progress, progress_bar, ticks
 from lagreach._util.seeds import check_seed
+from lagreach._util.spelling import TRAINS, refuse_spelling
 from lagreach._util.threads import one_thread
 from lagreach._version import __version__
 from lagreach.adapters import View
@@ -23,10 +24,12 @@ from lagreach.adapters.as_it_was import leaves_as_it_was
 from lagreach.adapters.calling import Call
 from lagreach.adapters.fresh_state import from_fresh_state
 from lagreach.adapters.precision import in_single_precision, precision_note
+from lagreach.adapters.tokens import refuse_unknown_tokens
 from lagreach.data.sequences import Sequences, as_sequences, fingerprint, telling_sample
 from lagreach.data.targets import refuse_constant_targets
 from lagreach.errors import InputError, LagreachError
 from lagreach.forecasting.budget import farthest, mean_squared_gradients, optimiser_scale
+from lagreach.forecasting.kinds import kind_of
 from lagreach.forecasting.network import as_network
 from lagreach.forecasting.pacing import Budget
 from lagreach.forecasting.plan import ForecastPlan, make_plan
@@ -47,6 +50,7 @@ GRADIENTS = 0.05  # share of a budget after which no further batch tells the siz
 FROZEN = "all weights of the model are frozen (requires_grad is False); shares are those of a training that moves them"
 
 
+@refuse_spelling("optimizer", TRAINS)
 @leaves_as_it_was
 @torch.enable_grad()
 @one_thread()  # steps of recurrent layers are small: several threads only get in each other's way
@@ -139,7 +143,9 @@ def forecast(
         raise InputError("unknown weights", got=repr(weights), expected='"all" or "readout"')
     if (optimiser is None) != (steps is None):
         raise InputError(
-            "a budget is an optimiser and a number of steps", got="one of them", fix="pass optimiser= and steps="
+            "a budget is an optimiser and a number of steps",
+            got="steps alone" if optimiser is None else "an optimiser alone",
+            fix="pass both, optimiser= and steps= (--optimiser and --steps on the command line), or neither",
         )
     check_seed(seed)
     check_bounds(
@@ -160,6 +166,7 @@ def forecast(
     trained = model  # which the optimiser knows
     model = in_single_precision(model) if isinstance(model, nn.Module) else model
     call, reset = from_fresh_state(model, telling_sample(source), call)
+    refuse_unknown_tokens(model, source, call)
     plan = make_plan(source, lags, seed, require)
     refuse_constant_targets(source)
     seconds = {"reading": time.perf_counter() - started}
@@ -204,6 +211,7 @@ def forecast(
             "weights_fitted": weights,
             "seed": seed,
             "pilot": pilot,
+            "kind": kind_of(model),
             "time": plan.time,
             "follow": plan.coding.singled,
             "steps": steps,

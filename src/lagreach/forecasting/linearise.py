@@ -30,8 +30,8 @@ COMPARED, STEPS_COMPARED = 2, 8  # directions and steps at which two ways are co
 MOST_ROWS = 96  # outputs of a sequence from which gradients are carried back; of more, directions are cheaper
 
 NOT_EXACT = (
-    "this model has no forward-mode derivative and is not smooth in double precision: derivatives along the weights are good to "
-    "about three digits, and what all weights reach is a lower bound"
+    "this model has no forward-mode derivative and does not run in double precision, or not smoothly: derivatives along the "
+    "weights are good to about three digits, and what all weights reach is a lower bound"
 )
 
 

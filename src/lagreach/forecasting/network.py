@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -25,11 +26,12 @@ from lagreach.adapters.calling import (
     default_call,
     first_call,
     refuse_batch_norm,
-    refuse_coupling,
     refuse_other_objects,
     untouched,
 )
+from lagreach.adapters.coupling import refuse_coupling
 from lagreach.adapters.kept import remembered
+from lagreach.adapters.straight import Straight
 from lagreach.data.batch import Batch
 from lagreach.errors import UnsupportedError
 from lagreach.kernels import scan_stack
@@ -61,6 +63,9 @@ class Network(ABC):
     weights: dict[str, Tensor]  # that training moves, detached
     readout: tuple[str, ...] = ()  # names of those of the last linear layer, where the model ends in one
     notes: tuple[str, ...] = ()
+    padding: Mapping[str, int] = MappingProxyType(
+        {}
+    )  # rows of embeddings that have no gradients, by names of their weights
     values: int = 1  # numbers in its largest activation, a sequence
     inside: int = 1  # the same, with what torch's recurrent layers make for all steps before they begin
 
@@ -146,6 +151,7 @@ class ModuleNetwork(Network):
         self._called = _Called(model, self._call, in_one)
         self._found: list[View] | None = None
         self._resting = False
+        self._straight: Straight | None = None
         self._keeps = False  # whether modules keep something from one call to the next, as known by now
         refuse_batch_norm(model)
         with self.at_rest():
@@ -160,6 +166,9 @@ class ModuleNetwork(Network):
                 "the model has no weights that training could move", got=type(model).__name__, expected="parameters"
             )
         self.weights = {name: p.detach() for name, p in trained.items()}
+        tables = {id(m.weight): m.padding_idx for m in model.modules() if isinstance(m, nn.Embedding)}
+        padded = {name: tables.get(id(p)) for name, p in trained.items()}
+        self.padding = {name: row for name, row in padded.items() if row is not None}
         self._views: list[View] | None = None
         self._last, ends = self._last_linear(sample)
         if self._last is None:
@@ -168,6 +177,9 @@ class ModuleNetwork(Network):
         elif ends:
             in_readout = {id(p) for p in self._last.parameters(recurse=False)}
             self.readout = tuple(name for name, p in trained.items() if id(p) in in_readout)
+            if self._called.as_it_is(sample):
+                with self.at_rest():
+                    self._straight = Straight.of(model, self._last, sample, self._call)
         else:
             self.notes = ("something follows the last linear layer: a readout on what that layer reads is judged",)
 
@@ -192,6 +204,8 @@ class ModuleNetwork(Network):
             rest = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
             rest = {**rest, **self.weights}
             named = {n: v.detach().to(kind) if v.is_floating_point() else v for n, v in rest.items()} | dict(weights)
+            if self._given_call is not None:  # which may hand it on as it is
+                batch = batch.in_precision(self.dtype, kind)
         return torch.func.functional_call(self._called, {f"model.{n}": v for n, v in named.items()}, (batch,))
 
     def show(self, batch: Batch) -> Shown:
@@ -208,7 +222,7 @@ class ModuleNetwork(Network):
         return Shown(output, ARRANGED[self._arranged](features, *output.shape[:2]), False)
 
     def _in_one_pass(self, batch: Batch) -> tuple[Tensor, Tensor] | None:
-        """Output and features of a network of lagreach's own that runs as it is; None of others."""
+        """Output and features of a network that runs in one pass; None of others."""
         own = self._own(batch)
         return None if own is None else own.output_and_features(batch.x.to(self.device, self.dtype))
 
@@ -224,12 +238,14 @@ class ModuleNetwork(Network):
             made = own.output_and_sums(x, target, share, index)
         return None if made is None else Sums(*made)
 
-    def _own(self, batch: Batch) -> GatedRNN | None:
-        """A network of lagreach's own that runs as it is; None for others."""
-        model, called = self._model, self._called
-        if type(model) is not GatedRNN or self._last is not model.readout or not called.as_it_is(batch):
+    def _own(self, batch: Batch) -> GatedRNN | Straight | None:
+        """A network that the package's own kernels run as it is; None for others."""
+        model = self._model
+        if not self._called.as_it_is(batch):
             return None
-        return model
+        if type(model) is GatedRNN:
+            return model if self._last is model.readout else None
+        return self._straight if self.device.type == "cpu" else None
 
     @property
     def model(self) -> nn.Module:

@@ -11,19 +11,19 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lagreach.adapters.view import check_finite
+from lagreach.adapters.view import check_inputs
 from lagreach.data.autoregression import Autoregression, steps_before
 from lagreach.data.bands import make_bands
-from lagreach.data.batch import Batch, known_lengths
+from lagreach.data.batch import Batch, known_lengths, zero_beyond
 from lagreach.data.by_position import ByPosition
 from lagreach.data.course import CHANGING, DETERMINED, EXACT
 from lagreach.data.pairs import plan_blocks
-from lagreach.data.sequences import Sequences
+from lagreach.data.sequences import Sequences, lend
 from lagreach.data.targets import check_time_axis
 from lagreach.errors import InputError
 from lagreach.forecasting.single_inputs import LaggedCovariances, SingleInputs, WholeCovariance
 from lagreach.gradients.input_spread import InputSpread
-from lagreach.statistics.linear_share import anchor_chance, compiled_sums
+from lagreach.statistics.linear_share import anchor_chance
 from lagreach.statistics.memory import Autocorrelation
 from lagreach.transport.objective import valid_steps
 
@@ -112,11 +112,8 @@ def _series(
     values: Float[Tensor, "seq time code"], directions: Float[Tensor, "code probe"], mean: Float[Tensor, "probe time"]
 ) -> Float[Tensor, "probe seq time"]:
     """Values in some directions along time, less their means."""
-    if not compiled_sums(values):
-        return (values @ directions).movedim(2, 0).contiguous().sub_(mean[:, None])
-    from lagreach.kernels.cpu.series import series  # late: it brings a compiler along
-
-    return series(values, directions, mean)
+    along = directions.T @ values.flatten(0, 1).T  # one product, which leaves each direction in one piece
+    return along.unflatten(1, values.shape[:2]).sub_(mean[:, None])
 
 
 def _coded(
@@ -171,21 +168,16 @@ class ForecastPlan:
         """Two sequences to look at a model with."""
         return zero_beyond(self.sequences.read(self.order[:2].tolist()))
 
-    def batches(self, size: int) -> Iterator[tuple[Batch, Tensor, Tensor]]:
-        """Sequences, their blocks, and random numbers that choose their anchors."""
+    def batches(self, size: int, *, lent: bool = False) -> Iterator[tuple[Batch, Tensor, Tensor]]:
+        """Sequences, their blocks, and random numbers that choose their anchors.
+
+        They come in the order in which they lie; `lent` ones may be the user's own, which nobody may write into.
+        """
         for start in range(0, len(self), size):
-            chosen = slice(start, start + size)
-            batch = zero_beyond(self.sequences.read(self.order[chosen].tolist()))
+            chosen = start + np.argsort(self.order[start : start + size])
+            numbers = self.order[chosen].tolist()
+            batch = zero_beyond(lend(self.sequences, numbers) if lent else self.sequences.read(numbers))
             yield batch, torch.from_numpy(self.block[chosen].copy()), anchor_chance(self.seed, self.rank[chosen])
-
-
-def zero_beyond(batch: Batch) -> Batch:
-    """Zeros beyond the lengths, where inputs may hold anything."""
-    if batch.lengths is None or batch.x.ndim < 2:
-        return batch
-    inside = torch.arange(batch.x.shape[1]) < torch.as_tensor(batch.lengths)[:, None].cpu()
-    inside = inside.to(batch.x.device).reshape(*inside.shape, *[1] * (batch.x.ndim - 2))
-    return replace(batch, x=torch.where(inside, batch.x, torch.zeros((), dtype=batch.x.dtype, device=batch.x.device)))
 
 
 def make_plan(sequences: Sequences, lags: str | Iterable[int], seed: int, require: Iterable[int] = ()) -> ForecastPlan:
@@ -270,7 +262,7 @@ def _moments(
     """
     spread, extremes = InputSpread(), Extremes()
     for batch in _read(sequences, order, size):
-        check_finite("the input x", batch.x, batch.numbers)
+        check_inputs(batch)
         spread.add(_coded(batch, tokens, table), known_lengths(batch))
         extremes.add(batch)
     return spread.mean.expand(spread.time, -1), spread.covariance, extremes.differ

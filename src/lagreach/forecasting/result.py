@@ -71,6 +71,11 @@ class Forecast:
         counts_of(self.sequences)
 
     @property
+    def kind(self) -> str:
+        """Which kind the network is of; see `lagreach.forecasting.kinds`. Files that do not tell are older: gates were meant."""
+        return str(self.settings.get("kind", "gated"))
+
+    @property
     def lags(self) -> tuple[int, ...]:
         """Lags that were looked at."""
         return self.read.lags

@@ -50,6 +50,13 @@ FOR_READOUT = 0.3  # share of a budget for that
 SMALLER = "within the budget, the readout and the data's dependences are judged by {} of {:,} sequences"
 ROUGH = "within the budget, what all weights reach is judged by {} of {:,} sequences, and is rough"
 
+UNEVEN = 10  # times the mean square of what most outputs miss, that all of them may
+FEW_LARGE = (
+    "the outputs of a few sequences miss their targets by very much more than the others (all together by {:.0f} times the "
+    "square of what some sequences show): a fit that starts there has to mend these first, and shares may be far too small; look "
+    "at what makes them so large, a unit that is seldom active, say"
+)
+
 
 class ForecastRun:
     """The passes of one forecast, and what is to be said about them."""
@@ -98,14 +105,17 @@ class ForecastRun:
 
     def _start(self) -> None:
         """Look at a few sequences: how much of the targets the model knows, and what a fit starts from."""
-        self.settings["missed"] = math.nan
+        self.settings["missed"], self._left = math.nan, math.inf
         if (looked_at := self.measurement.looked_at()) is None:
             return
         objective, output = looked_at
         start = Start.of(objective.weights[0], objective.y[0], output[0])
         self.settings["missed"] = start.missed
+        y, begun, counts = objective.y, output, objective.weights
         if start.bridged:
             self.measurement = replace(self.measurement, start=start)
+            y, begun = start.targets(y), start.outputs(begun)
+        self._left = float((counts[..., None] * (y - begun).square())[counts > 0].sum() / counts.sum())
         if (note := scale_note(objective, output)) is not None:
             self.warnings.append(note)
 
@@ -132,6 +142,9 @@ class ForecastRun:
                 f"only {rows} targets were looked at for {self.width} features of the readout: shares for more sequences than "
                 "these are lower bounds; more data, or targets at more steps, would tell"
             )
+        missed = float(moments.residual.sum() / moments.sequences.sum())
+        if missed > UNEVEN * self._left > 0:
+            self.warnings.append(FEW_LARGE.format(missed / self._left))
         begun = clock()
         curves = share_curves(moments, floor=rounding_floor(measurement.network.dtype))
         self._fit_seconds = (clock() - begun) / max(1.0, self.width / FEATURES) ** 2

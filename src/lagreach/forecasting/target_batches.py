@@ -11,6 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lagreach._util.progress import Tick
+from lagreach._util.same_rows import by_row
+from lagreach._util.threads import threads_of_user
 from lagreach.data.batch import Batch
 from lagreach.errors import UnsupportedError
 from lagreach.forecasting.carried_back import all_directions
@@ -143,8 +145,9 @@ class Measurement:
         together = max(size, min(SUMMED, read // sample.x[0].numel()) // size * size)
         if sample.lengths is not None:  # what runs together may decide how long outputs are
             together = size = sequences_together(self.network, 1)
+        lent = self.network.sums_as_it_runs(sample)  # kernels of ours write into nobody's inputs
         with self.network.at_rest():
-            for batch, block, most in self.plan.batches(together):
+            for batch, block, most in self.plan.batches(together, lent=lent):
                 found, rows = self._readable_rows(batch, block, most, size, moments.features, tick)
                 moments.add(rows)
                 if dependence is not None:
@@ -181,7 +184,8 @@ class Measurement:
         anchors = choose_anchors(found.shares, most[:, : enough_anchors(time, self.plan.total, features)])
         # the pass takes outputs as they are
         share = 1.0 if self.start is None else float(self.start.share / self.start.size)
-        made = self.network.sums(batch, found.objective.y[..., 0] / share, found.shares, anchors[0])
+        with threads_of_user():  # blocks of sequences do not wait for each other
+            made = self.network.sums(batch, found.objective.y[..., 0] / share, found.shares, anchors[0])
         if made is None:
             return None
         output = self._started(made.output[..., None])
@@ -282,8 +286,8 @@ def _at(values: Tensor, index: Tensor) -> Tensor:
 
 
 def _moved(values: Tensor, device: torch.device) -> Tensor:
-    """Rows on a device; where all are one and the same, it is moved once."""
-    return values[:1].to(device).expand_as(values) if values.stride(0) == 0 else values.to(device)
+    """Rows on a device."""
+    return by_row(lambda rows: rows.to(device), values)
 
 
 class Targets(NamedTuple):
@@ -296,8 +300,12 @@ class Targets(NamedTuple):
 
     def started(self, start: Start, dtype: torch.dtype) -> Targets:
         """Targets as a fit sees them that starts there."""
-        y, weights = start.targets(self.objective.y).to(dtype), self.objective.weights.to(dtype)
-        return self._replace(objective=replace(self.objective, y=y, weights=weights), shares=self.shares.to(dtype))
+        y, weights = (
+            start.targets(self.objective.y).to(dtype),
+            by_row(lambda rows: rows.to(dtype), self.objective.weights),
+        )
+        shares = by_row(lambda rows: rows.to(dtype), self.shares)
+        return self._replace(objective=replace(self.objective, y=y, weights=weights), shares=shares)
 
     def part(self, some: slice) -> Targets:
         """Targets of some of the sequences."""
@@ -368,7 +376,8 @@ def targets(
             fix=f"pass target_steps={list(range(0, time, max(1, time // positions)))[:3]} and so on, as the model's front makes "
             "its steps",
         )
-    return Targets(objective, times, index, objective.weights / objective.weights.sum(1, keepdim=True))
+    shares = by_row(lambda weights: weights / weights.sum(1, keepdim=True), objective.weights)
+    return Targets(objective, times, index, shares)
 
 
 def _own_steps(steps: object, positions: int, time: int, device: torch.device) -> Tensor | None:

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from lagreach.forecasting.kinds import NO_RECORD, in_short, meanings, remedies
 from lagreach.forecasting.limits import (
     BLENDED,
     FEW_SEQUENCES,
     FEW_STEPS,
     LIMITS,
-    MEANING,
     NONE_FOUND,
     REACHABLE,
     READABLE,
@@ -39,26 +39,18 @@ SAID = {  # of one lag, and of several
     (UNSEEN,): ("is unseen", "are unseen"),
 }
 
-
-REMEDY = {  # what helps at lags that would not be learned
-    BLENDED: "more units, faster gates or a wider spread of time scales help to tell neighbours apart; more data do not",
-    UNSEEN: "slower gates (a larger bias of the forget gate, say), or another kind of layer; more data do not help",
-    FEW_SEQUENCES: "more sequences",
-    FEW_STEPS: "train longer, or with larger steps",
-}
-IN_SHORT = {  # what to do, in a training that is under way
-    BLENDED: "more units, or gates with more spread time scales",
-    UNSEEN: "stop, or change gates",
-    FEW_STEPS: "train longer, or with larger steps",
-}
 NOTHING_TO_DO = "Nothing to do: these lags will be learned."
 
 
 def describe(forecast: Forecast) -> str:
     """About a dozen lines: what will be learned, what is in the data, a few lags in numbers, and what to do."""
-    record = track_record(budgeted=forecast.within is not None)
-    lines = [*_answers(forecast), record, "", *_table(forecast), *_reasons(forecast), *notes(forecast)]
+    lines = [*_answers(forecast), record_of(forecast), "", *_table(forecast), *_reasons(forecast), *notes(forecast)]
     return "\n".join(lines)
+
+
+def record_of(forecast: Forecast) -> str:
+    """How often such forecasts came true, if that was counted for networks of this kind."""
+    return NO_RECORD.get(forecast.kind) or track_record(budgeted=forecast.within is not None)
 
 
 def in_words(forecast: Forecast, sequences: float | None = None) -> str:
@@ -71,8 +63,8 @@ def plainly(forecast: Forecast, sequences: float | None = None) -> str:
     """Say what will be learned and what to do about the rest, of any lag and of those in the data."""
     number = forecast.available if sequences is None else sequences
     limits = forecast.limits_at(number)
-    enough = _enough(forecast, [word == FEW_SEQUENCES for word in limits])
-    said = sentence(forecast.lags, limits, IN_SHORT | ({FEW_SEQUENCES: enough} if enough else {}))
+    enough = _enough(forecast, [word == FEW_SEQUENCES for word in limits], number)
+    said = sentence(forecast.lags, limits, in_short(forecast.kind) | ({FEW_SEQUENCES: enough} if enough else {}))
     words, there = forecast.limits_in_data_at(number), forecast.found
     if not any(there):
         return said
@@ -85,19 +77,23 @@ def to_do(forecast: Forecast, sequences: float | None = None) -> list[str]:
     number = forecast.available if sequences is None else sequences
     words = forecast.limits_in_data_at(number) if any(forecast.found) else forecast.limits_at(number)
     lines = []
-    for word, remedy in REMEDY.items():
+    for word, remedy in remedies(forecast.kind).items():
         chosen = [limit == word for limit in words]
         if any(chosen):
-            enough = _enough(forecast, chosen) if word == FEW_SEQUENCES else ""
+            enough = _enough(forecast, chosen, number) if word == FEW_SEQUENCES else ""
             line = f"{'Lags' if sum(chosen) > 1 else 'Lag'} {spans(forecast.lags, chosen)}: {remedy}"
             lines.append(f"{line}, {enough}." if enough else f"{line}.")
     return lines or [NOTHING_TO_DO]
 
 
-def _enough(forecast: Forecast, chosen: Sequence[bool]) -> str:
-    """Sequences from which half of each of these lags would be recovered."""
+def _enough(forecast: Forecast, chosen: Sequence[bool], number: float) -> str:
+    """Sequences from which half of each of these lags would be recovered, which `number` of them are too few for."""
     most = max((float(n) for n, yes in zip(forecast.needed.values, chosen, strict=True) if yes), default=math.inf)
-    return f"about {count(most)}" if math.isfinite(most) else ""
+    if not math.isfinite(most):
+        return ""
+    return (
+        f"a few more than {number:,.0f}" if count(most) in (count(number), f"{number:,.0f}") else f"about {count(most)}"
+    )
 
 
 def sentence(lags: Sequence[int], words: Sequence[str], remedies: Mapping[str, str] | None = None) -> str:
@@ -105,7 +101,7 @@ def sentence(lags: Sequence[int], words: Sequence[str], remedies: Mapping[str, s
 
     >>> sentence([0, 1, 2, 24, 64], ["readable", "readable", "reachable", "blended", "unseen"])
     'lags 0 to 2 will be learned; 24 is blended with its neighbours; 64 is unseen'
-    >>> sentence([64], ["unseen"], IN_SHORT)
+    >>> sentence([64], ["unseen"], in_short("gated"))
     'lag 64 is unseen: stop, or change gates'
     """
     parts: list[str] = []
@@ -195,8 +191,12 @@ def _table(forecast: Forecast) -> list[str]:
     chosen = _chosen(forecast)
     shares, needed, seen = forecast.if_present, forecast.needed.values, forecast.seen.values
     data, words = forecast.in_data.values, forecast.limits_if_present.values
+    # what binds is said of the sequences that are there, whatever numbers were asked about
+    limited = (
+        "limited by" if max(forecast.sequences) == forecast.available else f"limited by, {forecast.available:,} seq."
+    )
     heads = [f"share, {count(n)} seq." for n in forecast.sequences]
-    lines = [f"{'lag':>6} {'seen from':>13} {'half from':>13}  {'  '.join(f'{h:>18}' for h in heads)}  limited by"]
+    lines = [f"{'lag':>6} {'seen from':>13} {'half from':>13}  {'  '.join(f'{h:>18}' for h in heads)}  {limited}"]
     for i in chosen:
         cells = []
         for j in range(len(forecast.sequences)):
@@ -221,7 +221,8 @@ def _chosen(forecast: Forecast) -> list[int]:
 
 def _reasons(forecast: Forecast) -> list[str]:
     there = {*forecast.limits_if_present.values, *forecast.limits.values}
-    return [f"{word}: {MEANING[word]}." for word in LIMITS if word in there - {NONE_FOUND, UNKNOWN}]
+    meaning = meanings(forecast.kind)
+    return [f"{word}: {meaning[word]}." for word in LIMITS if word in there - {NONE_FOUND, UNKNOWN}]
 
 
 def notes(forecast: Forecast) -> list[str]:

@@ -103,4 +103,4 @@ def bands_test(
             in_band = np.array([of_lag[lag] for lag in range(first, last + 1)]).min(0)
             p_value[band], adjusted[band] = min(1.0, (last - first + 1) * in_band[0]), in_band[1]
     inside = {lag: float(adjusted_p) for lag, (_, adjusted_p) in of_lag.items()}
-    return BandTest(Significance(whole.square, whole.null_spread, p_value, adjusted), inside)
+    return BandTest(Significance(whole.square, whole.null_spread, p_value, adjusted, test.by_chance), inside)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from jaxtyping import Float
@@ -16,6 +17,7 @@ from jaxtyping import Float
 from lagreach.errors import InputError
 
 Array = np.ndarray
+LOOKS = 2  # at the same sequences: swapped targets choose the lags, exchanged inputs name them
 ORDINARY = 1e-100, 1e100  # sizes whose squares are in the range of float64
 TIE = 1e-9  # flips that leave the statistic as it is must count as ties despite rounding
 
@@ -25,18 +27,39 @@ class Significance:
     """Size of a mean gradient per lag and whether it is there at all.
 
     `square` estimates ``|m|^2`` (it may be negative when there is nothing); `null_spread` is its standard deviation under
-    the null; `p_value` is for one lag, `adjusted` for all of them together (step-down max-T).
+    the null; `p_value` is for one lag, `adjusted` for all of them together (step-down max-T). `by_chance` are the largest of
+    all lags, in such standard deviations, when targets were exchanged.
     """
 
     square: Float[Array, "lag"]
     null_spread: Float[Array, "lag"]
     p_value: Float[Array, "lag"]
     adjusted: Float[Array, "lag"]
+    by_chance: Float[Array, "flip"]
 
     @property
     def delta(self) -> Float[Array, "lag"]:
         """Estimate of ``|m|``; zero where the square is negative."""
         return np.sqrt(np.maximum(self.square, 0.0))
+
+    def noticeable(self, planted: Sequence[tuple[Array, Array]], error: float) -> Float[Array, "lag"]:
+        """Smallest share of the target's variance that a dependency must explain for this test to find it with power 1 - error.
+
+        `planted` are the inner products (`gram`) of block means of dependencies that explain all of it: squares grow in
+        proportion to the share, their variance from that of the null likewise. inf where one of any size would be missed.
+        """
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            squares, jackknife = (  # in standard deviations of the null
+                np.mean([of(products) * scale**2 / self.null_spread for products, scale in planted], axis=0)
+                for of in (off_diagonal_mean, lambda one: jackknife_spread(leave_one_out(one)))
+            )
+            least = np.quantile(self.by_chance, 1 - error)
+            margin = NormalDist().inv_cdf(1 - error) ** 2
+            growing = margin * np.maximum(jackknife**2 - 1, 0.0)
+            # the larger root of (share square - least)^2 = margin + share growing
+            middle = least / squares + growing / (2 * squares**2)
+            share = middle + np.sqrt(np.maximum(middle**2 - (least**2 - margin) / squares**2, 0.0))
+        return np.where((squares > 0) & np.isfinite(share), share, np.inf)
 
 
 def gram(means: Float[Array, "block lag param"]) -> tuple[Float[Array, "lag block block"], Float[Array, "lag"]]:
@@ -133,7 +156,7 @@ def flip_test(
         z[:, lag] = sums / spread if spread > 0 else 0.0
         square[lag], null[lag] = np.array((sums[0], spread)) / (count * (count - 1)) * scale**2
     p_value = (z >= z[0] - TIE).mean(0)
-    return Significance(square, null, p_value, step_down(z))
+    return Significance(square, null, p_value, step_down(z), z.max(1))
 
 
 def step_down(z: Float[Array, "flip lag"]) -> Float[Array, "lag"]:

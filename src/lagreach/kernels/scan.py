@@ -76,10 +76,11 @@ def scan_output(
 
 
 def _layer_output(cell: Cell, x: Tensor, s0: Tensor, params: Params, kernel: str) -> Tensor:
-    fused = _fused(kernel, cell, x, s0, params)
+    known, plain = cell.plain(params)
+    fused = _fused(kernel, known, x, s0, plain)
     if fused is None or not hasattr(fused, "scan_blocks"):
         return cell.output(scan(cell, x, s0, params, kernel=kernel))
-    output: Tensor = fused.scan_blocks(cell, x, s0, params)[0]
+    output: Tensor = fused.scan_blocks(known, x, s0, plain)[0]
     return output.transpose(-3, -2)
 
 
@@ -159,7 +160,7 @@ def _in_one_pass(
     """What a fused kernel makes of the top layer and its readout in one pass; None where none does that."""
     *below, top = zip(stack.cells, stack.split(s0), range(len(stack.cells)), strict=True)
     cell, state, k = top
-    weights = stack.layer_params(k, params)
+    cell, weights = cell.plain(stack.layer_params(k, params))
     fused = _fused(kernel, cell, x, state, {**weights, "read": weight, "offset": bias})
     if not hasattr(fused, what) or weight.shape[-2] > getattr(fused, "MOST_READ", 0):
         return None

@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from lagreach.cells import Cell, make_cell
 from lagreach.cells.activations import Activation
 from lagreach.cells.stack import Stack
+from lagreach.data.batch import refuse_one_series
 from lagreach.errors import InputError
 from lagreach.kernels import check_kernel, scan_output, scan_readout, scan_readout_and_output, scan_readout_and_sums
 from lagreach.models import torch_layout
+from lagreach.models.bare import is_bare
 from lagreach.models.initialise import initial_weights
 
 
@@ -147,6 +149,7 @@ class GatedRNN(nn.Module):
 
     def forward(self, x: Float[Tensor, "seq time input"]) -> Float[Tensor, "seq time output"]:
         """Run the network from a zero state."""
+        refuse_one_series(x, "the network", self.input_size)
         if x.ndim != 3 or x.shape[-1] != self.input_size or x.shape[1] == 0:
             raise InputError(
                 "the input does not fit the network",
@@ -155,7 +158,7 @@ class GatedRNN(nn.Module):
                 fix="check input_size and the order of the axes (sequences first)",
             )
         run = self._run(x)
-        if _is_bare(self.readout):
+        if is_bare(self.readout):
             read = scan_readout(*run, self.readout.weight, self.readout.bias, kernel=self.kernel)
             if read is not None:
                 return read.contiguous()
@@ -167,7 +170,7 @@ class GatedRNN(nn.Module):
         self, x: Float[Tensor, "seq time input"]
     ) -> tuple[Float[Tensor, "seq time output"], Float[Tensor, "seq time unit"]] | None:
         """What `forward` gives, and what the readout reads, without gradients; None where one pass does not give both."""
-        if not _is_bare(self.readout):
+        if not is_bare(self.readout):
             return None
         return scan_readout_and_output(*self._run(x), self.readout.weight, self.readout.bias, kernel=self.kernel)
 
@@ -182,7 +185,7 @@ class GatedRNN(nn.Module):
 
         Without gradients, and without the states of all steps in memory; None where one pass does not give all of it.
         """
-        if not _is_bare(self.readout):
+        if not is_bare(self.readout):
             return None
         readout = self.readout.weight, self.readout.bias
         return scan_readout_and_sums(*self._run(x), *readout, target, share, index, kernel=self.kernel)
@@ -203,11 +206,3 @@ class GatedRNN(nn.Module):
     def extra_repr(self) -> str:
         """Sizes and the cell, for `print(model)`."""
         return f"{self.cell}, {self.input_size} -> {self.hidden_size} x {self.num_layers} -> {self.output_size}"
-
-
-def _is_bare(module: nn.Module) -> bool:
-    """Whether it is a linear map that nobody looks at or has changed, so that others may compute it in its place."""
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    plain = type(module) is nn.Linear and module.bias is not None and "forward" not in vars(module)
-    everywhere = torch.nn.modules.module._has_any_global_hook()
-    return plain and not everywhere and not any(getattr(module, name) for name in hooks)

@@ -10,10 +10,20 @@ import numpy as np
 
 from lagreach._util.disk import as_path
 from lagreach._util.extras import require_extra
-from lagreach.forecasting.limits import LIMITS, MEANING, NONE_FOUND
+from lagreach.forecasting.kinds import meanings
+from lagreach.forecasting.limits import LIMITS, NONE_FOUND
 from lagreach.forecasting.result import Forecast
-from lagreach.forecasting.track_record import track_record
-from lagreach.forecasting.words import NOT_SEEN, count, in_words, notes, nothing_found, sentence, spans, to_do
+from lagreach.forecasting.words import (
+    NOT_SEEN,
+    count,
+    in_words,
+    notes,
+    nothing_found,
+    record_of,
+    sentence,
+    spans,
+    to_do,
+)
 from lagreach.report.forecast_figure import LEARNED
 from lagreach.report.forecast_payload import NOT_TESTED, forecast_payload, packed, shown_lags
 from lagreach.report.payload import two_digits
@@ -27,7 +37,7 @@ def write_forecast(forecast: Forecast, path: str | Path, *, title: str = TITLE) 
     """Write the page; an existing one is replaced at the end, or not at all."""
     require_extra("report")
     payload = forecast_payload(forecast)
-    chosen = shown_lags(forecast)
+    chosen, meaning = shown_lags(forecast), meanings(forecast.kind)
     return write_page(
         "forecast.html.j2",
         SCRIPTS,
@@ -36,14 +46,14 @@ def write_forecast(forecast: Forecast, path: str | Path, *, title: str = TITLE) 
         about=dict(forecast.about),
         answer=first_sentence(forecast),
         in_data=_in_data(forecast),
-        record=track_record(budgeted=forecast.within is not None),
+        record=record_of(forecast),
         to_do=to_do(forecast),
         sequences=f"{forecast.available:,}",
         share=f"{100 * forecast.strength:g} %",
         sliders=payload["sliders"],
         rows=_rows(forecast, chosen),
         left_out=len(forecast.lags) - len(chosen),
-        glossary=[(word, MEANING[word]) for word in LIMITS if word in forecast.limits_at(forecast.available)],
+        glossary=[(word, meaning[word]) for word in LIMITS if word in forecast.limits_at(forecast.available)],
         within=forecast.within is not None,
         warnings=forecast.warnings,
         notes=notes(forecast),

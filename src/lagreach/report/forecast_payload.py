@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from lagreach.forecasting.kinds import remedies
 from lagreach.forecasting.limits import FEW_SEQUENCES, LIMITS
 from lagreach.forecasting.result import A_LITTLE, Forecast
-from lagreach.forecasting.words import NEIGHBOURS, NOT_SEEN, NOTHING_TO_DO, REMEDY, SAID
+from lagreach.forecasting.words import NEIGHBOURS, NOT_SEEN, NOTHING_TO_DO, SAID
 from lagreach.report.forecast_figure import BRIEFLY, LEARNED, SURE
 from lagreach.report.payload import to_json, two_digits
 from lagreach.statistics.linear_share import AMPLE, ShareCurves
@@ -67,7 +68,7 @@ def forecast_payload(forecast: Forecast) -> dict[str, Any]:
         "looks": [{"word": word, "name": BRIEFLY[word], "learned": word in LEARNED} for word in LIMITS],
         "said": [[list(kinds), single, many] for kinds, (single, many) in SAID.items()],
         "neighbours": NEIGHBOURS,
-        "remedies": [[word, remedy, word == FEW_SEQUENCES] for word, remedy in REMEDY.items()],
+        "remedies": [[word, remedy, word == FEW_SEQUENCES] for word, remedy in remedies(forecast.kind).items()],
         "nothingToDo": NOTHING_TO_DO,
         "read": _curves(forecast.read, lags, named),
         "reach": _curves(forecast.reach, lags, named),

@@ -255,7 +255,7 @@ def _row(diagnosis: Diagnosis, layer: LayerDiagnosis, i: int, limit: Status) -> 
         "light": LIGHTS[limit],
         "limit": short(limit) + (f", {learned:.0%}" if limit is Status.LIMIT_LEARNED and learned >= 0 else ""),
         "advice": advice(diagnosis, layer, lag),
-        "idle": limit in (Status.LIMIT_LEARNED, Status.LIMIT_NO_DEPENDENCY),
+        "idle": limit in (Status.LIMIT_LEARNED, Status.LIMIT_NO_DEPENDENCY, Status.LIMIT_MAY_BE_MISSED),
     }
 
 

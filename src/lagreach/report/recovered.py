@@ -9,9 +9,10 @@ import numpy as np
 from jaxtyping import Float
 
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis
+from lagreach.forecasting.kinds import GATED, OTHER, remedies
 from lagreach.forecasting.limits import BLENDED, limits
 from lagreach.forecasting.result import A_LITTLE
-from lagreach.forecasting.words import NOTHING_TO_DO, REMEDY, spans
+from lagreach.forecasting.words import NOTHING_TO_DO, spans
 from lagreach.forecasting.words import sentence as in_words
 from lagreach.report.pictures import opening
 from lagreach.report.words import advice, listed, sentence, span
@@ -84,6 +85,7 @@ def first_sentence(diagnosis: Diagnosis, bars: Recovered) -> str:
 
 def what_to_do(diagnosis: Diagnosis, bars: Recovered | None) -> list[str]:
     """Advice for the lags that the data depend on and that are not learned; else for the lags that would not be."""
+    remedy = remedies(GATED if all(layer.local for layer in diagnosis.layers) else OTHER)
     word_at = {} if bars is None else dict(zip(bars.lags, bars.words, strict=True))
     asked: dict[str, list[int]] = {}  # lags by what helps
     for layer in diagnosis.layers:
@@ -94,7 +96,7 @@ def what_to_do(diagnosis: Diagnosis, bars: Recovered | None) -> list[str]:
                 continue
             line = advice(diagnosis, layer, lag)
             if limit is Status.LIMIT_UNDETERMINED and word_at.get(lag) == BLENDED:
-                line = f"train all weights on; where that does not do, {REMEDY[BLENDED]}"
+                line = f"train all weights on; where that does not do, {remedy[BLENDED]}"
             asked.setdefault(line, []).append(lag)
     if asked:
         rows = [f"{sentence(listed(sorted(set(lags))))}: {line}." for line, lags in asked.items()]
@@ -102,8 +104,8 @@ def what_to_do(diagnosis: Diagnosis, bars: Recovered | None) -> list[str]:
     if bars is None:
         return []
     lines = []
-    for word, remedy in REMEDY.items():
+    for word, helps in remedy.items():
         chosen = [bar == word for bar in bars.words]
         if any(chosen):
-            lines.append(f"{'Lags' if sum(chosen) > 1 else 'Lag'} {spans(bars.lags, chosen)}: {remedy}.")
+            lines.append(f"{'Lags' if sum(chosen) > 1 else 'Lag'} {spans(bars.lags, chosen)}: {helps}.")
     return lines or [NOTHING_TO_DO]

@@ -165,6 +165,20 @@ def _advice(diagnosis: Diagnosis, layer: LayerDiagnosis) -> list[str]:
     return [*lines, retained(layer)] if any("gate bias" in line for line in lines) else lines
 
 
+def _missed(window: Window) -> list[str]:
+    """What the test for dependence may have missed, where that is more than the strength that was asked for."""
+    if window.noticeable is None:
+        return []
+    shares = window.noticeable[(window.adjusted_p > window.error) & (window.noticeable > window.strength)]
+    if not len(shares):
+        return []
+    if shares.min() >= 1:
+        return ["where none was found, a dependency of any strength may have been missed"]
+    ends = [f"{share:.0%}" if share < 1 else "all" for share in (shares.min(), shares.max())]
+    of = ends[0] if ends[0] == ends[1] else " to ".join(ends)
+    return [f"where none was found, a dependency that explains less than {of} of the target may have been missed"]
+
+
 def _facts(layer: LayerDiagnosis) -> list[str]:
     window = layer.window
     gain = layer.fidelity.log10_exact.tolist()
@@ -175,6 +189,7 @@ def _facts(layer: LayerDiagnosis) -> list[str]:
     return [
         *_whose_lags(layer),
         *_explained(window),
+        *_missed(window),
         f"gain of the loss gradient by lag: {sparkline(gain)} ({ends}, logarithmic)",
         f"shape of the exact gain: {_shape(layer)}",
         f"first order against exact: {layer.fidelity.verdict}",

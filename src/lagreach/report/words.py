@@ -24,6 +24,7 @@ CLOCKS = ("epoch", "step")  # labels that tell when in training a diagnosis was 
 LIGHTS = {
     Status.LIMIT_LEARNED: "good",
     Status.LIMIT_NO_DEPENDENCY: "plain",
+    Status.LIMIT_MAY_BE_MISSED: "fair",
     Status.LIMIT_UNDETERMINED: "fair",
     Status.LIMIT_EXPLAINED: "fair",
     Status.LIMIT_SHARED_INPUT: "fair",
@@ -269,6 +270,8 @@ def advice(diagnosis: Diagnosis, layer: LayerDiagnosis, lag: int) -> str:
     limit = window.limit(lag, diagnosis.sequences)
     if limit in (Status.LIMIT_LEARNED, Status.LIMIT_NO_DEPENDENCY):
         return "nothing to do"
+    if limit is Status.LIMIT_MAY_BE_MISSED:
+        return f"nothing, or a sure answer from about {about(window.to_notice(lag))} sequences"
     if limit is Status.LIMIT_SHARED_INPUT:
         return "let this input differ between sequences, if it can"
     if limit is Status.LIMIT_EXPLAINED:
@@ -300,7 +303,9 @@ def _by_data(diagnosis: Diagnosis, layer: LayerDiagnosis, needed: float, clipped
         goal = f"{about(needed)} sequences" if needed > 1.1 * used else "a few more sequences"
         ways.append(f"measure on {goal} ({used:,} were used)")
     elif needed <= MORE_DATA * diagnosis.sequences:
-        ways.append(f"{about(needed)} sequences ({needed / diagnosis.sequences:.2g} times as many)")
+        times = f"{needed / diagnosis.sequences:.2g}"
+        more = f"{about(needed)} sequences ({times} times as many)"
+        ways.append(more if times != "1" else f"a few more than {diagnosis.sequences:,} sequences")
     elif not math.isnan(needed):
         ways.append("more data alone will not do")
     helps = clipped < CLIPPING_HELPS * needed or (math.isnan(needed) and math.isfinite(clipped))

@@ -19,6 +19,11 @@ _EXAMPLE = "def loss(output, y, mask): return ((output - y).abs().mean(-1) * mas
 _OF_CLASSES = (
     'def loss(output, y, mask): return (cross_entropy(output.mT, y, reduction="none") * mask).sum(1) / mask.sum(1)'
 )
+_OF_TWO_CLASSES = (
+    'give the model two outputs and pass loss="cross_entropy" with y.long(); or, except to a forecast, '
+    "def loss(output, y, mask): return (binary_cross_entropy_with_logits(output, y.reshape(output.shape), "
+    'reduction="none").mean(-1) * mask).sum(1) / mask.sum(1)'
+)
 _OF_TORCH: tuple[tuple[Any, str], ...] = (
     (nn.MSELoss, "mse"),
     (nn.CrossEntropyLoss, "cross_entropy"),
@@ -46,7 +51,7 @@ def as_loss(loss: Any) -> Loss:
             "this loss of torch gives one value for all sequences, or one for each number",
             got=repr(loss) if isinstance(loss, nn.Module) else kind.__name__,
             expected=f'"mse", "cross_entropy", or {_FORM}',
-            fix=f"write it down, such as {_EXAMPLE}",
+            fix=_OF_TWO_CLASSES if kind is nn.BCEWithLogitsLoss else f"write it down, such as {_EXAMPLE}",
         )
     if isinstance(loss, str) or not callable(loss):
         raise InputError("unknown loss", got=repr(loss), expected=f'"mse", "cross_entropy" or {_FORM}')

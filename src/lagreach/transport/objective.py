@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from lagreach._util.same_rows import by_row
 from lagreach.adapters.view import Recurrence, check_finite
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError
@@ -120,7 +121,7 @@ def objective_of(
                 expected=f"({seq}, {time}), bool or nonnegative",
             )
         check_finite("the mask", mask, batch.numbers)
-    per_step = valid.to(dtype) if mask is None else valid * mask.to(dtype)
+    per_step = by_row(lambda steps: steps.to(dtype), valid) if mask is None else valid * mask.to(dtype)
 
     if callable(loss):
         _check_some_weight(per_step, batch)
@@ -187,7 +188,15 @@ def _mse_targets(y: Tensor, shape: tuple[int, int, int], steps: object) -> tuple
         "the targets do not fit the outputs",
         got=f"y of shape {tuple(y.shape)}",
         expected=f"({seq}, {time}, {out}) per step, ({seq}, {out}) for the last step, or (seq, K, {out}) with K steps",
+        fix=_if_classes(y, out),
     )
+
+
+def _if_classes(y: Tensor, out: int) -> str | None:
+    """What to do where targets may be classes, of which the loss was not told."""
+    if out < 2 or y.is_floating_point() or y.ndim > 2 or not bool(((y == IGNORE_INDEX) | ((y >= 0) & (y < out))).all()):
+        return None
+    return f'pass loss="cross_entropy" if these are classes, one of {out}'
 
 
 def _rounded(y: Tensor, dtype: torch.dtype) -> Tensor:
@@ -262,7 +271,7 @@ def valid_steps(
 ) -> Bool[Tensor, "seq time"]:
     """Which steps lie within each sequence's length."""
     if lengths is None:
-        return torch.ones(seq, time, dtype=torch.bool, device=device)
+        return torch.ones(1, time, dtype=torch.bool, device=device).expand(seq, -1)
     checked = torch.as_tensor(lengths, device=device).long()
     if checked.shape != (seq,) or (checked < 1).any() or (checked > time).any():
         raise InputError(
@@ -274,7 +283,7 @@ def valid_steps(
 
 
 def _check_some_weight(weights: Tensor, batch: Batch) -> None:
-    empty = (weights.sum(-1) <= 0).nonzero().flatten().cpu()
+    empty = by_row(lambda each: each.sum(-1) <= 0, weights).nonzero().flatten().cpu()
     if len(empty):
         numbers = empty if batch.numbers is None else batch.numbers[empty]
         raise InputError(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lagreach.adapters.calling import first_call
+from lagreach.adapters.coupling import how_to_part
 from lagreach.adapters.view import check_inputs
 from lagreach.data.batch import Batch
 from lagreach.errors import LagreachError, UnsupportedError
@@ -48,7 +49,7 @@ def check_model(model: WholeModel, sample: Batch) -> None:
         raise UnsupportedError(
             "the output of a sequence depends on the other sequences in its batch",
             got=f"a difference of {moved:.3g} beside another sequence, {spread:.3g} when nothing changes",
-            fix="lag gradients are defined per sequence; take out what mixes sequences",
+            fix=how_to_part(model.module, model.call, sample),
         )
 
 
@@ -99,7 +100,7 @@ def _rounding_alone(model: WholeModel, sample: Batch, moved: float) -> bool:
     try:
         with torch.no_grad():
             exact = WholeModel(deepcopy(model.module).double(), model.call)
-            first, _, beside = _runs(exact, sample)
+            first, _, beside = _runs(exact, sample.in_precision(model.dtype, torch.float64))
     except (LagreachError, RuntimeError, TypeError):  # a model that has no double precision cannot be judged by it
         return False
     return _distance(first, beside) < 1e-3 * moved

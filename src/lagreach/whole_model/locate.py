@@ -16,7 +16,7 @@ from lagreach._util.progress import Progress
 from lagreach.data.bands import Bands
 from lagreach.gradients.lag_sketch import BandTest
 from lagreach.gradients.partial_inputs import DETERMINED, Neighbours, fit_neighbours, misleading
-from lagreach.gradients.significance import Significance, flip_test
+from lagreach.gradients.significance import LOOKS, Significance, flip_test
 from lagreach.statistics.reliance import NO_RELIANCE, Reliance, reliance_of
 from lagreach.whole_model.exchange import Exchanged, measure_exchange
 from lagreach.whole_model.exchange_rounds import Rounds
@@ -26,7 +26,6 @@ from lagreach.whole_model.signals import Signals
 from lagreach.whole_model.spread import Spread
 from lagreach.whole_model.token_context import TokenContexts, token_contexts
 
-CHOSEN = 2  # times the p-value of an exchange: it is the second look at the sequences that chose the lag
 MOST_LAGS = 64  # inside bands where inputs are exchanged, at most: the clearest
 PARTIAL = (
     "inputs are correlated in time: dependences are partial, on what its neighbours leave of an input ({left:.2g} % of its "
@@ -158,7 +157,7 @@ def _judged(marginal: Located, candidates: list[_Candidate], exchanged: Exchange
     seed = exchanged.plan.seed
     means, signals = exchanged.controlled()
     alone = flip_test(means, flips=flips, generator=np.random.default_rng(seed))
-    exchanged_p = np.minimum(CHOSEN * alone.adjusted, 1.0)
+    exchanged_p = np.minimum(LOOKS * alone.adjusted, 1.0)
     largest = np.maximum(exchanged_p, [one.p for one in candidates])
     data = marginal.data.copy()
     parts = {name: getattr(marginal.test, name).copy() for name in ("square", "null_spread", "p_value", "adjusted")}

@@ -128,21 +128,24 @@ def correlations(
         if near:
             of_members = torch.view_as_real(torch.fft.rfft(room)).flatten(-2)
             _add_products(of_members.numpy(), directions, torch.view_as_real(spectra[block]).flatten(-2).numpy())
-    products, at = torch.from_numpy(apart), torch.tensor(lags)
+    # numpy, which makes less ado about arrays as small as these
+    alone, products = (np.empty((len(members), 3, probes, len(lags))) for _ in range(2))
+    place, left = [1, 2, 0][:kinds], time - np.array(lags)  # steps that have an input the lag before
     if near:
-        together = torch.fft.irfft(spectra, length)[..., at[:near]].double()
-        products = torch.cat((together, products), dim=3)
-    turns, sums = torch.arange(probes) % directions, torch.from_numpy(since)
-    ours = sums[:, : 2 * directions] if alike else sums[:, [*range(2 * directions), -1]]
-    after = ours.flip(2).cumsum(2).flip(2)[..., at]
+        of_lags = torch.fft.irfft(spectra, length).numpy()
+        followed = lags[near - 1] == near - 1  # then they need not be picked
+        products[:, place, :, :near] = of_lags[..., :near] if followed else of_lags[..., lags[:near]]
+    products[:, place, :, near:] = apart
+    ours, turns = since[:, : 2 * directions], np.arange(probes) % directions
+    after = ours[:, :, ::-1].cumsum(2).take(left - 1, 2)
+    alone[:, 1], alone[:, 2] = after[:, turns], after[:, directions + turns]
     if alike:
-        counts = (members >= 0).sum(1).double()[:, None] * shares[0, 0].double() * (time - at)
-        counted = sums[:, 2 * directions :].cumsum(2)[..., time - 1 - at] * shares[0, 0].double()
-        products = torch.cat((products, counted[:, None]), dim=1)
+        each = float(shares[0, 0])
+        alone[:, 0] = ((members >= 0).sum(1).numpy() * each)[:, None, None] * left
+        products[:, 0] = since[:, 2 * directions :].cumsum(2).take(left - 1, 2) * each
     else:
-        counts = after[:, -1]
-    alone = torch.stack((counts[:, None].expand(-1, probes, -1), after[:, turns], after[:, directions + turns]), dim=1)
-    return Correlated(alone, products[:, [2, 0, 1]])
+        alone[:, 0] = since[:, -1:, ::-1].cumsum(2).take(left - 1, 2)
+    return Correlated(torch.from_numpy(alone), torch.from_numpy(products))
 
 
 @lru_cache(maxsize=64)

@@ -29,6 +29,7 @@ from lagreach.kernels.cpu.summed import STEPS as STEPS_SUMMED
 from lagreach.kernels.entry import check_arrays, check_scan
 
 ROWS = 32  # sequences in a block
+MOST_SUMMED = 64  # of those whose states are summed as they come: what a step needs of the weights is read once for all
 STEPS = 1024  # at least so many steps in a block, if there are so many
 TERMS = (
     128  # rows times steps in one product of the gradients of weights; so many parts of rows stay in the first cache
@@ -141,7 +142,8 @@ def summed(
         near, state = np.empty((count, index.shape[1]), np.int64), (h0[rows].copy(), c0[rows].copy())
         kernel(inputs, weights, *state, run, *room, near, *others, *(part[rows] for part in done))
 
-    _spread([partial(some, slice(lo, lo + ROWS)) for lo in range(0, seq, ROWS)], float(seq * time * weights.U.size))
+    rows = min(MOST_SUMMED, max(ROWS, -(-seq // torch.get_num_threads())))
+    _spread([partial(some, slice(lo, lo + rows)) for lo in range(0, seq, rows)], float(seq * time * weights.U.size))
     return done
 
 

@@ -35,6 +35,7 @@ DIGITS = 9  # of shares that are kept, so that files stay small
 FLOORS = {torch.float64: 1e-14, torch.float32: 1e-12}  # variances below this part of the largest are rounding
 COARSE_FLOOR = 1e-6  # for half precision, and for differences
 CHANCE = 0.99  # quantile that a lag's mean gradient must exceed to count as one
+UNTOLD = 1e-3  # of its variance in the block left out: a direction that varies less in the fit is none that it tells of
 LEAST = 1e-6  # eigenvalues below this part of the largest do not count for the design effect
 
 
@@ -56,7 +57,8 @@ def share_curves(
     Parameters
     ----------
     floor
-        Smallest shrinkage, in units of the largest eigenvalue: what lies below is rounding.
+        Smallest shrinkage, and smallest variance of a direction that a fit uses, in units of the largest: what lies below is
+        rounding.
     budget
         Stop gradient descent after this time (sum of its step sizes) at the latest; ridge if None.
     features
@@ -79,7 +81,7 @@ def share_curves(
         left_out = {name: by_block[block] for name, by_block in sums.items()}
         rest = {name: total[name] - left_out[name] for name in SUMS}
         fit, fresh = _Fold.of(rest, rest, probes), _Fold.of(left_out, rest, probes)
-        folds.append(_judge(fit, fresh, grid, moments.copies[-probes:], descent=budget is not None))
+        folds.append(_judge(fit, fresh, grid, floor, moments.copies[-probes:], descent=budget is not None))
     size = (sums["sequences"][blocks] / total["sequences"]).numpy()
     present = (total["present"] / total["sequences"]).numpy()
     power = whole.power.numpy()
@@ -200,9 +202,13 @@ class _Judged:
     present: Array  # (lag,)
 
 
-def _judge(fit: _Fold, fresh: _Fold, grid: Array, copies: Tensor, *, descent: bool) -> _Judged:
+def _judge(fit: _Fold, fresh: _Fold, grid: Array, floor: float, copies: Tensor, *, descent: bool) -> _Judged:
     values, vectors = torch.linalg.eigh(fit.squares)
-    values = values.clamp(min=0.0)
+    # where targets are hardly more than features, some directions hardly vary in a fit: what it holds of them is rounding or
+    # chance, which the block that is left out, where they do vary, would make large
+    elsewhere = (vectors * (fresh.squares @ vectors)).sum(0)
+    kept = (values > floor * values[-1].clamp(min=0.0)) & (values > UNTOLD * elsewhere)
+    values, vectors = values[kept], vectors[:, kept]
     amounts = torch.from_numpy(grid)[:, None]
     weight = _descended(values, amounts) if descent else 1 / (values + amounts)  # (amount, feature)
     twice = values * weight**2

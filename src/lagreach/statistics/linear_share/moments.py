@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -100,15 +101,19 @@ class InBlocks:
         tensor([[1, 2],
                 [0, 1]])
         """
-        numbers, sizes = block.cpu().unique(return_counts=True)
-        first, last, most = int(numbers[0]), int(numbers[-1]), int(sizes.max())
-        place = slice(first, last + 1) if last - first + 1 == len(numbers) else numbers.to(device)
-        inside = torch.arange(most) < sizes[:, None]
-        index, order = torch.zeros(len(numbers), most, dtype=torch.long), block.cpu().argsort(stable=True)
+        each = block.cpu().numpy()
+        every = np.bincount(each)
+        numbers = np.flatnonzero(every)
+        sizes = every[numbers]
+        first, last, order = int(numbers[0]), int(numbers[-1]), each.argsort(kind="stable")
+        together = last - first + 1 == len(numbers)
+        place = slice(first, last + 1) if together else torch.from_numpy(numbers).to(device)
+        inside = np.arange(sizes.max()) < sizes[:, None]
+        index = np.full(inside.shape, order[0])
         index[inside] = order
-        index = torch.where(inside, index, order[:1])
         sorted_already = bool(inside.all()) and bool((order[1:] > order[:-1]).all())
-        return cls(place, len(numbers), None if sorted_already else index.to(device), inside.double().to(device))
+        at = None if sorted_already else torch.from_numpy(index).to(device)
+        return cls(place, len(numbers), at, torch.from_numpy(inside.astype(np.float64)).to(device))
 
     @property
     def each(self) -> list[int]:
@@ -119,9 +124,17 @@ class InBlocks:
     @property
     def members(self) -> Int[Tensor, "block member"]:
         """Sequences of each block, and -1 for what was filled up."""
-        counts = self.counts > 0
-        index = torch.arange(counts.numel(), device=counts.device).view_as(counts) if self.index is None else self.index
-        return torch.where(counts, index, -1)
+        return torch.where(self.counts > 0, self._places, -1)
+
+    @property
+    def _places(self) -> Int[Tensor, "block member"]:
+        """Sequences of each block; what was filled up is one that another block has."""
+        counts = self.counts
+        return torch.arange(counts.numel(), device=counts.device).view_as(counts) if self.index is None else self.index
+
+    def rows(self, anchors: int) -> Int[Tensor, "block row"]:
+        """Sequence of each row, of which a sequence has as many as it has anchors."""
+        return self._places[..., None].expand(-1, -1, anchors).flatten(1)
 
     def __call__(self, values: Tensor) -> Tensor:
         """Sort values (seq, ...) to (block, member, ...)."""
@@ -192,7 +205,7 @@ class ShareMoments:
         self.gradient: Tensor = zeros(copies.shape[1], features + rows)  # of g
         self.residual: Tensor = zeros()
         self.concentration: Tensor = zeros()
-        self.lagged: Tensor = zeros(6, lag, probe)
+        self.lagged: Tensor = zeros(6, probe, lag).mT
 
     @property
     def features(self) -> int:
@@ -208,27 +221,29 @@ class ShareMoments:
         blocks = InBlocks.of(rows.block, rows.features.device)
         at, phi, towards = blocks.numbers, blocks(rows.features).flatten(1, 2), blocks(rows.towards).flatten(1, 2)
         weights, gradient = blocks.counted(rows.weights).flatten(1), blocks.counted(rows.gradient).double()
-        times, planted = blocks(rows.times), blocks(rows.planted)
-        kind, (outputs, _) = planted.dtype, phi.shape[2:]
+        times = blocks(rows.times).flatten(1)
+        kind, (outputs, _) = rows.planted.dtype, phi.shape[2:]
         counts = weights.double()
         squares, means = squares_and_means(phi, counts)
         self.sequences[at] += blocks.counts.sum(1)
         self.squares[at] += squares
         self.means[at] += means
-        self.present[at] += _from_each(times.flatten(1), counts, planted.shape[2], self.lags)
+        self.present[at] += _from_each(times, counts, rows.planted.shape[1], self.lags)
         about = (means / counts.sum(1)[:, None, None]).to(kind)  # what is subtracted, as it was rounded
-        groups, values = len(set(self.group)), planted.flatten(0, 1).movedim(2, 0)  # (probe, seq, time)
+        groups, values = (
+            len(set(self.group)),
+            rows.planted.movedim(2, 0),
+        )  # (probe, seq, time), not in blocks: they are many
         old = counts.new_zeros(blocks.count, outputs, len(self.group), len(self.lags))
         powers = torch.zeros_like(old[:, 0])
         cross = self.cross.permute(0, 2, 3, 1)  # (block, feature, probe, lag), as it lies in memory
         summed = cross[at]  # of blocks that follow each other, the sums themselves
-        sequence = torch.arange(values.shape[1], device=times.device).view(blocks.count, -1)
-        sequence = sequence.repeat_interleave(times.shape[2], dim=1)
+        sequence = blocks.rows(rows.times.shape[1])
         for group in range(groups):
             probes = slice(group, None, groups)  # groups take turns
             along = towards[..., group]
             pull, size = (along * weights[..., None]).to(kind), (weights * along.square().sum(2)).to(kind)
-            given = (phi, pull, size, values[probes], sequence, times.flatten(1), self.lags)
+            given = (phi, pull, size, values[probes], sequence, times, self.lags)
             add_products(*given, about, summed, old, powers, probes)
         if not isinstance(at, slice):
             cross[at] = summed

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lagreach._util.full_precision import full_products
+from lagreach._util.same_rows import by_row
 from lagreach.statistics.linear_share.moments import InBlocks, Rows
 from lagreach.statistics.linear_share.products import ROOM, compiled_sums
 
@@ -166,7 +167,7 @@ class Observed:
             towards=self.at_anchors(self.towards.flatten(2)).unflatten(2, self.towards.shape[2:]),
             gradient=torch.cat((gradient, offset.to(gradient)), dim=2),
             residual=weighted.mul_(self.residual).sum((1, 2)),
-            concentration=self.shares.square().sum(1),
+            concentration=by_row(lambda shares: shares.square().sum(1), self.shares),
             lagged=self._lagged(lags),
         )
 

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lagreach._util.same_rows import by_row
 from lagreach.errors import UnsupportedError
 from lagreach.transport.losses import Loss
 from lagreach.transport.objective import Objective
@@ -77,7 +78,9 @@ class OutputSpace:
         else:
             classes = objective.y.clamp(min=0)
             apart = torch.nn.functional.one_hot(classes, output.shape[-1]).to(output) - output.softmax(-1)
-        return torch.where(objective.weights[..., None] > 0, apart, 0.0)
+        counts = by_row(lambda weights: weights[..., None] > 0, objective.weights)
+        every = counts.device.type == "cpu" and bool(counts.all())  # a GPU would be waited for
+        return apart if every else torch.where(counts, apart, 0.0)
 
 
 def _turned(
@@ -98,6 +101,8 @@ def output_space(loss: Loss, outputs: int, most: int, probes: int, generator: to
             "a forecast knows the curvature of two losses",
             got=loss if isinstance(loss, str) else getattr(loss, "__name__", "a function"),
             expected='"mse" or "cross_entropy"',
+            fix='pass the one that is nearer to yours; of two classes, give the model two outputs and pass loss="cross_entropy" '
+            "with y.long(). lagreach.diagnose takes functions",
         )
     if most < outputs:
         draws = torch.randn(outputs, most, generator=generator, dtype=torch.float64)
