@@ -99,6 +99,7 @@ CALLS = {
         lambda: lagreach.cost(Recurrent(), data(64), optimiser=sgd()),
         lambda: lagreach.watch(Recurrent(), data(64), optimiser=sgd()).check(),
     ],
+    "to do: +pass target_steps='last'": [lambda: forecast(steps="last")],
     "optimiser alone\\n.*--steps": [lambda: forecast(optimiser=sgd())],
     "this is not data\\n.*NoneType\\n.*batches$": [lambda: lagreach.diagnose(Recurrent(), None)],
     "MeasureSettings": [lambda: diagnose(settings=5)],
@@ -173,3 +174,16 @@ def test_very_large_targets_leave_no_warnings_of_numpy():  # which would be erro
     x, y = (part.double() for part in data(64))
     assert diagnose((x, 1e150 * y), Recurrent().double()).window() is not None
     str(forecast((x, 1e150 * y), Recurrent().double()))
+
+
+def test_steps_of_targets_have_one_name_in_all_functions():
+    """`steps=` of a diagnosis is `target_steps=` of a forecast, whose steps are those of a training."""
+    x, y = data(64)
+    model, at_end = Recurrent(), (x, y[:, -1:])
+    plain, other = (diagnose(at_end, model, **{name: "last"}) for name in ("steps", "target_steps"))
+    np.testing.assert_array_equal(plain.required, other.required)
+    assert lagreach.cost(model, at_end, lags=LAGS, target_steps="last").lags == "0, 2"
+    total = lagreach.lag_gradients(model, x, y[:, -1:], target_steps="last").total()
+    assert all(gradient.isfinite().all() for gradient in total.values())
+    with pytest.raises(LagreachError, match="two names of one argument"):
+        diagnose(at_end, model, steps="last", target_steps="last")

@@ -170,7 +170,7 @@ def test_a_calendar_beside_inputs_that_differ():
     np.testing.assert_allclose(planted.abs(), (noise - noise.mean(0)).abs() / size, rtol=0.01, atol=1e-5)
     window = measure_window(model, (torch.cat((calendar, noise), -1), y), lags=[0, 1, 3, 8], settings=SETTINGS)
     assert 3 in window.dependences
-    assert any("columns, 0: the same in every sequence" in note for note in window.warnings)
+    assert any("column 0 of the input is the same in every sequence" in note for note in window.warnings)
 
 
 def test_an_interrupt_while_looking_closer_keeps_the_first_pass(monkeypatch):

@@ -98,7 +98,7 @@ def test_what_all_sequences_share_is_no_dependence_and_what_they_do_not_share_st
 
 
 def test_a_column_that_all_sequences_share_is_said():
-    said = "of the input's columns, 0: the same in every sequence"
+    said = "column 0 of the input is the same in every sequence"
     assert any(said in warning for warning in found(with_a_shared_column(0)).warnings)
     assert not any(said in warning for warning in found(with_a_shared_column(0, own=0.5)).warnings)
 

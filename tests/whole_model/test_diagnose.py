@@ -252,7 +252,7 @@ def test_inputs_that_all_sequences_share_tell_nothing():
     assert any("the same in every sequence" in note for note in window.warnings)
     mixed = torch.cat((x[..., :2], calendar[..., 2:]), dim=-1)
     some = lagreach.diagnose(made(cases.CausalTransformer).float(), (mixed, y), lags=[0, LAG]).layers[0].window
-    assert any("columns 2 are the same in every sequence" in note for note in some.warnings)
+    assert any("column 2 of the input is the same in every sequence" in note for note in some.warnings)
     assert some.dependences == (LAG,)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from lagreach.errors import InputError
 
@@ -34,6 +34,28 @@ def refuse_spelling(wrong: str, expected: str) -> Callable[[Callable[P, T]], Cal
                     expected=expected,
                 )
             return function(*args, **kwargs)
+
+        return whole
+
+    return guarded
+
+
+def also_called(other: str, name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Let a function take one of its keywords by another name as well: the one that functions beside it have for it.
+
+    >>> also_called("separator", "sep")(print)("target", "steps", separator="_")
+    target_steps
+    """
+
+    def guarded(function: Callable[P, T]) -> Callable[P, T]:
+        @wraps(function)
+        def whole(*args: P.args, **kwargs: P.kwargs) -> T:
+            given: dict[str, Any] = dict(kwargs)
+            if other in given:
+                if name in given:
+                    raise InputError("these are two names of one argument", got=f"{other}= and {name}=", fix="pass one")
+                given[name] = given.pop(other)
+            return function(*args, **given)  # type: ignore[arg-type]
 
         return whole
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from lagreach.data.bands import Bands
 from lagreach.data.course import MISLED
+from lagreach.data.shared_inputs import shared_columns, shared_lags
 from lagreach.detection.law import exp, log_n, mean_range, measured_range, robust
 from lagreach.diagnosis.passes import BetweenPasses, Collected, FirstPass, SecondPass, Statistics, between_passes
 from lagreach.diagnosis.settings import MeasureSettings
@@ -288,16 +289,13 @@ def _dependence_notes(
             f"inputs are correlated in time: dependences are partial, on what its neighbours leave of an input "
             f"({100 * between.left:.2g} % of its variance)"
         )
-    cannot = "the same in every sequence: whether the target depends on it cannot be told"
     if not between.told.all():
         lags = ", ".join(
             str(Bands((edge,))) for edge, known in zip(bands.edges, between.told, strict=True) if not known
         )
-        notes.append(f"at lags {lags} the input is {cannot}")
+        notes.append(shared_lags(lags))
     elif first.inputs is not None and first.inputs.shared.all(0).any():
-        columns = np.flatnonzero(first.inputs.shared.all(0)).tolist()
-        more = f" and {len(columns) - 8} more" if len(columns) > 8 else ""
-        notes.append(f"of the input's columns, {', '.join(map(str, columns[:8]))}{more}: {cannot}")
+        notes.append(shared_columns(np.flatnonzero(first.inputs.shared.all(0)).tolist()))
     return tuple(notes)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lagreach._util.bounds import check_bounds
-from lagreach._util.spelling import MEASURES, refuse_spelling
+from lagreach._util.spelling import MEASURES, also_called, refuse_spelling
 from lagreach._util.threads import one_thread
 from lagreach.adapters import View
 from lagreach.adapters.as_it_was import leaves_as_it_was
@@ -36,6 +36,7 @@ from lagreach.whole_model.language_models import aligned_labels
 
 
 @refuse_spelling("optimiser", MEASURES)
+@also_called("target_steps", "steps")
 @leaves_as_it_was
 @torch.enable_grad()
 @one_thread()

@@ -15,7 +15,7 @@ from lagreach._util.about import about
 from lagreach._util.bounds import check_bounds
 from lagreach._util.interrupts import as_it_stands, despite_interrupt
 from lagreach._util.progress import Progress, progress_bar
-from lagreach._util.spelling import MEASURES, refuse_spelling
+from lagreach._util.spelling import MEASURES, also_called, refuse_spelling
 from lagreach._util.threads import one_thread
 from lagreach._version import __version__
 from lagreach.adapters import View
@@ -68,6 +68,7 @@ Measure = Callable[[MeasurementPlan, MeasureSettings, Progress | None, Statistic
 
 
 @refuse_spelling("optimiser", MEASURES)
+@also_called("target_steps", "steps")
 @leaves_as_it_was
 @torch.enable_grad()
 @one_thread()  # steps of recurrent layers are small: several threads only get in each other's way
@@ -145,7 +146,8 @@ def diagnose(
     dry_run
         No longer here: `lagreach.cost` says what a diagnosis would do and what it would cost.
     steps
-        Which steps targets belong to: "last", or a list of time indices, one a target; by their shape if None.
+        Which steps targets belong to: "last", or a list of time indices, one a target; by their shape if None. Also
+        ``target_steps=``, as `lagreach.forecast` calls it, where steps are those of a training.
     outputs
         "per step" or "at the end" (a forecast, say). None: by the states that feed them; where both are possible, you are asked.
     cell
@@ -274,6 +276,7 @@ def diagnose(
 
 
 @refuse_spelling("optimiser", MEASURES)
+@also_called("target_steps", "steps")
 @leaves_as_it_was
 @torch.enable_grad()
 @one_thread()

@@ -141,6 +141,13 @@ def forecast(
     started = time.perf_counter()
     if weights not in ("all", "readout"):
         raise InputError("unknown weights", got=repr(weights), expected='"all" or "readout"')
+    if isinstance(steps, (list, tuple)) or steps == "last":  # as a diagnosis calls them
+        raise InputError(
+            "steps are those of a training here",
+            got=f"steps={steps!r}",
+            expected="a number",
+            fix=f"pass target_steps={steps!r}",
+        )
     if (optimiser is None) != (steps is None):
         raise InputError(
             "a budget is an optimiser and a number of steps",

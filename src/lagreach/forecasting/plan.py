@@ -19,6 +19,7 @@ from lagreach.data.by_position import ByPosition
 from lagreach.data.course import CHANGING, DETERMINED, EXACT
 from lagreach.data.pairs import plan_blocks
 from lagreach.data.sequences import Sequences, lend
+from lagreach.data.shared_inputs import shared_columns, shared_lags
 from lagreach.data.targets import check_time_axis
 from lagreach.errors import InputError
 from lagreach.forecasting.single_inputs import LaggedCovariances, SingleInputs, WholeCovariance
@@ -33,14 +34,6 @@ CODES = 8  # random numbers that stand for a token
 WIDEST = 512  # inputs; of more, as many random combinations are looked at
 READ_VALUES = 2**22  # numbers read at a time
 EVERY_LAG = 256  # lags below this are all looked at: one more costs next to nothing
-SHARED = (
-    "inputs at these lags are the same in every sequence, so that nothing in the data tells what depends on them: {}"
-)
-SHARED_COLUMNS = (
-    "of the input's columns, {}: the same in every sequence: whether the target depends on it cannot be told, and nothing is "
-    "planted there"
-)
-MOST_NAMED = 8  # columns
 MOST_TOGETHER = 64  # directions, up to which each input is told from all others
 MANY = (
     "inputs follow from each other, and are more than the {} directions up to which each is told from all others: a few "
@@ -216,10 +209,9 @@ def make_plan(sequences: Sequences, lags: str | Iterable[int], seed: int, requir
     told, notes = np.array([bool(differs[: time - lag].any()) for lag in plan.lags]), dealt.notes
     alike = (~differs.any(0)).nonzero().flatten().tolist()
     if shared := [str(lag) for lag, yes in zip(plan.lags, told, strict=True) if not yes]:
-        notes = (*notes, SHARED.format(", ".join(shared)))
+        notes = (*notes, shared_lags(", ".join(shared)))
     elif alike:
-        more = f" and {len(alike) - MOST_NAMED} more" if len(alike) > MOST_NAMED else ""
-        notes = (*notes, SHARED_COLUMNS.format(", ".join(map(str, alike[:MOST_NAMED])) + more))
+        notes = (*notes, shared_columns(alike))
     told, coding = told & (not dealt.untold), _following(plan, size)
     if (
         coding.following is not None and np.linalg.eigvalsh(coding.following.left).min() < EXACT

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from lagreach._util.spelling import also_called
 from lagreach.adapters import Recurrence, View
 from lagreach.adapters.as_it_was import leaves_as_it_was
 from lagreach.adapters.calling import Call
@@ -72,6 +73,7 @@ class LagGradients:
         return "\n".join([head, "   lag   norm", *rows, *(f"  ! {warning}" for warning in self.warnings)])
 
 
+@also_called("target_steps", "steps")
 @leaves_as_it_was
 def lag_gradients(
     model: nn.Module | Recurrence | View,

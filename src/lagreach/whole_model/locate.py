@@ -14,6 +14,7 @@ import numpy as np
 from lagreach._util.interrupts import as_it_stands
 from lagreach._util.progress import Progress
 from lagreach.data.bands import Bands
+from lagreach.data.shared_inputs import shared_columns, shared_lags
 from lagreach.gradients.lag_sketch import BandTest
 from lagreach.gradients.partial_inputs import DETERMINED, Neighbours, fit_neighbours, misleading
 from lagreach.gradients.significance import LOOKS, Significance, flip_test
@@ -40,12 +41,10 @@ NOT_APART = (
     "each input follows from those around it, so neighbouring lags cannot be told apart: dependences are marginal, and lags "
     "may stand in for each other"
 )
-SHARED = "{what} the same in every sequence: whether the target depends on it cannot be told"
 IN_TURNS = (
     "{lags} lags were left to be told apart, so inputs were exchanged at each of them in {part:.0%} of the pairs of sequences: a "
     "weak dependence may be missed that fewer lags=[...] would show"
 )
-SHOWN = 8  # columns that a note lists
 
 INTERRUPTED = "interrupted before single inputs were exchanged: lags may stand in for each other"
 
@@ -196,9 +195,7 @@ def _notes(signals: Signals, neighbours: Neighbours | None) -> tuple[str, ...]:
         notes.append(signals.plan.block_plan.untold)
     if not signals.told.all():
         edges = tuple(edge for edge, told in zip(signals.plan.bands.edges, signals.told, strict=True) if not told)
-        notes.append(SHARED.format(what=f"at lags {Bands(edges)} the input is"))
+        notes.append(shared_lags(str(Bands(edges))))
     elif signals.followed is not None and signals.followed.shared.all(0).any():
-        columns = np.flatnonzero(signals.followed.shared.all(0)).tolist()
-        more = f" and {len(columns) - SHOWN} more" if len(columns) > SHOWN else ""
-        notes.append(SHARED.format(what=f"of the input, columns {', '.join(map(str, columns[:SHOWN]))}{more} are"))
+        notes.append(shared_columns(np.flatnonzero(signals.followed.shared.all(0)).tolist()))
     return tuple(notes)

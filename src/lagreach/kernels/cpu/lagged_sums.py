@@ -63,10 +63,16 @@ def _add_about(products, power, about, cross, old, powers, first, apart):
     for f in range(features + rows):
         for p in range(probes):
             mine = products[f, p * count : (p + 1) * count]
-            total = cross[f, first + p * apart] if f < features else old[f - features, first + p * apart]
-            for j in range(n):
-                total[j] += mine[j]
-            for r in range(rows if f < features else 0):
+            if f >= features:
+                total = old[f - features, first + p * apart]
+                for j in range(n):
+                    total[j] += mine[j]
+                continue
+            total = cross[f, first + p * apart]
+            mean, others = cross.dtype.type(about[0, f]), products[features, p * count : (p + 1) * count]
+            for j in range(n):  # sums are many: they are read and written once
+                total[j] += mine[j] + mean * others[j]
+            for r in range(1, rows):
                 mean, others = cross.dtype.type(about[r, f]), products[features + r, p * count : (p + 1) * count]
                 for j in range(n):
                     total[j] += mean * others[j]
