@@ -100,8 +100,13 @@ LOOKS = {
 }
 
 
+QUICK_LOOKS = ("forecast", "cost")
+
+
 @INTERRUPTED
-@pytest.mark.parametrize("kind", LOOKS)
+@pytest.mark.parametrize(
+    "kind", [*QUICK_LOOKS, *(pytest.param(k, marks=pytest.mark.thorough) for k in LOOKS if k not in QUICK_LOOKS)]
+)
 def test_an_interrupt_at_any_moment_leaves_a_model_as_it_was(kind, data):
     make, look = LOOKS[kind]
     model = make()

@@ -172,7 +172,7 @@ def drawn(kind: str, sequences: int, seed: int, time: int = 20) -> tuple[torch.T
 KINDS = ("own past", "own season", "driven", "level", "cycle", "trend", "walk")
 
 
-@pytest.mark.parametrize(("sequences", "time"), [(300, 20), (2000, 40)])
+@pytest.mark.parametrize(("sequences", "time"), [(300, 20), pytest.param(2000, 40, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_lags_that_only_other_inputs_pass_on_are_not_named(kind, sequences, time):
     """Forecasts of a series from its own past, of a target whose past is an input, of sequences with a course of their own.
