@@ -7,9 +7,12 @@ augmentation makes them, are known by a gap: they are close to each other, and h
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+
+from lagreach.data.chance import Agreeing, Steps
 
 NEAR = (0.1, 0.15, 0.2, 0.25)  # of the usual distance, one after the other
 WIDE = 3.0  # times as far there would be far more pairs by chance, in however few directions sequences vary
@@ -40,6 +43,7 @@ def without_near_copies(
     targets: list[bytes],
     *,
     classes: bool = False,
+    steps: Callable[[], Steps] | None = None,
 ) -> Int[np.ndarray, "kept"]:
     """Positions of the sequences that are left if one is kept of those that are nearly alike, the first in `order`.
 
@@ -49,18 +53,18 @@ def without_near_copies(
     sequences are closer to each other than to any other, nearly all of them, they are versions of one.
 
     Where the target is one of a few `classes`, sequences of a class may be alike without being copies: they must be very
-    close, or come in several clusters a class.
+    close, or come in several clusters a class. Close pairs are none where inputs come so close by chance, as their `steps` tell.
     """
     if not classes:
-        return _one_of_each(order, *_close_pairs(x, y, order, NEAR), *_same_target_pairs(x, order, targets))
-    kept = _one_of_each(order, *_close_pairs(x, y, order, NEAR))
+        return _one_of_each(order, *_close_pairs(x, y, order, NEAR, steps), *_same_target_pairs(x, order, targets))
+    kept = _one_of_each(order, *_close_pairs(x, y, order, NEAR, steps))
     if len(kept) >= CLUSTERS * len(set(targets)):
         return kept
-    return _one_of_each(order, *_close_pairs(x, y, order, NEAR[:1]))
+    return _one_of_each(order, *_close_pairs(x, y, order, NEAR[:1], steps))
 
 
 def _close_pairs(
-    x: np.ndarray, y: np.ndarray, order: np.ndarray, radii: tuple[float, ...]
+    x: np.ndarray, y: np.ndarray, order: np.ndarray, radii: tuple[float, ...], steps: Callable[[], Steps] | None
 ) -> list[Int[np.ndarray, "pair 2"]]:
     """Pairs of sequences whose inputs and targets are near, if there is a gap behind them."""
     sample = np.sort(order[:SAMPLE])
@@ -75,6 +79,10 @@ def _close_pairs(
         if near >= max(3, RARE * len(sample) / 2, MOSTLY * wide + CHANCE * np.sqrt(wide)) and near / wide > best:
             link, best = LINK * radius, near / wide
     if not link:
+        return []
+    near_x, near_y = of_x <= link, of_y <= link
+    agreeing = Agreeing(len(of_x), *(float(near.sum()) for near in (near_x, near_y, near_x & near_y)))
+    if steps is not None and agreeing.by_chance(agreeing.pairs * steps().near(link)):
         return []
     from scipy.spatial import cKDTree
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from lagreach.data.batch import known_lengths
+from lagreach.data.chance import Agreeing, Steps
 from lagreach.data.copies import distinct, without_near_copies
 from lagreach.data.course import Course
 from lagreach.data.sequences import Sequences, as_sequences
@@ -32,9 +35,9 @@ NOT_AS_A_SERIES = (
 class Survey:
     """What was seen.
 
-    `kept` numbers the sequences that count: one of each that is there more than once. `hashes` holds those of each one's
-    input and of all of it, `lengths` their lengths if they differ, `windows` where each lies in its series if they are
-    windows of one.
+    `kept` numbers the sequences that count: one of each that is there more than once, unless by chance. `hashes` holds those of
+    each one's input and of all of it, `lengths` their lengths if they differ, `windows` where each lies in its series if they
+    are windows of one.
     """
 
     kept: np.ndarray
@@ -86,6 +89,9 @@ def survey(sequences: Sequences) -> Survey:
             ends = torch.full((len(x),), x.shape[1]) if told is None else told.cpu()
             course.add(values.flatten(2) if x.ndim > 2 else values[..., None], torch.arange(x.shape[1]) < ends[:, None])
     kept, notes = distinct(contents), []
+    steps = cache(partial(Steps, sequences))  # which most data are not asked for
+    if len(kept) < count and _alike_by_chance(Agreeing.exactly(inputs, targets, contents), steps):
+        kept, contents = np.arange(count), _numbered(contents)
     if len(kept) < count:
         notes.append(
             f"{count - len(kept)} of {count} sequences are copies of others: {len(kept)} differ, and each counts once"
@@ -100,7 +106,7 @@ def survey(sequences: Sequences) -> Survey:
         order = np.argsort([inputs[number] + contents[number] for number in kept], kind="stable")
         of_kept = [targets[number] for number in kept]
         of_x, of_y = (sketches[name].take()[kept] for name in ("x", "y"))
-        new = without_near_copies(of_x, of_y, order, of_kept, classes=one_number)
+        new = without_near_copies(of_x, of_y, order, of_kept, classes=one_number, steps=steps)
         if len(new) < len(kept):
             notes.append(
                 f"{len(kept) - len(new)} of {len(kept)} sequences are nearly copies of others (inputs and targets much closer to "
@@ -122,6 +128,20 @@ def survey(sequences: Sequences) -> Survey:
         tuple(notes),
         change,
     )
+
+
+def _alike_by_chance(agreeing: Agreeing, steps: Callable[[], Steps]) -> bool:
+    return agreeing.by_chance(agreeing.pairs * steps().exact())
+
+
+def _numbered(contents: list[bytes]) -> list[bytes]:
+    """Hashes that differ where contents are the same, so that these lie anywhere in an order that comes from them."""
+    seen: dict[bytes, int] = {}
+    numbered = []
+    for content in contents:
+        seen[content] = before = seen.get(content, -1) + 1
+        numbered.append(digest(np.frombuffer(content, np.uint8), np.array([before])) if before else content)
+    return numbered
 
 
 def rough_survey(sequences: Sequences) -> Survey:

@@ -29,6 +29,7 @@ from lagreach.data.sequences import Sequences, as_sequences, fingerprint, tellin
 from lagreach.data.targets import refuse_constant_targets
 from lagreach.errors import InputError, LagreachError
 from lagreach.forecasting.budget import farthest, mean_squared_gradients, optimiser_scale
+from lagreach.forecasting.exchanged_targets import exchange_test
 from lagreach.forecasting.kinds import kind_of
 from lagreach.forecasting.network import as_network
 from lagreach.forecasting.pacing import Budget
@@ -44,6 +45,7 @@ from lagreach.whole_model.language_models import aligned_labels
 Train = Callable[[nn.Module, int], Any]
 MEMORY = 2**29  # bytes of the sums
 FLIPS = 2000
+WORTH_A_LOOK = 5  # times the error: up to there, what flipped signs say is looked at again by exchanging targets
 FINEST = 1 / FLIPS  # error of the tests: p-values are counted in patterns
 GRADIENTS = 0.05  # share of a budget after which no further batch tells the size of gradients
 
@@ -203,6 +205,10 @@ def forecast(
         flips=FLIPS,
         generator=np.random.default_rng(seed),
     )
+    adjusted = np.where(plan.told, test.adjusted, np.nan)
+    if (adjusted <= WORTH_A_LOOK * error).any():
+        exchanged = exchange_test(run.measurement, run.positions, run.outputs, FLIPS, seed)
+        adjusted = adjusted if exchanged is None else np.where(plan.told, exchanged.adjusted, np.nan)
     return Forecast(
         read=read,
         reach=reach,
@@ -211,7 +217,7 @@ def forecast(
         strength=strength,
         error=error,
         available=len(source),
-        adjusted_p=np.where(plan.told, test.adjusted, np.nan),
+        adjusted_p=adjusted,
         sketch=sketch,
         settings={
             "loss": loss,

@@ -96,6 +96,7 @@ class ForecastRun:
         if plan.coding.singled:
             space = replace(space, group=2 * space.group)
         self.sample, self.seed, self.outputs, self.width = sample, seed, outputs, width
+        self.positions = output.shape[1]
         self.measurement = Measurement(network, plan, loss, steps, space, mixing, which == AT_THE_END)
         self.dependence = dependence_of(plan, loss, outputs, seed)
         self.settings: dict[str, Any] = {"sequences_used": len(plan), "readout_features": width, "outputs": which}
