@@ -4,6 +4,7 @@ python -m studies.validation2 run --device cuda --workers 14 --out runs/validati
 python -m studies.validation2 growth --device cuda --workers 14 --out runs/growth
 python -m studies.validation2 analyse results/validation2
 python -m studies.validation2 page
+python -m studies.validation2 first FOLDER
 python -m studies.validation2 record
 """
 
@@ -79,6 +80,22 @@ def analyse(
         typer.echo(
             f"{'met   ' if goal['met'] else 'missed'}  {goal['name']}: {goal['found']} (wanted {goal['wanted']})"
         )
+
+
+@app.command()
+def first(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of the tables before shares of single inputs, from git's history.")
+    ],
+    out: Annotated[Path | None, typer.Option(help="Where the numbers go; results/validation2 if left out.")] = None,
+    draws: Annotated[int, typer.Option(help="Bootstrap draws.")] = 2000,
+) -> None:
+    """Write first_definition.json: the main numbers by the protocol's first definition of a share."""
+    from studies.validation2.analysis import analyse as analyse_folder
+    from studies.validation2.page import FIRST
+    from studies.validation2.summary import save_first_definition
+
+    save_first_definition(analyse_folder(folder, draws), out or FIRST)
 
 
 @app.command()

@@ -16,10 +16,13 @@ from studies.validation.learning_curves import Curves, predicted_log_n
 from studies.validation.matching import BASELINES, Matched, match
 from studies.validation.predictor_scores import ScoredRows, difference
 from studies.validation.statistics import RANKED
+from studies.validation2.returned import RETURNED, UNLIMITED, WITHIN_STEPS, with_returned
 from studies.validation2.tables import load_tables
 
-PRIMARY = "forecast"
-SHARE_PREDICTORS = ("readable", "reachable", "budgeted", PRIMARY, "readable_data", "reachable_data", "share_now")
+PRIMARY = "forecast"  # of the protocol: the mean of the share within the steps and of that without; `RETURNED` is what users get
+SHARE_PREDICTORS = (
+    "readable", "reachable", "budgeted", *RETURNED, PRIMARY, "readable_data", "reachable_data", "share_now",
+)  # fmt: skip
 COUNTS = ("n_readable", "n_reachable", "n_forecast", "n_probe", "n_data")
 SIMPLE = (*BASELINES, *RANKED)  # guesses without a network, and simple numbers of one
 SHARE_LEARNED, GAIN_LEARNED = 0.5, 0.75
@@ -110,11 +113,12 @@ def analyse_rows(rows: Matched, replicates: int = REPLICATES, seed: int = 0) -> 
         raise InputError(
             "there is nothing to analyse", got=f"{len(rows)} outcomes, stages {rows.stages}", fix="run the study first"
         )
+    rows = with_returned(rows)
     scored, curves = prepare(rows, rows.recovered("share"), SHARE_LEARNED, replicates, seed)
     stages = rows.stages
     scores = [_score(scored, name, stages[0]) for name in BASELINES]
     scores += [_score(scored, name, stage) for stage in stages for name in rows.predictors(stage)]
-    main = (PRIMARY, "readable", "reachable", "budgeted", "n_probe", "n_data", "data_per_lag")
+    main = (PRIMARY, *RETURNED, "readable", "reachable", "budgeted", "n_probe", "n_data", "data_per_lag")
     return Analysis(
         rows=rows,
         scored=scored,
@@ -180,17 +184,23 @@ def _auroc(scored: ScoredRows, predictor: str, stage: str, where: Bool[np.ndarra
 
 
 def _differences(scored: ScoredRows) -> dict[tuple[str, str, str], Estimate]:
-    """Compare the primary predictor with every other one at the same stage, and with itself before training."""
+    """Compare the primary predictor with every other one at the same stage, and with itself before training.
+
+    So too what a forecast returns: with an optimiser less without, and each with itself before training.
+    """
     rows = scored.rows
     gains: dict[tuple[str, str, str], Estimate] = {}
     for stage in rows.stages:
         names = rows.predictors(stage)
-        if PRIMARY not in names:
-            continue
-        others = [*BASELINES, *(name for name in names if name != PRIMARY)]
-        gains |= {(PRIMARY, o, stage): difference(scored, PRIMARY, o, stage).auroc for o in others}
+        if PRIMARY in names:
+            others = [*BASELINES, *(name for name in names if name != PRIMARY)]
+            gains |= {(PRIMARY, o, stage): difference(scored, PRIMARY, o, stage).auroc for o in others}
+        if WITHIN_STEPS in names:
+            gains[WITHIN_STEPS, UNLIMITED, stage] = difference(scored, WITHIN_STEPS, UNLIMITED, stage).auroc
         if stage != rows.stages[0]:
-            gains[PRIMARY, PRIMARY, stage] = difference(scored, PRIMARY, PRIMARY, stage, rows.stages[0]).auroc
+            for name in (PRIMARY, *RETURNED):
+                if name in names:
+                    gains[name, name, stage] = difference(scored, name, name, stage, rows.stages[0]).auroc
     return gains
 
 

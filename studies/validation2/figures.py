@@ -18,13 +18,15 @@ from studies.validation.matching import BASELINES
 from studies.validation.words import STAGE_WORDS
 from studies.validation2 import goals
 from studies.validation2.analysis import PRIMARY, Analysis
+from studies.validation2.returned import RETURNED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SHOWN = (
-    PRIMARY, "readable", "reachable", "budgeted", "share_now", "n_probe", "n_data", "gradient_ratio", "half_life", *BASELINES,
+    *RETURNED, PRIMARY, "readable", "reachable", "budgeted", "share_now", "n_probe", "n_data", "gradient_ratio", "half_life",
+    *BASELINES,
 )  # fmt: skip
 COLOURS = 6
 NEVER = 7.6  # log10 N at which "never" is drawn
@@ -60,7 +62,10 @@ def _family_look(index: int, size: float) -> dict[str, Any]:
 
 
 def second_auroc(analysis: Analysis) -> Figure:
-    """AUROC of the forecast, its parts, windows, simple numbers and guesses, with 95 % intervals; 0.5 is a coin, 1 is perfect."""
+    """AUROC of forecasts, the protocol's combination, their parts, windows, simple numbers and guesses.
+
+    With 95 % intervals; 0.5 is a coin, 1 is perfect.
+    """
     stages = analysis.rows.stages
     figure, (axes,) = sheet(1, 8.4, 1.2 + 0.5 * len(SHOWN))
     for i, stage in enumerate(stages):
@@ -79,7 +84,7 @@ def second_auroc(analysis: Analysis) -> Figure:
 
 
 def second_families(analysis: Analysis) -> Figure:
-    """AUROC of the forecast in each family of tasks, without intervals: a family has one or two tasks."""
+    """AUROC of the protocol's combination in each family of tasks, without intervals: a family has one or two tasks."""
     families = sorted({family for _, _, family in analysis.by_family})
     stages = analysis.rows.stages
     figure, (axes,) = sheet(1, 7.4, 1.0 + 0.45 * len(families))
@@ -91,7 +96,7 @@ def second_families(analysis: Analysis) -> Figure:
     axes.set_xlim(0.0, 1.02)
     axes.set_yticks(range(len(families)), families)
     axes.set_ylim(len(families) - 0.4, -0.6)
-    label(axes, "AUROC of the forecast", "")
+    label(axes, "AUROC of the protocol's combination", "")
     legend(axes, loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=2)
     return figure
 
@@ -99,7 +104,7 @@ def second_families(analysis: Analysis) -> Figure:
 def second_shares(analysis: Analysis) -> Figure:
     """Share found against the share forecast after 5 % of the training, one mark a lag of a training.
 
-    Left the forecast, right its budgeted part.
+    Left the protocol's combination, right its budgeted part.
     """
     rows, stage = analysis.rows, goals.FIVE
     figure, axes = sheet(2, 4.4, 4.3)
@@ -123,7 +128,7 @@ def second_shares(analysis: Analysis) -> Figure:
 
 
 def second_needed(analysis: Analysis) -> Figure:
-    """Sequences at which a lag was learned against the number forecast, for curves that cross one half.
+    """Sequences at which a lag was learned against those for half of the protocol's combination, for curves that cross one half.
 
     Right edge: said to be never.
     """

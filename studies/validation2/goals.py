@@ -1,4 +1,4 @@
-"""The goals of the protocol, each held against the numbers."""
+"""The goals of the protocol, each held against the numbers of its own predictor."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from studies.validation.bootstrap import Estimate
 from studies.validation.words import label as first_label
 from studies.validation.words import percent, shown
 from studies.validation2.analysis import FACTOR, PRIMARY, Analysis
+from studies.validation2.returned import UNLIMITED, WITHIN_STEPS
 
 BEFORE, PILOT, FIVE = "init", "pilot", "early_5"
 LABELS = {
-    PRIMARY: "**forecast**",
+    UNLIMITED: "**forecast**",
+    WITHIN_STEPS: "**forecast, told optimiser and steps**",
+    PRIMARY: "protocol's combination",
     "readable": "readable share",
     "reachable": "reachable share",
     "budgeted": "share within the budget of steps",
@@ -20,7 +23,7 @@ LABELS = {
     "share_now": "share that the output has already",
     "n_readable": "sequences for half by the readout",
     "n_reachable": "sequences for half by all weights",
-    "n_forecast": "sequences for half of the forecast",
+    "n_forecast": "sequences for half of the protocol's combination",
 }
 
 
@@ -112,7 +115,7 @@ def _auroc(name: str, estimated: Estimate, least: float, lower: float) -> Goal:
 
 
 def not_beaten(analysis: Analysis, stage: str) -> list[str]:
-    """Simple predictors that the forecast is not shown to be better than."""
+    """Simple predictors that the protocol's combination is not shown to be better than."""
     return [o for o in analysis.simple(stage) if not analysis.differences[PRIMARY, o, stage].above(0)]
 
 

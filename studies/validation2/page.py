@@ -10,13 +10,16 @@ import numpy as np
 
 from lagreach._util.disk import write_text
 from lagreach.study.results import table
+from studies.validation.bootstrap import Estimate
 from studies.validation.matching import BASELINES
 from studies.validation.words import STAGE_WORDS, compared, how_well, shown
 from studies.validation2 import figures
 from studies.validation2.analysis import GAIN, PRIMARY, READINGS, SHARE_PREDICTORS, Analysis
 from studies.validation2.goals import BEFORE, FIVE, judged, label
 from studies.validation2.growth_analysis import WAYS, Grown
-from studies.validation2.readme import interval
+from studies.validation2.record import KINDS, STAGES, counted
+from studies.validation2.returned import RETURNED, UNLIMITED, WITHIN_STEPS
+from studies.validation2.summary import interval
 
 ROOT = Path(__file__).parents[2]
 FIRST = ROOT / "results" / "validation2" / "first_definition.json"
@@ -42,8 +45,26 @@ def score_table(analysis: Analysis, stage: str) -> str:
     return "\n".join(table(headers, rows))
 
 
+def returned_table(parts: Mapping[str, Analysis]) -> str:
+    """What a forecast returns, and the protocol's combination, in each part of the study."""
+    rows = []
+    for part, analysis in parts.items():
+        learned = counted([analysis.rows])["learned_of"]
+        of_kind = {KINDS[kind]: learned[kind] for kind in KINDS}
+        for name in (*RETURNED, PRIMARY):
+            aurocs = [shown(analysis.score(name, stage).auroc) for stage in (BEFORE, FIVE, "early_20")]
+            high = [of_kind[name][key][-1] for key in STAGES.values()] if name in of_kind else []
+            rates = [f"{yes} of {of}" for yes, of in high] or ["", ""]
+            rows.append((label(name), part, *aurocs, shown(analysis.errors[name, FIVE]), *rates))
+    headers = (
+        "", "trainings", "AUROC before", "after 5 %", "after 20 %", "median error of the share after 5 %",
+        "learned of those at half or more, before", "after 5 %",
+    )  # fmt: skip
+    return "\n".join(table(headers, rows))
+
+
 def family_table(analysis: Analysis) -> str:
-    """AUROC in each family, and the share learned there by number of sequences."""
+    """AUROC of the combination in each family, that of forecasts after 5 %, and the share learned by number of sequences."""
     rows, scored = analysis.rows, analysis.scored
     budgets = np.unique(rows["sequences"])
     made = []
@@ -60,11 +81,14 @@ def family_table(analysis: Analysis) -> str:
                 (PRIMARY, "pilot"),
                 (PRIMARY, FIVE),
                 (PRIMARY, "early_20"),
+                (UNLIMITED, FIVE),
+                (WITHIN_STEPS, FIVE),
                 ("n_probe", FIVE),
             )
         ]
         made.append((str(family), *learned, *aurocs))
-    headers = ("family", *(f"learned, N = {n:,}" for n in budgets), "before", "pilot", "5 %", "20 %", "window, 5 %")
+    ways = ("before", "pilot", "5 %", "20 %", "forecast, 5 %", "told steps, 5 %", "window, 5 %")
+    headers = ("family", *(f"learned, N = {n:,}" for n in budgets), *ways)
     return "\n".join(table(headers, made))
 
 
@@ -79,7 +103,7 @@ def reading_table(analysis: Analysis) -> str:
     headers = (
         "learned means",
         "thought of",
-        "forecast before",
+        "combination before",
         "after the pilot",
         "after 5 %",
         "after 20 %",
@@ -148,6 +172,9 @@ def render(
         grown=grown,
         kept=[WAYS[w] for w in WAYS if grown and all(g.helps for ways in grown.values() for g in ways if g.way == w)],
         growth_table=growth_table(grown),
+        returned_table=returned_table({"all tasks": analysis} | ({"linear": linear} if linear else {})),
+        plain_forecast=UNLIMITED,
+        told=WITHIN_STEPS,
         linear_table="" if linear is None else goal_table(linear),
         linear_families="" if linear is None else family_table(linear),
         count=lambda shown_rows, name: len(np.unique(shown_rows[name])),
@@ -163,6 +190,7 @@ def render(
         label=label,
         shown=shown,
         compared=compared,
+        order=order,
         how_well=how_well,
         goal_table=goal_table(analysis),
         family_table=family_table(analysis),
@@ -175,6 +203,13 @@ def render(
         split="without parity and series",
     )
     return text.rstrip() + "\n"
+
+
+def order(gain: Estimate) -> str:
+    """What a difference of AUROC means for the order of lags, in words."""
+    if gain.above(0):
+        return "becomes better"
+    return "becomes worse" if gain.below(0) else "does not become better, as far as can be told"
 
 
 def _series(analysis: Analysis) -> dict[str, float]:

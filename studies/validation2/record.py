@@ -16,29 +16,24 @@ from lagreach._util.disk import write_text
 from lagreach.forecasting import track_record
 from studies.validation.matching import Matched, match
 from studies.validation2.analysis import SHARE_LEARNED
+from studies.validation2.returned import UNLIMITED, WITHIN_STEPS, returned
 from studies.validation2.summary import linear_folder
 from studies.validation2.tables import load_tables
 
 EDGES = (0.1, SHARE_LEARNED)  # between shares that are told apart
+KINDS = {"unlimited": UNLIMITED, "budgeted": WITHIN_STEPS}
 STAGES = {"init": "before", "early_5": "after_5_percent"}
 FILE = Path(track_record.__file__).with_suffix(".json")
-
-
-def forecast_shares(rows: Matched, stage: str) -> dict[str, np.ndarray]:
-    """Shares as `lagreach.forecast` names them, without and with an optimiser and its steps; NaN where there is none."""
-    readable, reachable, budgeted = (rows.values[stage, name] for name in ("readable", "reachable", "budgeted"))
-    unlimited = np.fmax(readable, reachable)
-    return {"unlimited": unlimited, "budgeted": np.minimum(unlimited, budgeted)}
 
 
 def counted(parts: Sequence[Matched]) -> dict[str, Any]:
     """Lags that were learned, and all lags, from the lowest shares to the highest."""
     counts: dict[str, dict[str, list[list[int]]]] = {}
     for stage, name in STAGES.items():
-        found = [(forecast_shares(rows, stage), rows.recovered("share") >= SHARE_LEARNED) for rows in parts]
+        found = [(returned(rows, stage), rows.recovered("share") >= SHARE_LEARNED) for rows in parts]
         learned = np.concatenate([answer for _, answer in found])
-        for kind in ("unlimited", "budgeted"):
-            share = np.concatenate([shares[kind] for shares, _ in found])
+        for kind, predictor in KINDS.items():
+            share = np.concatenate([shares[predictor] for shares, _ in found])
             place = np.where(np.isnan(share), -1, np.digitize(share, EDGES))
             inside = [place == i for i in range(len(EDGES) + 1)]
             counts.setdefault(kind, {})[name] = [[int(learned[here].sum()), int(here.sum())] for here in inside]

@@ -15,6 +15,7 @@ from studies.validation.bootstrap import Estimate
 from studies.validation2.analysis import FACTOR, PRIMARY, READINGS, SHARE_LEARNED, Analysis
 from studies.validation2.goals import is_linear, judged, not_beaten
 from studies.validation2.growth_analysis import growth
+from studies.validation2.returned import UNLIMITED, WITHIN_STEPS
 
 STAGE_KEYS = {
     "init": "before",
@@ -23,6 +24,7 @@ STAGE_KEYS = {
     "early_5": "after_5_percent",
     "early_20": "after_20_percent",
 }
+RETURNED_KEYS = {UNLIMITED: "without_optimiser", WITHIN_STEPS: "with_optimiser_and_steps"}
 DIGITS = 9
 
 
@@ -68,6 +70,7 @@ def summary(analysis: Analysis) -> dict[str, Any]:
         "auroc_between_networks": {stage: plain(s.networks) for stage, s in main.items()},
         "auroc_between_lags": {stage: plain(s.lags) for stage, s in main.items()},
         "median_share_error": {STAGE_KEYS[s]: plain(analysis.errors[PRIMARY, s]) for s in stages},
+        "returned": as_returned(analysis),
         "sequences_needed": {
             n.predictor: {
                 STAGE_KEYS[o.stage]: {
@@ -112,6 +115,34 @@ def summary(analysis: Analysis) -> dict[str, Any]:
     }
 
 
+def as_returned(analysis: Analysis) -> dict[str, Any]:
+    """The main numbers of what `lagreach.forecast` returns, and what an optimiser and its steps add to the AUROC."""
+    stages = analysis.rows.stages
+    made: dict[str, Any] = {
+        key: {
+            "auroc": {STAGE_KEYS[s]: plain(analysis.score(name, s).auroc) for s in stages},
+            "auroc_between_networks": {STAGE_KEYS[s]: plain(analysis.score(name, s).networks) for s in stages},
+            "median_share_error": {STAGE_KEYS[s]: plain(analysis.errors[name, s]) for s in stages},
+        }
+        for name, key in RETURNED_KEYS.items()
+    }
+    gains = {STAGE_KEYS[s]: plain(analysis.differences[WITHIN_STEPS, UNLIMITED, s]) for s in stages}
+    return made | {"auroc_with_less_without": gains}
+
+
+def interval(estimated: dict[str, float | None]) -> str:
+    """A number of a summary with its interval.
+
+    >>> interval({"value": 0.712, "low": 0.5, "high": 0.8349})
+    '0.71 [0.50, 0.83]'
+    """
+    if estimated["value"] is None:
+        return "not measurable"
+    if estimated["low"] is None or estimated["high"] is None:
+        return f"{estimated['value']:.2f}"
+    return f"{estimated['value']:.2f} [{estimated['low']:.2f}, {estimated['high']:.2f}]"
+
+
 def _nested(estimates: dict[Any, Estimate], stage_at: int) -> dict[str, Any]:
     """Keys one below the other, stages by their names here."""
     made: dict[str, Any] = {}
@@ -144,6 +175,7 @@ def linear_part(folder: Path) -> dict[str, Any]:
         "auroc",
         "auroc_between_networks",
         "median_share_error",
+        "returned",
         "window",
     )
     return {name: linear[name] for name in kept} | {
@@ -151,6 +183,14 @@ def linear_part(folder: Path) -> dict[str, Any]:
         "pilot_less_before": gains[STAGE_KEYS["pilot"]],
         "claims": linear["goals"],
     }
+
+
+def save_first_definition(analysis: Analysis, path: Path) -> None:
+    """Write the main numbers of tables whose shares were defined otherwise, which the page tells beside those of now."""
+    made = summary(analysis)
+    about = "summary.json before shares of single inputs: the run by the protocol's first definition"
+    kept = {name: made[name] for name in ("auroc", "median_share_error", "returned", "goals")}
+    write_text(path, json.dumps({"about": about} | kept, indent=1, allow_nan=False) + "\n")
 
 
 def save_summary(analysis: Analysis, path: Path) -> dict[str, Any]:

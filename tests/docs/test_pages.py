@@ -101,6 +101,13 @@ def test_how_far_to_trust_it_is_what_the_studies_found():
     assert len(shown.splitlines()) == 3
 
 
+def test_what_makes_a_forecast_surer_is_what_the_study_found():
+    from docs.readme import FORECAST, marked, surer
+
+    text = FORECAST.read_text(encoding="utf-8")
+    assert text == marked(text, surer())
+
+
 def test_the_page_for_readers_of_the_papers_has_every_equation():
     """Numbers of the first paper without a gap, and commands and tests that exist."""
     first, second = (DOCS / "papers.md").read_text(encoding="utf-8").split("## Cayci")

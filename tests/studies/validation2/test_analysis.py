@@ -5,14 +5,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
+import lagreach
+from lagreach.forecasting.track_record import counts
 from studies.validation.learning_curves import learning_curves
 from studies.validation.matching import Matched, match
-from studies.validation2 import readme, record
+from studies.validation2 import record
 from studies.validation2.analysis import PRIMARY, analyse_rows, sequences_needed, share_error, weighted_median
 from studies.validation2.goals import FIVE, goals, is_linear, judged
 from studies.validation2.page import PAGE, RESULTS, render
-from studies.validation2.summary import STAGE_KEYS, linear_folder, summary
+from studies.validation2.returned import UNLIMITED, WITHIN_STEPS, returned
+from studies.validation2.summary import RETURNED_KEYS, STAGE_KEYS, linear_folder, summary
 from studies.validation2.tables import load_tables
 
 ROWS = match(*load_tables(RESULTS))
@@ -59,11 +63,40 @@ def test_the_linear_part_has_claims_of_its_own():
     assert again == SUMMARY["linear_dependencies"]["auroc"]["after_noise_free_pilot"]["value"]
 
 
-def test_three_lines_for_a_readme():
-    made = readme.lines(SUMMARY)
-    assert len(made) == 3
-    assert readme.interval(SUMMARY["auroc"]["before"]) in made[0]
-    assert readme.interval(SUMMARY["median_share_error"]["after_5_percent"]) in made[1]
+def test_what_a_forecast_returns_is_scored_beside_the_combination_of_the_protocol(analysis):
+    again, stored = summary(analysis)["returned"], SUMMARY["returned"]
+    for name, key in RETURNED_KEYS.items():
+        for stage, word in STAGE_KEYS.items():
+            assert again[key]["auroc"][word]["value"] == stored[key]["auroc"][word]["value"]
+            assert again[key]["median_share_error"][word]["value"] == stored[key]["median_share_error"][word]["value"]
+            said = np.fmax(ROWS.values[stage, "readable"], ROWS.values[stage, "reachable"])
+            if name == WITHIN_STEPS:
+                said = np.fmin(said, ROWS.values[stage, "budgeted"])
+            np.testing.assert_array_equal(analysis.rows.values[stage, name], said)
+    assert "not what a forecast returns" in PAGE.read_text(encoding="utf-8")
+
+
+def test_a_forecast_returns_what_the_study_scores_as_returned():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(64, 10, 2, generator=generator)
+    y = torch.nn.functional.pad(x[:, :-3, :1], (0, 0, 3, 0))
+    model = lagreach.GatedRNN("gru", 2, 6, 1, generator=generator)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+    asked = {"lags": [1, 3, 6], "sequences": [50, 500], "directions": 8}
+    for name, steps in ((UNLIMITED, {}), (WITHIN_STEPS, {"optimiser": optimiser, "steps": 30})):
+        made = lagreach.forecast(model, (x, y), **asked, **steps)
+        parts = {("init", part): getattr(made, part).values for part in ("readable", "reachable", "budgeted")}
+        np.testing.assert_array_equal(returned(Matched({}, parts, {}), "init")[name], made.if_present.values)
+
+
+def test_steps_make_high_shares_surer_and_not_the_order_of_lags():
+    for stage in ("before", "after_5_percent"):
+        without, told = (counts()["learned_of"][kind][stage][-1] for kind in ("unlimited", "budgeted"))
+        assert told[0] / told[1] > without[0] / without[1] + 0.2
+        assert told[1] < without[1]
+        for part in (SUMMARY, SUMMARY["linear_dependencies"]):
+            gain = part["returned"]["auroc_with_less_without"][stage]
+            assert gain["low"] < 0 < gain["high"]
 
 
 def with_forecast(values):
