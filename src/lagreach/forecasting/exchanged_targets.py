@@ -4,12 +4,16 @@ The first test of a forecast flips the signs of covariances by block, as if thes
 or of values with long tails they do not: fourteen blocks without a coincidence of two events are fourteen small negative
 covariances. Where the first test may have found something, targets are therefore exchanged within groups of sequences, which
 changes nothing if they depend on no input, and what that test says counts. No model is run.
+
+Where targets depend on other lags, what these explain is not exchanged along: it would be as far from an old input as from any
+other, and a sequence's own targets are not. So of partners what is left by the lags that look like dependences stands in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -18,7 +22,8 @@ from torch import Tensor
 
 from lagreach.data.batch import zero_beyond
 from lagreach.data.pairs import BlockPlan, plan_blocks
-from lagreach.forecasting.plan import BLOCKS, wide_coding
+from lagreach.forecasting.plan import BLOCKS, InputCoding, wide_coding
+from lagreach.forecasting.single_inputs import SingleInputs
 from lagreach.forecasting.target_batches import Measurement
 from lagreach.gradients.significance import Significance, flip_test
 from lagreach.transport.objective import Objective
@@ -26,19 +31,23 @@ from lagreach.transport.objective import Objective
 TARGETS = 8  # combinations that stand for more outputs or classes
 MEMBERS = 8  # of a group that exchanges targets
 ROOM = 2**23  # numbers at a time
+SUSPECTS = 12  # lags whose part of the targets is taken off, at most
 FEW = 4  # targets of a sequence, up to which products with all lags are made one by one
 
 
-def exchange_test(measurement: Measurement, positions: int, outputs: int, flips: int, seed: int) -> Significance | None:
+def exchange_test(
+    measurement: Measurement, positions: int, outputs: int, suspects: Sequence[int], flips: int, seed: int
+) -> Significance | None:
     """Test all lags together; None where these sequences cannot tell.
 
-    `positions` are those of the model's output for as many steps as the first sequences have, `outputs` its values at each.
+    `positions` are those of the model's output for as many steps as the first sequences have, `outputs` its values at each, and
+    `suspects` the lags that look like dependences, the clearest first.
     """
     plan = measurement.plan
     dealt = plan_blocks(plan.sequences, BLOCKS, seed, members=MEMBERS).subsample(len(plan))
     if dealt.untold:
         return None
-    exchanged = _Exchanged(measurement, positions, outputs, dealt, seed)
+    exchanged = _Exchanged(measurement, positions, outputs, dealt, tuple(suspects[:SUSPECTS]), seed)
     means = exchanged.means()
     return flip_test(means, flips=flips, generator=np.random.default_rng(seed))
 
@@ -51,42 +60,66 @@ class _Exchanged:
     positions: int
     outputs: int
     dealt: BlockPlan
+    suspects: tuple[int, ...]
     seed: int
 
     def means(self) -> Float[np.ndarray, "block pairing lag coordinate"]:
         """Go through all groups."""
-        dealt, plan = self.dealt, self.measurement.plan
-        coding = wide_coding(plan, self.seed) if plan.coding.tokens else plan.coding
-        codes, lags, pairings = coding.project.shape[1], list(plan.lags), dealt.members - 1
-        table = self._table()
+        dealt, lags = self.dealt, list(self.measurement.plan.lags)
+        codes, values = self._coding.project.shape[1], self._table.shape[1]
         home = dealt.blocks[:: dealt.members // 2]
-        sums = torch.zeros(dealt.count, pairings, len(lags), codes, table.shape[1], dtype=torch.float64)
-        counts, scale = np.bincount(home, minlength=dealt.count) * dealt.members, None
-        each = dealt.members * 2 * plan.time * (codes + pairings * table.shape[1] * (1 + codes))
-        together = max(1, ROOM // each)
-        for start in range(0, len(home), together):
-            numbers = dealt.groups[start : start + together]
-            batch = zero_beyond(plan.sequences.read(numbers.ravel().tolist()))
-            planted, single = coding.planted_and_single(batch)
-            old = planted.double()[..., -codes:]
-            found = self.measurement._targets(self._shape(len(batch.x), batch.x.shape[1]), torch.float64, batch)
-            values, weights = self._values(found.objective, table), found.shares.double().cpu()
-            if scale is None:  # outputs in units of their own
-                scale = values[weights > 0].std(0).clamp(min=1e-300)
-            contrast = _contrasts(values / scale, weights, dealt.members)
-            block = torch.from_numpy(np.repeat(home[start : start + together], dealt.members))
-            times = found.times.cpu()
-            near = [lag for lag in lags if single is not None and lag < single.order]
+        sums = torch.zeros(dealt.count, dealt.members - 1, len(lags), codes, values, dtype=torch.float64)
+        explained = self._explained()
+        for start, piece in self._pieces():
+            contrast = _contrasts(piece.values, piece.left(explained), piece.weights, dealt.members)
+            block = torch.from_numpy(np.repeat(home[start : start + self._together], dealt.members))[: len(contrast)]
+            near = [lag for lag in lags if piece.single is not None and lag < piece.single.order]
             for lag in near:
                 place = lags.index(lag)
-                assert single is not None
-                held = single.up_to(lag).double()
-                sums[:, :, place : place + 1].index_add_(0, block, _products(held, contrast, times, [lag]))
+                assert piece.single is not None
+                held = piece.single.up_to(lag).double()
+                sums[:, :, place : place + 1].index_add_(0, block, _products(held, contrast, piece.times, [lag]))
             far = [place for place, lag in enumerate(lags) if lag not in near]
             if far:
-                made = _products(old, contrast, times, [lags[place] for place in far])
+                made = _products(piece.old[..., -codes:], contrast, piece.times, [lags[place] for place in far])
                 sums[:, :, far] += torch.zeros_like(sums[:, :, far]).index_add_(0, block, made)
-        return (sums / torch.from_numpy(counts).view(-1, 1, 1, 1, 1)).flatten(3).numpy()
+        counts = torch.from_numpy(np.bincount(home, minlength=dealt.count) * dealt.members)
+        return (sums / counts.view(-1, 1, 1, 1, 1)).flatten(3).numpy()
+
+    def _explained(self) -> _Explained:
+        """What the suspects explain of the targets, all together."""
+        squares: Tensor | float = 0.0
+        products: Tensor | float = 0.0
+        for _, piece in self._pieces():
+            given, count = piece.given(self.suspects), (piece.weights > 0).double()[..., None]
+            squares = squares + (given * count).flatten(0, 1).mT @ given.flatten(0, 1)
+            products = products + (given * count).flatten(0, 1).mT @ piece.values.flatten(0, 1)
+        return _Explained(self.suspects, torch.linalg.pinv(torch.as_tensor(squares), hermitian=True) @ products)
+
+    def _pieces(self) -> Iterator[tuple[int, _Piece]]:
+        """Some groups at a time, and the number of the first."""
+        plan, scale = self.measurement.plan, None
+        for start in range(0, len(self.dealt.groups), self._together):
+            numbers = self.dealt.groups[start : start + self._together]
+            batch = zero_beyond(plan.sequences.read(numbers.ravel().tolist()))
+            planted, single = self._coding.planted_and_single(batch)
+            found = self.measurement._targets(self._shape(len(batch.x), batch.x.shape[1]), torch.float64, batch)
+            values, weights = self._values(found.objective), found.shares.double().cpu()
+            if scale is None:  # outputs in units of their own
+                scale = values[weights > 0].std(0).clamp(min=1e-300)
+            yield start, _Piece(planted.double(), single, values / scale, weights, found.times.cpu())
+
+    @cached_property
+    def _together(self) -> int:
+        """Groups at a time."""
+        codes, values = self._coding.project.shape[1], self._table.shape[1]
+        each = 2 * self.measurement.plan.time * (codes + (self.dealt.members - 1) * values * (1 + codes))
+        return max(1, ROOM // (self.dealt.members * each))
+
+    @cached_property
+    def _coding(self) -> InputCoding:
+        plan = self.measurement.plan
+        return wide_coding(plan, self.seed) if plan.coding.tokens else plan.coding
 
     def _shape(self, count: int, time: int) -> tuple[int, int, int]:
         sample = self.measurement.plan.sample()
@@ -94,30 +127,73 @@ class _Exchanged:
         per_step = self.positions in (sample.x.shape[1], longest) and not self.measurement.at_end
         return count, time if per_step else self.positions, self.outputs
 
+    @cached_property
     def _table(self) -> Float[Tensor, "output target"]:
         if self.measurement.loss != "cross_entropy" and self.outputs <= TARGETS:
             return torch.eye(self.outputs, dtype=torch.float64)
         generator = torch.Generator().manual_seed(self.seed + 2)
         return torch.randn(self.outputs, TARGETS, generator=generator, dtype=torch.float64)
 
-    def _values(self, objective: Objective, table: Tensor) -> Float[Tensor, "seq target value"]:
+    def _values(self, objective: Objective) -> Float[Tensor, "seq target value"]:
         y = objective.y.detach().cpu()
         if not y.is_floating_point():
-            return table[y.clamp(min=0)]
-        return torch.where(objective.weights.cpu()[..., None] > 0, y.double(), 0.0) @ table
+            return self._table[y.clamp(min=0)]
+        return torch.where(objective.weights.cpu()[..., None] > 0, y.double(), 0.0) @ self._table
+
+
+@dataclass(frozen=True)
+class _Explained:
+    """What inputs at some lags explain of the targets, linearly; a constant stands behind them."""
+
+    lags: tuple[int, ...]
+    slopes: Float[Tensor, "given value"]
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Some sequences: inputs (and what each holds alone behind them), targets, their weights and their steps."""
+
+    old: Float[Tensor, "seq time code"]
+    single: SingleInputs | None
+    values: Float[Tensor, "seq target value"]
+    weights: Float[Tensor, "seq target"]
+    times: Int[Tensor, "seq target"]
+
+    def given(self, lags: Sequence[int]) -> Float[Tensor, "seq target given"]:
+        """Inputs at some lags, and a one."""
+        inputs = self.old if self.single is None else self.old[..., : self.old.shape[2] // 2]
+        old = _before(inputs, self.times, lags).flatten(2)
+        return torch.cat((old, torch.ones_like(old[..., :1])), dim=2)
+
+    def left(self, explained: _Explained) -> Float[Tensor, "seq target value"]:
+        """Targets less what is explained."""
+        return self.values - self.given(explained.lags) @ explained.slopes
 
 
 def _contrasts(
-    values: Float[Tensor, "seq target value"], weights: Float[Tensor, "seq target"], members: int
+    own: Float[Tensor, "seq target value"],
+    left: Float[Tensor, "seq target value"],
+    weights: Float[Tensor, "seq target"],
+    members: int,
 ) -> Float[Tensor, "seq pairing target value"]:
-    """Each one's targets less those of its partner, in every pairing, where both have some."""
-    own, others = (part.unflatten(0, (-1, members)) for part in (values, weights))
+    """Each one's targets less what is left of its partner's, in every pairing, where both have some."""
+    own, left, weights = (part.unflatten(0, (-1, members)) for part in (own, left, weights))
     made = []
     for shift in range(1, members):
         partner = [member ^ shift for member in range(members)]
-        common = torch.where((others > 0) & (others[:, partner] > 0), (others + others[:, partner]) / 2, 0.0)
-        made.append(common[..., None] * (own - own[:, partner]))
+        both = (weights > 0) & (weights[:, partner] > 0)
+        common = torch.where(both, (weights + weights[:, partner]) / 2, 0.0)
+        made.append(common[..., None] * (own - left[:, partner]))
     return torch.stack(made, dim=2).flatten(0, 1)
+
+
+def _before(
+    values: Float[Tensor, "seq time code"], times: Int[Tensor, "seq target"], lags: Sequence[int]
+) -> Float[Tensor, "seq target lag code"]:
+    """Values so many steps before; zero where there are none."""
+    then = times[:, :, None] - torch.tensor(list(lags), dtype=torch.long)
+    seq = torch.arange(len(values))[:, None, None]
+    return torch.where((then >= 0)[..., None], values[seq, then.clamp(min=0)], 0.0)
 
 
 def _products(
@@ -128,10 +204,7 @@ def _products(
 ) -> Float[Tensor, "seq pairing lag code value"]:
     """Sums over targets of each sequence of the contrasts, times the inputs so many steps before."""
     if contrast.shape[2] <= FEW or len(lags) == 1:
-        then = times[:, :, None] - torch.tensor(list(lags))
-        seq = torch.arange(len(old))[:, None, None]
-        before = torch.where((then >= 0)[..., None], old[seq, then.clamp(min=0)], 0.0)
-        return torch.einsum("nalc,ngav->nglcv", before, contrast)
+        return torch.einsum("nalc,ngav->nglcv", _before(old, times, lags), contrast)
     length = 1 << (old.shape[1] + max(lags) - 1).bit_length()
     placed = contrast.new_zeros(*contrast.shape[:2], old.shape[1], contrast.shape[3])
     placed.scatter_add_(2, times[:, None, :, None].expand_as(contrast), contrast)

@@ -207,7 +207,8 @@ def forecast(
     )
     adjusted = np.where(plan.told, test.adjusted, np.nan)
     if (adjusted <= WORTH_A_LOOK * error).any():
-        exchanged = exchange_test(run.measurement, run.positions, run.outputs, FLIPS, seed)
+        suspects = [plan.lags[at] for at in np.argsort(adjusted) if adjusted[at] <= WORTH_A_LOOK * error]
+        exchanged = exchange_test(run.measurement, run.positions, run.outputs, suspects, FLIPS, seed)
         adjusted = adjusted if exchanged is None else np.where(plan.told, exchanged.adjusted, np.nan)
     return Forecast(
         read=read,
