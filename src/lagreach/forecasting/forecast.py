@@ -166,11 +166,11 @@ def forecast(
         )
     numbers = counts_of(sequences)
     source, loss, said = aligned_labels(model, as_sequences(data), loss, call)
+    moved = model  # which the optimiser knows; the weights of a pilot and of other copies have the same names
     if pilot:
         model = _after_pilot(model, train, pilot)
     if (note := precision_note(model)) is not None:
         said = (*said, note)
-    trained = model  # which the optimiser knows
     model = in_single_precision(model) if isinstance(model, nn.Module) else model
     call, reset = from_fresh_state(model, telling_sample(source), call)
     refuse_unknown_tokens(model, source, call)
@@ -190,7 +190,7 @@ def forecast(
         scale = None
         if optimiser is not None and steps is not None:
             squared = mean_squared_gradients(run.measurement, None if budget is None else GRADIENTS * budget)
-            scale = optimiser_scale(run.measurement, optimiser, trained, squared)
+            scale = optimiser_scale(run.measurement, optimiser, moved, squared)
             run.settings["farthest"] = farthest(scale, squared, steps)
         if weights == "all":
             reach, within, sketch = run.reachable(
