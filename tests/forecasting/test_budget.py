@@ -1,9 +1,12 @@
 """Budgets of steps: whose optimiser it is, what binds, and what a budget does not count."""
 
+import numpy as np
+import pytest
 import torch
 
 import lagreach
-from tests.forecasting.models import Recurrent, data
+from lagreach.forecasting.run import NOT_MOVED, STEPS_UNKNOWN
+from tests.forecasting.models import Recurrent, Reservoir, Unfinished, data
 
 
 def forecast(model, given, **options):
@@ -26,3 +29,35 @@ def test_the_optimiser_of_a_model_knows_its_pilot():
     train(piloted, 20)
     by_hand = forecast(piloted, given, optimiser=sgd(piloted), steps=100)
     assert made.budgeted.item() == by_hand.budgeted.item() > 0
+
+
+def test_a_budget_of_steps_holds_for_the_readout_alone():
+    x, y = data(256, 24, inputs=1, lag=3)
+    model = Reservoir()  # of which all weights are those of its readout
+    for given in (sgd(model, 0.02), torch.optim.Adam(model.parameters(), 0.01)):
+        both = [
+            forecast(model, (x, y), lags=[3], weights=weights, optimiser=given, steps=30)
+            for weights in ("all", "readout")
+        ]
+        np.testing.assert_allclose(both[1].budgeted.values, both[0].budgeted.values, atol=1e-3)
+        assert both[1].if_present.item() == both[1].budgeted.item() < both[1].readable.item() - 0.02
+
+
+def test_a_readout_that_hardly_moves_learns_nothing():
+    model = Reservoir()
+    made = forecast(model, data(128, 24, inputs=1), weights="readout", optimiser=sgd(model, 1e-9), steps=1)
+    assert made.readable.item() > 0.5
+    assert made.if_present.item() < 1e-6
+    assert made.limits_if_present.item() == "few steps"
+    assert "lag 2 needs more steps" in str(made)
+
+
+@pytest.mark.parametrize(
+    ("model", "moved", "said"), [(Unfinished, "layer", STEPS_UNKNOWN), (Recurrent, "layer", NOT_MOVED)]
+)
+def test_steps_that_do_not_count_for_a_readout_are_said_to(model, moved, said):
+    model = model()
+    optimiser = sgd(getattr(model, moved))
+    made = forecast(model, data(64, 12), weights="readout", optimiser=optimiser, steps=10)
+    assert said in made.warnings
+    assert made.budgeted.isnull().item() == (said == STEPS_UNKNOWN)

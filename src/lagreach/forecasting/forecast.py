@@ -104,7 +104,8 @@ def forecast(
         "mse" or "cross_entropy".
     optimiser, steps
         The optimiser of `torch.optim` that will train the model, and for how many steps: shares are then also limited by how far
-        it gets. It must belong to this very model (with a pilot, to the model before it).
+        it gets (with ``weights="readout"``, how far with the readout alone). It must belong to this very model (with a pilot,
+        to the model before it).
     error
         Error of the tests: of a dependence in the data, and of a gradient that stands out.
     train, pilot
@@ -183,16 +184,16 @@ def forecast(
         run.warnings += [*said, *reset]
         if budget is not None:
             run.within(Budget(budget, started))
-        read = run.readable(ticks(shown, "readout", len(plan)))
-        seconds["readout"] = time.perf_counter() - started - sum(seconds.values())
-        reach = within = None
-        sketch = np.full(len(plan.lags), np.nan)
         scale = None
         if optimiser is not None and steps is not None:
             squared = mean_squared_gradients(run.measurement, None if budget is None else GRADIENTS * budget)
             scale = optimiser_scale(run.measurement, optimiser, moved, squared)
             run.settings["farthest"] = farthest(scale, squared, steps)
-        if weights == "all":
+        alone = weights == "readout"
+        read, within = run.readable(ticks(shown, "readout", len(plan)), *((scale, steps) if alone else ()))
+        seconds["readout"] = time.perf_counter() - started - sum(seconds.values())
+        reach, sketch = None, np.full(len(plan.lags), np.nan)
+        if not alone:
             reach, within, sketch = run.reachable(
                 scale, steps, shown, directions=directions, derivatives=derivatives, memory=memory,
                 strength=strength, have=len(source),
@@ -252,7 +253,7 @@ def readout_shares(
     features = as_network(model, sample, call).show(sample)[1].shape[-1]
     if features > most_features:
         return None, features
-    return ForecastRun(model, plan, loss, target_steps, call, seed).readable(None), features
+    return ForecastRun(model, plan, loss, target_steps, call, seed).readable(None)[0], features
 
 
 def _after_pilot(model: nn.Module | View, train: Train | None, pilot: int) -> nn.Module:

@@ -37,8 +37,8 @@ class Forecast:
     Attributes
     ----------
     read, reach, within
-        Shares as functions of the amount of fitting: of the readout; of all weights; of all weights within the optimiser's
-        steps. None where they were not asked for.
+        Shares as functions of the amount of fitting: of the readout; of all weights; of these (or of the readout, where that
+        alone is fitted) within the optimiser's steps. None where they were not asked for.
     sequences
         Numbers of sequences that shares are given for.
     available
@@ -99,7 +99,7 @@ class Forecast:
 
     @cached_property
     def budgeted(self) -> xr.DataArray:
-        """Share that all weights recover within the optimiser's steps; NaN if not asked for."""
+        """Share that the weights that are fitted recover within the optimiser's steps; NaN if not asked for."""
         return self._array("budgeted", self._of(self.within, self._numbers))
 
     @cached_property

@@ -14,7 +14,7 @@ from lagreach._util.progress import Progress, Tick, ticks
 from lagreach.adapters import View
 from lagreach.adapters.calling import Call
 from lagreach.diagnosis.pacing import timed
-from lagreach.forecasting.budget import descent_time, readout_scale
+from lagreach.forecasting.budget import descent_time, readout_scale, readout_time
 from lagreach.forecasting.dependence import dependence_of
 from lagreach.forecasting.linearise import Linearisation, choose_linearisation
 from lagreach.forecasting.network import MOST_FEATURES, as_network
@@ -36,7 +36,15 @@ from lagreach.forecasting.target_batches import Measurement
 from lagreach.forecasting.training_gradients import cut_gradients
 from lagreach.gradients.output_anchors import AT_THE_END
 from lagreach.statistics import reachable, readable
-from lagreach.statistics.linear_share import ANCHORS, ShareCurves, Start, output_space, rounding_floor, share_curves
+from lagreach.statistics.linear_share import (
+    ANCHORS,
+    ShareCurves,
+    ShareMoments,
+    Start,
+    output_space,
+    rounding_floor,
+    share_curves,
+)
 from lagreach.statistics.reachable import Directions
 from lagreach.transport.losses import Loss
 from lagreach.transport.target_scale import scale_note
@@ -49,6 +57,12 @@ READOUT_TAKES = 2.0  # times the model's own run, with the sums
 FOR_READOUT = 0.3  # share of a budget for that
 SMALLER = "within the budget, the readout and the data's dependences are judged by {} of {:,} sequences"
 ROUGH = "within the budget, what all weights reach is judged by {} of {:,} sequences, and is rough"
+
+STEPS_UNKNOWN = (
+    "how far the steps take the readout alone is not known, since what is judged here are not weights of a linear layer that the "
+    'model ends in: shares are those of a training to the end; weights="all" counts the steps'
+)
+NOT_MOVED = "the optimiser does not move the readout: nothing is learned by it alone"
 
 UNEVEN = 10  # times the mean square of what most outputs miss, that all of them may
 FEW_LARGE = (
@@ -130,8 +144,10 @@ class ForecastRun:
             self.measurement = replace(self.measurement, plan=plan.only(count))
             self.settings["sequences_used"] = count
 
-    def readable(self, tick: Tick) -> ShareCurves:
-        """Fit the readout."""
+    def readable(
+        self, tick: Tick, scale: dict[str, Tensor] | None = None, steps: int | None = None
+    ) -> tuple[ShareCurves, ShareCurves | None]:
+        """Fit the readout; also within a number of steps, if these and the optimiser's scale are given."""
         measurement, plan = self.measurement, self.measurement.plan
         device = measurement.network.device
         moments = readable.start(BLOCKS, self.width, plan.lags, measurement.space.copies, device, plan.coding.singled)
@@ -148,7 +164,20 @@ class ForecastRun:
         begun = clock()
         curves = share_curves(moments, floor=rounding_floor(measurement.network.dtype))
         self._fit_seconds = (clock() - begun) / max(1.0, self.width / FEATURES) ** 2
-        return curves
+        within = None if scale is None or steps is None else self._readable_within(moments, scale, steps)
+        return curves, within
+
+    def _readable_within(self, moments: ShareMoments, scale: dict[str, Tensor], steps: int) -> ShareCurves | None:
+        """Fit the readout within a number of steps."""
+        network = self.measurement.network
+        root = readout_scale(scale, network.readout, self.width)
+        if root is None:
+            self.warnings.append(STEPS_UNKNOWN)
+            return None
+        if not bool(root.any()):
+            self.warnings.append(NOT_MOVED)
+        time = readout_time(self.measurement.space.loss, self.outputs, steps)
+        return share_curves(moments, floor=rounding_floor(network.dtype), budget=time, scale=root)
 
     def _anchors(self) -> int:
         """Anchors of a typical sequence."""

@@ -110,8 +110,8 @@ def step_sizes(
     kind, sizes = optimiser_name(optimizer), {}
     weights = dict(model.named_parameters())
     for name, (group, state) in _held(optimizer, model).items():
-        if name not in weights:
-            continue  # another name of a weight that is shared
+        if name not in weights or (gradients is not None and name not in gradients):
+            continue  # another name of a weight that is shared, or a frozen weight
         shape, rate = weights[name].shape, float(group["lr"]) / (1 - float(group.get("momentum", 0.0)))
         divisor = np.ones(shape)
         if kind != "SGD" and not state and gradients is not None:
