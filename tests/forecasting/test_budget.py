@@ -1,11 +1,14 @@
 """Budgets of steps: whose optimiser it is, what binds, and what a budget does not count."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 import lagreach
 from lagreach.forecasting.run import NOT_MOVED, STEPS_UNKNOWN
+from lagreach.forecasting.words import to_do
 from tests.forecasting.models import Recurrent, Reservoir, Unfinished, data
 
 
@@ -61,3 +64,29 @@ def test_steps_that_do_not_count_for_a_readout_are_said_to(model, moved, said):
     made = forecast(model, data(64, 12), weights="readout", optimiser=optimiser, steps=10)
     assert said in made.warnings
     assert made.budgeted.isnull().item() == (said == STEPS_UNKNOWN)
+
+
+def test_more_sequences_are_not_advised_where_steps_bind():
+    x, y = data(64, 24, inputs=1, lag=3)
+    model = Reservoir()
+    made = forecast(model, (x, y), lags=[3], strength=0.02, weights="readout", optimiser=sgd(model, 0.02), steps=1)
+    few, many = 4, 10_000
+    assert made.at(few).readable.item() < 0.5 < made.at(many).readable.item()
+    assert made.limits_at(few) == made.limits_at(many) == ["few steps"]
+    assert made.enough.tolist() == [np.inf]
+    (line,) = to_do(replace(made, adjusted_p=np.ones(1)), few)
+    assert line.startswith("Lag 3: train longer, or with larger steps, and with more sequences, ")
+    long = forecast(model, (x, y), lags=[3], strength=0.02, weights="readout", optimiser=sgd(model, 0.02), steps=10**5)
+    assert long.limits_at(few) == ["few sequences"]
+
+
+@pytest.mark.thorough
+def test_advice_about_a_budget_of_steps_is_not_more_sequences():
+    g = torch.Generator().manual_seed(3)
+    x = torch.randn(300, 20, 1, generator=g)
+    y = torch.nn.functional.pad(x[:, :-3], (0, 0, 3, 0)) + 2 * torch.randn(300, 20, 1, generator=g)
+    model = lagreach.GatedRNN("lstm", 1, 16, 1, generator=g)
+    adam = torch.optim.Adam(model.parameters(), 3e-3)
+    advice = lagreach.advise(model, (x, y), 3, sequences=3, kinds=["sequences"], optimiser=adam, steps=100)
+    assert advice.why == "few steps"
+    assert advice.first.says == "Only more or larger steps would recover this lag."

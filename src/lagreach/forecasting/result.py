@@ -127,6 +127,13 @@ class Forecast:
         return self._by_lag("needed", Shares(*known))
 
     @cached_property
+    def enough(self) -> Float[np.ndarray, "lag"]:
+        """Sequences from which half of a planted dependency is recovered within the steps, if these are limited."""
+        needed = np.asarray(self.needed.values)
+        within = self.takes("budgeted")
+        return needed if within is None else np.maximum(needed, within.value[:, 0])
+
+    @cached_property
     def seen(self) -> xr.DataArray:
         """Sequences from which the gradient of a planted dependency stands out of its noise."""
         seen = self.takes("seen")
@@ -134,10 +141,10 @@ class Forecast:
         return self._by_lag("seen", seen)
 
     def takes(self, name: str) -> Shares | None:
-        """Sequences from which each lag is "seen", or half of it "readable" or "reachable"; None if that was not asked for."""
+        """Sequences from which each lag is "seen", or half of it "readable", "reachable" or "budgeted"; None if not asked for."""
         if name == "seen":
             return (self.reach or self.read).visible(self.strength, self.error)
-        curves = {"readable": self.read, "reachable": self.reach}[name]
+        curves = {"readable": self.read, "reachable": self.reach, "budgeted": self.within}[name]
         return None if curves is None else curves.needed(self.strength)
 
     # what binds
@@ -197,6 +204,7 @@ class Forecast:
             None if self.within is None else shares(self.within, sequences),
             stands_out | (tells >= A_LITTLE),
             self.rising,
+            budgeted_ample=None if self.within is None else shares(self.within, AMPLE),
         )
 
     def share(self, lag: int, sequences: int | None = None) -> dict[str, float]:
