@@ -5,10 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import lagreach
-from lagreach.forecasting.run import NOT_MOVED, STEPS_UNKNOWN
+from lagreach.errors import InputError
+from lagreach.forecasting.run import NOT_MOVED, READOUT_FROZEN, STEPS_UNKNOWN
 from lagreach.forecasting.words import to_do
+from lagreach.report.forecast_payload import forecast_payload
 from tests.forecasting.models import Recurrent, Reservoir, Unfinished, data
 
 
@@ -90,3 +93,36 @@ def test_advice_about_a_budget_of_steps_is_not_more_sequences():
     advice = lagreach.advise(model, (x, y), 3, sequences=3, kinds=["sequences"], optimiser=adam, steps=100)
     assert advice.why == "few steps"
     assert advice.first.says == "Only more or larger steps would recover this lag."
+
+
+class Taps(Reservoir):
+    """A fixed recurrence and a readout, and one weight beside them."""
+
+    def __init__(self):
+        super().__init__()
+        self.offset = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x):
+        return self.read(self.states(x) + self.offset)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_frozen_readout_does_not_count(bias):
+    model, given = Taps(), data(128, 24, inputs=1)
+    model.read.weight.requires_grad_(False)
+    model.read.bias.requires_grad_(bias)
+    made = forecast(model, given)
+    assert made.readable.item() > 0.5
+    assert made.if_present.item() == made.reachable.item() < 0.05
+    assert np.isinf(made.needed.item())
+    assert made.limits_if_present.item() == "blended"
+    assert READOUT_FROZEN in made.warnings
+    assert forecast(model, given, optimiser=sgd(model), steps=10).if_present.item() < 0.05
+    assert forecast_payload(made)["readoutCounts"] is False
+    with pytest.raises(InputError, match="readout is frozen"):
+        forecast(model, given, weights="readout")
+    for weight in model.parameters():
+        weight.requires_grad_(False)
+    assert (
+        READOUT_FROZEN not in forecast(model, given).warnings
+    )  # all are: shares are those of a training that moves them

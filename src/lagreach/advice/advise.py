@@ -185,7 +185,7 @@ def advise(
     before = look.share(base, lag)
     expected = float(before.value[0, 0])
     failed = (learned is not None and learned < HALF) or not expected >= HALF
-    moves = _moves(look.distance(lag, optimiser, steps), optimiser, steps, before)
+    moves = _moves(look.distance(base, lag, optimiser, steps), optimiser, steps, before)
     stalled = any(_is_stalled(change) for change in moves)  # a good forecast is of no use to weights that cannot move
     if not failed and not stalled:
         change = expecting(nothing(), before)

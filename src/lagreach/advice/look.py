@@ -115,11 +115,14 @@ class Look:
             _, positions, width = as_output(first_call(self.model, self.batch, call), self.batch, self.time).shape
         return positions, width
 
-    def distance(self, lag: int, optimiser: Any, steps: int | None) -> float | None:
+    def distance(self, base: Forecast, lag: int, optimiser: Any, steps: int | None) -> float | None:
         """How far the weights can move in these steps; None where they are not known."""
         if optimiser is None or steps is None:
             return None
-        options = {**self.options, "weights": "readout", "optimiser": optimiser, "steps": steps}
+        least = (
+            {"directions": 2} if base.settings["readout_frozen"] else {"weights": "readout"}
+        )  # what takes least time
+        options = {**self.options, **least, "optimiser": optimiser, "steps": steps}
         return float(self._forecast(self.model, [lag], options, SMALL_PART).settings["farthest"])
 
     def most_in_need(self) -> int:

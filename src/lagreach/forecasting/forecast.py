@@ -181,6 +181,9 @@ def forecast(
     with progress_bar(progress if isinstance(progress, bool) else None) as bar:
         shown = progress if callable(progress) else bar
         run = ForecastRun(model, plan, loss, target_steps, call, seed, outputs)
+        alone = weights == "readout"
+        if alone:
+            run.refuse_frozen_readout()
         run.warnings += [*said, *reset]
         if budget is not None:
             run.within(Budget(budget, started))
@@ -189,7 +192,6 @@ def forecast(
             squared = mean_squared_gradients(run.measurement, None if budget is None else GRADIENTS * budget)
             scale = optimiser_scale(run.measurement, optimiser, moved, squared)
             run.settings["farthest"] = farthest(scale, squared, steps)
-        alone = weights == "readout"
         read, within = run.readable(ticks(shown, "readout", len(plan)), *((scale, steps) if alone else ()))
         seconds["readout"] = time.perf_counter() - started - sum(seconds.values())
         reach, sketch = None, np.full(len(plan.lags), np.nan)

@@ -14,6 +14,7 @@ from lagreach._util.progress import Progress, Tick, ticks
 from lagreach.adapters import View
 from lagreach.adapters.calling import Call
 from lagreach.diagnosis.pacing import timed
+from lagreach.errors import InputError
 from lagreach.forecasting.budget import descent_time, readout_scale, readout_time
 from lagreach.forecasting.dependence import dependence_of
 from lagreach.forecasting.linearise import Linearisation, choose_linearisation
@@ -61,6 +62,10 @@ ROUGH = "within the budget, what all weights reach is judged by {} of {:,} seque
 STEPS_UNKNOWN = (
     "how far the steps take the readout alone is not known, since what is judged here are not weights of a linear layer that the "
     'model ends in: shares are those of a training to the end; weights="all" counts the steps'
+)
+READOUT_FROZEN = (
+    "the readout is frozen (requires_grad is False): what training recovers is counted without it; `readable` is what a readout "
+    "would recover that is trained"
 )
 NOT_MOVED = "the optimiser does not move the readout: nothing is learned by it alone"
 
@@ -111,8 +116,15 @@ class ForecastRun:
             space = replace(space, group=2 * space.group)
         self.sample, self.seed, self.outputs, self.width = sample, seed, outputs, width
         self.measurement = Measurement(network, plan, loss, steps, space, mixing, which == AT_THE_END)
+        if network.readout_frozen:
+            self.warnings.append(READOUT_FROZEN)
         self.dependence = dependence_of(plan, loss, outputs, seed)
-        self.settings: dict[str, Any] = {"sequences_used": len(plan), "readout_features": width, "outputs": which}
+        self.settings: dict[str, Any] = {
+            "sequences_used": len(plan),
+            "readout_features": width,
+            "outputs": which,
+            "readout_frozen": network.readout_frozen,
+        }
         self._start()
         self.budget: Budget | None = None
         self._fit_seconds = 0.0
@@ -132,6 +144,15 @@ class ForecastRun:
         self._left = float((counts[..., None] * (y - begun).square())[counts > 0].sum() / counts.sum())
         if (note := scale_note(objective, output)) is not None:
             self.warnings.append(note)
+
+    def refuse_frozen_readout(self) -> None:
+        """Refuse to speak of a training of the readout alone, where it is frozen."""
+        if self.measurement.network.readout_frozen:
+            raise InputError(
+                "the readout is frozen, so that a training of it alone moves nothing",
+                got='weights="readout" (--fit readout), and a last linear layer with requires_grad=False',
+                fix='pass weights="all", which counts the weights that are trained, or call requires_grad_(True) on the layer',
+            )
 
     def within(self, budget: Budget) -> None:
         """Stay within a budget: of very many sequences, take a fair part."""

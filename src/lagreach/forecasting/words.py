@@ -186,7 +186,7 @@ def nothing_found(forecast: Forecast) -> str:
 def _together(forecast: Forecast) -> str:
     """Whether a fit explains what no lag by itself does, and what that may be: products of inputs, say."""
     missed = forecast.settings.get("missed", math.nan)
-    both = [curves.explained(forecast.available) for curves in (forecast.read, forecast.reach) if curves is not None]
+    both = [curves.explained(forecast.available) for curves in forecast.fits]
     value, low = max((1 - (1 - value) * missed, 1 - (1 - low) * missed) for value, low in both)
     if math.isnan(low) or low < SOMETHING or value > 1:  # beside outputs very much larger, it is the rounding of these
         return ""

@@ -163,12 +163,12 @@ const Shares = (() => {
   function unmoved(page, strength) {
     if (page.kept?.strength === strength) return page.kept.rows;
     const { rules, read, reach, within } = page;
-    const both = [read, reach].filter(Boolean), main = reach ?? read;
+    const both = [read, reach].filter(Boolean), main = reach ?? read, counts = page.readoutCounts;
     const rows = page.lags.map((_, i) => {
       const ample = both.map((curves) => planted(curves, rules, i, rules.ample, strength));
       const halves = { readable: needed(read, rules, i, strength), reachable: reach ? needed(reach, rules, i, strength) : NaN };
-      const parts = Object.values(halves).filter((n) => !Number.isNaN(n));
-      const half = parts.length ? Math.min(...parts) : NaN, most = larger(ample)[0];
+      const parts = [counts ? halves.readable : NaN, halves.reachable].filter((n) => !Number.isNaN(n));
+      const half = parts.length ? Math.min(...parts) : NaN, most = larger(counts ? ample : ample.slice(1))[0];
       const known = half === Infinity && most + page.rising[i] >= rules.half ? NaN : half;
       const inSteps = within ? needed(within, rules, i, strength) : known;
       return {
@@ -190,7 +190,7 @@ const Shares = (() => {
     const still = unmoved(page, strength);
     return page.lags.map((lag, i) => {
       const at = (curves) => (curves ? planted(curves, rules, i, sequences, strength) : unknown);
-      const [byReadout, all, budget] = [at(read), at(reach), at(within)];
+      const [byReadout, all, budget] = [page.readoutCounts ? at(read) : unknown, at(reach), at(within)];
       let share = larger(reach ? [byReadout, all] : [byReadout]);
       if (within) share = smaller([share, budget]);
       const { ample, withinAmple, tells, numbers } = still[i];
@@ -206,10 +206,10 @@ const Shares = (() => {
     if (place < 0) return { inData: unknown, wordInData: page.untested.includes(i) ? "unknown" : "none found" };
     const { rules, read, reach, within } = page;
     const at = (curves, count) => (curves ? data(curves, rules, place, i, count) : unknown);
-    const [byReadout, all, budget] = [at(read, sequences), at(reach, sequences), at(within, sequences)];
+    const [byReadout, all, budget] = [page.readoutCounts ? at(read, sequences) : unknown, at(reach, sequences), at(within, sequences)];
     let share = larger(reach ? [byReadout, all] : [byReadout]);
     if (within) share = smaller([share, budget]);
-    const ample = larger([read, reach].filter(Boolean).map((curves) => at(curves, rules.ample)))[0];
+    const ample = larger([page.readoutCounts ? read : null, reach].filter(Boolean).map((curves) => at(curves, rules.ample)))[0];
     const withinAmple = at(within, rules.ample)[0];
     return { inData: share, wordInData: limit(rules, { read: byReadout[0], reach: all[0], ample, within: budget[0], withinAmple, shown, rising: page.rising[i] }) };
   }
