@@ -1,5 +1,6 @@
 """Budgets of steps: whose optimiser it is, what binds, and what a budget does not count."""
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from torch import nn
 
 import lagreach
-from lagreach.errors import InputError
+from lagreach.errors import InputError, UnsupportedError
 from lagreach.forecasting.run import NOT_MOVED, READOUT_FROZEN, STEPS_UNKNOWN
 from lagreach.forecasting.words import to_do
 from lagreach.report.forecast_payload import forecast_payload
@@ -126,3 +127,50 @@ def test_a_frozen_readout_does_not_count(bias):
     assert (
         READOUT_FROZEN not in forecast(model, given).warnings
     )  # all are: shares are those of a training that moves them
+
+
+def largest_curvature(model, x, y):
+    """Of the mean loss of a readout, in its weights: the loss is a plain square of them."""
+    phi = torch.cat((model.states(x), torch.ones(*x.shape[:2], 1)), dim=2).flatten(0, 1).double()
+    return float(torch.linalg.eigvalsh(2 * phi.T @ phi / len(phi))[-1])
+
+
+def overshoots(made):
+    return any("overshoot" in warning for warning in made.warnings)
+
+
+@pytest.mark.parametrize("weights", ["all", "readout"])
+@pytest.mark.parametrize(
+    ("options", "steady"), [({}, 2.0), ({"momentum": 0.9}, 3.8), ({"momentum": 0.9, "nesterov": True}, 3.8 / 2.8)]
+)
+def test_steps_that_overshoot_are_warned_of_where_descent_runs_away(weights, options, steady):
+    model, (x, y) = Reservoir(), data(96, 24, inputs=1)
+    x = x + 1  # so that the bias takes part
+    rate = steady / largest_curvature(model, x, y)
+    for factor, runs_away in ((0.95, False), (1.05, True)):
+        made = forecast(model, (x, y), weights=weights, optimiser=sgd(model, factor * rate, **options), steps=10)
+        assert overshoots(made) == runs_away
+        trained = copy.deepcopy(model)
+        optimiser, phi = sgd(trained, factor * rate, **options), model.states(x)
+        for _ in range(400):
+            optimiser.zero_grad()
+            loss = (trained.read(phi) - y).square().mean()
+            loss.backward()
+            optimiser.step()
+        assert (not loss < 10) == runs_away  # or not a number
+
+
+def test_decay_is_said_not_to_be_counted_where_it_matters():
+    model, given = Reservoir(), data(64, 12, inputs=1)
+    for decay, matters in ((1e-4, False), (0.1, True)):
+        made = forecast(model, given, weights="readout", optimiser=sgd(model, 0.01, weight_decay=decay), steps=200)
+        assert any("weight decay is not counted" in warning for warning in made.warnings) == matters
+
+
+@pytest.mark.parametrize(
+    ("options", "said"), [({"momentum": 1.0}, "never come to rest"), ({"maximize": True}, "climb")]
+)
+def test_steps_that_do_not_descend_are_refused(options, said):
+    model = Reservoir()
+    with pytest.raises((InputError, UnsupportedError), match=said):
+        forecast(model, data(64, 12, inputs=1), weights="readout", optimiser=sgd(model, **options), steps=10)

@@ -31,6 +31,7 @@ from lagreach.errors import InputError, LagreachError
 from lagreach.forecasting.budget import farthest, mean_squared_gradients, optimiser_scale
 from lagreach.forecasting.kinds import kind_of
 from lagreach.forecasting.network import as_network
+from lagreach.forecasting.overshoot import decay_note, overshoot_note
 from lagreach.forecasting.pacing import Budget
 from lagreach.forecasting.plan import ForecastPlan, make_plan
 from lagreach.forecasting.result import Forecast
@@ -201,6 +202,9 @@ def forecast(
                 strength=strength, have=len(source),
             )  # fmt: skip
             seconds["all weights"] = time.perf_counter() - started - sum(seconds.values())
+        if optimiser is not None and steps is not None:
+            both = overshoot_note(optimiser, run.step_times_curvature), decay_note(optimiser, steps)
+            run.warnings += [note for note in both if note is not None]
     test = flip_test(
         run.dependence.by_block() if run.dependence else read.dependence,
         flips=FLIPS,

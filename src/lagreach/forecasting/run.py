@@ -20,6 +20,7 @@ from lagreach.forecasting.dependence import dependence_of
 from lagreach.forecasting.linearise import Linearisation, choose_linearisation
 from lagreach.forecasting.network import MOST_FEATURES, as_network
 from lagreach.forecasting.output_steps import which_outputs
+from lagreach.forecasting.overshoot import constant_of, largest_square
 from lagreach.forecasting.pacing import (
     FEATURES,
     FEWEST_DIRECTIONS,
@@ -127,6 +128,7 @@ class ForecastRun:
         }
         self._start()
         self.budget: Budget | None = None
+        self.step_times_curvature = 0.0  # of the weights that are fitted, at the checkpoint
         self._fit_seconds = 0.0
 
     def _start(self) -> None:
@@ -197,7 +199,9 @@ class ForecastRun:
             return None
         if not bool(root.any()):
             self.warnings.append(NOT_MOVED)
-        time = readout_time(self.measurement.space.loss, self.outputs, steps)
+        loss = self.measurement.space.loss
+        time, constant = readout_time(loss, self.outputs, steps), self._constant(scale)
+        self.step_times_curvature = time / steps * largest_square(moments, root, constant)
         return share_curves(moments, floor=rounding_floor(network.dtype), budget=time, scale=root)
 
     def _anchors(self) -> int:
@@ -247,7 +251,10 @@ class ForecastRun:
         curves = share_curves(moments, floor=floor)
         within = None
         if steps is not None:
-            within = share_curves(moments, floor=floor, budget=descent_time(space.loss, self.outputs, steps))
+            time = descent_time(space.loss, self.outputs, steps)
+            within = share_curves(moments, floor=floor, budget=time)
+            constant, drawn = self._constant(scale or {}) if beside else 0.0, 0 if chosen.exact else len(chosen)
+            self.step_times_curvature = time / steps * largest_square(moments, None, constant, drawn)
         self.settings |= {
             "directions": len(chosen), "weights": chosen.size, "derivatives": how.method, "sequences_for_all_weights": len(part),
         }  # fmt: skip
@@ -257,6 +264,11 @@ class ForecastRun:
         fewer = share_curves(moments, floor=floor, features=kept)
         both = [one.planted(np.array([float(have)]), strength).value[:, 0] for one in (curves, fewer)]
         return curves, within, both[0] - both[1]
+
+    def _constant(self, scale: dict[str, Tensor]) -> float:
+        """Root of the step size of a constant in every row: a readout's bias has the curvature of one for squares alone."""
+        readout = self.measurement.network.readout
+        return constant_of(scale, readout) if scale and self.measurement.space.loss == "mse" else 0.0
 
     def _wanted(self, features: int) -> int:
         """Sequences that are looked at for all weights, where there are so many."""
