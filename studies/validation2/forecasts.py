@@ -224,12 +224,13 @@ def forecast_sums(
         observed = _observed(task, looked, outputs[c], size.blocks, seed)
         of_readout = readable.start(size.blocks, hidden, lags, space.copies, device, looked.singled)
         of_readout.add(readable.readable_rows(observed, states[c], lags))
-        root = readout_scale(scales[c], READOUT, hidden).to(device)
+        root = readout_scale(scales[c], READOUT, hidden)
+        assert root is not None  # it is one of these weights
         count = len(directions[c])
         of_all = reachable.start(size.blocks, count + hidden, space, lags, device, looked.singled)
         shown = outputs[c][..., None]
         rows = reachable.reachable_rows(
-            observed, shown, iter([(0, change[..., None])]), count, states[c] * root, space, lags
+            observed, shown, iter([(0, change[..., None])]), count, states[c] * root.to(device), space, lags
         )
         of_all.add(rows)
         now = share_now(task, looked, outputs[c])

@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 import lagreach as package
-from lagreach.cli.forecast import parse_counts, parse_optimiser, run_forecast
+from lagreach.cli.forecast import parse_counts, parse_optimiser, run_forecast, summary
 from lagreach.errors import InputError
 from tests.cli.test_diagnose import folder, lagreach  # noqa: F401 (a fixture)
+from tests.forecasting.cases import whole
 
 COMMON = ("forecast", "--model", "my_models:build", "--data", "data.npz", "--lags", "0,2,8", "--directions", 16)
 
@@ -76,3 +77,10 @@ def test_other_peoples_files_are_not_replaced(tmp_path):
     with pytest.raises(InputError, match="did not write them"):  # before the model is looked for
         run_forecast("", tmp_path, out=tmp_path, report=None, require_share=0.5, **dict.fromkeys(rest))
     assert (tmp_path / "forecast.nc").read_text() == "mine"
+
+
+def test_the_summary_has_what_the_steps_leave():
+    made = whole()
+    shown = summary(made, [])["budgeted"]
+    assert shown["value"] == made.budgeted.values.tolist()
+    assert shown["low"][0][0] <= shown["value"][0][0] <= shown["high"][0][0]

@@ -27,6 +27,7 @@ from lagreach.advice.changes import (
     NOTHING,
     ORTHOGONAL,
     RATE,
+    SEQUENCES,
     STEPS,
     Change,
     is_supported,
@@ -41,7 +42,7 @@ from lagreach.data.pairs import check_enough
 from lagreach.data.sequences import as_sequences
 from lagreach.errors import InputError
 from lagreach.forecasting.forecast import forecast
-from lagreach.forecasting.limits import FEW_SEQUENCES, UNSEEN
+from lagreach.forecasting.limits import BLENDED, FEW_SEQUENCES, FEW_STEPS, UNSEEN
 from lagreach.forecasting.result import Forecast
 from lagreach.gradients.optimiser_geometry import optimiser_name
 from lagreach.statistics.linear_share import Shares
@@ -184,12 +185,15 @@ def advise(
     before = look.share(base, lag)
     expected = float(before.value[0, 0])
     failed = (learned is not None and learned < HALF) or not expected >= HALF
-    moves = _moves(look.distance(lag, optimiser, steps), optimiser, steps, before)
+    moves = _moves(look.distance(base, lag, optimiser, steps), optimiser, steps, before)
     stalled = any(_is_stalled(change) for change in moves)  # a good forecast is of no use to weights that cannot move
     if not failed and not stalled:
         change = expecting(nothing(), before)
         return Advice(lag, expected, look.why(base, lag), count, (change,), look.within_budget(base))
     why = look.why(base, lag)
+    if why not in (BLENDED, UNSEEN) and SEQUENCES in wanted and look.steps_bind(lag, optimiser, steps):
+        wanted = tuple(kind for kind in wanted if kind != SEQUENCES)
+        why = FEW_STEPS if why == FEW_SEQUENCES else why
     candidates = [change for change in moves if change.kind in wanted]
     if not stalled or not candidates:  # what lets weights move at all comes before anything else
         candidates += look.candidates(lag, base, wanted, all_of_them=expected >= HALF, supported=kinds is None)
@@ -204,6 +208,8 @@ def _none_known(why: str) -> Change:
     if why == FEW_SEQUENCES:
         said = f"Only more sequences would recover this lag, more than {MOST_SEQUENCES} times as many."
         return Change(NOTHING, said, "# collect more sequences, and look again")
+    if why == FEW_STEPS:
+        return Change(NOTHING, "Only more or larger steps would recover this lag.", "# train longer, and look again")
     return Change(NOTHING, "No change is known that would recover this lag.", "# train, and look again")
 
 

@@ -37,7 +37,7 @@ from lagreach.forecasting.forecast import forecast
 from lagreach.forecasting.result import Forecast
 from lagreach.gradients.output_anchors import AT_THE_END
 from lagreach.models.gated_rnn import GatedRNN
-from lagreach.statistics.linear_share import Shares
+from lagreach.statistics.linear_share import AMPLE, Shares
 from lagreach.transport.objective import valid_steps
 
 NEARLY = 0.75  # of the largest expected share: from there on, what costs less comes first
@@ -115,11 +115,14 @@ class Look:
             _, positions, width = as_output(first_call(self.model, self.batch, call), self.batch, self.time).shape
         return positions, width
 
-    def distance(self, lag: int, optimiser: Any, steps: int | None) -> float | None:
+    def distance(self, base: Forecast, lag: int, optimiser: Any, steps: int | None) -> float | None:
         """How far the weights can move in these steps; None where they are not known."""
         if optimiser is None or steps is None:
             return None
-        options = {**self.options, "weights": "readout", "optimiser": optimiser, "steps": steps}
+        least = (
+            {"directions": 2} if base.settings["readout_frozen"] else {"weights": "readout"}
+        )  # what takes least time
+        options = {**self.options, **least, "optimiser": optimiser, "steps": steps}
         return float(self._forecast(self.model, [lag], options, SMALL_PART).settings["farthest"])
 
     def most_in_need(self) -> int:
@@ -137,10 +140,14 @@ class Look:
 
     def share(self, made: Forecast, lag: int, sequences: float | None = None) -> Shares:
         """Share expected without regard to the steps: of the dependence in the data, or of a planted one."""
-        free = replace(made, within=None)
-        numbers = np.array([float(self.sequences if sequences is None else sequences)])
-        in_data = free.curves(numbers, in_data=True)
-        return free.curves(numbers, in_data=False) if np.isnan(in_data.value).all() else in_data
+        return _share(replace(made, within=None), float(self.sequences if sequences is None else sequences))
+
+    def steps_bind(self, lag: int, optimiser: Any, steps: int | None) -> bool:
+        """Whether these steps recover less than half of the lag, however many sequences there are."""
+        if optimiser is None or steps is None:
+            return False
+        made = self._forecast(self.model, [lag], {**self.options, "optimiser": optimiser, "steps": steps}, SMALL_PART)
+        return float(_share(made, AMPLE).value[0, 0]) < HALF
 
     def why(self, made: Forecast, lag: int) -> str:
         """What stands in the way."""
@@ -222,6 +229,12 @@ class Look:
                 larger = partial(_built, like, cell=cell, lag=lag, units=units * factor)
                 possible.append((cell_change(self.model, cell, lag, factor), larger))
         return possible
+
+
+def _share(made: Forecast, sequences: float) -> Shares:
+    numbers = np.array([sequences])
+    in_data = made.curves(numbers, in_data=True)
+    return made.curves(numbers, in_data=False) if np.isnan(in_data.value).all() else in_data
 
 
 def _at_last_step(model: nn.Module, batch: Batch, positions: int = 1) -> Tensor:

@@ -21,6 +21,7 @@ from lagreach.forecasting.kinds import meanings
 from lagreach.forecasting.result import Forecast
 
 TOO_LITTLE = 3
+NUMBERS = ("if_present", "in_data", "readable", "reachable", "budgeted", "needed", "seen")
 FILE = "forecast.nc"
 OPTIMISERS = {
     "adam": torch.optim.Adam,
@@ -156,7 +157,7 @@ def summary(made: Forecast, rows: list[dict[str, Any]]) -> dict[str, Any]:
         "strength": made.strength,
         "limits": made.limits.values.tolist(),
         "limits_if_present": made.limits_if_present.values.tolist(),
-        **{name: table(name) for name in ("if_present", "in_data", "readable", "reachable", "needed", "seen")},
+        **{name: table(name) for name in NUMBERS},
         "adjusted_p": _numbers(made.adjusted_p.tolist()),
         "required_lags": rows,
         "warnings": list(made.warnings),

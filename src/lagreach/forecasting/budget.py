@@ -79,9 +79,18 @@ def descent_time(loss: str, outputs: int, steps: int) -> float:
     return steps * (2.0 / outputs if loss == "mse" else 1.0)
 
 
-def readout_scale(scale: Mapping[str, Tensor], readout: tuple[str, ...], features: int) -> Tensor:
-    """Root of the step size of the readout's weights, by feature: the mean over outputs."""
+def readout_time(loss: str, outputs: int, steps: int) -> float:
+    """The same for a readout alone, of which one output stands for all.
+
+    The mean curvature of cross-entropy counts the constant that all logits can be moved by, which has none.
+    """
+    mean = outputs / (outputs - 1) if loss == "cross_entropy" and outputs > 1 else 1.0
+    return mean * descent_time(loss, outputs, steps)
+
+
+def readout_scale(scale: Mapping[str, Tensor], readout: tuple[str, ...], features: int) -> Tensor | None:
+    """Root of the step size of the readout's weights, by feature: the mean over outputs; None without a matrix."""
     for name in readout:
         if scale[name].ndim == 2 and scale[name].shape[1] == features:
             return scale[name].mean(0).sqrt()
-    return torch.ones(features, dtype=torch.float64)
+    return None

@@ -32,6 +32,7 @@ from lagreach.forecasting.budget import farthest, mean_squared_gradients, optimi
 from lagreach.forecasting.exchanged_targets import exchange_test
 from lagreach.forecasting.kinds import kind_of
 from lagreach.forecasting.network import as_network
+from lagreach.forecasting.overshoot import decay_note, overshoot_note
 from lagreach.forecasting.pacing import Budget
 from lagreach.forecasting.plan import ForecastPlan, make_plan
 from lagreach.forecasting.result import Forecast
@@ -106,7 +107,8 @@ def forecast(
         "mse" or "cross_entropy".
     optimiser, steps
         The optimiser of `torch.optim` that will train the model, and for how many steps: shares are then also limited by how far
-        it gets. It must belong to this very model (with a pilot, to the model before it).
+        it gets (with ``weights="readout"``, how far with the readout alone). It must belong to this very model (with a pilot,
+        to the model before it).
     error
         Error of the tests: of a dependence in the data, and of a gradient that stands out.
     train, pilot
@@ -168,11 +170,11 @@ def forecast(
         )
     numbers = counts_of(sequences)
     source, loss, said = aligned_labels(model, as_sequences(data), loss, call)
+    moved = model  # which the optimiser knows; the weights of a pilot and of other copies have the same names
     if pilot:
         model = _after_pilot(model, train, pilot)
     if (note := precision_note(model)) is not None:
         said = (*said, note)
-    trained = model  # which the optimiser knows
     model = in_single_precision(model) if isinstance(model, nn.Module) else model
     call, reset = from_fresh_state(model, telling_sample(source), call)
     refuse_unknown_tokens(model, source, call)
@@ -182,24 +184,29 @@ def forecast(
     with progress_bar(progress if isinstance(progress, bool) else None) as bar:
         shown = progress if callable(progress) else bar
         run = ForecastRun(model, plan, loss, target_steps, call, seed, outputs)
+        alone = weights == "readout"
+        if alone:
+            run.refuse_frozen_readout()
         run.warnings += [*said, *reset]
         if budget is not None:
             run.within(Budget(budget, started))
-        read = run.readable(ticks(shown, "readout", len(plan)))
-        seconds["readout"] = time.perf_counter() - started - sum(seconds.values())
-        reach = within = None
-        sketch = np.full(len(plan.lags), np.nan)
         scale = None
         if optimiser is not None and steps is not None:
             squared = mean_squared_gradients(run.measurement, None if budget is None else GRADIENTS * budget)
-            scale = optimiser_scale(run.measurement, optimiser, trained, squared)
+            scale = optimiser_scale(run.measurement, optimiser, moved, squared)
             run.settings["farthest"] = farthest(scale, squared, steps)
-        if weights == "all":
+        read, within = run.readable(ticks(shown, "readout", len(plan)), *((scale, steps) if alone else ()))
+        seconds["readout"] = time.perf_counter() - started - sum(seconds.values())
+        reach, sketch = None, np.full(len(plan.lags), np.nan)
+        if not alone:
             reach, within, sketch = run.reachable(
                 scale, steps, shown, directions=directions, derivatives=derivatives, memory=memory,
                 strength=strength, have=len(source),
             )  # fmt: skip
             seconds["all weights"] = time.perf_counter() - started - sum(seconds.values())
+        if optimiser is not None and steps is not None:
+            both = overshoot_note(optimiser, run.step_times_curvature), decay_note(optimiser, steps)
+            run.warnings += [note for note in both if note is not None]
     test = flip_test(
         run.dependence.by_block() if run.dependence else read.dependence,
         flips=FLIPS,
@@ -259,7 +266,7 @@ def readout_shares(
     features = as_network(model, sample, call).show(sample)[1].shape[-1]
     if features > most_features:
         return None, features
-    return ForecastRun(model, plan, loss, target_steps, call, seed).readable(None), features
+    return ForecastRun(model, plan, loss, target_steps, call, seed).readable(None)[0], features
 
 
 def _after_pilot(model: nn.Module | View, train: Train | None, pilot: int) -> nn.Module:

@@ -30,6 +30,7 @@ def limits(
     shown: Bool[np.ndarray, "lag"],
     rising: Float[np.ndarray, "lag"] | None = None,
     half: float = 0.5,
+    budgeted_ample: Float[np.ndarray, "lag"] | None = None,
 ) -> list[str]:
     """What binds at each lag, from shares at the number of sequences one has.
 
@@ -43,9 +44,10 @@ def limits(
         Share within so many steps; None where they are not limited.
     shown
         Whether the gradient of a dependency stands out of its noise, or the state tells at least a little of the old input.
-
     rising
         What all weights may recover beyond the directions of them that were looked at.
+    budgeted_ample
+        Share within so many steps with more sequences than anyone has: where it is small, steps bind whatever the sequences.
 
     Examples
     --------
@@ -67,7 +69,8 @@ def limits(
         elif best >= half:
             words.append(REACHABLE)
         elif ample[i] >= half:
-            words.append(FEW_SEQUENCES)
+            in_vain = budgeted_ample is not None and budgeted_ample[i] < half  # however many sequences there are
+            words.append(FEW_STEPS if in_vain else FEW_SEQUENCES)
         elif rising is not None and ample[i] + rising[i] >= half:
             words.append(UNKNOWN)
         else:

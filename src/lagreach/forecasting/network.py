@@ -61,7 +61,12 @@ class Network(ABC):
     """A model whose weights can be moved."""
 
     weights: dict[str, Tensor]  # that training moves, detached
-    readout: tuple[str, ...] = ()  # names of those of the last linear layer, where the model ends in one
+    readout: tuple[
+        str, ...
+    ] = ()  # names of those of the last linear layer, where the model ends in one that is trained
+    readout_frozen: bool = (
+        False  # whether training leaves the last linear layer as it is, though it moves other weights
+    )
     notes: tuple[str, ...] = ()
     padding: Mapping[str, int] = MappingProxyType(
         {}
@@ -174,9 +179,13 @@ class ModuleNetwork(Network):
         if self._last is None:
             self._views, note = self._recurrences(sample)
             self.notes = (f"the model does not end in a linear layer: {note} for what a readout reads",)
-        elif ends:
+            return
+        matrices = [p for p in self._last.parameters() if p.ndim > 1]
+        self.readout_frozen = bool(matrices) and not {id(p) for p in matrices} & {id(p) for p in trained.values()}
+        if ends:
             in_readout = {id(p) for p in self._last.parameters(recurse=False)}
-            self.readout = tuple(name for name, p in trained.items() if id(p) in in_readout)
+            if not self.readout_frozen:
+                self.readout = tuple(name for name, p in trained.items() if id(p) in in_readout)
             if self._called.as_it_is(sample):
                 with self.at_rest():
                     self._straight = Straight.of(model, self._last, sample, self._call)

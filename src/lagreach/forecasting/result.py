@@ -37,8 +37,8 @@ class Forecast:
     Attributes
     ----------
     read, reach, within
-        Shares as functions of the amount of fitting: of the readout; of all weights; of all weights within the optimiser's
-        steps. None where they were not asked for.
+        Shares as functions of the amount of fitting: of the readout; of all weights; of these (or of the readout, where that
+        alone is fitted) within the optimiser's steps. None where they were not asked for.
     sequences
         Numbers of sequences that shares are given for.
     available
@@ -80,6 +80,12 @@ class Forecast:
         """Lags that were looked at."""
         return self.read.lags
 
+    @property
+    def fits(self) -> list[ShareCurves]:
+        """Fits that say what training recovers: of the readout, unless that is frozen, and of all weights."""
+        frozen = self.settings.get("readout_frozen") and self.reach is not None
+        return [curves for curves in (None if frozen else self.read, self.reach) if curves is not None]
+
     def at(self, sequences: Iterable[int] | int | None = None, strength: float | None = None) -> Forecast:
         """Return the same forecast for other numbers of sequences, or another strength."""
         wanted = self.sequences if sequences is None else counts_of(sequences)
@@ -99,12 +105,15 @@ class Forecast:
 
     @cached_property
     def budgeted(self) -> xr.DataArray:
-        """Share that all weights recover within the optimiser's steps; NaN if not asked for."""
+        """Share that the weights that are fitted recover within the optimiser's steps; NaN if not asked for."""
         return self._array("budgeted", self._of(self.within, self._numbers))
 
     @cached_property
     def if_present(self) -> xr.DataArray:
-        """Share of a planted dependency that training recovers: the larger of readable and reachable, within the steps."""
+        """Share of a planted dependency that training recovers: the larger of readable and reachable, within the steps.
+
+        Without the readable share where the readout is frozen.
+        """
         return self._array("if_present", self._planted(self._numbers))
 
     @cached_property
@@ -117,14 +126,18 @@ class Forecast:
     @cached_property
     def needed(self) -> xr.DataArray:
         """Sequences from which half of a planted dependency is recovered, however many steps that takes."""
-        parts = [numbers for name in ("readable", "reachable") if (numbers := self.takes(name)) is not None]
-        fewest = _better(parts, smaller=True)
-        ample = _better(
-            [curves.planted(np.array([AMPLE]), self.strength) for curves in (self.read, self.reach) if curves]
-        )
+        fewest = _better([curves.needed(self.strength) for curves in self.fits], smaller=True)
+        ample = _better([curves.planted(np.array([AMPLE]), self.strength) for curves in self.fits])
         not_known = np.isinf(fewest.value) & (ample.value + self.rising[:, None] >= HALF)
         known = (np.where(not_known, np.nan, part) for part in (fewest.value, fewest.low, fewest.high))
         return self._by_lag("needed", Shares(*known))
+
+    @cached_property
+    def enough(self) -> Float[np.ndarray, "lag"]:
+        """Sequences from which half of a planted dependency is recovered within the steps, if these are limited."""
+        needed = np.asarray(self.needed.values)
+        within = self.takes("budgeted")
+        return needed if within is None else np.maximum(needed, within.value[:, 0])
 
     @cached_property
     def seen(self) -> xr.DataArray:
@@ -134,10 +147,10 @@ class Forecast:
         return self._by_lag("seen", seen)
 
     def takes(self, name: str) -> Shares | None:
-        """Sequences from which each lag is "seen", or half of it "readable" or "reachable"; None if that was not asked for."""
+        """Sequences from which each lag is "seen", or half of it "readable", "reachable" or "budgeted"; None if not asked for."""
         if name == "seen":
             return (self.reach or self.read).visible(self.strength, self.error)
-        curves = {"readable": self.read, "reachable": self.reach}[name]
+        curves = {"readable": self.read, "reachable": self.reach, "budgeted": self.within}[name]
         return None if curves is None else curves.needed(self.strength)
 
     # what binds
@@ -188,15 +201,17 @@ class Forecast:
             return recovered.value[:, 0]
 
         both = [curves for curves in (self.read, self.reach) if curves is not None]
+        readable = shares(self.read, sequences)
         tells = np.fmax.reduce([curves.planted(np.array([AMPLE]), self.strength).low[:, 0] for curves in both])
         stands_out = (self.reach or self.read).visible(self.strength, self.error).value[:, 0] <= sequences
         return limits(
-            shares(self.read, sequences),
+            readable if self.fits[0] is self.read else np.full_like(readable, np.nan),
             None if self.reach is None else shares(self.reach, sequences),
-            np.fmax.reduce([shares(curves, AMPLE) for curves in both]),
+            np.fmax.reduce([shares(curves, AMPLE) for curves in self.fits]),
             None if self.within is None else shares(self.within, sequences),
             stands_out | (tells >= A_LITTLE),
             self.rising,
+            budgeted_ample=None if self.within is None else shares(self.within, AMPLE),
         )
 
     def share(self, lag: int, sequences: int | None = None) -> dict[str, float]:
@@ -217,8 +232,7 @@ class Forecast:
         return Shares(*[np.full((len(self.lags), len(numbers)), np.nan)] * 3)
 
     def _planted(self, numbers: np.ndarray) -> Shares:
-        parts = [curves.planted(numbers, self.strength) for curves in (self.read, self.reach) if curves is not None]
-        best = _better(parts)
+        best = _better([curves.planted(numbers, self.strength) for curves in self.fits])
         if self.within is None:
             return best
         return _better([best, self.within.planted(numbers, self.strength)], smaller=True)
@@ -228,7 +242,7 @@ class Forecast:
         return self._data(numbers) if in_data else self._planted(numbers)
 
     def _data(self, numbers: np.ndarray) -> Shares:
-        best = _better([curves.data(numbers) for curves in (self.read, self.reach) if curves is not None])
+        best = _better([curves.data(numbers) for curves in self.fits])
         if self.within is not None:
             best = _better([best, self.within.data(numbers)], smaller=True)
         in_data = np.array(self.found)[:, None]

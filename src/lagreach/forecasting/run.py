@@ -14,11 +14,13 @@ from lagreach._util.progress import Progress, Tick, ticks
 from lagreach.adapters import View
 from lagreach.adapters.calling import Call
 from lagreach.diagnosis.pacing import timed
-from lagreach.forecasting.budget import descent_time, readout_scale
+from lagreach.errors import InputError
+from lagreach.forecasting.budget import descent_time, readout_scale, readout_time
 from lagreach.forecasting.dependence import dependence_of
 from lagreach.forecasting.linearise import Linearisation, choose_linearisation
 from lagreach.forecasting.network import MOST_FEATURES, as_network
 from lagreach.forecasting.output_steps import which_outputs
+from lagreach.forecasting.overshoot import constant_of, largest_square
 from lagreach.forecasting.pacing import (
     FEATURES,
     FEWEST_DIRECTIONS,
@@ -36,7 +38,15 @@ from lagreach.forecasting.target_batches import Measurement
 from lagreach.forecasting.training_gradients import cut_gradients
 from lagreach.gradients.output_anchors import AT_THE_END
 from lagreach.statistics import reachable, readable
-from lagreach.statistics.linear_share import ANCHORS, ShareCurves, Start, output_space, rounding_floor, share_curves
+from lagreach.statistics.linear_share import (
+    ANCHORS,
+    ShareCurves,
+    ShareMoments,
+    Start,
+    output_space,
+    rounding_floor,
+    share_curves,
+)
 from lagreach.statistics.reachable import Directions
 from lagreach.transport.losses import Loss
 from lagreach.transport.target_scale import scale_note
@@ -49,6 +59,16 @@ READOUT_TAKES = 2.0  # times the model's own run, with the sums
 FOR_READOUT = 0.3  # share of a budget for that
 SMALLER = "within the budget, the readout and the data's dependences are judged by {} of {:,} sequences"
 ROUGH = "within the budget, what all weights reach is judged by {} of {:,} sequences, and is rough"
+
+STEPS_UNKNOWN = (
+    "how far the steps take the readout alone is not known, since what is judged here are not weights of a linear layer that the "
+    'model ends in: shares are those of a training to the end; weights="all" counts the steps'
+)
+READOUT_FROZEN = (
+    "the readout is frozen (requires_grad is False): what training recovers is counted without it; `readable` is what a readout "
+    "would recover that is trained"
+)
+NOT_MOVED = "the optimiser does not move the readout: nothing is learned by it alone"
 
 UNEVEN = 10  # times the mean square of what most outputs miss, that all of them may
 FEW_LARGE = (
@@ -98,10 +118,18 @@ class ForecastRun:
         self.sample, self.seed, self.outputs, self.width = sample, seed, outputs, width
         self.positions = output.shape[1]
         self.measurement = Measurement(network, plan, loss, steps, space, mixing, which == AT_THE_END)
+        if network.readout_frozen:
+            self.warnings.append(READOUT_FROZEN)
         self.dependence = dependence_of(plan, loss, outputs, seed)
-        self.settings: dict[str, Any] = {"sequences_used": len(plan), "readout_features": width, "outputs": which}
+        self.settings: dict[str, Any] = {
+            "sequences_used": len(plan),
+            "readout_features": width,
+            "outputs": which,
+            "readout_frozen": network.readout_frozen,
+        }
         self._start()
         self.budget: Budget | None = None
+        self.step_times_curvature = 0.0  # of the weights that are fitted, at the checkpoint
         self._fit_seconds = 0.0
 
     def _start(self) -> None:
@@ -120,6 +148,15 @@ class ForecastRun:
         if (note := scale_note(objective, output)) is not None:
             self.warnings.append(note)
 
+    def refuse_frozen_readout(self) -> None:
+        """Refuse to speak of a training of the readout alone, where it is frozen."""
+        if self.measurement.network.readout_frozen:
+            raise InputError(
+                "the readout is frozen, so that a training of it alone moves nothing",
+                got='weights="readout" (--fit readout), and a last linear layer with requires_grad=False',
+                fix='pass weights="all", which counts the weights that are trained, or call requires_grad_(True) on the layer',
+            )
+
     def within(self, budget: Budget) -> None:
         """Stay within a budget: of very many sequences, take a fair part."""
         self.budget, plan = budget, self.measurement.plan
@@ -131,8 +168,10 @@ class ForecastRun:
             self.measurement = replace(self.measurement, plan=plan.only(count))
             self.settings["sequences_used"] = count
 
-    def readable(self, tick: Tick) -> ShareCurves:
-        """Fit the readout."""
+    def readable(
+        self, tick: Tick, scale: dict[str, Tensor] | None = None, steps: int | None = None
+    ) -> tuple[ShareCurves, ShareCurves | None]:
+        """Fit the readout; also within a number of steps, if these and the optimiser's scale are given."""
         measurement, plan = self.measurement, self.measurement.plan
         device = measurement.network.device
         moments = readable.start(BLOCKS, self.width, plan.lags, measurement.space.copies, device, plan.coding.singled)
@@ -149,7 +188,22 @@ class ForecastRun:
         begun = clock()
         curves = share_curves(moments, floor=rounding_floor(measurement.network.dtype))
         self._fit_seconds = (clock() - begun) / max(1.0, self.width / FEATURES) ** 2
-        return curves
+        within = None if scale is None or steps is None else self._readable_within(moments, scale, steps)
+        return curves, within
+
+    def _readable_within(self, moments: ShareMoments, scale: dict[str, Tensor], steps: int) -> ShareCurves | None:
+        """Fit the readout within a number of steps."""
+        network = self.measurement.network
+        root = readout_scale(scale, network.readout, self.width)
+        if root is None:
+            self.warnings.append(STEPS_UNKNOWN)
+            return None
+        if not bool(root.any()):
+            self.warnings.append(NOT_MOVED)
+        loss = self.measurement.space.loss
+        time, constant = readout_time(loss, self.outputs, steps), self._constant(scale)
+        self.step_times_curvature = time / steps * largest_square(moments, root, constant)
+        return share_curves(moments, floor=rounding_floor(network.dtype), budget=time, scale=root)
 
     def _anchors(self) -> int:
         """Anchors of a typical sequence."""
@@ -198,7 +252,10 @@ class ForecastRun:
         curves = share_curves(moments, floor=floor)
         within = None
         if steps is not None:
-            within = share_curves(moments, floor=floor, budget=descent_time(space.loss, self.outputs, steps))
+            time = descent_time(space.loss, self.outputs, steps)
+            within = share_curves(moments, floor=floor, budget=time)
+            constant, drawn = self._constant(scale or {}) if beside else 0.0, 0 if chosen.exact else len(chosen)
+            self.step_times_curvature = time / steps * largest_square(moments, None, constant, drawn)
         self.settings |= {
             "directions": len(chosen), "weights": chosen.size, "derivatives": how.method, "sequences_for_all_weights": len(part),
         }  # fmt: skip
@@ -208,6 +265,11 @@ class ForecastRun:
         fewer = share_curves(moments, floor=floor, features=kept)
         both = [one.planted(np.array([float(have)]), strength).value[:, 0] for one in (curves, fewer)]
         return curves, within, both[0] - both[1]
+
+    def _constant(self, scale: dict[str, Tensor]) -> float:
+        """Root of the step size of a constant in every row: a readout's bias has the curvature of one for squares alone."""
+        readout = self.measurement.network.readout
+        return constant_of(scale, readout) if scale and self.measurement.space.loss == "mse" else 0.0
 
     def _wanted(self, features: int) -> int:
         """Sequences that are looked at for all weights, where there are so many."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+from jaxtyping import Float
 
 from lagreach.forecasting.kinds import NO_RECORD, in_short, meanings, remedies
 from lagreach.forecasting.limits import (
@@ -80,15 +81,28 @@ def to_do(forecast: Forecast, sequences: float | None = None) -> list[str]:
     for word, remedy in remedies(forecast.kind).items():
         chosen = [limit == word for limit in words]
         if any(chosen):
-            enough = _enough(forecast, chosen, number) if word == FEW_SEQUENCES else ""
             line = f"{'Lags' if sum(chosen) > 1 else 'Lag'} {spans(forecast.lags, chosen)}: {remedy}"
-            lines.append(f"{line}, {enough}." if enough else f"{line}.")
+            lines.append(f"{line}{_from_more(forecast, word, chosen, number)}.")
     return lines or [NOTHING_TO_DO]
 
 
-def _enough(forecast: Forecast, chosen: Sequence[bool], number: float) -> str:
+def _from_more(forecast: Forecast, word: str, chosen: Sequence[bool], number: float) -> str:
+    """How many sequences a remedy is about, or takes besides: more steps alone may not do."""
+    if word == FEW_SEQUENCES:
+        enough = _enough(forecast, chosen, number)
+        return f", {enough}" if enough else ""
+    too_few = forecast.needed.values > number
+    both = [yes and bool(few) for yes, few in zip(chosen, too_few, strict=True)]
+    enough = _enough(forecast, both, number, forecast.needed.values) if word == FEW_STEPS and any(both) else ""
+    return f", and with more sequences, {enough}" if enough else ""
+
+
+def _enough(
+    forecast: Forecast, chosen: Sequence[bool], number: float, needed: Float[np.ndarray, "lag"] | None = None
+) -> str:
     """Sequences from which half of each of these lags would be recovered, which `number` of them are too few for."""
-    most = max((float(n) for n, yes in zip(forecast.needed.values, chosen, strict=True) if yes), default=math.inf)
+    numbers = forecast.enough if needed is None else needed
+    most = max((float(n) for n, yes in zip(numbers, chosen, strict=True) if yes), default=math.inf)
     if not math.isfinite(most):
         return ""
     return (
@@ -172,7 +186,7 @@ def nothing_found(forecast: Forecast) -> str:
 def _together(forecast: Forecast) -> str:
     """Whether a fit explains what no lag by itself does, and what that may be: products of inputs, say."""
     missed = forecast.settings.get("missed", math.nan)
-    both = [curves.explained(forecast.available) for curves in (forecast.read, forecast.reach) if curves is not None]
+    both = [curves.explained(forecast.available) for curves in forecast.fits]
     value, low = max((1 - (1 - value) * missed, 1 - (1 - low) * missed) for value, low in both)
     if math.isnan(low) or low < SOMETHING or value > 1:  # beside outputs very much larger, it is the rounding of these
         return ""

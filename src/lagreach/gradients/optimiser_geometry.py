@@ -108,10 +108,11 @@ def step_sizes(
     tensor([[1.]], dtype=torch.float64)
     """
     kind, sizes = optimiser_name(optimizer), {}
+    _refuse_no_descent(optimizer)
     weights = dict(model.named_parameters())
     for name, (group, state) in _held(optimizer, model).items():
-        if name not in weights:
-            continue  # another name of a weight that is shared
+        if name not in weights or (gradients is not None and name not in gradients):
+            continue  # another name of a weight that is shared, or a frozen weight
         shape, rate = weights[name].shape, float(group["lr"]) / (1 - float(group.get("momentum", 0.0)))
         divisor = np.ones(shape)
         if kind != "SGD" and not state and gradients is not None:
@@ -147,6 +148,31 @@ def _unwrapped(optimizer: Any) -> Any:
     while not isinstance(optimizer, Mapping) and hasattr(optimizer, "optimizer"):
         optimizer = optimizer.optimizer
     return optimizer
+
+
+def groups_of(optimizer: Any) -> list[Mapping[str, Any]]:
+    """Settings of each group of weights, of an optimiser or its state dict."""
+    optimiser_name(optimizer)
+    plain = _unwrapped(optimizer)
+    return list(plain["param_groups"] if isinstance(plain, Mapping) else plain.param_groups)
+
+
+def _refuse_no_descent(optimizer: Any) -> None:
+    """Refuse steps that lead upwards, or grow without end."""
+    for group in groups_of(optimizer):
+        if group.get("maximize"):
+            raise UnsupportedError(
+                "steps that climb recover nothing", got="maximize=True", expected="an optimiser that makes a loss smaller",
+                fix="leave maximize out, and pass the loss itself",
+            )  # fmt: skip
+        momentum = float(group.get("momentum", 0.0))
+        if not 0 <= momentum < 1:
+            raise InputError(
+                "steps with such a momentum never come to rest",
+                got=f"momentum={momentum:g}",
+                expected="0 or more, less than 1",
+                fix="0.9 is usual",
+            )
 
 
 def _held(optimizer: Any, model: nn.Module) -> Held:

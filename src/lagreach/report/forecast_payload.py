@@ -70,6 +70,7 @@ def forecast_payload(forecast: Forecast) -> dict[str, Any]:
         "neighbours": NEIGHBOURS,
         "remedies": [[word, remedy, word == FEW_SEQUENCES] for word, remedy in remedies(forecast.kind).items()],
         "nothingToDo": NOTHING_TO_DO,
+        "readoutCounts": forecast.fits[0] is forecast.read,
         "read": _curves(forecast.read, lags, named),
         "reach": _curves(forecast.reach, lags, named),
         "within": _curves(forecast.within, lags, named),

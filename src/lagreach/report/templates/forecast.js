@@ -56,13 +56,17 @@ const ForecastPage = (() => {
   }
 
   function advice() {
-    const { page, result } = state;
+    const { page, setting, result } = state;
     const inData = page.dependences.length > 0, lines = [];
     page.remedies.forEach(([word, remedy, counted]) => {
       const chosen = result.map((row) => (inData ? row.wordInData : row.word) === word);
       if (!chosen.some(Boolean)) return;
-      const most = Math.max(...result.filter((_, i) => chosen[i]).map((row) => row.needed));
-      const enough = counted && Number.isFinite(most) ? `, about ${count(most)}` : "";
+      const rows = result.filter((row, i) => chosen[i] && (counted || row.needed > setting.sequences));
+      const most = rows.length ? Math.max(...rows.map((row) => (counted ? row.enough : row.needed))) : Infinity;
+      const besides = counted ? ", " : word === "few steps" ? ", and with more sequences, " : "";
+      const few = count(most) === count(setting.sequences) || count(most) === whole(setting.sequences);
+      const much = few ? `a few more than ${whole(setting.sequences)}` : `about ${count(most)}`;
+      const enough = besides && Number.isFinite(most) ? besides + much : "";
       lines.push(`${chosen.filter(Boolean).length > 1 ? "Lags" : "Lag"} ${Shares.spans(page.lags, chosen, page.neighbours)}: ${remedy}${enough}.`);
     });
     return lines.length ? lines : [page.nothingToDo];

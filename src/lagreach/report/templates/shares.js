@@ -148,13 +148,13 @@ const Shares = (() => {
   const smaller = (parts) => parts.reduce((a, b) => (Number.isNaN(a[0]) || b[0] < a[0] ? b : a));
 
   /* What binds at a lag. */
-  function limit(rules, { read, reach, ample, within, shown, rising }) {
+  function limit(rules, { read, reach, ample, within, withinAmple, shown, rising }) {
     const bestShare = Number.isNaN(read) ? reach : Number.isNaN(reach) ? read : Math.max(read, reach);
     if (Number.isNaN(bestShare)) return "unknown";
     if (bestShare >= rules.half && within < rules.half) return "few steps";
     if (read >= rules.half) return "readable";
     if (bestShare >= rules.half) return "reachable";
-    if (ample >= rules.half) return "few sequences";
+    if (ample >= rules.half) return withinAmple < rules.half ? "few steps" : "few sequences";
     if (ample + rising >= rules.half) return "unknown";
     return shown ? "blended" : "unseen";
   }
@@ -162,18 +162,21 @@ const Shares = (() => {
   /* What depends on the strength alone: kept until that changes. */
   function unmoved(page, strength) {
     if (page.kept?.strength === strength) return page.kept.rows;
-    const { rules, read, reach } = page;
-    const both = [read, reach].filter(Boolean), main = reach ?? read;
+    const { rules, read, reach, within } = page;
+    const both = [read, reach].filter(Boolean), main = reach ?? read, counts = page.readoutCounts;
     const rows = page.lags.map((_, i) => {
       const ample = both.map((curves) => planted(curves, rules, i, rules.ample, strength));
       const halves = { readable: needed(read, rules, i, strength), reachable: reach ? needed(reach, rules, i, strength) : NaN };
-      const known = Object.values(halves).filter((n) => !Number.isNaN(n));
-      const half = known.length ? Math.min(...known) : NaN, most = larger(ample)[0];
+      const parts = [counts ? halves.readable : NaN, halves.reachable].filter((n) => !Number.isNaN(n));
+      const half = parts.length ? Math.min(...parts) : NaN, most = larger(counts ? ample : ample.slice(1))[0];
+      const known = half === Infinity && most + page.rising[i] >= rules.half ? NaN : half;
+      const inSteps = within ? needed(within, rules, i, strength) : known;
       return {
-        ample: most, tells: Math.max(...ample.map((part) => (Number.isNaN(part[1]) ? -Infinity : part[1]))),
+        ample: most, withinAmple: within ? planted(within, rules, i, rules.ample, strength)[0] : NaN,
+        tells: Math.max(...ample.map((part) => (Number.isNaN(part[1]) ? -Infinity : part[1]))),
         numbers: {
           seen: visible(main, rules, i, strength), seenWithin: visibleWithin(main, rules, i), ...halves,
-          needed: half === Infinity && most + page.rising[i] >= rules.half ? NaN : half,
+          needed: known, enough: Math.max(known, inSteps),
         },
       };
     });
@@ -187,12 +190,12 @@ const Shares = (() => {
     const still = unmoved(page, strength);
     return page.lags.map((lag, i) => {
       const at = (curves) => (curves ? planted(curves, rules, i, sequences, strength) : unknown);
-      const [byReadout, all, budget] = [at(read), at(reach), at(within)];
+      const [byReadout, all, budget] = [page.readoutCounts ? at(read) : unknown, at(reach), at(within)];
       let share = larger(reach ? [byReadout, all] : [byReadout]);
       if (within) share = smaller([share, budget]);
-      const { ample, tells, numbers } = still[i];
+      const { ample, withinAmple, tells, numbers } = still[i];
       const shown = numbers.seen <= sequences || tells >= rules.aLittle;
-      const word = limit(rules, { read: byReadout[0], reach: all[0], ample, within: budget[0], shown, rising: page.rising[i] });
+      const word = limit(rules, { read: byReadout[0], reach: all[0], ample, within: budget[0], withinAmple, shown, rising: page.rising[i] });
       return { lag, share, word, ...numbers, ...inData(page, i, sequences, shown) };
     });
   }
@@ -203,11 +206,12 @@ const Shares = (() => {
     if (place < 0) return { inData: unknown, wordInData: page.untested.includes(i) ? "unknown" : "none found" };
     const { rules, read, reach, within } = page;
     const at = (curves, count) => (curves ? data(curves, rules, place, i, count) : unknown);
-    const [byReadout, all, budget] = [at(read, sequences), at(reach, sequences), at(within, sequences)];
+    const [byReadout, all, budget] = [page.readoutCounts ? at(read, sequences) : unknown, at(reach, sequences), at(within, sequences)];
     let share = larger(reach ? [byReadout, all] : [byReadout]);
     if (within) share = smaller([share, budget]);
-    const ample = larger([read, reach].filter(Boolean).map((curves) => at(curves, rules.ample)))[0];
-    return { inData: share, wordInData: limit(rules, { read: byReadout[0], reach: all[0], ample, within: budget[0], shown, rising: page.rising[i] }) };
+    const ample = larger([page.readoutCounts ? read : null, reach].filter(Boolean).map((curves) => at(curves, rules.ample)))[0];
+    const withinAmple = at(within, rules.ample)[0];
+    return { inData: share, wordInData: limit(rules, { read: byReadout[0], reach: all[0], ample, within: budget[0], withinAmple, shown, rising: page.rising[i] }) };
   }
 
   /* Neighbours among the lags together: "0 to 2, 8 and 20". */

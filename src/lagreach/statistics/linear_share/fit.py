@@ -51,6 +51,7 @@ def share_curves(
     floor: float = 1e-12,
     budget: float | None = None,
     features: Array | None = None,
+    scale: Tensor | None = None,
 ) -> ShareCurves:
     """Evaluate the closed forms of `lagreach.statistics.linear_share.curves`.
 
@@ -63,8 +64,12 @@ def share_curves(
         Stop gradient descent after this time (sum of its step sizes) at the latest; ridge if None.
     features
         Numbers of the features that take part; all if None.
+    scale
+        Times which each feature is taken: the root of the step size of its weight.
     """
     sums = {name: getattr(moments, name).cpu() for name in SUMS}
+    if scale is not None:
+        sums = scaled(sums, scale)
     if features is not None:
         sums = _selected(sums, torch.from_numpy(features))
     blocks = sums["sequences"].nonzero()[:, 0].tolist()
@@ -115,6 +120,19 @@ def _selected(sums: Sums, features: Tensor) -> Sums:
         "cross": sums["cross"][:, :, features],
         "gradients": sums["gradients"][:, behind][:, :, behind],
         "gradient": sums["gradient"][:, :, behind],
+    }
+
+
+def scaled(sums: Sums, scale: Float[Tensor, "feature"]) -> Sums:
+    """The sums of features that are each taken so many times."""
+    scale = scale.to(sums["squares"])
+    behind = torch.cat((scale, torch.ones(sums["means"].shape[1], dtype=scale.dtype)))  # the rows' residuals stay
+    return sums | {
+        "squares": sums["squares"] * scale[:, None] * scale,
+        "means": sums["means"] * scale,
+        "cross": sums["cross"] * scale[:, None],
+        "gradients": sums["gradients"] * behind[:, None] * behind,
+        "gradient": sums["gradient"] * behind,
     }
 
 
