@@ -204,7 +204,7 @@ def test_lengths_of_inputs_before_a_strided_front(head, generator):
     data = {"x": many[0], "y": many[1], "lengths": lengths.repeat(3)}
     if mask is not None:
         data["mask"] = mask.repeat(3, 1)
-    assert lagreach.diagnose(model, data, lags=[0, 1]).layers[0].rates is not None
+    assert lagreach.diagnose(model, data, lags=[0, 1], lags_of="layers").layers[0].rates is not None
     assert lagreach.retention(model, x, lengths=lengths).layers
 
 

@@ -68,7 +68,7 @@ def _plans(build: Build, options: tuple[tuple[str, Any], ...], settings: Measure
     lags_of, inputs, only = (chosen.pop(name, None) for name in ("lags_of", "inputs", "only"))
     sample = telling_sample(as_sequences(data))
     call, _ = from_fresh_state(model, sample, None)
-    choice = choose_lags(model, sample, lags_of=lags_of or "auto", inputs=inputs, call=call, only=only)
+    choice = choose_lags(model, sample, lags_of=lags_of or "auto", inputs=inputs, call=call, only=only, of_layers=True)
     return diagnosis_plans(model, data, settings=settings, call=call, views=choice.views, **chosen)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils._pytree import tree_leaves
 
 from lagreach.adapters import View, find_views
 from lagreach.adapters.calling import (
@@ -23,11 +25,13 @@ from lagreach.adapters.families import scan_modules
 from lagreach.adapters.own_cells import own_cell_paths, reads_own_steps
 from lagreach.data.batch import Batch
 from lagreach.errors import InputError, LagreachError, UnstableModelError, UnsupportedError
-from lagreach.gradients.output_anchors import decide
+from lagreach.gradients.output_anchors import PER_STEP, decide
 from lagreach.gradients.selection import select_params
 from lagreach.models.gated_rnn import GatedRNN
 from lagreach.transport.rollout import run
 from lagreach.whole_model.find_input import find_input_module
+from lagreach.whole_model.input_module import read
+from lagreach.whole_model.own_steps import mixed_where
 from lagreach.whole_model.running import at_rest, unwrapped, whole_model
 
 CHOICES = ("auto", "layers", "model")
@@ -35,6 +39,13 @@ NO_WAY_BACK = (
     "{0} is left out: it gets no gradient, because to autograd the loss does not depend on its weights. Its output is cut "
     "off by detach() or torch.no_grad, or nothing uses it"
 )
+OWN_STEPS = (
+    "lags are steps of {0}, not of the data, because {1}: one that is named need not be one of the data. Lags of the whole model "
+    "{2}"
+)
+CUT = "cannot be measured: no gradient gets from its output to its input"
+NO_READER = "cannot be measured: it is not known what reads its input"
+OTHER_STEPS = "cannot be measured: its outputs are several, and not one for each step of the input"
 LOOK_INSIDE = ' (lags_of="layers" shows those)'
 ATTENDS = ("attention", "attn", "transformer")  # in names of classes that look at several steps,
 MIXES_STEPS = (*ATTENDS, "conv1d")  # and of those that do so for a few
@@ -157,12 +168,27 @@ def _by_looking(model: nn.Module, sample: Batch, call: Call | None, of_layers: b
     except UnsupportedError as error:
         return LagChoice("model", _refusal(error))
     choice = _of_layers("its recurrence is carried back step by step, exactly", views, sample)
-    if of_layers or not recurrent or len(choice.views) < len(views):  # of a model that is cut, what is left
+    if of_layers or not recurrent:
         return choice
-    mixed = _mixed_steps(inside, recurrent, sample, call or default_call)
-    if mixed is None or not _can_be_read(model, sample, call):
+    mixed = None
+    if len(choice.views) == len(views):  # or else it is cut, and its layers in a row may not be
+        mixed = _mixed_steps(inside, recurrent, sample, call or default_call)
+    around = None if mixed else _around_layer(choice.views[0], sample)
+    why = mixed or around
+    if why is None:
         return choice
-    return LagChoice("model", mixed, outputs=_told_by_states(views, sample))
+    outputs = _told_by_states(choice.views, sample)
+    hindrance = _hindrance(model, recurrent if around else (), outputs if around else None, sample, call)
+    if hindrance is None:
+        return LagChoice("model", why, outputs=outputs, notes=choice.notes)
+    note = OWN_STEPS.format(choice.views[0].name, why.removesuffix(LOOK_INSIDE), hindrance)
+    return replace(choice, notes=(*choice.notes, note))
+
+
+def _around_layer(view: View, sample: Batch) -> str | None:
+    """Say why a layer's steps are not those of the model's input and output; None where they are."""
+    where = mixed_where(view, sample)
+    return None if where is None else f"steps are mixed or shifted {where} {view.name}{LOOK_INSIDE}"
 
 
 def _mixed_steps(model: nn.Module, recurrent: Sequence[nn.Module], sample: Batch, call: Call) -> str | None:
@@ -187,15 +213,27 @@ def _told_by_states(views: Sequence[View], sample: Batch) -> str | None:
         return None
 
 
-def _can_be_read(model: nn.Module, sample: Batch, call: Call | None) -> bool:
-    """Whether it is known what reads the input, so that lags of the whole model can be measured."""
+def _hindrance(
+    model: nn.Module, layers: Sequence[nn.Module], outputs: str | None, sample: Batch, call: Call | None
+) -> str | None:
+    """Why lags of the whole model, back through some layers, cannot be measured; None if they can."""
     whole = whole_model(model, call)
     try:
         with at_rest(whole.module):
-            find_input_module(whole, sample)
-    except LagreachError:
-        return False
-    return True
+            source = find_input_module(whole, sample)
+            with captured(list(layers)) as calls:
+                _, output = read(whole, source, sample)
+    except LagreachError as error:
+        return CUT if "no gradient gets" in str(error) else NO_READER
+    if not all(_in_graph(made[0][:2]) for made in calls.values() if made):
+        return CUT
+    several = outputs == PER_STEP and output.shape[1] != sample.x.shape[1]
+    return OTHER_STEPS if several else None
+
+
+def _in_graph(arguments: Any) -> bool:
+    leaves = [leaf.data if isinstance(leaf, PackedSequence) else leaf for leaf in tree_leaves(arguments)]
+    return any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves)
 
 
 def _part(
@@ -250,7 +288,8 @@ def _own_cells(model: nn.Module, sample: Batch, call: Call | None) -> LagChoice:
         raise
     except (UnsupportedError, InputError) as error:
         return LagChoice("model", _refusal(error))
-    if not reads_own_steps(model, cells[0], sample, call or default_call) or _looks_around(model, cells[0]):
+    own = reads_own_steps(model, cells[0], sample, call or default_call) and not _looks_around(model, cells[0])
+    if not own or mixed_where(views[0], sample) is not None:
         return LagChoice("model", f"the steps of {cells[0]} are not those of the input, or are mixed elsewhere as well")
     return _of_layers(f"its cell {cells[0]} is carried back step by step, exactly", views, sample)
 
