@@ -55,7 +55,7 @@ def also_called(other: str, name: str) -> Callable[[Callable[P, T]], Callable[P,
                 if name in given:
                     raise InputError("these are two names of one argument", got=f"{other}= and {name}=", fix="pass one")
                 given[name] = given.pop(other)
-            return function(*args, **given)  # type: ignore[arg-type]
+            return function(*args, **given)
 
         return whole
 
