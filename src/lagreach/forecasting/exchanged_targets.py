@@ -5,8 +5,9 @@ or of values with long tails they do not: fourteen blocks without a coincidence 
 covariances. Where the first test may have found something, targets are therefore exchanged within groups of sequences, which
 changes nothing if they depend on no input, and what that test says counts. No model is run.
 
-Where targets depend on other lags, what these explain is not exchanged along: it would be as far from an old input as from any
-other, and a sequence's own targets are not. So of partners what is left by the lags that look like dependences stands in.
+Where targets depend on other lags, what these explain is not exchanged along, since they go together with the old input in a
+sequence of its own and not in its partner's. What the lags that look like dependences leave of the targets is exchanged, and of
+each such lag what it explains itself stands beside.
 """
 
 from __future__ import annotations
@@ -71,18 +72,19 @@ class _Exchanged:
         sums = torch.zeros(dealt.count, dealt.members - 1, len(lags), codes, values, dtype=torch.float64)
         explained = self._explained()
         for start, piece in self._pieces():
-            contrast = _contrasts(piece.values, piece.left(explained), piece.weights, dealt.members)
-            block = torch.from_numpy(np.repeat(home[start : start + self._together], dealt.members))[: len(contrast)]
-            near = [lag for lag in lags if piece.single is not None and lag < piece.single.order]
-            for lag in near:
-                place = lags.index(lag)
-                assert piece.single is not None
-                held = piece.single.up_to(lag).double()
-                sums[:, :, place : place + 1].index_add_(0, block, _products(held, contrast, piece.times, [lag]))
-            far = [place for place, lag in enumerate(lags) if lag not in near]
-            if far:
-                made = _products(piece.old[..., -codes:], contrast, piece.times, [lags[place] for place in far])
-                sums[:, :, far] += torch.zeros_like(sums[:, :, far]).index_add_(0, block, made)
+            left, common = piece.left(explained), _common(piece.weights, dealt.members)
+            contrast = _contrasts(left, common, dealt.members)
+            block = torch.from_numpy(np.repeat(home[start : start + self._together], dealt.members))
+            apart = {lag for lag in lags if lag in self.suspects or piece.up_to_anchors(lag)}
+            for place, lag in enumerate(lags):
+                if lag not in apart:
+                    continue
+                own = common[..., None] * piece.explained_by(lag, explained)[:, None]
+                made = _products(piece.held(lag, codes), contrast + own, piece.times, [lag])
+                sums[:, :, place : place + 1].index_add_(0, block, made)
+            if others := [place for place, lag in enumerate(lags) if lag not in apart]:
+                made = _products(piece.old[..., -codes:], contrast, piece.times, [lags[place] for place in others])
+                sums[:, :, others] += torch.zeros_like(sums[:, :, others]).index_add_(0, block, made)
         counts = torch.from_numpy(np.bincount(home, minlength=dealt.count) * dealt.members)
         return (sums / counts.view(-1, 1, 1, 1, 1)).flatten(3).numpy()
 
@@ -169,22 +171,42 @@ class _Piece:
         """Targets less what is explained."""
         return self.values - self.given(explained.lags) @ explained.slopes
 
+    def explained_by(self, lag: int, explained: _Explained) -> Float[Tensor, "seq target value"]:
+        """What one lag explains; nothing if it is no suspect."""
+        if lag not in explained.lags:
+            return torch.zeros_like(self.values)
+        given = self.given([lag])[..., :-1]
+        start = explained.lags.index(lag) * given.shape[2]
+        return given @ explained.slopes[start : start + given.shape[2]]
 
-def _contrasts(
-    own: Float[Tensor, "seq target value"],
-    left: Float[Tensor, "seq target value"],
-    weights: Float[Tensor, "seq target"],
-    members: int,
-) -> Float[Tensor, "seq pairing target value"]:
-    """Each one's targets less what is left of its partner's, in every pairing, where both have some."""
-    own, left, weights = (part.unflatten(0, (-1, members)) for part in (own, left, weights))
+    def up_to_anchors(self, lag: int) -> bool:
+        """Whether what an input of this lag holds alone depends on where the anchor is."""
+        return self.single is not None and lag < self.single.order
+
+    def held(self, lag: int, codes: int) -> Float[Tensor, "seq time code"]:
+        """Inputs, or what each holds alone."""
+        if self.single is not None and self.up_to_anchors(lag):
+            return self.single.up_to(lag).double()
+        return self.old[..., -codes:]
+
+
+def _common(weights: Float[Tensor, "seq target"], members: int) -> Float[Tensor, "seq pairing target"]:
+    """Weights of the targets that a sequence and its partner have both, in every pairing."""
+    own = weights.unflatten(0, (-1, members))
     made = []
     for shift in range(1, members):
-        partner = [member ^ shift for member in range(members)]
-        both = (weights > 0) & (weights[:, partner] > 0)
-        common = torch.where(both, (weights + weights[:, partner]) / 2, 0.0)
-        made.append(common[..., None] * (own - left[:, partner]))
+        others = own[:, [member ^ shift for member in range(members)]]
+        made.append(torch.where((own > 0) & (others > 0), (own + others) / 2, 0.0))
     return torch.stack(made, dim=2).flatten(0, 1)
+
+
+def _contrasts(
+    values: Float[Tensor, "seq target value"], common: Float[Tensor, "seq pairing target"], members: int
+) -> Float[Tensor, "seq pairing target value"]:
+    """Each one's targets less its partner's, in every pairing."""
+    own = values.unflatten(0, (-1, members))
+    apart = [own - own[:, [member ^ shift for member in range(members)]] for shift in range(1, members)]
+    return common[..., None] * torch.stack(apart, dim=2).flatten(0, 1)
 
 
 def _before(
