@@ -14,10 +14,11 @@ from lagreach._util.progress import Progress, Tick, ticks
 from lagreach.adapters import View
 from lagreach.adapters.calling import Call
 from lagreach.diagnosis.pacing import timed
+from lagreach.errors import InputError
 from lagreach.forecasting.budget import descent_time, readout_scale
 from lagreach.forecasting.dependence import dependence_of
 from lagreach.forecasting.linearise import Linearisation, choose_linearisation
-from lagreach.forecasting.network import MOST_FEATURES, as_network
+from lagreach.forecasting.network import MOST_FEATURES, Network, Shown, as_network
 from lagreach.forecasting.output_steps import which_outputs
 from lagreach.forecasting.pacing import (
     FEATURES,
@@ -58,6 +59,24 @@ FEW_LARGE = (
 )
 
 
+def _refuse_deaf(network: Network, plan: ForecastPlan, shown: Shown) -> None:
+    """Refuse a model in which nothing of the inputs arrives, neither at its outputs nor at what its readout reads."""
+    if not _all_alike(shown):
+        return
+    few = next(plan.only(FEWEST_SEQUENCES).batches(FEWEST_SEQUENCES))[0]  # two may be alike by chance
+    if len(few) > 1 and _all_alike(network.show(few)):
+        raise InputError(
+            "the model's output does not depend on its input",
+            got=f"the same output for each of {len(few)} sequences",
+            expected="a model that reads x",
+            fix="look whether forward uses x, and whether all units on the way are dead (zero whatever they are given)",
+        )
+
+
+def _all_alike(shown: Shown) -> bool:
+    return all(torch.equal(part, part[:1].expand_as(part)) for part in (shown.output, shown.features))
+
+
 class ForecastRun:
     """The passes of one forecast, and what is to be said about them."""
 
@@ -73,7 +92,8 @@ class ForecastRun:
     ) -> None:
         sample = plan.sample()
         network = as_network(model, sample, call)
-        output, features, _ = network.show(sample)
+        output, features, _ = shown = network.show(sample)
+        _refuse_deaf(network, plan, shown)
         which = which_outputs(network, sample, output, which) if steps is None else None
         if (
             which == AT_THE_END and loss == "mse" and sample.mask is None
