@@ -61,10 +61,11 @@ FEW_LARGE = (
 
 def _refuse_deaf(network: Network, plan: ForecastPlan, shown: Shown) -> None:
     """Refuse a model in which nothing of the inputs arrives, neither at its outputs nor at what its readout reads."""
-    if not _all_alike(shown):
+    if not _all_alike(shown.output, shown.features):
         return
     few = next(plan.only(FEWEST_SEQUENCES).batches(FEWEST_SEQUENCES))[0]  # two may be alike by chance
-    if len(few) > 1 and _all_alike(network.show(few)):
+    # inputs that all sequences share, a calendar say, tell nothing of the model
+    if not _all_alike(few.x) and _all_alike(*network.show(few)[:2]):
         raise InputError(
             "the model's output does not depend on its input",
             got=f"the same output for each of {len(few)} sequences",
@@ -73,8 +74,9 @@ def _refuse_deaf(network: Network, plan: ForecastPlan, shown: Shown) -> None:
         )
 
 
-def _all_alike(shown: Shown) -> bool:
-    return all(torch.equal(part, part[:1].expand_as(part)) for part in (shown.output, shown.features))
+def _all_alike(*parts: Tensor) -> bool:
+    """Whether each is the same for all sequences."""
+    return all(torch.equal(part, part[:1].expand_as(part)) for part in parts)
 
 
 class ForecastRun:
