@@ -210,3 +210,15 @@ def test_masked_values_are_not_taken_for_data():
         as_numbers(np.ma.masked_array([1.0, 2.0, 3.0], [0, 1, 0]))
     assert "1 of 3" in str(error.value)
     assert as_numbers(np.ma.masked_array([1.0, 2.0])).tolist() == [1.0, 2.0]
+
+
+def test_lengths_in_the_place_of_a_mask_are_told_where_they_belong():
+    x = torch.randn(64, 8, 2)
+    lengths = torch.randint(3, 9, (64,))
+    for ask in (lagreach.forecast, lagreach.diagnose, lagreach.advise):
+        with pytest.raises(InputError, match=r"pass \(x, y, None, lengths\)"):
+            ask(lagreach.GatedRNN("gru", 2, 4, 1), (x, x[..., :1], lengths))
+    with pytest.raises(InputError, match="no time axis") as error:
+        as_batch((x, x[..., :1], torch.rand(64)))
+    assert "lengths come fourth" in str(error.value)
+    assert torch.equal(as_batch((x, x[..., :1], None, lengths)).lengths, lengths)

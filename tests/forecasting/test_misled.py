@@ -41,6 +41,20 @@ class Loop(nn.Module):
         return torch.stack(outputs, 1)
 
 
+class Deaf(nn.Module):
+    """An output that nothing of the input arrives at; beside it a layer that is not used, or units that are dead."""
+
+    def __init__(self, dead=False):
+        super().__init__()
+        self.bias, self.into, self.dead = nn.Parameter(torch.ones(1)), nn.Linear(1, 6), dead
+        self.out = nn.Linear(6, 1)
+
+    def forward(self, x):
+        if self.dead:
+            return self.out(torch.relu(self.into(x) - 1e6))
+        return self.bias.expand(len(x), x.shape[1], 1)
+
+
 def drawn(count=64, time=12, seed=0):
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(count, time, 1, generator=generator)
@@ -51,6 +65,19 @@ def drawn(count=64, time=12, seed=0):
 
 def forecast(model, data, **options):
     return lagreach.forecast(model, data, **({"directions": 8, "progress": False} | options))
+
+
+@pytest.mark.parametrize("dead", [False, True])
+def test_models_that_nothing_of_the_input_arrives_in_are_refused(dead):
+    for ask in (lagreach.forecast, lagreach.advise):
+        with pytest.raises(InputError, match="does not depend on its input"):
+            ask(Deaf(dead), drawn(), progress=False)
+
+
+def test_inputs_that_are_alike_in_the_first_sequences_do_not_make_a_model_deaf():
+    x, y = drawn()
+    x[:2] = 0
+    assert forecast(Reads(), (x, y), lags=[0, 3], weights="readout").found == [False, True]
 
 
 def test_targets_that_do_not_vary_are_refused():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import rnn
 
 import lagreach
 from lagreach.advice.changes import UNITS
@@ -53,6 +54,27 @@ class Strided(nn.Module):
         return self.out(self.layer(self.front(x.mT).mT)[0])
 
 
+class EveryStep(nn.Module):
+    """A number at every step, in one of the shapes that people give it."""
+
+    def __init__(self, *axis):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.out, self.axis = nn.GRU(1, 8, batch_first=True), nn.Linear(8, 1), axis
+
+    def forward(self, x):
+        return self.out(self.layer(x)[0]).reshape(*x.shape[:2], *self.axis)
+
+
+class Unpacked(EveryStep):
+    """The same with sequences of several lengths, unpacked to the longest of their batch."""
+
+    def forward(self, x, lengths):
+        packed = rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        states = rnn.pad_packed_sequence(self.layer(packed)[0], batch_first=True)[0]
+        return self.out(states).reshape(*states.shape[:2], *self.axis)
+
+
 def data(horizon=TIME, count=96):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(count, TIME, 1, generator=generator)
@@ -61,6 +83,67 @@ def data(horizon=TIME, count=96):
 
 def forecast(model, given, **options):
     return lagreach.forecast(model, given, **({"lags": LAGS, "directions": 8, "progress": False} | options))
+
+
+def at_every_step(count=96):
+    x, _ = data(count=count)
+    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
+    return x, nn.functional.pad(x[:, :-2], (0, 0, 2, 0)) + 0.3 * noise
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_an_axis_of_one_adds_nothing_to_outputs_and_targets_of_every_step(masked):
+    x, y = at_every_step()
+    beside = (torch.arange(TIME).expand(96, -1) > 3,) if masked else ()
+    made = forecast(EveryStep(1), (x, y, *beside), weights="readout")
+    assert made.settings["outputs"] == "per step"
+    assert made.found == [False, True, False]
+    for axis, targets, said in (
+        ((), y, None),
+        ((), y, "per step"),
+        ((), y[..., 0], None),
+        ((1,), y[..., 0], "per step"),
+    ):
+        other = forecast(EveryStep(*axis), (x, targets, *beside), weights="readout", outputs=said)
+        assert other.settings["outputs"] == "per step"
+        np.testing.assert_array_equal(other.readable.values, made.readable.values)
+
+
+def test_whole_numbers_at_every_step_are_targets_of_that_step_too():
+    x, y = at_every_step()
+    whole = (3 * y).round().long()
+    shares = [forecast(EveryStep(), (x, one), weights="readout").readable.values for one in (whole, whole[..., 0])]
+    expected = forecast(EveryStep(1), (x, whole.float()), weights="readout").readable.values
+    np.testing.assert_array_equal(shares, [expected, expected])
+
+
+@pytest.mark.parametrize("lags_of", ["layers", "model"])
+def test_a_diagnosis_takes_an_axis_of_one_for_nothing(lags_of):
+    x, y = at_every_step(64)
+    made = [
+        lagreach.diagnose(EveryStep(*axis), (x, y), lags=LAGS, lags_of=lags_of, progress=False) for axis in ((), (1,))
+    ]
+    assert made[0].settings["anchors"] == made[1].settings["anchors"] == TIME
+    one, other = (each.layers[0].window.required.sequences for each in made)
+    np.testing.assert_array_equal(one, other)
+
+
+def test_an_axis_of_one_adds_nothing_to_unpacked_sequences():
+    x, y = at_every_step()
+    lengths = torch.randint(TIME // 2, TIME, (96,), generator=torch.Generator().manual_seed(2))  # all shorter than x
+    given = (x, y, None, lengths)
+    made, other = (forecast(Unpacked(*axis), given, weights="readout") for axis in ((1,), ()))
+    assert made.settings["outputs"] == other.settings["outputs"] == "per step"
+    np.testing.assert_array_equal(other.readable.values, made.readable.values)
+
+
+@pytest.mark.parametrize("shape", [(TIME,), (TIME, 1)])
+def test_a_forecast_from_the_last_state_stays_one_when_targets_have_an_axis_of_one(shape):
+    x, y = data()
+    made = forecast(AtTheEnd(*shape), (x, y[..., None] if shape == (TIME,) else y), weights="readout")
+    assert made.settings["outputs"] == "at the end"
+    with pytest.raises(InputError, match="a forecast made at the end"):
+        forecast(AtTheEnd(TIME, pooled=True), (x, y[..., None]), weights="readout")
 
 
 @pytest.mark.parametrize("shape", [(TIME,), (TIME, 1), (1, TIME)])
@@ -133,8 +216,10 @@ def test_outputs_behind_a_stride_need_their_steps_and_have_the_lags_of_these(len
     with pytest.raises(UnsupportedError, match="target_steps=") as refused:
         forecast(Strided(), strided(lengths))
     assert " steps=" not in str(refused.value)  # which are those of training here
-    made = forecast(Strided(), strided(lengths), target_steps=range(1, TIME, 2))
+    x, y, *beside = strided(lengths)
+    made, bare = (forecast(Strided(), (x, t, *beside), target_steps=range(1, TIME, 2)) for t in (y, y[..., 0]))
     assert made.found == [False, True, False]
+    np.testing.assert_array_equal(made.needed.values, bare.needed.values)
 
 
 def test_what_lies_beyond_a_length_does_not_count_behind_a_stride():

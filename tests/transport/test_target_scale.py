@@ -61,3 +61,14 @@ def test_what_does_not_count_has_no_scale() -> None:
     spoiled, weights[:, 5:] = y.clone(), 0
     spoiled[:, 5:] = 1e9
     assert scale_note(Objective("mse", spoiled, weights), y) is None
+
+
+def test_outputs_in_very_different_units_are_told():
+    """A squared error, and tests along mixtures of all outputs, see the largest alone."""
+    x = torch.randn(64, 12, 2, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(0)
+    model = lagreach.GatedRNN("gru", 2, 4, 2)
+    for factor, told in ((3.0, False), (30.0, True)):
+        y = x.roll(2, 1) * torch.tensor([factor, 1.0])
+        made = lagreach.forecast(model, (x, y), lags=[0, 2], weights="readout", progress=False)
+        assert any("one output at a time" in note for note in made.warnings) is told

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 from collections.abc import Callable
 from contextvars import ContextVar
+from threading import Thread
 from traceback import walk_tb
 from typing import ParamSpec, TypeVar
 
@@ -25,6 +27,21 @@ def despite_interrupt(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -
     except KeyboardInterrupt:
         put_back()
         return work(*args, **kwargs), True
+
+
+def import_whole(name: str) -> None:
+    """Import a package in a thread, where no interrupt stops it halfway.
+
+    Else submodules would be left that a second import takes for known, and does not hang into the package.
+    """
+
+    def work() -> None:
+        with contextlib.suppress(Exception):  # whoever uses it imports it again, and is told
+            importlib.import_module(name)
+
+    thread = Thread(target=work, daemon=True)
+    thread.start()
+    thread.join()  # an interrupt ends the waiting alone
 
 
 def as_it_stands() -> Put:

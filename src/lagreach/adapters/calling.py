@@ -226,8 +226,9 @@ def as_output(returned: Any, batch: Batch, time: int) -> Tensor:
     if output.ndim == 1:
         return output[:, None, None]
     if output.ndim == 2:
-        steps = batch.y.ndim == 2 and batch.y.is_floating_point() and tuple(batch.y.shape) == tuple(output.shape)
-        return output[..., None] if steps and output.shape[1] == time else output[:, None]
+        if not _one_a_step(output, batch, time):
+            return output[:, None]
+        output = output[..., None]
     if output.ndim > 3:
         raise InputError(
             "the model's output has too many axes",
@@ -238,6 +239,14 @@ def as_output(returned: Any, batch: Batch, time: int) -> Tensor:
     if 1 < output.shape[1] < time and batch.lengths is not None:  # a packed batch is unpacked to its longest sequence
         output = nn.functional.pad(output, (0, 0, 0, time - output.shape[1]))
     return output
+
+
+def _one_a_step(output: Tensor, batch: Batch, time: int) -> bool:
+    """Whether outputs (seq, position) may be a number for each step, as the targets are, with or without an axis of one."""
+    targets, positions = batch.y.shape[1:], output.shape[1]
+    if targets[:1] != (time,) or targets.numel() != time:
+        return False
+    return positions == time or (batch.lengths is not None and positions == int(batch.lengths.max()))  # unpacked
 
 
 def agreement(dtype: torch.dtype) -> float:

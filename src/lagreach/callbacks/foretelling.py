@@ -68,8 +68,17 @@ class Foreteller:
 
         From the sequences that are planned for, else as many as were looked at.
         """
-        part = f"{100 * now / self.planned:.2g} %"
+        part = _percent(now / self.planned)
         return f"forecast at step {now:,} of {self.planned:,} ({part}): {plainly(made, max(made.sequences))}"
+
+
+def _percent(part: float) -> str:
+    """A part in percent, in two digits where it has no more.
+
+    >>> _percent(1), _percent(0.01), _percent(0.0025)
+    ('100 %', '1 %', '0.25 %')
+    """
+    return f"{100 * part:.2g} %" if part < 0.1 else f"{100 * part:.0f} %"
 
 
 def forecast_metrics(made: Forecast) -> dict[str, float]:

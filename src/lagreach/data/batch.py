@@ -187,8 +187,12 @@ def without_mixing(x: Tensor) -> str:
 
 
 def check_mask(mask: Tensor | None, where: str) -> None:
-    """Refuse a mask whose values are no weights."""
-    if mask is None or mask.dtype == torch.bool:
+    """Refuse a mask that is not one of steps, or whose values are no weights."""
+    if mask is None:
+        return
+    if mask.ndim == 1:
+        raise _one_number_a_sequence(mask, where)
+    if mask.dtype == torch.bool:
         return
     wrong = torch.ones(mask.shape, dtype=torch.bool) if mask.is_complex() else ~(torch.isfinite(mask) & (mask >= 0))
     if bool(wrong.any()):
@@ -199,6 +203,18 @@ def check_mask(mask: Tensor | None, where: str) -> None:
             expected="bool, or finite numbers of 0 or more; 0 leaves a step out",
             fix="pass mask > 0 if it marks the steps that count",
         )
+
+
+def _one_number_a_sequence(mask: Tensor, where: str) -> InputError:
+    """The error for one number a sequence in the place of a mask: whole numbers are lengths."""
+    counts = mask.dtype != torch.bool and bool((mask == mask.round()).all() and (mask >= 1).all() and (mask > 1).any())
+    fix = "pass mask[:, None].expand(-1, time) if all steps of a sequence weigh the same; lengths come fourth"
+    return InputError(
+        f"the mask of {where} has no time axis",
+        got=f"shape {tuple(mask.shape)}" + (f", whole numbers up to {int(mask.max())}" if counts else ""),
+        expected="(seq, time), bool or nonnegative",
+        fix="if these are lengths, pass (x, y, None, lengths), or a dict with x, y and lengths" if counts else fix,
+    )
 
 
 def check_values(tensor: Tensor) -> None:

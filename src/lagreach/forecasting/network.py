@@ -225,7 +225,7 @@ class ModuleNetwork(Network):
             if both is not None:
                 return Shown(*both, False)
             with captured([self._last]) as calls:
-                output = self._called(batch)
+                output = self._called(batch).detach()  # a weight that is only expanded keeps its graph
         features = [args[0] if args else kwargs["input"] for args, kwargs, _ in calls[self._last]]
         assert self._arranged is not None
         return Shown(output, ARRANGED[self._arranged](features, *output.shape[:2]), False)
@@ -285,7 +285,7 @@ class ModuleNetwork(Network):
     def _states(self, batch: Batch) -> Shown:
         assert self._views is not None
         with self.at_rest(), torch.no_grad():
-            output = self._called(batch)
+            output = self._called(batch).detach()
             if not self._views:
                 return Shown(output, output, False)
             parts = [run(view.bind(batch)).states for view in self._views if "backward" not in view.name]

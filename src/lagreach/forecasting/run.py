@@ -18,7 +18,7 @@ from lagreach.errors import InputError
 from lagreach.forecasting.budget import descent_time, readout_scale, readout_time
 from lagreach.forecasting.dependence import dependence_of
 from lagreach.forecasting.linearise import Linearisation, choose_linearisation
-from lagreach.forecasting.network import MOST_FEATURES, as_network
+from lagreach.forecasting.network import MOST_FEATURES, Network, Shown, as_network
 from lagreach.forecasting.output_steps import which_outputs
 from lagreach.forecasting.overshoot import constant_of, largest_square
 from lagreach.forecasting.pacing import (
@@ -78,6 +78,26 @@ FEW_LARGE = (
 )
 
 
+def _refuse_deaf(network: Network, plan: ForecastPlan, shown: Shown) -> None:
+    """Refuse a model in which nothing of the inputs arrives, neither at its outputs nor at what its readout reads."""
+    if not _all_alike(shown.output, shown.features):
+        return
+    few = next(plan.only(FEWEST_SEQUENCES).batches(FEWEST_SEQUENCES))[0]  # two may be alike by chance
+    # inputs that all sequences share, a calendar say, tell nothing of the model
+    if not _all_alike(few.x) and _all_alike(*network.show(few)[:2]):
+        raise InputError(
+            "the model's output does not depend on its input",
+            got=f"the same output for each of {len(few)} sequences",
+            expected="a model that reads x",
+            fix="look whether forward uses x, and whether all units on the way are dead (zero whatever they are given)",
+        )
+
+
+def _all_alike(*parts: Tensor) -> bool:
+    """Whether each is the same for all sequences."""
+    return all(torch.equal(part, part[:1].expand_as(part)) for part in parts)
+
+
 class ForecastRun:
     """The passes of one forecast, and what is to be said about them."""
 
@@ -93,7 +113,8 @@ class ForecastRun:
     ) -> None:
         sample = plan.sample()
         network = as_network(model, sample, call)
-        output, features, _ = network.show(sample)
+        output, features, _ = shown = network.show(sample)
+        _refuse_deaf(network, plan, shown)
         which = which_outputs(network, sample, output, which) if steps is None else None
         if (
             which == AT_THE_END and loss == "mse" and sample.mask is None

@@ -174,8 +174,8 @@ def _lengths_of_outputs(batch: Batch, time: int, layer_time: int) -> Tensor | No
 def _mse_targets(y: Tensor, shape: tuple[int, int, int], steps: object) -> tuple[Tensor, int | None]:
     """Bring y to (seq, target, out); the second value is the number of targets, None for one per step."""
     seq, time, out = shape
-    if steps is None and out == 1 and y.shape == (seq, time):
-        return y[..., None], None
+    if out == 1 and y.ndim == 2 and (steps is not None or y.shape == (seq, time)):
+        return y[..., None], (None if steps is None else y.shape[1])
     if y.shape == (seq, out):
         return y[:, None], 1
     if y.ndim == 1 and out == 1:

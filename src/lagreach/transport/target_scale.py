@@ -10,6 +10,7 @@ from lagreach.transport.objective import Objective
 
 LARGE, SMALL = 1e3, 200.0  # times as large or as small, from which on it is said
 FAR = 3.0  # times what targets and outputs vary by, from which on it is said that their means lie apart
+UNEVEN = 10.0  # times what one output's targets vary by, that another's may
 PAIRS = 16  # of sequences that tell, where sequences are looked at by pairs
 
 
@@ -37,12 +38,29 @@ def scale_note(objective: Objective, output: Float[Tensor, "seq target out"]) ->
         distance = (y.mean(0) - outputs.mean(0)).abs()
         far = distance > FAR * (each + theirs)
         if not bool(far.any()):
-            return None
+            return _uneven(each)
         worst = int(torch.where(far, distance / (each + theirs), 0.0).argmax())
         said = f"the targets lie about {distance[worst]:.2g} from the model's outputs, and vary by {each[worst]:.1g}"
     return (
         f"{said}: training has to bridge that before it learns any lag, and what is said of learning does not count it; scale "
         "the targets to mean 0 and variance 1"
+    )
+
+
+def _uneven(each: Float[Tensor, "out"]) -> str | None:
+    """Say that a squared error sees little of some outputs, and so do tests along mixtures of all of them.
+
+    >>> _uneven(torch.tensor([1.0, 0.0, 3.0])), _uneven(torch.tensor([1.0, 30.0]))[:58]
+    (None, 'the targets of one output vary by 30, those of another by ')
+    """
+    varying = each[each > 0]
+    if len(varying) < 2 or float(varying.max()) <= UNEVEN * float(varying.min()):
+        return None
+    most, least = float(varying.max()), float(varying.min())
+    return (
+        f"the targets of one output vary by {most:.2g}, those of another by {least:.2g}: the squared "
+        "error is that of the first, and a dependence of the second may be missed; scale each output's targets to mean 0 and "
+        "variance 1, or look at one output at a time"
     )
 
 

@@ -62,9 +62,12 @@ class InputModule:
 class Reading:
     """One run of a model: what the input modules were given, and the leaves from which on the model ran."""
 
-    def __init__(self, model: WholeModel, source: InputModule, sequences: int) -> None:
+    def __init__(
+        self, model: WholeModel, source: InputModule, sequences: int, exchange: Exchange | None = None
+    ) -> None:
         self.source = source
         self.sequences = sequences
+        self.exchange = exchange
         self._modules = [None if p.path is None else model.module.get_submodule(p.path) for p in source.ports]
         self._received: list[list[Tensor]] = [[] for _ in source.ports]
         self._leaves: list[list[Tensor]] = [[] for _ in source.ports]
@@ -92,7 +95,8 @@ class Reading:
         for another way back.
         """
         leaves = [leaf for module_leaves in self._leaves for leaf in module_leaves]
-        gradients = iter(gradients_at(leaves, picked, cotangent, keep=keep))
+        with _hooks(self, again=True):
+            gradients = iter(gradients_at(leaves, picked, cotangent, keep=keep))
         parts = []
         for port, module, module_leaves in zip(self.source.ports, self._modules, self._leaves, strict=True):
             taken = [next(gradients) for _ in module_leaves]
@@ -110,6 +114,22 @@ class Reading:
         """Keep what the module with this number was given in a call, and its leaf."""
         self._received[number].append(tensor.detach())
         self._leaves[number].append(leaf)
+
+    @property
+    def ports(self) -> list[tuple[int, Port, nn.Module]]:
+        """Modules that read the input, with their numbers; none where the model's own input is the leaf."""
+        both = enumerate(zip(self.source.ports, self._modules, strict=True))
+        return [(number, port, module) for number, (port, module) in both if module is not None]
+
+    def refuse_unknown_call(self, number: int) -> None:
+        """A checkpoint calls a module once more on the way back; of several calls it is not known which one that is."""
+        if len(self._received[number]) > 1 or self.source.ports[number].call:
+            raise UnsupportedError(
+                "a module that reads the input is called several times inside torch.utils.checkpoint",
+                got=self.source.name,
+                expected="at most one call of it that is made anew on the way back",
+                fix="leave the checkpoint out while lags are measured: the model's outputs and gradients stay the same",
+            )
 
     def check(self) -> None:
         """Refuse a run in which an input module was not called, or was called at other steps."""
@@ -244,7 +264,7 @@ def read(
 
     With an `exchange`, sequences read other inputs than their own.
     """
-    reading = Reading(model, source, len(batch))
+    reading = Reading(model, source, len(batch), exchange)
     if source.ports[0].path is None:
         x = as_given(model, batch.x)
         if exchange is not None:
@@ -253,7 +273,7 @@ def read(
         reading.record(0, leaf, leaf)
         output = model.output(batch.with_x(leaf.clone()))
     else:
-        with _hooks(model, reading, exchange):
+        with _hooks(reading):
             output = model.output(batch)
     reading.check()
     if not output.requires_grad:
@@ -272,12 +292,20 @@ def as_given(model: WholeModel, x: Tensor) -> Tensor:
 
 
 @contextmanager
-def _hooks(model: WholeModel, reading: Reading, exchange: Exchange | None) -> Iterator[None]:
-    """Cut the input modules' outputs off as leaves while the model runs."""
+def _hooks(reading: Reading, *, again: bool = False) -> Iterator[None]:
+    """Cut the input modules' outputs off as leaves while the model runs, or what its checkpoints run `again` on the way back."""
     handles = []
     calls = [0] * len(reading.source.ports)
+    exchange = reading.exchange
+
+    def record(number: int, tensor: Tensor, leaf: Tensor) -> None:
+        if not again:
+            reading.record(number, tensor, leaf)
 
     def counts(number: int, port: Port) -> bool:
+        if again:
+            reading.refuse_unknown_call(number)
+            return True
         return port.layout == "one step a call" or calls[number] == port.call
 
     def before(number: int, port: Port, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -287,7 +315,7 @@ def _hooks(model: WholeModel, reading: Reading, exchange: Exchange | None) -> It
         changed = tensor if exchange is None else _exchange_in(tensor, port, exchange, calls[number], reading.sequences)
         if port.kind == "input":
             leaf = changed.detach().requires_grad_()
-            reading.record(number, leaf, leaf)
+            record(number, leaf, leaf)
             changed = leaf.clone()  # for layers that work in place
         if changed is tensor:
             return None
@@ -303,12 +331,11 @@ def _hooks(model: WholeModel, reading: Reading, exchange: Exchange | None) -> It
         if port.kind == "input" or not counted or tensor is None:
             return None
         leaf = result.detach().requires_grad_()
-        reading.record(number, tensor, leaf)
+        record(number, tensor, leaf)
         return leaf.clone()  # for layers that work in place
 
     try:
-        for number, port in enumerate(reading.source.ports):
-            module = model.module.get_submodule(port.path or "")
+        for number, port, module in reading.ports:
             handles.append(
                 module.register_forward_pre_hook(
                     lambda _, args, kwargs, n=number, p=port: before(n, p, args, kwargs), with_kwargs=True

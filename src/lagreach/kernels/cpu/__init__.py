@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from lagreach._util.interrupts import import_whole
 from lagreach.cells import Cell, Params
 from lagreach.cells._pullback import RowForm
 from lagreach.kernels.packing import blocks_of
@@ -72,7 +73,9 @@ def missing(cell: Cell, device: torch.device, dtype: torch.dtype) -> str | None:
 def has_numba() -> bool:
     """Whether anything can be compiled; warns if not."""
     installed = importlib.util.find_spec("numba") is not None
-    if not installed:
+    if installed:
+        import_whole("numba")
+    else:
         warnings.warn(
             "numba is not installed, so recurrent networks run in a plain torch loop, some 20 times slower; "
             "install it with: pip install numba",
