@@ -114,6 +114,20 @@ def test_one_target_for_every_altered_window_is_enough():
     assert not survey(as_sequences((x[order], y[order, -1]))).windows.placed
 
 
+def test_a_few_random_crops_of_a_long_series_are_noticed():
+    rng = np.random.default_rng(8)
+    windows = survey(as_sequences(jittered(rng, cropped(rng, 1500, 15_000), 0.01))).windows
+    assert windows is not None
+    assert not windows.placed
+
+
+def test_columns_that_neighbours_share_do_not_make_windows_of_inputs_of_their_own():
+    rng = np.random.default_rng(9)
+    x = torch.cat((sliding(noise(rng, 630, 2), LENGTH, 2)[:300], noise(rng, 300, LENGTH, 1)), 2)
+    for y in (later(x[..., -1:]), x[:, -3, -1:]):
+        assert survey(as_sequences((x, y))).windows is None
+
+
 @pytest.mark.parametrize("order", [None, shuffled])
 def test_where_inputs_or_targets_are_new_sequences_are(order):
     rng = np.random.default_rng(5)

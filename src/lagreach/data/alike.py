@@ -19,18 +19,23 @@ Values = Float[np.ndarray, "seq time dim"]
 
 def read_steps(sequences: Sequences, chosen: np.ndarray) -> list[Values]:
     """Inputs of these sequences, and targets if there is one for every step: columns that differ most between sequences."""
-    parts = [(batch.x, batch.y) for batch in batches(sequences, chosen.tolist())]
-    time = parts[0][0].shape[1]
-    both = ([by_step(part[side], time) for part in parts] for side in (0, 1))
-    return [_columns(np.concatenate(some)) for some in both if some[0] is not None]  # type: ignore[arg-type]
+    parts: list[list[Values]] = []
+    columns: list[np.ndarray] = []
+    for batch in batches(sequences, chosen.tolist()):
+        time = batch.x.shape[1]
+        sides = [side[:, :MOST_STEPS] for side in (batch.x, batch.y) if side.ndim > 1 and side.shape[1] == time]
+        read = [values for side in sides if (values := by_step(side, side.shape[1])) is not None]
+        columns = columns or [_most_different(values) for values in read]
+        parts.append([values[..., some] for values, some in zip(read, columns, strict=True)])
+    return [_centred(np.concatenate(side)) for side in zip(*parts, strict=True)]
 
 
-def _columns(values: np.ndarray) -> np.ndarray:
-    """The columns that differ most between sequences, without a mean of their own in each sequence."""
-    values = values[:, :MOST_STEPS]
-    if values.shape[2] > MOST_COLUMNS:
-        spread = values.var(0).mean(0)
-        values = values[..., np.sort(np.argsort(-spread, kind="stable")[:MOST_COLUMNS])]
+def _most_different(values: Values) -> np.ndarray:
+    return np.sort(np.argsort(-values.var(0).mean(0), kind="stable")[:MOST_COLUMNS])
+
+
+def _centred(values: Values) -> Values:
+    """Without the mean of each sequence, and of a size whose squares are numbers."""
     largest = np.abs(values).max(initial=0.0)
     values = values / largest if largest > 0 else values
     return values - values.mean(1, keepdims=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
-from lagreach.data.alike import SHORTEST, Shifts, at_same_step, read_steps
+from lagreach.data.alike import MOST_STEPS, SHORTEST, Shifts, at_same_step, read_steps
 from lagreach.data.pieces import pieces_come_again
 from lagreach.data.sequences import Sequences
 from lagreach.data.sketch import READ, by_step
@@ -18,7 +18,7 @@ from lagreach.data.windows import Windows, windows_of_changes
 
 PAIRS = 64  # of neighbours that are looked at
 NUMBERS = 2**17  # that are read for that at most, but for a few pairs
-ALIKE, ALIKE_ALONE = 0.2, 0.4  # correlation of inputs times that of targets; of inputs where targets have no steps
+ALIKE, ALIKE_ALONE = 0.2, 0.85  # correlation of inputs times that of targets; of inputs where targets have no steps
 SURE = 7.0  # standard errors
 FEWEST = 12  # pairs
 
@@ -43,8 +43,8 @@ def find_altered_windows(sequences: Sequences, kept: np.ndarray) -> Windows | No
 
 def _shift_of_neighbours(sequences: Sequences, kept: np.ndarray) -> int:
     """Steps by which every sequence starts after the one before; negative if it is the other way round, 0 if neither."""
-    sample = sequences.read([0])
-    count = int(np.clip(NUMBERS // max(sample.x[0].numel(), 1), FEWEST, PAIRS))
+    numbers = sequences.read([0]).x[:, :MOST_STEPS].numel()
+    count = int(np.clip(NUMBERS // max(numbers, 1), FEWEST, PAIRS))
     chosen = np.unique(np.arange(count) * (len(kept) - 1) // count)
     both = read_steps(sequences, kept[np.concatenate((chosen, chosen + 1))])
     onward, back, apart = [], [], []

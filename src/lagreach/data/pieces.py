@@ -11,17 +11,19 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from lagreach.data.alike import Values, at_same_step, read_steps
+from lagreach.data.alike import MOST_STEPS, Values, at_same_step, read_steps
 from lagreach.data.sequences import Sequences
 
 COMPARED = 2**18  # pieces with beginnings
-MOST_BEGINNINGS, FEWEST_SEARCHED = 512, 4
+READ_AT_MOST = 2**21  # numbers, but for a few beginnings
+BEGINNINGS = (64, 512)
+FEWEST_SEARCHED = 4
 HALVES = (4, 16)  # steps of half a piece
 NEAR = (0.03, 0.06, 0.12, 0.25, 0.35)  # distances of unit vectors, one after the other
 WIDE = 3.0  # times as far there would be far more by chance, in however few directions pieces vary
 FARTHEST = 0.8  # of pieces whose overlaps are looked at
-MOSTLY, CHANCE = 0.5, 2.0  # of those within WIDE must be NEAR, and standard deviations, roughly, more
-FEWEST, MOST = 6, 256  # overlaps that are looked at
+MOSTLY, CHANCE = 0.5, 1.0  # of those within WIDE must be NEAR, and about two standard deviations more
+FEWEST, MOST = 8, 256  # overlaps that are looked at
 OFTEN = 0.3  # of all pairs: too often for windows of a series that holds more than a few of them
 SHARP = 0.3  # times as near as a step on: what varies smoothly resembles itself a step on
 RARER = 0.1  # times as many there may be by chance, if both halves of a piece are alike by chance
@@ -55,7 +57,8 @@ class _Pairs:
 
 def pieces_come_again(sequences: Sequences, kept: np.ndarray) -> bool:
     """Whether pieces of sequences (those numbered `kept`) are near beginnings of others, of inputs and targets alike."""
-    count = min(MOST_BEGINNINGS, len(kept))
+    numbers = sequences.read(kept[:1].tolist()).x[:, :MOST_STEPS].numel()
+    count = min(int(np.clip(READ_AT_MOST // max(numbers, 1), *BEGINNINGS)), len(kept))
     some = read_steps(sequences, kept[np.arange(count) * len(kept) // count])
     time = some[0].shape[1]
     half = int(np.clip(time // 4, *HALVES))
