@@ -24,6 +24,9 @@ from lagreach.errors import InputError
 
 GROUPS = 12  # that there must be, if they have more than two members
 FEWEST = 16  # sequences
+UNPLACED = (
+    "whether the target depends on any lag cannot be told from windows that overlap where nobody knows by how much"
+)
 
 
 @dataclass(frozen=True)
@@ -183,7 +186,7 @@ def _by_length(lengths: np.ndarray, keys: list[tuple[bytes, ...]], size: int) ->
 
 def _of_series(sequences: Sequences, windows: Windows, about: BlockPlan, most: int, members: int) -> BlockPlan:
     about = replace(about, of_series=True)
-    layout: Layout | str | None = recordings(windows, most, members)
+    layout: Layout | str | None = recordings(windows, most, members) if windows.placed else UNPLACED
     if layout is None:
         layout = stretches(sequences, windows, most, members)
     if isinstance(layout, Layout):

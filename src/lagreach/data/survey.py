@@ -14,6 +14,7 @@ from lagreach.data.batch import known_lengths
 from lagreach.data.chance import Agreeing, Steps
 from lagreach.data.copies import distinct, without_near_copies
 from lagreach.data.course import Course
+from lagreach.data.overlaps import find_altered_windows, said_of
 from lagreach.data.sequences import Sequences, as_sequences
 from lagreach.data.sketch import Sketch, batches, digest, plain
 from lagreach.data.windows import Windows, find_windows
@@ -102,6 +103,8 @@ def survey(sequences: Sequences) -> Survey:
             f"the sequences overlap: each repeats steps of another that starts about {windows.stride} steps earlier; they are "
             "treated as windows of a series, as from lagreach.cut_series"
         )
+    elif not edges.continued() and (windows := find_altered_windows(sequences, kept)) is not None:
+        notes.append(said_of(windows))
     else:
         order = np.argsort([inputs[number] + contents[number] for number in kept], kind="stable")
         of_kept = [targets[number] for number in kept]

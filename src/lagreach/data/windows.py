@@ -5,16 +5,20 @@ Windows that overlap repeat each other's steps: x[j, s:] is x[i, :-s] for a wind
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Float
 
+from lagreach.data.batch import Batch
 from lagreach.data.sequences import Sequences
 from lagreach.data.sketch import batches, by_step, run_codes, step_codes
 
 SAMPLE = 256  # sequences that are searched for the beginnings of others
 OFTEN = 0.2  # share of them in which one must be found
+FEW = 32  # sequences that tell how large changes are
+ROUNDED = 2.0**-12  # of a usual change, within which changes are the same
 BEYOND_CHANCE = 10  # bits by which a match must be rarer than all chances there are for one
 
 
@@ -22,13 +26,15 @@ BEYOND_CHANCE = 10  # bits by which a match must be rarer than all chances there
 class Windows:
     """Numbers of sequences, the series that each was cut from, and the step where it starts there.
 
-    `mark` holds a code of the contents of each; it puts series of the same length into an order of their own.
+    `mark` holds a code of the contents of each; it puts series of the same length into an order of their own. Windows that
+    overlap, nobody knows how, are not `placed`: series and start say nothing then.
     """
 
     number: np.ndarray
     series: np.ndarray
     start: np.ndarray
     mark: np.ndarray
+    placed: bool = True
 
     @classmethod
     def consecutive(cls, count: int, stride: int) -> Windows:
@@ -57,36 +63,71 @@ def find_windows(sequences: Sequences, kept: np.ndarray) -> Windows | None:
     time = first.x.shape[1] if first.x.ndim > 1 else 0
     if time < 4 or first.lengths is not None or by_step(first.x, time) is None:
         return None
-    chosen = np.arange(min(SAMPLE, len(kept))) * len(kept) // min(SAMPLE, len(kept))
-    codes = _codes(sequences, kept[chosen], time)
-    length = _telling_length(codes, len(kept))
-    if length >= time:
+    repeated = _Repeated(sequences, kept, time, _inputs)
+    if not repeated.often or not _targets_agree(sequences, *repeated.pairs):
         return None
-    heads = np.concatenate([run_codes(step_codes, length)[:, 0] for step_codes in _each(sequences, kept, length)])
-    following, step = _starts_within(codes, length, heads, chosen)
-    overlap = step > 0
-    if overlap.mean() < OFTEN or not _targets_agree(
-        sequences, kept[chosen][overlap], kept[following[overlap]], step[overlap]
-    ):
-        return None
-    parts, seen = [], 0
-    for some in _each(sequences, kept, time):
-        numbers = np.arange(seen, seen := seen + len(some))
-        parts.append((*_starts_within(some, length, heads, numbers), run_codes(some, time)[:, 0]))
-    following, step, mark = (np.concatenate(side) for side in zip(*parts, strict=True))
-    return Windows(kept, *_chained(following, step), mark)
+    return repeated.windows()
 
 
-def _each(sequences: Sequences, kept: np.ndarray, steps: int) -> Iterator[np.ndarray]:
-    """Codes of the first steps of the inputs, some sequences at a time."""
-    for batch in batches(sequences, kept.tolist()):
-        values = by_step(batch.x[:, :steps], steps)
+def windows_of_changes(sequences: Sequences, kept: np.ndarray, side: str) -> Windows | None:
+    """Where windows lie whose changes from step to step (of `side`, x or y) repeat each other; None if they do not."""
+    first = sequences.read(kept[:FEW].tolist())
+    time = first.x.shape[1]
+    values = by_step(getattr(first, side), time)
+    if values is None or time < 5 or not (usual := float(np.median(np.abs(np.diff(values, axis=1))))) > 0:
+        return None
+
+    def changes(batch: Batch, steps: int) -> Float[np.ndarray, "seq time dim"]:
+        values = by_step(getattr(batch, side), time)
         assert values is not None
-        yield step_codes(values)
+        return np.round(np.diff(values[:, : steps + 1], axis=1) / (ROUNDED * usual)) + 0.0  # no negative zeros
+
+    repeated = _Repeated(sequences, kept, time - 1, changes)
+    return repeated.windows() if repeated.often else None
 
 
-def _codes(sequences: Sequences, kept: np.ndarray, steps: int) -> np.ndarray:
-    return np.concatenate(list(_each(sequences, kept, steps)))
+class _Repeated:
+    """Steps of some sequences that begin others: what `read` gives of a batch, step by step."""
+
+    def __init__(
+        self, sequences: Sequences, kept: np.ndarray, time: int, read: Callable[[Batch, int], np.ndarray]
+    ) -> None:
+        self._sequences, self._kept, self._time, self._read = sequences, kept, time, read
+        self._chosen = np.arange(min(SAMPLE, len(kept))) * len(kept) // min(SAMPLE, len(kept))
+        codes = np.concatenate(list(self._each(kept[self._chosen], time)))
+        self._length = _telling_length(codes, len(kept))
+        self.often = False
+        if self._length >= time:
+            return
+        self._heads = np.concatenate([run_codes(some, self._length)[:, 0] for some in self._each(kept, self._length)])
+        self._following, self._step = _starts_within(codes, self._length, self._heads, self._chosen)
+        self.often = bool((self._step > 0).mean() >= OFTEN)
+
+    @property
+    def pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Sequences of a sample within which others start, these, and the steps where they do."""
+        overlap = self._step > 0
+        return self._kept[self._chosen][overlap], self._kept[self._following[overlap]], self._step[overlap]
+
+    def windows(self) -> Windows:
+        """Where all of them lie."""
+        parts, seen = [], 0
+        for some in self._each(self._kept, self._time):
+            numbers = np.arange(seen, seen := seen + len(some))
+            parts.append((*_starts_within(some, self._length, self._heads, numbers), run_codes(some, self._time)[:, 0]))
+        following, step, mark = (np.concatenate(side) for side in zip(*parts, strict=True))
+        return Windows(self._kept, *_chained(following, step), mark)
+
+    def _each(self, numbers: np.ndarray, steps: int) -> Iterator[np.ndarray]:
+        """Codes of the first steps, some sequences at a time."""
+        for batch in batches(self._sequences, numbers.tolist()):
+            yield step_codes(self._read(batch, steps))
+
+
+def _inputs(batch: Batch, steps: int) -> np.ndarray:
+    values = by_step(batch.x[:, :steps], steps)
+    assert values is not None
+    return values
 
 
 def _targets_agree(sequences: Sequences, one: np.ndarray, other: np.ndarray, step: np.ndarray) -> bool:
