@@ -139,3 +139,12 @@ def test_partners_exchange_where_both_have_targets():
     made = _contrasts(values, _common(weights, 4), 4)[..., 0]
     assert made[0].tolist() == [[-2, 0], [-4, -4], [0, -6]]
     assert made[3].tolist() == [[0, 2], [0, 0], [0, 6]]
+
+
+def test_why_a_series_cannot_tell_is_said(generator):
+    x, y = (torch.randn(2000, 1, generator=generator).cumsum(0) for _ in range(2))
+    made = lagreach.forecast(
+        lagreach.GatedRNN("gru", 1, 6, 1), lagreach.cut_series(x, y, 24), lags=[0, 3], weights="readout"
+    )
+    assert np.isnan(made.adjusted_p).all()
+    assert any("cannot be told from this series" in warning for warning in made.warnings)

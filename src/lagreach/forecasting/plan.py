@@ -212,6 +212,8 @@ def make_plan(sequences: Sequences, lags: str | Iterable[int], seed: int, requir
         notes = (*notes, shared_lags(", ".join(shared)))
     elif alike:
         notes = (*notes, shared_columns(alike))
+    if dealt.untold:
+        notes = (*notes, dealt.untold)
     told, coding = told & (not dealt.untold), _following(plan, size)
     if (
         coding.following is not None and np.linalg.eigvalsh(coding.following.left).min() < EXACT
