@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from lagreach._util.arrays import finite_or_none
-from lagreach._util.bounds import check_bounds, is_number
+from lagreach._util.bounds import check_bounds
 from lagreach.data.lags import listed_lags
 from lagreach.detection.law import exp, moved, reach
 from lagreach.diagnosis.result import Diagnosis, check_diagnosis
@@ -107,7 +107,7 @@ def suggest(
     count = float(diagnosis.sequences if sequences is None else sequences)
     if not count > 0:
         raise InputError("the number of sequences must be positive", got=count)
-    asked = None if lags is None else listed_lags([lags] if is_number(lags) else lags)
+    asked = None if lags is None else listed_lags(lags if isinstance(lags, Iterable) else [lags])
     if asked is not None and not asked:
         raise InputError("there are no lags to suggest a length for", expected="one or more, or None")
     at, chunks = diagnosis.window(count), _Chunks(diagnosis)
