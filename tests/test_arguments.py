@@ -125,6 +125,24 @@ CALLS = {
     ],
     "a folder": [lambda: lagreach.load(".")],
     "what was learned": [lambda: lagreach.advise(Recurrent(), data(64), learned="a")],
+    "seed is a whole number": [
+        *[
+            lambda seed=seed: lagreach.advise(Recurrent(), data(64), lag=5, seed=seed)
+            for seed in (2**70, 1.5, None, True)
+        ],
+        lambda: forecast(seed=True),
+        lambda: diagnose(seed=True),
+        lambda: lagreach.cost(Recurrent(), data(64), seed=True),
+    ],
+    "steps must list one time index per target": [
+        *[lambda steps=steps: diagnose(steps=steps) for steps in (float("nan"), 2**70, [0.5], True)],
+        lambda: forecast(target_steps=2**70),
+    ],
+    "lags must be a sequence of integers": [lambda: lagreach.suggest(diagnosis_made(), 1.5)],
+    "the wanted lag must be a positive number of steps": [
+        lambda lag=lag: lagreach.advise_gates(nn.LSTM(3, 4, batch_first=True), torch.zeros(1, 9, 3), lag)
+        for lag in (2**70, "a", 0)
+    ],
     "unknown options": [lambda: lagreach.advise(Recurrent(), data(64), threshold=3)],
     "labels are": [lambda: lagreach.watch(Recurrent(), data(64), labels=5)],
 }
@@ -143,6 +161,10 @@ def test_a_find_that_finds_nothing_is_refused():
     training._find = lambda model: None
     with pytest.raises(LagreachError, match="find= must return the module"):
         training._begin(Recurrent(), data(64), {})
+
+
+def test_a_length_is_suggested_for_a_single_lag():
+    assert lagreach.suggest(diagnosis_made(), 2) == lagreach.suggest(diagnosis_made(), [2])
 
 
 @pytest.mark.usefixtures("_as_users_run_it")

@@ -129,6 +129,10 @@ class Status(Enum):
     LIMIT_MAY_BE_MISSED = (
         "no dependency found, but one of the given strength might have been missed; more sequences would tell"
     )
+    LIMIT_NONE_WHERE_INPUTS_VARY = (
+        "no dependency found on the columns of the input that vary between sequences, although one of the given strength would "
+        "have been noticed; whether the target depends on the others cannot be told"
+    )
     LIMIT_OUT_OF_REACH = (
         "no dependency found, and one of the given strength could not have been noticed with these sequences"
     )

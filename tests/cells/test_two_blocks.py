@@ -103,3 +103,19 @@ def test_factors_of_a_wrong_width_are_refused(cell, problem):
     for call in calls:
         with pytest.raises(InputError, match=problem):
             call()
+
+
+def test_a_cell_of_a_function_is_checked_as_it_is_diagnosed():
+    """Pickle does not find such classes."""
+
+    class Local(Two):
+        pass
+
+    assert "float32" in check_cell(Local).passed
+
+
+def test_a_cell_that_pickle_cannot_copy_is_refused_in_a_sentence():
+    cell = Two()
+    object.__setattr__(cell, "extra", lambda: None)
+    with pytest.raises(ConformanceError, match="no copy can be made by pickle"):
+        check_cell(cell)

@@ -11,7 +11,7 @@ import lagreach
 from lagreach.data import survey as survey_module
 from lagreach.data.sequences import as_sequences
 from lagreach.diagnosis import pacing, timing, whole_model_timing
-from lagreach.diagnosis.cost import DiagnosisCost, within_budget
+from lagreach.diagnosis.cost import DiagnosisCost, beyond_budget, within_budget
 from lagreach.diagnosis.diagnose import diagnosis_plans
 from lagreach.diagnosis.pacing import Pace
 from lagreach.diagnosis.settings import MeasureSettings
@@ -40,6 +40,33 @@ def test_what_a_budget_affords():
     assert Pace(0.0, 0.0).affordable(1e-6, available=1000) == 1000  # too quick for the clock
     assert Pace(4.0, 0.1).affordable(10.0, available=1000) == 40
     assert Pace(4.0, 0.0).affordable(1.0, available=1000) == 16
+
+
+def test_what_fewer_sequences_spare_leaves_room_for_more_of_them():
+    """Blocks are fewer where sequences are: work on them is no reason to measure the fewest sequences alone."""
+    assert Pace(6.0, 0.01).affordable(6.0, available=300) == 16
+    pace = Pace(6.0, 0.01, spared=((48, 2.0), (96, 2.0)))
+    assert pace.affordable(6.0, available=300) == 80
+    assert pace.affordable(2.9, available=300) == 32
+    assert (pace + pace.times(0.5)).seconds(20) == pytest.approx(3.3)
+
+
+def test_few_sequences_go_through_fewer_blocks(monkeypatch, model, data):
+    plan = of_many_pairs(model, data)
+    only_lags(monkeypatch, lambda pieces, pairs, bands: 1e-6)
+    monkeypatch.setattr(timing, "PER_VALUE", 1.0)
+    pace = timing.measured_pace([plan], MeasureSettings(), begun=pacing.clock())
+    few = plan.block_plan.subsample(16)
+    values = few.count * (few.members - 1 + len(plan.probe.group)) * len(plan.bands) * plan.width
+    solved = pace.seconds(16) - values
+    assert solved == pytest.approx(
+        pace.fixed - 32 * (plan.pairings + len(plan.probe.group)) * len(plan.bands) * plan.width
+    )
+
+
+def test_a_budget_is_called_too_small_only_beyond_what_estimates_are_meant_to():
+    assert beyond_budget(5.0, Pace(5.0, 0.1), 16) == ()
+    assert "about 10 s" in beyond_budget(5.0, Pace(8.0, 0.1), 16)[0]
 
 
 @pytest.mark.thorough

@@ -173,6 +173,20 @@ def test_a_calendar_beside_inputs_that_differ():
     assert any("column 0 of the input is the same in every sequence" in note for note in window.warnings)
 
 
+def test_no_dependence_is_denied_of_columns_that_all_sequences_share():
+    """The target may depend on them: exchanging what is the same changes nothing."""
+    generator = torch.Generator().manual_seed(10)
+    x = torch.randn(512, 12, 2, generator=generator)
+    x[..., 1] = x[0, :, 1]
+    y = 0.3 * torch.roll(x[..., 1:], 3, 1) + torch.randn(512, 12, 1, generator=generator)
+    diagnosis = lagreach.diagnose(
+        GatedRNN("diag_gate", 2, 8, 1, gate_init=0.2, generator=generator), (x, y), lags=[0, 1, 3], settings=SETTINGS
+    )
+    assert "found in the data on the columns of the input that vary between sequences" in depends(diagnosis)
+    assert Status.LIMIT_NO_DEPENDENCY not in diagnosis.limits.values()
+    assert diagnosis.limits[0] is Status.LIMIT_NONE_WHERE_INPUTS_VARY
+
+
 def test_an_interrupt_while_looking_closer_keeps_the_first_pass(monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt

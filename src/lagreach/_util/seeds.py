@@ -16,7 +16,7 @@ def check_seed(seed: object) -> int:
     7
     """
     try:
-        number = operator.index(seed)  # type: ignore[arg-type]
+        number = -1 if isinstance(seed, bool) else operator.index(seed)  # type: ignore[arg-type]
     except TypeError:
         number = -1
     if not 0 <= number <= LARGEST:

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from lagreach._util.bounds import check_bounds, is_number
+from lagreach._util.seeds import check_seed
 from lagreach._util.spelling import TRAINS, refuse_spelling
 from lagreach.adapters.as_it_was import leaves_as_it_was
 from lagreach.advice.changes import (
@@ -173,6 +174,7 @@ def advise(
     if unknown := sorted(set(options) - set(signature(forecast).parameters)):
         raise InputError("unknown options", got=", ".join(unknown), expected="those of lagreach.forecast")
     check_bounds(sequences=sequences)
+    check_seed(seed)
     source = as_sequences(data)
     check_enough(len(source))
     count = len(source) if sequences is None else int(sequences)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from lagreach._util.bounds import is_number
 from lagreach.adapters.as_it_was import leaves_as_it_was
 from lagreach.adapters.calling import Call
 from lagreach.adapters.families import scan_modules
@@ -24,6 +25,7 @@ from lagreach.models.gated_rnn import GatedRNN
 SHORT = 2.0  # steps; a layer whose 90 % quantile is below is called collapsed
 FELL = 4.0  # a fall of the 90 % quantile over training by this factor is worth a warning
 ENDLESS = 10.0  # half-lives beyond this multiple of the sequence length cannot forget
+FARTHEST = 10**12  # steps, far beyond any sequence
 PLAIN = ("elman", "torch.nn.RNN")  # cells without a gate or a decay
 NO_GATES = (
     "no gates to set: a plain recurrence. An orthogonal start (torch.nn.init.orthogonal_ on the recurrent weights) carries old "
@@ -126,8 +128,8 @@ def advise_gates(
     >>> round(retention(layer, torch.zeros(1, 20, 3)).layers[0].half_lives.max().item()) > 20
     True
     """
-    if lag < 1:
-        raise InputError("the wanted lag must be a positive number of steps", got=lag, expected="1 or more")
+    if not (is_number(lag) and 1 <= lag <= FARTHEST):
+        raise InputError("the wanted lag must be a positive number of steps", got=lag, expected=f"1 to {FARTHEST:,}")
     first = retention(model, x, lengths=lengths, call=call)
     then = None if trained is None else retention(trained, x, lengths=lengths, call=call)
     biases = _suggestions(model, lag)

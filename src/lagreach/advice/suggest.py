@@ -22,6 +22,7 @@ import numpy as np
 
 from lagreach._util.arrays import finite_or_none
 from lagreach._util.bounds import check_bounds
+from lagreach.data.lags import listed_lags
 from lagreach.detection.law import exp, moved, reach
 from lagreach.diagnosis.result import Diagnosis, check_diagnosis
 from lagreach.diagnosis.window import band_of
@@ -77,14 +78,17 @@ class Suggestion:
         return "\n".join([head, *[f"- {reason}" for reason in self.reasons]])
 
 
-def suggest(diagnosis: Diagnosis, lags: Iterable[int] | None = None, *, sequences: float | None = None) -> Suggestion:
+def suggest(
+    diagnosis: Diagnosis, lags: int | Iterable[int] | None = None, *, sequences: float | None = None
+) -> Suggestion:
     """Suggest a truncation and a sequence length from the window and the exact gain of a diagnosis.
 
     Parameters
     ----------
     lags
-        Lags that must be learnable. If None: every dependence found in the data, also those out of reach (gates can open
-        the reach, but nothing brings back what a chunk cuts off); if there are none, every lag at which one would be noticed.
+        Lags that must be learnable, one or several. If None: every dependence found in the data, also those out of reach
+        (gates can open the reach, but nothing brings back what a chunk cuts off); if there are none, every lag at which one
+        would be noticed.
     sequences
         Number of sequences to plan for; as many as the diagnosis was made for if None.
 
@@ -103,7 +107,7 @@ def suggest(diagnosis: Diagnosis, lags: Iterable[int] | None = None, *, sequence
     count = float(diagnosis.sequences if sequences is None else sequences)
     if not count > 0:
         raise InputError("the number of sequences must be positive", got=count)
-    asked = None if lags is None else sorted(set(lags))
+    asked = None if lags is None else listed_lags(lags if isinstance(lags, Iterable) else [lags])
     if asked is not None and not asked:
         raise InputError("there are no lags to suggest a length for", expected="one or more, or None")
     at, chunks = diagnosis.window(count), _Chunks(diagnosis)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 CANNOT = "the same in every sequence: nothing tells whether the target depends on {}"
+VARYING = "on the columns of the input that vary between sequences"  # where it can be told
 MOST_NAMED = 8  # columns
 
 
@@ -30,3 +31,12 @@ def shared_columns(columns: Sequence[int]) -> str:
     named, more = list(map(str, columns[:MOST_NAMED])), len(columns) - MOST_NAMED
     listed = f"{', '.join(named)} and {more} more" if more > 0 else f"{', '.join(named[:-1])} and {named[-1]}"
     return f"columns {listed} of the input are {CANNOT.format('them')}"
+
+
+def tells_shared_columns(note: str) -> bool:
+    """Whether a note is one on such columns.
+
+    >>> tells_shared_columns(shared_columns([1])), tells_shared_columns(shared_lags("3 to 5"))
+    (True, False)
+    """
+    return note.startswith("column") and CANNOT.partition("{")[0] in note

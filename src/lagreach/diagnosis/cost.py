@@ -12,6 +12,8 @@ from lagreach.diagnosis.timing import measured_pace
 from lagreach.gradients.measurement_plan import MeasurementPlan
 from lagreach.statistics.memory import memory_bytes
 
+MEANT_TO = 1.5  # factor that estimates are meant to
+
 
 @dataclass(frozen=True)
 class DiagnosisCost:
@@ -73,8 +75,8 @@ def within_budget(
 
 
 def beyond_budget(budget: float | None, pace: Pace, sequences: int) -> tuple[str, ...]:
-    """Say that even the fewest sequences take longer than was allowed."""
-    if budget is None or sequences > FEWEST or pace.seconds(sequences) <= budget:
+    """Say that even the fewest sequences take longer than was allowed, by more than the estimate may be off."""
+    if budget is None or sequences > FEWEST or pace.seconds(sequences) <= MEANT_TO * budget:
         return ()
     return (
         f"the budget of {budget:g} s is too small: {sequences} sequences, the fewest that can be measured, take about "

@@ -16,20 +16,31 @@ SPENT = 0.8  # share of a budget that is planned with: the estimate is a rough o
 OWN_SHARE = 0.012  # of the time expected, up to which pieces are timed: together with the rest it stays below 2 %,
 OWN_SECONDS = 0.08  # or up to so many seconds: the first few pieces of a short work take more than 2 % of it
 AMPLE = 2.5  # times the time expected, from which on a budget leaves nothing to be told by timing more
+ROUNDING = 1e-9  # of a budget
 MORE = 4  # times as many pairs in every further piece
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds that do not depend on the number of sequences, seconds a sequence, and those of each of the first ones."""
+    """Seconds that do not depend on the number of sequences, seconds a sequence, and those of each of the first ones.
+
+    `spared` (sequences, seconds): below so many, so much of what is fixed is not needed, since they lie in fewer blocks.
+    """
 
     fixed: float = 0.0
     per_sequence: float = 0.0
     per_shown: float = 0.0
+    spared: tuple[tuple[int, float], ...] = ()
 
     def seconds(self, sequences: int) -> float:
-        """Of a diagnosis of so many."""
-        return self.fixed + self.per_sequence * sequences + self.per_shown * min(SHOWN, sequences)
+        """Of a diagnosis of so many.
+
+        >>> pace = Pace(5.0, 0.1, spared=((32, 1.0), (96, 2.0)))
+        >>> [round(pace.seconds(sequences), 6) for sequences in (100, 50, 20)]
+        [15.0, 8.0, 4.0]
+        """
+        fixed = self.fixed - sum(seconds for below, seconds in self.spared if sequences < below)
+        return fixed + self.per_sequence * sequences + self.per_shown * min(SHOWN, sequences)
 
     def affordable(self, budget: float, available: int) -> int:
         """Sequences that can be measured in `budget` seconds: all of them, or a part, but never fewer than a plan has.
@@ -39,16 +50,24 @@ class Pace:
         """
         if self.seconds(available) <= SPENT * budget or self == Pace():  # which is too quick for the clock
             return available
-        beyond = SPENT * budget - self.seconds(SHOWN)
-        rate = self.per_sequence if beyond > 0 else self.per_sequence + self.per_shown
-        return max(FEWEST, int(SHOWN + beyond / rate + 1e-9)) if rate > 0 else FEWEST
+        few, too_many = FEWEST, available
+        while too_many - few > 1:
+            half = (few + too_many) // 2
+            few, too_many = (half, too_many) if self.seconds(half) <= SPENT * budget * (1 + ROUNDING) else (few, half)
+        return few
 
     def times(self, factor: float) -> Pace:
         """Of work that takes so many times as long."""
-        return Pace(factor * self.fixed, factor * self.per_sequence, factor * self.per_shown)
+        spared = tuple((below, factor * seconds) for below, seconds in self.spared)
+        return Pace(factor * self.fixed, factor * self.per_sequence, factor * self.per_shown, spared)
 
     def __add__(self, other: Pace) -> Pace:
-        return Pace(self.fixed + other.fixed, self.per_sequence + other.per_sequence, self.per_shown + other.per_shown)
+        return Pace(
+            self.fixed + other.fixed,
+            self.per_sequence + other.per_sequence,
+            self.per_shown + other.per_shown,
+            self.spared + other.spared,
+        )
 
 
 @dataclass(frozen=True)
@@ -67,9 +86,13 @@ class Allowance:
         return self.budget is not None and AMPLE * expected <= self.budget
 
     def left(self, expected: float) -> float:
-        """Seconds that are left, if the work is expected to take so long; none if the budget is ample."""
+        """Seconds that are left, if the work is expected to take so long; none if the budget is ample.
+
+        Of work that is cut to its budget, no more is expected.
+        """
         if self.ample(expected):
             return 0.0
+        expected = expected if self.budget is None else min(expected, self.budget)
         return self.part * max(OWN_SECONDS, OWN_SHARE * expected / self.part) - (clock() - self.begun)
 
 

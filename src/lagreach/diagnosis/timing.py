@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from lagreach.data.bands import Bands
 from lagreach.diagnosis import pacing
 from lagreach.diagnosis.layer import gains_and_rates
 from lagreach.diagnosis.measure import GROUP
-from lagreach.diagnosis.pacing import MORE, Allowance, Pace, PieceLaw, timed
+from lagreach.diagnosis.pacing import FEWEST, MORE, Allowance, Pace, PieceLaw, timed
 from lagreach.diagnosis.passes import Statistics, first_pass
 from lagreach.diagnosis.settings import MeasureSettings
 from lagreach.gradients.measurement_plan import GROUP_ROWS, MeasurementPlan
@@ -24,15 +25,17 @@ from lagreach.gradients.noise import noise_values
 from lagreach.statistics import all_statistics
 from lagreach.statistics.memory import directions_read
 
-SEVERAL = 8  # pairs of the larger ones of the first pieces
+SEVERAL = 8  # pairs of the larger ones of the first pieces,
+FEW_PAIRS = 2  # and of one before them where they may take long, which tells whether they do
 FEW = 1 / 5  # of the steps that are carried back, in the first pieces; half, where only few pairs go together
 ODD = 8  # times as long as the first pass, from which on another piece of work is timed once more for the same reason
 MISSES = 1.25  # times as long as few lags tell it: the sums of all of them lie in no cache
 LESS = 0.7  # gains grow less with the lags than the first pass
 LATER = 2  # passes like that over the noise: where a lag is found, its input is exchanged as well
 SETTLING = 0.4  # seconds of tests and fits afterwards, whatever the model,
-PER_VALUE = 4e-8  # for every value of block gradients and covariances, which they go through several times,
+PER_VALUE = 2e-8  # for every value of block gradients and covariances, which they go through several times,
 PER_CUBE = 1.5e-10  # and for the directions of every covariance, which take the cube of its size
+FEWER = (FEWEST, 24, 32, 48, 64, 96, 128, 192)  # sequences, between which blocks and the groups in them grow
 
 
 def measured_pace(
@@ -72,8 +75,15 @@ def _pace(pieces: _Pieces, allowance: Allowance) -> tuple[Pace, float]:
         return most, longest
     if lags[1, few] <= lags[1, 1]:  # code was still being loaded for the first piece
         lags[1, 1] = pieces.lags(1, 1)
-    if several > 1:
+    left = allowance.left(most.seconds(plan.block_plan.sequences))
+    longer = several * sum(lags.values())
+    if several > 1 and (several == FEW_PAIRS or longer > left):
+        lags[FEW_PAIRS, few] = pieces.lags(FEW_PAIRS, few)
+        longer = longest + (several - 1) * max(0.0, lags[FEW_PAIRS, few] - longest)
+    if several > FEW_PAIRS and longer <= max(left, 2 * longest):
         lags |= {(several, bands): pieces.lags(several, bands) for bands in dict.fromkeys((1, few))}
+    else:
+        several = min(several, FEW_PAIRS)
     noise = {several: _warm(lambda: pieces.noise(several), ODD * lags[1, few])}
     gains = lags[1, few]  # which take about as long, if there is no time to see
     if gains <= allowance.left(pieces.pace(lags, noise, gains).seconds(plan.block_plan.sequences)):
@@ -111,13 +121,13 @@ class _Pieces:
     @property
     def few(self) -> int:
         """Bands over which few of the steps are carried back."""
-        share = FEW if self.several > 1 else FEW / 2
+        share = FEW if self.together >= MORE else FEW / 2
         return next(bands for bands in range(1, len(self.plan.bands) + 1) if self.shares(bands)[1] >= share)
 
     @property
     def several(self) -> int:
-        """Pairs of the larger ones of the first pieces; one, where few are carried back together."""
-        return min(SEVERAL, self.together) if self.together >= MORE else 1
+        """Pairs of the larger ones of the first pieces, which are few where few are carried back together."""
+        return min(SEVERAL if self.together >= MORE else FEW_PAIRS, self.together)
 
     @property
     def chunks(self) -> int:
@@ -158,13 +168,33 @@ class _Pieces:
         if not any(pairs > 1 and count == bands for pairs, count in lags):
             law = replace(law, bands=MISSES * law.bands, steps=MISSES * law.steps)
         later = PieceLaw.fitted({(count, 1.0, 1.0): seconds for count, seconds in noise.items()})
-        first = (self.bundles + self.chunks) / 2 * law.start + self.bundles * law.bands  # some is done by run
         as_slow = LESS * gains / law.seconds(1, *self.shares(self.few))  # they are carried back like the first pass
         size = directions_read(plan.view.template.stack.state_size, bands) + 1
-        values = plan.block_plan.count * (plan.pairings + len(plan.probe.group)) * bands * plan.width
-        settling = SETTLING + PER_VALUE * (values + 2 * bands * size**2) + PER_CUBE * bands * size**3
-        fixed = first + LATER * self.chunks * later.start + as_slow * (law.start + law.bands) + settling
-        return Pace(fixed, (law.a_pair() + LATER * later.a_pair()) / 2, as_slow * law.a_pair() / 2)
+        solving = PER_VALUE * 2 * bands * size**2 + PER_CUBE * bands * size**3
+        fixed = self.of_blocks(law, later) + as_slow * (law.start + law.bands) + SETTLING + solving
+        return Pace(
+            fixed, (law.a_pair() + LATER * later.a_pair()) / 2, as_slow * law.a_pair() / 2, self.spared(law, later)
+        )
+
+    def of_blocks(self, law: PieceLaw, later: PieceLaw) -> float:
+        """Seconds of starting the passes again and again, and of going through what blocks have collected."""
+        plan = self.plan
+        first = (self.bundles + self.chunks) / 2 * law.start + self.bundles * law.bands  # some is done by run
+        values = plan.block_plan.count * (plan.pairings + len(plan.probe.group)) * len(plan.bands) * plan.width
+        return first + LATER * self.chunks * later.start + PER_VALUE * values
+
+    def spared(self, law: PieceLaw, later: PieceLaw) -> tuple[tuple[int, float], ...]:
+        """How much of that fewer sequences do without."""
+        sizes = [*self.fewer, self.plan.block_plan.sequences]
+        seconds = [one.of_blocks(law, later) for one in (*self.fewer.values(), self)]
+        return tuple((sizes[i + 1], seconds[i + 1] - seconds[i]) for i in range(len(self.fewer)))
+
+    @cached_property
+    def fewer(self) -> dict[int, _Pieces]:
+        """The same work on fewer sequences."""
+        block_plan = self.plan.block_plan
+        less = {few: block_plan.subsample(few) for few in FEWER if few < block_plan.sequences}
+        return {few: replace(self, plan=replace(self.plan, block_plan=one)) for few, one in less.items()}
 
     def lags(self, pairs: int, bands: int) -> float:
         """Seconds of the first pass."""

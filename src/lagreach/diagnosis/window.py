@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from lagreach._util.bounds import check_bounds, is_number
+from lagreach.data.shared_inputs import tells_shared_columns
 from lagreach.detection.law import exp, moved, reach, strength_shift
 from lagreach.errors import InputError
 from lagreach.statistics import LagCurve
@@ -173,6 +174,11 @@ class Window:
         return tuple(self.lags[p <= self.error].tolist())
 
     @property
+    def shares_columns(self) -> bool:
+        """Whether some columns of the input are the same in every sequence, so that nothing is told of them."""
+        return any(map(tells_shared_columns, self.warnings))
+
+    @property
     def lags_of_bands(self) -> list[list[int]]:
         """Lags of each band that were told apart from those around them; its far edge where none was."""
         edges = zip(self.required.first.tolist(), self.required.lags.tolist(), strict=True)
@@ -228,7 +234,8 @@ class Window:
                 return Status.LIMIT_OUT_OF_REACH
             # N is for a test that knows the direction of the gradient; the one that was made looks in all of them
             told = self.noticeable is None or bool(self.noticeable[i] <= self.strength)
-            return Status.LIMIT_NO_DEPENDENCY if told else Status.LIMIT_MAY_BE_MISSED
+            none = Status.LIMIT_NONE_WHERE_INPUTS_VARY if self.shares_columns else Status.LIMIT_NO_DEPENDENCY
+            return none if told else Status.LIMIT_MAY_BE_MISSED
         if self.required.sequences[i] > budget:
             return Status.LIMIT_SAMPLE_SIZE
         held = self.memory.capacity[self.memory.lags.index(edge)]

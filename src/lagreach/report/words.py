@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lagreach.data.course import MISLED, STAND_IN
+from lagreach.data.shared_inputs import VARYING
 from lagreach.diagnosis.result import Diagnosis, LayerDiagnosis
 from lagreach.diagnosis.window import Window
 from lagreach.errors import InputError
@@ -24,6 +25,7 @@ CLOCKS = ("epoch", "step")  # labels that tell when in training a diagnosis was 
 LIGHTS = {
     Status.LIMIT_LEARNED: "good",
     Status.LIMIT_NO_DEPENDENCY: "plain",
+    Status.LIMIT_NONE_WHERE_INPUTS_VARY: "fair",
     Status.LIMIT_MAY_BE_MISSED: "fair",
     Status.LIMIT_UNDETERMINED: "fair",
     Status.LIMIT_EXPLAINED: "fair",
@@ -226,6 +228,8 @@ def nothing_found(window: Window) -> str:
     if untold.all():
         return "whether the target depends on the inputs cannot be told: they are the same in every sequence"
     words = "no dependence of the target on any examined lag was found in the data"
+    if window.shares_columns:
+        words += f" {VARYING}; whether it depends on the others cannot be told"
     if untold.any():
         words += f"; at {listed(window.lags[untold].tolist())} the input is the same in every sequence, and nothing can be told"
     return words
@@ -272,6 +276,8 @@ def advice(diagnosis: Diagnosis, layer: LayerDiagnosis, lag: int) -> str:
         return "nothing to do"
     if limit is Status.LIMIT_MAY_BE_MISSED:
         return f"nothing, or a sure answer from about {about(window.to_notice(lag))} sequences"
+    if limit is Status.LIMIT_NONE_WHERE_INPUTS_VARY:
+        return "nothing, or let the other columns of the input differ between sequences, if they can"
     if limit is Status.LIMIT_SHARED_INPUT:
         return "let this input differ between sequences, if it can"
     if limit is Status.LIMIT_EXPLAINED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from collections.abc import Callable
 
@@ -175,12 +176,24 @@ def check_diagnosis(t: CellCase) -> None:
 
 
 def check_float32(t: CellCase) -> None:
-    """The cell survives a copy by pickle, and works in single precision."""
-    cell = pickle.loads(pickle.dumps(t.cell))
+    """The cell survives a copy, and works in single precision."""
+    cell = _copied(t)
     params = {name: p.float() for name, p in t.params.items()}
     after = cell.step(t.x.float(), t.s.float(), params)
     if after.dtype != torch.float32 or not torch.isfinite(after).all():
         raise t.fail("step does not work in float32", after.dtype, "finite float32", "create tensors like the inputs")
+
+
+def _copied(t: CellCase) -> Cell:
+    """By pickle, which only finds classes of modules; others, say of a notebook's function, are diagnosed all the same."""
+    if "<locals>" in type(t.cell).__qualname__:
+        return copy.deepcopy(t.cell)
+    try:
+        return pickle.loads(pickle.dumps(t.cell))
+    except (AttributeError, TypeError, pickle.PicklingError) as error:
+        raise t.fail(
+            "no copy can be made by pickle", error, "fields that can be copied", "keep no lambda in it"
+        ) from error
 
 
 CHECKS: dict[str, Callable[[CellCase], None]] = {

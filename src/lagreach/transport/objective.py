@@ -256,14 +256,26 @@ def _step_indices(
             got=f"{targets} targets for {time} steps, {named}={steps!r}",
             fix=f'pass {named}="last" or a list of time indices, one per target',
         )
-    index = torch.as_tensor(steps, device=valid.device, dtype=torch.long)
-    if index.ndim != 1 or len(index) != targets or (index < 0).any() or (index >= time).any():
+    index = _whole_numbers(steps)
+    if index is None or index.ndim != 1 or len(index) != targets or (index < 0).any() or (index >= time).any():
         raise InputError(
             f"{named} must list one time index per target",
-            got=f"{index.tolist()} for {targets} targets",
+            got=f"{steps!r:.200} for {targets} targets",
             expected=f"{targets} indices in 0..{time - 1}",
+            fix=f'pass a list of whole numbers, or {named}="last"',
         )
-    return index.expand(seq, -1)
+    return index.to(valid.device).expand(seq, -1)
+
+
+def _whole_numbers(values: object) -> Tensor | None:
+    """Return them as a tensor of integers, or None if they are none."""
+    try:
+        numbers = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return None
+    if numbers.dtype == torch.bool or (numbers != numbers.long()).any():
+        return None
+    return numbers.long()
 
 
 def valid_steps(
