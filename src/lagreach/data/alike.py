@@ -14,7 +14,7 @@ SHORTEST = 8  # steps that must overlap
 TINY = 1e-8  # of the squares of a sequence, which rounding may leave
 
 
-Values = Float[np.ndarray, "seq time dim"]
+Values = Float[np.ndarray, "seq time _"]
 
 
 def read_steps(sequences: Sequences, chosen: np.ndarray) -> list[Values]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from lagreach._util.progress import Progress, Tick, ticks
 from lagreach.adapters import View
 from lagreach.adapters.calling import Call
+from lagreach.data.batch import Batch
 from lagreach.diagnosis.pacing import timed
 from lagreach.errors import InputError
 from lagreach.forecasting.budget import descent_time, readout_scale, readout_time
@@ -84,13 +85,23 @@ def _refuse_deaf(network: Network, plan: ForecastPlan, shown: Shown) -> None:
         return
     few = next(plan.only(FEWEST_SEQUENCES).batches(FEWEST_SEQUENCES))[0]  # two may be alike by chance
     # inputs that all sequences share, a calendar say, tell nothing of the model
-    if not _all_alike(few.x) and _all_alike(*network.show(few)[:2]):
+    if not _all_alike(few.x) and _all_alike(*network.show(few)[:2], _elsewhere(network, few)):
         raise InputError(
             "the model's output does not depend on its input",
             got=f"the same output for each of {len(few)} sequences",
             expected="a model that reads x",
             fix="look whether forward uses x, and whether all units on the way are dead (zero whatever they are given)",
         )
+
+
+def _elsewhere(network: Network, batch: Batch) -> Tensor:
+    """Output with slightly other weights: those of a checkpoint may be zero, and move."""
+    generator = torch.Generator().manual_seed(0)
+    weights = {}
+    for name, weight in network.weights.items():
+        weights[name] = weight + 1e-3 * torch.randn(weight.shape, generator=generator).to(weight)
+    with network.at_rest(), torch.no_grad():
+        return network.output(weights, batch)
 
 
 def _all_alike(*parts: Tensor) -> bool:
