@@ -45,7 +45,7 @@ def exchange_test(
     `suspects` the lags that look like dependences, the clearest first.
     """
     plan = measurement.plan
-    dealt = plan_blocks(plan.sequences, BLOCKS, seed, members=MEMBERS).subsample(len(plan))
+    dealt = plan_blocks(plan.sequences, BLOCKS, seed, members=MEMBERS, seen=plan.seen).subsample(len(plan))
     if dealt.untold:
         return None
     exchanged = _Exchanged(measurement, positions, outputs, dealt, tuple(suspects[:SUSPECTS]), seed)

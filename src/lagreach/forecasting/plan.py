@@ -20,6 +20,7 @@ from lagreach.data.course import CHANGING, DETERMINED, EXACT
 from lagreach.data.pairs import plan_blocks
 from lagreach.data.sequences import Sequences, lend
 from lagreach.data.shared_inputs import shared_columns, shared_lags
+from lagreach.data.survey import Survey, survey
 from lagreach.data.targets import check_time_axis
 from lagreach.errors import InputError
 from lagreach.forecasting.single_inputs import LaggedCovariances, SingleInputs, WholeCovariance
@@ -141,6 +142,7 @@ class ForecastPlan:
     told: np.ndarray = field(default_factory=lambda: np.ones(0, dtype=bool))
     notes: tuple[str, ...] = ()  # what was seen in the data
     change: float = 1.0  # times that inputs vary more in one part of the sequences than in another
+    seen: Survey | None = None  # of all sequences
 
     def __len__(self) -> int:
         return len(self.order)
@@ -184,7 +186,8 @@ def make_plan(sequences: Sequences, lags: str | Iterable[int], seed: int, requir
             expected="a floating type, or whole numbers",
             fix="pass x.float() where they are yes and no, torch.view_as_real(x).flatten(-2) of complex ones",
         )
-    dealt = plan_blocks(sequences, BLOCKS, seed)
+    seen = survey(sequences)
+    dealt = plan_blocks(sequences, BLOCKS, seed, seen=seen)
     order, block = dealt.pairs.ravel(), np.repeat(dealt.blocks, 2)
     generator = torch.Generator().manual_seed(seed)
     tokens = not first.x.is_floating_point()
@@ -204,6 +207,7 @@ def make_plan(sequences: Sequences, lags: str | Iterable[int], seed: int, requir
         seed=seed,
         total=len(order),
         change=dealt.change,
+        seen=seen,
     )
     # what does not vary between sequences cannot be told from a constant
     told, notes = np.array([bool(differs[: time - lag].any()) for lag in plan.lags]), dealt.notes
