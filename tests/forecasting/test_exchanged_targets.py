@@ -49,7 +49,12 @@ def a_lag_of_long_tails(g):
     return x, y
 
 
+def signs(g):
+    return torch.randn(256, 24, 2, generator=g).sign(), 0.3 * torch.randn(256, 24, 1, generator=g)
+
+
 NOTHING = {
+    "signs": (signs, {"lags": range(6)}),
     "rare events": (rare, {}),
     "long tails": (long_tails, {"target_steps": "last"}),
     "rare classes": (rare_classes, {"loss": "cross_entropy"}),
